@@ -6,18 +6,22 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.lightkeeper-setup
 # More processes than work on two cores: tests also wait. tests/sharing.py says which integration tests
 # go together (the fleets do, one at a time).
+# (integration in three: fleets miss TorchFT's own timeouts)
 UNIT        := -n 3 --dist worksteal -m 'not integration'
 INTEGRATION := -n 2 --dist loadscope -m integration
 # kept, whatever the environment says: to compile the tests with their assertions explained takes
-# each of two workers 10 s of CPU
+# each of the workers 10 s of CPU
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 # `make test` leaves nothing to chance; what explores does: SEED=number draws the same again
 SAME    := PYTHONHASHSEED=0 LIGHTKEEPER_DEEP=1
 EXPLORE  = LIGHTKEEPER_DEEP=$(DEEP) $(PYTEST) -q --randomly-seed=$(SEED) --hypothesis-seed=$(SEED)
 DEEP    ?= 5
 SEED    := $(or $(SEED),$(shell od -An -N3 -tu4 /dev/urandom | tr -d ' '))
+LOCK  := $(abspath $(BIN))/uv pip compile --quiet --no-annotate --generate-hashes --python-version 3.11 \
+  --python-platform linux --custom-compile-command 'make lock'
+BUILD := hatchling>=1.27
 
-.PHONY: help setup demo test test-unit test-integration explore check lint types contracts bench fuzz scoreboard campaign field matrix matrix-versions loss-band kill-each soak format dashboards metrics-doc screenshots
+.PHONY: help setup lock demo test test-unit test-integration explore check lint types contracts bench fuzz scoreboard campaign field matrix matrix-versions loss-band kill-each soak format dashboards metrics-doc screenshots
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
@@ -67,9 +71,10 @@ contracts: setup
 bench: setup  ## figures; compares two things in one run, asserts no wall time
 	LIGHTKEEPER_BENCH=1 $(BIN)/python -m pytest -q -s --randomly-dont-reorganize tests/bench $(ARGS)
 
-fuzz: setup  ## flight-record parsers, coverage-guided: bytes and odd values, five minutes each
-	$(BIN)/python -m tests.fuzz bytes 300
-	$(BIN)/python -m tests.fuzz values 300
+fuzz: setup  ## odd answers, registrations, gate traffic and dumps, all in turn (ARGS="wire --minutes 30 --seed 1"); then bytes, coverage-guided
+	$(BIN)/python -m tests.fuzz $(ARGS)
+	$(BIN)/python -m tests.fuzz.guided bytes 120
+	$(BIN)/python -m tests.fuzz.guided values 120
 
 scoreboard: setup  ## ours and torchfrtrace on simulated jobs with known faults; writes docs/scoreboard.md (5 minutes)
 	LIGHTKEEPER_COMMAND="make scoreboard" $(BIN)/python -m tests.corpus.scoreboard $(ARGS)
@@ -94,6 +99,10 @@ kill-each: setup  ## every process of a real fleet killed in turn, with and with
 
 soak: setup  ## healthy training with pauses, contention, monitor restarts; docs/campaign.md (30 minutes a shape)
 	LIGHTKEEPER_COMMAND="make soak" $(BIN)/python -m tests.campaign.soak $(ARGS)
+
+lock: setup  ## the container's dependencies, pinned with hashes (ARGS=--upgrade: the newest that fit)
+	cd examples/container && $(LOCK) ../../pyproject.toml $(addprefix --extra ,kubernetes postgres gate) -o requirements.lock $(ARGS)
+	cd examples/container && echo '$(BUILD)' | $(LOCK) - -o build.lock $(ARGS)
 
 format: setup  ## rewrite in the project's format
 	$(BIN)/ruff check --fix .

@@ -50,16 +50,16 @@ def render(*, write: bool) -> list[Path]:
     """
     from grafana_foundation_sdk.cog.encoder import JSONEncoder  # noqa: PLC0415 - see Raises
 
-    from dashboards import fleet, groups, incidents, keeper, rank, stragglers  # noqa: PLC0415
+    from dashboards import drill_downs, fleet  # noqa: PLC0415
 
     differing = []
     for board in (
         fleet.fleet(),
-        groups.groups(),
-        rank.rank(),
-        stragglers.stragglers(),
-        incidents.incidents(),
-        keeper.keeper(),
+        drill_downs.groups(),
+        drill_downs.rank(),
+        drill_downs.stragglers(),
+        drill_downs.incidents(),
+        drill_downs.keeper(),
     ):
         path = GRAFANA / f"{board.uid.removeprefix('lightkeeper-')}.json"
         said = _finish(json.loads(JSONEncoder().encode(board.builder().build())))

@@ -15,8 +15,8 @@ from dashboards.colours import (
     RED,
     YELLOW,
 )
+from dashboards.drill_downs import incident_table
 from dashboards.frame import Board, more, rank_links
-from dashboards.incidents import incident_table
 from dashboards.panels import Column, Query, lines, rows, tile
 from dashboards.selectors import GROUP, KEEPER, MONITOR, ZERO, grown
 

@@ -35,6 +35,7 @@ _PROCESSES: Final = {
     "demo": "trainer.demo",
     "dashboards": "dashboards",
     "doctor": "worker_server.doctor",
+    "goodput": "trainer.goodput",
 }
 """Processes of their own: the monitor imports neither them nor what they import."""
 _PLAIN: Final = argparse.RawDescriptionHelpFormatter
@@ -104,10 +105,8 @@ def build_parser() -> argparse.ArgumentParser:
     from monitor.commands import (  # noqa: PLC0415
         analyze,
         evict,
-        goodput,
         incidents,
         notify,
-        pause,
         policy,
         quarantine,
         ranks,
@@ -172,16 +171,16 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "pause",
         "evict nobody for now",
-        pause.PAUSE_EXAMPLES,
-        pause.add_pause_arguments,
-        pause.run_pause,
+        policy.PAUSE_EXAMPLES,
+        policy.add_pause_arguments,
+        policy.run_pause,
     )
     add(
         "resume",
         "evict again",
-        pause.RESUME_EXAMPLES,
-        pause.add_resume_arguments,
-        pause.run_resume,
+        policy.RESUME_EXAMPLES,
+        policy.add_resume_arguments,
+        policy.run_resume,
     )
     add(
         "schedulers",
@@ -218,13 +217,7 @@ def build_parser() -> argparse.ArgumentParser:
         replay.add_arguments,
         replay.run,
     )
-    add(
-        "goodput",
-        "how much of the time a job trains, reckoned",
-        goodput.EXAMPLES,
-        goodput.add_arguments,
-        goodput.run,
-    )
+    add.elsewhere("goodput", "how much of the time a job trains, reckoned")
     add.elsewhere("dashboards", "Grafana's dashboards: list them, push them, write them as files")
     add.elsewhere("demo", "a whole job on this machine, with faults")
     add.elsewhere(
@@ -240,7 +233,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         module = _PROCESSES[words[0]]
         os.execv(sys.executable, [sys.executable, "-m", module, *words[1:]])  # noqa: S606
     if words[:1] == ["admit"]:  # runs beside ranks, where nothing else of the monitor is needed
-        from worker_server.admit import main as admit  # noqa: PLC0415
+        from worker_server.rank.admission import main as admit  # noqa: PLC0415
 
         return admit(words[1:])
     args = _parser_for(words).parse_args(words)

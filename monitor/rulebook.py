@@ -11,15 +11,20 @@ from __future__ import annotations
 import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from monitor.config import ConfigError, KeeperConfig
-from monitor.policy.changes import changes
-from monitor.policy.effective import Effective
-from monitor.policy.options import needs_restart
-from monitor.policy.reading import PolicyError, PolicyFile, policy_from
+from monitor.decide.rules import (
+    Effective,
+    PolicyError,
+    PolicyFile,
+    Reload,
+    changes,
+    needs_restart,
+    policy_from,
+)
+from monitor.model.config import ConfigError, KeeperConfig
 
 FILE_MAX_BYTES: Final = 1 << 20
 NO_FILE: Final = "no policy file is given: start the monitor with --policy FILE"
@@ -80,21 +85,6 @@ def effective(
         said={**dict.fromkeys(file.options, "file"), **dict.fromkeys(told, "command line")},
         waiting=waiting,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Reload:
-    """One try to read the policy anew, for the audit log."""
-
-    at_s: float
-    by: str
-    path: Path | None
-    number: int
-    """Of the load that holds now."""
-    changed: Mapping[str, list[Any]] = field(default_factory=dict)
-    """Key -> what it was and what it is."""
-    problems: tuple[str, ...] = ()
-    """Why it was refused; empty where it was not."""
 
 
 class Rulebook:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from monitor.snapshot import Vitals
+from monitor.model.observation import Vitals
 
 _TASKS: Final = Path("/proc/self/task")
 

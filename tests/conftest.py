@@ -1,8 +1,8 @@
 """What holds for every test: which examples a property is tried on, which files a part of the
-tests loads, and how two processes share them.
+tests loads, and how processes share them.
 
-Before its first test each of two workers has 3,000 modules, and a million objects, of which none
-goes before the end: they are kept out of the sight of the garbage collector.
+Before its first test each worker has 3,000 modules, and a million objects, of which none goes
+before the end: the garbage collector does not run until they are there, and never sees them.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
 
+gc.disable()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # `make test &` in a script: what tests start would inherit it, and Ctrl-C is tested, too
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -84,7 +85,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
     gc.collect()
     gc.freeze()
-    try:
-        return (yield)
-    finally:
-        gc.unfreeze()
+    gc.enable()
+    return (yield)

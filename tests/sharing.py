@@ -1,4 +1,4 @@
-"""How two processes share the integration tests: what goes together, and what goes first.
+"""How processes share the integration tests: what goes together, and what goes first.
 
 Not by the marks of pytest-xdist (`--dist loadgroup`): version 3.8 writes them into an attribute
 that pytest 9.2 no longer reads, and then deals the tests out one by one without a word.
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 TOGETHER: Final = {
     # they train for real: two at once would ask for more than two cores have
     "fleets": (
-        "tests/integration/",
+        "tests/integration/observed/",
+        "tests/integration/test_demo.py",
+        "tests/integration/test_monitor_restart.py",
+        "tests/integration/test_quorum_faults.py",
         "tests/campaign/",
         "tests/trainer/test_fleet.py",
         "tests/band/",
@@ -26,6 +29,7 @@ TOGETHER: Final = {
         "tests/killing/test_killing.py",
         "tests/examples/test_torchtitan.py",
     ),
+    "attached": ("tests/integration/test_attached_only.py",),  # long, and its ranks sleep
     "postgresql": (
         "tests/monitor/crash/",
         "tests/monitor/store/test_databases.py",
@@ -36,7 +40,11 @@ TOGETHER: Final = {
     "ddp": ("tests/examples/test_ddp.py",),
     "endings": ("tests/worker_server/test_with_torch.py",),
     "fates": ("tests/worker_server/test_matrix.py",),
-    "gate": ("tests/monitor/gate/test_gate_process.py",),
+    "gate": (
+        "tests/monitor/gate/test_gate_process.py",
+        "tests/monitor/gate/test_fire_process.py",
+        "tests/monitor/gate/test_orphan.py",
+    ),
     "records": ("tests/worker_server/test_records.py",),
     "bounds": ("tests/monitor/metrics/test_bounds.py",),
     # they look for processes by a name that all of them use

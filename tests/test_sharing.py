@@ -17,6 +17,8 @@ def test_whatever_trains_for_real_is_one_unit_and_goes_first() -> None:
     demo = "tests/integration/test_demo.py::test_one"
     assert unit_of(demo) == unit_of("tests/campaign/test_fleet.py::test_two[a@b]") == "fleets"
     assert turn_of(demo) == 0
+    for path in (ROOT / "tests/integration").rglob("test_*.py"):
+        assert turn_of(str(path.relative_to(ROOT))) < 2
     alone = "tests/worker_server/test_attach.py::test_three"
     assert unit_of(alone) == alone
     assert turn_of("tests/monitor/crash/test_crash.py::test_four") < turn_of(alone)

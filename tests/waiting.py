@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
+AT_LEAST_S: Final = 30.0
+"""A deadline is there to fail by, and is no claim: on a machine that is slow for a moment none may
+be met. How soon something happens is asserted by what must not have happened before."""
 
 
 def wait_for(condition: Callable[[], T | None], *, within_s: float, what: str) -> T:
     """The first truthy answer of `condition`; fails after `within_s` seconds, saying `what`."""
+    within_s = max(within_s, AT_LEAST_S)
     deadline = time.monotonic() + within_s
+    pause_s = 0.001
     while True:
         answer = condition()
         if answer:
             return answer
         if time.monotonic() >= deadline:
             raise AssertionError(f"{what}: not within {within_s} s (last answer: {answer!r})")
-        time.sleep(0.02)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.02)

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer.place import Intra
+from trainer.group import Intra
 
 _KEPT: Final = 2
 _NAME: Final = re.compile(r"step-(\d+)")

@@ -14,6 +14,7 @@ import hashlib
 import re
 import sysconfig
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -41,23 +42,12 @@ class Corpus:
         """The text as an array, without a copy."""
         return np.frombuffer(self.text, dtype=np.uint8)
 
-    def batch(
-        self,
-        *,
-        seed: int,
-        step: int,
-        group_index: int,
-        group_rank: int,
-        size: int,
-        length: int,
-        micro: int = 0,
-    ) -> tuple[Tensor, Tensor]:
+    def batch(self, key: Sequence[int], size: int, length: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets, each (size, length) of int64; targets are the inputs one byte on.
 
-        `micro` numbers the batches of one step, where gradients are accumulated. Ranks that
-        share their data (tensor parallel) pass the same `group_rank`.
+        Equal keys draw equal batches.
         """
-        draw = np.random.default_rng([seed, step, group_index, group_rank, micro])
+        draw = np.random.default_rng(key)
         starts = draw.integers(0, len(self.values) - length, size=size)
         windows = np.stack([self.values[start : start + length + 1] for start in starts])
         tokens = torch.from_numpy(windows.astype(np.int64))
@@ -91,23 +81,11 @@ class Batches:
 
     def draw(self, step: int, micro: int) -> tuple[Tensor, Tensor]:
         """Batch number `micro` of the try of `step`."""
-        return self.corpus.batch(
-            seed=self.opt.seed,
-            step=step,
-            group_index=self.group_index,
-            group_rank=self.reader,
-            size=self.opt.batch,
-            length=self.opt.context,
-            micro=micro,
-        )
+        return self._batch(self.opt.seed, step, self.group_index, self.reader, micro)
 
     def draw_unseen(self, number: int) -> tuple[Tensor, Tensor]:
         """Batch `number` of the evaluation: the same on every rank, drawn with another seed."""
-        return self.corpus.batch(
-            seed=self.opt.seed + 1,
-            step=number,
-            group_index=0,
-            group_rank=0,
-            size=self.opt.batch,
-            length=self.opt.context,
-        )
+        return self._batch(self.opt.seed + 1, number, 0, 0, 0)
+
+    def _batch(self, *key: int) -> tuple[Tensor, Tensor]:
+        return self.corpus.batch(key, self.opt.batch, self.opt.context)

@@ -9,17 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from datetime import timedelta
+from typing import Any, Final
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torchft import Manager
+from torchft.local_sgd import DiLoCo, LocalSGD
 from torchft.process_group import ProcessGroup, ProcessGroupGloo, ProcessGroupNCCL
 
+from trainer.group import Place
 from trainer.options import Options
 from trainer.pieces import Cut
-from trainer.place import Place
 
 State = dict[str, Tensor]
+
+OUTER_RATE: Final = 0.7
+OUTER_MOMENTUM: Final = 0.9
+"""Of DiLoCo's outer optimizer, Nesterov's: the paper's choice (arXiv 2311.08105, section 3.1)."""
 
 
 class Exchange:
@@ -116,3 +124,51 @@ def _process_group(place: Place, opt: Options) -> ProcessGroup:
     if place.device.type == "cpu":
         return ProcessGroupGloo(timeout=timeout)
     return ProcessGroupNCCL(timeout=timeout)
+
+
+class SemiSync:
+    """LocalSGD and DiLoCo: groups train by themselves and meet every so many steps. TorchFT's own.
+
+    A step of TorchFT is then a meeting (sync). When a meeting fails, TorchFT counts it as not
+    committed, and the steps since the last one are tried again on the same data: DiLoCo from the
+    weights of the last meeting, LocalSGD from where it is.
+    """
+
+    def __init__(
+        self, opt: Options, exchange: Exchange, network: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> None:
+        self._exchange = exchange
+        self._optimizer = optimizer
+        self._every = opt.sync_every
+        self._since = 0
+        self._torchft: AbstractContextManager[Any]
+        if opt.algorithm == "diloco":
+            outer = torch.optim.SGD(
+                network.parameters(), lr=OUTER_RATE, momentum=OUTER_MOMENTUM, nesterov=True
+            )
+            self._torchft = DiLoCo(exchange.lead, [network], optimizer, outer, opt.sync_every)
+        else:
+            self._torchft = LocalSGD(exchange.lead, network, optimizer, opt.sync_every)
+
+    def __enter__(self) -> SemiSync:
+        self._torchft.__enter__()
+        return self
+
+    def __exit__(self, *why: Any) -> None:
+        self._torchft.__exit__(*why)
+
+    def current_step(self) -> int:
+        """Steps of training so far that count, and those since the last meeting."""
+        return self._exchange.current_step() * self._every + self._since
+
+    @property
+    def meets(self) -> bool:
+        """Whether the groups meet in the coming `advance`."""
+        return self._since + 1 == self._every
+
+    def advance(self) -> bool:
+        """One step of the optimizer, with a meeting when it is time; False when that failed."""
+        met, meetings = self.meets, self._exchange.current_step()
+        self._optimizer.step()  # TorchFT's hook on it holds the meeting
+        self._since = 0 if met else self._since + 1
+        return not met or self._exchange.current_step() > meetings

@@ -1,15 +1,16 @@
 """Faults on purpose: break one rank at one step, once, in a way that is known beforehand.
 
-Two sources say what to break: the environment, `LIGHTKEEPER_FAULT="hang@rg_1.0:30"`, and a
-JSON file that every rank looks at once per step (one `stat`). `inject` writes that file.
+A JSON file says what to break; every rank looks at it once per step (one `stat`):
+
+    echo '{"id": "one", "kind": "hang", "rank": "rg_1.0", "step": 30}' > faults.json
 
 A fault fires once in the life of a job, whatever restarts: before it acts, a marker
 `FILE.fired/ID` is put on disk. Slowness and `nan` are properties of a host: a rank of the same
 number that starts later on the host named in the marker has them from its first step, one on
 another host has not. To forget everything, remove `FILE.fired`.
 
-Here is what can be broken, and the files; `injector` is what breaks it, inside the rank.
-Standard library only, so that a launcher can check and inject without importing torch.
+Here is what can be broken, and the files; `injector` is what breaks it, inside the rank. No torch
+here: a launcher checks and injects without it.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
-from worker_server.wire import WireError, split_rank_name
+import msgspec
 
-ENVIRONMENT: Final = "LIGHTKEEPER_FAULT"
+from worker_server.wire import split_rank_name
+
 DEFAULT_FACTOR: Final = 5.0
 DEFAULT_SECONDS: Final = 2.0
 FIRST_PHASE: Final = "data"
@@ -102,15 +103,13 @@ class Variant(StrEnum):
 
 
 _V = Variant
-VARIANTS: Final[Mapping[Kind, tuple[Variant, ...]]] = MappingProxyType(
-    {
-        Kind.HANG: (_V.SLEEP, _V.BUSY),
-        Kind.MISMATCH: (
-            _V.OP, _V.SIZE, _V.DTYPE, _V.ROOT, _V.ORDER, _V.EXTRA, _V.SKIP, _V.RECEIVE,
-        ),
-        Kind.PAUSE: (_V.SLEEP, _V.DECLARED, _V.BUSY, _V.GIL, _V.GC),
-    }
-)  # fmt: skip
+VARIANTS: Final[Mapping[Kind, tuple[Variant, ...]]] = {
+    Kind.HANG: (_V.SLEEP, _V.BUSY),
+    Kind.MISMATCH: (
+        _V.OP, _V.SIZE, _V.DTYPE, _V.ROOT, _V.ORDER, _V.EXTRA, _V.SKIP, _V.RECEIVE,
+    ),
+    Kind.PAUSE: (_V.SLEEP, _V.DECLARED, _V.BUSY, _V.GIL, _V.GC),
+}  # fmt: skip
 """Variants of a kind; the first is meant where none is said."""
 SLOW_KINDS: Final = frozenset({Kind.SLOW, Kind.SLOW_DATA, Kind.SLOW_LINK})
 LASTING: Final = SLOW_KINDS | {Kind.NAN}
@@ -151,26 +150,18 @@ class Fault:
         return self.variant or next(iter(VARIANTS.get(self.kind, ())), None)
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"\w[\w.:@-]*", self.id):
-            raise FaultError(
-                f"fault id {self.id!r}: use letters, digits and ._:@-, a letter or digit first"
-            )
-        try:
-            split_rank_name(self.rank)
-        except WireError as error:
-            raise FaultError(f"fault {self.id!r}: {error}") from error
-        if self.step is not None and self.step < 0:
-            raise FaultError(f"fault {self.id!r}: step {self.step} is below 0")
-        if not 1 < self.factor < 1e6:
-            raise FaultError(f"fault {self.id!r}: factor {self.factor:g} is not above 1")
-        if not 0 < self.seconds <= 3600:
-            raise FaultError(f"fault {self.id!r}: seconds {self.seconds:g} is not in 0 to 3600")
-        if self.phase not in PHASES:
-            raise FaultError(
-                f"fault {self.id!r}: unknown phase {self.phase!r} (known: {', '.join(PHASES)})"
-            )
-        if self.phase != FIRST_PHASE and self.kind not in _EVERY_PHASE:
-            raise FaultError(f"fault {self.id!r}: {self.kind} takes no phase")
+        split_rank_name(self.rank)
+        for right, wrong in (
+            (re.fullmatch(r"\w[\w.:@-]*", self.id),
+             "id: use letters, digits and ._:@-, a letter or digit first"),
+            (self.step is None or self.step >= 0, f"step {self.step} is below 0"),
+            (1 < self.factor < 1e6, f"factor {self.factor:g} is not above 1"),
+            (0 < self.seconds <= 3600, f"seconds {self.seconds:g} is not in 0 to 3600"),
+            (self.phase in PHASES, f"unknown phase {self.phase!r} (known: {', '.join(PHASES)})"),
+            (self.phase == FIRST_PHASE or self.kind in _EVERY_PHASE, f"{self.kind} takes no phase"),
+        ):  # fmt: skip
+            if not right:
+                raise FaultError(wrong)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,107 +182,41 @@ class Marker:
     variant: str | None = None
 
 
-# -- from text and JSON to faults and back --------------------------------------------------
-
-_SPEC: Final = re.compile(
-    r"(?P<kind>[^@]+)@(?P<rank>[^:@]+)(?::(?P<step>[^:]+))?(?::(?P<phase>.+))?"
-)
-_HELP: Final = (
-    "expected kind[:arg]@rank[:step[:phase]], such as hang@rg_1.0:30:forward or slow:5@rg_2.0:12"
-)
-
-
-def parse_specs(text: str) -> tuple[Fault, ...]:
-    """The faults of `LIGHTKEEPER_FAULT`: specs separated by commas; the spec is also the id.
-
-    Raises:
-        FaultError: the first spec that is wrong.
-    """
-    return tuple(_parse_spec(spec.strip()) for spec in text.split(",") if spec.strip())
-
-
-def _parse_spec(spec: str) -> Fault:
-    match = _SPEC.fullmatch(spec)
-    if match is None:
-        raise FaultError(f"fault {spec!r}: {_HELP}")
-    data: dict[str, Any] = {"id": spec, "kind": match["kind"], "rank": match["rank"]}
-    if match["step"] not in {None, "now"}:
-        if not match["step"].isdecimal():
-            raise FaultError(f"fault {spec!r}: step {match['step']!r} is not a number")
-        data["step"] = int(match["step"])
-    if match["phase"] is not None:
-        data["phase"] = match["phase"]
-    return parse_fault(data)
+# -- from JSON to faults and back, and the files --------------------------------------------------
 
 
 def parse_fault(data: Any) -> Fault:
     """A fault from JSON: `{"id", "kind", "rank", "step": null | N, "factor": 5.0, ...}`.
 
-    The keys are those of `Fault`. `kind` may carry its argument, as in `mismatch:size`,
-    `slow:5` or `pause:8`: a variant or a number, whichever the kind has.
+    The keys are those of `Fault`. `kind` may carry its argument, as in `mismatch:size`, `slow:5`
+    or `pause:8`: a variant or a number, whichever the kind has.
 
     Raises:
         FaultError: what is wrong, in one line.
     """
-    if not isinstance(data, Mapping):
-        raise FaultError(
-            f"a fault is {type(data).__name__}, expected an object with id, kind, rank"
-        )
-    for key in ("id", "kind", "rank"):
-        if not isinstance(data.get(key), str):
-            raise FaultError(f"fault {data.get('id')!r}: {key!r} is missing or not a text")
-    name, _, written = data["kind"].partition(":")
-    if name not in tuple(Kind):
-        raise FaultError(f"fault {data['id']!r}: unknown kind {name!r} (known: {', '.join(Kind)})")
-    kind = Kind(name)
-    if written and kind not in VARIANTS and kind not in _WITH_FACTOR:
-        raise FaultError(f"fault {data['id']!r}: {name!r} takes no argument")
-    step = data.get("step")
-    if step is not None and (type(step) is not int):
-        raise FaultError(f"fault {data['id']!r}: step {step!r} is not a whole number")
-    phase = data.get("phase", FIRST_PHASE)
-    if not isinstance(phase, str):
-        raise FaultError(f"fault {data['id']!r}: phase {phase!r} is not a text")
-    told = dict(data)
-    if written:
-        told[_argument(kind, written)] = written
-    return Fault(
-        id=data["id"],
-        kind=kind,
-        rank=data["rank"],
-        step=step,
-        factor=_number(told, "factor", DEFAULT_FACTOR) if kind in _WITH_FACTOR else DEFAULT_FACTOR,
-        variant=_variant(told, kind),
-        phase=phase,
-        seconds=_number(told, "seconds", DEFAULT_SECONDS),
-    )
+    said = dict(data) if isinstance(data, Mapping) else {}
+    name, _, argument = str(said.get("kind")).partition(":")
+    try:
+        if argument:
+            said |= {"kind": name, _meaning(name, argument): argument}
+        if name not in tuple(Kind):
+            raise FaultError(f"unknown kind {name!r} (known: {', '.join(Kind)})")
+        variant, variants = said.get("variant"), VARIANTS.get(Kind(name), ())
+        if variant not in (None, *variants):
+            known = ", ".join(variants) or "none"
+            raise FaultError(f"{name} knows no variant {variant!r} (known: {known})")
+        return msgspec.convert(said, Fault, strict=False)
+    except ValueError as error:  # msgspec's, and ours
+        raise FaultError(f"fault {said.get('id')!r}: {error}") from None
 
 
-def _argument(kind: Kind, written: str) -> str:
-    """What a kind's argument means."""
+def _meaning(kind: str, argument: str) -> str:
+    """Which of a fault's keys the argument of its kind is."""
     if kind in _WITH_FACTOR:
         return "factor"
-    is_number = kind is Kind.PAUSE and not written.isalpha()
-    return "seconds" if is_number else "variant"
-
-
-def _number(data: Mapping[str, Any], key: str, default: float) -> float:
-    value = data.get(key, default)
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise FaultError(f"fault {data['id']!r}: {key} {value!r} is not a number") from None
-
-
-def _variant(data: Mapping[str, Any], kind: Kind) -> Variant | None:
-    known, value = VARIANTS.get(kind, ()), data.get("variant")
-    if not known or value is None:
-        return None
-    if value not in known:
-        raise FaultError(
-            f"fault {data['id']!r}: unknown {kind} {value!r} (known: {', '.join(known)})"
-        )
-    return Variant(value)
+    if kind == Kind.PAUSE and not argument.isalpha():
+        return "seconds"
+    return "variant"
 
 
 def inject(path: Path, *faults: Fault) -> None:
@@ -301,7 +226,10 @@ def inject(path: Path, *faults: Fault) -> None:
 
 def markers(path: Path) -> list[Marker]:
     """What fired so far, oldest first; `path` is the fault file."""
-    found = [_read_marker(marker) for marker in fired(path).glob("[!.]*")]
+    found = [
+        msgspec.json.decode(marker.read_bytes(), type=Marker)
+        for marker in fired(path).glob("[!.]*")
+    ]
     return sorted(found, key=lambda marker: (marker.time, marker.id))
 
 
@@ -313,11 +241,6 @@ def mark(path: Path, marker: Marker) -> None:
 def fired(path: Path) -> Path:
     """The folder of the markers."""
     return path.with_name(path.name + ".fired")
-
-
-def _read_marker(path: Path) -> Marker:
-    data = json.loads(path.read_text())
-    return Marker(**{**data, "kind": Kind(data["kind"])})
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,44 +1,103 @@
-"""What the ranks of one replica group tell each other in a step, besides FSDP2's own traffic."""
+"""Where a rank stands, and how it meets the other ranks of its replica group."""
 
 from __future__ import annotations
 
+import os
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from trainer import broken
-from trainer.faults import Variant
-from trainer.place import Intra
+from worker_server.wire import rank_name
 
-
-def agree_on(step: int, intra: Intra | None, root: int = 0) -> int:
-    """The step of group rank `root`: all ranks of the group read the data of that one."""
-    if intra is None:
-        return step
-    clock = torch.tensor([step])
-    dist.broadcast(clock, group_src=root, group=intra.norms)
-    return int(clock)
+SHARD = "shard"
+TENSOR = "tensor"
 
 
-def agree_on_text(text: str, intra: Intra | None) -> str:
-    """What group rank 0 says, on all ranks of the group."""
-    if intra is None:
-        return text
-    said = torch.tensor(list(text.encode()), dtype=torch.uint8)
-    said = said.resize_(agree_on(len(said), intra))
-    dist.broadcast(said, group_src=0, group=intra.norms)
-    return bytes(said.tolist()).decode()
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this rank stands: what torchrun and the group's launcher put into the environment."""
+
+    group: str
+    group_rank: int
+    world_size: int
+    """Ranks in this replica group."""
+    host: str | None
+    address: str
+    """Where other groups reach this group's manager: where torchrun lets its ranks meet."""
+    device: torch.device
+
+    @property
+    def name(self) -> str:
+        """Name of the rank in the job, such as `rg_1.0`."""
+        return rank_name(self.group, self.group_rank)
 
 
-def sum_in_group(
-    squares: Tensor, loss: Tensor, intra: Intra | None, variant: Variant | None = None
-) -> None:
-    """Sum `squares` (and average `loss`) over the group, in place; `variant` injects a fault."""
-    if intra is None:
-        return
-    if variant is not None:
-        broken.all_reduces(squares, loss, intra.norms, intra.metrics, variant)
-    else:
-        dist.all_reduce(squares, group=intra.norms)
-        dist.all_reduce(loss, group=intra.metrics)
-    loss /= dist.get_world_size(intra.metrics)  # gloo sums; it has no average
+def read_place(device: str) -> Place:
+    """Where this rank stands; what is missing ends the process with one line."""
+    missing = [
+        name for name in ("RANK", "WORLD_SIZE", "TORCHFT_LIGHTHOUSE") if name not in os.environ
+    ]
+    if missing:
+        sys.exit(
+            f"trainer: {' and '.join(missing)} not set: start me under torchrun, with "
+            "TORCHFT_LIGHTHOUSE=http://host:port (python -m trainer.train --help shows how)"
+        )
+    meeting = os.environ.get("MASTER_ADDR", "")
+    return Place(
+        group=os.environ.get("REPLICA_GROUP") or os.environ.get("REPLICA_GROUP_ID") or "job",
+        group_rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        host=os.environ.get("LIGHTKEEPER_HOST"),
+        # torchrun on one machine says `localhost`, for which the manager may take ::1 alone.
+        address="127.0.0.1" if meeting in ("", "localhost") else meeting,
+        device=_device(device, int(os.environ.get("LOCAL_RANK", "0"))),
+    )
+
+
+def _device(wanted: str, local_rank: int) -> torch.device:
+    if wanted == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        sys.exit("trainer: --device cuda: this torch sees no CUDA device (try --device cpu)")
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Intra:
+    """The ranks of one replica group: the mesh of the model, and two process groups over it.
+
+    Jobs have several process groups over the same ranks, and so has this one.
+    """
+
+    mesh: DeviceMesh
+    """Dimensions `shard` (FSDP2) and `tensor` (tensor parallel), in this order."""
+    norms: dist.ProcessGroup
+    metrics: dist.ProcessGroup
+
+
+def join_group(place: Place, timeout_s: float, tensor_parallel: int) -> Intra | None:
+    """Meet the other ranks of this replica group; None when this rank is the whole group.
+
+    `init_process_group` also brings up the store in which TorchFT's Manager leaves its address.
+    """
+    timeout = timedelta(seconds=timeout_s)
+    backend = "gloo" if place.device.type == "cpu" else "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, timeout=timeout)
+    if place.world_size == 1:
+        return None
+    if place.world_size % tensor_parallel:
+        sys.exit(
+            f"trainer: --tensor-parallel {tensor_parallel} does not divide the "
+            f"{place.world_size} ranks of {place.group}"
+        )
+    shape = (place.world_size // tensor_parallel, tensor_parallel)
+    return Intra(
+        mesh=init_device_mesh(place.device.type, shape, mesh_dim_names=(SHARD, TENSOR)),
+        norms=dist.new_group(timeout=timeout, group_desc="intra"),
+        metrics=dist.new_group(timeout=timeout, group_desc="metrics"),
+    )

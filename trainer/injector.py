@@ -1,10 +1,11 @@
 """Inside the rank: looks once per step whether this rank is to be broken, and breaks it.
 
-See `faults` for what can be broken and how it is asked for. Standard library only.
+See `faults` for what can be broken and how it is asked for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -13,18 +14,23 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import MappingProxyType
+from statistics import median
 from typing import Any, Final, NoReturn
 
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
 from trainer.faults import (
-    ENVIRONMENT,
     FIRST_PHASE,
     LASTING,
     SLOW_KINDS,
     SPIKE_STEPS,
+    VARIANTS,
     Fault,
     FaultError,
     Kind,
@@ -35,9 +41,11 @@ from trainer.faults import (
     markers,
     parse_fault,
 )
+from trainer.group import Intra
+from trainer.model import local
 from worker_server.wire import split_rank_name
 
-Act = Callable[[Fault], None]
+Act = Callable[[Fault], object]
 
 
 class InjectedError(RuntimeError):
@@ -54,22 +62,6 @@ def _hold_gil(_fault: Fault) -> NoReturn:
     c_library = ctypes.PyDLL(None)  # PyDLL, unlike CDLL, keeps the GIL during the call
     while True:
         c_library.sleep(0x7FFF_FFFF)
-
-
-def _stop(_fault: Fault) -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def _crash(_fault: Fault) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _segfault(_fault: Fault) -> None:
-    ctypes.string_at(0)
-
-
-def _abort(_fault: Fault) -> None:
-    os.abort()
 
 
 def _raise(fault: Fault) -> NoReturn:
@@ -94,26 +86,21 @@ def _pause(fault: Fault) -> None:
             time.sleep(fault.seconds)
 
 
-ACTS: Final[Mapping[Kind, Act]] = MappingProxyType(
-    {
-        Kind.HANG: _hang,
-        Kind.GIL: _hold_gil,
-        Kind.STOP: _stop,
-        Kind.CRASH: _crash,
-        Kind.SEGFAULT: _segfault,
-        Kind.ABORT: _abort,
-        Kind.RAISE: _raise,
-        Kind.PAUSE: _pause,
-    }
-)
+ACTS: Final[Mapping[Kind, Act]] = {
+    Kind.HANG: _hang,
+    Kind.GIL: _hold_gil,
+    Kind.STOP: lambda _: os.kill(os.getpid(), signal.SIGSTOP),
+    Kind.CRASH: lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    Kind.SEGFAULT: lambda _: ctypes.string_at(0),
+    Kind.ABORT: lambda _: os.abort(),
+    Kind.RAISE: _raise,
+    Kind.PAUSE: _pause,
+}
+"""What a fault does there and then; the other kinds change how the rank goes on."""
 
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _undeclared(_phase: str) -> AbstractContextManager[Any]:
-    return nullcontext()
 
 
 class Injector:
@@ -126,13 +113,12 @@ class Injector:
         world_size: int,
         host: str | None = None,
         file: Path | None = None,
-        planned: Sequence[Fault] = (),
         acts: Mapping[Kind, Act] = ACTS,
-        declare: Callable[[str], AbstractContextManager[Any]] = _undeclared,
+        declare: Callable[[str], AbstractContextManager[Any]] = nullcontext,
         say: Callable[[str], None] = _say,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`declare` tells the keeper of a phase, as `StepReporter.phase` does."""
+        """`declare` tells the keeper of a phase, as `Reporter.phase` does."""
         self.slowness = dict.fromkeys(sorted(SLOW_KINDS), 1.0)
         """How many times longer than measured this rank has to take, by kind."""
         self.nan = False
@@ -141,22 +127,17 @@ class Injector:
         self._world_size = world_size
         self._host = host or socket.gethostname()
         self._file = file
-        self._planned = tuple(planned)
         self._acts = acts
         self._declare = declare
         self._say = say
         self._clock = clock
-        self._seen: tuple[int, int, int] | None = None
-        self._from_file: tuple[Fault, ...] = ()
-        self._armed: list[tuple[Fault, int]] = []
+        self._stat: tuple[int, int, int] | None = None
+        self._wanted: list[Fault] = []
+        self._armed: list[Fault] = []
+        self._step = 0
         self._mismatch: Variant | None = None
         self._corruption = False
         self._spikes: tuple[float, int] = (1.0, 0)
-        if planned and file is None:
-            raise FaultError(
-                f"{ENVIRONMENT} needs --fault-file FILE: markers in FILE.fired/ keep a fault "
-                "from firing again after a restart"
-            )
         self._inherit()
 
     @property
@@ -169,21 +150,22 @@ class Injector:
         if self._file is None:
             return
         self._read_if_changed(self._file)
+        self._step = step
         self._armed = [
-            (fault, step)
-            for fault in (*self._planned, *self._from_file)
+            fault
+            for fault in self._wanted
             if fault.rank == self._rank
             and (fault.step is None or step >= fault.step)
-            and not self._marker_of(fault).exists()
+            and not (fired(self._file) / fault.id).exists()
         ]
         self.strike(FIRST_PHASE)
 
     def strike(self, phase: str) -> None:
         """`phase` begins: fire what was put off until then; may not return."""
-        for fault, step in tuple(self._armed):
+        for fault in tuple(self._armed):
             if fault.phase == phase:
-                self._armed.remove((fault, step))
-                self._fire(fault, step)
+                self._armed.remove(fault)
+                self._fire(fault)
 
     def take_mismatch(self, *variants: Variant) -> Variant | None:
         """How the next collective inside the group has to differ; asked once.
@@ -206,84 +188,177 @@ class Injector:
         self._spikes = factor, max(0, left - 1)
         return factor if left else 1.0
 
-    def _fire(self, fault: Fault, step: int) -> None:
+    def _fire(self, fault: Fault) -> None:
+        assert self._file is not None  # noqa: S101 - it was read
         refused = None
         if fault.kind is Kind.MISMATCH and self._world_size < 2:
             refused = "a mismatch needs a replica group of at least 2 ranks"
-        if self._file is not None:
-            mark(
-                self._file,
-                Marker(
-                    fault.id, fault.kind, self._rank, self._host, step, self._clock(),
-                    fault.factor, refused, fault.phase, fault.how,
-                ),
-            )  # fmt: skip
+        marker = Marker(
+            fault.id, fault.kind, self._rank, self._host, self._step, self._clock(), fault.factor,
+            refused, fault.phase, fault.how,
+        )  # fmt: skip
+        mark(self._file, marker)
         if refused:
             self._say(f"{self._rank}: error: fault {fault.id!r} refused: {refused}")
             return
-        self._say(f"{self._rank}: fault {fault.id!r} ({fault.kind}) fires at step {step}")
-        self._act(fault)
-
-    def _act(self, fault: Fault) -> None:
+        self._say(f"{self._rank}: fault {fault.id!r} ({fault.kind}) fires at step {self._step}")
         match fault.kind:
-            case Kind.SLOW | Kind.SLOW_DATA | Kind.SLOW_LINK:
-                self.slowness[fault.kind] = max(self.slowness[fault.kind], fault.factor)
+            case kind if kind in LASTING:
+                self._suffer(kind, fault.factor)
             case Kind.MISMATCH:
                 self._mismatch = fault.how
-            case Kind.NAN:
-                self.nan = True
             case Kind.CORRUPT:
                 self._corruption = True
             case Kind.LOSS_SPIKE:
                 self._spikes = fault.factor, SPIKE_STEPS
-            case Kind.PAUSE if fault.how is Variant.DECLARED:
-                with self._declare("compile"):
-                    self._acts[fault.kind](fault)
-            case _:
-                self._acts[fault.kind](fault)
+            case kind:
+                declared = fault.how is Variant.DECLARED
+                with self._declare("compile") if declared else nullcontext():
+                    self._acts[kind](fault)
 
-    def _marker_of(self, fault: Fault) -> Path:
-        assert self._file is not None  # noqa: S101
-        return fired(self._file) / fault.id
+    def _suffer(self, kind: Kind, factor: float) -> None:
+        """From now on."""
+        if kind is Kind.NAN:
+            self.nan = True
+        else:
+            self.slowness[kind] = max(self.slowness[kind], factor)
 
     def _inherit(self) -> None:
-        if self._file is None:
-            return
+        """What a fault left on this host."""
         _, number = split_rank_name(self._rank)
-        for marker in markers(self._file):
+        for marker in markers(self._file) if self._file else ():
             same_place = marker.host == self._host and split_rank_name(marker.rank)[1] == number
-            if marker.kind not in LASTING or not same_place:
-                continue
-            left = f"on {self._host}, as fault {marker.id!r} left it"
-            if marker.kind is Kind.NAN:
-                self.nan = True
-                self._say(f"{self._rank}: its gradients are NaN {left}")
-            else:
-                self.slowness[marker.kind] = max(self.slowness[marker.kind], marker.factor)
-                self._say(f"{self._rank}: {marker.factor:g} times slower {left}")
+            if marker.kind in LASTING and same_place:
+                self._suffer(marker.kind, marker.factor)
+                told = f"{marker.kind} on {self._host}, as fault {marker.id!r} left it"
+                self._say(f"{self._rank}: {told}")
 
     def _read_if_changed(self, file: Path) -> None:
         try:
             now = os.stat(file)
         except FileNotFoundError:
-            self._seen, self._from_file = None, ()
+            self._stat, self._wanted = None, []
             return
-        seen = (now.st_mtime_ns, now.st_size, now.st_ino)
-        if seen == self._seen:
+        stat = (now.st_mtime_ns, now.st_size, now.st_ino)
+        if stat == self._stat:
             return
-        self._seen = seen
+        self._stat = stat
         try:
             data = json.loads(file.read_text())
         except (OSError, ValueError) as error:
             self._say(f"{self._rank}: error: fault file {file}: {error}")
             return
-        self._from_file = tuple(self._parse_each(data if isinstance(data, list) else [data]))
-
-    def _parse_each(self, items: Sequence[Any]) -> list[Fault]:
-        faults = []
-        for item in items:
+        self._wanted = []
+        for item in data if isinstance(data, list) else [data]:
             try:
-                faults.append(parse_fault(item))
+                self._wanted.append(parse_fault(item))
             except FaultError as error:
                 self._say(f"{self._rank}: error: {error}")
-        return faults
+
+
+# -- slow -----------------------------------------------------------------------------------
+
+_WINDOW: Final = 5
+"""Steps of which the median counts as the measured work: one hiccup does not scale up."""
+
+
+class Pace:
+    """Stretches the work of each step: its forward and backward pass on the wall clock.
+
+    By sleeping at the start of the forward phase, where slow hardware would lose its time too: up
+    to a minimum (`--step-time`), so that a demo fleet runs at a calm pace on two cores, and by a
+    factor (fault `slow`). Fault `slow-data` loses the same time while data is loaded.
+    """
+
+    def __init__(
+        self,
+        step_time_s: float = 0.0,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._step_time_s = step_time_s
+        self._clock = clock
+        self._sleep = sleep
+        self._work_s: deque[float] = deque(maxlen=_WINDOW)
+        self._began = 0.0
+
+    def load_data(self, slow_factor: float = 1.0) -> None:
+        """Sleep as long as the work of a step takes, times what is above 1 in the factor."""
+        if slow_factor > 1.0:
+            self._sleep(max(self._step_time_s, self._measured_s()) * (slow_factor - 1.0))
+
+    def begin_work(self, slow_factor: float = 1.0) -> None:
+        """Sleep what this step lacks, then measure from here."""
+        work_s = self._measured_s()
+        stretched_s = max(self._step_time_s, work_s) * slow_factor
+        if stretched_s > work_s:
+            self._sleep(stretched_s - work_s)
+        self._began = self._clock()
+
+    def end_work(self) -> None:
+        """The work of this step is done."""
+        self._work_s.append(self._clock() - self._began)
+
+    def _measured_s(self) -> float:
+        return median(self._work_s) if self._work_s else 0.0
+
+
+_FAIR_BYTES_PER_S: Final = 8_000_000.0
+"""Moves the gradients of a step (1.9 MB with the defaults) in a calm step's time, 0.24 s."""
+_SO_MAX_PACING_RATE: Final = 47  # asm-generic/socket.h; Python's socket module does not name it
+
+
+def throttle(slowness: float) -> None:
+    """Pace what this process sends to 1/`slowness` of a fair rate: the kernel does, on Linux.
+
+    Every TCP connection of now; those that are made later, as TorchFT does at each quorum, are
+    not paced.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if not str(Path("/proc/self/fd", name).readlink()).startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                if connection.family in (socket.AF_INET, socket.AF_INET6):
+                    connection.getpeername()  # a listener has none
+                    rate = int(_FAIR_BYTES_PER_S / slowness)
+                    connection.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, rate)
+
+
+# -- wrong ----------------------------------------------------------------------------------
+
+REDUCTIONS: Final = tuple(v for v in VARIANTS[Kind.MISMATCH] if v is not Variant.ROOT)
+"""Mismatches of `reduce_wrongly`; a wrong root needs a broadcast."""
+
+
+def reduce_wrongly(squares: Tensor, loss: Tensor, intra: Intra, variant: Variant) -> None:
+    """In place of: all-reduce of `squares` in `norms`, then of `loss` in `metrics`."""
+    group, metrics = intra.norms, intra.metrics
+    match variant:
+        case Variant.OP:
+            gathered = [torch.empty_like(squares) for _ in range(dist.get_world_size(group))]
+            dist.all_gather(gathered, squares, group=group)
+        case Variant.SIZE:
+            dist.all_reduce(squares.flatten()[: squares.numel() // 2], group=group)
+        case Variant.DTYPE:
+            dist.all_reduce(squares.view(torch.int32), group=group)
+        case Variant.ORDER:
+            dist.all_reduce(loss, group=metrics)
+            dist.all_reduce(squares, group=group)
+            return
+        case Variant.EXTRA:
+            dist.all_reduce(squares, group=group)
+            dist.all_reduce(squares, group=group)
+        case Variant.RECEIVE:
+            peer = (dist.get_rank(group) + 1) % dist.get_world_size(group)
+            dist.recv(torch.empty_like(loss), group_src=peer, group=group)
+        case _:  # SKIP: the other ranks wait for a call that does not come
+            pass
+    dist.all_reduce(loss, group=metrics)
+
+
+def flip_bit(network: nn.Module) -> None:
+    """Silent data corruption: one bit of one weight, and whoever holds it does not know."""
+    weights = local(next(network.parameters()).data).view(-1).view(torch.int32)
+    weights[0] ^= 1 << 20  # in the mantissa: the number stays near to what it was

@@ -8,6 +8,7 @@ sizes exchange, vote and heal together, and stay equal bit by bit.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,7 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from trainer.sharding import is_tensor_parallel, local
+from trainer.group import Place
+from trainer.model import is_tensor_parallel, local
+from trainer.options import Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,28 @@ class Cut:
     """How many it holds, one after the other."""
     leads: bool
     """Whether this rank answers for what tensor parallel ranks hold in common."""
+
+
+def cut_of(place: Place, opt: Options) -> Cut:
+    """Which pieces of the model this rank holds.
+
+    Pieces are numbered along FSDP2's dimension first; the tensor parallel ranks of one part of it
+    follow each other.
+    """
+    tensor = opt.tensor_parallel
+    shards = place.world_size // tensor
+    parts = opt.pieces or shards  # of FSDP2's dimension
+    if parts % shards:
+        sys.exit(f"trainer: --pieces {parts} do not divide among {shards} shards of {place.group}")
+    if parts != shards and (tensor > 1 or opt.algorithm != "every-step"):
+        sys.exit("trainer: --pieces: tensor parallel and semi-synchronous groups are of one size")
+    count = parts // shards
+    return Cut(
+        total=parts * tensor,
+        first=place.group_rank * count,
+        count=count,
+        leads=place.group_rank % tensor == 0,
+    )
 
 
 class Pieces:

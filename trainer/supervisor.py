@@ -5,29 +5,40 @@ quarantine works because of this question. A refused host makes way for the next
 when all refuse, the supervisor waits and asks again. Hosts here are names, as a scheduler's
 would be: the ranks run on this machine in any case, and carry the name in LIGHTKEEPER_HOST.
 
-A launch is over when torchrun is gone and none of its ranks is left (see `launch`).
+A launch is over when torchrun is gone and none of its ranks is left. A rank may be stopped, or
+hold the GIL for ever, and torchrun puts each rank into a session of its own. So whatever a launch
+starts carries a mark in its environment, and is found by it in /proc. Sidecars carry the mark
+too, but outlive their rank on purpose (they are the black box): only `Launcher.close` ends them.
 
-Standard library; no torch.
+No torch.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
+import re
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from trainer import options as trainer_options
-from trainer.faults import ENVIRONMENT, FaultError, parse_specs
-from trainer.launch import Launch, Launcher, TorchrunLauncher
-from trainer.options import OneLineParser
+from trainer.options import OneLineParser, add_options, option
 from trainer.status import StatusFile
-from worker_server.admission import Admission, Admitted, Away, Refused, ask, monitors_of
+from worker_server.rank.admission import Admission, Admitted, MonitorAway, Refused, ask, monitors_of
 
+MARK: Final = "LIGHTKEEPER_LAUNCH"
+"""Environment variable by which everything that a launch started is found again."""
+_SIDECAR: Final = re.compile(rb"worker_server[./]sidecar")
+_LIBC: Final = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG: Final = 1
 _POLL_S: Final = 0.2
 _QUICK_S: Final = 10.0
 """A launch that left sooner than this doubles the back-off."""
@@ -114,14 +125,14 @@ class Supervisor:
                 answer = self._admission(host)
                 match answer:
                     case Admitted():
-                        self._note_back()
+                        self._note_monitor(None)
                         self._refusals.pop(host, None)
                         return host
                     case Refused(reason):
-                        self._note_back()
+                        self._note_monitor(None)
                         self._note_refusal(host, reason)
-                    case Away(reason):
-                        self._note_away(reason)
+                    case MonitorAway(reason):
+                        self._note_monitor(reason)
                         # Nobody to ask: rather a host that was not refused when last asked.
                         return min(self._hosts, key=lambda name: name in self._refusals)
             if not waiting:
@@ -135,15 +146,182 @@ class Supervisor:
             self._emit("refused", host=host, reason=reason)
         self._refusals[host] = reason
 
-    def _note_away(self, reason: str) -> None:
-        if not self._away:
-            self._emit("monitor_away", reason=reason, then="hosts are admitted without asking")
-        self._away = True
-
-    def _note_back(self) -> None:
-        if self._away:
+    def _note_monitor(self, away: str | None) -> None:
+        """Once when it goes, with the reason, and once when it is back."""
+        if away is not None and not self._away:
+            self._emit("monitor_away", reason=away, then="hosts are admitted without asking")
+        elif away is None and self._away:
             self._emit("monitor_back")
-        self._away = False
+        self._away = away is not None
+
+
+# -- launches -----------------------------------------------------------------------------------
+
+
+def marked(mark: str, proc: Path = Path("/proc")) -> Iterator[int]:
+    """Processes whose environment held `mark` (a launch, or a prefix of several) at their start."""
+    needle = f"{MARK}={mark}".encode()
+    for entry in proc.iterdir():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+            continue
+        try:
+            environ = (entry / "environ").read_bytes()
+        except OSError:  # gone in the meantime, or another user's
+            continue
+        if any(item.startswith(needle) for item in environ.split(b"\0")):
+            yield int(entry.name)
+
+
+def _is_sidecar(pid: int) -> bool:
+    try:
+        return bool(_SIDECAR.search(Path(f"/proc/{pid}/cmdline").read_bytes()))
+    except OSError:
+        return False
+
+
+def _alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
+
+
+def _signal(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+
+
+def _wait_gone(pids: Sequence[int], limit_s: float) -> list[int]:
+    """Who is still there after `limit_s`."""
+    until = time.monotonic() + limit_s
+    while (left := [pid for pid in pids if _alive(pid)]) and time.monotonic() < until:
+        time.sleep(0.05)
+    return left
+
+
+def die_with_parent() -> None:
+    """In the child, between fork and exec: SIGTERM when the parent dies, however it dies.
+
+    For parents with one thread only: it runs Python code after a fork.
+    """
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@dataclass
+class Launch:
+    """One torchrun, in a session of its own, and what it started."""
+
+    process: subprocess.Popen[bytes]
+    mark: str
+    grace_s: float
+
+    @property
+    def pid(self) -> int:
+        """Of torchrun."""
+        return self.process.pid
+
+    def poll(self) -> int | None:
+        """Return code once torchrun has left (negative: killed by that signal), else None."""
+        return self.process.poll()
+
+    def stop(self) -> None:
+        """End torchrun, which passes SIGTERM on to its ranks; returns when all are gone."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, number)
+            try:
+                self.process.wait(self.grace_s)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        self.sweep()
+
+    def sweep(self) -> list[int]:
+        """Kill ranks that outlived torchrun; who was killed."""
+        left = [pid for pid in marked(self.mark + ";") if not _is_sidecar(pid)]
+        _signal(left, signal.SIGKILL)
+        _wait_gone(left, self.grace_s)
+        return left
+
+
+@dataclass
+class Launcher:
+    """Starts torchrun for one group with a fresh rendezvous port each time."""
+
+    group: str
+    nproc: int
+    arguments: Sequence[str]
+    monitor: str = ""
+    log_dir: Path | None = None
+    grace_s: float = 5.0
+    run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    _count: int = 0
+
+    def command(self) -> list[str]:
+        """What runs: torchrun chooses a free port itself and does not restart ranks."""
+        return [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={self.nproc}",
+            "--max-restarts=0",
+            f"--shutdown-timeout={max(1, round(self.grace_s / 2))}",
+            "-m",
+            "trainer.train",
+            *self.arguments,
+        ]
+
+    def environment(self, host: str, mark: str) -> dict[str, str]:
+        """The environment of the ranks."""
+        environ = {
+            **os.environ,
+            "LIGHTKEEPER_HOST": host,
+            "REPLICA_GROUP": self.group,
+            MARK: mark + ";",
+        }
+        for stale in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK"):
+            environ.pop(stale, None)
+        environ.setdefault("OMP_NUM_THREADS", "1")
+        if self.monitor:
+            environ.setdefault("LIGHTKEEPER_MONITOR", self.monitor)
+        return environ
+
+    def start(self, host: str) -> Launch:
+        """Start torchrun for the group on `host`."""
+        self._count += 1
+        mark = f"{self.run_id}.{self._count}"
+        output = None
+        if self.log_dir is not None:
+            self.log_dir.mkdir(parents=True, exist_ok=True)
+            output = (self.log_dir / f"{self.group}.log").open("ab")
+        try:
+            process = subprocess.Popen(
+                self.command(),
+                env=self.environment(host, mark),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - this process has one thread
+            )
+        finally:
+            if output is not None:
+                output.close()
+        return Launch(process, mark, self.grace_s)
+
+    def close(self) -> list[int]:
+        """End whatever any launch of this supervisor left, sidecars too; who was ended."""
+        left = list(marked(self.run_id + "."))
+        _signal(left, signal.SIGTERM)
+        stubborn = _wait_gone(left, self.grace_s)
+        _signal(stubborn, signal.SIGKILL)
+        _wait_gone(stubborn, self.grace_s)
+        return left
 
 
 # -- command line ---------------------------------------------------------------------------
@@ -159,8 +337,35 @@ exit status: 0 the training finished; 2 wrong use; 143 ended by SIGTERM, 130 by 
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of `python -m trainer.supervisor`."""
+@dataclass(frozen=True, slots=True)
+class SupervisorOptions:
+    """What the command line said."""
+
+    group: str = option("stable name of the replica group: rg_1", metavar="NAME", required=True)
+    hosts: str = option("hosts in order of preference, by comma", metavar="H,H", required=True)
+    monitor: str = option(
+        "whom to ask for admission (of two, both: A,B); without it all are admitted (default)",
+        "",
+        metavar="URL",
+    )
+    nproc: int = option("ranks in the group", 1, least=1)
+    log_dir: Path | None = option("output to DIR/GROUP.log instead of here", metavar="DIR")
+    status_file: Path | None = option("append events as JSON lines", metavar="FILE")
+    backoff_s: float = option(
+        "pause before a restart; doubles up to 30 s while launches are short", 1.0
+    )
+    grace_s: float = option("from SIGTERM to SIGKILL when ending processes", 5.0, least=0.1)
+    arguments: Sequence[str] = ()
+    """Of each rank."""
+
+    @property
+    def host_names(self) -> list[str]:
+        """The hosts, one by one."""
+        return [host.strip() for host in self.hosts.split(",") if host.strip()]
+
+
+def parse(arguments: Sequence[str] | None = None) -> SupervisorOptions:
+    """Checked options; wrong use ends the process here and not in every launch."""
     top = OneLineParser(
         prog="trainer.supervisor",
         description="Keep one replica group running: start torchrun on the first host that the "
@@ -168,72 +373,27 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = top.add_argument
-    add("--group", required=True, metavar="NAME", help="stable name of the replica group: rg_1")
-    add("--hosts", required=True, metavar="H,H", help="hosts in order of preference, by comma")
-    add(
-        "--monitor",
-        metavar="URL",
-        help="whom to ask for admission (of two, both: A,B); without it all are admitted",
-    )
-    add("--nproc", type=int, default=1, metavar="N", help="ranks in the group (default 1)")
-    add("--log-dir", type=Path, metavar="DIR", help="output to DIR/GROUP.log instead of here")
-    add("--status-file", type=Path, metavar="FILE", help="append events as JSON lines")
-    add(
-        "--backoff",
-        type=float,
-        default=1.0,
-        metavar="S",
-        dest="backoff_s",
-        help="pause before a restart; doubles up to 30 s while launches are short (default 1)",
-    )
-    add(
-        "--grace",
-        type=float,
-        default=5.0,
-        metavar="S",
-        dest="grace_s",
-        help="from SIGTERM to SIGKILL when ending processes (default 5)",
-    )
-    add("arguments", nargs="*", metavar="-- ARGS", help="for python -m trainer.train")
-    return top
-
-
-def _check(top: argparse.ArgumentParser, args: argparse.Namespace) -> list[str]:
-    """The hosts; wrong use ends the process here and not in every launch."""
-    hosts = [host.strip() for host in args.hosts.split(",") if host.strip()]
-    if not hosts:
-        top.error("--hosts names no host")
-    if args.nproc < 1:
-        top.error(f"--nproc {args.nproc} is below 1")
-    if args.backoff_s < 0 or args.grace_s <= 0:
-        top.error("--backoff and --grace are seconds, not below 0")
+    add_options(top, SupervisorOptions)
+    top.add_argument("arguments", nargs="*", metavar="-- ARGS", help="for python -m trainer.train")
+    opt = SupervisorOptions(**vars(top.parse_args(arguments)))
     try:
-        monitors_of(args.monitor or "")
+        monitors_of(opt.monitor)
     except ValueError as error:
         top.error(f"--monitor: {error}")
+    if not opt.host_names:
+        top.error("--hosts names no host")
     if "TORCHFT_LIGHTHOUSE" not in os.environ:
         top.error("TORCHFT_LIGHTHOUSE=http://host:port is not set")
-    options = trainer_options.parse(args.arguments)
-    try:
-        planned = parse_specs(os.environ.get(ENVIRONMENT, ""))
-    except FaultError as error:
-        top.error(f"{ENVIRONMENT}: {error}")
-    if planned and options.fault_file is None:
-        top.error(f"{ENVIRONMENT} needs --fault-file FILE after --")
-    return hosts
+    trainer_options.parse(opt.arguments)
+    return opt
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of `python -m trainer.supervisor`."""
-    top = parser()
-    args = top.parse_args(arguments)
-    hosts = _check(top, args)
-
+    opt = parse(arguments)
     received: list[int] = []
-
-    def ask_to_stop(number: int, _frame: object) -> None:
-        received.append(number)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda signalled, _frame: received.append(signalled))
 
     def wait(seconds: float) -> bool:
         until = time.monotonic() + seconds
@@ -241,25 +401,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             time.sleep(min(left, _POLL_S))
         return bool(received)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, ask_to_stop)
-
-    record = StatusFile(args.status_file, group=args.group)
+    record = StatusFile(opt.status_file, group=opt.group)
 
     def emit(event: str, **facts: object) -> None:
         record.write(event, **facts)
         words = "  ".join(f"{key}={value}" for key, value in facts.items())
-        print(f"supervisor {args.group}: {event}  {words}", file=sys.stderr, flush=True)
+        print(f"supervisor {opt.group}: {event}  {words}", file=sys.stderr, flush=True)
 
     supervisor = Supervisor(
-        hosts,
-        launcher=TorchrunLauncher(
-            args.group, args.nproc, args.arguments, args.monitor, args.log_dir, args.grace_s
+        opt.host_names,
+        launcher=Launcher(
+            opt.group, opt.nproc, opt.arguments, opt.monitor, opt.log_dir, opt.grace_s
         ),
-        admission=asker(args.monitor or "", args.group),
+        admission=asker(opt.monitor, opt.group),
         emit=emit,
         wait=wait,
-        backoff_s=args.backoff_s,
+        backoff_s=opt.backoff_s,
     )
     finished = supervisor.run()
     return 0 if finished else 128 + received[0]

@@ -21,10 +21,11 @@ import logging
 import math
 import os
 import signal
-import sys
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 # TorchFT's Rust part reads this when it is imported; at its default it logs every quorum.
@@ -36,18 +37,19 @@ from torch import Tensor
 from torch.distributed.elastic.multiprocessing.errors import record
 
 import worker_server
-from trainer import aside, broken, faults, link, options
+from trainer import checkpoint, data, group, model, options, status
+from trainer.exchange import Exchange, SemiSync, connect
 from trainer.faults import Kind, Variant
-from trainer.group import agree_on, sum_in_group
-from trainer.pieces import norm
-from trainer.rank import Rank, start
-from trainer.semi_sync import SemiSync
+from trainer.group import SHARD, Intra, Place
+from trainer.injector import REDUCTIONS, Injector, Pace, flip_bit, reduce_wrongly, throttle
+from trainer.pieces import Pieces, cut_of, norm, tensors_of
 
 if TYPE_CHECKING:
-    from worker_server.reporter import StepReporter
+    from trainer.options import Options
+    from worker_server.rank.reporter import Reporter
 
 
-def train(opt: options.Options, reporter: StepReporter) -> None:
+def train(opt: Options, reporter: Reporter) -> None:
     """Train until `--steps` steps are committed.
 
     Raises:
@@ -56,38 +58,131 @@ def train(opt: options.Options, reporter: StepReporter) -> None:
     """
     with reporter.phase("init"):
         rank = start(opt, reporter)
+        clock = rank.semi_sync or rank.exchange
         if opt.resume and opt.fingerprint_every:
-            aside.fingerprint(rank, rank.exchange.current_step())  # what was read, to compare
-    step = meet_every_step(rank) if opt.algorithm == "every-step" else meet_now_and_then(rank)
-    rank.record.write("finished", step=step)
+            write_fingerprint(rank, clock.current_step())  # what was read, to compare
+    with rank.semi_sync or nullcontext():
+        while not opt.steps or clock.current_step() < opt.steps:
+            began_s = time.perf_counter()
+            step = clock.current_step()
+            reporter.begin_step(step)
+            committed, loss = (train_alone if rank.semi_sync else try_step)(rank, step)
+            tokens = 0 if loss is None else opt.batch * opt.context * opt.accumulate
+            reporter.end_step(step, committed=committed, loss=loss, tokens=tokens)
+            step = clock.current_step()  # of the job; a heal jumps ahead
+            say(rank, step, committed, loss, time.perf_counter() - began_s)
+            if committed:
+                now_and_then(rank, step)
+    rank.record.write("finished", step=clock.current_step())
     rank.record.close()
     reporter.close()  # from here on, silence is no failure
     rank.exchange.shutdown()
     dist.destroy_process_group()
 
 
+# -- everything that a rank is made of -------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One rank, ready to train."""
+
+    opt: Options
+    place: Place
+    intra: Intra | None
+    """None: this rank is its whole group."""
+    batches: data.Batches
+    network: model.ByteTransformer
+    optimizer: torch.optim.Optimizer
+    pieces: Pieces
+    printed: dict[str, Tensor]
+    """Weights of the first piece: what the keeper compares with the same piece elsewhere."""
+    exchange: Exchange
+    semi_sync: SemiSync | None
+    """None: groups average gradients at every step."""
+    injector: Injector
+    pace: Pace
+    record: status.StatusFile
+    reporter: Reporter
+
+
+def start(opt: Options, reporter: Reporter) -> Rank:
+    """Meet the group, build the model, and reach TorchFT; whatever fails ends the process."""
+    torch.set_num_threads(1)  # ranks share the cores of a host
+    place = group.read_place(opt.device)
+    injector = Injector(
+        place.name,
+        world_size=place.world_size,
+        host=place.host,
+        file=opt.fault_file,
+        declare=reporter.phase,
+    )
+    intra = group.join_group(place, opt.group_timeout_s, opt.tensor_parallel)
+
+    shape = model.ModelConfig(opt.layers, opt.width, opt.heads, opt.context)
+    network = model.build(shape, opt.seed).to(place.device)
+    model.split(network, intra, opt)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=opt.learning_rate)
+    cut = cut_of(place, opt)
+    pieces = Pieces(network, optimizer, cut)
+
+    resumed = resume(opt, network, optimizer, intra)
+    exchange = connect(place, opt, cut, pieces.state_of)
+    if resumed is not None:
+        exchange.resume(*resumed)
+    for manager in exchange.managers:
+        reporter.observe_manager(manager)
+    every_step = opt.algorithm == "every-step"
+
+    record = status.open_for(opt.status_file, place.name)
+    corpus = data.standard_library()
+    record.write(
+        "started",
+        host=place.host,
+        parameters=sum(p.numel() for p in network.parameters()),
+        held=pieces.gradient.numel(),
+        step=exchange.current_step(),
+        corpus_sha256=corpus.sha256,
+    )
+    # Tensor parallel ranks work on the same batch.
+    reader = place.group_rank if intra is None else intra.mesh[SHARD].get_local_rank()
+    return Rank(
+        opt=opt,
+        place=place,
+        intra=intra,
+        batches=data.Batches(corpus, opt, data.group_index(place.group), reader),
+        network=network,
+        optimizer=optimizer,
+        pieces=pieces,
+        printed=pieces.weights_of(0),
+        exchange=exchange,
+        semi_sync=None if every_step else SemiSync(opt, exchange, network, optimizer),
+        injector=injector,
+        pace=Pace(opt.step_time_s),
+        record=record,
+        reporter=reporter,
+    )
+
+
+def resume(
+    opt: Options,
+    network: model.ByteTransformer,
+    optimizer: torch.optim.Optimizer,
+    intra: Intra | None,
+) -> tuple[int, int] | None:
+    """With `--resume`, committed steps and batches of the newest checkpoint, which is loaded."""
+    if not opt.resume or opt.checkpoint_dir is None:
+        return None
+    chosen = [checkpoint.newest(opt.checkpoint_dir)]
+    if intra is not None:  # one rank chooses: another group may be writing at this moment
+        cpu = torch.device("cpu")
+        dist.broadcast_object_list(chosen, group_src=0, group=intra.norms, device=cpu)
+    if chosen[0] is None:
+        return None
+    return checkpoint.load(chosen[0], tensors_of(network, optimizer), intra)
+
+
 # -- groups average their gradients at every step --------------------------------------------
-
-
-def meet_every_step(rank: Rank) -> int:
-    """Try steps until enough are committed; how many are."""
-    exchange, opt = rank.exchange, rank.opt
-    while not opt.steps or exchange.current_step() < opt.steps:
-        began_s = time.perf_counter()
-        step = exchange.current_step()
-        rank.reporter.begin_step(step)
-        committed, loss = try_step(rank, step)
-        rank.reporter.end_step(
-            step, committed=committed, loss=loss, tokens=0 if loss is None else tokens(opt)
-        )
-        aside.after_step(
-            rank,
-            step=exchange.current_step(),  # of the job; a heal jumps ahead
-            committed=committed,
-            loss=loss,
-            seconds=time.perf_counter() - began_s,
-        )
-    return exchange.current_step()
 
 
 def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
@@ -99,19 +194,19 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
     reporter, injector, pieces, exchange = rank.reporter, rank.injector, rank.pieces, rank.exchange
     with reporter.phase("communication"):
         exchange.start_quorum()  # returns at once; whoever needs the quorum waits for it below
-        root = 1 if injector.take_mismatch(Variant.ROOT) else 0
-        drawn = agree_on(step, rank.intra, root)
+        drawn = agree_on(rank, step)
 
     pieces.gradient.zero_()
     mean_loss, finite = accumulate(rank, drawn)
 
     with reporter.phase("communication"):
         injector.strike("communication")
-        throttle(rank)
+        if injector.slowness[Kind.SLOW_LINK] > 1.0:
+            throttle(injector.slowness[Kind.SLOW_LINK])
         pieces.pack()
         if rank.intra is not None:
             squares = pieces.squares()
-            sum_in_group(squares, mean_loss, rank.intra, injector.take_mismatch(*broken.VARIANTS))
+            sum_in_group(rank, squares, mean_loss)
             finite &= reporter.finite(
                 loss=float(mean_loss), grad_norm=float(norm(squares)), where="group"
             )
@@ -144,10 +239,20 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
         if committed:
             rank.optimizer.step()
             if injector.take_corruption():
-                broken.flip_bit(rank.network)
+                flip_bit(rank.network)
             publish_fingerprint(rank, exchange.current_step())
     loss = float(mean_loss) * injector.take_spike()
     return committed, loss if took_part else None
+
+
+def agree_on(rank: Rank, step: int) -> int:
+    """The step of the group's first rank: all ranks of the group read the data of that one."""
+    if rank.intra is None:
+        return step
+    root = 1 if rank.injector.take_mismatch(Variant.ROOT) else 0
+    clock = torch.tensor([step])
+    dist.broadcast(clock, group_src=root, group=rank.intra.norms)
+    return int(clock)
 
 
 def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
@@ -186,6 +291,19 @@ def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
     return total, finite
 
 
+def sum_in_group(rank: Rank, squares: Tensor, loss: Tensor) -> None:
+    """Sum `squares` and average `loss` over the group, in place."""
+    if rank.intra is None:
+        return
+    variant = rank.injector.take_mismatch(*REDUCTIONS)
+    if variant is not None:
+        reduce_wrongly(squares, loss, rank.intra, variant)
+    else:
+        dist.all_reduce(squares, group=rank.intra.norms)
+        dist.all_reduce(loss, group=rank.intra.metrics)
+    loss /= rank.place.world_size  # gloo sums; it has no average
+
+
 def clip(gradients: Sequence[Tensor], squares: Tensor, most: float) -> None:
     """Scale gradients down to a norm of `most`, in place; equal squares give equal factors."""
     factor = (most / (norm(squares) + 1e-6)).clamp(max=1.0)
@@ -201,56 +319,109 @@ def publish_fingerprint(rank: Rank, step: int) -> None:
 # -- groups train alone, and meet every so many steps -----------------------------------------
 
 
-def meet_now_and_then(rank: Rank) -> int:
-    """LocalSGD or DiLoCo, until enough steps are done; how many are."""
+def train_alone(rank: Rank, step: int) -> tuple[bool, float]:
+    """A step of LocalSGD or DiLoCo: False when the groups were to meet after it and did not."""
+    semi_sync, pieces, opt = rank.semi_sync, rank.pieces, rank.opt
+    assert semi_sync is not None  # noqa: S101
+    pieces.gradient.zero_()
+    with rank.reporter.phase("communication"):
+        drawn = agree_on(rank, step)
+    loss, finite = accumulate(rank, drawn)
+    met = semi_sync.meets
+    phase = "communication" if met else "optimizer"
+    with rank.reporter.phase(phase):
+        rank.injector.strike(phase)
+        squares = pieces.squares()
+        sum_in_group(rank, squares, loss)
+        if not (rank.reporter.finite(grad_norm=float(norm(squares)), where="group") and finite):
+            pieces.gradient.zero_()  # the next meeting would bring it to all groups
+        elif opt.clip:
+            clip([pieces.gradient], squares, opt.clip)
+        committed = semi_sync.advance()
+    if met and committed:  # between two meetings groups differ, as they should
+        publish_fingerprint(rank, semi_sync.current_step())
+    return committed, float(loss)
+
+
+# -- beside the steps: speak, evaluate, and write the state to disk ---------------------------
+
+
+def say(rank: Rank, step: int, committed: bool, loss: float | None, seconds: float) -> None:
+    """How a try went that led to `step`: for programs from every rank, for people from the first.
+
+    Of tries that did not count every one is told.
+    """
+    every = rank.opt.log_every
+    if committed and not (every and step % every == 0):
+        return
+    groups = rank.exchange.lead.num_participants()
+    rank.record.write(
+        "step",
+        step=step,
+        committed=committed,
+        loss=loss if loss is not None and math.isfinite(loss) else None,
+        participants=groups,
+        seconds=round(seconds, 6),
+    )
+    if rank.place.group_rank == 0:
+        print(
+            f"{rank.place.name}  step {step}  "
+            f"{'heals' if loss is None else f'loss {loss:.3f}'}  groups {groups}  "
+            f"{seconds * 1e3:.0f} ms{'' if committed else '  NOT COMMITTED'}",
+            flush=True,
+        )
+
+
+def now_and_then(rank: Rank, step: int) -> None:
+    """What is due after a committed step; by its phase nobody takes it for a hang."""
     opt = rank.opt
-    with SemiSync(opt, rank.exchange, rank.network, rank.optimizer) as algorithm:
-        while not opt.steps or algorithm.step < opt.steps:
-            began_s = time.perf_counter()
-            step = algorithm.step
-            rank.reporter.begin_step(step)
-            rank.pieces.gradient.zero_()
-            with rank.reporter.phase("communication"):
-                drawn = agree_on(step, rank.intra)
-            loss, finite = accumulate(rank, drawn)
-            met = algorithm.meets
-            with rank.reporter.phase("communication" if met else "optimizer"):
-                rank.injector.strike("communication" if met else "optimizer")
-                squares = rank.pieces.squares()
-                sum_in_group(squares, loss, rank.intra)
-                if not (
-                    rank.reporter.finite(grad_norm=float(norm(squares)), where="group") and finite
-                ):
-                    rank.pieces.gradient.zero_()  # the next meeting would bring it to all groups
-                elif opt.clip:
-                    clip([rank.pieces.gradient], squares, opt.clip)
-                committed = algorithm.advance()
-            rank.reporter.end_step(step, committed=committed, loss=float(loss), tokens=tokens(opt))
-            if met and committed:  # between two meetings groups differ, as they should
-                publish_fingerprint(rank, algorithm.step)
-            aside.after_step(
-                rank,
-                step=algorithm.step,
-                committed=committed,
-                loss=float(loss),
-                seconds=time.perf_counter() - began_s,
+    # Between two meetings groups differ: then a state is of one group alone.
+    equal = rank.semi_sync is None or step % opt.sync_every == 0
+    if opt.fingerprint_every and step % opt.fingerprint_every == 0 and equal:
+        write_fingerprint(rank, step)
+    if opt.evaluate_every and step % opt.evaluate_every == 0:
+        with rank.reporter.phase("evaluation"):
+            unseen = evaluate(rank)
+        rank.record.write("evaluation", step=step, loss=unseen)
+    if opt.checkpoint_dir and opt.checkpoint_every and step % opt.checkpoint_every == 0 and equal:
+        with rank.reporter.phase("checkpoint"):
+            checkpoint.save(
+                opt.checkpoint_dir / rank.place.group,
+                rank.exchange.current_step(),
+                rank.exchange.lead.batches_committed(),
+                tensors_of(rank.network, rank.optimizer),
+                rank.intra,
+                rank.place.group_rank,
             )
-        return algorithm.step
 
 
-# -- odds and ends -----------------------------------------------------------------------------
+def write_fingerprint(rank: Rank, step: int) -> None:
+    """Hash every piece of the state: groups of any size hold equal ones.
+
+    Groups that meet now and then hold equal weights just then, and moments of their own.
+    """
+    pieces = rank.pieces
+    for index in range(pieces.cut.count):
+        state = pieces.weights_of(index) if rank.semi_sync else pieces.state_of(index)
+        rank.record.write(
+            "fingerprint",
+            step=step,
+            piece=pieces.cut.first + index,
+            sha256=status.fingerprint(state),
+        )
 
 
-def throttle(rank: Rank) -> None:
-    """Fault `slow-link`, from when it struck."""
-    slowness = rank.injector.slowness[Kind.SLOW_LINK]
-    if slowness > 1.0:
-        link.throttle(link.FAIR_BYTES_PER_S / slowness)
+def evaluate(rank: Rank) -> float:
+    """Mean loss over text drawn with another seed; all ranks read the same."""
+    total, device = 0.0, rank.place.device
+    with torch.no_grad():
+        for number in range(rank.opt.evaluate_batches):
+            inputs, targets = rank.batches.draw_unseen(number)
+            total += float(rank.network(inputs.to(device), targets.to(device)))
+    return total / rank.opt.evaluate_batches
 
 
-def tokens(opt: options.Options) -> int:
-    """What this rank reads in a step."""
-    return opt.batch * opt.context * opt.accumulate
+# -- the process ------------------------------------------------------------------------------
 
 
 def quieten(line: logging.LogRecord) -> bool:
@@ -265,11 +436,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # end at once, even from inside a C call
     logging.getLogger("torchft.manager").addFilter(quieten)
     warnings.filterwarnings("ignore", message="The given buffer is not writable")  # its transport
-    reporter = worker_server.attach()
-    try:
-        train(opt, reporter)
-    except faults.FaultError as error:
-        sys.exit(f"trainer: {error}")
+    train(opt, worker_server.attach())
 
 
 if __name__ == "__main__":

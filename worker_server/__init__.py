@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from worker_server.reporter import StepReporter
+    from worker_server.rank.reporter import Reporter
 
 __all__ = ["attach"]
 
@@ -26,7 +26,7 @@ def attach(
     world_size: int | None = None,
     host: str | None = None,
     admission: Literal["off", "warn", "refuse"] | None = None,
-) -> StepReporter:
+) -> Reporter:
     """Report this process as a rank and start its WorkerServer; never raises, never waits.
 
     What is not given comes from the launcher's variables (see `identity`): `rank` and
@@ -38,7 +38,7 @@ def attach(
     75 (SystemExit) before training starts. A monitor that is away admits everybody.
     """
     from worker_server import autoload  # noqa: PLC0415  wire stays light
-    from worker_server.attachment import attach as attach_now  # noqa: PLC0415
+    from worker_server.rank.attach import attach as attach_now  # noqa: PLC0415
 
     autoload.fulfil()
     given = {

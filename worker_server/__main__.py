@@ -2,7 +2,7 @@
 
 import sys
 
-from worker_server.become import main
+from worker_server.rank.runner import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -25,7 +25,8 @@ def autoload() -> None:
     """Attach if `LIGHTKEEPER_ATTACH=1` and this process is a rank; never raises."""
     if _WISH not in os.environ or not wanted():
         return
-    from worker_server import attach, identity  # noqa: PLC0415  every `import torch` comes here
+    from worker_server import attach  # noqa: PLC0415
+    from worker_server.rank import identity  # noqa: PLC0415  every `import torch` comes here
 
     if identity.is_rank(os.environ, sys.orig_argv):
         attach()
@@ -48,7 +49,7 @@ def fulfil() -> None:
 
 
 def _told_by() -> str:
-    from worker_server.identity import launcher_of  # noqa: PLC0415  wire stays light
+    from worker_server.rank.identity import launcher_of  # noqa: PLC0415  wire stays light
 
     launcher = launcher_of(os.environ)
     return "nobody" if launcher is None else launcher.name

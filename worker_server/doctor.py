@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from worker_server import run_dir, wire
-from worker_server.environment import SettingError, Settings, monitors_of
+from worker_server.rank.settings import SettingError, Settings, monitors_of
 
 OK, WARNING, FAILED, UNKNOWN = "ok", "warning", "failed", "unknown"
 _TIMEOUT_S: Final = 3.0
@@ -53,7 +53,7 @@ _TORCHFT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """One thing that was looked at."""
 
     check: str
@@ -65,31 +65,31 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DoctorCheck:
     """Makes findings of one check."""
 
     check: str
     where: str = _HERE
 
-    def ok(self, said: str) -> Finding:
+    def ok(self, said: str) -> DoctorFinding:
         """As it should be."""
-        return Finding(self.check, self.where, OK, said)
+        return DoctorFinding(self.check, self.where, OK, said)
 
-    def warns(self, said: str, do: str) -> Finding:
+    def warns(self, said: str, do: str) -> DoctorFinding:
         """It works, and not as well as it could."""
-        return Finding(self.check, self.where, WARNING, said, do)
+        return DoctorFinding(self.check, self.where, WARNING, said, do)
 
-    def fails(self, said: str, do: str) -> Finding:
+    def fails(self, said: str, do: str) -> DoctorFinding:
         """Something does not work."""
-        return Finding(self.check, self.where, FAILED, said, do)
+        return DoctorFinding(self.check, self.where, FAILED, said, do)
 
-    def unknown(self, said: str, do: str) -> Finding:
+    def unknown(self, said: str, do: str) -> DoctorFinding:
         """It could not be found out."""
-        return Finding(self.check, self.where, UNKNOWN, said, do)
+        return DoctorFinding(self.check, self.where, UNKNOWN, said, do)
 
 
 @dataclass(frozen=True, slots=True)
-class Rank:
+class RankHere:
     """Who was found on this host; without a process: what a rank would be."""
 
     name: str
@@ -97,7 +97,7 @@ class Rank:
     url: str | None = None
 
 
-def ranks_here(environ: Mapping[str, str]) -> list[Rank]:
+def ranks_here(environ: Mapping[str, str]) -> list[RankHere]:
     """The ranks that have published themselves in this user's run directories."""
     found = []
     for folder in run_dir.candidates(environ):
@@ -105,7 +105,7 @@ def ranks_here(environ: Mapping[str, str]) -> list[Rank]:
             told = run_dir.read_json(path) or {}
             own = _environ_of(told.get("pid"))
             if own is not None:
-                found.append(Rank(str(told.get("rank")), own, told.get("url")))
+                found.append(RankHere(str(told.get("rank")), own, told.get("url")))
     return found
 
 
@@ -123,18 +123,18 @@ def _environ_of(pid: object) -> dict[str, str] | None:
 # -- the host ------------------------------------------------------------------------------------
 
 
-def of_versions() -> Iterator[Finding]:
+def of_versions() -> Iterator[DoctorFinding]:
     """Of this Python's packages."""
     for name, tried in _TRIED.items():
         have = next(filter(None, map(_version, (name, f"{name}-nightly"))), None)
         if have is None:
-            yield Look("versions").unknown(
+            yield DoctorCheck("versions").unknown(
                 f"no {name} beside {sys.executable}", "run it with the Python that trains"
             )
         elif have.startswith(tried):
-            yield Look("versions").ok(f"{name} {have}")
+            yield DoctorCheck("versions").ok(f"{name} {have}")
         else:
-            yield Look("versions").warns(
+            yield DoctorCheck("versions").warns(
                 f"{name} {have} was not tried",
                 f"known: {name} {', '.join(tried)}; see `unhooked` of /v1/state",
             )
@@ -147,13 +147,13 @@ def _version(name: str) -> str | None:
         return None
 
 
-def of_memory(environ: Mapping[str, str]) -> Iterator[Finding]:
+def of_memory(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     """Where a rank's page goes."""
     troubles: list[str] = []
     try:
         place = run_dir.first_usable(run_dir.candidates(environ), Path, troubles.append)
     except OSError as exc:
-        yield Look("run directory").fails(
+        yield DoctorCheck("run directory").fails(
             str(exc), "set LIGHTKEEPER_RUN_DIR to a folder in memory that only this user can enter"
         )
         return
@@ -161,30 +161,30 @@ def of_memory(environ: Mapping[str, str]) -> Iterator[Finding]:
     free = space.f_bavail * space.f_frsize
     said = f"{place}, {free >> 20} MiB free"
     if troubles:
-        yield Look("run directory").warns(
+        yield DoctorCheck("run directory").warns(
             f"{said}; {troubles[0]}",
             "a page on a disk costs a write at every step: mend the first place",
         )
     elif free < _SHM_LEAST_BYTES:
-        yield Look("run directory").warns(
+        yield DoctorCheck("run directory").warns(
             said,
             "give the container more shared memory (docker --shm-size, an emptyDir of "
             "medium Memory): data loaders need it too",
         )
     else:
-        yield Look("run directory").ok(said)
+        yield DoctorCheck("run directory").ok(said)
 
 
-def of_ptrace(proc: Path = Path("/proc")) -> Iterator[Finding]:
+def of_ptrace(proc: Path = Path("/proc")) -> Iterator[DoctorFinding]:
     """Whether stacks can be taken from outside."""
     try:
         scope = int((proc / "sys/kernel/yama/ptrace_scope").read_text(encoding="ascii"))
     except (OSError, ValueError):
         scope = 0
     if scope <= 1:  # a rank lets its own WorkerServer trace it
-        yield Look("ptrace").ok(f"kernel.yama.ptrace_scope is {scope}")
+        yield DoctorCheck("ptrace").ok(f"kernel.yama.ptrace_scope is {scope}")
     else:
-        yield Look("ptrace").warns(
+        yield DoctorCheck("ptrace").warns(
             f"kernel.yama.ptrace_scope is {scope}: no stacks from outside",
             "sysctl kernel.yama.ptrace_scope=1; in a container SYS_PTRACE. Without it "
             "hangs are named after 30 s instead of 12, and a held GIL without its line",
@@ -194,24 +194,24 @@ def of_ptrace(proc: Path = Path("/proc")) -> Iterator[Finding]:
 # -- the environment of a rank -------------------------------------------------------------------
 
 
-def of_settings(rank: Rank) -> Iterator[Finding]:
+def of_settings(rank: RankHere) -> Iterator[DoctorFinding]:
     """LIGHTKEEPER_*."""
     try:
         settings = Settings.from_environ(rank.environ, 0)
     except SettingError as exc:
-        yield Look("settings", rank.name).fails(str(exc), "docs/attach.md lists them")
+        yield DoctorCheck("settings", rank.name).fails(str(exc), "docs/attach.md lists them")
         return
     if settings.token is None:
-        yield Look("token", rank.name).warns(
+        yield DoctorCheck("token", rank.name).warns(
             "none",
             "set LIGHTKEEPER_TOKEN_FILE: without it nobody can evict, stop or profile "
             "through the WorkerServer",
         )
     else:
-        yield Look("token", rank.name).ok("set")
+        yield DoctorCheck("token", rank.name).ok("set")
 
 
-def of_buffers(rank: Rank) -> Iterator[Finding]:
+def of_buffers(rank: RankHere) -> Iterator[DoctorFinding]:
     """Whether torch's recorders are on."""
     names = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
     name = next((one for one in names if one in rank.environ), None)
@@ -219,10 +219,10 @@ def of_buffers(rank: Rank) -> Iterator[Finding]:
     said = f"{name}={text}" if name else "torch's default"
     entries = int(text) if text.isdigit() else 0
     if entries >= _ENTRIES_LEAST:
-        yield Look("flight recorder's size", rank.name).ok(said)
+        yield DoctorCheck("flight recorder's size", rank.name).ok(said)
     else:
         what = "holds hardly a step" if entries else "is off"
-        yield Finding(
+        yield DoctorFinding(
             "flight recorder's size",
             rank.name,
             WARNING if entries else FAILED,
@@ -231,7 +231,7 @@ def of_buffers(rank: Rank) -> Iterator[Finding]:
         )
 
 
-def of_timeouts(rank: Rank) -> Iterator[Finding]:
+def of_timeouts(rank: RankHere) -> Iterator[DoctorFinding]:
     """Whether who waits gives up after who is waited for was named, and the watchdog last."""
     check = "timeouts"
     quorum_s = _quorum_s(rank)
@@ -243,25 +243,25 @@ def of_timeouts(rank: Rank) -> Iterator[Finding]:
     )
     least_s = min(work_s, quorum_s)
     if least_s < _NAMED_S + 6:
-        yield Look(check, rank.name).warns(
+        yield DoctorCheck(check, rank.name).warns(
             f"{said}: the others give up before a hang without phases is named and out",
             f"raise TorchFT's timeouts to more than {_NAMED_S + 6:g} s, or report phases",
         )
     elif watchdog_s <= max(work_s, quorum_s):
-        yield Look(check, rank.name).fails(
+        yield DoctorCheck(check, rank.name).fails(
             f"{said}: the watchdog ends healthy ranks that wait for a quorum",
             "raise TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC above TorchFT's timeouts, and the "
             "timeout of init_process_group as well",
         )
     else:
-        yield Look(check, rank.name).ok(f"{said} (a script may set others)")
+        yield DoctorCheck(check, rank.name).ok(f"{said} (a script may set others)")
 
 
-def _quorum_s(rank: Rank) -> float:
+def _quorum_s(rank: RankHere) -> float:
     return _seconds(rank, "TORCHFT_QUORUM_TIMEOUT_SEC", _TORCHFT_S)
 
 
-def _seconds(rank: Rank, name: str, usual: float) -> float:
+def _seconds(rank: RankHere, name: str, usual: float) -> float:
     try:
         return float(rank.environ.get(name) or usual)
     except ValueError:
@@ -271,7 +271,7 @@ def _seconds(rank: Rank, name: str, usual: float) -> float:
 # -- its WorkerServer and its recorders ------------------------------------------------------------
 
 
-def of_worker(rank: Rank) -> Iterator[Finding]:
+def of_worker(rank: RankHere) -> Iterator[DoctorFinding]:
     """Whether it answers, what it can read, and what it cannot hook."""
     if rank.url is None:
         return
@@ -281,25 +281,25 @@ def of_worker(rank: Rank) -> Iterator[Finding]:
             _get(f"{rank.url}{wire.PATH_FLIGHT_RECORDER}?active=1", rank.environ)
         )
     except (requests.RequestException, ValueError) as exc:
-        yield Look("WorkerServer", rank.name).fails(
+        yield DoctorCheck("WorkerServer", rank.name).fails(
             f"{rank.url}: {_short(exc)}", "its log stands in the run directory, NAME.log"
         )
         return
-    yield Look("WorkerServer", rank.name).ok(rank.url)
+    yield DoctorCheck("WorkerServer", rank.name).ok(rank.url)
     lost = state.get("unhooked") or []
     if lost:
-        yield Look("TorchFT's hooks", rank.name).warns(
+        yield DoctorCheck("TorchFT's hooks", rank.name).warns(
             f"it has no {', '.join(lost)}",
             "this TorchFT is newer than lightkeeper: upgrade lightkeeper",
         )
     for name, part in record.parts:
         where = name or "fr_trace_json"
         if part.error is None:
-            yield Look("flight recorders", rank.name).ok(f"{where} is read")
+            yield DoctorCheck("flight recorders", rank.name).ok(f"{where} is read")
         elif "torch.distributed is not imported" in part.error:
-            yield Look("flight recorders", rank.name).unknown(part.error, "ask again later")
+            yield DoctorCheck("flight recorders", rank.name).unknown(part.error, "ask again later")
         else:
-            yield Look("flight recorders", rank.name).warns(
+            yield DoctorCheck("flight recorders", rank.name).warns(
                 f"{where}: {part.error}", "its collectives are known by the rank's own ring alone"
             )
 
@@ -324,12 +324,12 @@ def _short(exc: Exception) -> str:
 # -- the monitor and the Lighthouse ----------------------------------------------------------------
 
 
-def of_monitors(ranks: Sequence[Rank]) -> Iterator[Finding]:
+def of_monitors(ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
     """Both ways: it answers here, and it sees the ranks of this host."""
     told = dict.fromkeys(rank.environ.get("LIGHTKEEPER_MONITOR", "") for rank in ranks)
     urls = [url for text in told for url in monitors_of(text) if url]
     if not urls:
-        yield Look("monitor").fails(
+        yield DoctorCheck("monitor").fails(
             "LIGHTKEEPER_MONITOR is not set",
             "set it to the monitor's URL before the ranks start, or list the "
             "WorkerServers in its --targets file",
@@ -338,19 +338,19 @@ def of_monitors(ranks: Sequence[Rank]) -> Iterator[Finding]:
         yield from _of_monitor(url.rstrip("/"), ranks)
 
 
-def _of_monitor(url: str, ranks: Sequence[Rank]) -> Iterator[Finding]:
+def _of_monitor(url: str, ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
     began_s = time.time()
     try:
         answer = requests.get(f"{url}/healthz", timeout=_TIMEOUT_S)
         answer.raise_for_status()
     except requests.RequestException as exc:
-        yield Look("monitor").fails(
+        yield DoctorCheck("monitor").fails(
             f"{url}: {_short(exc)}",
             "is it up, and may this host reach it? the ranks register by themselves once "
             "it answers",
         )
         return
-    yield Look("monitor").ok(url)
+    yield DoctorCheck("monitor").ok(url)
     yield from _of_clock(answer.headers.get("Date"), (began_s + time.time()) / 2)
     alive = [rank for rank in ranks if rank.url is not None]
     if not alive:
@@ -358,42 +358,44 @@ def _of_monitor(url: str, ranks: Sequence[Rank]) -> Iterator[Finding]:
     try:
         listed = {one["rank"]: one for one in _get(f"{url}/v1/ranks", alive[0].environ)["ranks"]}
     except (requests.RequestException, ValueError, KeyError, TypeError) as exc:
-        yield Look("monitor sees the ranks").unknown(
+        yield DoctorCheck("monitor sees the ranks").unknown(
             f"{url}: {_short(exc)}", "give the ranks the monitor's token"
         )
         return
     for rank in alive:
         health = str((listed.get(rank.name) or {}).get("health", "not registered"))
         if health in ("unreachable", "not registered"):
-            yield Look("monitor sees the ranks", rank.name).fails(
+            yield DoctorCheck("monitor sees the ranks", rank.name).fails(
                 health,
                 f"the monitor must reach {rank.url}: set LIGHTKEEPER_BIND, and open the "
                 "port between the hosts",
             )
         else:
-            yield Look("monitor sees the ranks", rank.name).ok(health)
+            yield DoctorCheck("monitor sees the ranks", rank.name).ok(health)
 
 
-def _of_clock(date: str | None, here_s: float) -> Iterator[Finding]:
+def _of_clock(date: str | None, here_s: float) -> Iterator[DoctorFinding]:
     try:
         there_s = parsedate_to_datetime(date or "").timestamp() + 0.5  # it has whole seconds
     except ValueError:
         return
     apart_s = abs(there_s - here_s)
     if apart_s > _CLOCK_S:
-        yield Look("clock").warns(
+        yield DoctorCheck("clock").warns(
             f"{apart_s:.0f} s apart from the monitor's",
             "run chrony or ntpd: records of two hosts are ordered by their clocks",
         )
     else:
-        yield Look("clock").ok("that of the monitor's host")
+        yield DoctorCheck("clock").ok("that of the monitor's host")
 
 
-def of_lighthouses(ranks: Sequence[Rank], proc: Path = Path("/proc")) -> Iterator[Finding]:
+def of_lighthouses(
+    ranks: Sequence[RankHere], proc: Path = Path("/proc")
+) -> Iterator[DoctorFinding]:
     """Whether it answers, and how long it keeps a dead group where it runs on this host."""
     for url in dict.fromkeys(rank.environ.get("TORCHFT_LIGHTHOUSE", "") for rank in ranks):
         if not url:
-            yield Look("Lighthouse").warns(
+            yield DoctorCheck("Lighthouse").warns(
                 "TORCHFT_LIGHTHOUSE is not set",
                 "set it, unless the script passes lighthouse_addr to its Manager",
             )
@@ -401,34 +403,34 @@ def of_lighthouses(ranks: Sequence[Rank], proc: Path = Path("/proc")) -> Iterato
         try:
             requests.get(url, timeout=_TIMEOUT_S).raise_for_status()
         except requests.RequestException as exc:
-            yield Look("Lighthouse").fails(
+            yield DoctorCheck("Lighthouse").fails(
                 f"{url}: {_short(exc)}",
                 "start it before the ranks; their first quorum request fails without it",
             )
         else:
-            yield Look("Lighthouse").ok(url)
+            yield DoctorCheck("Lighthouse").ok(url)
     for flags in _lighthouse_flags(proc):
         beat_ms = flags.get("--heartbeat_timeout_ms", 5000)
         join_ms = flags.get("--join_timeout_ms", 60_000)
         said = f"heartbeat timeout {beat_ms} ms, join timeout {join_ms} ms"
         if beat_ms < 500:
-            yield Look("Lighthouse's timeouts").warns(
+            yield DoctorCheck("Lighthouse's timeouts").warns(
                 f"{said}: groups beat each 100 ms, a busy host loses healthy ones",
                 "--heartbeat_timeout_ms 1500 (docs/evict.md)",
             )
         elif join_ms > 1000 * (quorum_s := max(_quorum_s(rank) for rank in ranks)):
-            yield Look("Lighthouse's timeouts").warns(
+            yield DoctorCheck("Lighthouse's timeouts").warns(
                 f"{said}: a quorum waits longer for a group that hangs than its members wait for "
                 f"the quorum ({quorum_s:g} s)",
                 "--join_timeout_ms at most TORCHFT_QUORUM_TIMEOUT_SEC",
             )
         elif beat_ms > 2000:
-            yield Look("Lighthouse's timeouts").ok(
+            yield DoctorCheck("Lighthouse's timeouts").ok(
                 f"{said}; 1500 would let the others go on {(beat_ms - 1500) / 1000:g} s "
                 "sooner after an eviction"
             )
         else:
-            yield Look("Lighthouse's timeouts").ok(said)
+            yield DoctorCheck("Lighthouse's timeouts").ok(said)
 
 
 def _lighthouse_flags(proc: Path) -> Iterator[dict[str, int]]:
@@ -446,9 +448,9 @@ def _lighthouse_flags(proc: Path) -> Iterator[dict[str, int]]:
 # -- the command -----------------------------------------------------------------------------------
 
 
-def examine(environ: Mapping[str, str]) -> list[Finding]:
+def examine(environ: Mapping[str, str]) -> list[DoctorFinding]:
     """Everything, of this host and of each of its ranks, or of one that would start here."""
-    ranks = ranks_here(environ) or [Rank("a rank started here", environ)]
+    ranks = ranks_here(environ) or [RankHere("a rank started here", environ)]
     found = [*of_versions(), *of_memory(environ), *of_ptrace()]
     for rank in ranks:
         for check in (of_settings, of_buffers, of_timeouts, of_worker):
@@ -456,16 +458,16 @@ def examine(environ: Mapping[str, str]) -> list[Finding]:
     return [*found, *of_monitors(ranks), *of_lighthouses(ranks)]
 
 
-def together(found: Iterable[Finding]) -> Iterator[tuple[Finding, list[str]]]:
+def together(found: Iterable[DoctorFinding]) -> Iterator[tuple[DoctorFinding, list[str]]]:
     """The worst first; what holds of several ranks once, and of whom."""
-    where: dict[Finding, list[str]] = {}
+    where: dict[DoctorFinding, list[str]] = {}
     for one in found:
         where.setdefault(replace(one, where=""), []).append(one.where)
     order = (FAILED, WARNING, UNKNOWN, OK)
     yield from sorted(where.items(), key=lambda pair: order.index(pair[0].state))
 
 
-def _show(found: Iterable[Finding]) -> None:
+def _show(found: Iterable[DoctorFinding]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     for one, where in together(found):
         mark, colour = _MARKS[one.state]

@@ -22,8 +22,11 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from waitress import wasyncore
 from waitress.adjustments import Adjustments
@@ -233,6 +236,19 @@ class PatientServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
         if now_s - self._last_tended_s >= tend_s / 2:
             self._last_tended_s = now_s
             self.crowd.drop_overdue()
+
+
+def names_us(header: str, more: Iterable[str] = ()) -> bool:
+    """Whether a `Host` header names this machine: by address, as localhost, as it is called, as it
+    is called besides; without one it is no browser that asks.
+    """
+    own = socket.gethostname().lower()
+    try:
+        name = (urlsplit(f"//{header.strip()}").hostname or "").rstrip(".")
+        known = "", "localhost", own, own.partition(".")[0], *(one.lower() for one in more)
+        return name in known or bool(ip_address(name))
+    except ValueError:
+        return False
 
 
 class HttpServer:

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from worker_server.page.layout import PageError
-from worker_server.page.reader import PageReader
+from worker_server.rank.page.layout import PageError
+from worker_server.rank.page.reader import PageReader
 
 _SOCKET_PATH_BYTES = 107
 _LOG_KEPT_S = 86_400.0
@@ -108,8 +108,9 @@ class RankFiles:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a small file whole: readers never see half of it."""
+    """Write a small file whole, for its owner: readers never see half of it."""
     draft = path.with_suffix(f"{path.suffix}.draft")
+    draft.touch(mode=0o600)
     draft.write_text(json.dumps(content) + "\n", encoding="utf-8")
     draft.replace(path)
 

@@ -15,27 +15,27 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from monitor.analysis.analyse import analyse
-from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
+from monitor.commands.confined import confined
+from monitor.commands.errors import DONE, FAILED, USAGE, CannotTellError, CommandError
 from monitor.commands.offline import (
+    add_deadline,
     add_format,
     check_writable,
+    composed,
     judging,
     reading_bar,
-    show,
+    say,
     shown,
     write,
 )
-from monitor.dumps.bundle import bundle_in
-from monitor.dumps.load import load
-from monitor.flight_recorder import FlightRecordError
-from monitor.flight_recorder.job import Job
-from monitor.reports.html import page
-from monitor.reports.json import report
-from monitor.reports.online import Online, lines, online
-from monitor.reports.progress import concerned, named
-from monitor.reports.text import print_report
-from monitor.reports.wording import clean, group_label, sentence
+from monitor.records.analyse import analyse
+from monitor.records.files import TooMuchError, bundle_in, load
+from monitor.records.job import Job
+from monitor.records.safe_pickle import FlightRecordError
+from monitor.show.finding_words import group_label
+from monitor.show.report import Online, lines, no_answer, online, page, print_report, report
+from monitor.show.standing import concerned, named
+from monitor.show.wording import clean, sentence
 
 _DETAILED = 12
 _MEMBERS_MAX_BYTES = 64 << 20
@@ -56,8 +56,9 @@ examples:
   lightkeeper analyze dumps/ --format json | jq .culprits
 
 exit status:
-  0  no fault found          2  no usable input
+  0  no fault found          3  cannot tell: a limit was reached
   1  a fault found           70 a fault of lightkeeper itself
+  2  no usable input
 
 Dumps are read without running anything in them. docs/analyze.md explains kinds and confidence.
 """
@@ -94,16 +95,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help='members of process groups that the dumps do not tell, JSON: {"dp": [0, 1, 2, 3]}',
     )
+    add_deadline(parser, "16,384 ranks take some minutes")
 
 
 @judging
 def run(args: argparse.Namespace) -> int:
     """Load, analyse, report; 1 if there is a fault."""
-    members = None if args.members is None else read_members(args.members)
     if args.html is not None:
         check_writable(args.html)  # not only after a long load
-    bundle = bundle_in(args.paths)
-    job = _load(args.paths, args.world_size, members, evidence=bundle is not None)
+    try:
+        with _progress() as progress:
+            status, told, html = confined(
+                lambda tell: _judge(args, tell), deadline_s=args.deadline, progress=progress
+            )
+    except CannotTellError as exc:
+        if args.format != "json":
+            raise
+        say(json.dumps(no_answer(exc.reason, exc.done, exc.total), indent=2) + "\n")
+        return exc.status
+    say(told)
+    if args.html is not None:
+        write(args.html, html)
+    return status
+
+
+def _judge(args: argparse.Namespace, progress: Callable[[int, int], None]) -> tuple[int, str, str]:
+    """The exit status, the report, and the page."""
+    members = None if args.members is None else read_members(args.members)
+    try:
+        bundle = bundle_in(args.paths)
+        job = _load(args.paths, args.world_size, members, progress, evidence=bundle is not None)
+    except TooMuchError as exc:
+        raise CannotTellError(f"there is {exc}") from exc
     groups = _groups(job, args.group)
     analysis = analyse(job)
     told = online(job, analysis, bundle)
@@ -115,16 +138,17 @@ def run(args: argparse.Namespace) -> int:
             _print_told(console, job, told)
         print_report(console, job, analysis, groups)
 
-    show(as_json=args.format == "json", body=lambda: report(job, analysis, told), text=text)
-    if args.html is not None:
-        write(args.html, page(job, analysis, told))
-    return FAILED if analysis.findings or told else DONE
+    as_json = args.format == "json"
+    said = composed(as_json=as_json, body=lambda: report(job, analysis, told), text=text)
+    html = "" if args.html is None else page(job, analysis, told)
+    return FAILED if analysis.findings or told else DONE, said, html
 
 
 def _load(
     paths: Sequence[Path],
     world_size: int | None,
     members: Mapping[str, Sequence[int]] | None,
+    progress: Callable[[int, int], None],
     *,
     evidence: bool,
 ) -> Job:
@@ -132,8 +156,7 @@ def _load(
         if not os.path.lexists(path):
             raise CommandError(f"{shown(path)}: no such file or folder", USAGE)
     try:
-        with _progress() as progress:
-            job = load(paths, world_size=world_size, members=members, progress=progress)
+        job = load(paths, world_size=world_size, members=members, progress=progress)
     except FlightRecordError as exc:
         raise CommandError(f"no usable flight record: {clean(str(exc), 500)}", USAGE) from exc
     if not job.ranks and not evidence:  # a bundle says what the monitor saw also without records

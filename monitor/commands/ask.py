@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import getpass
 import json
 import os
 from collections.abc import Mapping
@@ -11,6 +12,18 @@ from typing import Any
 import requests
 
 from monitor.commands.errors import FAILED, USAGE, CommandError
+from monitor.commands.secrets import read_token
+
+# Who asks, by their login: shown, and trusted for nothing.
+
+
+def login() -> str:
+    """The user's name; `a person` in a container whose user has none."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "a person"
+
 
 _TIMEOUT_S = 10.0
 
@@ -43,28 +56,18 @@ def ask(
     *,
     method: str = "GET",
     body: Mapping[str, Any] | None = None,
-    token: str | None = None,
 ) -> dict[str, Any]:
     """The monitor's JSON answer; of several monitors the first that answers and does not stand by.
+    For anything but a GET, with the token of `--token-file`.
 
     Raises:
         CommandError: the monitor is away, or said no.
     """
-    base, said = _first(args, path, method, body, token)
-    return _object(base, said)
-
-
-def _first(
-    args: argparse.Namespace,
-    path: str,
-    method: str,
-    body: Mapping[str, Any] | None,
-    token: str | None,
-) -> tuple[str, requests.Response]:
+    token = None if method == "GET" else read_token(args.token_file)
     problems: list[CommandError] = []
     for base in [one.strip().rstrip("/") for one in args.monitor.split(",")]:
         try:
-            return base, _ask(base, path, method, body, token)
+            return _object(base, _ask(base, path, method, body, token))
         except _OtherError as exc:
             problems.append(exc)
     raise CommandError("; ".join(str(one) for one in problems), FAILED)

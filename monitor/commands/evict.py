@@ -12,13 +12,12 @@ from urllib.parse import quote
 
 from rich.text import Text
 
-from monitor.commands.ask import add_ask_options, ask
+from monitor.commands.ask import add_ask_options, ask, login
 from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
-from monitor.commands.login import login
+from monitor.commands.secrets import add_token_option
 from monitor.commands.tables import console, print_json
-from monitor.commands.token import add_token_option, read_token
-from monitor.reports.incident_deeds import rung_words
-from monitor.reports.wording import clean, counted
+from monitor.show.incident_words import rung_words
+from monitor.show.wording import clean, counted
 
 EXAMPLES: Final = """\
 examples:
@@ -54,12 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, pause: Callable[[float], None] = time.sleep) -> int:
     """Ask, and follow it until the group is out."""
     group = _chosen(args)
-    token = read_token(args.token_file)
     if not args.yes:
         _confirm(group)
     body = {"reason": args.reason, "author": login()}
     path = f"/v1/groups/{quote(args.group, safe='')}/evict"
-    said = ask(args, path, method="POST", body=body, token=token)
+    said = ask(args, path, method="POST", body=body)
     text = args.format != "json"
     if text:
         console().print(Text(f"evicting {clean(args.group)}: {clean(said['incident_id'])}"))

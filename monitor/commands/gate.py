@@ -15,12 +15,17 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from monitor.commands.errors import DONE, USAGE, CommandError
-from monitor.commands.token import add_token_option, read_token
-from monitor.gate import bequest
-from monitor.gate.keeper import Estate, Keeper, Worker
-from monitor.gate.serve import Options, listen, resolve
-from monitor.gate.succession import describe, orphans, succeed, told
-from monitor.urls import host_and_port
+from monitor.commands.secrets import add_token_option, read_token
+from monitor.gate.hot_restart import (
+    SharedState,
+    Worker,
+    WorkerSupervisor,
+    shown,
+    take_over,
+    unsupervised,
+)
+from monitor.gate.listener import GateOptions, listen, resolve
+from monitor.model.urls import host_and_port
 
 log = logging.getLogger("lightkeeper.gate")
 
@@ -68,11 +73,16 @@ def carry_out(args: argparse.Namespace) -> int:
         stream=sys.stderr,
     )
     log.setLevel(logging.INFO)
-    options = Options(parse_lighthouse(args.lighthouse), args.state, read_token(args.token_file))
+    options = GateOptions(
+        lighthouse=parse_lighthouse(args.lighthouse),
+        state=args.state,
+        token=read_token(args.token_file),
+        verbose=args.verbose,
+    )
     bind, admin = _address("--bind", args.bind), _address("--admin", args.admin)
     first = Worker().ready()  # before anything is taken over from a gate that died
     try:
-        estate = _estate(bind, admin)
+        state = _state(bind, admin)
     except CommandError:
         first.end(signal.SIGKILL)
         raise
@@ -80,40 +90,32 @@ def carry_out(args: argparse.Namespace) -> int:
         log.warning("no token is configured: this gate passes everybody and takes no denials")
     where = (args.bind, args.lighthouse, args.admin, os.getpid())
     log.info("gate at %s for %s, admin at %s (pid %d)", *where)
-    Keeper(options, estate, first, verbose=args.verbose).run()
+    WorkerSupervisor(options, state, first).run()
     return DONE
 
 
-def _estate(bind: tuple[str, int], admin: tuple[str, int]) -> Estate:
-    """Our own sockets, or those of a worker whose keeper died.
+def _state(bind: tuple[str, int], admin: tuple[str, int]) -> SharedState:
+    """Our own sockets, or those of a worker whose supervisor died.
 
-    An address in use is tried again for a moment: a worker that has just lost its keeper may not
-    have noticed, and one that was stopped takes its time to end.
+    An address in use is tried again for a moment: a worker that has just lost its supervisor may
+    not have noticed, and one that was stopped takes its time to end.
     """
     until_s = time.monotonic() + _PATIENCE_S
     while True:
-        found = _inherited(bind)
-        if found is not None:
-            _move_admin(found, admin)
-            return found
         try:
-            return Estate(_listeners(bind, admin), bequest.Page.make())
+            state = take_over(resolve(*bind)[1])
+        except OSError as exc:
+            raise _cannot("--bind", bind, exc) from exc
+        if state is not None:
+            _move_admin(state, admin)
+            return state
+        try:
+            return SharedState(_listeners(bind, admin))
         except CommandError as exc:
             busy = isinstance(exc.__cause__, OSError) and exc.__cause__.errno == errno.EADDRINUSE
             if not busy or time.monotonic() >= until_s:
                 raise
         time.sleep(0.1)
-
-
-def _inherited(bind: tuple[str, int]) -> Estate | None:
-    try:
-        _, address = resolve(*bind)
-    except OSError as exc:
-        raise _cannot("--bind", bind, exc) from exc
-    found = succeed(address)
-    if found is not None:
-        log.warning("taken over from the worker of a gate that died: %s", describe(found))
-    return found
 
 
 def _listeners(bind: tuple[str, int], admin: tuple[str, int]) -> list[socket.socket]:
@@ -125,15 +127,15 @@ def _listeners(bind: tuple[str, int], admin: tuple[str, int]) -> list[socket.soc
         raise
 
 
-def _move_admin(estate: Estate, admin: tuple[str, int]) -> None:
+def _move_admin(state: SharedState, admin: tuple[str, int]) -> None:
     """The admin port is where we are told to have it; where that fails, groups go before."""
-    gate, *others = estate.listeners
+    gate, *others = state.listeners
     where = [other.getsockname()[:2] for other in others]
     try:
         _, address = resolve(*admin)
         if address[:2] in where:
             return
-        estate.listeners = [gate, listen(*admin)]
+        state.listeners = [gate, listen(*admin)]
     except OSError as exc:
         log.warning("cannot serve at --admin %s: %s: it stays at %s", admin, exc.strerror, where)
         return
@@ -175,7 +177,7 @@ def _listen(option: str, address: tuple[str, int]) -> socket.socket:
 
 def _cannot(option: str, address: tuple[str, int], exc: OSError) -> CommandError:
     text = f"cannot serve at {option} {address[0]}:{address[1]}: {exc.strerror}"
-    left = ", ".join(told(name) for name in orphans())
+    left = ", ".join(shown(name) for name in unsupervised())
     if left and exc.errno == errno.EADDRINUSE:
         text += (
             f"; a worker of a gate that died serves on at {left}: start the gate there, or end it"

@@ -14,14 +14,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from monitor.act.http import CaError, Fetcher, FetchError, trust_also
+from monitor.act.notices import Alertmanager, Event, Message, Notice, Sink, Slack, Webhook
+from monitor.act.notify import send, told
 from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
 from monitor.commands.secrets import read_secret, web_url
 from monitor.commands.tables import cell, console, print_json, table, word
-from monitor.fetch import CaError, Fetcher, FetchError, trust_also
-from monitor.notify.courier import send, told
-from monitor.notify.notices import Event, Notice
-from monitor.notify.sinks import Alertmanager, Message, Sink, Slack, Webhook
-from monitor.urls import shown_url
+from monitor.model.urls import shown_url
 
 EXAMPLES = """\
 examples:

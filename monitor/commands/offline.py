@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import functools
 import io
+import json
 import os
 import sys
 import traceback
@@ -17,8 +18,7 @@ from rich.console import Console
 from rich.progress import Progress, ProgressColumn
 
 from monitor.commands.errors import USAGE, CommandError
-from monitor.commands.tables import print_json
-from monitor.reports.wording import clean
+from monitor.show.wording import clean
 
 BROKEN: Final = 70
 """A fault of ours (sysexits.h: EX_SOFTWARE): never 1, which says that the job has one."""
@@ -56,18 +56,43 @@ def judging(command: Callable[[argparse.Namespace], int]) -> Callable[[argparse.
     return run
 
 
-def show(*, as_json: bool, body: Callable[[], Any], text: Callable[[Console], None]) -> None:
-    """Print a report. A closed pipe (`| head`) is no failure and does not change the status."""
+def composed(*, as_json: bool, body: Callable[[], Any], text: Callable[[Console], None]) -> str:
+    """A report as it is printed here."""
+    if as_json:
+        return json.dumps(body(), indent=2) + "\n"
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    with console.capture() as captured:
+        text(console)
+    return captured.get()
+
+
+def say(report: str) -> None:
+    """Print it. A closed pipe (`| head`) is no failure and does not change the status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # an ASCII terminal shows what it can
     try:
-        if as_json:
-            print_json(body())
-        else:
-            text(Console(width=None if sys.stdout.isatty() else _WIDTH))
+        sys.stdout.write(report)
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def add_deadline(parser: argparse.ArgumentParser, why: str) -> None:
+    """`--deadline SECONDS`; `why` tells how long a large one takes."""
+    parser.add_argument(
+        "--deadline",
+        type=_seconds,
+        default=1800.0,
+        metavar="SECONDS",
+        help=f"end without an answer after so long (default: 1800; {why})",
+    )
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text} is not more than 0 and at most 86,400")
+    return seconds
 
 
 @contextlib.contextmanager

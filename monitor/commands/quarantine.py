@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from monitor.commands.ask import add_ask_options, ask
 from monitor.commands.errors import DONE, USAGE, CommandError
+from monitor.commands.secrets import add_token_option
 from monitor.commands.tables import cell, console, moment, print_json, table
-from monitor.commands.token import add_token_option, read_token
 
 EXAMPLES = """\
 examples:
@@ -69,10 +69,10 @@ def run(args: argparse.Namespace) -> int:
                 "author": args.author,
                 "incident_id": args.incident,
             }
-            said = ask(args, _path(args), method="PUT", body=body, token=_token(args))
+            said = ask(args, _path(args), method="PUT", body=body)
         case _:
             body = {"reason": args.reason, "author": args.author}
-            said = ask(args, _path(args), method="DELETE", body=body, token=_token(args))
+            said = ask(args, _path(args), method="DELETE", body=body)
     if args.format == "json":
         print_json(said)
     elif "reset" in said:  # an older monitor does not say
@@ -93,10 +93,6 @@ def _path(args: argparse.Namespace) -> str:
     if args.group is not None:
         return f"/v1/quarantine/groups/{quote(args.group, safe='')}"
     return f"/v1/quarantine/{quote(args.host, safe='')}"
-
-
-def _token(args: argparse.Namespace) -> str | None:
-    return read_token(args.token_file)
 
 
 def _list(args: argparse.Namespace) -> int:

@@ -10,27 +10,31 @@ from typing import Any, Final, TypeVar
 
 from monitor.commands.ask import add_ask_options, ask
 from monitor.commands.errors import DONE
-from monitor.commands.paint import room, show
-from monitor.commands.tables import console, moment, print_json
-from monitor.reports.wording import clean
-from monitor.terminal.fleet import HEALTHS, Group, Rank, badness, groups_of, ranks_of
-from monitor.terminal.grid import Cell, Column, lines_of
-from monitor.terminal.rows import (
+from monitor.commands.tables import console, moment, print_json, room, show_lines
+from monitor.show.fleet_rows import (
     GROUP_COLUMNS,
     GROUP_ORDERS,
+    HEALTHS,
     HOST_COLUMNS,
     RANK_ORDERS,
+    GroupRow,
     HostRow,
+    RankRow,
     Wanted,
+    badness,
     group_cells,
+    groups_of,
     rank_cells,
     rank_columns,
+    ranks_of,
     sorted_groups,
     sorted_hosts,
     sorted_ranks,
 )
+from monitor.show.text_table import Cell, Column, lines_of
+from monitor.show.wording import clean
 
-T = TypeVar("T", Rank, Group, HostRow)
+T = TypeVar("T", RankRow, GroupRow, HostRow)
 _PIPE: Final = """\
 in a pipe: a line of names, then one line each; fields two spaces apart or more, `-` for what is not
 known: awk -F '  +'
@@ -149,7 +153,7 @@ def run_groups(args: argparse.Namespace) -> int:
 def run_hosts(args: argparse.Namespace) -> int:
     """All hosts, or those wanted: their ranks now, and their record."""
     records = ask(args, "/v1/hosts")["hosts"]
-    ranks: dict[str, list[Rank]] = {}
+    ranks: dict[str, list[RankRow]] = {}
     for one in ranks_of(ask(args, "/v1/ranks")["ranks"]):
         ranks.setdefault(one.host, []).append(one)
     wanted = wanted_of(args)
@@ -159,7 +163,7 @@ def run_hosts(args: argparse.Namespace) -> int:
                  to_json=HostRow.to_json)  # fmt: skip
 
 
-def host_row(record: Mapping[str, Any], ranks: Sequence[Rank]) -> HostRow:
+def host_row(record: Mapping[str, Any], ranks: Sequence[RankRow]) -> HostRow:
     """One host, from its record and its ranks."""
     busy = [one.busy_s for one in ranks if one.busy_s is not None]
     return HostRow(
@@ -189,7 +193,7 @@ def _tell(
         print_json({"schema": 1, what: [to_json(one) for one in shown], "more": more})
         return DONE
     out = console()
-    show(out, lines_of(columns, [cells(one) for one in shown], room(out)))
+    show_lines(out, lines_of(columns, [cells(one) for one in shown], room(out)))
     if more:  # not among the rows: who counts lines counts rows
         sys.stderr.write(f"and {more:,} more\n")
     return DONE

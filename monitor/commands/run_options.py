@@ -6,12 +6,55 @@ import argparse
 import os
 from pathlib import Path
 
-from monitor.commands.audit_options import add_audit_options
+from monitor.commands.errors import USAGE, CommandError
 from monitor.commands.notify import add_notify_options
 from monitor.commands.schedulers import add_scheduler_options
-from monitor.commands.token import add_token_option
+from monitor.commands.secrets import add_token_option
 from monitor.metrics.scene import GROUP_SERIES, RANK_SERIES
-from monitor.service.folders import state_folder
+from monitor.service import state_folder
+
+# Options of `lightkeeper monitor` that belong to the audit; docs/audit.md.
+
+
+def add_audit_options(parser: argparse.ArgumentParser) -> None:
+    """Where the audit log is written."""
+    made = parser.add_argument_group("audit")
+    made.add_argument(
+        "--audit-log",
+        type=Path,
+        metavar="FILE",
+        default=Path(named) if (named := os.environ.get("LIGHTKEEPER_AUDIT_LOG")) else None,
+        help="append every decision, rung, and quarantine change as a line of JSON "
+        "(default: LIGHTKEEPER_AUDIT_LOG, else none)",
+    )
+    made.add_argument(
+        "--audit-log-mb",
+        type=float,
+        metavar="MB",
+        default=64.0,
+        help="begin a new file at that size; ten older ones are kept (%(default)g)",
+    )
+
+
+def audit_log_bytes(args: argparse.Namespace) -> int:
+    """When a new file is begun.
+
+    Raises:
+        CommandError: it is no such size.
+    """
+    within("--audit-log-mb", args.audit_log_mb, 0.01, 1e6)
+    return int(args.audit_log_mb * 1e6)
+
+
+def within(option: str, value: float, low: float, high: float) -> None:
+    """Refuse what lies outside.
+
+    Raises:
+        CommandError: it does.
+    """
+    if not low <= value <= high:
+        raise CommandError(f"{option} is {value:g}, expected {low:g} to {high:g}", USAGE)
+
 
 EXAMPLES = """\
 examples:
@@ -128,13 +171,21 @@ def _add_policy_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="any other threshold of monitor/config/, repeatable",
+        help="any other threshold of monitor/model/config.py, repeatable",
     )
 
 
 def _add_trust_options(parser: argparse.ArgumentParser) -> None:
     """Who may read, and whom to trust."""
     add_token_option(parser)
+    parser.add_argument(
+        "--group-tokens",
+        type=Path,
+        metavar="FILE",
+        default=Path(named) if (named := os.environ.get("LIGHTKEEPER_GROUP_TOKENS")) else None,
+        help="lines of `GROUP TOKEN`: secrets with which ranks of that replica group register, and "
+        "nothing else can be done (default: LIGHTKEEPER_GROUP_TOKENS, else none)",
+    )
     parser.add_argument(
         "--ca-file",
         type=Path,
@@ -149,6 +200,13 @@ def _add_trust_options(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get("LIGHTKEEPER_OPEN_READS") == "1",
         help="bound to more than loopback, pass pages of ranks (stacks, flight records, last words "
         "...) also to those who have no token (default: LIGHTKEEPER_OPEN_READS=1)",
+    )
+    parser.add_argument(
+        "--closed-reads",
+        action="store_true",
+        default=os.environ.get("LIGHTKEEPER_CLOSED_READS") == "1",
+        help="pass pages of ranks to nobody without the token, on loopback neither: others have "
+        "accounts on this machine (default: LIGHTKEEPER_CLOSED_READS=1)",
     )
 
 

@@ -9,25 +9,16 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from monitor.app import is_loopback
+from monitor.act.http import CaError, Fetcher
+from monitor.act.schedulers.base import Place, Scheduler, owner_name
+from monitor.act.schedulers.build import KUBERNETES, SLURM, WEBHOOK, SchedulerOptions, build
+from monitor.act.schedulers.kubernetes import DNS, KubeOptions, KubeUnusableError
+from monitor.act.schedulers.slurm import Removal
 from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
 from monitor.commands.secrets import read_secret, web_url
 from monitor.commands.tables import cell, console, print_json, table, word
-from monitor.fetch import CaError, Fetcher
-from monitor.names import Host, RankName
-from monitor.schedulers import Place, Scheduler
-from monitor.schedulers.build import (
-    KUBERNETES,
-    SLURM,
-    WEBHOOK,
-    SchedulerOptions,
-    build,
-)
-from monitor.schedulers.kube import KubeOptions
-from monitor.schedulers.kube_api import KubeUnusableError
-from monitor.schedulers.kube_pods import DNS
-from monitor.schedulers.slurm import Removal
-from monitor.schedulers.wording import owner_name
+from monitor.model.names import Host, RankName
+from monitor.show.server import is_loopback
 
 EXAMPLES = """\
 examples:

@@ -2,11 +2,60 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from monitor.commands.errors import USAGE, CommandError
+from monitor.model.names import GroupName
+
+# The shared secret: a file or the environment, never argv.
+
+
+def add_token_option(parser: argparse._ActionsContainer) -> None:
+    """`--token-file`."""
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="holds the secret shared with the WorkerServers (default: the file named by "
+        "LIGHTKEEPER_TOKEN_FILE, or the variable LIGHTKEEPER_TOKEN)",
+    )
+
+
+def read_token(path: Path | None) -> str | None:
+    """The token; None when none is configured.
+
+    Raises:
+        CommandError: the file cannot be read or holds no token.
+    """
+    token = read_secret("LIGHTKEEPER_TOKEN", path)
+    if token is not None and " " in token:
+        raise CommandError("the token's file does not hold one plain word", USAGE)
+    return token
+
+
+def read_group_tokens(path: Path | None) -> Mapping[GroupName, str]:
+    """Lines of `GROUP TOKEN`; several groups may share one. Empty: no file.
+
+    Raises:
+        CommandError: the file cannot be read, is open to others, or has another line.
+    """
+    found: dict[GroupName, str] = {}
+    if path is None:
+        return found
+    text = _text(path)
+    if path.stat().st_mode & 0o027:  # its group may read: Kubernetes gives volumes one (fsGroup)
+        raise CommandError(f"{path} holds secrets that others can read: chmod 600 {path}", USAGE)
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if words and (len(words) != 2 or words[0] in found or not _is_plain(words[1])):
+            raise CommandError(f"{path}:{number} is not a new GROUP and its TOKEN", USAGE)
+        if words:
+            found[GroupName(words[0])] = words[1]
+    return found
 
 
 def web_url(option: str, url: str, *, secret: bool = False) -> str:
@@ -36,18 +85,19 @@ def read_secret(name: str, path: Path | None) -> str | None:
     """
     named = os.environ.get(f"{name}_FILE")
     path = path or (Path(named) if named else None)
-    if path is None:
-        text, where = os.environ.get(f"{name}", ""), f"{name}"
-    else:
-        where = str(path)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as exc:
-            why = exc.strerror if isinstance(exc, OSError) else "not a text"
-            raise CommandError(f"cannot read {path}: {why}", USAGE) from exc
-    text = text.strip()
-    if path is not None and not text:
-        raise CommandError(f"{where} is empty", USAGE)
-    if not text.isprintable() or not text.isascii():
-        raise CommandError(f"{where} does not hold one plain line", USAGE)
-    return text or None
+    secret = (os.environ.get(name, "") if path is None else _text(path)).strip()
+    if not _is_plain(secret) or (path is not None and not secret):
+        raise CommandError(f"{path or name} does not hold one plain line", USAGE)
+    return secret or None
+
+
+def _is_plain(text: str) -> bool:
+    return text.isprintable() and text.isascii()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) else "not a text"
+        raise CommandError(f"cannot read {path}: {why}", USAGE) from exc

@@ -9,14 +9,13 @@ from typing import Any, Final
 
 from monitor.commands.ask import add_ask_options, ask
 from monitor.commands.errors import DONE, FAILED, CommandError
-from monitor.commands.paint import room, show
 from monitor.commands.policy import pause_line
-from monitor.commands.tables import console, print_json
+from monitor.commands.tables import console, print_json, room, show_lines
 from monitor.commands.watch import add_watch_option, away_lines, live, need_terminal
-from monitor.terminal.answers import Asked, answers_to_json, training, trust
-from monitor.terminal.fleet import fleet_of
-from monitor.terminal.grid import Line, cut
-from monitor.terminal.short import short
+from monitor.show.fleet_rows import fleet_of
+from monitor.show.screens import short
+from monitor.show.status import StatusFacts, answers_to_json, training, trust
+from monitor.show.text_table import Line, cut
 
 STATUS_EXAMPLES: Final = """\
 examples:
@@ -55,15 +54,17 @@ def run_status(args: argparse.Namespace) -> int:
         if args.format == "json":
             print_json(answers_to_json(seen))
         else:
-            show(out, short(seen, _GROUPS, room(out), _links(args)))
+            show_lines(out, short(seen, _GROUPS, room(out), _links(args)))
         return NOT_WELL if args.check and not _well(seen) else DONE
     need_terminal("--watch", "status --format json")
     last = live(look, args.watch, functools.partial(_draw, args))
-    show(out, short(last.seen, _GROUPS, room(out), _links(args)))  # stays when the screen is gone
+    show_lines(
+        out, short(last.seen, _GROUPS, room(out), _links(args))
+    )  # stays when the screen is gone
     return DONE
 
 
-def look_at(args: argparse.Namespace) -> Asked:
+def look_at(args: argparse.Namespace) -> StatusFacts:
     """One look at the monitor.
 
     Raises:
@@ -73,7 +74,7 @@ def look_at(args: argparse.Namespace) -> Asked:
     recent = ask(args, "/v1/incidents?since=1h&limit=20")["incidents"]
     tick_age_s, not_ready = _ready(args)
     pause = body.get("pause")
-    return Asked(
+    return StatusFacts(
         fleet_of(body), tuple(recent), tick_age_s, not_ready, pause_line(pause) if pause else ""
     )
 
@@ -106,5 +107,5 @@ def _links(args: argparse.Namespace) -> Callable[[Mapping[str, Any]], str]:
     return link
 
 
-def _well(seen: Asked) -> bool:
+def _well(seen: StatusFacts) -> bool:
     return training(seen.fleet).word in ("yes", "disturbed") and trust(seen).word == "trusted"

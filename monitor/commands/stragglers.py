@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
-from monitor.commands.offline import add_format, judging, reading_bar, show, shown
-from monitor.reports.stragglers import body, print_report
-from monitor.reports.wording import clean
-from monitor.stragglers.judge import judge
-from monitor.stragglers.table import TableError
-from monitor.traces.load import load
-from monitor.traces.sizes import Sizes, differences
-from monitor.traces.sizes import read as read_sizes
+from monitor.commands.confined import Progress, confined
+from monitor.commands.errors import DONE, FAILED, USAGE, CannotTellError, CommandError
+from monitor.commands.offline import (
+    add_deadline,
+    add_format,
+    composed,
+    judging,
+    reading_bar,
+    say,
+    shown,
+)
+from monitor.records.slow import judge
+from monitor.records.timings import Sizes, TableError, differences, load, read_sizes
+from monitor.show.report import no_answer
+from monitor.show.straggler_report import body, print_report
+from monitor.show.wording import clean
 
 EXAMPLES = """\
 what to give it:
@@ -41,8 +49,9 @@ examples:
   lightkeeper stragglers trace.parquet --format json | jq .culprits
 
 exit status:
-  0  no straggler found      2  no usable input
+  0  no straggler found      3  cannot tell: a limit was reached
   1  a fault found           70 a fault of lightkeeper itself
+  2  no usable input
 """
 
 
@@ -56,34 +65,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the job's sizes, YAML: dp_size, pp_size, tp_size, world_size",
     )
     add_format(parser)
+    add_deadline(parser, "ten million operations as CSV take 90")
 
 
 @judging
 def run(args: argparse.Namespace) -> int:
     """Load, judge, report; 1 if there is a fault."""
     try:
-        return _run(args)
-    except MemoryError as exc:
-        raise CommandError(
-            f"{shown(args.trace)}: too large for this machine's memory", USAGE
-        ) from exc
+        with _progress() as progress:
+            status, told = confined(
+                lambda tell: _judge(args, tell), deadline_s=args.deadline, progress=progress
+            )
+    except CannotTellError as exc:
+        if args.format != "json":
+            why = f"cannot tell: {exc.reason}; nobody is judged on a part of a table"
+            raise CommandError(why, exc.status) from exc
+        say(json.dumps(no_answer(exc.reason, 0, 1), indent=2) + "\n")
+        return exc.status
+    say(told)
+    return status
 
 
-def _run(args: argparse.Namespace) -> int:
+def _judge(args: argparse.Namespace, progress: Progress) -> tuple[int, str]:
+    """The exit status and the report."""
     sizes = Sizes() if args.meta is None else _sizes(args.meta)
-    with _progress() as (tell_read, tell_judge):
-        try:
-            table = load(args.trace, tell_read)
-            report = judge(table, tell_judge)
-        except TableError as exc:
-            raise CommandError(f"{shown(args.trace)}: {clean(str(exc), 500)}", USAGE) from exc
-    notes = (*report.notes, *differences(table, sizes))
-    show(
+    try:
+        table = load(args.trace, progress)
+        found = judge(table)
+    except TableError as exc:
+        raise CommandError(f"{shown(args.trace)}: {clean(str(exc), 500)}", USAGE) from exc
+    notes = (*found.notes, *differences(table, sizes))
+    said = composed(
         as_json=args.format == "json",
-        body=lambda: body(table, report, sizes, notes),
-        text=lambda console: print_report(console, table, report, sizes, notes),
+        body=lambda: body(table, found, sizes, notes),
+        text=lambda console: print_report(console, table, found, sizes, notes),
     )
-    return FAILED if report.verdicts else DONE
+    return FAILED if found.verdicts else DONE, said
 
 
 def _sizes(path: Path) -> Sizes:
@@ -94,18 +111,7 @@ def _sizes(path: Path) -> Sizes:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[tuple[Callable[[int, int], None], Callable[[str], None]]]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-    )
+def _progress() -> Iterator[Progress | None]:
+    columns = (TextColumn("reading"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with reading_bar(*columns) as update:
-        if update is None:
-            yield (lambda _done, _total: None), (lambda _what: None)
-        else:
-            yield (
-                lambda done, total: update(completed=done, total=total),
-                lambda what: update(description=what, total=None),
-            )
+        yield update and (lambda done, total: update(completed=done, total=total))

@@ -10,10 +10,10 @@ from monitor.commands.ask import add_monitor_option
 from monitor.commands.errors import DONE
 from monitor.commands.status import look_at
 from monitor.commands.watch import Look, away_lines, live, need_terminal, seconds
-from monitor.terminal.answers import Asked
-from monitor.terminal.grid import Line
-from monitor.terminal.rows import RANK_ORDERS, Wanted
-from monitor.terminal.topscreen import top_screen
+from monitor.show.fleet_rows import RANK_ORDERS, Wanted
+from monitor.show.screens import top_screen
+from monitor.show.status import StatusFacts
+from monitor.show.text_table import Line
 
 EXAMPLES: Final = """\
 examples:
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         top_screen, order=args.sort, reverse=args.reverse, wide=args.wide, wanted=wanted
     )
 
-    def draw(look: Look[Asked], width: int, height: int) -> list[Line]:
+    def draw(look: Look[StatusFacts], width: int, height: int) -> list[Line]:
         above = away_lines(look.away, width)
         return [*above, *show(look.seen, width, max(1, height - len(above)))]
 

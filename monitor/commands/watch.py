@@ -17,9 +17,8 @@ from rich.console import Console, ConsoleDimensions
 from rich.live import Live
 
 from monitor.commands.errors import USAGE, CommandError
-from monitor.commands.paint import Painted
-from monitor.commands.tables import moment
-from monitor.terminal.grid import Line, cut
+from monitor.commands.tables import Painted, moment
+from monitor.show.text_table import Line, cut
 
 T = TypeVar("T")
 _EVERY_S: Final = 2.0

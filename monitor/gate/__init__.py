@@ -1,6 +1,11 @@
 """The gate: a transparent pass-through in front of the Lighthouse that can refuse.
 
-Belongs here: the process `lightkeeper gate`, what it says on its admin port, and the client by
-which the monitor talks to it. Does not belong here: whom to refuse. The gate decides nothing;
-it imports nothing of the monitor that does, and runs on when the monitor is gone.
+Belongs here: the process `lightkeeper gate` and what it says on its admin port. Does not belong
+here: whom to refuse. The gate decides nothing; it imports nothing of the monitor that does, and
+runs on when the monitor is gone.
+
+From below: `http2` (frames and connections), `messages` (what TorchFT says), `denylist` (whom to
+refuse), `view` (what the monitor is told), `calls` (who calls, and whether it may), `quorum_ids`,
+`upstream` (the Lighthouse), `proxy` (clients and their calls), `listener` (clients that come),
+`state_file`, `admin`, `serve` (one process), `hot_restart` (a process that dies is nobody's loss).
 """

@@ -21,11 +21,18 @@ at worst the same members meet once more, at a place where nobody has been.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from monitor.gate.messages import PREFIX_BYTES, whole
-from monitor.gate.protobuf import BYTES, VARINT, fields, varint
+from monitor.gate.messages import (
+    BYTES,
+    PREFIX_BYTES,
+    VARINT,
+    encode_varint,
+    fields,
+    is_whole,
+    varint,
+)
 
 _ID_MOST: Final = 2**62
 """A number that is larger is none that a Lighthouse counted to."""
@@ -49,7 +56,7 @@ class _Quorum:
     number: int
     made: tuple[int, int]
     """Seconds and nanoseconds of the Lighthouse's clock."""
-    members: frozenset[bytes]
+    members: frozenset[str]
     outer: tuple[int, int]
     """Where the quorum's own bytes begin and end in the reply."""
     outer_size: tuple[int, int]
@@ -70,7 +77,7 @@ class QuorumIds:
     """New beginnings seen."""
     _number: int = -1
     _made: tuple[int, int] = (0, 0)
-    _members: frozenset[bytes] = frozenset()
+    _members: frozenset[str] = frozenset()
     _before: int = 0
     """The offset of the life before: a late reply of it keeps its number."""
     _began: tuple[int, int] = (0, 0)
@@ -92,7 +99,7 @@ class QuorumIds:
 
     def framed(self, message: bytes) -> bytes:
         """The same of a whole gRPC message; one that is compressed, or none, passes untouched."""
-        if whole(message) is not True:
+        if is_whole(message) is not True:
             return message
         reply = message[PREFIX_BYTES:]
         passed = self.passed(reply)
@@ -126,52 +133,20 @@ class QuorumIds:
 
     # -- over a restart of the gate --------------------------------------------------------
 
-    def to_json(self) -> dict[str, Any]:
-        """In plain JSON types."""
-        return {
-            "offset": self.offset,
-            "highest": self.highest,
-            "restarts": self.restarts,
-            "number": self._number,
-            "made": list(self._made),
-            "members": sorted(one.decode("utf-8", "surrogateescape") for one in self._members),
-            "before": self._before,
-            "began": list(self._began),
-        }
-
     @classmethod
     def above(cls, reserved: int) -> QuorumIds:
         """Of a gate that knows no more than how far the groups may have been told."""
         return cls(highest=reserved, _number=_ANY) if reserved else cls()
 
+    def to_json(self) -> dict[str, Any]:
+        """In plain JSON types."""
+        return {**asdict(self), "_members": sorted(self._members)}
+
     @classmethod
-    def from_json(cls, told: Any) -> QuorumIds:
-        """Inverse of `to_json`.
-
-        Raises:
-            ValueError: it is none.
-        """
-        try:
-            return cls(
-                offset=_count(told["offset"]),
-                highest=_count(told["highest"]),
-                restarts=_count(told["restarts"]),
-                _number=int(told["number"]),
-                _made=(int(told["made"][0]), int(told["made"][1])),
-                _members=frozenset(
-                    str(one).encode("utf-8", "surrogateescape") for one in told["members"]
-                ),
-                _before=_count(told["before"]),
-                _began=(int(told["began"][0]), int(told["began"][1])),
-            )
-        except (KeyError, IndexError, TypeError, AttributeError) as exc:
-            raise ValueError(f"no memory of quorum ids: {type(exc).__name__}: {exc}") from exc
-
-
-def _count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _ID_MOST:
-        raise ValueError(f"{value!r} is no count")
-    return value
+    def from_json(cls, data: Any) -> QuorumIds:
+        """Inverse of `to_json`; both ends are ours."""
+        made, began, members = tuple(data["_made"]), tuple(data["_began"]), data["_members"]
+        return cls(**{**data, "_made": made, "_began": began, "_members": frozenset(members)})
 
 
 # -- protobuf, as far as needed ----------------------------------------------------------------
@@ -197,11 +172,11 @@ def _read(reply: bytes) -> _Quorum:
     return _Quorum(number, made, frozenset(members), (begin, end), (size_at, begin), number_at)
 
 
-def _text(reply: bytes, begin: int, end: int) -> bytes:
+def _text(reply: bytes, begin: int, end: int) -> str:
     """A member's replica id: field 1."""
     for name, kind, _, first, last in fields(reply, begin, end):
         if name == 1 and kind == BYTES:
-            return reply[first:last]
+            return reply[first:last].decode("utf-8", "surrogateescape")
     raise _UnknownReplyError
 
 
@@ -213,16 +188,7 @@ def _timestamp(reply: bytes, begin: int, end: int) -> tuple[int, int]:
     return parts[1], parts[2]
 
 
-def _encoded(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def _renumbered(reply: bytes, quorum: _Quorum, number: int) -> bytes:
     begin, end = quorum.outer
-    inner = reply[begin : quorum.at[0]] + _encoded(number) + reply[quorum.at[1] : end]
-    return reply[: quorum.outer_size[0]] + _encoded(len(inner)) + inner + reply[end:]
+    inner = reply[begin : quorum.at[0]] + encode_varint(number) + reply[quorum.at[1] : end]
+    return reply[: quorum.outer_size[0]] + encode_varint(len(inner)) + inner + reply[end:]

@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from monitor.gate.denial import Denial, DenialError, parse_denials
-from monitor.names import GroupName, ReplicaId
+from monitor.gate.denylist import Denial, DenialError, parse_denials
+from monitor.model.names import GroupName, ReplicaId
 
 SCHEMA: Final = 1
 REPLICAS_MAX: Final = 100_000
+_SECONDS_MAX: Final = 1e12
+T = TypeVar("T")
 
 
 class GateError(ValueError):
@@ -91,7 +93,7 @@ def parse_view(data: Any) -> GateView:
         raise GateError(f"{len(replicas)} replicas, at most {REPLICAS_MAX}")
     try:
         return GateView(
-            lighthouse=_text(data, "lighthouse") or "",
+            lighthouse=_optional(data, "lighthouse", str) or "",
             lighthouse_up=up,
             denied=parse_denials(data),
             replicas=tuple(_seen(entry) for entry in replicas),
@@ -103,44 +105,33 @@ def parse_view(data: Any) -> GateView:
 def _seen(data: Any) -> Seen:
     if not isinstance(data, Mapping):
         raise GateError("a replica is no object")
-    replica_id = _text(data, "replica_id")
+    replica_id = _optional(data, "replica_id", str)
     if not replica_id:
         raise GateError("a replica without a replica_id")
     return Seen(
         replica_id=ReplicaId(replica_id),
-        group=GroupName(_text(data, "group") or replica_id.partition(":")[0]),
-        heartbeat_age_s=_seconds(data, "heartbeat_age_s"),
-        heartbeats=_count(data, "heartbeats") or 0,
-        quorum_requests=_count(data, "quorum_requests") or 0,
-        asking_for_s=_seconds(data, "asking_for_s"),
-        step=_count(data, "step"),
-        commit_failures=_count(data, "commit_failures"),
-        address=_text(data, "address"),
-        store_address=_text(data, "store_address"),
-        world_size=_count(data, "world_size"),
-        refused=_count(data, "refused") or 0,
-        refused_for=_text(data, "refused_for"),
+        group=GroupName(_optional(data, "group", str) or replica_id.partition(":")[0]),
+        heartbeat_age_s=_optional(data, "heartbeat_age_s", float),
+        heartbeats=_optional(data, "heartbeats", int) or 0,
+        quorum_requests=_optional(data, "quorum_requests", int) or 0,
+        asking_for_s=_optional(data, "asking_for_s", float),
+        step=_optional(data, "step", int),
+        commit_failures=_optional(data, "commit_failures", int),
+        address=_optional(data, "address", str),
+        store_address=_optional(data, "store_address", str),
+        world_size=_optional(data, "world_size", int),
+        refused=_optional(data, "refused", int) or 0,
+        refused_for=_optional(data, "refused_for", str),
     )
 
 
-def _text(data: Mapping[str, Any], key: str) -> str | None:
-    value = data.get(key)
-    if value is not None and not isinstance(value, str):
-        raise GateError(f"{key} is no text")
-    return value
-
-
-def _count(data: Mapping[str, Any], key: str) -> int | None:
-    value = data.get(key)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-        raise GateError(f"{key} is no integer")
-    return value
-
-
-def _seconds(data: Mapping[str, Any], key: str) -> float | None:
+def _optional(data: Mapping[str, Any], key: str, kind: type[T]) -> T | None:
     value = data.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise GateError(f"{key} is no number of seconds")
-    return float(value)
+    if kind is float and isinstance(value, int) and abs(value) < _SECONDS_MAX:
+        value = value if isinstance(value, bool) else float(value)
+    finite = not isinstance(value, float) or math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, kind) or not finite:
+        raise GateError(f"{key} is no {kind.__name__}")
+    return value

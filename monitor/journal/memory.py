@@ -13,18 +13,24 @@ which one holds, for "what if" is another configuration over the same memory.
 from __future__ import annotations
 
 import json
+import sys
+from base64 import b64decode, b64encode
 from collections import Counter, deque
-from collections.abc import Iterable
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Final
 
-from monitor.config import KeeperConfig
+from msgspec import Struct
+
+from monitor.model.config import KeeperConfig
+
+# -- memory ------------------------------------------------------------------------------------
 
 ATOMS: Final = frozenset({type(None), bool, int, float, str})
-OURS: Final = ("monitor.", "worker_server.wire.")
+OURS: Final = ("monitor.", "worker_server.wire")
 _SETS: Final = {set: "s", frozenset: "z"}
 _dumps: Final = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -72,19 +78,21 @@ _layouts: Final = _Layouts()
 
 
 def names_of(kind: type) -> tuple[str, ...]:
-    """The fields of a dataclass of ours.
+    """The fields of a dataclass or msgspec struct of ours.
 
     Raises:
-        MemoryFormatError: it is none.
+        MemoryFormatError: it is neither.
     """
+    if issubclass(kind, Struct):
+        return kind.__struct_fields__
     if not is_dataclass(kind):
         raise MemoryFormatError(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
     return tuple(one.name for one in fields(kind))
 
 
 def _is_frozen(kind: Any) -> bool:
-    """Whether it is a frozen dataclass."""
-    params = getattr(kind, "__dataclass_params__", None)
+    """Whether it is a frozen dataclass or struct."""
+    params = getattr(kind, "__dataclass_params__", None) or getattr(kind, "__struct_config__", None)
     return params is not None and bool(params.frozen)
 
 
@@ -99,7 +107,7 @@ def freeze(value: Any) -> Any:
 
 def _freeze(value: Any, known: dict[int, _Node]) -> Any:  # noqa: PLR0911 - one type a line
     kind = value.__class__
-    if kind in ATOMS or isinstance(value, Enum) or kind is KeeperConfig:
+    if kind in ATOMS or kind is bytes or isinstance(value, Enum) or kind is KeeperConfig:
         return value
     if kind is tuple:
         return tuple(_freeze(one, known) for one in value)
@@ -163,6 +171,8 @@ class Writer:
         elif kind is _Items:
             pairs = value.tag in "dc"
             self._listed(value.tag, chain.from_iterable(value.values) if pairs else value.values)
+        elif kind is bytes:
+            self._out.append(f'["b","{b64encode(value).decode()}"]')
         elif kind is KeeperConfig:
             self._out.append(_dumps(["k", _apart(self._config, value)]))
         elif isinstance(value, Enum):
@@ -215,3 +225,118 @@ def write(frozen: Any, config: KeeperConfig) -> str:
     writer = Writer(config)
     body = writer.text(frozen)
     return f'{{"classes":{writer.classes()},"value":{body}}}'
+
+
+# -- recall ------------------------------------------------------------------------------------
+
+
+def read(data: Any, config: KeeperConfig) -> Any:
+    """What was written, thawed; `data` is the parsed JSON.
+
+    Raises:
+        MemoryFormatError: not written by `write`, or by a version whose classes have other fields.
+    """
+    try:
+        return _Reader([_class(*one) for one in data["classes"]], config).read(data["value"])
+    except MemoryFormatError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as exc:
+        raise MemoryFormatError(f"no memory of a pipeline: {type(exc).__name__}: {exc}") from exc
+
+
+def _class(module: str, name: str, told: list[str]) -> type:
+    """A class of ours that is loaded; nothing is imported because a file names it."""
+    loaded = sys.modules.get(module) if module.startswith(OURS) else None
+    kind = getattr(loaded, name, None)
+    if not isinstance(kind, type) or kind.__module__ != module:
+        raise MemoryFormatError(f"there is no {module}.{name} here: another version wrote this")
+    if not issubclass(kind, Enum) and list(names_of(kind)) != told:
+        raise MemoryFormatError(
+            f"{module}.{name} has other fields here: another version wrote this"
+        )
+    return kind
+
+
+class _Reader:
+    def __init__(self, classes: list[type], config: KeeperConfig) -> None:
+        self._classes = classes
+        self._config = config
+        self._objects: list[Any] = []
+
+    def read(self, data: Any) -> Any:  # noqa: PLR0911 - one tag a line
+        if data.__class__ in ATOMS:
+            return data
+        tag = data[0]
+        match tag:
+            case "t" | "l" | "s" | "z" | "q":
+                return self._container(tag, data)
+            case "d" | "c":
+                keys, values = data[1::2], data[2::2]
+                pairs = ((self.read(k), self.read(v)) for k, v in zip(keys, values, strict=True))
+                return dict(pairs) if tag == "d" else Counter(dict(pairs))
+            case "b":
+                return b64decode(data[1], validate=True)
+            case "e":
+                return self._classes[data[1]](data[2])
+            case "k":
+                return replace(self._config, **data[1]) if data[1] else self._config
+            case "r":
+                return self._objects[data[1]]
+            case "o":
+                return self._object(self._classes[data[1]], data[2:])
+            case _:
+                raise MemoryFormatError(f"unknown tag {tag!r}")
+
+    def _container(self, tag: str, data: list[Any]) -> Any:
+        items = [self.read(one) for one in data[1:]]
+        match tag:
+            case "l":
+                return items
+            case "q":
+                return deque(items[1:], maxlen=items[0])
+            case "s":
+                return set(items)
+            case "z":
+                return frozenset(items)
+            case _:
+                return tuple(items)
+
+    def _object(self, kind: type, values: list[Any]) -> Any:
+        names = names_of(kind)
+        if len(names) != len(values):
+            raise MemoryFormatError(
+                f"{kind.__qualname__} has {len(names)} fields, {len(values)} given"
+            )
+        if issubclass(kind, Struct):  # these are whole when they are made, and hold plain values
+            at = len(self._objects)
+            self._objects.append(None)
+            self._objects[at] = kind(*map(self.read, values))
+            return self._objects[at]
+        made: Any = object.__new__(kind)
+        self._objects.append(made)
+        for name, value in zip(names, values, strict=True):
+            object.__setattr__(made, name, self.read(value))
+        return made
+
+
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """`value`, which has to be a dict by names.
+
+    Raises:
+        MemoryFormatError: it is not.
+    """
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise MemoryFormatError("no memory of a pipeline: not a dict by names")
+    return value
+
+
+def parsed(text: Any) -> Any:
+    """What a text of `write` holds.
+
+    Raises:
+        MemoryFormatError: it is no JSON.
+    """
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise MemoryFormatError(f"no memory of a pipeline: {exc}") from exc

@@ -6,14 +6,32 @@ before (another run, or files or ticks between are missing) begins with the memo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from math import inf
+from pathlib import Path
+from typing import Any, BinaryIO, Final
 
-from monitor.config import KeeperConfig
-from monitor.journal.entries import Head, JournalError, Tick, Told, told, told_to_json
-from monitor.journal.recall import as_mapping, read
-from monitor.pipeline import Pipeline, TickResult
+from monitor.decide.pipeline import Pipeline, TickResult
+from monitor.journal.entries import (
+    End,
+    Head,
+    JournalError,
+    LineError,
+    SnapshotReader,
+    Tick,
+    Told,
+    Unpacker,
+    head_from_json,
+    tick_from_json,
+    told,
+    told_to_json,
+)
+from monitor.journal.memory import as_mapping, read
+from monitor.journal.writer import files
+from monitor.model.config import KeeperConfig
+
+# -- replay ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +110,7 @@ class Replay:
         return KeeperConfig.from_options({**live, **self._changes})
 
     def tick(self, tick: Tick) -> Replayed:
-        """Decide one tick again, as `monitor.keeper` does: a crash decides nothing."""
+        """Decide one tick again, as `monitor.loop` does: a crash decides nothing."""
         if self.pipeline is None:
             raise JournalError("a tick before any head")
         self._last = tick.snapshot.tick
@@ -163,3 +181,315 @@ def _short(value: Any) -> str:
         value = value["id"]
     text = "nothing" if value is None else repr(value)
     return text if len(text) <= 200 else text[:199] + "…"
+
+
+# -- reader ------------------------------------------------------------------------------------
+
+_PIECE: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A file with a usable head."""
+
+    path: Path
+    head: Head
+    """`found` leaves its memory out: that of 1,000 ranks takes 100 MB, `events` reads it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The end of a file."""
+
+    path: Path
+    how: End
+    damage: str | None = None
+    """What is wrong, and after which tick; the rest of the file is not read."""
+
+
+Event = Opened | Tick | Closed
+
+
+def found(paths: Sequence[Path]) -> tuple[tuple[Opened, ...], tuple[str, ...]]:
+    """Files of these paths (folders: all in them) in the order in which they were written, and
+    what is to be said of those that hold nothing yet.
+
+    Raises:
+        JournalError: a path holds no journal, or one that cannot be used.
+    """
+    opened: list[Opened] = []
+    notes: list[str] = []
+    for path in dict.fromkeys(_named(paths)):
+        head = read_head(path)
+        if head is None:
+            notes.append(f"{path}: ends within its head: nothing to replay")
+        else:
+            opened.append(Opened(path, replace(head, memory=None)))
+    if not opened:
+        raise JournalError(notes[0] if notes else "no journal given")
+    starts: dict[str, float] = {}
+    for one in opened:
+        run = one.head.run
+        starts[run] = min(starts.get(run, one.head.began_s), one.head.began_s)
+    opened.sort(key=lambda one: (starts[one.head.run], one.head.run, one.head.number))
+    return tuple(opened), tuple(notes)
+
+
+def _named(paths: Sequence[Path]) -> Iterator[Path]:
+    for path in paths:
+        if not path.is_dir():
+            yield path
+        elif inside := files(path):
+            yield from inside
+        else:
+            raise JournalError(f"{path}: no journal in this folder (journal-*.gz)")
+
+
+def read_head(path: Path) -> Head | None:
+    """The head of a file; None where the file ends within it.
+
+    Raises:
+        JournalError: it cannot be read, or is no journal.
+    """
+    try:
+        with path.open("rb") as file:
+            return _head(file)
+    except OSError as exc:
+        raise JournalError(f"{path}: {exc.strerror}") from exc
+    except (LineError, JournalError) as exc:
+        raise JournalError(f"{path}: {exc}") from exc
+
+
+def _head(file: BinaryIO) -> Head | None:
+    unpacker = Unpacker()
+    while data := file.read(_PIECE):
+        for line in unpacker.feed(data):
+            return head_from_json(line)
+    return None
+
+
+def events(opened: Sequence[Opened]) -> Iterator[Event]:
+    """All that the files hold: each is opened, its ticks follow, it is closed.
+
+    Raises:
+        JournalError: a file cannot be read any more.
+    """
+    for one in opened:
+        yield from _inside(one)
+
+
+def _inside(opened: Opened) -> Iterator[Event]:
+    path, last = opened.path, opened.head.after_tick
+    unpacker, reader, config = Unpacker(), SnapshotReader(), opened.head.config
+    try:
+        with path.open("rb") as file:
+            begun = False
+            while data := file.read(_PIECE):
+                for line in unpacker.feed(data):
+                    if begun:
+                        tick = tick_from_json(line, reader, config)
+                        last = tick.snapshot.tick
+                        yield tick
+                    else:
+                        begun = True
+                        yield Opened(path, head_from_json(line))
+    except OSError as exc:
+        raise JournalError(f"{path}: {exc.strerror}") from exc
+    except (LineError, JournalError) as exc:
+        where = "at its first tick" if last is None else f"after tick {last}"
+        yield Closed(path, End.CUT, f"{exc} ({where})")
+    else:
+        yield Closed(path, unpacker.end())
+
+
+# -- account -----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Account:
+    """Incidents in their latest form and decisions in order, in plain JSON types."""
+
+    incidents: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    decisions: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def take(self, told: Told, tick: int, now_s: float) -> None:
+        """One tick."""
+        for incident in told.changed:
+            self.incidents[str(incident["id"])] = incident
+        self.decisions += [{"at_s": now_s, "tick": tick, **one} for one in told.decisions]
+
+    def seed(self, incidents: Iterable[Mapping[str, Any]]) -> None:
+        """Incidents from before the first tick."""
+        for incident in incidents:
+            self.incidents.setdefault(str(incident["id"]), incident)
+
+    def since(self, from_s: float) -> Account:
+        """What concerns the time from then on: incidents that were not over, decisions since."""
+        return Account(
+            {key: one for key, one in self.incidents.items() if _ended_s(one) >= from_s},
+            [one for one in self.decisions if one["at_s"] >= from_s],
+        )
+
+    def lasting(self) -> list[Mapping[str, Any]]:
+        """Incidents that fired or are open, oldest first."""
+        found = (
+            one
+            for one in self.incidents.values()
+            if one["milestones"]["firing_s"] is not None or one["state"] != "resolved"
+        )
+        return sorted(found, key=_first_seen)
+
+    def all(self) -> list[Mapping[str, Any]]:
+        """Every incident, oldest first."""
+        return sorted(self.incidents.values(), key=_first_seen)
+
+    def of(self, incident_id: str) -> list[Mapping[str, Any]]:
+        """Decisions about one incident."""
+        return [one for one in self.decisions if one["incident_id"] == incident_id]
+
+    def evictions(self) -> list[Mapping[str, Any]]:
+        """Evictions that were decided."""
+        return [one for one in self.decisions if one["action"] == "evict"]
+
+
+def _first_seen(incident: Mapping[str, Any]) -> tuple[float, str]:
+    return incident["milestones"]["first_seen_s"], str(incident["id"])
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One incident in one account."""
+
+    id: str
+    fired_s: float | None
+    evicted_s: float | None
+    """When its eviction was first decided."""
+    asked: int
+    """How many times it was decided."""
+    held: str | None
+    """The last guard that held an eviction back, while none was decided."""
+    resolved_s: float | None
+    resolution: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same fault in both accounts, or in one of them."""
+
+    kind: str
+    culprits: tuple[str, ...]
+    live: Side | None
+    now: Side | None
+    conjecture: bool = False
+    """Whether it was accused by the second account only, after the evictions had parted: what was
+    seen then is what the live eviction did, or what one that nobody carried out left undone."""
+
+    @property
+    def same(self) -> bool:
+        """Whether it was accused and evicted at the same times."""
+        live, now = self.live, self.now
+        return (
+            live is not None
+            and now is not None
+            and (live.fired_s, live.evicted_s) == (now.fired_s, now.evicted_s)
+        )
+
+
+def compared(live: Account, now: Account) -> list[Pair]:
+    """Faults of both accounts side by side, in order of time.
+
+    The same fault is one of the same kind that shares a culprit and overlaps in time; of several
+    the one whose beginning is nearest.
+    """
+    rest = {str(one["id"]): one for one in now.lasting()}
+    apart_s = parted_s(live, now)
+    pairs: list[tuple[float, Pair]] = []
+    for incident in live.lasting():
+        other = _nearest(incident, list(rest.values()))
+        if other is not None:
+            del rest[str(other["id"])]
+        pairs.append((_began_s(incident), _pair(incident, other, live, now)))
+    for one in rest.values():
+        pair = _pair(None, one, live, now)
+        after = apart_s is not None and one["milestones"]["first_seen_s"] >= apart_s
+        pairs.append((_began_s(one), replace(pair, conjecture=after)))
+    return [pair for _, pair in sorted(pairs, key=lambda item: item[0])]
+
+
+def parted_s(live: Account, now: Account) -> float | None:
+    """When the evictions of two accounts first differ: what was seen later is the live one's."""
+    mine = [(one["at_s"], one["group"]) for one in now.evictions()]
+    theirs = [(one["at_s"], one["group"]) for one in live.evictions()]
+    return min((at_s for at_s, _ in set(mine) ^ set(theirs)), default=None)
+
+
+def _nearest(
+    incident: Mapping[str, Any], others: Sequence[Mapping[str, Any]]
+) -> Mapping[str, Any] | None:
+    near = [
+        (abs(_began_s(one) - _began_s(incident)), one)
+        for one in others
+        if one["kind"] == incident["kind"]
+        and _share(one["culprits"], incident["culprits"])
+        and _began_s(one) <= _ended_s(incident)
+        and _began_s(incident) <= _ended_s(one)
+    ]
+    return min(near, key=lambda item: item[0])[1] if near else None
+
+
+def _share(some: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether both blame the same: a rank in common, or nobody."""
+    return bool(set(some) & set(others)) or not (some or others)
+
+
+def _began_s(incident: Mapping[str, Any]) -> float:
+    return float(min(incident["since_s"], incident["milestones"]["first_seen_s"]))
+
+
+def _ended_s(incident: Mapping[str, Any]) -> float:
+    return inf if (resolved_s := _resolved_s(incident)) is None else resolved_s
+
+
+def _resolved_s(incident: Mapping[str, Any]) -> float | None:
+    times = [float(line["at_s"]) for line in incident["story"] if line["to"] == "resolved"]
+    return times[-1] if times else None
+
+
+def _pair(
+    live: Mapping[str, Any] | None, now: Mapping[str, Any] | None, mine: Account, other: Account
+) -> Pair:
+    one = live or now or {}
+    return Pair(
+        kind=str(one["kind"]),
+        culprits=tuple(one["culprits"]),
+        live=None if live is None else _side(live, mine),
+        now=None if now is None else _side(now, other),
+    )
+
+
+def _side(incident: Mapping[str, Any], account: Account) -> Side:
+    decisions = account.of(str(incident["id"]))
+    asked = [one["at_s"] for one in decisions if one["action"] == "evict"]
+    guards = [one["guard"] for one in decisions if one["action"] != "evict"]
+    return Side(
+        id=str(incident["id"]),
+        fired_s=incident["milestones"]["firing_s"],
+        evicted_s=asked[0] if asked else None,
+        asked=len(asked),
+        held=None if asked or not guards else str(guards[-1]),
+        resolved_s=_resolved_s(incident),
+        resolution=incident["resolution"],
+    )
+
+
+def pairs_to_json(pairs: Sequence[Pair]) -> Iterator[dict[str, Any]]:
+    """Plain JSON types."""
+    for pair in pairs:
+        yield {
+            "kind": pair.kind,
+            "culprits": list(pair.culprits),
+            "same": pair.same,
+            "conjecture": pair.conjecture,
+            "live": None if pair.live is None else asdict(pair.live),
+            "what_if": None if pair.now is None else asdict(pair.now),
+        }

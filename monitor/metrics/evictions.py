@@ -8,11 +8,11 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
-from monitor.incident import State
+from monitor.decide.view import View
 from monitor.metrics.definition import GROUP, counter, gauge
 from monitor.metrics.scene import Scene
-from monitor.policy.decisions import Guard
-from monitor.view import View
+from monitor.model.eviction import Guard
+from monitor.model.incident import State
 
 _HOSTS_TOLD: Final = 100
 """Hosts with a record that are told by name: a series each, and names of hosts come and go."""

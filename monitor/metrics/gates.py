@@ -1,4 +1,4 @@
-"""The gate as its keeper sees it; the gate's own page has more (`monitor.gate.metrics`)."""
+"""The gate as its keeper sees it; the gate's own page has more (`monitor.gate.admin`)."""
 
 from __future__ import annotations
 

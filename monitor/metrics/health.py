@@ -7,9 +7,9 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
+from monitor.detect.self_health import Condition
 from monitor.metrics.definition import counter, gauge, histogram
 from monitor.metrics.scene import Scene
-from monitor.self_health import Condition
 
 TICK_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 

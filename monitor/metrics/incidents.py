@@ -8,10 +8,10 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
-from monitor.incident import Incident
 from monitor.metrics.definition import RANK, counter, gauge, histogram
 from monitor.metrics.scene import Scene
-from monitor.names import Host, RankName, split_rank_name
+from monitor.model.incident import Incident
+from monitor.model.names import Host, RankName, split_rank_name
 
 SUSPECTS_TOLD: Final = 100
 INCIDENTS_TOLD: Final = 50

@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import disable_created_metrics
 from prometheus_client.process_collector import ProcessCollector
 
-from monitor.incident import Incident, Milestones
 from monitor.metrics import evictions, goodput, health, incidents, upkeep
+from monitor.model.incident import Incident, Milestones
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # Prometheus would keep a `_created` series for each counter
 

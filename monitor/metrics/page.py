@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from monitor.decide.view import View
 from monitor.metrics import evictions, fleet, goodput, health, incidents, recovery, stragglers
 from monitor.metrics.scene import Bounds, Scene
 from monitor.metrics.upkeep import STORE_ERRORS
-from monitor.view import View
 
 _EXPORTERS = (fleet, stragglers, recovery, incidents, evictions, goodput, health)
 

@@ -14,7 +14,7 @@ from prometheus_client.core import Metric
 
 from monitor.metrics.definition import GROUP, Definition, counter, gauge
 from monitor.metrics.scene import Scene
-from monitor.names import GroupName
+from monitor.model.names import GroupName
 from worker_server.wire import StepState, Took
 
 _NOT_YET: Final = "the group did not do it yet, or is not TorchFT"

@@ -8,10 +8,10 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
+from monitor.decide.step_times import Tempo
 from monitor.metrics.definition import GROUP, RANK, gauge
 from monitor.metrics.scene import Scene
-from monitor.names import GroupName, group_of, split_rank_name
-from monitor.tempo import Tempo
+from monitor.model.names import GroupName, group_of, split_rank_name
 
 _NO_TEMPO: Final = "who committed nothing within the last 15 s"
 _NOBODY: Final = "no rank committed within the last 15 s"

@@ -10,9 +10,9 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from monitor.journal.writer import Stats
-from monitor.lease import Standing
 from monitor.metrics.definition import counter, gauge, histogram
 from monitor.metrics.health import TICK_BUCKETS
+from monitor.store.lease import Standing
 
 STORE_ERRORS = counter("store_errors", "Writes that the store's disk did not take (retried).")
 STORE_BYTES = gauge(
@@ -24,6 +24,13 @@ QUEUE_LENGTH = gauge(
     "What waits: store (rows to be written), journal (ticks), audit_log (lines), evictions "
     "(under way), http (requests for which no thread is free).",
     ("queue",), series="at most 5", absent="queues that this monitor has not",
+)  # fmt: skip
+REGISTRATIONS_REFUSED = counter(
+    "registrations_refused",
+    "Registrations refused, by reason: superseded (a newer incarnation bears the name), taken (who "
+    "bears it answers, elsewhere), refused (a Manager's name that is another's group), hasty (its "
+    "address brings more new ranks than one may), full (as many ranks as this monitor takes).",
+    ("reason",), series="at most 5", absent="none was refused since the start",
 )  # fmt: skip
 EVENT_STREAMS = gauge("event_streams", "Pages that follow the monitor by server-sent events now.")
 JOURNAL_TICKS = counter("journal_ticks", "Ticks written to the journal.")
@@ -59,9 +66,9 @@ PENDING = gauge(
 )  # fmt: skip
 
 DEFINITIONS: Final = (
-    STORE_ERRORS, STORE_BYTES, QUEUE_LENGTH, EVENT_STREAMS, JOURNAL_TICKS, JOURNAL_LOST,
-    JOURNAL_BYTES, JOURNAL_FAILING, ACTIVE, EPOCH, LEASE_FAILING, EVIDENCE, EVIDENCE_SECONDS,
-    EVIDENCE_BYTES, EVIDENCE_STORED, NOTIFICATIONS, PENDING,
+    STORE_ERRORS, STORE_BYTES, QUEUE_LENGTH, REGISTRATIONS_REFUSED, EVENT_STREAMS, JOURNAL_TICKS,
+    JOURNAL_LOST, JOURNAL_BYTES, JOURNAL_FAILING, ACTIVE, EPOCH, LEASE_FAILING, EVIDENCE,
+    EVIDENCE_SECONDS, EVIDENCE_BYTES, EVIDENCE_STORED, NOTIFICATIONS, PENDING,
 )  # fmt: skip
 
 
@@ -86,6 +93,13 @@ def journal(stats: Stats) -> Iterator[Metric]:
     yield JOURNAL_LOST.value(stats.lost)
     yield JOURNAL_BYTES.value(stats.bytes)
     yield JOURNAL_FAILING.value(stats.problem is not None)
+
+
+def refusals(counts: Mapping[str, int]) -> Iterator[Metric]:
+    """Who may not register, and why."""
+    yield REGISTRATIONS_REFUSED.rows(
+        [((why,), float(times)) for why, times in sorted(counts.items())]
+    )
 
 
 def lease(seen: Standing) -> Iterator[Metric]:

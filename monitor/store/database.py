@@ -6,31 +6,198 @@ opened: SQLAlchemy takes as long to import as all the rest of the monitor.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import (
     URL,
+    Column,
     Connection,
+    Double,
     Engine,
+    Integer,
+    MetaData,
+    Table,
+    Text,
     and_,
     create_engine,
     delete,
     event,
     exc,
+    insert,
+    inspect,
     make_url,
     select,
+    text,
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from monitor.store.migrate import SCOPE, prepare
+from monitor.model.eviction import Fence
 from monitor.store.place import Place, StoreError
-from monitor.store.rows import Fence
-from monitor.store.tables import DECISIONS, EVICTIONS, INCIDENTS, LEASE, METADATA, TRANSITIONS
+
+# -- tables ------------------------------------------------------------------------------------
+# The tables, schema 2.
+#
+# Decisions have a state, an author, an epoch and what came of them; `lease` says which monitor
+# acts. A decision and its eviction share their key: incident and time.
+
+SCHEMA: Final = 2
+
+METADATA: Final = MetaData()
+
+
+def _bodies(name: str, *keys: str) -> Table:
+    """JSON under these keys: seconds, or text."""
+    columns = [Column[Any](k, Double if k.endswith("_s") else Text, primary_key=True) for k in keys]
+    return Table(name, METADATA, *columns, Column("body", Text, nullable=False))
+
+
+EVICTIONS: Final = _bodies("evictions", "incident_id", "asked_s")
+_bodies("quarantine_entries", "scope", "name")
+_bodies("targets", "rank")
+_bodies("notices", "sink", "key")
+_bodies("audit", "incident_id", "part")
+_bodies("switches", "name")
+
+INCIDENTS: Final = Table(
+    "incidents",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("state", Text, nullable=False),
+    Column("first_seen_s", Double, nullable=False),
+    Column("body", Text, nullable=False),
+)
+TRANSITIONS: Final = Table(
+    "transitions",
+    METADATA,
+    Column("incident_id", Text, primary_key=True),
+    Column("at_s", Double, primary_key=True),
+    Column("to_state", Text, primary_key=True),
+    Column("reason", Text, nullable=False),
+)
+DECISIONS: Final = Table(
+    "decisions",
+    METADATA,
+    Column("incident_id", Text, primary_key=True),
+    Column("at_s", Double, primary_key=True),
+    Column("action", Text, primary_key=True),
+    Column("guard", Text),
+    Column("reason", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("state", Text),
+    Column("author", Text),
+    Column("epoch", Integer),
+    Column("attempt", Integer),
+    Column("ended_s", Double),
+    Column("outcome", Text),
+)
+QUARANTINE_EVENTS: Final = Table(
+    "quarantine_events",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("at_s", Double, nullable=False),
+    Column("body", Text, nullable=False),
+)
+LEASE: Final = Table(
+    "lease",
+    METADATA,
+    Column("scope", Text, primary_key=True),
+    Column("epoch", Integer, nullable=False),
+    Column("beat", Integer, nullable=False),
+    Column("writes", Integer, nullable=False),
+    Column("holder", Text),
+    Column("url", Text),
+    Column("since_s", Double),
+    Column("ttl_s", Double, nullable=False),
+)
+VERSION: Final = Table("lightkeeper_schema", METADATA, Column("version", Integer, primary_key=True))
+"""One row, in PostgreSQL; SQLite has a place for it in the file (`user_version`)."""
+
+
+# -- migrate -----------------------------------------------------------------------------------
+
+_LOCK: Final = 0x6C6B  # "lk": of two monitors that start at once one makes the tables
+_OPEN_MS: Final = 5000
+"""How long one that starts waits for the other."""
+_AGAIN_S: Final = 0.02
+SCOPE: Final = "fleet"
+"""One store serves one fleet, and has one lease."""
+
+
+def prepare(engine: Engine, place: Place) -> None:
+    """Make the tables that are missing.
+
+    Raises:
+        StoreError: not ours, or of another schema.
+        sqlalchemy.exc.SQLAlchemyError: the database says no.
+    """
+    if place.path is None:
+        with engine.begin() as db:
+            db.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+            there = inspect(db).has_table(VERSION.name)
+            _refuse_others(place, (db.scalar(select(VERSION.c.version)) if there else None) or 0)
+            _make(db)
+            db.execute(delete(VERSION))
+            db.execute(insert(VERSION).values(version=SCHEMA))
+        return None
+    until_s = time.monotonic() + _OPEN_MS / 1000
+    while True:
+        try:
+            return _prepare_file(engine, place)
+        except exc.OperationalError as error:
+            # another one makes it: SQLite does not wait for who changes the journal's mode
+            if "locked" not in str(error.orig) or time.monotonic() >= until_s:
+                raise
+            time.sleep(_AGAIN_S)
+
+
+def _prepare_file(engine: Engine, place: Place) -> None:
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
+        _refuse_others(place, int(db.exec_driver_sql("PRAGMA user_version").scalar_one()))
+        verdict = db.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
+        if verdict != "ok":
+            raise StoreError(f"cannot use store {place}: damaged: {verdict} (move it away ...)")
+        db.exec_driver_sql("PRAGMA journal_mode = WAL")
+        with _alone(db):
+            _make(db)
+            # also a write that proves that the disk takes one
+            db.exec_driver_sql(f"PRAGMA user_version = {SCHEMA}")
+
+
+@contextmanager
+def _alone(db: Connection) -> Iterator[None]:
+    """One transaction."""
+    db.exec_driver_sql("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        db.exec_driver_sql("ROLLBACK")
+        raise
+    db.exec_driver_sql("COMMIT")
+
+
+def _make(db: Connection) -> None:
+    METADATA.create_all(db)
+    if db.scalar(select(LEASE.c.epoch).where(LEASE.c.scope == SCOPE)) is None:
+        db.execute(insert(LEASE).values(scope=SCOPE, epoch=0, beat=0, writes=0, ttl_s=0.0))
+
+
+def _refuse_others(place: Place, version: int) -> None:
+    if version not in (0, SCHEMA):
+        raise StoreError(
+            f"store {place} has schema {version}, this lightkeeper writes {SCHEMA}: "
+            "use the version that wrote it, or another --store"
+        )
+
+
+# -- database ----------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
 
@@ -231,6 +398,7 @@ def _file_engine(place: Place) -> Engine:
         raise StoreError(f"cannot write store {path}: {error.strerror}") from error
     if path.exists() and not os.access(path, os.W_OK):
         raise StoreError(f"cannot write store {path}: permission denied")
+    _close_to_others(path)
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
         connect_args={"timeout": _BUSY_S, "check_same_thread": False},
@@ -243,6 +411,15 @@ def _file_engine(place: Place) -> Engine:
         connection.execute("PRAGMA synchronous = NORMAL")
 
     return engine
+
+
+def _close_to_others(path: Path) -> None:
+    """The store, and what sqlite keeps beside it, is for its owner alone, also one made before."""
+    for one in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+        with contextlib.suppress(OSError):  # another's: it is not ours to change
+            if one == path:
+                os.close(os.open(one, os.O_RDWR | os.O_CREAT, 0o600))
+            one.chmod(0o600)
 
 
 def _postgres_engine(place: Place) -> Engine:

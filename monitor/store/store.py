@@ -18,26 +18,26 @@ import json
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from monitor.incident import Incident, incident_to_json
-from monitor.names import IncidentId, RankName
-from monitor.policy import Decision, Evict, Hold
-from monitor.snapshot import EvictionProgress, Rung
-from monitor.store.place import Place, StoreError, parse_place
-from monitor.store.reading import remembered
-from monitor.store.rows import (
+from monitor.model.eviction import (
     DecisionRow,
-    DecisionState,
+    Eviction,
     Fence,
+    Hold,
     QuarantineEntry,
     QuarantineEvent,
     Remembered,
+    Rung,
     Scope,
-    eviction_to_json,
+    row_of,
 )
+from monitor.model.incident import Incident, incident_to_json
+from monitor.model.names import IncidentId, RankName
+from monitor.model.plain import to_plain
+from monitor.store.place import Place, StoreError, parse_place
+from monitor.store.remembered import remembered
 
 if TYPE_CHECKING:
     from monitor.store.database import Database, Key
@@ -131,42 +131,29 @@ class Store:
                 key = {"incident_id": incident.id, "at_s": line.at_s, "to_state": line.to}
                 self._put("transitions", key, {"reason": line.reason})
 
-    def save_decision(
-        self,
-        decision: Decision,
-        at_s: float,
-        *,
-        author: str = "lightkeeper",
-        accused: Mapping[RankName, str] | None = None,
-        rungs: Sequence[Rung] = (),
-    ) -> DecisionRow:
-        """Remember a decision; `flush` before it is carried out.
+    def save_hold(self, hold: Hold, at_s: float, *, rungs: Sequence[Rung] = ()) -> DecisionRow:
+        """Remember that nobody is evicted, and why.
 
         `rungs`: those that an eviction would have climbed which observe mode held back.
         """
-        if isinstance(decision, Evict):
-            body = {
-                "group": decision.group,
-                "replica_id": decision.replica_id,
-                "quarantine": list(decision.quarantine),
-                "accused": dict(accused or {}),
-            }
-            row = DecisionRow(
-                decision.incident_id, at_s, "evict", None, decision.reason,
-                state=DecisionState.DECIDED, author=author, epoch=self._epoch, body=body,
-            )  # fmt: skip
-        else:
-            guard = str(decision.guard)
-            action = "hold" if decision.would is None else "would_evict"
-            row = DecisionRow(
-                decision.incident_id, at_s, action, guard, decision.reason, epoch=self._epoch,
-                body=_held(decision, rungs),
-            )  # fmt: skip
-        self.save_decision_row(row)
+        action = "hold" if hold.would is None else "would_evict"
+        epoch = 0 if self._fence is None else self._fence.epoch
+        row = DecisionRow(
+            hold.incident_id, at_s, action, str(hold.guard), hold.reason, epoch=epoch,
+            body=_held(hold, rungs),
+        )  # fmt: skip
+        self._save_row(row)
         return row
 
-    def save_decision_row(self, row: DecisionRow) -> None:
-        """Remember how far a decision came."""
+    def save_eviction(self, eviction: Eviction) -> None:
+        """Remember an eviction, and its line in the list of decisions; `flush` before somebody is
+        asked. Another attempt is still the same eviction.
+        """
+        key = {"incident_id": eviction.incident_id, "asked_s": eviction.of_s}
+        self._put("evictions", key, {"body": json.dumps(to_plain(eviction))})
+        self._save_row(row_of(eviction))
+
+    def _save_row(self, row: DecisionRow) -> None:
         self._put(
             "decisions",
             {"incident_id": row.incident_id, "at_s": row.at_s, "action": row.action},
@@ -183,20 +170,10 @@ class Store:
             },
         )
 
-    @property
-    def _epoch(self) -> int:
-        fence = self._fence
-        return 0 if fence is None else fence.epoch
-
-    def save_eviction(self, progress: EvictionProgress) -> None:
-        """Remember how far an eviction came; another attempt is still the same eviction."""
-        key = {"incident_id": progress.incident_id, "asked_s": progress.of_s}
-        self._put("evictions", key, {"body": json.dumps(eviction_to_json(progress))})
-
     def save_quarantine(self, entry: QuarantineEntry) -> None:
         """Remember a quarantined host or group."""
         key = {"scope": str(entry.scope), "name": entry.name}
-        self._put("quarantine_entries", key, {"body": json.dumps(asdict(entry))})
+        self._put("quarantine_entries", key, {"body": json.dumps(to_plain(entry))})
 
     def drop_quarantine(self, scope: Scope, name: str) -> None:
         """Forget a quarantined host or group."""
@@ -204,7 +181,7 @@ class Store:
 
     def save_quarantine_event(self, event: QuarantineEvent) -> None:
         """Remember what happened to a host or a group."""
-        row = {"at_s": event.at_s, "body": json.dumps(asdict(event))}
+        row = {"at_s": event.at_s, "body": json.dumps(to_plain(event))}
         self._put("quarantine_events", {"id": event.id}, row)
 
     def drop_quarantine_event(self, event: QuarantineEvent) -> None:

@@ -45,14 +45,15 @@ def test_a_run_that_loses_groups_loses_no_step_and_learns_the_same(tmp_path):
             lives[group] += 1
             alone = step_of(harmed) + 4
             until(lambda alone=alone: step_of(harmed) >= alone, "the other goes on alone")
-            harmed.start(*ranks, life=lives[group])
-            until(
-                lambda group=group, alone=alone: any(
-                    event["step"] > alone and event["participants"] == 2
-                    for event in harmed.events("step", f"{group}.0")
-                ),
-                f"{group} is back",
-            )
+            with harmed.slowed(1.0):
+                harmed.start(*ranks, life=lives[group])
+                until(
+                    lambda group=group, alone=alone: any(
+                        event["step"] > alone and event["participants"] == 2
+                        for event in harmed.events("step", f"{group}.0")
+                    ),
+                    f"{group} is back",
+                )
         until(lambda: len(harmed.events("finished")) == 3, "the end")
         events = status.read(harmed.status_file)
 

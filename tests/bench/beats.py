@@ -13,9 +13,9 @@ import time
 from typing import cast
 from urllib.parse import urlsplit
 
-from monitor.gate import frames
-from monitor.gate.frames import FrameReader
-from monitor.gate.headers import HEARTBEAT_PATH, encode
+from monitor.gate import http2
+from monitor.gate.http2 import FrameReader
+from monitor.gate.messages import HEARTBEAT_PATH, encode_headers
 
 WARM_S = 1.0
 
@@ -33,29 +33,29 @@ class Manager(asyncio.Protocol):
         pairs = [(b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"gate"),
                  (b":path", HEARTBEAT_PATH.encode()), (b"te", b"trailers"),
                  (b"content-type", b"application/grpc"), (b"user-agent", b"tonic")]  # fmt: skip
-        self._block = encode(pairs)
+        self._block = encode_headers(pairs)
         self._reader = FrameReader()
         self._stream = 1
         self._sent_s = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.write(frames.PREFACE + frames.settings({}))
+        self._transport.write(http2.PREFACE + http2.settings({}))
         spread_s = (self._number % 100) / 100 * self._interval_s
         asyncio.get_running_loop().call_later(spread_s, self._beat)
 
     def _beat(self) -> None:
         self._sent_s = time.perf_counter()
-        end = frames.frame(frames.DATA, frames.END_STREAM, self._stream, self._message)
-        self._transport.write(frames.headers(self._stream, self._block, end=False) + end)
+        end = http2.frame(http2.DATA, http2.END_STREAM, self._stream, self._message)
+        self._transport.write(http2.headers(self._stream, self._block, end=False) + end)
 
     def data_received(self, data: bytes) -> None:
         for kind, flags, stream, payload in self._reader.feed(data):
-            if kind == frames.SETTINGS and not flags & frames.ACK:
-                self._transport.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
-            elif kind == frames.PING and not flags & frames.ACK:
-                self._transport.write(frames.frame(frames.PING, frames.ACK, 0, payload))
-            elif kind == frames.HEADERS and flags & frames.END_STREAM and stream == self._stream:
+            if kind == http2.SETTINGS and not flags & http2.ACK:
+                self._transport.write(http2.frame(http2.SETTINGS, http2.ACK, 0))
+            elif kind == http2.PING and not flags & http2.ACK:
+                self._transport.write(http2.frame(http2.PING, http2.ACK, 0, payload))
+            elif kind == http2.HEADERS and flags & http2.END_STREAM and stream == self._stream:
                 self._took_s.append(time.perf_counter() - self._sent_s)
                 self._stream += 2
                 asyncio.get_running_loop().call_later(self._interval_s, self._beat)

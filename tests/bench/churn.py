@@ -14,7 +14,7 @@ import sys
 from socket import SO_LINGER, SOL_SOCKET
 from urllib.parse import urlsplit
 
-from monitor.gate import frames
+from monitor.gate import http2
 from tests.bench.beats import Manager
 
 ROUND_S = 20.0
@@ -34,9 +34,9 @@ async def one_round(host: str, port: int, clients: int, chance: random.Random) -
     for transport in ends:
         way = chance.randrange(3)
         if way == 0:
-            transport.write(frames.goaway(0, 0))
+            transport.write(http2.goaway(0, 0))
         elif way == 1:
-            transport.write(frames.frame(frames.DATA, 0, 1, b"x" * 50)[:20])
+            transport.write(http2.frame(http2.DATA, 0, 1, b"x" * 50)[:20])
             transport.get_extra_info("socket").setsockopt(
                 SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0)
             )

@@ -23,10 +23,11 @@ import torch
 from torchft.checkpointing.http_transport import HTTPTransport
 
 from tests.worker_server.pages import identity
-from worker_server import collectives, torchft_times
-from worker_server.page.reader import PageReader
-from worker_server.page.writer import PageWriter
-from worker_server.reporter import Reporter
+from worker_server.rank import collectives
+from worker_server.rank import torchft as torchft_times
+from worker_server.rank.page.reader import PageReader
+from worker_server.rank.page.writer import PageWriter
+from worker_server.rank.reporter import Reporter
 
 TENSORS = 64
 """Of a state, all of one size: a model of some hundred layers has more, and larger ones."""

@@ -44,8 +44,8 @@ def cpu_s(pid: int) -> float:
     return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def run(url: str, clients: int, pid: int) -> dict[str, float]:
-    words = [url, str(clients), str(INTERVAL_S), str(SECONDS)]
+def run(url: str, clients: int, pid: int, seconds: float = SECONDS) -> dict[str, float]:
+    words = [url, str(clients), str(INTERVAL_S), str(seconds)]
     before = cpu_s(pid)
     ended = subprocess.run(
         [sys.executable, "-m", "tests.bench.beats", *words],
@@ -56,7 +56,7 @@ def run(url: str, clients: int, pid: int) -> dict[str, float]:
         cwd=Path(__file__).parents[2],
     )
     found = json.loads(ended.stdout)
-    whole = found["beats"] * (SECONDS + 1.0) / SECONDS  # with the warming up
+    whole = found["beats"] * (seconds + 1.0) / seconds  # with the warming up
     return {**found, "us": (cpu_s(pid) - before) / whole * 1e6}
 
 

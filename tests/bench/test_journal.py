@@ -15,15 +15,22 @@ from pathlib import Path
 
 import pytest
 
-from monitor.config import KeeperConfig
+from monitor.decide.pipeline import Pipeline
 from monitor.journal import memory
-from monitor.journal.entries import Head, head_text, tick_from_json, tick_text, told
-from monitor.journal.lines import Packer, Unpacker
-from monitor.journal.shelf import Limits, Shelf
-from monitor.journal.sightings import SnapshotReader, SnapshotWriter
-from monitor.journal.writer import Journal
-from monitor.pipeline import Pipeline
-from monitor.snapshot import Observation, Snapshot
+from monitor.journal.entries import (
+    Head,
+    Packer,
+    SnapshotReader,
+    SnapshotWriter,
+    Unpacker,
+    head_text,
+    tick_from_json,
+    tick_text,
+    told,
+)
+from monitor.journal.writer import Journal, Limits, Shelf
+from monitor.model.config import KeeperConfig
+from monitor.model.observation import Observation, Snapshot
 from tests.monitor.fleet import SimFleet
 from worker_server.wire import StateReport, parse_state, to_json
 

@@ -18,7 +18,7 @@ from statistics import median
 
 import pytest
 
-from monitor.pipeline import RankHealth
+from monitor.decide.pipeline import RankHealth
 from tests.page.browsing import Opened, chromium
 from tests.page.serving import Stage
 from tests.page.views import crowd
@@ -161,7 +161,7 @@ def test_what_open_pages_cost_the_monitor(streams: int) -> None:
     sick = ({}, SICK)
     try:
         with _streams(monitor.url, streams):
-            wait_for(lambda: monitor.desk.event_streams() == streams, within_s=20,
+            wait_for(lambda: monitor.desk.streams.open == streams, within_s=20,
                      what="the streams open")  # fmt: skip
             worked, late, cpu_s = _loop(
                 monitor, lambda n: crowd(GROUPS, WORLD, sick[n % 2], tick=n)
@@ -188,3 +188,46 @@ def _loop(monitor: Stage, view) -> tuple[list[float], list[float], float]:
         planned_s += 1.0
         pause.wait(max(0.0, planned_s - time.monotonic()))
     return worked, late, (time.process_time() - cpu_s) / TICKS
+
+
+_ASKING = """
+import http.client, sys, time
+paths, end_s, found = sys.argv[2:], time.monotonic() + 20, {}
+while time.monotonic() < end_s:
+    for path in paths:
+        asking, began_s = http.client.HTTPConnection(sys.argv[1], timeout=60), time.monotonic()
+        asking.request("GET", path)
+        asking.getresponse().read()
+        asking.close()
+        found.setdefault(path, []).append(1e3 * (time.monotonic() - began_s))
+        time.sleep(0.07)
+for path, spent in found.items():
+    spent.sort()
+    print(f"{path}: median {spent[len(spent) // 2]:.0f} ms, worst {spent[-1]:.0f}, of {len(spent)}")
+"""
+
+
+def test_how_soon_page_and_api_answer_beside_a_busy_loop() -> None:
+    """Each 2 s a new view and half a second of CPU of the one interpreter, as a tick takes it."""
+    views = [crowd(GROUPS, WORLD, SICK if turn % 2 else {}, tick=100 + turn) for turn in range(12)]
+    monitor, ended = Stage(views[0]), threading.Event()
+
+    def loop() -> None:
+        turn = 0
+        while not ended.wait(1.5):
+            began_s = time.thread_time()
+            while time.thread_time() - began_s < 0.5:
+                pass
+            turn += 1
+            monitor.show(views[turn % len(views)])
+
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
+    try:
+        paths = ["/", "/v1/snapshot", "/v1/ranks", "/v1/groups", "/?by=host", "/groups/rg_1"]
+        command = [sys.executable, "-c", _ASKING, monitor.url.removeprefix("http://"), *paths]
+        print("\n" + subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    finally:
+        ended.set()
+        thread.join(timeout=10)
+        monitor.close()

@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from monitor.config import KeeperConfig
+from monitor.decide.pipeline import Pipeline
+from monitor.decide.view import View
 from monitor.metrics import Bounds, exposition
-from monitor.pipeline import Pipeline
-from monitor.snapshot import Snapshot
-from monitor.view import View
+from monitor.model.config import KeeperConfig
+from monitor.model.observation import Snapshot
 from tests.metrics_doc.measure import registry_of, view_of
 from tests.monitor.fleet import SimFleet
 

@@ -12,10 +12,10 @@ import pytest
 
 from tests.worker_server.conftest import run_dir, start_rank  # noqa: F401  fixtures
 from tests.worker_server.pages import identity
-from worker_server.page.reader import PageReader
-from worker_server.page.writer import PageWriter
-from worker_server.reporter import Reporter
-from worker_server.sidecar.steps import StepFollower
+from worker_server.rank.page.reader import PageReader
+from worker_server.rank.page.writer import PageWriter
+from worker_server.rank.reporter import Reporter
+from worker_server.sidecar.metrics import StepFollower
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("LIGHTKEEPER_BENCH") != "1", reason="a benchmark: set LIGHTKEEPER_BENCH=1"
@@ -114,7 +114,8 @@ def test_following_a_thousand_steps(page, tmp_path):
         follower.follow()
         samples.append((time.thread_time_ns() - start) / 1e6)
     show("1,000 steps of 5 phases, followed and folded", samples, "ms of CPU")
-    assert follower.look().missed == 0
+    told = {s.name: s.value for f in follower.collect(("job", "rg", "0")) for s in f.samples}
+    assert told["lightkeeper_rank_steps_missed_total"] == 0
 
 
 def test_a_ring_entry(page):
@@ -130,7 +131,7 @@ def test_a_recorded_collective(page):
     torch = pytest.importorskip("torch")
     import torch.distributed as dist
 
-    from worker_server import collectives
+    from worker_server.rank import collectives
 
     collectives.install(Reporter(page))
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())

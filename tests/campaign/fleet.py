@@ -21,7 +21,7 @@ from tests.campaign.classes import SHAPES
 from trainer import faults
 from trainer.demo.fleet import free_port
 from trainer.demo.watch import MonitorClient
-from trainer.launch import die_with_parent
+from trainer.supervisor import die_with_parent
 
 _GRACE_S: Final = 20.0
 _SPARES: Final = 3

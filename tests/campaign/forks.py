@@ -26,9 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 
-from trainer.launch import MARK, marked
 from trainer.status import StatusFile
-from trainer.supervisor import Supervisor, asker
+from trainer.supervisor import MARK, Supervisor, asker, marked
 
 _LIBC: Final = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG: Final = 1
@@ -163,7 +162,7 @@ def rank(number: int, size: int) -> None:
     if ADDRESS in os.environ:
         socket.gethostname = address  # TorchFT's checkpoint server names itself by it
     if PLAIN in os.environ:
-        from worker_server.reporter import NullReporter
+        from worker_server.rank.reporter import NullReporter
 
         with_reports = train.train
         train.train = lambda opt, _reporter: with_reports(opt, NullReporter())
@@ -172,7 +171,7 @@ def rank(number: int, size: int) -> None:
 
 @dataclass
 class ForkLaunch:
-    """See `trainer.launch.Launch`."""
+    """See `trainer.supervisor.Launch`."""
 
     pid: int
     mark: str
@@ -203,7 +202,7 @@ class ForkLaunch:
 
 @dataclass
 class ForkLauncher:
-    """See `trainer.launch.Launcher`."""
+    """See `trainer.supervisor.Launcher`."""
 
     group: str
     nproc: int

@@ -30,7 +30,7 @@ from tests.campaign.classes import SHAPES
 from tests.campaign.fleet import Fleet, FleetError
 from tests.campaign.runner import LOOK_S, START_LIMIT_S, say, until_whole
 from tests.campaign.watch import Watch, pause
-from trainer.launch import die_with_parent
+from trainer.supervisor import die_with_parent
 
 EVALUATE_EVERY: Final = 150
 """Steps: about every 40 s, 100 batches, some seconds on a shared core."""

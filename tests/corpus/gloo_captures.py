@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from monitor.analysis.finding import Analysis
+from monitor.records.findings import Analysis
 
 FOLDER = Path(__file__).with_name("gloo")
 KINDS = ("ring", "pickle", "json")

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.analysis.analyse import analyse
-from monitor.analysis.finding import Fault
-from monitor.dumps.load import load
-from monitor.flight_recorder.job import NONE, State
+from monitor.records.analyse import analyse
+from monitor.records.files import load
+from monitor.records.findings import Fault
+from monitor.records.job import NONE, State
 from tests.corpus.gloo_captures import KINDS, Captures, complaint, truths
 
 TRUTHS = truths()

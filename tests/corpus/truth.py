@@ -23,7 +23,7 @@ class Truth:
     must: frozenset[int]
     may: frozenset[int]
     kinds: frozenset[str]
-    """Names of `Fault` (in monitor.analysis.finding) that say it right."""
+    """Names of `Fault` (in monitor.records.findings) that say it right."""
 
 
 ACCEPTED = {

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from prometheus_client import generate_latest
 
-from monitor.detectors.verdict import Kind
+from monitor.decide.pipeline import RankHealth
+from monitor.decide.rank_seconds import Spent
+from monitor.decide.step_times import Tempo
 from monitor.metrics import Instruments, ViewCollector
 from monitor.metrics.scene import Bounds
-from monitor.names import GroupName, IncidentId, RankName, ReplicaId
-from monitor.pipeline import RankHealth
-from monitor.rank_seconds import Spent
-from monitor.snapshot import LighthouseView, Member
-from monitor.tempo import Tempo
+from monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
+from monitor.model.observation import LighthouseView, Member
+from monitor.model.verdict import Kind
 from tests.monitor.shell.test_store import incident
 from tests.monitor.shell.test_view import seen, view
 

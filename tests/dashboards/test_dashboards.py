@@ -6,9 +6,9 @@ from collections import Counter
 import pytest
 
 from dashboards import colours, committed
+from monitor.detect.self_health import Condition
 from monitor.metrics.fleet import STATES
-from monitor.pages.states import LOOKS
-from monitor.self_health import Condition
+from monitor.show.states import LOOKS
 from tests.dashboards.boards import (
     PATHS,
     ROOT,

@@ -31,7 +31,6 @@ def test_faults_keep_the_order_in_which_they_were_asked_for() -> None:
         (["--groups", "many"], "'many' is not a number from 2 to 8"),
         (["--ranks-per-group", "0"], "'0' is not a number from 1 to 4"),
         (["--step-time", "nan"], "'nan' is not a number from 0 to 5"),
-        (["--slow-factor", "1"], "'1' is not a number from 2 to 50"),
         (["--fault", "flood"], "invalid choice: 'flood'"),
         (["--fault", "corrupt", "--groups", "2"], "who of two is right cannot be told"),
         (["--fault", "mismatch"], "needs a collective inside the group"),

@@ -21,6 +21,7 @@ pytestmark = [
 ]
 GROUPS = 5
 ROOT = Path(__file__).parents[2]
+SCALE = ROOT / "docs" / "scale.md"
 
 
 @pytest.fixture(scope="module")
@@ -192,17 +193,106 @@ def test_the_token_is_mounted_read_only_wherever_it_is_and_is_in_no_variable(fle
     assert "secretKeyRef" not in yaml.safe_dump_all(fleet.objects)
 
 
-def test_no_pod_has_more_rights_than_a_process_needs(fleet):
-    text = yaml.safe_dump_all(fleet.objects)
-    for word in ("privileged", "hostNetwork", "hostPID", "hostIPC", "hostPath"):
-        assert word not in text
+def breaches(spec):
+    """What Kubernetes' `restricted` pod security standard (v1.31) would refuse a Linux pod for."""
+    shared = spec.get("securityContext", {})
+    if any(spec.get(word) for word in ("hostNetwork", "hostPID", "hostIPC")):
+        yield "host namespaces"
+    allowed = {"name", "configMap", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected",
+               "secret", "csi", "downwardAPI"}  # fmt: skip
+    for volume in spec.get("volumes", []):
+        if set(volume) - allowed:
+            yield f"volume {volume['name']}"
+    for container in spec["containers"] + spec.get("initContainers", []):
+        own = container.get("securityContext", {})
+        context = {**shared, **own}
+        if context.get("runAsNonRoot") is not True or not context.get("runAsUser"):
+            yield "may be root"
+        if own.get("allowPrivilegeEscalation") is not False or own.get("privileged"):
+            yield "may become more"
+        if own.get("capabilities") != {"drop": ["ALL"]}:
+            yield "capabilities"
+        if context.get("seccompProfile") != {"type": "RuntimeDefault"}:
+            yield "system calls"
+
+
+def test_both_namespaces_demand_the_restricted_standard_and_every_pod_meets_it(fleet):
+    for name in ("lightkeeper", "train"):
+        labels = fleet.one("Namespace", name)["metadata"]["labels"]
+        told = {key: labels[f"pod-security.kubernetes.io/{key}"]
+                for key in ("enforce", "warn", "audit")}  # fmt: skip
+        assert set(told.values()) == {"restricted"}
     for pod in fleet.pods():
-        context = pod["spec"]["securityContext"]
-        assert context["runAsNonRoot"] is True
-        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
-        own = container_of(pod)["securityContext"]
-        assert own["allowPrivilegeEscalation"] is False
-        assert own["capabilities"] == {"drop": ["ALL"]}
+        assert list(breaches(pod["spec"])) == []
+    extras = KUBERNETES / "extras"
+    rank = yaml.safe_load((extras / "rank.yaml").read_text())
+    jobset = yaml.safe_load((extras / "jobset.yaml").read_text())
+    nodes = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    assert list(breaches(rank["spec"])) == list(breaches(nodes["spec"])) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "breach"),
+    [
+        ({"hostNetwork": True}, "host namespaces"),
+        ({"securityContext": {}}, "may be root"),
+        ({"volumes": [{"name": "root", "hostPath": {"path": "/"}}]}, "volume root"),
+    ],
+    ids=["host network", "root", "a host's folder"],
+)
+def test_a_pod_that_asks_for_more_would_be_seen(fleet, change, breach):
+    spec = groups(fleet)[0]["spec"]
+    assert breach in breaches({**spec, **change})
+
+
+def head(fleet):
+    return {
+        "monitor": fleet.one("Deployment", "lightkeeper", "lightkeeper")["spec"]["template"],
+        "gate": fleet.one("Deployment", "lightkeeper-gate")["spec"]["template"],
+        "lighthouse": fleet.one("Deployment", "lighthouse")["spec"]["template"],
+    }
+
+
+def test_the_head_s_pods_write_to_their_volumes_alone_and_have_bounds(fleet):
+    for pod in head(fleet).values():
+        container = container_of(pod)
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        bounds = container["resources"]
+        assert {*bounds["requests"]} == {*bounds["limits"]} == {"cpu", "memory"}
+
+
+def test_the_monitor_has_room_for_ten_thousand_ranks(fleet):
+    """Their rows in docs/scale.md: what it took at the most."""
+    rows = re.findall(r"^\| 10,000, .*", SCALE.read_text(), re.MULTILINE)
+    peak = max(int(found) for row in rows for found in re.findall(r"(\d+) MiB", row))
+    bounds = container_of(head(fleet)["monitor"])["resources"]
+    assert peak <= mebibytes(bounds["requests"]["memory"])
+    assert 2 * peak <= mebibytes(bounds["limits"]["memory"])
+
+
+def mebibytes(text):
+    return int(text[:-2]) * {"Mi": 1, "Gi": 1024}[text[-2:]]
+
+
+def test_probes_ask_what_costs_nothing(fleet):
+    monitor, gate = (container_of(head(fleet)[name]) for name in ("monitor", "gate"))
+    assert monitor["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+    assert monitor["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+    assert gate["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": "admin"}
+
+
+def test_what_goes_out_of_gate_and_monitor_goes_to_those_they_speak_to(fleet):
+    gate = fleet.one("NetworkPolicy", "lightkeeper-gate")["spec"]["egress"]
+    assert [rule["to"] for rule in gate if "to" in rule] == [
+        [{"podSelector": {"matchLabels": {"app": "lighthouse"}}}]
+    ]
+    monitor = fleet.one("NetworkPolicy", "lightkeeper", "lightkeeper")["spec"]["egress"]
+    [outside] = [peer["ipBlock"] for rule in monitor for peer in rule.get("to", [])
+                 if "ipBlock" in peer]  # fmt: skip
+    assert "169.254.0.0/16" in outside["except"]  # the cloud's metadata
+    for rules in (gate, monitor):
+        everywhere = [rule["ports"] for rule in rules if "to" not in rule]
+        assert {one["port"] for ports in everywhere for one in ports} == {53}
 
 
 def test_only_the_monitor_may_speak_to_kubernetes(fleet):

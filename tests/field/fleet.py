@@ -19,7 +19,7 @@ from typing import Final
 
 from tests.field.cases import Case
 from tests.ports import free_port
-from trainer.launch import MARK, marked
+from trainer.supervisor import MARK, marked
 
 SCRIPTS: Final = Path(__file__).with_name("scripts")
 _LOSS: Final = re.compile(r"\[(\d+)\] loss = (\S+), participants = (\d+)")

@@ -1,55 +1,53 @@
-"""`make fuzz`: both parsers under coverage-guided fuzzing (atheris), by default for ten minutes.
+"""`make fuzz`: explorations of whatever comes over a wire or in a file, one after the other.
 
-    python -m tests.fuzz [bytes|values] [SECONDS]
+    python -m tests.fuzz [wire|registration|gate|dumps ...] [--minutes M] [--seed S]
 
-What it finds is left as crash-*, timeout-* or oom-* in the working directory; put it into
-`test_found.py` and mend the parser.
+Each is a module of this folder with `run(seed, seconds)`, which returns what it found as sentences.
+The same seed explores the same. Exit status 1: something was found. `tests.fuzz.guided` is another
+way, for bytes of flight records alone.
 """
 
 from __future__ import annotations
 
-import subprocess
+import argparse
+import importlib
+import importlib.util
+import random
 import sys
-import tempfile
-from pathlib import Path
+import time
+from typing import Final
 
-import atheris
-
-with atheris.instrument_imports(include=["monitor.flight_recorder", "json"]):
-    from tests.fuzz import records
-
-
-SLICE_S = 60
-"""A process of its own for each: atheris itself grows, by 1.5 to 6.5 KB a run (the parsers do not),
-and in five minutes on a fast machine that alone comes to the limit of 4,000 MiB."""
+EVERY: Final = ("wire", "registration", "gate", "dumps")
+SLICE_S: Final = 60.0
+"""Then the next one's turn, with another seed, round and round."""
 
 
-def fuzz(target: str, seconds: int, folder: str) -> None:
-    """Fuzz in this process, from what is in the folder; never returns."""
-    options = [f"-max_total_time={seconds}", "-timeout=10", "-malloc_limit_mb=1000",
-               "-rss_limit_mb=4000", "-max_len=8192"]  # fmt: skip
-    run = records.read_bytes if target == "bytes" else records.read_mutated
-    atheris.Setup([sys.argv[0], *options, folder], run)
-    atheris.Fuzz()
-
-
-def main() -> int:
-    """Fuzz until the time is over; the exit status says whether anything was found."""
-    target = sys.argv[1] if len(sys.argv) > 1 else "bytes"
-    left_s = int(sys.argv[2]) if len(sys.argv) > 2 else 600
-    if len(sys.argv) > 3:
-        fuzz(target, left_s, sys.argv[3])
-    with tempfile.TemporaryDirectory() as folder:
-        if target == "bytes":
-            for number, seed in enumerate(records.seeds()):
-                Path(folder, str(number)).write_bytes(seed)
-        while left_s > 0:
-            words = [target, str(min(SLICE_S, left_s)), folder]
-            ended = subprocess.run([sys.executable, "-m", "tests.fuzz", *words], check=False)
-            if ended.returncode:
-                return ended.returncode
-            left_s -= SLICE_S
-    return 0
+def main(arguments: list[str] | None = None) -> int:
+    """Explore until the time is over."""
+    top = argparse.ArgumentParser(prog="tests.fuzz", description=(__doc__ or "").split("\n")[0])
+    top.add_argument("what", nargs="*", metavar="|".join(EVERY), help="all, unless told")
+    top.add_argument("--minutes", type=float, default=10.0, help="in all")
+    top.add_argument("--seed", type=int, default=None)
+    args = top.parse_args(arguments)
+    if unknown := set(args.what) - set(EVERY):
+        top.error(f"no such exploration: {', '.join(sorted(unknown))}")
+    there = [name for name in args.what or EVERY if importlib.util.find_spec(f"tests.fuzz.{name}")]
+    seed = random.randrange(1 << 31) if args.seed is None else args.seed
+    print(f"seed {seed}: {', '.join(there)}, {args.minutes:g} minutes in all", flush=True)
+    slice_s = min(SLICE_S, 60 * args.minutes / len(there))
+    end_s, turn, found = time.monotonic() + 60 * args.minutes, 0, 0
+    while (left_s := end_s - time.monotonic()) > 1.0:
+        name = there[turn % len(there)]
+        number = seed + turn // len(there)
+        said = importlib.import_module(f"tests.fuzz.{name}").run(number, min(slice_s, left_s))
+        told = f"{len(said)} findings" if said else "nothing"
+        left_s = max(0.0, end_s - time.monotonic())
+        print(f"{name} --seed {number}: {told}, {left_s / 60:.1f} minutes left", flush=True)
+        for sentence in said:
+            print(f"  {sentence}", flush=True)
+        found += len(said)
+        turn += 1
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

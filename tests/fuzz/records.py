@@ -10,10 +10,11 @@ import contextlib
 import json
 from copy import deepcopy
 
-from monitor.flight_recorder import dump, ring_rows
-from monitor.flight_recorder.assemble import Record, assemble
-from monitor.flight_recorder.record import FlightRecordError
-from monitor.flight_recorder.ring_job import from_answers
+from monitor.records import dump
+from monitor.records import ring as ring_rows
+from monitor.records.dump import Record, assemble
+from monitor.records.ring import from_answers
+from monitor.records.safe_pickle import FlightRecordError
 from tests.monitor.flight_recorder.answers import answer
 from tests.monitor.flight_recorder.dumps import (
     as_json,

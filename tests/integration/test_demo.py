@@ -59,20 +59,6 @@ def test_a_rank_that_holds_the_gil_is_named_evicted_and_comes_back_where_it_was(
     assert report["monitor"]["records_say"] in ("same", "none")
 
 
-@pytest.mark.timeout(340)
-def test_of_two_ranks_in_a_mismatch_the_one_that_left_the_program_is_named(
-    tmp_path: Path,
-) -> None:
-    status, result, stderr = run_demo(tmp_path, "--ranks-per-group", "2", "--fault", "mismatch")
-    assert status == 0, (result, stderr[-2000:])
-    (fault,) = result["faults"]
-    assert fault["culprit_ranks"] == ["rg_1.1"]
-    assert fault["evicted_group"] == "rg_1"
-    assert fault["rejoined_host"] == "host-1", "a mismatch is a program's fault, not a host's"
-    told = offline(tmp_path, "mismatch")["monitor"]
-    assert (told["culprits"], told["records_say"]) == (["rg_1.1"], "same")
-
-
 def processes_of(run_dir: Path) -> set[int]:
     """Everything whose command line or environment names the run directory, zombies aside."""
     found = set()

@@ -18,7 +18,7 @@ import requests
 
 pytest.importorskip("torchft")
 
-from monitor.config import KeeperConfig
+from monitor.model.config import KeeperConfig
 from monitor.service import Options, Service
 from tests.ports import free_port
 from tests.waiting import wait_for

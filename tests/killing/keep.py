@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from trainer.launch import die_with_parent
 from trainer.status import StatusFile
+from trainer.supervisor import die_with_parent
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _POLL_S: Final = 0.02

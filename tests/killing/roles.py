@@ -11,7 +11,7 @@ from typing import Any, Final
 from tests.matrix.runner import StepLog
 from trainer import status
 
-WORKER: Final = b"monitor.gate.worker"
+WORKER: Final = b"monitor.gate.hot_restart"
 _PASSING: Final = (b"tests.killing.keep", b"tests.killing.forked", b"py-spy", b"py_spy")
 """Init's part, and processes that live for a second."""
 

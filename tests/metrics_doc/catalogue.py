@@ -10,11 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from monitor.gate import metrics as gate_metrics
-from monitor.gate.admin import Desk
-from monitor.gate.arrival import Arrivals
-from monitor.gate.gate import GateCore
-from monitor.gate.memory import Memory
+from monitor.gate.admin import registry as gate_registry
+from monitor.gate.proxy import Proxy
+from monitor.gate.state_file import StateFile
 from tests.metrics_doc.monitors import CATALOGUE
 from tests.metrics_doc.notes import GATE, RANK
 from tests.worker_server.test_metrics import Rank, step
@@ -85,8 +83,8 @@ def _rank() -> Iterator[Entry]:
 
 
 def _gate() -> Iterator[Entry]:
-    core = GateCore(("127.0.0.1", 1), time.time)
-    for family in gate_metrics.registry(Desk(core, Arrivals(core), Memory(None), None)).collect():
+    proxy = Proxy(("127.0.0.1", 1), time.time)
+    for family in gate_registry(proxy, StateFile(None)).collect():
         yield _entry(family, GATE)
 
 

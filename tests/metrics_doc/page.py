@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from monitor import rank_seconds
+from monitor.decide import rank_seconds
 from monitor.metrics.definition import GROUPS, RANKS
 from monitor.metrics.scene import GROUP_SERIES, RANK_SERIES
 from tests.metrics_doc.catalogue import GATES_PAGE, RANKS_PAGE, Entry, catalogue, every

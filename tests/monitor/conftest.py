@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from monitor.fetch import Fetcher
+from monitor.act.http import Fetcher
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse
 from tests.monitor.store.postgres import Cluster, cluster
 

@@ -1,6 +1,6 @@
 """Writes docs/policy.example.toml anew: `python -m tests.monitor.policy_example`.
 
-Every option with its default, and what `monitor/config/` says of it.
+Every option with its default, and what `monitor/model/config.py` says of it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import itertools
 import textwrap
 from pathlib import Path
 
-from monitor.config import KeeperConfig, deciding, detecting, keeping
-from monitor.config.config import RANGES
-from monitor.detectors.verdict import FAULTS, Kind, Severity
-from monitor.policy.options import GUARDS, THRESHOLDS, needs_restart
-from monitor.policy.rules import DEFAULT
+from monitor.decide.rules import DEFAULT, GUARDS, THRESHOLDS, needs_restart
+from monitor.model import config as deciding
+from monitor.model import config as detecting
+from monitor.model import config as keeping
+from monitor.model.config import RANGES, KeeperConfig
+from monitor.model.verdict import FAULTS, Kind, Severity
 
 PATH = Path(__file__).parents[2] / "docs" / "policy.example.toml"
 WIDTH = 98
@@ -92,7 +93,7 @@ def option(name: str) -> str:
 
 
 def docstrings() -> dict[str, str]:
-    """Option -> what stands below it in monitor/config/."""
+    """Option -> what stands below it in monitor/model/config.py."""
     bodies = (
         node.body
         for module in (detecting, deciding, keeping)

@@ -11,16 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from monitor.names import GroupName, RankName
-from monitor.policy import Evict
-from monitor.snapshot import (
-    EvictionProgress,
-    Failure,
-    LighthouseAway,
-    LighthouseView,
-    Pause,
-    Snapshot,
-)
+from monitor.model.eviction import Evict, Eviction
+from monitor.model.names import GroupName, RankName
+from monitor.model.observation import Failure, LighthouseAway, LighthouseView, Pause, Snapshot
 from tests.monitor.fleet import At, Fault, SimFleet, SimRank
 
 FORGIVEN_S = 90.0
@@ -40,7 +33,7 @@ class HostFleet(SimFleet):
         self.lost: set[str] = set()
         self.quarantined: set[str] = set()
         self.pause: Pause | None = None
-        self.left: dict[str, EvictionProgress] = {}
+        self.left: dict[str, Eviction] = {}
         """Incident -> its eviction that a restart of the monitor left without an end."""
         self.sick_until_s: dict[str, float] = {}
         """Group -> until when acting on it is right: for ever while its fault lasts."""
@@ -141,7 +134,7 @@ class HostFleet(SimFleet):
     def end_evictor(self) -> None:
         """The monitor dies: what it had begun and not achieved is over."""
         for key, one in list(self.evictions.items()):
-            if one.interrupted:
+            if one.open:
                 self.left[one.incident_id] = self.evictions.pop(key)
 
     # -- what the monitor sees ---------------------------------------------------------------

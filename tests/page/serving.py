@@ -9,16 +9,18 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from monitor.app import Desk, Server, create_app
+from monitor.act.http import Fetcher
+from monitor.act.pausing import PauseSwitch
+from monitor.act.quarantine import Quarantine
+from monitor.act.targets import Registry
+from monitor.bearer import Tokens
 from monitor.clock import Clock
-from monitor.config import KeeperConfig
-from monitor.fetch import Fetcher
-from monitor.names import GroupName, IncidentId
-from monitor.pausing import PauseSwitch
-from monitor.quarantine import Quarantine
+from monitor.decide.view import View
+from monitor.model.config import KeeperConfig
+from monitor.model.names import GroupName, IncidentId
 from monitor.rulebook import standing
-from monitor.targets import Registry
-from monitor.view import View
+from monitor.show.answers import Desk
+from monitor.show.server import Server, create_app
 from tests.monitor.shell.doubles import HandClock, Memory
 from worker_server.wire import Registration
 
@@ -54,7 +56,7 @@ class Stage:
         self.registry = Registry(self.clock, memory)
         self.quarantine = Quarantine(self.clock, memory)
         self.pause = PauseSwitch(self.clock, Switches())
-        self.fetcher = Fetcher()
+        self.fetcher = Fetcher(tokens=Tokens(desk.pop("token", TOKEN)))
         self._turning: Turning | None = None
         if view is not None:
             for seen in view.snapshot.observations[:64]:  # who is asked through the monitor
@@ -62,7 +64,7 @@ class Stage:
         self.desk = Desk(**{
             "clock": self.clock, "registry": self.registry, "quarantine": self.quarantine,
             "fetcher": self.fetcher, "metrics": CollectorRegistry(), "view": lambda: self.view,
-            "evict": self._evict, "tick_s": 1.0, "version": "0", "token": TOKEN,
+            "evict": self._evict, "tick_s": 1.0, "version": "0",
             "rules": standing(KeeperConfig()), "pause": self.pause, **desk,
         })  # fmt: skip
         self.server = Server("127.0.0.1", port)

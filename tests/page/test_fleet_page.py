@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.incident import State
-from monitor.pipeline import RankHealth
-from monitor.snapshot import Pause
-from monitor.store import QuarantineEntry
+from monitor.decide.pipeline import RankHealth
+from monitor.model.eviction import QuarantineEntry
+from monitor.model.incident import State
+from monitor.model.observation import Pause
 from tests.monitor.fleet import SimFleet, at, stop
 from tests.monitor.shell.fakes import wait_until
 from tests.page.browsing import assert_accessible, assert_fits, live
@@ -189,9 +189,9 @@ def test_a_page_that_nobody_looks_at_holds_no_stream(stage, opened) -> None:
     monitor.turn(lambda: crowd(2, 2, tick=monitor.view.snapshot.tick + 1), every_s=0.1)
     page = opened.open(monitor.url)
     live(page)
-    assert monitor.desk.event_streams() == 1
+    assert monitor.desk.streams.open == 1
     page.close()
-    wait_until(lambda: monitor.desk.event_streams() == 0, what="the stream ends")
+    wait_until(lambda: monitor.desk.streams.open == 0, what="the stream ends")
 
 
 def test_hostile_names_stay_text(stage, opened) -> None:

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.lease import Standing
-from monitor.names import Host
-from monitor.pipeline import RankHealth
-from monitor.quarantine import HostRecord
-from monitor.snapshot import Pause
-from monitor.store import QuarantineEntry, Scope
+from monitor.decide.pipeline import RankHealth
+from monitor.model.eviction import QuarantineEntry, Scope
+from monitor.model.names import Host
+from monitor.model.observation import Pause
+from monitor.model.quarantine import HostRecord
+from monitor.store.lease import Standing
 from tests.monitor.fleet import SimFleet, at, stop
 from tests.page.browsing import assert_accessible, assert_fits
 from tests.page.views import NOW_S, Simulated, crowd

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from monitor.audit.books import Books
-from monitor.evidence.shelf import Keep, Shelf
-from monitor.evidence.stacks import StacksReader
-from monitor.incident import State, Transition
-from monitor.reports.incident_evidence import Stacks
-from monitor.view import BundleView, View
+from monitor.act.bundles import BundleDir, Keep
+from monitor.decide.accounts import Books
+from monitor.decide.view import View
+from monitor.model.incident import BundleView, State, Transition
+from monitor.show.incident_page import Stacks
+from monitor.show.stacks import StacksReader
 from tests.monitor.audit.scene import EVICTION, FACTS, ID, MARKS, ROWS, hang
 from tests.monitor.evidence.test_stacks import REAL
 from tests.monitor.reports.test_incident import RUNGS
@@ -48,7 +48,7 @@ def view(*incidents: Any, **more: Any) -> View:
 def stacks(tmp_path_factory: pytest.TempPathFactory) -> Stacks:
     """In the bundle of a real fleet."""
     shutil.copy(REAL, (folder := tmp_path_factory.mktemp("evidence")) / f"{ID}.zip")
-    shelf = Shelf(folder, Keep(1, 1e9, 1 << 40))
+    shelf = BundleDir(folder, Keep(1, 1e9, 1 << 40))
     shelf.open()
     return StacksReader(shelf).get(ID)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.pipeline import RankHealth
+from monitor.decide.pipeline import RankHealth
 from tests.page.browsing import live
 from tests.page.views import crowd
 

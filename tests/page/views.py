@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from monitor.chronicle import Chronicle
-from monitor.config import KeeperConfig
-from monitor.names import GroupName, Host, RankName, ReplicaId, rank_name
-from monitor.pipeline import RankHealth, TickResult
-from monitor.policy import Evict, Hold
-from monitor.rulebook import standing
-from monitor.snapshot import (
+from monitor.decide.pipeline import RankHealth, TickResult
+from monitor.decide.step_times import Tempo, TempoBook
+from monitor.decide.view import Chronicle, View
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import DecisionRow, DecisionState, Evict, Hold, Remembered
+from monitor.model.names import GroupName, Host, RankName, ReplicaId, rank_name
+from monitor.model.observation import (
     Failure,
     LighthouseView,
     Member,
@@ -19,10 +19,7 @@ from monitor.snapshot import (
     Snapshot,
     Unreachable,
 )
-from monitor.store import DecisionRow, Remembered
-from monitor.store.rows import DecisionState
-from monitor.tempo import Tempo, TempoBook
-from monitor.view import View
+from monitor.rulebook import standing
 from tests.monitor.fleet import Drive, SimFleet
 from worker_server.wire import GroupHead, Identity, Process, StateReport, StepState
 

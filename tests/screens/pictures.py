@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
-from monitor.commands.paint import Painted
 from monitor.commands.status import look_at
-from monitor.terminal.short import short
-from monitor.terminal.topscreen import top_screen
+from monitor.commands.tables import Painted
+from monitor.show.screens import short, top_screen
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:

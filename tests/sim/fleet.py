@@ -2,7 +2,7 @@
 
 A job of replica groups that step together; a rank that hangs keeps all others waiting from its next
 collective on, as under TorchFT. Hosts may be silent, slow, gone, or answer garbage. Every host has
-a port of its own on 127.0.0.1.
+an address of its own in 127/8, and all have the same port: one socket listens for them all.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tests.sim.hostile import odd_state
 from worker_server import wire
 
 STEP_S: Final = 1.0
@@ -28,6 +29,7 @@ class Host:
     """One host: its ranks, and how it answers."""
 
     name: str
+    address: str = "127.0.0.1"
     ranks: list[Rank] = field(default_factory=list)
     port: int = 0
     behaves: str = "well"
@@ -44,6 +46,10 @@ class Rank:
     host: Host
     hangs_s: float | None = None
     """Monotonic moment from which on it computes for ever."""
+    odd: bool = False
+    """Whether it says by now what no rank says."""
+    told: str = ""
+    """Who it is, as JSON."""
 
     @property
     def name(self) -> str:
@@ -53,7 +59,7 @@ class Rank:
     @property
     def url(self) -> str:
         """Of its WorkerServer."""
-        return f"http://127.0.0.1:{self.host.port}/{self.name}"
+        return f"http://{self.host.address}:{self.host.port}/{self.name}"
 
 
 class Fleet:
@@ -68,7 +74,10 @@ class Fleet:
     ) -> None:
         self._clock = clock
         self.began_s = clock() - 1000.0
-        self.hosts = [Host(f"node{n}") for n in range((ranks + a_host - 1) // a_host)]
+        self.hosts = [
+            Host(f"node{n}", f"127.{1 + n // 62_500}.{n // 250 % 250}.{1 + n % 250}")
+            for n in range((ranks + a_host - 1) // a_host)
+        ]
         self.ranks: list[Rank] = []
         for n in range(ranks):
             host = self.hosts[n // a_host]
@@ -131,19 +140,38 @@ class Fleet:
             "host": rank.host.name, "pid": 1000 + rank.number, "incarnation": f"{rank.name}#0",
         }  # fmt: skip
 
+    def _entries(self, ranks: Sequence[Rank]) -> Iterator[str]:
+        """What a host says of its ranks: those that do the same say it in the same words."""
+        same: dict[bool, tuple[str, str]] = {}
+        for one in ranks:
+            hangs = one.hangs_s is not None
+            if hangs not in same:
+                said = self.report(one)
+                step = json.dumps({**said["step"], "replica_id": "\0"})
+                rest = {"process": said["process"], "heads": said["heads"]}
+                same[hangs] = step, json.dumps(rest)[1:]
+            if not one.told:
+                one.told = json.dumps(self._identity(one))
+            step, rest_told = same[hangs]
+            step = step.replace("\\u0000", f"{one.group}:uuid")
+            report = f'{{"identity":{one.told},"step":{step},{rest_told}'
+            yield f'{{"rank":"{one.name}","url":"{one.url}","report":{report}}}'
+
     def answer(self, host: Host, path: str) -> bytes:
         """The body for a path: `/RANK/v1/state`, `/RANK/v1/host`."""
         name, _, rest = path.lstrip("/").partition("/")
         if rest == "v1/host":
             self.asked["host"] += 1
-            entries = [{"rank": one.name, "url": one.url, "report": self.report(one)}
-                       for one in host.ranks]  # fmt: skip
-            return json.dumps(
-                {"schema": wire.SCHEMA, "host": host.name, "entries": entries}
-            ).encode()
+            if any(one.odd for one in host.ranks):
+                return b""
+            entries = ",".join(self._entries(host.ranks))
+            said = f'"schema":{wire.SCHEMA},"host":"{host.name}","entries":[{entries}]'
+            return f"{{{said}}}".encode()
         rank = next((one for one in host.ranks if one.name == name), None)
         if rank is None:
             return b""
+        if rank.odd and rest == "v1/state":
+            return odd_state(self.ranks.index(rank), {"schema": wire.SCHEMA, **self.report(rank)})
         said: dict[str, Any] = {"schema": wire.SCHEMA, "identity": self._identity(rank)}
         self.asked["state" if rest == "v1/state" else "other"] += 1
         match rest:
@@ -161,26 +189,30 @@ class Fleet:
 
     async def serve(self) -> None:
         """Listen for every host; returns once all do."""
+        hosts = {host.address: host for host in self.hosts}
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: _Connection(self, hosts), "0.0.0.0", 0, backlog=4096, family=socket.AF_INET
+        )  # fmt: skip
         for host in self.hosts:
-            server = await asyncio.get_running_loop().create_server(
-                lambda host=host: _Connection(self, host), "127.0.0.1", 0, backlog=64,
-                family=socket.AF_INET,
-            )  # fmt: skip
             host.port = server.sockets[0].getsockname()[1]
-            if host.behaves == "gone":
-                server.close()
 
 
 class _Connection(asyncio.Protocol):
     """Just enough HTTP: requests without a body, kept connections."""
 
-    def __init__(self, fleet: Fleet, host: Host) -> None:
-        self._fleet, self._host = fleet, host
+    def __init__(self, fleet: Fleet, hosts: Mapping[str, Host]) -> None:
+        self._fleet, self._hosts = fleet, hosts
         self._buffer = b""
 
     def connection_made(self, transport: Any) -> None:
-        """Somebody asks."""
+        """Somebody asks; nobody from elsewhere is answered."""
         self._transport = transport
+        host = self._hosts.get(transport.get_extra_info("sockname")[0])
+        if host is None or host.behaves == "gone":
+            transport.abort()
+        else:
+            self._host = host
 
     def data_received(self, data: bytes) -> None:
         """A request, or a part of one."""

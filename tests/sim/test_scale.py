@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.incident import State
-from monitor.pipeline import Pipeline
-from monitor.snapshot import NO_LIGHTHOUSE, LighthouseAway, Observation, Snapshot
+from monitor.decide.pipeline import Pipeline
+from monitor.model.config import KeeperConfig
+from monitor.model.incident import State
+from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Observation, Snapshot
 from tests.sim.fleet import Fleet
 from worker_server import wire
 

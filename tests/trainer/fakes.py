@@ -2,7 +2,7 @@
 
 from contextlib import contextmanager
 
-from worker_server.reporter import NullReporter
+from worker_server.rank.reporter import NullReporter
 
 
 class FakeReporter:

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +20,7 @@ def until(condition, what):
     return wait_for(condition, within_s=DEADLINE_S, what=what)
 
 
-def rank_process(start, group, group_rank, world_size, port, arguments, told):
+def rank_process(start, group, group_rank, world_size, port, arguments, told, held_s):
     """In the fork: wait for the Lighthouse's address, then be a rank."""
     lighthouse = start.recv()
     os.environ.update(
@@ -34,6 +35,12 @@ def rank_process(start, group, group_rank, world_size, port, arguments, told):
     )
     from trainer import train
 
+    class Held(train.Pace):
+        def begin_work(self, slow_factor=1.0):
+            time.sleep(held_s.value)
+            super().begin_work(slow_factor)
+
+    train.Pace = Held
     reporter = FakeReporter()
     train.train(options.parse(arguments), reporter)
     told.write_text(json.dumps(reporter.told))
@@ -63,6 +70,7 @@ class Forks:
         self._context = multiprocessing.get_context("fork")
         self._ranks = {}
         self._address = None
+        self._held_s = self._context.Value("d", 0.0)
 
     def add(self, group, world_size, *extra, life=0):
         """A group of so many ranks; a group that is to start again is added again, as `life` 1."""
@@ -75,7 +83,7 @@ class Forks:
                 target=rank_process,
                 args=(
                     theirs, group, group_rank, world_size, port,
-                    [*self._arguments, *extra], told,
+                    [*self._arguments, *extra], told, self._held_s,
                 ),
                 daemon=True,
             )  # fmt: skip
@@ -100,6 +108,15 @@ class Forks:
             process = self._ranks[name, life][0]
             process.kill()
             process.join()
+
+    @contextmanager
+    def slowed(self, step_s):
+        """Steps take that much longer meanwhile: who comes back finds the others still training."""
+        self._held_s.value = step_s
+        try:
+            yield
+        finally:
+            self._held_s.value = 0.0
 
     def events(self, event, rank=None):
         return [

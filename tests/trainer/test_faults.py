@@ -10,92 +10,55 @@ from trainer.injector import ACTS, Injector
 # -- what is written ------------------------------------------------------------------------
 
 
+def wanted(kind, step=None, *, rank="rg_1.0", **more):
+    """A fault as a person writes it into the file."""
+    return faults.parse_fault({"id": "one", "kind": kind, "rank": rank, "step": step, **more})
+
+
 @pytest.mark.parametrize(
-    ("spec", "expected"),
+    ("kind", "expected"),
     [
-        pytest.param("hang@rg_1.0:30", Fault("hang@rg_1.0:30", Kind.HANG, "rg_1.0", 30), id="step"),
-        pytest.param("stop@rg_1.0", Fault("stop@rg_1.0", Kind.STOP, "rg_1.0"), id="now-implied"),
-        pytest.param("gil@a.3:now", Fault("gil@a.3:now", Kind.GIL, "a.3"), id="now-said"),
-        pytest.param(
-            "slow:2.5@rg_2.0:12",
-            Fault("slow:2.5@rg_2.0:12", Kind.SLOW, "rg_2.0", 12, factor=2.5),
-            id="slow-factor",
-        ),
-        pytest.param(
-            "mismatch:size@rg_0.1:0",
-            Fault("mismatch:size@rg_0.1:0", Kind.MISMATCH, "rg_0.1", 0, variant=Variant.SIZE),
-            id="mismatch-size-at-step-zero",
-        ),
-        pytest.param(
-            "hang:busy@rg_0.1:3:optimizer",
-            Fault(
-                "hang:busy@rg_0.1:3:optimizer",
-                Kind.HANG,
-                "rg_0.1",
-                3,
-                variant=Variant.BUSY,
-                phase="optimizer",
-            ),
-            id="phase",
-        ),
-        pytest.param(
-            "pause:8.5@rg_0.1",
-            Fault("pause:8.5@rg_0.1", Kind.PAUSE, "rg_0.1", seconds=8.5),
-            id="seconds",
-        ),
-        pytest.param(
-            "pause:gc@rg_0.1",
-            Fault("pause:gc@rg_0.1", Kind.PAUSE, "rg_0.1", variant=Variant.GC),
-            id="pause-variant",
-        ),
+        ("stop", Fault("one", Kind.STOP, "rg_1.0")),
+        ("slow:2.5", Fault("one", Kind.SLOW, "rg_1.0", factor=2.5)),
+        ("mismatch:size", Fault("one", Kind.MISMATCH, "rg_1.0", variant=Variant.SIZE)),
+        ("hang:busy", Fault("one", Kind.HANG, "rg_1.0", variant=Variant.BUSY)),
+        ("pause:8.5", Fault("one", Kind.PAUSE, "rg_1.0", seconds=8.5)),
+        ("pause:gc", Fault("one", Kind.PAUSE, "rg_1.0", variant=Variant.GC)),
     ],
 )
-def test_a_spec_says_kind_argument_rank_and_step(spec, expected):
-    assert faults.parse_specs(spec) == (expected,)
-
-
-def test_several_specs_are_separated_by_commas():
-    first, second = faults.parse_specs("hang@rg_0.0:1, crash@rg_1.0:2,")
-
-    assert (first.kind, second.kind) == (Kind.HANG, Kind.CRASH)
+def test_a_kind_may_carry_its_argument(kind, expected):
+    assert wanted(kind) == expected
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("changes", "said"),
     [
-        pytest.param("hang", "fault 'hang': expected kind[:arg]@rank[:step[:phase]], such as "
-                     "hang@rg_1.0:30:forward or slow:5@rg_2.0:12", id="no-rank"),
-        pytest.param("burn@rg_1.0:3", "fault 'burn@rg_1.0:3': unknown kind 'burn' "
-                     "(known: "
-                     "hang, gil, stop, crash, segfault, abort, raise, slow, slow-data, slow-link, "
-                     "mismatch, nan, corrupt, loss_spike, pause)", id="kind"),
-        pytest.param("hang@rg_1:3", "fault 'hang@rg_1:3': not a rank name: 'rg_1' "
-                     "(expected GROUP.RANK, such as rg_0.1)", id="rank"),
-        pytest.param("hang@rg_1.0:soon", "fault 'hang@rg_1.0:soon': step 'soon' is not a number",
-                     id="step"),
-        pytest.param("slow:x@rg_1.0", "fault 'slow:x@rg_1.0': factor 'x' is not a number",
+        pytest.param({"kind": "burn"}, "unknown kind 'burn' (known: hang, gil, stop, crash, "
+                     "segfault, abort, raise, slow, slow-data, slow-link, mismatch, nan, corrupt, "
+                     "loss_spike, pause)", id="kind"),
+        pytest.param({"rank": "rg_1"}, "not a rank name: 'rg_1' (expected GROUP.RANK, such as "
+                     "rg_0.1)", id="rank"),
+        pytest.param({"step": "soon"}, "Expected `int | null`, got `str` - at `$.step`", id="step"),
+        pytest.param({"kind": "slow:x"}, "Expected `float`, got `str` - at `$.factor`",
                      id="factor"),
-        pytest.param("slow:1@rg_1.0", "fault 'slow:1@rg_1.0': factor 1 is not above 1",
-                     id="factor-of-one"),
-        pytest.param("slow:nan@rg_1.0", "fault 'slow:nan@rg_1.0': factor nan is not above 1",
-                     id="factor-nan"),
-        pytest.param("stop:3@rg_1.0", "fault 'stop:3@rg_1.0': 'stop' takes no argument",
+        pytest.param({"kind": "slow:1"}, "factor 1 is not above 1", id="factor-of-one"),
+        pytest.param({"kind": "slow:nan"}, "factor nan is not above 1", id="factor-nan"),
+        pytest.param({"kind": "stop:3"}, "stop knows no variant '3' (known: none)",
                      id="argument-of-none"),
-        pytest.param("hang:3@rg_1.0", "fault 'hang:3@rg_1.0': unknown hang '3' "
-                     "(known: sleep, busy)", id="variant"),
-        pytest.param("hang@rg_1.0:3:lunch", "fault 'hang@rg_1.0:3:lunch': unknown phase 'lunch' "
-                     "(known: data, forward, backward, communication, optimizer)", id="phase"),
-        pytest.param("slow:2@rg_1.0:3:forward", "fault 'slow:2@rg_1.0:3:forward': slow takes no "
-                     "phase", id="phase-of-none"),
-        pytest.param("pause:0@rg_1.0", "fault 'pause:0@rg_1.0': seconds 0 is not in 0 to 3600",
-                     id="seconds"),
+        pytest.param({"kind": "hang:3"}, "hang knows no variant '3' (known: sleep, busy)",
+                     id="variant"),
+        pytest.param({"phase": "lunch"}, "unknown phase 'lunch' (known: data, forward, backward, "
+                     "communication, optimizer)", id="phase"),
+        pytest.param({"kind": "slow:2", "phase": "forward"}, "slow takes no phase",
+                     id="phase-of-none"),
+        pytest.param({"kind": "pause:0"}, "seconds 0 is not in 0 to 3600", id="seconds"),
     ],
 )  # fmt: skip
-def test_a_bad_spec_gives_one_line_that_names_the_mistake(spec, said):
+def test_a_wrong_fault_gives_one_line_that_names_the_mistake(changes, said):
     with pytest.raises(FaultError) as caught:
-        faults.parse_specs(spec)
+        faults.parse_fault({"id": "one", "kind": "hang", "rank": "rg_1.0", **changes})
 
-    assert str(caught.value) == said
+    assert str(caught.value) == f"fault 'one': {said}"
 
 
 @pytest.mark.parametrize(
@@ -139,12 +102,13 @@ class Rank:
         self.file = folder / "faults.json"
         self.acted, self.said = [], []
         self.markers_when_acting = []
+        if planned:
+            faults.inject(self.file, *planned)
         self.injector = Injector(
             name,
             world_size=world_size,
             host=host,
             file=self.file,
-            planned=planned,
             acts={kind: lambda _fault, kind=kind: self.act(kind) for kind in ACTS},
             say=self.said.append,
             clock=lambda: 1000.0,
@@ -173,7 +137,7 @@ def test_a_fault_fires_at_its_step_and_its_marker_is_there_before_it_acts(tmp_pa
 
 
 def test_a_fault_waits_for_its_phase_within_the_step(tmp_path):
-    rank = Rank(tmp_path, planned=faults.parse_specs("hang@rg_1.0:5:backward"))
+    rank = Rank(tmp_path, planned=[wanted("hang", 5, phase="backward")])
     rank.poll(5)
     rank.injector.strike("forward")
     assert rank.acted == []
@@ -194,25 +158,25 @@ def test_a_declared_pause_names_its_phase_to_the_keeper(tmp_path):
         yield
         named.append("over")
 
-    rank = Rank(tmp_path, planned=faults.parse_specs("pause:declared@rg_1.0:5"), declare=declare)
+    rank = Rank(tmp_path, planned=[wanted("pause:declared", 5)], declare=declare)
     rank.poll(5)
 
     assert (rank.acted, named) == ([Kind.PAUSE], ["compile", "over"])
 
 
 def test_a_step_that_was_jumped_over_by_a_heal_does_not_lose_the_fault(tmp_path):
-    assert Rank(tmp_path, planned=faults.parse_specs("hang@rg_1.0:5")).poll(2, 9) == [Kind.HANG]
+    assert Rank(tmp_path, planned=[wanted("hang", 5)]).poll(2, 9) == [Kind.HANG]
 
 
 def test_a_fault_fires_once_even_after_a_restart(tmp_path):
-    planned = faults.parse_specs("crash@rg_1.0:5")
+    planned = [wanted("crash", 5)]
 
     assert Rank(tmp_path, planned=planned).poll(5, 6) == [Kind.CRASH]
     assert Rank(tmp_path, planned=planned).poll(5, 6) == []
 
 
 def test_a_fault_hits_only_its_rank(tmp_path):
-    assert Rank(tmp_path, "rg_2.0", planned=faults.parse_specs("hang@rg_1.0")).poll(1) == []
+    assert Rank(tmp_path, "rg_2.0", planned=[wanted("hang")]).poll(1) == []
 
 
 def test_a_fault_without_a_step_in_the_file_fires_at_the_next_step(tmp_path):
@@ -256,12 +220,7 @@ def test_a_removed_file_takes_its_faults_with_it(tmp_path):
     assert rank.poll(9) == []
 
 
-def test_faults_in_the_environment_need_a_place_for_their_markers():
-    with pytest.raises(FaultError, match="needs --fault-file"):
-        Injector("rg_1.0", world_size=1, planned=faults.parse_specs("hang@rg_1.0:3"))
-
-
-SLOW = faults.parse_specs("slow:3@rg_1.0:5")
+SLOW = [wanted("slow:3", 5)]
 
 
 def test_slow_stays_until_the_process_ends(tmp_path):
@@ -296,7 +255,7 @@ def test_the_other_rank_of_a_slow_host_is_not_slow(tmp_path):
 
 
 def test_a_mismatch_is_handed_out_once_in_a_group_of_two(tmp_path):
-    rank = Rank(tmp_path, world_size=2, planned=faults.parse_specs("mismatch:size@rg_1.0:5"))
+    rank = Rank(tmp_path, world_size=2, planned=[wanted("mismatch:size", 5)])
     rank.poll(5)
 
     assert rank.injector.take_mismatch(Variant.ROOT) is None
@@ -304,17 +263,17 @@ def test_a_mismatch_is_handed_out_once_in_a_group_of_two(tmp_path):
 
 
 def test_a_mismatch_in_a_group_of_one_is_refused_in_log_and_marker(tmp_path):
-    rank = Rank(tmp_path, world_size=1, planned=faults.parse_specs("mismatch@rg_1.0:5"))
+    rank = Rank(tmp_path, world_size=1, planned=[wanted("mismatch", 5)])
     rank.poll(5, 6)
 
     refused = "a mismatch needs a replica group of at least 2 ranks"
     assert rank.injector.take_mismatch() is None
-    assert rank.said == [f"rg_1.0: error: fault 'mismatch@rg_1.0:5' refused: {refused}"]
+    assert rank.said == [f"rg_1.0: error: fault 'one' refused: {refused}"]
     assert [marker.refused for marker in faults.markers(rank.file)] == [refused]
 
 
 def test_gradients_are_nan_until_the_process_ends_and_for_whoever_comes_to_that_host(tmp_path):
-    planned = faults.parse_specs("nan@rg_1.0:5")
+    planned = [wanted("nan", 5)]
     rank = Rank(tmp_path, planned=planned)
     rank.poll(4)
     assert not rank.injector.nan
@@ -326,7 +285,7 @@ def test_gradients_are_nan_until_the_process_ends_and_for_whoever_comes_to_that_
 
 
 def test_a_bit_flips_once_and_no_restart_flips_it_again(tmp_path):
-    planned = faults.parse_specs("corrupt@rg_1.0:5")
+    planned = [wanted("corrupt", 5)]
     rank = Rank(tmp_path, planned=planned)
     rank.poll(5)
     again = Rank(tmp_path, planned=planned)
@@ -337,7 +296,7 @@ def test_a_bit_flips_once_and_no_restart_flips_it_again(tmp_path):
 
 
 def test_a_loss_spike_lasts_for_a_while(tmp_path):
-    rank = Rank(tmp_path, planned=faults.parse_specs("loss_spike:10@rg_1.0:5"))
+    rank = Rank(tmp_path, planned=[wanted("loss_spike:10", 5)])
     assert rank.injector.take_spike() == 1.0
     rank.poll(5)
     factors = [rank.injector.take_spike() for _ in range(faults.SPIKE_STEPS + 2)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import wait_for
-from trainer import launch
+from trainer import supervisor
 
 pytestmark = pytest.mark.integration
 
@@ -19,14 +19,16 @@ def start():
     running = []
 
     def run(mark, *argv):
-        environ = {**os.environ, launch.MARK: mark + ";"}
+        environ = {**os.environ, supervisor.MARK: mark + ";"}
         process = subprocess.Popen(
             [sys.executable, "-c", "import time; time.sleep(300)", *argv],
             env=environ,
             start_new_session=True,
         )
         running.append(process)
-        wait_for(lambda: process.pid in launch.marked(mark), within_s=20, what="the mark is there")
+        wait_for(
+            lambda: process.pid in supervisor.marked(mark), within_s=20, what="the mark is there"
+        )
         return process
 
     yield run
@@ -40,7 +42,7 @@ def process_state(pid):
 
 
 def torchrun_launch(start, mark):
-    return launch.TorchrunLaunch(start(mark), mark, grace_s=2.0)
+    return supervisor.Launch(start(mark), mark, grace_s=2.0)
 
 
 def test_a_stopped_rank_that_outlived_torchrun_is_killed_and_a_sidecar_is_not(start):
@@ -78,7 +80,7 @@ def test_stop_ends_a_torchrun_that_does_not_react(start):
 
 
 def test_close_ends_the_sidecars_of_all_launches(start):
-    launcher = launch.TorchrunLauncher("rg_1", 1, [], grace_s=2.0, run_id="run")
+    launcher = supervisor.Launcher("rg_1", 1, [], grace_s=2.0, run_id="run")
     sidecars = [start(f"run.{number}", "-m", "worker_server.sidecar") for number in (1, 12)]
 
     assert sorted(launcher.close()) == sorted(sidecar.pid for sidecar in sidecars)

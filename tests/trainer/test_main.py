@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from trainer import faults, train
+from trainer import train
 
 
 @pytest.fixture
@@ -38,13 +38,6 @@ def test_what_ended_a_rank_is_in_torchruns_error_file(rank, tmp_path):
     told = json.loads((tmp_path / "error.json").read_text())["message"]
     assert "gloo gave up" in told["message"]
     assert "in training" in told["extraInfo"]["py_callstack"]
-
-
-def test_a_fault_that_cannot_be_understood_is_one_line_and_no_traceback(rank, tmp_path):
-    with pytest.raises(SystemExit, match="trainer: fault 'x': unknown kind"):
-        rank(raising(faults.FaultError("fault 'x': unknown kind")))
-
-    assert not (tmp_path / "error.json").exists()
 
 
 def test_a_rank_that_is_told_to_end_ends_at_once_even_inside_a_c_call(rank):

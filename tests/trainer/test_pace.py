@@ -1,6 +1,6 @@
 import pytest
 
-from trainer.pace import Pace
+from trainer.injector import Pace
 
 
 class Clock:

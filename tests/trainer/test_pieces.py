@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from trainer import model, options, sharding
-from trainer.pieces import Cut, Pieces, norm
-from trainer.place import Place
-from trainer.rank import cut_of
+from trainer import model, options
+from trainer.group import Place
+from trainer.pieces import Cut, Pieces, cut_of, norm
 
 SMALL = model.ModelConfig(layers=1, width=16, heads=2, context=8)
 
@@ -140,4 +139,4 @@ def test_a_model_that_does_not_fall_into_pieces_is_refused_with_what_to_change()
     opt = options.parse(["--pieces", "3"])
 
     with pytest.raises(SystemExit, match=r"embed.weight has 256 rows.*choose another --width"):
-        sharding.split(model.build(SMALL, seed=0), None, opt)
+        model.split(model.build(SMALL, seed=0), None, opt)

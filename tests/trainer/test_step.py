@@ -7,11 +7,10 @@ import torch
 
 from tests.trainer.test_pieces import place, trained
 from trainer import data, options
-from trainer.injector import Injector
-from trainer.pace import Pace
+from trainer.injector import Injector, Pace
 from trainer.pieces import norm
 from trainer.train import accumulate, clip
-from worker_server.reporter import NullReporter
+from worker_server.rank.reporter import NullReporter
 
 
 def alone(*arguments):

@@ -4,9 +4,8 @@ import itertools
 
 import pytest
 
-from trainer import launch
-from trainer.supervisor import Supervisor, main
-from worker_server.admission import Admitted, Away, Refused
+from trainer.supervisor import MARK, Launcher, Supervisor, main
+from worker_server.rank.admission import Admitted, MonitorAway, Refused
 
 
 class World:
@@ -141,7 +140,7 @@ def test_it_can_be_stopped_while_all_refuse():
 
 
 def test_a_monitor_that_is_away_admits_and_this_is_said_once():
-    answers = {"host-1": [Away("refused"), Away("refused"), Admitted()]}
+    answers = {"host-1": [MonitorAway("refused"), MonitorAway("refused"), Admitted()]}
     world = World([(60, 1), (60, 1), (60, 0)], answers=answers)
     world.run()
 
@@ -152,7 +151,7 @@ def test_a_monitor_that_is_away_admits_and_this_is_said_once():
 
 
 def test_while_the_monitor_is_away_a_host_last_refused_is_not_the_first_choice():
-    answers = {"host-1": [Refused("quarantined"), Away("gone")], "spare-1": [Admitted()]}
+    answers = {"host-1": [Refused("quarantined"), MonitorAway("gone")], "spare-1": [Admitted()]}
     world = World([(60, 1), (60, 0)], answers=answers)
     world.run()
 
@@ -181,14 +180,14 @@ def test_a_launcher_that_breaks_still_ends_what_was_started():
 
 def test_ranks_know_their_group_and_host_and_carry_the_mark(monkeypatch):
     monkeypatch.setenv("MASTER_PORT", "1234")
-    launcher = launch.TorchrunLauncher("rg_1", 2, ["--steps", "3"], monitor="http://m:1")
+    launcher = Launcher("rg_1", 2, ["--steps", "3"], monitor="http://m:1")
 
     environ = launcher.environment("spare-1", "run.1")
 
     assert environ["REPLICA_GROUP"] == "rg_1"
     assert environ["LIGHTKEEPER_HOST"] == "spare-1"
     assert environ["LIGHTKEEPER_MONITOR"] == "http://m:1"
-    assert environ[launch.MARK] == "run.1;"
+    assert environ[MARK] == "run.1;"
     assert "MASTER_PORT" not in environ
     assert launcher.command()[-4:] == ["-m", "trainer.train", "--steps", "3"]
     assert "--nproc-per-node=2" in launcher.command()
@@ -201,7 +200,8 @@ def test_ranks_know_their_group_and_host_and_carry_the_mark(monkeypatch):
     ("arguments", "said"),
     [
         pytest.param(["--hosts", ","], "--hosts names no host", id="no-host"),
-        pytest.param(["--hosts", "a", "--nproc", "0"], "--nproc 0 is below 1", id="no-ranks"),
+        pytest.param(["--hosts", "a", "--nproc", "0"], "--nproc: '0' is not a number from 1 up",
+                     id="no-ranks"),
         pytest.param(["--hosts", "a", "--monitor", "m"], "--monitor: 'm' is no monitor's address, "
                      "expected http://HOST:PORT[,URL]", id="monitor"),
         pytest.param(["--hosts", "a", "--", "--stepz", "3"], "unrecognized arguments: --stepz",
@@ -216,14 +216,3 @@ def test_wrong_use_ends_with_two_before_anything_starts(arguments, said, capsys,
 
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
-
-
-def test_a_bad_fault_in_the_environment_is_found_before_anything_starts(capsys, monkeypatch):
-    monkeypatch.setenv("TORCHFT_LIGHTHOUSE", "http://127.0.0.1:1")
-    monkeypatch.setenv("LIGHTKEEPER_FAULT", "burn@rg_1.0")
-
-    with pytest.raises(SystemExit) as ended:
-        main(["--group", "rg_1", "--hosts", "a"])
-
-    assert ended.value.code == 2
-    assert "LIGHTKEEPER_FAULT: fault 'burn@rg_1.0': unknown kind" in capsys.readouterr().err

@@ -6,9 +6,11 @@ import threading
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from worker_server import wire
-from worker_server.environment import Settings
-from worker_server.sidecar.app import make_app
+from worker_server.rank.settings import Settings
+from worker_server.sidecar.app import Served, make_app
 from worker_server.sidecar.evict import Eviction
 from worker_server.sidecar.guard import Guard
 from worker_server.sidecar.metrics import make_registry
@@ -110,7 +112,9 @@ class FakeBox:
     def steps(self, since: int = 0) -> wire.StepLog:
         self._note("steps", since)
         row = wire.StepRow(9, 7, True, 0.5, 0.25, {"forward": 0.125})
-        return wire.StepLog(IDENTITY, True, (row, replace(row, attempt=10, committed=False)), 3)
+        return wire.StepLog(
+            IDENTITY, True, (row, structs.replace(row, attempt=10, committed=False)), 3
+        )
 
     def flight_record(
         self, *, only_active: bool = False, since: str | None = None
@@ -173,11 +177,7 @@ def host_report() -> wire.HostReport:
 
 def app_of(box: FakeBox, settings: Settings | None = None, evictor: Any = None) -> Any:
     """The application; by default on loopback with a token."""
-    return make_app(
-        box,
-        evictor or (lambda grace_s: Eviction(("SIGTERM",), gone=True)),
-        guard=Guard(settings or Settings(token=TOKEN), names=["node7"]),
-        registry=make_registry(box.state, lambda: "http://127.0.0.1:1"),
-        host=host_report,
-        table=lambda record: f"{len(record.ring)} collectives\n",
-    )
+    registry = make_registry(box.state, lambda: "http://127.0.0.1:1")
+    evictor = evictor or (lambda grace_s: Eviction(("SIGTERM",), gone=True))
+    guard = Guard(settings or Settings(token=TOKEN), names=["node7"])
+    return make_app(Served(box, evictor, registry, host_report), guard)

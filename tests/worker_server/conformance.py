@@ -16,6 +16,7 @@ from schemathesis.engine import events, from_schema
 
 from tests.deep import DEEP, EXPLORES
 from tests.worker_server.boxes import WITH_TOKEN, FakeBox, app_of
+from worker_server.sidecar.app import ENDPOINTS
 from worker_server.sidecar.openapi import document
 
 CONFIG = {
@@ -28,7 +29,9 @@ CONFIG = {
 
 
 def look():
-    schema = schemathesis.openapi.from_dict(document(), config=SchemathesisConfig.from_dict(CONFIG))
+    schema = schemathesis.openapi.from_dict(
+        document(ENDPOINTS), config=SchemathesisConfig.from_dict(CONFIG)
+    )
     schema.app = app_of(FakeBox())
     checked, findings = 0, []
     for event in from_schema(schema).execute():

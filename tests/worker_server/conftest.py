@@ -9,8 +9,8 @@ import pytest
 
 from tests.worker_server.pages import identity
 from tests.worker_server.ranks import RankUnderTest
-from worker_server.page.reader import PageReader
-from worker_server.page.writer import PageWriter
+from worker_server.rank.page.reader import PageReader
+from worker_server.rank.page.writer import PageWriter
 
 
 @pytest.fixture

@@ -18,12 +18,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.worker_server.pages import identity
-from worker_server import collectives
-from worker_server.page.reader import PageReader
-from worker_server.page.writer import PageWriter
-from worker_server.reporter import Reporter
+from worker_server.rank import collectives
+from worker_server.rank.page.reader import PageReader
+from worker_server.rank.page.writer import PageWriter
+from worker_server.rank.reporter import Reporter
 from worker_server.sidecar import merge
-from worker_server.sidecar.pairing import ClockPairs
+from worker_server.sidecar.merge import ClockPairs
 
 t = torch.ones
 ROUNDS = 5

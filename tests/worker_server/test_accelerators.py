@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from worker_server.accelerators import accelerators_from
-from worker_server.identity import identity_from
+from worker_server.rank.identity import accelerators_from, identity_from
 from worker_server.wire import Registration, WireError, parse_identity, to_json
 
 EIGHT = "0,1,2,3,4,5,6,7"
@@ -80,7 +79,7 @@ def test_torch_is_asked_only_where_cuda_is_up_already() -> None:
 
 def test_neither_torch_nor_cuda_is_brought_in_by_asking() -> None:
     code = (
-        "import sys; from worker_server.accelerators import accelerators_from as ask; ask({}); "
+        "import sys; from worker_server.rank.identity import accelerators_from as ask; ask({}); "
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

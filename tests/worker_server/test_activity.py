@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.worker_server.ranks import eventually
-from worker_server.sidecar.activity import Activity, Counts, Rates, counts
+from worker_server.sidecar.process import Activity, Counts, Rates, counts
 
 
 class Clock:

@@ -14,11 +14,18 @@ import pytest
 from tests.waiting import wait_for
 from tests.worker_server.admissions import REFUSAL, FakeMonitor
 from tests.worker_server.ranks import ROOT
-from worker_server.admission import Admission, Admitted, Away, Refused
-from worker_server.admit import Gatekeeper, Options, options
+from worker_server.rank.admission import (
+    Admission,
+    AdmissionWait,
+    AdmitOptions,
+    Admitted,
+    MonitorAway,
+    Refused,
+    options,
+)
 
 REFUSED = Refused("node1 is quarantined by ann: ECC")
-AWAY = Away("http://m:1: no answer in time")
+AWAY = MonitorAway("http://m:1: no answer in time")
 GONE = "the monitor is away (http://m:1: no answer in time)"
 
 
@@ -40,8 +47,8 @@ class World:
         self.now_s += seconds
 
     def admitted(self, *, wait: bool = True, timeout_s: float | None = None) -> bool:
-        told = Options("node1", None, ("http://m:1",), wait, timeout_s, 10.0, ())
-        return Gatekeeper(
+        told = AdmitOptions("node1", None, ("http://m:1",), wait, timeout_s, 10.0, ())
+        return AdmissionWait(
             told, self.ask, self.said.append, lambda: self.now_s, self.sleep, lambda: self.chance
         ).admitted()
 
@@ -115,7 +122,7 @@ def test_defaults_are_what_the_worker_server_would_report():
     environ = {"SLURMD_NODENAME": "node7", "REPLICA_GROUP_ID": "rg_3",
                "LIGHTKEEPER_MONITOR": "http://a:1,http://b:2/"}  # fmt: skip
     told = options(["--", "srun", "--", "x"], environ)
-    assert told == Options(
+    assert told == AdmitOptions(
         "node7", "rg_3", ("http://a:1", "http://b:2"), wait=False, timeout_s=None, poll_s=10.0,
         command=("srun", "--", "x"),
     )  # fmt: skip

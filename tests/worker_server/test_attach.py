@@ -56,7 +56,8 @@ def test_what_the_caller_says_wins_over_the_environment(run_dir):
     code = (
         "import worker_server as w\n"
         "w.attach(job='j', group='g', rank=1, world_size=2, host='h')\n"
-        "import os; from pathlib import Path; from worker_server.page.reader import PageReader\n"
+        "import os; from pathlib import Path\n"
+        "from worker_server.rank.page.reader import PageReader\n"
         "who = PageReader(next(Path(os.environ['LIGHTKEEPER_RUN_DIR']).glob('*.page'))).identity\n"
         "print(who.job, who.rank, who.world_size, who.host)\n"
     )
@@ -104,8 +105,8 @@ def test_a_torch_imported_later_is_noticed_at_the_end_of_its_import(run_dir, tmp
     (fake / "inner.py").write_text("")
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from worker_server.torch_hook import when_torch\n"
-        "when_torch(lambda: print('noticed'))\n"
+        "from worker_server.rank.torch_hooks import when_imported\n"
+        "when_imported('torch', lambda: print('noticed'))\n"
         "before = len(sys.meta_path)\n"
         "import torch\n"
         "print(torch.__spec__.name, len(sys.meta_path) - before)\n"
@@ -126,7 +127,7 @@ def test_the_endpoint_file_and_page_of_another_process_are_private(start_rank):
 COMPILES = """
 import os, torch, worker_server
 from pathlib import Path
-from worker_server.page.reader import PageReader
+from worker_server.rank.page.reader import PageReader
 worker_server.attach()
 page = PageReader(next(Path(os.environ["LIGHTKEEPER_RUN_DIR"]).glob("*.page")))
 
@@ -157,7 +158,7 @@ ANOTHER_TORCH = """
 import sys, types, worker_server
 for name in ("torch", "torch._dynamo"):
     sys.modules[name] = types.ModuleType(name)
-from worker_server.integrations.compiler import declare_compilations
+from worker_server.rank.torch_hooks import declare_compilations
 sys.modules["torch._dynamo.callback"] = types.ModuleType("torch._dynamo.callback")
 declare_compilations(worker_server.attach())
 print("trains")

@@ -29,7 +29,7 @@ def test_every_variable_that_a_recipe_names_exists():
 
 
 def test_every_launchers_variables_are_in_the_table_of_who_one_is():
-    from worker_server.identity import LAUNCHERS
+    from worker_server.rank.identity import LAUNCHERS
 
     table = PAGE.split("## Who am I?")[1].split("\n## ")[0]
     for launcher in LAUNCHERS:

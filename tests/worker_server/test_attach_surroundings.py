@@ -16,7 +16,7 @@ import pytest
 from tests.worker_server.ranks import ROOT, eventually
 from worker_server import run_dir as folders
 from worker_server import wire
-from worker_server.page import layout
+from worker_server.rank.page import layout
 
 pytestmark = pytest.mark.integration
 

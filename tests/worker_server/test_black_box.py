@@ -11,15 +11,14 @@ from prometheus_client import generate_latest
 
 from tests.worker_server.test_page import enter, write_step
 from worker_server import wire
-from worker_server.page import layout
-from worker_server.page.reader import PageReader
+from worker_server.rank.page import layout
+from worker_server.rank.page.reader import PageReader
 from worker_server.run_dir import RankFiles
 from worker_server.sidecar.black_box import BlackBox
 from worker_server.sidecar.control_plane import ControlPlaneError
 from worker_server.sidecar.metrics import make_registry
 from worker_server.sidecar.recorders import MAIN
-from worker_server.sidecar.stacks import Look, Stacks, StacksError, Taken
-from worker_server.sidecar.user_code import Call
+from worker_server.sidecar.stacks import Call, Look, Stacks, StacksError, Taken
 
 
 class FakeProcess:
@@ -198,8 +197,13 @@ def test_a_tick_follows_the_steps_so_that_a_late_scrape_misses_none(page, bench)
         page.end_attempt(ended, ended, 1, 2, 1)
         if ended % 1000 == 0:
             bench.box.tick()
-    times = bench.box.follower.look()
-    assert (times.missed, times.steps.cumulative[-1]) == (0, 6000)
+    told = {
+        sample.name: sample.value
+        for family in bench.box.follower.collect(("job", "rg_1", "0"))
+        for sample in family.samples
+    }
+    assert told["lightkeeper_rank_steps_missed_total"] == 0
+    assert told["lightkeeper_rank_step_seconds_count"] == 6000
 
 
 def test_metrics_tell_the_rank_and_leave_out_what_is_unknown(page, bench):
@@ -274,7 +278,7 @@ STRAY = {
 }
 PLACES = {
     "header": (layout.W_CLOSED * 8, layout.IDENTITY_OFFSET),
-    "step": (layout.PHASE_WORD * 8, layout.GROUP_OFFSET),
+    "step": (layout.PHASE.word * 8, layout.GROUP_OFFSET),
     "groups": (layout.GROUP_OFFSET, layout.GROUP_OFFSET + layout.GROUP_BYTES),
     "members": (
         layout.GROUP_OFFSET + layout.GROUP_NAME_BYTES, layout.GROUP_OFFSET + layout.GROUP_NAME_BYTES

@@ -18,10 +18,10 @@ import torch.distributed as dist  # noqa: E402
 from torch.distributed import distributed_c10d as c10d  # noqa: E402
 
 from tests.worker_server.pages import NOW, identity  # noqa: E402
-from worker_server import collectives  # noqa: E402
-from worker_server.page.reader import PageReader  # noqa: E402
-from worker_server.page.writer import PageWriter  # noqa: E402
-from worker_server.reporter import Reporter  # noqa: E402
+from worker_server.rank import collectives  # noqa: E402
+from worker_server.rank.page.reader import PageReader  # noqa: E402
+from worker_server.rank.page.writer import PageWriter  # noqa: E402
+from worker_server.rank.reporter import Reporter  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
@@ -173,10 +173,10 @@ def test_the_argument_table_agrees_with_torch(op):
     collectives_of_torch = collectives._originals.get(op.name, getattr(c10d, op.name))
     names = list(inspect.signature(collectives_of_torch).parameters)
     assert list(op.order) == names[: len(op.order)]
-    known = {*op.inputs, *op.outputs}
-    assert known <= set(names)
-    assert op.root is None or {op.root, f"group_{op.root}"} <= set(names)
-    assert op.reduces == ("op" in names)
+    known = {op.input, op.output, op.group, op.root, op.group_root, op.reduce_op} - {99}
+    assert known <= set(range(len(names)))
+    assert (op.root == 99) == (op.group_root == 99) == ({"src", "dst"}.isdisjoint(names))
+    assert (op.reduce_op != 99) == ("op" in names)
 
 
 def test_a_failure_inside_the_recording_never_reaches_the_caller(

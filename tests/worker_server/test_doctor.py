@@ -12,7 +12,7 @@ import pytest
 
 from tests.worker_server.boxes import HEADS, IDENTITY, PROCESS, STEP
 from worker_server import doctor, run_dir, wire
-from worker_server.doctor import FAILED, OK, UNKNOWN, WARNING, Rank
+from worker_server.doctor import FAILED, OK, UNKNOWN, WARNING, RankHere
 
 
 class Server(ThreadingHTTPServer):
@@ -59,7 +59,7 @@ def told(found):
 
 
 def rank(url=None, **environ):
-    return Rank("rg_1.0", environ, url)
+    return RankHere("rg_1.0", environ, url)
 
 
 # -- the host ------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def test_the_command_says_the_worst_first_and_fails_where_something_does(
 
 
 def test_what_holds_of_many_ranks_is_said_once():
-    found = [doctor.Look("token", f"rg_{n}.0").ok("set") for n in range(5)]
+    found = [doctor.DoctorCheck("token", f"rg_{n}.0").ok("set") for n in range(5)]
     assert list(doctor.together(found)) == [
-        (doctor.Look("token", "").ok("set"), [f"rg_{n}.0" for n in range(5)])
+        (doctor.DoctorCheck("token", "").ok("set"), [f"rg_{n}.0" for n in range(5)])
     ]

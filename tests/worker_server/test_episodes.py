@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker_server.episodes import Episodes
+from worker_server.rank.torchft import Episodes
 
 A, B, C = 1, 2, 3
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.worker_server.pages import NOW
-from worker_server import fingerprint
-from worker_server.reporter import Reporter
+from worker_server.rank import fingerprint
+from worker_server.rank.reporter import Reporter
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int8, torch.complex64]
 
@@ -216,7 +216,7 @@ def test_a_value_that_has_not_arrived_is_published_by_a_later_call(prints, monke
     arrived = []
     monkeypatch.setattr(
         fingerprint, "_sent_home",
-        lambda _, total: fingerprint._Value(
+        lambda _, total: (
             LateTensor(int(total)), SimpleNamespace(query=lambda: bool(arrived))
         ),
     )  # fmt: skip

@@ -12,11 +12,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.worker_server.pages import NOW, identity  # noqa: E402
-from worker_server import collectives, torchft_hook  # noqa: E402
-from worker_server.gradients import ENVIRONMENT, is_finite  # noqa: E402
-from worker_server.page.reader import PageReader  # noqa: E402
-from worker_server.page.writer import PageWriter  # noqa: E402
-from worker_server.reporter import Reporter  # noqa: E402
+from worker_server.rank import collectives, torchft  # noqa: E402
+from worker_server.rank.page.reader import PageReader  # noqa: E402
+from worker_server.rank.page.writer import PageWriter  # noqa: E402
+from worker_server.rank.reporter import Reporter  # noqa: E402
+from worker_server.rank.torchft import ENVIRONMENT, sample_is_finite  # noqa: E402
 
 NAN, INF = float("nan"), float("inf")
 LARGE = 100_000
@@ -67,7 +67,7 @@ def state(reporter, tmp_path):
 @pytest.fixture
 def manager(reporter):
     cls = type("Manager", (Manager,), dict(Manager.__dict__))
-    torchft_hook._patch_manager(SimpleNamespace(Manager=cls))
+    torchft._patch_manager(SimpleNamespace(Manager=cls))
     return cls()
 
 
@@ -119,8 +119,8 @@ def test_all_tensors_are_looked_at_as_long_as_that_is_little_of_a_step(
 ):
     now = itertools.count(0, 5_000)  # each look takes 5 us
     late = [0]
-    monkeypatch.setattr("worker_server.gradients.thread_time_ns", lambda: next(now))
-    monkeypatch.setattr("worker_server.gradients.perf_counter_ns", lambda: late[0])
+    monkeypatch.setattr("worker_server.rank.torchft.thread_time_ns", lambda: next(now))
+    monkeypatch.setattr("worker_server.rank.torchft.perf_counter_ns", lambda: late[0])
     for n in range(9):
         late[0] += int(step_s * 1e9)
         step(manager, *(gradient(NAN if n and k == 17 else None) for k in range(64)))
@@ -134,8 +134,8 @@ def test_of_many_tensors_each_step_looks_at_others(manager, state):
 
 
 def test_large_numbers_are_finite():
-    assert is_finite(gradient(3e38))
-    assert is_finite(gradient(6e4, dtype=torch.float16))
+    assert sample_is_finite(gradient(3e38))
+    assert sample_is_finite(gradient(6e4, dtype=torch.float16))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_large_numbers_are_finite():
     ids=["small", "integers", "elsewhere", "strided", "sparse", "None", "a number"],
 )  # fmt: skip
 def test_what_cannot_be_looked_at_cheaply_is_not(manager, state, odd):
-    assert is_finite(odd) is None
+    assert sample_is_finite(odd) is None
 
 
 def test_only_a_watch_that_looks_is_told(manager, state):
@@ -158,7 +158,7 @@ def test_autograd_and_the_tensor_are_left_as_they_are(manager):
     leaf = torch.nn.Parameter(gradient())
     loss = (leaf * 2).sum()
     version = leaf._version
-    assert is_finite(leaf)
+    assert sample_is_finite(leaf)
     assert leaf._version == version
     loss.backward()
     assert leaf.grad[0] == 2
@@ -185,13 +185,13 @@ def test_a_loss_scaler_makes_infinities_on_purpose(manager, state):
 
 def test_the_watch_can_be_switched_off(monkeypatch, reporter, manager, state):
     monkeypatch.setenv(ENVIRONMENT, "0")
-    torchft_hook.install(reporter)
+    torchft.install(reporter)
     step(manager, gradient(NAN))
     assert state() is None or (state().spoilt, state().gradients_watched) == (None, False)
 
 
 def test_a_failure_of_ours_ends_the_watch_and_nothing_else(manager, state, monkeypatch):
-    monkeypatch.setattr(torchft_hook._watch, "_look", lambda *_: 1 / 0)
+    monkeypatch.setattr(torchft._watch, "_look", lambda *_: 1 / 0)
     with pytest.warns(RuntimeWarning, match="does not look at gradients any more"):
         step(manager, gradient())
     step(manager, gradient(NAN))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.worker_server.boxes import TOKEN, WITH_TOKEN, FakeBox, app_of
 from worker_server import wire
-from worker_server.environment import Settings
+from worker_server.rank.settings import Settings
 
 READS = [
     "/", "/nope", wire.PATH_STATE, wire.PATH_STEPS, wire.PATH_FLIGHT_RECORDER, wire.PATH_STACKS,

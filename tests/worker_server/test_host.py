@@ -12,15 +12,13 @@ import time
 
 import pytest
 
-from tests.waiting import wait_for
 from tests.worker_server.boxes import IDENTITY, PROCESS
 from worker_server import wire
-from worker_server.page import layout
-from worker_server.page.reader import PageReader
-from worker_server.page.writer import PageWriter
+from worker_server.rank.page import layout
+from worker_server.rank.page.reader import PageReader
+from worker_server.rank.page.writer import PageWriter
 from worker_server.run_dir import RankFiles, start_ticks
-from worker_server.sidecar import seen
-from worker_server.sidecar.host import HostPort, HostView
+from worker_server.sidecar.host import HostView, have_port, share
 from worker_server.sidecar.listening import listening_socket
 
 ELSEWHERE = {
@@ -82,18 +80,18 @@ def test_what_the_sidecar_of_a_neighbour_knows_of_its_rank_is_told_for_it(host, 
         (alive, wire.StateReport(PageReader(alive.page).identity, PROCESS, None, (), witness)),
         (dead, wire.StateReport(PageReader(dead.page).identity, PROCESS, None, ending=ending)),
     ):
-        seen.write(files.seen, report, time.monotonic() - 60.0)
+        share(files.seen, report, time.monotonic() - 60.0)
     told = [entry.report for entry in host.entries()]
     assert 60.0 <= told[0].witness.age_s - 1.0 < 600.0
     assert (told[0].witness.frame, told[0].ending) == (frame, None)
     assert (told[1].witness, told[1].ending) == (None, ending)
     heads = (wire.GroupHead("nccl:default_pg", 2, 7, 6, "", 1.0, 7, started=7, read_age_s=0.5),)
     report = wire.StateReport(PageReader(alive.page).identity, PROCESS, None, heads)
-    assert seen.write(alive.seen, report, time.monotonic() - 5.0)
+    assert share(alive.seen, report, time.monotonic() - 5.0)
     (head,) = host.entries()[0].report.heads
     assert (head.name, head.inside, head.started) == ("nccl:default_pg", 7, 7)
     assert (5.5 <= head.read_age_s < 65.0, 6.0 <= head.age_s < 65.0) == (True, True)
-    assert seen.write(alive.seen, report, time.monotonic() - 31.0)
+    assert share(alive.seen, report, time.monotonic() - 31.0)
     assert host.entries()[0].report.heads == ()  # they may be of another hour
     alive.seen.write_text('{"report": {"schema": 1}}')
     dead.seen.write_text("half")
@@ -244,14 +242,16 @@ def test_the_port_is_taken_over_when_its_holder_leaves():
         served.append(listener)
         got.set()
 
-    waits = HostPort(lambda: listening_socket("127.0.0.1", port), serve, retry_s=0.02)
+    waits = threading.Thread(
+        target=have_port, args=(lambda: listening_socket("127.0.0.1", port), serve, 0.02)
+    )
     waits.start()
     try:
         assert not got.wait(0.2)
         holder.close()
         assert got.wait(10)
     finally:
-        waits.stop()
+        holder.close()
         waits.join(10)
         for listener in served:
             listener.close()
@@ -268,9 +268,6 @@ def test_a_port_that_may_not_be_had_is_tried_again(caplog):
 
     served = []
     caplog.set_level("WARNING", "worker_server.sidecar")
-    waits = HostPort(listen, served.append, retry_s=0.01)
-    waits.start()
-    wait_for(lambda: served, within_s=10, what="the port is had")
-    waits.join(10)
+    have_port(listen, served.append, retry_s=0.01)
     served[0].close()
     assert [record.message for record in caplog.records] == ["the host's port: Permission denied"]

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker_server.environment import SettingError
-from worker_server.identity import (
+from worker_server.rank.identity import (
     LAUNCHERS,
     identity_from,
     is_rank,
@@ -17,6 +16,7 @@ from worker_server.identity import (
     name_in_replica_id,
     program_of,
 )
+from worker_server.rank.settings import SettingError
 
 TORCHRUN = {
     "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "GROUP_RANK": "1", "LOCAL_WORLD_SIZE": "4",

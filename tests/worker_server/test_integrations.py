@@ -15,7 +15,7 @@ import pytest
 from tests.worker_server.ranks import ROOT
 from tests.worker_server.sources import WrittenDown
 from worker_server.integrations import lightning
-from worker_server.integrations.optimizer import StepCounter
+from worker_server.rank.torch_hooks import StepCounter
 
 
 class Optimizer:
@@ -26,24 +26,24 @@ def test_each_step_of_the_first_optimizer_is_a_step():
     told = WrittenDown()
     count, generator, critic = StepCounter(told), Optimizer(), Optimizer()
     for optimizer in (generator, critic, critic, generator, critic):
-        count(optimizer, (), {})
+        count(optimizer)
     assert told.said == ["step 0", "step 1"]
 
 
 def test_another_optimizer_is_counted_when_the_first_is_gone():
     told = WrittenDown()
     count, second = StepCounter(told), Optimizer()
-    count(Optimizer(), (), {})
-    count(second, (), {})
+    count(Optimizer())
+    count(second)
     assert told.said == ["step 0", "step 1"]
 
 
 def test_another_optimizer_is_counted_when_the_first_has_long_been_silent():
     told = WrittenDown()
     count, warm_up, second = StepCounter(told), Optimizer(), Optimizer()
-    count(warm_up, (), {})
+    count(warm_up)
     for _ in range(65):
-        count(second, (), {})
+        count(second)
     assert told.said == ["step 0", "step 1", "step 2"]
 
 

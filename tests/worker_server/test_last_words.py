@@ -15,14 +15,14 @@ import pytest
 
 from tests.worker_server.pages import identity
 from tests.worker_server.ranks import ROOT
-from worker_server import last_words, wire
-from worker_server.page import layout
-from worker_server.page.reader import PageReader
-from worker_server.page.writer import PageWriter
+from worker_server import wire
+from worker_server.rank import last_words
+from worker_server.rank.page import layout
+from worker_server.rank.page.reader import PageReader
+from worker_server.rank.page.writer import PageWriter
 from worker_server.run_dir import start_ticks
-from worker_server.sidecar.ending import OomWatch, decode_status, wait_status
-from worker_server.sidecar.last_words import Remains, how_it_ended
-from worker_server.sidecar.stderr import StderrTail
+from worker_server.sidecar.last_words import Remains, StderrTail, how_it_ended
+from worker_server.sidecar.process import OomWatch, decode_status, wait_status
 
 RAISED = ("ValueError: bad", wire.Trace("Traceback ...", "uncaught in the main thread", 1.0))
 IN_THREAD = ("KeyError: 1", wire.Trace("Traceback ...", 'uncaught in the thread "loader"', 1.0))

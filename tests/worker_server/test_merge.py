@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worker_server.sidecar.merge import (
+    ClockPairs,
     Merged,
+    Pairing,
     cursor_of,
     last_age_s,
     merge,
@@ -18,7 +20,6 @@ from worker_server.sidecar.merge import (
     select,
     unfinished,
 )
-from worker_server.sidecar.pairing import ClockPairs, Pairing
 from worker_server.wire import RingEntry
 
 S = 10**9

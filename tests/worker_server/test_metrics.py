@@ -15,12 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pro
 from tests.worker_server.pages import identity
 from tests.worker_server.test_page import enter
 from worker_server import wire
-from worker_server.page import layout
-from worker_server.page.reader import PageReader
-from worker_server.page.writer import PageWriter
-from worker_server.reporter import Reporter
-from worker_server.sidecar.metrics import make_registry
-from worker_server.sidecar.steps import BUCKETS_S, StepFollower
+from worker_server.rank.page import layout
+from worker_server.rank.page.reader import PageReader
+from worker_server.rank.page.writer import PageWriter
+from worker_server.rank.reporter import Reporter
+from worker_server.sidecar.metrics import BUCKETS_S, StepFollower, make_registry
 
 WHO = {"job_id": "job", "replica_group": "rg_1", "rank": "0"}
 

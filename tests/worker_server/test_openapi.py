@@ -14,7 +14,7 @@ import pytest
 from tests.worker_server.boxes import TOKEN, WITH_TOKEN, FakeBox, app_of
 from tests.worker_server.ranks import ROOT
 from worker_server import wire
-from worker_server.environment import Settings
+from worker_server.rank.settings import Settings
 
 DOCUMENT = app_of(FakeBox()).test_client().get(wire.PATH_OPENAPI).json
 OPERATIONS = [

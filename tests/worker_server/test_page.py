@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.worker_server.pages import NOW, identity
 from worker_server import wire
-from worker_server.page import layout
-from worker_server.page.reader import PageReader
-from worker_server.page.writer import StepFacts
+from worker_server.rank.page import layout
+from worker_server.rank.page.reader import PageReader
+from worker_server.rank.page.writer import StepFacts
 
 
 def test_readers_are_told_how_many_calls_a_record_holds():
@@ -108,8 +108,8 @@ def test_a_writer_that_is_cut_off_in_the_middle_leaves_the_former_write_whole(pa
     words = page._words
     words[layout.STEP_WORD + layout.STEP_SLOT_WORDS] = 3
     words[layout.STEP_WORD + layout.STEP_SLOT_WORDS + 1] = 999
-    words[layout.PHASE_WORD + layout.PHASE_SLOT_WORDS] = 3
-    words[layout.PHASE_WORD + layout.PHASE_SLOT_WORDS + 1] = 99
+    words[layout.PHASE.word + layout.PHASE.stride] = 3
+    words[layout.PHASE.word + layout.PHASE.stride + 1] = 99
     state = reader.step_state(NOW)
     assert (state.step, state.phase, state.progress) == (2, "forward", 2)
 

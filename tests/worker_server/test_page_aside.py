@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.worker_server.pages import NOW
 from tests.worker_server.test_page import enter
 from worker_server import wire
-from worker_server.page import layout
-from worker_server.page.writer import PageWriter
+from worker_server.rank.page import layout
+from worker_server.rank.page.writer import PageWriter
 
 KINDS = [
     pytest.param(layout.NOTE_STACKS, id="stacks"),
@@ -100,14 +100,15 @@ def test_a_state_tells_the_times_of_a_recovery_and_not_those_of_every_step(page,
 
 def test_a_stray_write_over_a_time_is_no_time(page, reader):
     page.add_time(layout.TIME_LOAD, 2.0)
-    page._words[layout.TIME_WORD + (2 * layout.TIME_LOAD + 1) * layout.TIME_SLOT_WORDS + 2] = -5
+    load = layout.TIMES[layout.TIME_LOAD]
+    page._words[load.word + load.stride + 2] = -5
     assert reader.times() == {}
 
 
 def test_a_time_that_is_cut_off_in_the_middle_leaves_the_former_one_whole(page, reader):
     page.add_time(layout.TIME_QUORUM, 1.0)
     page.add_time(layout.TIME_QUORUM, 2.0)
-    word = layout.TIME_WORD + (2 * layout.TIME_QUORUM + 1) * layout.TIME_SLOT_WORDS
+    word = layout.TIMES[layout.TIME_QUORUM].word + layout.TIMES[layout.TIME_QUORUM].stride
     page._words[word], page._words[word + 2] = 3, 10**15
     assert reader.times() == {"quorum": wire.Took(2, 3.0, 2.0)}
 
@@ -230,8 +231,8 @@ def test_a_spell_and_fingerprints_cut_off_in_the_middle_leave_the_former_ones_wh
         page.write_prints(n, 0, [(n, n, n)])
     stamp = done + 1  # its writer stores the first stamp and a word of the body, and dies
     for word, size in (
-        (layout.SPOILT_WORD, layout.SPOILT_SLOT_WORDS),
-        (layout.PRINTS_WORD, layout.PRINTS_SLOT_WORDS),
+        (layout.SPOILT.word, layout.SPOILT.stride),
+        (layout.PRINTS.word, layout.PRINTS.stride),
     ):
         at = word + (stamp & 1) * size
         page._words[at], page._words[at + 1] = stamp, 99
@@ -242,10 +243,10 @@ def test_a_spell_and_fingerprints_cut_off_in_the_middle_leave_the_former_ones_wh
 def test_the_parts_of_the_page_do_not_overlap():
     ends = [
         (layout.COUNTER_WORD, layout.MAX_COUNTERS),
-        (layout.SPOILT_WORD, 2 * layout.SPOILT_SLOT_WORDS),
-        (layout.PRINTS_WORD, 2 * layout.PRINTS_SLOT_WORDS),
+        (layout.SPOILT.word, 2 * layout.SPOILT.stride),
+        (layout.PRINTS.word, 2 * layout.PRINTS.stride),
         (layout.GROUP_OFFSET // layout.WORD, 0),
     ]
     for (word, size), (after, _) in itertools.pairwise(ends):
         assert word + size <= after
-    assert layout.PRINTS_LAST_WORD < layout.PRINTS_SLOT_WORDS
+    assert (layout.PRINTS.values + 1) < layout.PRINTS.stride

@@ -13,8 +13,8 @@ import pytest
 from tests.waiting import wait_for
 from tests.worker_server.pages import NOW
 from tests.worker_server.ranks import ROOT
-from worker_server.page import layout
-from worker_server.page.reader import PageReader
+from worker_server.rank.page import layout
+from worker_server.rank.page.reader import PageReader
 
 
 def attempt(page, number, *, committed=True):
@@ -111,8 +111,8 @@ def test_a_writer_that_dies_before_the_count_leaves_the_former_attempts(page, re
 BURSTS = """
 import sys
 from pathlib import Path
-from worker_server.page.writer import PageWriter
-from worker_server.reporter import Reporter
+from worker_server.rank.page.writer import PageWriter
+from worker_server.rank.reporter import Reporter
 from tests.waiting import wait_for
 from tests.worker_server.ranks import ROOT
 from tests.worker_server.pages import identity

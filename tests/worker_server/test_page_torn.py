@@ -16,9 +16,9 @@ from tests.waiting import wait_for
 from tests.worker_server.pages import identity
 from tests.worker_server.ranks import ROOT
 from tests.worker_server.test_page import enter
-from worker_server.page import layout
-from worker_server.page.reader import PageReader
-from worker_server.page.writer import PageWriter, StepFacts
+from worker_server.rank.page import layout
+from worker_server.rank.page.reader import PageReader
+from worker_server.rank.page.writer import PageWriter, StepFacts
 
 KINDS = (layout.NOTE_STACKS, layout.NOTE_EXCEPTION)
 
@@ -233,9 +233,11 @@ def test_a_writer_may_get_on_at_any_load_and_what_is_read_is_whole(tmp_path, rou
         reading.attempt = max(0, everything.n - 5)
         reading.check()  # what was read once is never unsaid
         turns = Turns(write, at)
-        for part in (reading.reader, reading.reader._steps):
-            part._map = Interrupted(part._map, turns)
-            part._words = Interrupted(part._words, turns)
+        reader = reading.reader
+        reader._map, reader._words = (
+            Interrupted(reader._map, turns),
+            Interrupted(reader._words, turns),
+        )
         reading.check()
         assert reading.dropped == 0
         if turns.loads < at:
@@ -246,7 +248,7 @@ def test_a_writer_may_get_on_at_any_load_and_what_is_read_is_whole(tmp_path, rou
 FULL_SPEED = """
 import sys
 from pathlib import Path
-from worker_server.page.writer import PageWriter
+from worker_server.rank.page.writer import PageWriter
 from tests.worker_server.pages import identity
 from tests.worker_server.test_page_torn import Everything
 everything = Everything(PageWriter.create(Path(sys.argv[1]), identity(), 1))

@@ -125,7 +125,7 @@ def test_one_at_a_time(rank):
 
 
 def box_of(rank):
-    from worker_server.page.reader import PageReader
+    from worker_server.rank.page.reader import PageReader
     from worker_server.run_dir import RankFiles
 
     path = next(p for p in rank.run_dir.glob("*.page") if PageReader(p).identity.pid == rank.pid)

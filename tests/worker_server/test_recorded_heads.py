@@ -6,7 +6,7 @@ import pytest
 
 from tests.monitor.flight_recorder.dumps import config, entry, nccl, pending, status
 from worker_server import wire
-from worker_server.sidecar.recorded_heads import RecordedHeads
+from worker_server.sidecar.recorders import RecordedHeads
 
 ASKED = "dump_nccl_trace_json"
 WORLD = config(**{"0": ("default_pg", range(4))})

@@ -17,8 +17,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from worker_server import wire
-from worker_server.page import layout
-from worker_server.page.reader import PageReader
+from worker_server.rank.page import layout
+from worker_server.rank.page.reader import PageReader
 from worker_server.run_dir import RankFiles
 from worker_server.sidecar import control_plane
 from worker_server.sidecar.black_box import BlackBox

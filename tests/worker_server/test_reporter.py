@@ -11,10 +11,10 @@ import pytest
 
 from tests.worker_server.pages import NOW, identity
 from worker_server import wire
-from worker_server.attachment import _say_refusal
-from worker_server.page.reader import PageReader
-from worker_server.page.writer import PageWriter
-from worker_server.reporter import NullReporter, Reporter
+from worker_server.rank.attach import _say_refusal
+from worker_server.rank.page.reader import PageReader
+from worker_server.rank.page.writer import PageWriter
+from worker_server.rank.reporter import NullReporter, Reporter
 from worker_server.run_dir import RankFiles
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from worker_server.page import layout
-from worker_server.page.writer import PageWriter
+from worker_server.rank.page import layout
+from worker_server.rank.page.writer import PageWriter
 from worker_server.run_dir import (
     RankFiles,
     RunDirError,

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.worker_server.pages import NOW
-from worker_server.reporter import NullReporter, Reporter
+from worker_server.rank.reporter import NullReporter, Reporter
 
 NAN = float("nan")
 

@@ -13,8 +13,8 @@ import pytest
 from tests.waiting import wait_for
 from tests.worker_server.test_black_box import Bench
 from worker_server import wire
-from worker_server.frames import stacks_text
-from worker_server.page import layout
+from worker_server.rank.last_words import stacks_text
+from worker_server.rank.page import layout
 from worker_server.sidecar.stacks import Stacks, StacksError, calls_of
 
 NOTE = 'Thread 7: "MainThread"\n    main (train.py:7)\n'

@@ -17,7 +17,7 @@ import pytest
 from tests.worker_server.ranks import ROOT
 from tests.worker_server.sources import WrittenDown
 from worker_server.integrations import torchtitan
-from worker_server.reporter import Reporter
+from worker_server.rank.reporter import Reporter
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_metrics_of_another_version_cost_the_loss_and_nothing_else(monkeypatch):
     monkeypatch.setenv("LIGHTKEEPER", "0")
     logger = logging.Logger("stands for torchtitan's")
     monkeypatch.setenv("TITAN_STRUCT_LOGGER_HANDLERS", f"{FACTORY},other.factory")
-    monkeypatch.setattr("worker_server.attachment._attached", None)
+    monkeypatch.setattr("worker_server.rank.attach._attached", None)
     with pytest.warns(RuntimeWarning, match="no loss"):
         torchtitan.handler(structured_logger=logger, rank=0, source="training", output_dir="out")
     assert [type(one).__name__ for one in logger.handlers] == ["SpanHandler"]

@@ -34,17 +34,12 @@ from torchft.process_group import (  # noqa: E402
 
 from tests.worker_server import pieces_parent, torchft_parent  # noqa: E402
 from tests.worker_server.pages import NOW, identity  # noqa: E402
-from worker_server import (  # noqa: E402
-    collectives,
-    torchft_groups,
-    torchft_hook,
-    torchft_times,
-    wire,
-)
-from worker_server.page import layout  # noqa: E402
-from worker_server.page.reader import PageReader  # noqa: E402
-from worker_server.page.writer import PageWriter  # noqa: E402
-from worker_server.reporter import Reporter  # noqa: E402
+from worker_server import wire  # noqa: E402
+from worker_server.rank import collectives, torchft, torchft_groups  # noqa: E402
+from worker_server.rank.page import layout  # noqa: E402
+from worker_server.rank.page.reader import PageReader  # noqa: E402
+from worker_server.rank.page.writer import PageWriter  # noqa: E402
+from worker_server.rank.reporter import Reporter  # noqa: E402
 from worker_server.sidecar.metrics import RankCollector  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -248,7 +243,7 @@ def test_works_that_nobody_waits_for_are_not_kept_for_ever(gloo, reporter):
     for _ in range(3):
         for _ in range(layout.RING_SLOTS):
             gloo.barrier()
-        kept.append(sum(type(one) is torchft_groups.Entry for one in gc.get_objects()))
+        kept.append(sum(type(one) is torchft_groups.OpenGroupCall for one in gc.get_objects()))
     assert kept[2] <= kept[0] + 10
 
 
@@ -394,8 +389,8 @@ def test_transports_of_the_users_own_are_timed(reporter, tmp_path):
         def send_checkpoint(self, dst_ranks, step, state_dict, timeout):
             return "sent"
 
-    torchft_times.time_transport(Transport())
-    torchft_times.time_transport(Transport())
+    torchft.time_transport(Transport())
+    torchft.time_transport(Transport())
     assert Transport().send_checkpoint([1], 2, {}, None) == "sent"
     assert PageReader(tmp_path / "a.page").times()["staging"].done == 1
 
@@ -418,11 +413,11 @@ def test_what_a_version_does_not_have_is_said_at_attach_in_the_state_and_as_a_me
     monkeypatch.setitem(sys.modules, "torchft.process_group", groups)
     manager = types.SimpleNamespace(Manager=Manager)
     monkeypatch.setitem(sys.modules, "torchft.manager", manager)
-    monkeypatch.setattr(torchft_hook, "_unhooked", set())
+    monkeypatch.setattr(torchft, "_unhooked", set())
     monkeypatch.setattr(torchft_groups, "install", lambda _: None)
-    torchft_hook.install(reporter)  # for this page: nothing is patched twice
-    torchft_hook._try(torchft_hook._patch_groups, "torchft.process_group")
-    torchft_hook._try(torchft_hook._patch_manager, "torchft.manager")
+    torchft.install(reporter)  # for this page: nothing is patched twice
+    torchft._try(torchft._patch_groups, "torchft.process_group")
+    torchft._try(torchft._patch_manager, "torchft.manager")
     lost = (
         "Manager._async_quorum", "Manager._reconfigure_pg", "Manager.should_commit",
         "Manager.wait_quorum", "ProcessGroup.reconfigure",

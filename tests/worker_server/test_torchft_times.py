@@ -11,11 +11,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.worker_server.pages import identity  # noqa: E402
-from worker_server import collectives, torchft_times  # noqa: E402
-from worker_server.page.reader import PageReader  # noqa: E402
-from worker_server.page.writer import PageWriter  # noqa: E402
-from worker_server.reporter import Reporter  # noqa: E402
-from worker_server.torchft_times import quorum_begins, quorum_is_over, state_bytes  # noqa: E402
+from worker_server.rank import collectives, torchft  # noqa: E402
+from worker_server.rank.page.reader import PageReader  # noqa: E402
+from worker_server.rank.page.writer import PageWriter  # noqa: E402
+from worker_server.rank.reporter import Reporter  # noqa: E402
+from worker_server.rank.torchft import quorum_begins, quorum_is_over, state_bytes  # noqa: E402
 from worker_server.wire import Took  # noqa: E402
 
 MIB = 2**20
@@ -37,7 +37,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(torchft_times, "monotonic", made)
+    monkeypatch.setattr(torchft, "monotonic", made)
     return made
 
 
@@ -89,9 +89,9 @@ def manager_with(clock, *, load_s=2.0, mib=1, fails=None):
             )
             return self._apply_pending_state_dict()
 
-    torchft_times.wrap(Manager, "_apply_pending_state_dict", torchft_times.timed_apply)
+    torchft.wrap(Manager, "_apply_pending_state_dict", torchft.timed_apply)
     made = Manager()
-    torchft_times.time_transport(made._checkpoint_transport)
+    torchft.time_transport(made._checkpoint_transport)
     return made
 
 
@@ -149,9 +149,9 @@ def test_waiting_for_the_load_is_not_the_application(clock, times):
             self._checkpoint_transport.recv_checkpoint(0, "", 3, None)
             clock.pass_s(0.25)
 
-    torchft_times.wrap(Waits, "_apply_pending_state_dict", torchft_times.timed_apply)
+    torchft.wrap(Waits, "_apply_pending_state_dict", torchft.timed_apply)
     Waits()._apply_pending_state_dict()
-    torchft_times.time_transport(Waits()._checkpoint_transport)
+    torchft.time_transport(Waits()._checkpoint_transport)
     assert times()["apply"] == Took(1, 0.25, 0.25, MIB, MIB)
 
 
@@ -206,7 +206,7 @@ def test_several_managers_that_ask_at_once_wait_for_one_quorum(clock, times):
         for _ in range(3):
             quorum_begins(manager)
             clock.pass_s(seconds)
-            torchft_times.quorum_is_there()
+            torchft.quorum_is_there()
             all_asked.wait()
             clock.pass_s(10.0 - seconds)
 

@@ -7,9 +7,10 @@ import sysconfig
 
 import pytest
 
-from worker_server import last_words, wire
-from worker_server.sidecar.tracebacks import crashed, last_raised, terminated
-from worker_server.sidecar.user_code import Call, Origin, frame_of, innermost, origin
+from worker_server import wire
+from worker_server.rank import last_words
+from worker_server.sidecar.last_words import crashed, last_raised, terminated
+from worker_server.sidecar.stacks import Call, Origin, frame_of, innermost, origin
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/utils/data"
 STDLIB = sysconfig.get_path("stdlib")

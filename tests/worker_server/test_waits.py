@@ -13,11 +13,13 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from tests.worker_server.pages import identity  # noqa: E402
-from worker_server import collectives, torchft_hook, torchft_times, wire  # noqa: E402
-from worker_server.page import aside, layout  # noqa: E402
-from worker_server.page.reader import PageReader  # noqa: E402
-from worker_server.page.writer import PageWriter  # noqa: E402
-from worker_server.reporter import Reporter  # noqa: E402
+from worker_server import wire  # noqa: E402
+from worker_server.rank import collectives, torchft  # noqa: E402
+from worker_server.rank.page import layout  # noqa: E402
+from worker_server.rank.page import writer as page_writer  # noqa: E402
+from worker_server.rank.page.reader import PageReader  # noqa: E402
+from worker_server.rank.page.writer import PageWriter  # noqa: E402
+from worker_server.rank.reporter import Reporter  # noqa: E402
 
 S = 10**9
 
@@ -38,7 +40,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(aside, "monotonic_ns", made)
+    monkeypatch.setattr(page_writer, "monotonic_ns", made)
     return made
 
 
@@ -114,7 +116,7 @@ class Seen(list):
 def observed(clock, waits, **how):
     seen = Seen(waits)
     cls = manager_class(clock, seen, **how)
-    torchft_hook._patch_manager(SimpleNamespace(Manager=cls))
+    torchft._patch_manager(SimpleNamespace(Manager=cls))
     return cls(), seen
 
 
@@ -256,20 +258,20 @@ def test_waits_within_waits_are_counted_once(reporter, clock, waits):
 
 def test_when_the_quorum_is_there_the_wait_is_for_what_follows(reporter, clock, waits):
     page = reporter.page
-    torchft_times.install(reporter)
-    torchft_times.quorum_begins(None)
+    torchft.install_meter(reporter)
+    torchft.quorum_begins(None)
     page.begin_wait(layout.WAIT_QUORUM)
     clock.pass_s(1)
     assert waits() == ("quorum", 1, 0)
-    torchft_times.quorum_is_there()
+    torchft.quorum_is_there()
     clock.pass_s(2)
     assert waits() == ("heal", 2, 1)
     page.end_wait(layout.WAIT_QUORUM)
     assert waits() == (None, None, 3)
-    torchft_times.quorum_begins(None, told=False)  # another Manager's
+    torchft.quorum_begins(None, told=False)  # another Manager's
     page.begin_wait(layout.WAIT_QUORUM)
     assert waits()[0] == "heal"
-    torchft_times.quorum_is_over()
+    torchft.quorum_is_over()
 
 
 def test_a_wait_that_was_cut_off_within_another_ends_with_it(reporter, clock, waits):
@@ -295,5 +297,5 @@ def test_a_manager_without_the_usual_names_is_left_alone_and_said_once(reporter)
             return "begun"
 
     with pytest.warns(RuntimeWarning, match="no start_quorum, wait_quorum, should_commit"):
-        torchft_hook._patch_manager(SimpleNamespace(Manager=Manager))
+        torchft._patch_manager(SimpleNamespace(Manager=Manager))
     assert Manager().begin() == "begun"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker_server import wire
-from worker_server.sidecar.answers import in_json
+from worker_server.sidecar.queries import in_json
 
 WHO = wire.Identity("job", wire.GroupName("rg_1"), 0, 2, wire.Host("h"), 7, "abc")
 PLAIN_JSON = st.recursive(
@@ -283,9 +283,21 @@ def test_a_worker_server_is_registered_by_scheme_host_and_port(url):
      "http://user:pw@h:1", "http://@h", "http://h:1?x", "http://h:nine", "http://h:70000",
      "http://h:0", "http://\0", "http://a b", "http://h\n:1", "http://a\\b", "http://a\u202eb",
      "http://169.254.169.254", "http://[fe80::1]:9", "http://[::ffff:169.254.169.254]",
+     "http://0.0.0.0:80", "http://[::]:80", "http://[::ffff:0.0.0.0]:80", "http://224.0.0.1:80",
+     "http://[ff02::1]:80", "http://metadata.google.internal", "http://METADATA.google.internal.",
+     "http://[fd00:ec2::254]", "http://[fd00:0ec2:0::0254]", "http://100.100.100.200",
+     "http://168.63.129.16", "http://[::ffff:168.63.129.16]", "http://metadata:80",
      "http://2852039166", "http://0xa9fea9fe", "http://169.254.43518", "http://[h]:1"],
     ids=ascii,
 )  # fmt: skip
 def test_nothing_else_is_registered(url):
     with pytest.raises(wire.WireError, match=r"'url' is .*, expected http"):
         registration_at(url)
+
+
+def test_half_a_surrogate_pair_is_no_text() -> None:
+    """JSON can spell one; an error that is no WireError would end who asked."""
+    said = wire.to_json(wire.StateReport(WHO, wire.Process(alive=True), None, ()))
+    said["identity"]["pid"] = json.loads('"\\ud800"')
+    with pytest.raises(wire.WireError):
+        wire.parse_state(said)

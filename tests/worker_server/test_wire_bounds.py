@@ -12,6 +12,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from enum import Enum
+from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -19,7 +20,6 @@ import msgspec
 import pytest
 
 from worker_server import wire
-from worker_server.wire import messages
 
 PARSERS = {
     wire.StateReport: wire.parse_state,
@@ -30,12 +30,13 @@ PARSERS = {
     wire.Registration: wire.parse_registration,
     wire.Identity: wire.parse_identity,
 }
-CELLS = {wire.GroupHead: messages.HeadCells, wire.StepRow: messages.StepCells}
+CELLS = {wire.GroupHead: wire.HeadCells}
 """What travels as a row that is written in another way than the type."""
 CHOSEN = {"group_rank": 0, "url": "http://h:1", "rank": "rg_1.0"}
 HUGE = 10**400
 
 
+@cache
 def parts(kind: Any) -> dict[str, Any]:
     return typing.get_type_hints(kind, include_extras=True)
 

@@ -12,12 +12,11 @@ from tests.worker_server.ranks import eventually
 from tests.worker_server.test_black_box import Bench
 from tests.worker_server.test_page import enter, write_step
 from worker_server import wire
-from worker_server.page import layout
-from worker_server.sidecar import doing, seen
-from worker_server.sidecar.doing import doing_of
-from worker_server.sidecar.hang import HangWatch
-from worker_server.sidecar.user_code import Call
-from worker_server.sidecar.witness import Sample, Witness
+from worker_server.rank.page import layout
+from worker_server.sidecar import witness as witness_module
+from worker_server.sidecar.host import with_shared
+from worker_server.sidecar.stacks import Call
+from worker_server.sidecar.witness import HangWatch, Sample, Witness, doing_of
 from worker_server.wire import Doing
 
 SITE = "/venv/lib/python3.11/site-packages"
@@ -131,10 +130,10 @@ def test_the_users_own_functions_tell_that_it_saves_or_evaluates(function, does)
     assert doing_of(calls, 0, None, waits=False) is does
 
 
-@pytest.mark.skipif(not doing._SYSCALLS, reason="no table for this machine")
+@pytest.mark.skipif(not witness_module._SYSCALLS, reason="no table for this machine")
 def test_where_no_call_tells_the_system_call_does():
     for kind in (Doing.LOCK, Doing.SLEEP, Doing.IO, Doing.PROCESS):
-        number = next(n for n, does in doing._SYSCALLS.items() if does is kind)
+        number = next(n for n, does in witness_module._SYSCALLS.items() if does is kind)
         assert doing_of([USER], 0, number, waits=False) is kind
         assert doing_of([lib("torch/utils/data/a.py"), USER], 1, number, waits=False) is Doing.DATA
     assert doing_of([USER], 0, None, waits=True) is Doing.COLLECTIVE
@@ -143,7 +142,7 @@ def test_where_no_call_tells_the_system_call_does():
 
 def test_a_backward_pass_that_waits_in_cpp_is_no_lock():
     """DDP's reducer waits for its peers there; nothing in Python tells that from work."""
-    futex = next(n for n, does in doing._SYSCALLS.items() if does is Doing.LOCK)
+    futex = next(n for n, does in witness_module._SYSCALLS.items() if does is Doing.LOCK)
     calls = [lib("torch/autograd/graph.py"), lib("torch/_tensor.py"), USER]
     assert doing_of(calls, 2, futex, waits=False) is Doing.UNKNOWN
 
@@ -194,7 +193,7 @@ def test_a_state_tells_where_a_rank_stands_and_no_more_once_it_has_moved(page, b
     witness = bench.box.state().witness
     assert (str(witness.frame), witness.samples) == ("main (train.py:1)", 1)
     there = replace(bench.box.state(), witness=None)
-    assert seen.add(tmp_path / "a.seen", there, 1e9).witness.frame == witness.frame
+    assert with_shared(tmp_path / "a.seen", there, 1e9).witness.frame == witness.frame
     page.change_phase(page.phase_id("forward"))
     assert bench.box.state().witness is None
     bench.process.state = "S"
@@ -235,4 +234,4 @@ def test_where_a_real_rank_hangs_is_told_by_two_samples(start_rank, action):
     eventually(told_twice, "two samples agree", within_s=30)
     witness = rank.state().witness
     assert (witness.frame.function, witness.frame.file) == ("main", "rank_script.py")
-    assert witness.doing is (Doing.SLEEP if doing._SYSCALLS else Doing.UNKNOWN)
+    assert witness.doing is (Doing.SLEEP if witness_module._SYSCALLS else Doing.UNKNOWN)

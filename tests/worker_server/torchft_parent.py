@@ -17,9 +17,10 @@ import torch
 import torch.distributed as dist
 
 from tests.worker_server.pages import identity
-from worker_server import collectives, wire
-from worker_server.page.writer import PageWriter
-from worker_server.reporter import Reporter
+from worker_server import wire
+from worker_server.rank import collectives
+from worker_server.rank.page.writer import PageWriter
+from worker_server.rank.reporter import Reporter
 
 WEIGHTS = 2**20
 """Floats of the state that heals."""

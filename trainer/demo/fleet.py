@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import signal
@@ -18,16 +17,14 @@ from typing import Any, Final
 
 import requests
 
-from trainer import faults
+from trainer import faults, status
 from trainer.demo.options import DemoOptions
 from trainer.demo.watch import MonitorClient
-from trainer.launch import die_with_parent
+from trainer.supervisor import die_with_parent
 
 SHUTDOWN_GRACE_S: Final = 15.0
 
-# TorchFT's own defaults, and a set for people in a hurry. Seconds.
-_DEFAULT_TIMEOUTS: Final = {"collective": 60.0, "join": 60.0}
-_SHORT_TIMEOUTS: Final = {"collective": 8.0, "join": 20.0}
+SLOW_FACTOR: Final = 6.0
 
 
 class FleetError(RuntimeError):
@@ -66,7 +63,7 @@ class Fleet:
         """
         self.faults_injected += 1
         fault_id = f"{self.faults_injected}-{kind}"
-        fault = {"id": fault_id, "kind": kind, "rank": rank, "factor": self.options.slow_factor,
+        fault = {"id": fault_id, "kind": kind, "rank": rank, "factor": SLOW_FACTOR,
                  "step": step}  # fmt: skip
         faults.inject(self.fault_file, faults.parse_fault(fault))
         return fault_id
@@ -78,10 +75,7 @@ class Fleet:
 
     def events(self, group: str) -> list[dict[str, Any]]:
         """What the group's supervisor noted: started, left, refused."""
-        path = self.run_dir / "events" / f"{group}.jsonl"
-        if not path.exists():
-            return []
-        return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+        return status.read(self.run_dir / "events" / f"{group}.jsonl")
 
     def check_alive(self) -> None:
         """Raise when a process of ours that must live has ended.
@@ -174,65 +168,55 @@ def start_fleet(options: DemoOptions, run_dir: Path) -> Iterator[Fleet]:
         fleet.stop()
 
 
+def _flags(**values: object) -> list[str]:
+    """`step_time=0.2` as `--step-time 0.2`."""
+    pairs = [("--" + name.replace("_", "-"), str(value)) for name, value in values.items()]
+    return [word for pair in pairs for word in pair]
+
+
 def start_lighthouse(fleet: Fleet) -> None:
     """Start the Lighthouse, or start it again on the same port."""
-    port = fleet.lighthouse_url.rpartition(":")[2]
     program = Path(sys.executable).with_name("torchft_lighthouse")
     if not program.exists():
         raise FleetError(
             f"TorchFT is not installed beside {sys.executable}: pip install torch==2.13.0 "
             "'lightkeeper[trainer,stacks]' (or run `make demo`)"
         )
-    command = [
-        str(program),
-        "--bind",
-        f"[::]:{port}",
-        "--min_replicas",
-        str(fleet.options.min_replicas),
-        "--heartbeat_timeout_ms",
-        str(fleet.options.heartbeat_timeout_ms),
-    ]
-    if fleet.options.short_timeouts:
-        command += ["--join_timeout_ms", str(int(_SHORT_TIMEOUTS["join"] * 1000))]
+    command = [str(program), *_flags(bind=f"[::]:{fleet.lighthouse_url.rpartition(':')[2]}")]
+    # Its own words have underscores.
+    command += ["--min_replicas", str(fleet.options.min_replicas)]
+    command += ["--heartbeat_timeout_ms", str(fleet.options.heartbeat_timeout_ms)]
     # At its own level, info, the Lighthouse logs every request: 6 KB/s from two groups.
     fleet.spawn("lighthouse", command, {"RUST_LOG": os.environ.get("RUST_LOG", "warn")})
 
 
 def start_gate(fleet: Fleet) -> None:
     """Start the gate in front of the Lighthouse, or start it again on the same ports."""
-    assert fleet.gate_url is not None  # noqa: S101 - for the type checker
-    assert fleet.gate_admin_url is not None  # noqa: S101
-    command = [sys.executable, "-m", "monitor.cli", "gate", "--lighthouse", fleet.lighthouse_url]
-    command += ["--bind", fleet.gate_url.removeprefix("http://")]
-    command += ["--admin", fleet.gate_admin_url.removeprefix("http://")]
-    command += ["--token-file", str(fleet.token_file), "--state", str(fleet.run_dir / "gate.json")]
-    fleet.spawn("gate", command, {})
+    flags = _flags(
+        lighthouse=fleet.lighthouse_url,
+        bind=str(fleet.gate_url).removeprefix("http://"),
+        admin=str(fleet.gate_admin_url).removeprefix("http://"),
+        token_file=fleet.token_file,
+        state=fleet.run_dir / "gate.json",
+    )
+    fleet.spawn("gate", [sys.executable, "-m", "monitor.cli", "gate", *flags], {})
 
 
 def start_monitor(fleet: Fleet) -> None:
     """Start the monitor, or start it again on the same store and port."""
-    options = fleet.options
-    command = [
-        sys.executable,
-        "-m",
-        "monitor.cli",
-        "monitor",
-        "--lighthouse",
-        fleet.lighthouse_url,
-        "--bind",
-        fleet.monitor_url.removeprefix("http://"),
-        "--store",
-        str(fleet.run_dir / "lightkeeper.sqlite3"),
-        "--token-file",
-        str(fleet.token_file),
-        "--min-replicas",
-        str(options.min_replicas),
-        "--budget",
-        str(len(options.faults) + 2),
-    ]
+    flags = _flags(
+        lighthouse=fleet.lighthouse_url,
+        bind=fleet.monitor_url.removeprefix("http://"),
+        store=fleet.run_dir / "lightkeeper.sqlite3",
+        token_file=fleet.token_file,
+        min_replicas=fleet.options.min_replicas,
+        budget=len(fleet.options.faults) + 2,
+    )
     if fleet.gate_admin_url is not None:
-        command += ["--gate", fleet.gate_admin_url]
-    fleet.spawn("monitor", command + ([] if options.keeper else ["--observe"]), {})
+        flags += _flags(gate=fleet.gate_admin_url)
+    if not fleet.options.keeper:
+        flags.append("--observe")
+    fleet.spawn("monitor", [sys.executable, "-m", "monitor.cli", "monitor", *flags], {})
 
 
 def _start_group(fleet: Fleet, group: str) -> None:
@@ -240,40 +224,23 @@ def _start_group(fleet: Fleet, group: str) -> None:
     index = group.removeprefix("rg_")
     # A quarantined host is never used again, so that each fault may cost one.
     spares = [f"spare-{index}{chr(ord('a') + n)}" for n in range(len(options.faults) + 1)]
-    timeouts = _SHORT_TIMEOUTS if options.short_timeouts else _DEFAULT_TIMEOUTS
-    command = [
-        sys.executable,
-        "-m",
-        "trainer.supervisor",
-        "--group",
-        group,
-        "--hosts",
-        ",".join([f"host-{index}", *spares]),
-        "--monitor",
-        fleet.monitor_url,
-        "--nproc",
-        str(options.ranks_per_group),
-        "--log-dir",
-        str(fleet.run_dir / "logs"),
-        "--status-file",
-        str(fleet.run_dir / "events" / f"{group}.jsonl"),
-        "--",
-        "--steps",
-        "0",
-        "--step-time",
-        str(options.step_time_s),
-        "--min-replicas",
-        str(options.min_replicas),
-        "--timeout",
-        str(timeouts["collective"]),
-        "--quorum-timeout",
-        str(_DEFAULT_TIMEOUTS["collective"]),
-        "--fault-file",
-        str(fleet.fault_file),
-    ]
+    of_supervisor = _flags(
+        group=group,
+        hosts=",".join([f"host-{index}", *spares]),
+        monitor=fleet.monitor_url,
+        nproc=options.ranks_per_group,
+        log_dir=fleet.run_dir / "logs",
+        status_file=fleet.run_dir / "events" / f"{group}.jsonl",
+    )
+    of_ranks = _flags(
+        steps=0,
+        step_time=options.step_time_s,
+        min_replicas=options.min_replicas,
+        fault_file=fleet.fault_file,
+    )
     fleet.spawn(
         f"supervisor-{group}",
-        command,
+        [sys.executable, "-m", "trainer.supervisor", *of_supervisor, "--", *of_ranks],
         {
             "TORCHFT_LIGHTHOUSE": fleet.gate_url or fleet.lighthouse_url,
             "LIGHTKEEPER_MONITOR": fleet.monitor_url,

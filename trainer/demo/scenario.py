@@ -6,8 +6,9 @@ by the monitor. Both run on this machine and use one clock.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -38,8 +39,18 @@ EXPECTED_KIND: Final = {
 }
 _LEAVES_BY_ITSELF: Final = frozenset({"crash", "mismatch:size"})
 """Faults that end the group before anybody can evict it."""
+_MILESTONES: Final = (
+    ("firing", "firing_s"),
+    ("evict_asked", "evict_asked_s"),
+    ("left_quorum", "left_quorum_s"),
+    ("survivor_commit", "survivor_commit_s"),
+    ("rejoined", "rejoined_s"),
+)
+"""What is told of a fault, and the milestone of the monitor's incident."""
 
-Show = Callable[[dict[str, Any], str], None]
+Row = dict[str, Any]
+"""An object of the monitor's JSON."""
+Show = Callable[[Row, str], None]
 """Shows a snapshot of the monitor and what the demo is waiting for."""
 
 
@@ -81,28 +92,33 @@ class FaultReport:
         }
 
 
+def _looks(fleet: Fleet, client: MonitorClient, limit_s: float) -> Iterator[tuple[Row, list[Row]]]:
+    """Snapshot and incidents of the monitor, again and again until the limit, while it answers.
+
+    Raises:
+        FleetError: a process of the demo ended.
+    """
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        fleet.check_alive()
+        with contextlib.suppress(MonitorAwayError):
+            seen = client.snapshot(), client.incidents()
+            yield seen
+        time.sleep(POLL_S)
+
+
 def wait_until_whole(fleet: Fleet, client: MonitorClient, show: Show, limit_s: float) -> None:
     """Wait until every rank of every group commits and no incident is open.
 
     Raises:
         FleetError: a process of the demo ended, or the fleet was not whole in time.
     """
-    options = fleet.options
-    deadline = time.monotonic() + limit_s
-    why = "the monitor has not answered yet"
-    while time.monotonic() < deadline:
-        fleet.check_alive()
-        try:
-            snapshot = client.snapshot()
-        except MonitorAwayError as exc:
-            why = str(exc)
-        else:
-            reason = unhealthy(snapshot, options.groups, options.ranks_per_group)
-            if reason is None:
-                return
-            why = reason
-            show(snapshot, f"waiting for a whole fleet: {why}")
-        time.sleep(POLL_S)
+    why: str | None = "the monitor did not answer"
+    for snapshot, _ in _looks(fleet, client, limit_s):
+        why = unhealthy(snapshot, fleet.options.groups, fleet.options.ranks_per_group)
+        if why is None:
+            return
+        show(snapshot, f"waiting for a whole fleet: {why}")
     raise FleetError(
         f"the fleet was not whole within {limit_s:.0f} s: {why} (logs: {fleet.run_dir})"
     )
@@ -110,40 +126,27 @@ def wait_until_whole(fleet: Fleet, client: MonitorClient, show: Show, limit_s: f
 
 def run_fault(fleet: Fleet, client: MonitorClient, kind: str, rank: str, show: Show) -> FaultReport:
     """Inject one fault and follow it until the group is back, or the limit."""
-    known = {item["id"] for item in client.incidents()}
+    earlier = {incident["id"] for incident in client.incidents()}
     group = rank.rpartition(".")[0]
     before = client.snapshot()
-    best_step = max((item.get("step") or 0 for item in before["ranks"]), default=0)
-    hosts = {item["group"]: item["host"] for item in before["groups"]}
+    best_step = _furthest(before["ranks"])
     # Weights must have been seen to be equal by all before one that is not can be told from them.
     step = best_step + EQUAL_STEPS if kind == "corrupt" else None
-    struck_s = _strike(fleet, client, kind, rank, show, step)
-    report = FaultReport(kind, rank, group, injected_s=struck_s)
+    report = FaultReport(kind, rank, group, _strike(fleet, client, kind, rank, show, step))
+    hosts = {row["group"]: row["host"] for row in before["groups"]}
     report.left_host = hosts.get(group)
-    deadline = time.monotonic() + _limit_s(fleet, kind)
-    incidents: list[dict[str, Any]] = []
-    while time.monotonic() < deadline:
-        fleet.check_alive()
-        try:
-            snapshot, incidents = client.snapshot(), client.incidents()
-        except MonitorAwayError as exc:
-            report.problems = [f"monitor away: {exc}"]
-        else:
-            incidents = [item for item in incidents if item["id"] not in known]
-            _read_incidents(report, incidents)
-            _read_supervisors(report, fleet, snapshot, best_step)
-            show(snapshot, _waiting_for(report))
-            if _is_over(report, fleet.options.keeper):
-                break
-        time.sleep(POLL_S)
-    _judge(report, incidents, fleet.options.keeper)
+    alone_s = ALONE_SLOW_LIMIT_S if kind == "slow" else ALONE_LIMIT_S
+    keeper = fleet.options.keeper
+    incidents: list[Row] = []
+    for snapshot, listed in _looks(fleet, client, KEEPER_LIMIT_S if keeper else alone_s):
+        incidents = [incident for incident in listed if incident["id"] not in earlier]
+        _read_incidents(report, incidents)
+        _read_supervisors(report, fleet, snapshot, best_step)
+        show(snapshot, _progress(report))
+        if _is_over(report, keeper):
+            break
+    _judge(report, incidents, keeper)
     return report
-
-
-def _limit_s(fleet: Fleet, kind: str) -> float:
-    if fleet.options.keeper:
-        return KEEPER_LIMIT_S
-    return ALONE_SLOW_LIMIT_S if kind == "slow" else ALONE_LIMIT_S
 
 
 def _strike(  # noqa: PLR0917
@@ -154,6 +157,7 @@ def _strike(  # noqa: PLR0917
     show: Show,
     step: int | None,
 ) -> float:
+    """Inject; unix seconds of when it struck."""
     fault_id = fleet.inject(kind, rank, step)
     deadline = time.monotonic() + STRIKE_LIMIT_S
     while time.monotonic() < deadline:
@@ -165,44 +169,36 @@ def _strike(  # noqa: PLR0917
     raise FleetError(f"{kind} did not strike {rank} within {STRIKE_LIMIT_S:.0f} s: is it training?")
 
 
-def _main_incident(report: FaultReport, incidents: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _furthest(ranks: list[Row]) -> int:
+    return max((rank.get("step") or 0 for rank in ranks), default=0)
+
+
+def _main_incident(report: FaultReport, incidents: list[Row]) -> Row | None:
     """The incident that fired for this fault: the evicting one, else the first to fire."""
     fired = [item for item in incidents if item["milestones"].get("firing_s") is not None]
     evicting = [item for item in fired if item["milestones"].get("evict_asked_s") is not None]
     expected = [item for item in fired if item["kind"] == EXPECTED_KIND[report.kind]]
-    for candidates in (evicting, expected, fired):
-        if candidates:
-            return min(candidates, key=lambda item: float(item["milestones"]["firing_s"]))
-    return None
+    candidates = evicting or expected or fired
+    return min(candidates, key=lambda item: float(item["milestones"]["firing_s"]), default=None)
 
 
-def _read_incidents(report: FaultReport, incidents: list[dict[str, Any]]) -> None:
+def _read_incidents(report: FaultReport, incidents: list[Row]) -> None:
     incident = _main_incident(report, incidents)
     if incident is None:
         return
     report.culprit_ranks = list(incident["culprits"])
     report.culprit_group = incident["groups"][0] if incident["groups"] else None
     report.reason = incident["reason"]
-    milestones = incident["milestones"]
-
-    def after(name: str) -> float | None:
-        at_s = milestones.get(name)
-        return None if at_s is None else float(at_s) - report.injected_s
-
-    report.to_firing = after("firing_s")
-    report.to_evict_asked = after("evict_asked_s")
-    report.to_left_quorum = after("left_quorum_s")
-    report.to_survivor_commit = after("survivor_commit_s")
-    report.to_rejoined = after("rejoined_s")
+    for name, milestone in _MILESTONES:
+        at_s = incident["milestones"].get(milestone)
+        setattr(report, f"to_{name}", None if at_s is None else float(at_s) - report.injected_s)
     if report.to_evict_asked is not None:
         report.evicted_group = report.culprit_group
     holds = [item for item in incident.get("decisions", []) if item["action"] == "hold"]
     report.held = f"{holds[0]['guard']}: {holds[0]['reason']}" if holds else None
 
 
-def _read_supervisors(
-    report: FaultReport, fleet: Fleet, snapshot: dict[str, Any], best_step: int
-) -> None:
+def _read_supervisors(report: FaultReport, fleet: Fleet, snapshot: Row, best_step: int) -> None:
     for group in fleet.groups:
         events = [item for item in fleet.events(group) if item["time"] >= report.injected_s]
         left = [item for item in events if item["event"] == "left"]
@@ -215,12 +211,10 @@ def _read_supervisors(
             report.to_survivors_crashed = min(
                 crashed_after, report.to_survivors_crashed or crashed_after
             )
-    survivors = [item for item in snapshot["ranks"] if item["group"] != report.target_group]
+    report.steps_lost = report.steps_lost or 0
     if len(report.survivors_crashed) == len(fleet.groups) - 1:
-        now_at = max((item.get("step") or 0 for item in survivors), default=0)
-        report.steps_lost = max(0, best_step - now_at, report.steps_lost or 0)
-    else:
-        report.steps_lost = 0
+        survivors = [item for item in snapshot["ranks"] if item["group"] != report.target_group]
+        report.steps_lost = max(report.steps_lost, best_step - _furthest(survivors))
 
 
 def _is_over(report: FaultReport, keeper: bool) -> bool:
@@ -230,28 +224,20 @@ def _is_over(report: FaultReport, keeper: bool) -> bool:
     return report.kind != "slow" and report.to_survivor_commit is not None
 
 
-def _waiting_for(report: FaultReport) -> str:
-    steps = (
-        ("firing", report.to_firing),
-        ("evict asked", report.to_evict_asked),
-        ("left the quorum", report.to_left_quorum),
-        ("survivors' commit", report.to_survivor_commit),
-        ("group back", report.to_rejoined),
-    )
-    done = ", ".join(f"{name} +{value:.1f} s" for name, value in steps if value is not None)
-    return f"{report.kind} in {report.target_rank}: {done or _not_yet(report.kind)}"
-
-
-def _not_yet(kind: str) -> str:
-    """Why nothing shows so far. A straggler is known by several windows of 5 s and more, after the
+def _progress(report: FaultReport) -> str:
+    """What happened so far. A straggler is known by several windows of 5 s and more, after the
     start: a minute here.
     """
-    if kind == "slow":
-        return "nothing seen yet: its own and its peers' pace are being learnt, for about a minute"
-    return "nothing seen yet"
+    times = [(name, getattr(report, f"to_{name}")) for name, _ in _MILESTONES]
+    done = ", ".join(f"{name.replace('_', ' ')} +{s:.1f} s" for name, s in times if s is not None)
+    if not done:
+        done = "nothing seen yet"
+        if report.kind == "slow":
+            done += ": its own and its peers' pace are being learnt, for about a minute"
+    return f"{report.kind} in {report.target_rank}: {done}"
 
 
-def _judge(report: FaultReport, incidents: list[dict[str, Any]], keeper: bool) -> None:
+def _judge(report: FaultReport, incidents: list[Row], keeper: bool) -> None:
     evicted = {
         group
         for item in incidents

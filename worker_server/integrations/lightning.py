@@ -19,11 +19,14 @@ import atexit
 import functools
 import importlib
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from worker_server import attach, autoload
-from worker_server.complaint import complain
-from worker_server.integrations.spans import Source, Spans
+from worker_server.integrations import Spans
+from worker_server.rank.warn_once import warn
+
+if TYPE_CHECKING:
+    from worker_server.rank.reporter import ReportSource
 
 _STEP_PHASES = ("forward", "backward", "optimizer")
 Hook = TypeVar("Hook", bound=Callable[..., None])
@@ -50,7 +53,7 @@ def _wanted(package: str) -> list[Any]:
     try:
         return [_callback(package)]
     except Exception as exc:  # noqa: BLE001  training goes on without us
-        complain(f"lightkeeper has no callback for {package}: {exc!r}", stacklevel=4)
+        warn(f"lightkeeper has no callback for {package}: {exc!r}", stacklevel=4)
         return []
 
 
@@ -72,7 +75,7 @@ def _quiet(hook: Hook) -> Hook:
             hook(self, *args, **kwargs)
         except Exception as exc:  # noqa: BLE001
             self.failed = True
-            complain(f"lightkeeper stopped following Lightning: {exc!r}", stacklevel=3)
+            warn(f"lightkeeper stopped following Lightning: {exc!r}", stacklevel=3)
 
     return guarded  # type: ignore[return-value]
 
@@ -86,7 +89,7 @@ class TrainerHooks:
         super().__init__()
         self.failed = False
         self._attach = attached
-        self._source: Source | None = None
+        self._source: ReportSource | None = None
         self._begun: int | None = None
         self._ended_well = False
 
@@ -206,4 +209,4 @@ class FabricCallback:
         try:
             attach(rank=fabric.global_rank, world_size=fabric.world_size)
         except Exception as exc:  # noqa: BLE001
-            complain(f"lightkeeper is not attached: {exc!r}", stacklevel=3)
+            warn(f"lightkeeper is not attached: {exc!r}", stacklevel=3)

@@ -20,10 +20,13 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from worker_server.complaint import complain
-from worker_server.integrations.spans import Source, Spans
+from worker_server.integrations import Spans
+from worker_server.rank.warn_once import warn
+
+if TYPE_CHECKING:
+    from worker_server.rank.reporter import ReportSource
 
 _VARIABLE = "TITAN_STRUCT_LOGGER_HANDLERS"
 _JSONL = "torchtitan.observability.structured_logger.jsonl_handler"
@@ -56,11 +59,11 @@ def handler(*, structured_logger: logging.Logger, rank: int, source: str, output
         from worker_server import attach  # noqa: PLC0415  torchtitan imports us by name
 
         reporter: Any = attach()
-        voice = reporter.from_source("torchtitan")
-        structured_logger.addHandler(SpanHandler(voice, reporter.close))
-        hear_losses(voice.note_loss)
+        spans = reporter.from_source("torchtitan")
+        structured_logger.addHandler(SpanHandler(spans, reporter.close))
+        hear_losses(spans.note_loss)
     except Exception as exc:  # noqa: BLE001  training goes on without us
-        complain(f"lightkeeper sees no spans, or no loss, of torchtitan: {exc!r}", stacklevel=3)
+        warn(f"lightkeeper sees no spans, or no loss, of torchtitan: {exc!r}", stacklevel=3)
     named = [name.strip() for name in os.environ.get(_VARIABLE, "").split(",") if name.strip()]
     if named == [f"{__name__}.{handler.__name__}"]:
         _write_jsonl(structured_logger, rank, source, output_dir)
@@ -70,7 +73,7 @@ def _write_jsonl(logger: logging.Logger, rank: int, source: str, output_dir: str
     try:
         register = importlib.import_module(_JSONL).register_jsonl_handler
     except (ImportError, AttributeError) as exc:
-        complain(f"torchtitan's own JSONL handler is not where 0.3.0 has it: {exc}", stacklevel=4)
+        warn(f"torchtitan's own JSONL handler is not where 0.3.0 has it: {exc}", stacklevel=4)
         return
     register(structured_logger=logger, rank=rank, source=source, output_dir=output_dir)
 
@@ -118,7 +121,7 @@ def mean_loss(
 class SpanHandler(logging.Handler):
     """Turns records into steps and phases; never raises."""
 
-    def __init__(self, source: Source, close: Callable[[], None]) -> None:
+    def __init__(self, source: ReportSource, close: Callable[[], None]) -> None:
         super().__init__(logging.INFO)
         self._source = source
         self._close = close
@@ -136,7 +139,7 @@ class SpanHandler(logging.Handler):
             self._take(record)
         except Exception as exc:  # noqa: BLE001  nothing may reach training
             self._on = False
-            complain(f"lightkeeper stopped reading torchtitan's spans: {exc!r}", stacklevel=4)
+            warn(f"lightkeeper stopped reading torchtitan's spans: {exc!r}", stacklevel=4)
 
     def _take(self, record: logging.LogRecord) -> None:
         said = vars(record)

@@ -1,227 +1,187 @@
-"""The sidecar's routes: what is asked, by whom, and what answers it."""
+"""The sidecar's endpoints: what is asked, by whom, and what answers it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from typing import Any, Final
 
-from flask import Flask, Response, request
+from flask import Flask, Response, render_template_string, request
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from worker_server import wire
-from worker_server.sidecar import queries
-from worker_server.sidecar.answers import (
-    Places,
-    RefusalError,
-    harden,
-    in_json,
-    in_text,
-    refuse,
-)
-from worker_server.sidecar.control_plane import ControlPlaneError
-from worker_server.sidecar.evict import Eviction
+from worker_server.sidecar import evict, queries, timeline
+from worker_server.sidecar.black_box import BlackBox
 from worker_server.sidecar.guard import Guard
-from worker_server.sidecar.help import help_html, help_text
-from worker_server.sidecar.openapi import document
-from worker_server.sidecar.profile import ProfileError
-from worker_server.sidecar.stacks import StacksError
+from worker_server.sidecar.openapi import JSON, TEXT, Endpoint, document
+from worker_server.sidecar.queries import Places, RefusalError, harden, in_json, in_text, refuse
 
 THREADS = 10
-_LOOKERS = 2
-_RECORD_READERS = 3
-_EVICTORS = 2
-_LISTENERS = 2
+_PLACES: Final = {"stacks or profiles": 2, "records": 3, "last words": 2, "eviction": 2}
 """Who looks into the rank waits for it, and who reads what it wrote, for a file server: these leave
 at least one of the threads to the rest."""
-_MAX_BODY = 16 * 1024
-_ACTS = frozenset({wire.PATH_EVICT, wire.PATH_PROFILE})
+_MAX_BODY: Final = 16 * 1024
 _log = logging.getLogger("worker_server.sidecar")
 
 
-class Box(Protocol):
-    """What the HTTP layer needs of the black box."""
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the endpoints answer from."""
 
-    @property
-    def identity(self) -> wire.Identity:
-        """Who the rank is."""
-
-    def state(self) -> wire.StateReport:
-        """State now."""
-
-    def process(self) -> wire.Process:
-        """The rank's process."""
-
-    def steps(self, since: int = 0) -> wire.StepLog:
-        """Attempts after this one."""
-
-    def flight_record(
-        self, *, only_active: bool = False, since: str | None = None
-    ) -> wire.FlightRecord:
-        """The record; ValueError for a cursor that is none."""
-
-    def last_words(self) -> wire.LastWords:
-        """How it ended and what it said."""
-
-    def wait_counters(self) -> dict[str, Any]:
-        """Torch's wait counters."""
-
-    def stacks(self, *, native: bool = False) -> str:
-        """The stacks."""
-
-    def profile(self, duration_s: float) -> bytes:
-        """A Chrome trace, or ProfileError."""
+    box: BlackBox
+    evict: Callable[[float], evict.Eviction]
+    """End the rank, with so many seconds between SIGTERM and SIGKILL."""
+    registry: CollectorRegistry
+    host: Callable[[], wire.HostReport]
 
 
-class Evictor(Protocol):
-    """Ends the rank."""
-
-    def __call__(self, grace_s: float) -> Eviction:
-        """End it, waiting `grace_s` between SIGTERM and SIGKILL."""
-
-
-def make_app(
-    box: Box,
-    evictor: Evictor,
-    *,
-    guard: Guard,
-    registry: CollectorRegistry,
-    host: Callable[[], wire.HostReport],
-    table: Callable[[wire.FlightRecord], str],
-) -> Flask:
+def make_app(served: Served, guard: Guard) -> Flask:
     """The WSGI application of one rank's WorkerServer."""
     app = Flask(__name__, static_folder=None)
     app.url_map.merge_slashes = False  # `/v1//state` is no path of ours, rather than a redirect
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
-    app.before_request(lambda: guard.may_act() if _acts() else guard.may_read())
+    acting = {one.name for one in ENDPOINTS if one.acts}
+    app.before_request(lambda: guard.may_act() if request.endpoint in acting else guard.may_read())
     app.after_request(harden)
     app.register_error_handler(Exception, refuse)
-    _add_reports(app, box, host)
-    _add_records(app, box, table)
-    _add_looks(app, box)
-    _add_services(app, box, registry)
-    _add_eviction(app, box, evictor)
+    places = {work: Places(count, work) for work, count in _PLACES.items()}
+    for one in ENDPOINTS:
+        view = partial(_answer, served, one, places.get(one.slow))
+        app.add_url_rule(one.path, one.name, view, methods=[one.method])
     return app
 
 
-def _acts() -> bool:
-    return request.path in _ACTS and request.endpoint is not None
+def _answer(served: Served, endpoint: Endpoint, places: Places | None) -> Response:
+    query = None if endpoint.query is None else queries.parameters(endpoint.query)
+    with nullcontext() if places is None else places.taken():
+        return endpoint.answer(served, query)
 
 
-def _add_reports(app: Flask, box: Box, host: Callable[[], wire.HostReport]) -> None:
-    """What the page and the operating system know: quick, whatever the rank does."""
-    listeners = Places(_LISTENERS, "last words")
-
-    @app.get(wire.PATH_STATE)
-    def state() -> Response:
-        queries.only()
-        return in_json(wire.to_json(box.state()))
-
-    @app.get(wire.PATH_STEPS)
-    def steps() -> Response:
-        queries.only("since")
-        return in_json(wire.to_json(box.steps(queries.since_attempt())))
-
-    @app.get(wire.PATH_LAST_WORDS)
-    def last_words() -> Response:
-        queries.only()
-        with listeners.taken():
-            return in_json(wire.to_json(box.last_words()))
-
-    @app.get(wire.PATH_HOST)
-    def host_report() -> Response:
-        queries.only()
-        return in_json(wire.to_json(host()))
+def _steps(served: Served, query: queries.Attempts) -> Response:
+    return in_json(wire.to_json(served.box.steps(query.since)))
 
 
-def _add_records(app: Flask, box: Box, table: Callable[[wire.FlightRecord], str]) -> None:
-    """What torch is asked for, without the interpreter."""
-    places = Places(_RECORD_READERS, "records")
-
-    @app.get(wire.PATH_FLIGHT_RECORDER)
-    def flight_recorder() -> Response:
-        queries.only("active", "since", "format")
-        only_active, since, as_text = queries.flag("active"), queries.cursor(), queries.as_text()
-        with places.taken():
-            try:
-                record = box.flight_record(only_active=only_active, since=since)
-            except ValueError as exc:
-                raise RefusalError(400, str(exc)) from exc
-            return in_text(table(record)) if as_text else in_json(wire.to_json(record))
-
-    @app.get(wire.PATH_WAIT_COUNTERS)
-    def wait_counters() -> Response:
-        queries.only()
-        with places.taken():
-            try:
-                return in_json(box.wait_counters())
-            except ControlPlaneError as exc:
-                raise RefusalError(503, str(exc)) from exc
+def _flight_recorder(served: Served, query: queries.Record) -> Response:
+    try:
+        record = served.box.flight_record(only_active=bool(query.active), since=query.since)
+    except ValueError as exc:
+        raise RefusalError(400, str(exc)) from exc
+    if query.format == "text":
+        return in_text(timeline.render(record))
+    return in_json(wire.to_json(record))
 
 
-def _add_looks(app: Flask, box: Box) -> None:
-    """What looks into the rank's interpreter, and takes its time."""
-    places = Places(_LOOKERS, "stacks or profiles")
-
-    @app.get(wire.PATH_STACKS)
-    def stacks() -> Response:
-        queries.only("native")
-        native = queries.flag("native")
-        with places.taken():
-            try:
-                return in_text(box.stacks(native=native))
-            except StacksError as exc:
-                raise RefusalError(503, str(exc)) from exc
-            except LookupError as exc:
-                raise RefusalError(410, str(exc.args[0])) from exc
-
-    @app.get(wire.PATH_PROFILE)
-    def profile() -> Response:
-        queries.only("duration")
-        duration_s = queries.duration_s()
-        with places.taken():
-            try:
-                trace = box.profile(duration_s)
-            except ProfileError as exc:
-                raise RefusalError(exc.status, str(exc)) from exc
-        return Response(trace, content_type="application/json")
+def _stacks(served: Served, query: queries.Threads) -> Response:
+    try:
+        return in_text(served.box.stacks(native=bool(query.native)))
+    except LookupError as exc:
+        raise RefusalError(410, str(exc.args[0])) from exc
 
 
-def _add_services(app: Flask, box: Box, registry: CollectorRegistry) -> None:
-    """For people, Prometheus and programs that read documents."""
-
-    @app.get("/")
-    def help_page() -> Response:
-        if request.accept_mimetypes.best_match(["text/plain", "text/html"]) == "text/html":
-            html = help_html(box.identity, request.host_url)
-            return Response(html, content_type="text/html; charset=utf-8")
-        return in_text(help_text(box.identity, request.host_url))
-
-    @app.get(wire.PATH_HEALTHZ)
-    def healthz() -> Response:
-        return in_text("ok\n")
-
-    @app.get(wire.PATH_METRICS)
-    def metrics() -> Response:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        return Response(encode(registry), content_type=content_type)
-
-    @app.get(wire.PATH_OPENAPI)
-    def openapi() -> Response:
-        return in_json(document())
+def _profile(served: Served, query: queries.Profile) -> Response:
+    return Response(served.box.profile(query.duration), content_type="application/json")
 
 
-def _add_eviction(app: Flask, box: Box, evictor: Evictor) -> None:
-    places = Places(_EVICTORS, "eviction")
+def _evict(served: Served, _: queries.Nothing) -> Response:
+    reason, grace_s = queries.eviction(request.get_data(), served.box.identity)
+    _log.warning("evict asked by %s: %a", request.remote_addr, reason)
+    eviction = served.evict(grace_s)
+    _log.warning("evicted: %s", eviction)
+    return in_json({"schema": wire.SCHEMA, **asdict(eviction)})
 
-    @app.post(wire.PATH_EVICT)
-    def evict() -> Response:
-        queries.only()
-        reason, grace_s = queries.eviction(request.get_data(), box.identity)
-        with places.taken():
-            _log.warning("evict asked by %s: %a", request.remote_addr, reason)
-            eviction = evictor(grace_s)
-            _log.warning("evicted: %s", eviction)
-        return in_json({"schema": wire.SCHEMA, **asdict(eviction)})
+
+def _metrics(served: Served, _: None) -> Response:
+    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    return Response(encode(served.registry), content_type=content_type)
+
+
+@cache
+def _document() -> dict[str, Any]:
+    return document(ENDPOINTS)
+
+
+def _help(served: Served, _: None) -> Response:
+    who, base = served.box.identity, request.host_url.rstrip("/")
+    title = f"WorkerServer of rank {who.rank} (job {who.job}, host {who.host}, pid {who.pid})"
+    if request.accept_mimetypes.best_match(["text/plain", "text/html"]) == "text/html":
+        html = render_template_string(_PAGE, title=title, about=_ABOUT, base=base, all=_LISTED)
+        return Response(html, content_type="text/html; charset=utf-8")
+    return in_text("\n".join([title, _ABOUT, "", *_help_lines(base), ""]))
+
+
+def _help_lines(base: str) -> Iterator[str]:
+    for one in _LISTED:
+        command = one.curl(base)
+        if len(command) >= _WIDTH:
+            yield f"# {one.what}\n{command}"
+        else:
+            yield f"{command:<{_WIDTH}}  {one.what}"
+
+
+_ABOUT: Final = "It answers while the rank hangs, is stopped, or is dead."
+_WIDTH: Final = 64
+_PAGE: Final = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>{{ title }}</title>
+<style>body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:60em;padding:0 1em}
+td{padding:.2em 1em .2em 0;vertical-align:top}code{font-size:13px}
+@media(prefers-color-scheme:dark){body{background:#16181c;color:#ddd}a{color:#8ab4f8}}</style>
+<h1>{{ title }}</h1>
+<p>{{ about }}</p>
+<table>
+{% for one in all -%}
+<tr><td>
+{%- if one.acts %}<code>{{ one.curl(base) }}</code>
+{%- else %}<a href="{{ one.ask }}"><code>{{ one.ask }}</code></a>
+{%- endif %}</td><td>{{ one.what }}</td></tr>
+{% endfor -%}
+</table>
+</html>
+"""
+
+ENDPOINTS: Final = (
+    Endpoint("help", "/", "what is here, for a person", _help,
+             formats=(*TEXT, "text/html"), query=None),
+    Endpoint("state", wire.PATH_STATE, "step, phase, process, process groups",
+             lambda served, _: in_json(wire.to_json(served.box.state())), wire.StateReport),
+    Endpoint("steps", wire.PATH_STEPS, "the last attempts of steps, with seconds by phase",
+             _steps, wire.StepLog, query=queries.Attempts, example="?since=0"),
+    Endpoint("flight_recorder", wire.PATH_FLIGHT_RECORDER,
+             "collectives: ours and torch's record (?format=text: a table for people)",
+             _flight_recorder, wire.FlightRecord, (*JSON, *TEXT), queries.Record,
+             slow="records", example="?active=1"),
+    Endpoint("stacks", wire.PATH_STACKS,
+             "Python stacks of all threads, from outside (?native=1: with C frames)",
+             _stacks, formats=TEXT, query=queries.Threads, slow="stacks or profiles",
+             errors={410: "the rank is dead, and none were taken before",
+                     503: "none can be had; it says what is missing"}),
+    Endpoint("last_words", wire.PATH_LAST_WORDS, "how the process ended and what it said last",
+             lambda served, _: in_json(wire.to_json(served.box.last_words())), wire.LastWords,
+             slow="last words"),
+    Endpoint("host", wire.PATH_HOST, "the states of all ranks of this host",
+             lambda served, _: in_json(wire.to_json(served.host())), wire.HostReport),
+    Endpoint("wait_counters", wire.PATH_WAIT_COUNTERS, "torch's wait counters, by name",
+             lambda served, _: in_json(served.box.wait_counters()), slow="records",
+             errors={503: "torch's control plane does not answer"}),
+    Endpoint("metrics", wire.PATH_METRICS, "for Prometheus", _metrics,
+             formats=(*TEXT, "application/openmetrics-text"), query=None),
+    Endpoint("healthz", wire.PATH_HEALTHZ, "this server answers",
+             lambda _, __: in_text("ok\n"), formats=TEXT, query=None),
+    Endpoint("openapi", wire.PATH_OPENAPI, "all of this for programs",
+             lambda _, __: in_json(_document()), query=None),
+    Endpoint("profile", wire.PATH_PROFILE, "torch's profiler in the rank, a Chrome trace",
+             _profile, query=queries.Profile, slow="stacks or profiles", example="?duration=2",
+             acts=True,
+             errors={409: "a profile is being taken", 410: "the rank is dead",
+                     501: "the rank has no torch",
+                     503: "the rank's interpreter does not run or did not answer"}),
+    Endpoint("evict", wire.PATH_EVICT, "end the rank's process: SIGTERM, grace, SIGKILL",
+             _evict, evict.Eviction, slow="eviction", acts=True,
+             body='{"reason": "why", "grace_s": 2}',
+             errors={409: "meant for another incarnation of the rank",
+                     413: "the body is larger than 16 KiB"}),
+)  # fmt: skip
+_LISTED: Final = ENDPOINTS[1:]

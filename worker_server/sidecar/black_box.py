@@ -5,24 +5,70 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from worker_server import run_dir, wire
-from worker_server.page import layout
-from worker_server.page.reader import PageReader
-from worker_server.sidecar import known_stacks, merge, seen
+from worker_server.rank.page import layout
+from worker_server.rank.page.reader import PageReader
+from worker_server.sidecar import merge
 from worker_server.sidecar.control_plane import ControlPlane
-from worker_server.sidecar.hang import DEAF_S, HangWatch, mark_of
+from worker_server.sidecar.host import share
 from worker_server.sidecar.last_words import Remains
-from worker_server.sidecar.pairing import ClockPairs
-from worker_server.sidecar.process import RankProcess
+from worker_server.sidecar.merge import ClockPairs
+from worker_server.sidecar.metrics import StepFollower
+from worker_server.sidecar.process import PidfdProcess
 from worker_server.sidecar.profile import Profiles
-from worker_server.sidecar.recorders import MAIN, Plane, Recorders
+from worker_server.sidecar.recorders import MAIN, Recorders
 from worker_server.sidecar.stacks import Stacks, StacksError, Taken, calls_of
-from worker_server.sidecar.steps import StepFollower
-from worker_server.sidecar.witness import Sample, Witness
+from worker_server.sidecar.witness import DEAF_S, HangWatch, Sample, Witness, mark_of
+
+# The stacks that are known of a rank, each headed by lines that say what it is and how old.
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Stacks from one source."""
+
+    source: str
+    text: str
+    age_s: float
+
+
+def of_the_living(taken: Taken, now_s: float) -> str:
+    """py-spy's text as it is; marked where an earlier request got it first."""
+    if not taken.again:
+        return taken.text
+    return f"# by py-spy, {now_s - taken.taken_s:.2f} s ago, for an earlier request\n{taken.text}"
+
+
+def instead(reason: str, note: tuple[str, float], *, native: bool) -> str:
+    """What the beat wrote, where py-spy cannot look."""
+    text, age_s = note
+    lacks = "no native frames, " if native else ""
+    return (
+        f"# {reason}.\n"
+        f"# These the rank wrote {age_s:.1f} s ago by its beat, once a second while its\n"
+        f"# interpreter runs: not of this moment, {lacks}and nothing tells who was idle.\n{text}"
+    )
+
+
+def of_the_dead(known: Iterable[Known], dead_age_s: float) -> str:
+    """All that is left, newest first.
+
+    Raises:
+        LookupError: nothing is.
+    """
+    parts = [
+        f"# {one.source}, {one.age_s:.1f} s ago: {max(0.0, one.age_s - dead_age_s):.1f} s before "
+        f"the rank died\n{one.text.rstrip()}\n"
+        for one in sorted(known, key=lambda one: one.age_s)
+    ]
+    if not parts:
+        raise LookupError("the rank is dead and no stacks were taken before it died")
+    return "\n".join(parts)
+
 
 _RECORD_EVERY_S = 30.0
 _RECORD_DUTY = 0.001
@@ -43,8 +89,8 @@ class BlackBox:
     def __init__(
         self,
         page: PageReader,
-        process: RankProcess,
-        torch: Plane,
+        process: PidfdProcess,
+        torch: ControlPlane,
         stacks: Stacks,
         files: run_dir.RankFiles,
     ) -> None:
@@ -113,7 +159,7 @@ class BlackBox:
     def _share(self) -> None:
         """Let the neighbours know what no page holds."""
         with contextlib.suppress(OSError):  # no room: they know less
-            self._shares = seen.write(self._seen, self.state(), time.monotonic())
+            self._shares = share(self._seen, self.state(), time.monotonic())
 
     def steps(self, since: int = 0) -> wire.StepLog:
         """The answer of `GET /v1/steps`: attempts after `since` that are over."""
@@ -284,28 +330,28 @@ class BlackBox:
                     return self._stacks_from_inside(exc, native=native)
             else:
                 self._last_stacks = taken
-                return known_stacks.of_the_living(taken, time.monotonic())
+                return of_the_living(taken, time.monotonic())
         dead_age_s = self.process().dead_age_s or 0.0
-        return known_stacks.of_the_dead(self._known_stacks(), dead_age_s)
+        return of_the_dead(self._known_stacks(), dead_age_s)
 
     def _stacks_from_inside(self, why: StacksError, *, native: bool) -> str:
         note = self._page.note(layout.NOTE_STACKS, time.monotonic_ns())
         if note is None:
             raise StacksError(f"{why}. Nor did the rank write any by itself. {_WITHOUT}") from why
-        return known_stacks.instead(str(why), note, native=native)
+        return instead(str(why), note, native=native)
 
-    def _known_stacks(self) -> Iterator[known_stacks.Known]:
+    def _known_stacks(self) -> Iterator[Known]:
         if self._last_stacks is not None:
             age_s = time.monotonic() - self._last_stacks.taken_s
-            yield known_stacks.Known("by py-spy", self._last_stacks.text, age_s)
+            yield Known("by py-spy", self._last_stacks.text, age_s)
         note = self._page.note(layout.NOTE_STACKS, time.monotonic_ns())
         if note is not None:
-            yield known_stacks.Known("by the rank's own beat, once a second", *note)
+            yield Known("by the rank's own beat, once a second", *note)
         crash = self._remains.crash()
         if crash is not None:
-            yield known_stacks.Known(f"by {crash.source}", crash.text, crash.age_s or 0.0)
+            yield Known(f"by {crash.source}", crash.text, crash.age_s or 0.0)
 
 
-def black_box_of(page: PageReader, process: RankProcess, files: run_dir.RankFiles) -> BlackBox:
+def black_box_of(page: PageReader, process: PidfdProcess, files: run_dir.RankFiles) -> BlackBox:
     """The black box of a rank, with everything that it reads from."""
     return BlackBox(page, process, ControlPlane(files.socket), Stacks(process.pid), files)

@@ -9,14 +9,13 @@ profiling it need the token always.
 from __future__ import annotations
 
 import hmac
-import ipaddress
-import socket
 from collections.abc import Collection
 
 from flask import request
 
-from worker_server.environment import Settings
-from worker_server.sidecar.answers import RefusalError
+from worker_server.http_server import names_us
+from worker_server.rank.settings import Settings
+from worker_server.sidecar.queries import RefusalError
 
 _HOW = "set LIGHTKEEPER_TOKEN_FILE or LIGHTKEEPER_TOKEN where the rank is started"
 _OPEN = "or LIGHTKEEPER_OPEN_READS=1, or LIGHTKEEPER_BIND=127.0.0.1"
@@ -28,11 +27,9 @@ class Guard:
     def __init__(self, settings: Settings, names: Collection[str] = ()) -> None:
         """`names`: of this host, beside what the system calls it."""
         self._token = None if settings.token is None else settings.token.encode()
-        self._loopback = settings.loopback
+        self._loopback = settings.loopback and not settings.closed_reads
         self._open = settings.open_reads
-        name = socket.gethostname().lower()
-        known = {"localhost", name, name.partition(".")[0], *(other.lower() for other in names)}
-        self._names = frozenset(known)
+        self._names = frozenset(names)
 
     def may_read(self) -> None:
         """The request may read.
@@ -44,7 +41,7 @@ class Guard:
             return
         if not self._loopback:
             self._check_token(f"reading needs a token here: {_HOW}, {_OPEN}")
-        elif not self._names_us(request.headers.get("Host", "")) and not self._has_token():
+        elif not names_us(request.headers.get("Host", ""), self._names) and not self._has_token():
             raise RefusalError(
                 403, "the Host header names another host than this one: ask by IP address, as "
                 "localhost, or with the bearer token",
@@ -69,17 +66,3 @@ class Guard:
         told = given.strip().encode("utf-8", "surrogateescape")
         right = hmac.compare_digest(told, self._token or b"")
         return right and self._token is not None and scheme.lower() == "bearer"
-
-    def _names_us(self, host: str) -> bool:
-        name = host.strip().lower()
-        if name.startswith("["):
-            name = name[1:].partition("]")[0]
-        elif name.count(":") == 1:
-            name = name.partition(":")[0]
-        if not name or name.rstrip(".") in self._names:
-            return True  # without a Host header it is no browser
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True

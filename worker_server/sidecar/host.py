@@ -13,19 +13,69 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote
 
 from worker_server import run_dir, wire
-from worker_server.page import layout
-from worker_server.page.layout import PageError
-from worker_server.page.reader import PageReader
-from worker_server.sidecar import seen
+from worker_server.rank.page import layout
+from worker_server.rank.page.layout import PageError
+from worker_server.rank.page.reader import PageReader
 from worker_server.sidecar.process import GoneError, PidfdProcess
 
 _BEATS_S = 3.0
 """Beats come every second: with one this young the interpreter runs."""
 _log = logging.getLogger("worker_server.sidecar")
+
+
+# What one sidecar lets its neighbours know of its rank: they answer `/v1/host` for it.
+
+_STALE_S: Final = 30.0
+"""Heads that were written longer ago tell nothing any more."""
+
+
+def share(path: Path, report: wire.StateReport, now_s: float) -> bool:
+    """Keep witness, ending and heads by torch's recorders in a file; whether there was anything.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    heads = _recorded(report)
+    if report.witness is None and report.ending is None and not heads:
+        path.unlink(missing_ok=True)
+        return False
+    told = wire.to_json(replace(report, step=None, heads=heads))
+    run_dir.write_json(path, {"written_s": now_s, "report": told})
+    return True
+
+
+def with_shared(path: Path, report: wire.StateReport, now_s: float) -> wire.StateReport:
+    """The report, with what the file says beside it."""
+    told = run_dir.read_json(path)
+    try:
+        kept = wire.parse_state(told["report"]) if told else None
+        written_s = float(told["written_s"]) if told else 0.0
+    except (wire.WireError, ValueError, KeyError, TypeError):
+        return report
+    if kept is None or kept.identity.incarnation != report.identity.incarnation:
+        return report
+    if not report.process.alive:
+        return replace(report, ending=kept.ending)
+    late_s = max(0.0, now_s - written_s)
+    heads = (
+        replace(head, age_s=head.age_s + late_s, read_age_s=(head.read_age_s or 0.0) + late_s)
+        for head in _recorded(kept)
+        if late_s <= _STALE_S
+    )
+    witness = kept.witness
+    if witness is not None:
+        witness = replace(witness, age_s=witness.age_s + late_s)
+    return replace(report, witness=witness, heads=(*report.heads, *heads))
+
+
+def _recorded(report: wire.StateReport) -> tuple[wire.GroupHead, ...]:
+    return tuple(head for head in report.heads if head.read_age_s is not None)
 
 
 class _Neighbour:
@@ -75,7 +125,7 @@ class _Neighbour:
             heads=self._page.heads(now_ns),
             unhooked=self._page.unhooked,
         )
-        return seen.add(self._files.seen, report, time.monotonic())
+        return with_shared(self._files.seen, report, time.monotonic())
 
     def url(self) -> str | None:
         """Of its own WorkerServer, as long as that lives."""
@@ -162,37 +212,22 @@ def _rank_of(path: Path) -> wire.RankName:
     return wire.RankName(name)
 
 
-class HostPort(threading.Thread):
-    """Tries to have the host's port, once a second, until it has; then keeps it to the end."""
-
-    def __init__(
-        self,
-        listen: Callable[[], socket.socket],
-        serve: Callable[[socket.socket], None],
-        retry_s: float = 1.0,
-    ) -> None:
-        super().__init__(name="host-port", daemon=True)
-        self._listen = listen
-        self._serve = serve
-        self._retry_s = retry_s
-        self._stopped = threading.Event()
-
-    def run(self) -> None:
-        """Until the port is ours."""
-        told: int | None = errno.EADDRINUSE  # a neighbour has it: no news
-        while not self._stopped.is_set():
-            try:
-                listener = self._listen()
-            except OSError as exc:
-                if exc.errno != told:
-                    told = exc.errno
-                    _log.warning("the host's port: %s", os.strerror(exc.errno or 0))
-                self._stopped.wait(self._retry_s)
-            else:
-                self._serve(listener)
-                _log.info("the host's port %d is ours", listener.getsockname()[1])
-                return
-
-    def stop(self) -> None:
-        """Stop trying."""
-        self._stopped.set()
+def have_port(
+    listen: Callable[[], socket.socket],
+    serve: Callable[[socket.socket], None],
+    retry_s: float = 1.0,
+) -> None:
+    """Try to have the host's port until it is ours; we keep it to the end."""
+    told: int | None = errno.EADDRINUSE  # a neighbour has it: no news
+    while True:
+        try:
+            listener = listen()
+        except OSError as exc:
+            if exc.errno != told:
+                told = exc.errno
+                _log.warning("the host's port: %s", os.strerror(exc.errno or 0))
+            time.sleep(retry_s)
+        else:
+            serve(listener)
+            _log.info("the host's port %d is ours", listener.getsockname()[1])
+            return

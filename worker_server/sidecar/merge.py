@@ -14,15 +14,102 @@ that is odd is passed on and takes no part.
 
 from __future__ import annotations
 
+import bisect
 import re
+import time
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Final
 
-from worker_server.sidecar.pairing import Pairing
 from worker_server.wire import ACROSS, RingEntry
+
+# Which monotonic moment a wall-clock stamp of this host means; None when nobody can tell.
+#
+# Torch stamps its record with the wall clock, the ring with the monotonic one. The sidecar reads
+# both, one right after the other, every second of its life: what the wall clock gained or lost
+# between two readings is slewing when it is little, and a jump when it is more. Slewing is
+# followed; a stamp from before a jump is ambiguous and has no answer.
+
+_JUMP_NS = 2_000_000
+_SLEW = 0.001
+"""Twice what the kernel slews at most (500 ppm)."""
+_WORTH_NS = 2_000
+"""A change that is worth a sample: a clock that drifts by 10 ppm gives one a second."""
+_SAMPLES = 4096
+_TRIES = 3
+
+
+@dataclass(slots=True)
+class ClockPairs:
+    """Readings of both clocks."""
+
+    _samples: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    """Monotonic moment, wall clock minus monotonic clock."""
+    _valid_from: int | None = None
+    """Wall clock: older stamps are ambiguous, or older than the samples reach."""
+    _last: tuple[int, int] | None = None
+
+    def read(self) -> None:
+        """Read both clocks, as close together as can be."""
+        pairs = []
+        for _ in range(_TRIES):
+            before = time.monotonic_ns()
+            wall = time.time_ns()
+            after = time.monotonic_ns()
+            pairs.append((after - before, (before + after) // 2, wall))
+        _, monotonic, wall = min(pairs)
+        self.add(monotonic, wall)
+
+    def add(self, monotonic_ns: int, wall_ns: int) -> None:
+        """One reading; later than all before."""
+        offset = wall_ns - monotonic_ns
+        if self._last is not None:
+            then, was = self._last
+            if abs(offset - was) > _JUMP_NS + _SLEW * (monotonic_ns - then):
+                self._samples.clear()
+                self._valid_from = monotonic_ns + max(offset, was)
+        self._last = monotonic_ns, offset
+        if self._samples and abs(offset - self._samples[-1][1]) < _WORTH_NS:
+            return
+        if len(self._samples) == self._samples.maxlen:
+            moment, known = self._samples[1]
+            self._valid_from = moment + known
+        self._samples.append((monotonic_ns, offset))
+
+    def frozen(self) -> Pairing:
+        """What is known by now."""
+        return Pairing(tuple(self._samples), self._valid_from)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """Turns wall-clock stamps into monotonic ones."""
+
+    samples: tuple[tuple[int, int], ...]
+    valid_from: int | None = None
+
+    @property
+    def since_ns(self) -> int:
+        """Monotonic moment from which on every stamp can be placed."""
+        if self.valid_from is None or not self.samples:
+            return 0
+        return self.valid_from - self.samples[0][1]
+
+    def monotonic_ns(self, wall_ns: int) -> int | None:
+        """The moment of a stamp; None when the clock jumped since, or was never read."""
+        if not self.samples or (self.valid_from is not None and wall_ns < self.valid_from):
+            return None
+        samples = self.samples
+        at = bisect.bisect_right(samples, wall_ns, key=sum)
+        if at == 0 or at == len(samples):
+            return wall_ns - samples[max(0, at - 1)][1]
+        (then, offset), (later, next_offset) = samples[at - 1], samples[at]
+        share = (wall_ns - then - offset) / (later + next_offset - then - offset)
+        return wall_ns - offset - int(share * (next_offset - offset))
+
 
 _NS = 1e-9
 _REACH: Final = 64
@@ -46,25 +133,20 @@ _FAMILIES: Final[Mapping[str, frozenset[str]]] = {
     "all_reduce_coalesced": _REDUCES | {"allreduce_coalesced", "all_reduce_coalesced"},
     "broadcast": frozenset({"broadcast", "_broadcast_oop"}),
     "reduce": frozenset({"reduce", "_reduce_oop"}),
-    "all_gather": _GATHERS,
-    "all_gather_into_tensor": _GATHERS,
-    "all_gather_single": _GATHERS,
-    "all_gather_coalesced": _GATHERS,
-    "all_gather_into_tensor_coalesced": _GATHERS,
-    "reduce_scatter": _SCATTERS,
-    "reduce_scatter_tensor": _SCATTERS,
-    "reduce_scatter_single": _SCATTERS,
-    "reduce_scatter_tensor_coalesced": _SCATTERS,
-    "all_to_all": _EXCHANGES,
-    "all_to_all_single": _EXCHANGES,
-    "gather": frozenset({"gather"}),
-    "scatter": frozenset({"scatter"}),
+    **dict.fromkeys(
+        ("all_gather", "all_gather_into_tensor", "all_gather_single", "all_gather_coalesced",
+         "all_gather_into_tensor_coalesced"), _GATHERS,
+    ),
+    **dict.fromkeys(
+        ("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single",
+         "reduce_scatter_tensor_coalesced"), _SCATTERS,
+    ),
+    **dict.fromkeys(("all_to_all", "all_to_all_single"), _EXCHANGES),
     "barrier": frozenset({"barrier", "all_reduce_barrier", "all_reduce", "allreduce"}),
-    "send": frozenset({"send"}),
     "isend": frozenset({"send"}),
-    "recv": frozenset({"recv"}),
     "irecv": frozenset({"recv"}),
-}
+}  # fmt: skip
+"""What torch may call these; any other call goes by its own name."""
 _DTYPES: Final[Mapping[str, str]] = {
     "float": "float32", "double": "float64", "half": "float16", "int": "int32", "long": "int64",
     "short": "int16", "char": "int8", "byte": "uint8",
@@ -203,7 +285,7 @@ def merge(
 
     `recorder`: the name of one of several, which has what no other has had before.
     """
-    rows = _rows(torch)
+    rows = rows_of(torch)
     if not rows:
         return Merged(ring, torch, ())
     calls = [_call(at, entry, now_ns) for at, entry in enumerate(ring) if not entry.torch_ids]
@@ -234,13 +316,13 @@ def merge(
 
 def last_age_s(torch: Mapping[str, Any] | None, now_ns: int, clock: Pairing) -> float | None:
     """Age of torch's youngest entry; None when there is none or its stamp cannot be placed."""
-    stamps = [(row["record_id"], row.get("time_created_ns")) for row in _rows(torch)]
+    stamps = [(row["record_id"], row.get("time_created_ns")) for row in rows_of(torch)]
     _, last = max((one for one in stamps if type(one[1]) is int), default=(0, None))
     moment = None if last is None else clock.monotonic_ns(last)
     return None if moment is None else max(0.0, (now_ns - moment) * _NS)
 
 
-def _rows(torch: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+def rows_of(torch: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
     """Torch's entries that have a number, in the order in which they were made."""
     entries = torch.get("entries") if isinstance(torch, Mapping) else None
     return [row for row in entries if _has_number(row)] if isinstance(entries, list | tuple) else []
@@ -319,8 +401,8 @@ def unfinished(merged: Merged) -> Merged:
     An entry of torch's that the ring knows to be left is left, although gloo says "scheduled"; an
     entry of the ring that was launched and never waited for is over when torch retired it.
     """
-    rows = {row["record_id"]: row for row in _rows(merged.torch)}
-    over = {number for number, row in rows.items() if _is_over(row)}
+    rows = {row["record_id"]: row for row in rows_of(merged.torch)}
+    over = {number for number, row in rows.items() if is_over(row)}
     left: set[int] = set()
     ring = []
     for entry in merged.ring:
@@ -333,7 +415,7 @@ def unfinished(merged: Merged) -> Merged:
     kept = _keep(merged, tuple(ring), lambda number: number not in gone)
     if kept.torch is None or not isinstance(kept.torch.get("entries"), list):
         return kept
-    nameless = [row for row in kept.torch["entries"] if _has_number(row) or not _is_over(row)]
+    nameless = [row for row in kept.torch["entries"] if _has_number(row) or not is_over(row)]
     return replace(kept, torch={**kept.torch, "entries": nameless})
 
 
@@ -344,12 +426,12 @@ def chosen(
 
     What was made or found completed since, and what is not over.
     """
-    rows = {row["record_id"]: row for row in _rows(merged.torch)}
+    rows = {row["record_id"]: row for row in rows_of(merged.torch)}
     since_ms = None if since is None else since.moment_ms
 
     def wanted(number: int) -> bool:
         row = rows[number]
-        if not _is_over(row):
+        if not is_over(row):
             return True
         stamps = (row.get("time_created_ns"), row.get("time_discovered_completed_ns"))
         moments = [clock.monotonic_ns(one) for one in stamps if type(one) is int and one > 0]
@@ -359,7 +441,8 @@ def chosen(
     return _keep(merged, merged.ring, wanted)
 
 
-def _is_over(row: Any) -> bool:
+def is_over(row: Any) -> bool:
+    """Whether torch knows an entry of its own to be over."""
     return isinstance(row, Mapping) and (
         row.get("retired") is True or row.get("state") == "completed"
     )
@@ -415,7 +498,7 @@ def select(
 def cursor_of(merged: Merged, now_ns: int, before: Cursor | None = None) -> Cursor:
     """The cursor that stands behind everything in `merged`; never before `before`."""
     ring = max((entry.id or 0 for entry in merged.ring), default=0)
-    torch = max((row["record_id"] for row in _rows(merged.torch)), default=-1)
+    torch = max((row["record_id"] for row in rows_of(merged.torch)), default=-1)
     if before is not None:
         ring, torch = max(ring, before.ring), max(torch, before.torch)
     return Cursor(ring, torch, now_ns // 1_000_000)

@@ -6,8 +6,12 @@ phases, 16 counters.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -20,21 +24,157 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from worker_server import wire
-from worker_server.sidecar.steps import BUCKETS_S, Folded, StepFollower, StepTimes
+from worker_server.rank.page.reader import PageReader
 
-_LABELS = ("job_id", "replica_group", "rank")
-_BOUNDS = (*map(str, BUCKETS_S), "+Inf")
-_TIMES = {
+BUCKETS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+"""Upper bounds, two a decade, from a toy's step to the longest checkpoint worth waiting for. Finer
+ones cost every rank 16 more series each, and a mean is exact anyway (_sum / _count)."""
+_BOUNDS: Final = (*map(str, BUCKETS_S), "+Inf")
+_LABELS: Final = ("job_id", "replica_group", "rank")
+_PREFIX: Final = "lightkeeper_rank"
+_Who = tuple[str, ...]
+"""Values of these labels."""
+
+
+class _Histogram:
+    """Counts by bucket, as Prometheus means it; a bound belongs to its bucket."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * len(_BOUNDS)
+        self._sum_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self._counts[bisect_left(BUCKETS_S, seconds)] += 1
+        self._sum_s += seconds
+
+    def add_to(self, family: HistogramMetricFamily, labels: _Who) -> None:
+        totals = map(float, accumulate(self._counts))
+        family.add_metric(labels, list(zip(_BOUNDS, totals, strict=True)), self._sum_s)
+
+
+class StepFollower:
+    """Follows the rank's ring of steps and folds every attempt into histograms, once.
+
+    Called about once a second and before each scrape; the ring holds four seconds at 1,000 steps a
+    second. What it missed all the same is counted, never guessed. Any thread may call.
+    """
+
+    def __init__(self, page: PageReader) -> None:
+        self.page = page
+        self._lock = threading.Lock()
+        self._last = 0
+        self._missed = 0
+        self._steps = _Histogram()
+        self._phases: dict[str, _Histogram] = {}
+
+    def follow(self) -> None:
+        """Fold what has ended since the last call."""
+        with self._lock:
+            self._follow()
+
+    def _follow(self) -> None:
+        rows, dropped = self.page.steps(self._last, time.monotonic_ns())
+        self._last += len(rows) + dropped
+        self._missed += dropped
+        for row in rows:
+            if row.duration_s > 0:  # else nobody knows when it began
+                self._steps.observe(row.duration_s)
+            for name, seconds in row.seconds.items():
+                self._phases.setdefault(name, _Histogram()).observe(seconds)
+
+    def collect(self, who: _Who) -> Iterator[Metric]:
+        """Everything up to now; of a dead rank up to its end."""
+        steps = HistogramMetricFamily(
+            f"{_PREFIX}_step_seconds", "attempts of steps, from begin to end", labels=_LABELS
+        )
+        phases = HistogramMetricFamily(
+            f"{_PREFIX}_step_phase_seconds",
+            "seconds in a phase between the ends of two attempts, where it was entered at all",
+            labels=(*_LABELS, "phase"),
+        )
+        with self._lock:
+            self._follow()
+            missed = self._missed
+            self._steps.add_to(steps, who)
+            for name in sorted(self._phases):
+                self._phases[name].add_to(phases, (*who, name))
+        yield steps
+        yield phases
+        yield _one(_COUNTER, "steps_missed", "attempts overwritten before they were counted here",
+                   who, missed)  # fmt: skip
+        times = self.page.times()
+        for name, (metric, text) in _TIMES.items():
+            family = SummaryMetricFamily(f"{_PREFIX}_{metric}", text, labels=_LABELS)
+            if name in times:
+                family.add_metric(who, times[name].done, times[name].sum_s)
+            yield family
+        for name, (metric, text) in _BYTES.items():
+            yield _one(_COUNTER, metric, text, who,
+                       times[name].sum_bytes if name in times else None)  # fmt: skip
+        heals = times.get("apply", wire.Took(0)).done if times else None
+        yield _one(_COUNTER, "heals", "states of another group taken over, to heal", who, heals)
+
+
+_TIMES: Final = {
     "staging": ("checkpoint_staging_seconds", "making a checkpoint ready for a healing group"),
     "load": ("checkpoint_load_seconds", "loading a checkpoint from another group, to heal"),
     "apply": ("checkpoint_apply_seconds", "taking over what was loaded, in the training thread"),
     "quorum": ("quorum_seconds", "finding a TorchFT quorum"),
     "reconfigure": ("reconfigure_seconds", "building the process groups of a new quorum"),
 }
-_BYTES = {
+_BYTES: Final = {
     "staging": ("checkpoint_staged_bytes", "bytes of checkpoints made ready for healing groups"),
     "load": ("checkpoint_loaded_bytes", "bytes of checkpoints loaded from other groups"),
 }
+_Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
+_GAUGE, _COUNTER = GaugeMetricFamily, CounterMetricFamily
+
+
+def _said_finite(step: wire.StepState) -> bool:
+    """Whether anybody said whether anything was finite."""
+    return step.spoilt is not None or step.loss is not None or not step.loss_finite
+
+
+def _finite(step: wire.StepState) -> bool | None:
+    now = step.loss_finite and (step.spoilt is None or not step.spoilt.run)
+    return now if _said_finite(step) else None
+
+
+def _nonfinite(step: wire.StepState) -> int | None:
+    attempts = 0 if step.spoilt is None else step.spoilt.attempts
+    return attempts if _said_finite(step) else None
+
+
+_OF_A_STEP: Final[
+    tuple[tuple[_Kind, str, str, Callable[[wire.StepState], float | None]], ...]
+] = (
+    (_GAUGE, "step", "step that the rank works on", lambda step: step.step),
+    (_GAUGE, "committed_step", "last step committed", lambda step: step.committed_step),
+    (_COUNTER, "attempts", "steps begun, retries included", lambda step: step.attempt),
+    (_COUNTER, "commits", "steps committed by this process", lambda step: step.commits),
+    (_COUNTER, "commit_failures", "attempts that ended without a commit",
+     lambda step: step.commit_failures),
+    (_COUNTER, "tokens", "tokens trained on by this process", lambda step: step.tokens),
+    (_GAUGE, "quorum_id", "TorchFT quorum", lambda step: step.quorum_id),
+    (_GAUGE, "participants", "replica groups in the quorum", lambda step: step.participants),
+    (_GAUGE, "loss", "last reported loss; NaN when it was not finite",
+     lambda step: step.loss if step.loss_finite else float("nan")),
+    (_GAUGE, "finite", "1 while loss and gradient of the last attempt were finite", _finite),
+    (_COUNTER, "nonfinite_attempts", "attempts with a loss or gradient that was not finite",
+     _nonfinite),
+    (_GAUGE, "fingerprint_step", "committed step of the last fingerprint of the weights",
+     lambda step: step.prints.rows[-1][0] if step.prints and step.prints.rows else None),
+    (_GAUGE, "last_commit_timestamp_seconds", "wall-clock time of the last commit",
+     lambda step: None if step.last_commit_age_s is None else time.time() - step.last_commit_age_s),
+)  # fmt: skip
+_OF_A_HEAD: Final[tuple[tuple[str, str, Callable[[wire.GroupHead], int]], ...]] = (
+    ("collective_enqueued", "sequence id of the last collective entered",
+     lambda head: head.enqueued),
+    ("collective_completed", "sequence id of the last collective left",
+     lambda head: head.completed),
+    ("collective_lag", "collectives entered and not left yet",
+     lambda head: head.enqueued - head.completed),
+)  # fmt: skip
 
 
 class RankCollector(Collector):
@@ -45,12 +185,10 @@ class RankCollector(Collector):
         state: Callable[[], wire.StateReport],
         url: Callable[[], str],
         follower: StepFollower | None = None,
-        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._state = state
         self._url = url
         self._follower = follower
-        self._wall_clock = wall_clock
         self._waited_s = 0.0
 
     def describe(self) -> list[Metric]:
@@ -60,80 +198,39 @@ class RankCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """The metrics of this moment."""
         report = self._state()
-        who = report.identity
-        labels = (who.job, who.group, str(who.group_rank))
-        yield _gauge("alive", "1 while the rank's process lives", labels, report.process.alive)
-        yield _gauge(
-            "unhooked_functions", "functions of TorchFT's that this version does not have",
-            labels, len(report.unhooked),
-        )  # fmt: skip
-        replica = report.step.replica_id if report.step else None
-        yield _gauge(
-            "info", "who and where the rank is",
-            (*labels, who.host, str(who.pid), replica or "", self._url()), 1,
-            ("host", "pid", "replica_id", "url"),
-        )  # fmt: skip
-        if report.step is not None:
-            yield from self._step_metrics(report.step, labels)
-            yield _counter(
-                "communication_seconds",
-                "seconds in the phase `communication`, the running one included, and in"
-                " collectives that held the rank outside of it, those that were left",
-                labels, self._waited(report),
-            )  # fmt: skip
-        yield from _head_metrics(report.heads, labels)
+        name, step = report.identity, report.step
+        who = (name.job, name.group, str(name.group_rank))
+        yield _one(_GAUGE, "alive", "1 while the rank's process lives", who, report.process.alive)
+        yield _one(_GAUGE, "unhooked_functions",
+                   "functions of TorchFT's that this version does not have",
+                   who, len(report.unhooked))  # fmt: skip
+        where = (name.host, str(name.pid), (step.replica_id if step else "") or "", self._url())
+        yield _rows(_GAUGE, "info", "who and where the rank is", who, [(where, 1)],
+                    "host", "pid", "replica_id", "url")  # fmt: skip
+        if step is not None:
+            for kind, metric, text, value in _OF_A_STEP:
+                yield _one(kind, metric, text, who, value(step))
+            yield _rows(_COUNTER, "phase_seconds", "seconds spent in finished phases", who,
+                        (((key,), step.seconds[key]) for key in sorted(step.seconds)),
+                        "phase")  # fmt: skip
+            yield _rows(_COUNTER, "user", "counters of the user's own", who,
+                        (((key,), step.counters[key]) for key in sorted(step.counters)),
+                        "counter")  # fmt: skip
+            yield _one(_COUNTER, "communication_seconds",
+                       "seconds in the phase `communication`, the running one included, and in"
+                       " collectives that held the rank outside of it, those that were left",
+                       who, self._waited(report))  # fmt: skip
+        for metric, text, count in _OF_A_HEAD:
+            counts = (((head.name,), count(head)) for head in report.heads)
+            yield _rows(_GAUGE, metric, text, who, counts, "process_group")
         if self._follower is not None:
-            yield from _followed_metrics(self._follower.look(), labels)
-            yield from _time_metrics(self._follower.page.times(), labels)
+            yield from self._follower.collect(who)
 
     def _waited(self, report: wire.StateReport) -> float:
         """Never less than before: a counter that shrinks by a nanosecond is one that restarted."""
         held_s = self._follower.page.held_s() if self._follower else 0.0
         self._waited_s = max(self._waited_s, _in_communication(report) + held_s)
         return self._waited_s
-
-    def _step_metrics(self, step: wire.StepState, labels: tuple[str, ...]) -> Iterator[Metric]:
-        yield _gauge("step", "step that the rank works on", labels, step.step)
-        yield _gauge("committed_step", "last step committed", labels, step.committed_step)
-        yield _counter("attempts", "steps begun, retries included", labels, step.attempt)
-        yield _counter("commits", "steps committed by this process", labels, step.commits)
-        yield _counter(
-            "commit_failures", "attempts that ended without a commit", labels, step.commit_failures
-        )
-        yield _counter("tokens", "tokens trained on by this process", labels, step.tokens)
-        yield _gauge("quorum_id", "TorchFT quorum", labels, step.quorum_id)
-        yield _gauge("participants", "replica groups in the quorum", labels, step.participants)
-        loss = step.loss if step.loss_finite else float("nan")
-        yield _gauge("loss", "last reported loss; NaN when it was not finite", labels, loss)
-        yield from _soundness(step, labels)
-        age = step.last_commit_age_s
-        yield _gauge(
-            "last_commit_timestamp_seconds", "wall-clock time of the last commit", labels,
-            None if age is None else self._wall_clock() - age,
-        )  # fmt: skip
-        yield _counters(
-            "phase_seconds", "seconds spent in finished phases", "phase", labels, step.seconds
-        )
-        yield _counters("user", "counters of the user's own", "counter", labels, step.counters)
-
-
-def _soundness(step: wire.StepState, labels: tuple[str, ...]) -> Iterator[Metric]:
-    """Left out while nobody said whether anything was finite."""
-    spoilt, prints = step.spoilt, step.prints
-    said = spoilt is not None or step.loss is not None or not step.loss_finite
-    now = step.loss_finite and (spoilt is None or not spoilt.run)
-    yield _gauge(
-        "finite", "1 while loss and gradient of the last attempt were finite", labels,
-        now if said else None,
-    )  # fmt: skip
-    yield _counter(
-        "nonfinite_attempts", "attempts with a loss or gradient that was not finite", labels,
-        (spoilt.attempts if spoilt is not None else 0) if said else None,
-    )  # fmt: skip
-    yield _gauge(
-        "fingerprint_step", "committed step of the last fingerprint of the weights", labels,
-        prints.rows[-1][0] if prints is not None and prints.rows else None,
-    )  # fmt: skip
 
 
 def _in_communication(report: wire.StateReport) -> float:
@@ -147,91 +244,22 @@ def _in_communication(report: wire.StateReport) -> float:
     return spent_s + max(0.0, step.phase_age_s - (report.process.dead_age_s or 0.0))
 
 
-def _followed_metrics(times: StepTimes, labels: tuple[str, ...]) -> Iterator[Metric]:
-    steps = HistogramMetricFamily(
-        "lightkeeper_rank_step_seconds", "attempts of steps, from begin to end", labels=_LABELS
-    )
-    _add(steps, labels, times.steps)
-    yield steps
-    phases = HistogramMetricFamily(
-        "lightkeeper_rank_step_phase_seconds",
-        "seconds in a phase between the ends of two attempts, where it was entered at all",
-        labels=(*_LABELS, "phase"),
-    )
-    for name, folded in times.phases.items():
-        _add(phases, (*labels, name), folded)
-    yield phases
-    yield _counter(
-        "steps_missed", "attempts overwritten before they were counted here", labels, times.missed
-    )
+def _one(kind: _Kind, name: str, text: str, who: _Who, value: float | None) -> Metric:
+    return _rows(kind, name, text, who, [((), value)])
 
 
-def _add(family: HistogramMetricFamily, labels: tuple[str, ...], folded: Folded) -> None:
-    buckets = list(zip(_BOUNDS, map(float, folded.cumulative), strict=True))
-    family.add_metric(labels, buckets, folded.sum_s)
-
-
-def _time_metrics(times: Mapping[str, wire.Took], labels: tuple[str, ...]) -> Iterator[Metric]:
-    for name, (metric, text) in _TIMES.items():
-        family = SummaryMetricFamily(f"lightkeeper_rank_{metric}", text, labels=_LABELS)
-        if name in times:
-            family.add_metric(labels, times[name].done, times[name].sum_s)
-        yield family
-    for name, (metric, text) in _BYTES.items():
-        took = times.get(name)
-        yield _counter(metric, text, labels, took.sum_bytes if took is not None else None)
-    yield _counter(
-        "heals", "states of another group taken over, to heal", labels,
-        times.get("apply", wire.Took(0)).done if times else None,
-    )  # fmt: skip
-
-
-def _head_metrics(heads: tuple[wire.GroupHead, ...], labels: tuple[str, ...]) -> Iterator[Metric]:
-    names = (*_LABELS, "process_group")
-    enqueued = GaugeMetricFamily(
-        "lightkeeper_rank_collective_enqueued", "sequence id of the last collective entered",
-        labels=names,
-    )  # fmt: skip
-    completed = GaugeMetricFamily(
-        "lightkeeper_rank_collective_completed", "sequence id of the last collective left",
-        labels=names,
-    )  # fmt: skip
-    lag = GaugeMetricFamily(
-        "lightkeeper_rank_collective_lag", "collectives entered and not left yet", labels=names
-    )
-    for head in heads:
-        enqueued.add_metric((*labels, head.name), head.enqueued)
-        completed.add_metric((*labels, head.name), head.completed)
-        lag.add_metric((*labels, head.name), head.enqueued - head.completed)
-    yield from (enqueued, completed, lag)
-
-
-def _gauge(
+def _rows(
+    kind: _Kind,
     name: str,
     text: str,
-    labels: tuple[str, ...],
-    value: float | None,
-    more: tuple[str, ...] = (),
+    who: _Who,
+    rows: Iterable[tuple[tuple[str, ...], float | None]],
+    *labels: str,
 ) -> Metric:
-    family = GaugeMetricFamily(f"lightkeeper_rank_{name}", text, labels=(*_LABELS, *more))
-    if value is not None:
-        family.add_metric(labels, value)
-    return family
-
-
-def _counter(name: str, text: str, labels: tuple[str, ...], value: float | None) -> Metric:
-    family = CounterMetricFamily(f"lightkeeper_rank_{name}", text, labels=_LABELS)
-    if value is not None:
-        family.add_metric(labels, value)
-    return family
-
-
-def _counters(
-    name: str, text: str, label: str, labels: tuple[str, ...], values: Mapping[str, float]
-) -> Metric:
-    family = CounterMetricFamily(f"lightkeeper_rank_{name}", text, labels=(*_LABELS, label))
-    for key in sorted(values):
-        family.add_metric((*labels, key), values[key])
+    family = kind(f"{_PREFIX}_{name}", text, labels=(*_LABELS, *labels))
+    for more, value in rows:
+        if value is not None:
+            family.add_metric((*who, *more), value)
     return family
 
 

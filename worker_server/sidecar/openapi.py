@@ -1,16 +1,82 @@
-"""`GET /openapi.json`: every endpoint, parameter, body and answer, errors included."""
+"""`GET /openapi.json`: every endpoint, parameter, body and answer, errors included.
+
+Types and bounds are those of the annotations, descriptions those of the docstrings: what travels is
+described where it is declared, in JSON Schema (2020-12).
+"""
 
 from __future__ import annotations
 
+import ast
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
+from flask import Response
+from msgspec import Struct
+from msgspec.json import schema_components
+
 from worker_server import wire
-from worker_server.sidecar.queries import MAX_CURSOR, MAX_PROFILE_S, MAX_SINCE
-from worker_server.sidecar.schemas import ref, schemas
+from worker_server.sidecar import evict, queries
+from worker_server.wire import LEFT_OUT
 
-_Json = dict[str, Any]
+Schema = dict[str, Any]
+JSON: Final = ("application/json",)
+TEXT: Final = ("text/plain",)
 
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One thing to ask for: its route, its line of help and its part of the document."""
+
+    name: str
+    path: str
+    what: str
+    answer: Callable[..., Response]
+    """Gets what it answers from, and the parameters."""
+    kind: type | None = None
+    """What its JSON says; None: whatever torch or OpenAPI say."""
+    formats: tuple[str, ...] = JSON
+    query: type[Struct] | None = queries.Nothing
+    """None: not looked at."""
+    errors: Mapping[int, str] = field(default_factory=dict)
+    slow: str = ""
+    """Of which work it needs a place."""
+    example: str = ""
+    """Parameters for the line of help."""
+    acts: bool = False
+    """Whether it needs the token even on loopback."""
+    body: str | None = None
+    """An example; then it is a POST."""
+
+    @property
+    def method(self) -> str:
+        """Of HTTP."""
+        return "POST" if self.body else "GET"
+
+    @property
+    def ask(self) -> str:
+        """The path with an example of its parameters."""
+        return self.path + self.example
+
+    def curl(self, base: str) -> str:
+        """A line for a shell."""
+        url = base + self.ask
+        words = ["curl", "-X POST" if self.body else "", f"'{url}'" if self.example else url]
+        words += ['-H "Authorization: Bearer $LIGHTKEEPER_TOKEN"' if self.acts else ""]
+        words += [f"-d '{self.body}'" if self.body else ""]
+        return " ".join(filter(None, words))
+
+
+_ROWS: Final = {"GroupHead": wire.HeadCells}
+_ERROR: Final[Schema] = {
+    "type": "object",
+    "description": "What was wrong, in one line.",
+    "required": ["error"],
+    "properties": {"error": {"type": "string"}},
+}
+_UNKNOWN: Final = "a parameter is unknown, doubled or makes no sense"
 _ABOUT: Final = """\
 The black box beside one rank: it answers while the rank hangs, is stopped, or is dead.
 
@@ -21,178 +87,27 @@ is answered in plain text by the server in front of these endpoints; one that is
 within 10 s is dropped without an answer.
 """
 _OF_READING: Final = {
-    "401": "wrong or missing token (never on loopback)",
-    "403": "no token is configured and others could reach the port, or the Host header names "
+    401: "wrong or missing token (never on loopback)",
+    403: "no token is configured and others could reach the port, or the Host header names "
     "another host",
 }
 _OF_ACTING: Final = {
-    "401": "wrong or missing token",
-    "403": "off: no token is configured where the rank was started",
+    401: "wrong or missing token",
+    403: "off: no token is configured where the rank was started",
 }
-_BUSY: Final = "as many such requests as may be are under way"
-
-
-def _parameter(name: str, about: str, schema: _Json, *, required: bool = False) -> _Json:
-    return {"name": name, "in": "query", "description": about, "required": required,
-            "schema": schema}  # fmt: skip
-
-
-def _flag(name: str, about: str) -> _Json:
-    return _parameter(name, about, {"type": "string", "enum": ["0", "1"], "default": "0"})
-
-
-_ACTIVE: Final = _flag("active", "1: only what is unfinished")
-_NATIVE: Final = _flag("native", "1: with C frames")
-_CURSOR: Final = _parameter(
-    "since",
-    "`cursor` of a former answer, RING.TORCH.MOMENT: only what was entered or left after that "
-    "answer, and what is unfinished. RING (the `id` of an entry of `ring`) and RING.TORCH (a "
-    "`record_id` of torch's, -1 for none) are taken too: what was entered after them, and what is "
-    "unfinished; what was left since does not come again. RING, TORCH and MOMENT (milliseconds of "
-    "the host's monotonic clock) are whole numbers of at most 18 digits. A cursor from the future, "
-    "so of another incarnation, gives everything.",
-    {"type": "string", "minLength": 1, "maxLength": MAX_CURSOR,
-     "examples": ["1024.2047.86400000", "1024.2047", "1024"]},
-)  # fmt: skip
-_FORMAT: Final = _parameter(
-    "format", "text: a table for people", {"type": "string", "enum": ["json", "text"]}
-)
-_SINCE: Final = _parameter(
-    "since", "number of an attempt: only later ones",
-    {"type": "integer", "minimum": 0, "maximum": MAX_SINCE, "default": 0},
-)  # fmt: skip
-_DURATION: Final = _parameter(
-    "duration", "seconds, plainly written: more than 0", required=True,
-    schema={"type": "number", "exclusiveMinimum": 0, "maximum": MAX_PROFILE_S},
-)  # fmt: skip
-
-
-def _json(name: str) -> _Json:
-    return {"application/json": {"schema": ref(name)}}
-
-
-_TEXT: Final[_Json] = {"text/plain": {"schema": {"type": "string"}}}
-_OPENMETRICS: Final[_Json] = {"application/openmetrics-text": {"schema": {"type": "string"}}}
-_HTML: Final[_Json] = {"text/html": {"schema": {"type": "string"}}}
-_RETRY: Final[_Json] = {
-    "Retry-After": {"description": "seconds", "required": False, "schema": {"type": "string"}}
-}
-_CHALLENGE: Final[_Json] = {
-    "WWW-Authenticate": {"description": "Bearer", "required": True, "schema": {"const": "Bearer"}}
-}
-_HEADERS: Final = {"401": _CHALLENGE, "503": _RETRY}
-
-
-def _errors(errors: dict[str, str]) -> _Json:
-    answers: _Json = {}
-    for status, about in sorted(errors.items()):
-        answers[status] = {"description": about, "content": _json("Error")}
-        if status in _HEADERS:
-            answers[status]["headers"] = _HEADERS[status]
-    return answers
-
-
-def _read(
-    name: str, summary: str, content: _Json, parameters: tuple[_Json, ...] = (), **errors: str
-) -> _Json:
-    """A GET that needs a token only where others could reach the port."""
-    wrong = {status.removeprefix("e"): about for status, about in errors.items()}
-    return {
-        "get": {
-            "operationId": name,
-            "summary": summary,
-            "security": [{}, {"token": []}],
-            "parameters": list(parameters),
-            "responses": {
-                "200": {"description": summary, "content": content},
-                **_errors({**_OF_READING, **wrong}),
-            },
-        }
-    }
-
-
-_UNKNOWN: Final = "a parameter is unknown, doubled or makes no sense"
-_PROFILE: Final[_Json] = {
-    "get": {
-        "operationId": "profile",
-        "summary": "torch's profiler in the rank, for a while",
-        "security": [{"token": []}],
-        "parameters": [_DURATION],
-        "responses": {
-            "200": {"description": "a Chrome trace", "content": _json("Profile")},
-            **_errors(
-                {
-                    **_OF_ACTING,
-                    "400": _UNKNOWN,
-                    "409": "a profile is being taken",
-                    "410": "the rank is dead",
-                    "501": "the rank has no torch",
-                    "503": f"the rank's interpreter does not run or did not answer, or {_BUSY}",
-                }
-            ),
-        },
-    }
-}
-_EVICT: Final[_Json] = {
-    "post": {
-        "operationId": "evict",
-        "summary": "end the rank's process: SIGTERM, grace, SIGKILL",
-        "security": [{"token": []}],
-        "requestBody": {"required": True, "content": _json("EvictionOrder")},
-        "responses": {
-            "200": {"description": "what was done", "content": _json("Eviction")},
-            **_errors(
-                {
-                    **_OF_ACTING,
-                    "400": "the body is not such an order",
-                    "409": "meant for another incarnation of the rank",
-                    "413": "the body is larger than 16 KiB",
-                    "503": _BUSY,
-                }
-            ),
-        },
-    }
-}
-_PATHS: Final[_Json] = {
-    "/": _read("help", "what is here, for a person", {**_TEXT, **_HTML}),
-    wire.PATH_STATE: _read("state", "where the rank stands", _json("StateReport"), e400=_UNKNOWN),
-    wire.PATH_STEPS: _read(
-        "steps", "the last attempts of steps", _json("StepLog"), (_SINCE,), e400=_UNKNOWN
-    ),
-    wire.PATH_FLIGHT_RECORDER: _read(
-        "flight_recorder", "collectives: the rank's ring and torch's record",
-        {**_json("FlightRecord"), **_TEXT}, (_ACTIVE, _CURSOR, _FORMAT),
-        e400=f"{_UNKNOWN}, or 'since' is no cursor", e503=_BUSY,
-    ),
-    wire.PATH_STACKS: _read(
-        "stacks", "Python stacks of all threads, taken from outside", _TEXT, (_NATIVE,),
-        e400=_UNKNOWN, e410="the rank is dead, and none were taken before",
-        e503=f"none can be had; it says what is missing; or {_BUSY}",
-    ),
-    wire.PATH_LAST_WORDS: _read(
-        "last_words", "how the process ended and what it said last", _json("LastWords"),
-        e400=_UNKNOWN, e503=_BUSY,
-    ),
-    wire.PATH_HOST: _read(
-        "host", "the states of all ranks of this host", _json("HostReport"), e400=_UNKNOWN
-    ),
-    wire.PATH_WAIT_COUNTERS: _read(
-        "wait_counters", "torch's wait counters", _json("WaitCounters"), e400=_UNKNOWN,
-        e503=f"torch's control plane does not answer, or {_BUSY}",
-    ),
-    wire.PATH_METRICS: _read("metrics", "for Prometheus", {**_TEXT, **_OPENMETRICS}),
-    wire.PATH_HEALTHZ: _read("healthz", "this server answers", _TEXT),
-    wire.PATH_OPENAPI: _read(
-        "openapi", "this document", {"application/json": {"schema": {"type": "object"}}}
-    ),
-    wire.PATH_PROFILE: _PROFILE,
-    wire.PATH_EVICT: _EVICT,
+_HEADERS: Final[Mapping[int, Schema]] = {
+    401: {"WWW-Authenticate": {"description": "Bearer", "required": True,
+                               "schema": {"const": "Bearer"}}},
+    503: {"Retry-After": {"description": "seconds", "required": False,
+                          "schema": {"type": "string"}}},
 }  # fmt: skip
 
 
-@cache
-def document() -> _Json:
+def document(endpoints: Sequence[Endpoint]) -> Schema:
     """The OpenAPI 3.1 document of a rank's WorkerServer."""
+    paths: Schema = {one.path: {} for one in endpoints}
+    for one in endpoints:
+        paths[one.path][one.method.lower()] = _operation(one)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -200,9 +115,129 @@ def document() -> _Json:
             "version": str(wire.SCHEMA),
             "description": _ABOUT,
         },
-        "paths": _PATHS,
+        "paths": paths,
         "components": {
-            "schemas": schemas(),
+            "schemas": _schemas([one.kind for one in endpoints if one.kind is not None]),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+def _operation(endpoint: Endpoint) -> Schema:
+    kind = {"type": "object"} if endpoint.kind is None else _ref(endpoint.kind.__name__)
+    formats = {mime: kind if (mime,) == JSON else {"type": "string"} for mime in endpoint.formats}
+    errors = {**(_OF_ACTING if endpoint.acts else _OF_READING), **endpoint.errors}
+    if endpoint.body or endpoint.query is not None:
+        errors[400] = "the body is not such an order" if endpoint.body else _UNKNOWN
+    if endpoint.slow:
+        busy = "as many such requests as may be are under way"
+        errors[503] = f"{errors[503]}, or {busy}" if 503 in errors else busy
+    operation: Schema = {
+        "operationId": endpoint.name,
+        "summary": endpoint.what,
+        "security": [{"token": []}] if endpoint.acts else [{}, {"token": []}],
+        "parameters": list(_parameters(endpoint.query)) if endpoint.query else [],
+        "responses": {
+            "200": {
+                "description": endpoint.what,
+                "content": {mime: {"schema": schema} for mime, schema in formats.items()},
+            },
+            **{str(status): _error(status, errors[status]) for status in sorted(errors)},
+        },
+    }
+    if endpoint.body:
+        order = {"application/json": {"schema": _ref(queries.EvictionOrder.__name__)}}
+        operation["requestBody"] = {"required": True, "content": order}
+    return operation
+
+
+def _error(status: int, about: str) -> Schema:
+    answer: Schema = {
+        "description": about, "content": {"application/json": {"schema": _ref("Error")}}
+    }  # fmt: skip
+    return {**answer, "headers": _HEADERS[status]} if status in _HEADERS else answer
+
+
+def _parameters(query: type[Struct]) -> Iterator[Schema]:
+    _, found = schema_components([query])
+    schema = found[query.__name__]
+    _describe(schema, _docstrings()[query.__name__])
+    for name, value in schema["properties"].items():
+        plain = _said(value)
+        yield {"name": name, "in": "query", "description": plain.pop("description"),
+               "required": name in schema["required"], "schema": plain}  # fmt: skip
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _schemas(answers: Sequence[type]) -> dict[str, Schema]:
+    """All components of the document, by name."""
+    kinds = (*answers, *_ROWS.values(), queries.EvictionOrder)
+    _, found = schema_components(kinds, ref_template=_ref("{name}")["$ref"])
+    left_out = {kind.__name__: names for kind, names in LEFT_OUT.items()}
+    for name, about in _docstrings().items():
+        if name in found:
+            _describe(found[name], about)
+    for name, schema in found.items():
+        schema["description"] = inspect.cleandoc(schema.get("description", name))
+        if "properties" in schema and name != queries.EvictionOrder.__name__:
+            _leave_out(schema, left_out.get(name, ()))
+    for name, cells in _ROWS.items():
+        found[name] = found.pop(cells.__name__)
+    found["HostEntry"]["properties"]["report"] = dict(found["StateReport"])
+    for kind in answers:
+        answer = found[kind.__name__]
+        answer["properties"] = {"schema": {"const": wire.SCHEMA}, **answer["properties"]}
+        answer["required"] = ["schema", *answer["required"]]
+    return {**found, "Error": _ERROR}
+
+
+def _describe(schema: Schema, about: dict[str, str]) -> None:
+    """Say what each key is, and each cell of a row, which a newer server may make longer."""
+    told = schema.get("properties")
+    if told is None:
+        schema.pop("maxItems", None)
+        told = dict(zip(about, schema.get("prefixItems", ()), strict=True))
+        for title, cell in told.items():
+            cell["title"] = title
+    for key, value in told.items():
+        if about[key]:
+            value["description"] = about[key]
+
+
+def _leave_out(schema: Schema, usual: tuple[str, ...]) -> None:
+    """What is None is left out, so is what is as usual; all else is always said."""
+    told = schema["properties"]
+    absent = {key for key, value in told.items() if "anyOf" in value} | set(usual)
+    schema["required"] = [key for key in told if key not in absent]
+    for key, value in told.items():
+        if key != "committed_step":  # whose null says something
+            told[key] = _said(value)
+
+
+def _said(value: Schema) -> Schema:
+    """As it is where something is said: never null."""
+    if "anyOf" not in value:
+        return value
+    about = {"description": value["description"]} if "description" in value else {}
+    return {**value["anyOf"][0], **about}
+
+
+@cache
+def _docstrings() -> dict[str, dict[str, str]]:
+    """Class -> field -> the text below it, which the interpreter does not keep."""
+    return {
+        node.name: dict(_fields(node.body))
+        for module in (wire, evict, queries)
+        for node in ast.parse(inspect.getsource(module)).body
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def _fields(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for line, below in zip(body, [*body[1:], ast.Pass()], strict=True):
+        if isinstance(line, ast.AnnAssign):
+            text = ast.literal_eval(below.value) if isinstance(below, ast.Expr) else ""
+            yield ast.unparse(line.target), inspect.cleandoc(text)

@@ -2,50 +2,244 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import select
 import signal
+import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Final, NamedTuple
 
 from worker_server import run_dir, wire
-from worker_server.sidecar.activity import Activity
-from worker_server.sidecar.ending import decode_status, wait_status
+
+# How a process ended, without being its parent; and whether memory ran out.
+#
+# Linux 6.15 tells the wait status of a dead process to whoever holds its pidfd, once its parent
+# has collected it (`PIDFD_GET_INFO`, linux/pidfd.h). Until then it is a zombie, and field 52 of
+# /proc/PID/stat has the status. On an older kernel a collected process has taken it along.
+
+_INFO = struct.Struct("=QQ11Ii")
+"""struct pidfd_info, first version: mask, cgroup id, pid ... fsgid, exit_code; 64 bytes."""
+_GET_INFO = 0xC0000000 | _INFO.size << 16 | 0xFF << 8 | 11
+"""_IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info)"""
+_INFO_EXIT = 1 << 3
+
+
+def wait_status(pidfd: int, pid: int, start_ticks: int) -> int | None:
+    """The wait status of a dead process; None where it cannot be known."""
+    status = _collected(pidfd)
+    if status is None:
+        status = _zombie(pid, start_ticks)
+    return _collected(pidfd) if status is None else status  # it may go between the two looks
+
+
+def _collected(pidfd: int) -> int | None:
+    buffer = bytearray(_INFO.size)
+    _INFO.pack_into(buffer, 0, _INFO_EXIT, *(0,) * 13)
+    try:
+        fcntl.ioctl(pidfd, _GET_INFO, buffer)
+    except OSError:  # an older kernel, or another one's pid namespace
+        return None
+    mask, *_, status = _INFO.unpack(buffer)
+    return int(status) if mask & _INFO_EXIT else None
+
+
+def _zombie(pid: int, start_ticks: int) -> int | None:
+    """Field 52, if this is still that process and we are told the truth.
+
+    Who may not look into a process is told 0 there, which is also what a good end looks like. The
+    kernel asks the same question (ptrace_may_access) before it opens `io`.
+    """
+    folder = Path(f"/proc/{pid}")
+    try:
+        fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        if fields[0] != "Z" or int(fields[19]) != start_ticks:
+            return None
+        status = int(fields[49])
+        if not status:
+            (folder / "io").read_text(encoding="ascii")
+    except (OSError, ValueError, IndexError):
+        return None
+    return status
+
+
+def decode_status(status: int | None) -> tuple[int | None, str | None]:
+    """Exit code and name of the signal, of which at most one is there."""
+    if status is None:
+        return None, None
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            return None, signal.Signals(number).name
+        except ValueError:
+            return None, f"signal {number}"  # a real-time signal
+    return os.WEXITSTATUS(status), None
+
+
+class OomWatch:
+    """Counts the OOM kills in the cgroup of a process; remembers where, while it lives."""
+
+    def __init__(self, pid: int, cgroups: Path = Path("/sys/fs/cgroup")) -> None:
+        self._file, self._key = _find_counter(pid, cgroups)
+        self.before = self._count()
+        """Kills up to the last look while the process was alive."""
+
+    def look(self) -> None:
+        """Take the count again; call while the process lives."""
+        self.before = self._count()
+
+    def kills(self) -> int | None:
+        """OOM kills in the cgroup since the last look; None when it cannot be known."""
+        now = self._count()
+        return None if now is None or self.before is None else now - self.before
+
+    def _count(self) -> int | None:
+        if self._file is None:
+            return None
+        try:
+            lines = self._file.read_text(encoding="ascii", errors="replace").splitlines()
+            return next(int(line.split()[1]) for line in lines if line.startswith(self._key))
+        except (OSError, ValueError, IndexError, StopIteration):
+            return None
+
+
+def _find_counter(pid: int, cgroups: Path) -> tuple[Path | None, str]:
+    """`memory.events` of version 2, `memory.oom_control` of version 1.
+
+    In a container the path is often that of the host: then the container's own root is meant.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return None, ""
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            roots, name = [cgroups, cgroups / "unified"], "memory.events"
+        elif "memory" in controllers.split(","):
+            roots, name = [cgroups / "memory"], "memory.oom_control"
+        else:
+            continue
+        for root in roots:
+            for folder in (root / path.lstrip("/"), root):
+                if (folder / name).is_file():
+                    return folder / name, "oom_kill "
+    return None, ""
+
+
+# What the kernel counts of a rank: cores used, cores waited for, bytes moved. Over some seconds.
+#
+# Waiting for a core is the sign of a cgroup's limit, or of others on its host. Who uses cores or
+# moves bytes is at work, wherever its main thread stands, and so is who waits for a child that
+# does: a loader's worker, a program that it runs.
+
+_SPAN_S: Final = 5.0
+_EVERY_S: Final = 1.0
+_THREADS: Final = 256
+"""Of these the oldest: 8 us each."""
+_CHILDREN: Final = 64
+
+
+class Counts(NamedTuple):
+    """What a process has used since it began."""
+
+    threads: dict[str, tuple[float, float]]
+    """Seconds on a core, and ready to run without one (proc(5), schedstat); of its children, the
+    first thread of each, seconds on a core alone."""
+    bytes: int | None
+    """Read and written by system calls, pipes and files alike."""
+
+
+class Rates(NamedTuple):
+    """What it uses a second; None: not known (yet), or the kernel does not tell."""
+
+    cores: float | None = None
+    starved: float | None = None
+    """Share of the time, of the thread that waited for a core most."""
+    bytes_s: float | None = None
+
+
+class Activity:
+    """Compares what is counted now with what was 5 s ago, or longer where nobody asks."""
+
+    def __init__(
+        self, pid: int, clock: Callable[[], float], count: Callable[[int], Counts] | None = None
+    ) -> None:
+        self._pid = pid
+        self._clock = clock
+        self._count = count or counts
+        self._taken: deque[tuple[float, Counts]] = deque()
+
+    def rates(self) -> Rates:
+        """Of the last seconds."""
+        now_s = self._clock()
+        if not self._taken or now_s - self._taken[-1][0] >= _EVERY_S:
+            self._taken.append((now_s, self._count(self._pid)))
+        while len(self._taken) > 1 and now_s - self._taken[1][0] >= _SPAN_S:
+            self._taken.popleft()
+        (before_s, before), (until_s, now) = self._taken[0], self._taken[-1]
+        span_s = until_s - before_s
+        if span_s < _SPAN_S or not now.threads:
+            return Rates()
+        used = [
+            (ran_s - before.threads[task][0], waited_s - before.threads[task][1])
+            for task, (ran_s, waited_s) in now.threads.items()
+            if task in before.threads
+        ]
+        waits = [waited_s / span_s for _, waited_s in used]
+        told = before.bytes is not None and now.bytes is not None
+        return Rates(
+            cores=round(max(0.0, sum(ran_s for ran_s, _ in used) / span_s), 3),
+            starved=round(min(1.0, max(0.0, *waits)), 3) if waits else 0.0,
+            bytes_s=round(max(0.0, ((now.bytes or 0) - (before.bytes or 0)) / span_s), 0)
+            if told
+            else None,
+        )
+
+
+def counts(pid: int) -> Counts:
+    """As far as they can be read."""
+    threads: dict[str, tuple[float, float]] = {}
+    children: list[str] = []
+    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/task") as tasks:
+        for task in islice(tasks, _THREADS):
+            with contextlib.suppress(OSError, ValueError):  # it has gone, or this kernel counts not
+                threads[task.name] = _seconds(task.path)
+    with contextlib.suppress(OSError):
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()[:_CHILDREN]
+    for child in children:
+        with contextlib.suppress(OSError, ValueError):
+            threads[child] = _seconds(f"/proc/{child}")[0], 0.0
+    moved = [_bytes(one) for one in (str(pid), *children)]
+    told = [each for each in moved if each is not None]
+    return Counts(threads, sum(told) if told else None)
+
+
+def _seconds(folder: str) -> tuple[float, float]:
+    ran, waited, _ = Path(folder, "schedstat").read_text("ascii").split()
+    return int(ran) / 1e9, int(waited) / 1e9
+
+
+def _bytes(pid: str) -> int | None:
+    try:
+        words = Path(f"/proc/{pid}/io").read_text("ascii").split()
+        return int(words[words.index("rchar:") + 1]) + int(words[words.index("wchar:") + 1])
+    except (OSError, ValueError, IndexError):
+        return None
+
 
 _SIDECAR = b"worker_server.sidecar"
-"""A word of its command line, see `worker_server.companion`."""
+"""A word of its command line, see `worker_server.rank.sidecar_process`."""
 
 
 class GoneError(Exception):
     """The rank had died before its sidecar could take hold of it."""
-
-
-class RankProcess(Protocol):
-    """What the sidecar needs of the rank's process."""
-
-    pid: int
-
-    def look(self, interpreter_age_s: float | None) -> wire.Process:
-        """The operating system's view, now."""
-
-    def wait_death(self, timeout_s: float) -> bool:
-        """Whether the process is dead, waiting for it at most `timeout_s`."""
-
-    def tracer_of_a_thread(self) -> wire.Tracer | None:
-        """Who traces one of its threads; reads the status of each."""
-
-    def syscall(self) -> int | None:
-        """Which system call its main thread is in; None: in none, or nobody may know."""
-
-    def send(self, signum: signal.Signals) -> bool:
-        """Send a signal to this very process; False when it is gone."""
-
-    @property
-    def sent(self) -> tuple[str, ...]:
-        """Names of the signals that were sent."""
 
 
 class PidfdProcess:
@@ -133,9 +327,7 @@ class PidfdProcess:
             rss_bytes=int(rss[0]) * 1024 if rss else None,
             interpreter_age_s=interpreter_age_s,
             tracer=_tracer(status),
-            cores=rates.cores,
-            starved=rates.starved,
-            bytes_s=rates.bytes_s,
+            **rates._asdict(),
         )
 
     def tracer_of_a_thread(self) -> wire.Tracer | None:

@@ -1,4 +1,4 @@
-"""Asks the rank for a profile and waits for its trace; see `worker_server.profile`."""
+"""Asks the rank for a profile and waits for its trace; see `worker_server.rank.profile`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from worker_server import wire
+from worker_server import run_dir, wire
 
 _DEAF_S = 3.0
 _TAKEN_UP_S = 5.0
@@ -68,7 +68,7 @@ class Profiles:
         ask = self._page_file.with_suffix(".profile.ask")
         trace = self._page_file.with_suffix(f".profile.{name}.json")
         done = trace.with_suffix(".done")
-        _write(ask, {"id": name, "duration_s": duration_s})
+        run_dir.write_json(ask, {"id": name, "duration_s": duration_s})
         began = self._clock()
         while not done.exists():
             self._pause(_LOOK_S)
@@ -103,15 +103,6 @@ class Profiles:
         for path in self._page_file.parent.glob(f"{glob.escape(self._page_file.stem)}.profile.*"):
             with contextlib.suppress(OSError):
                 path.unlink()
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    """Whole before it has its name, and nobody else's to read."""
-    draft = path.with_suffix(".asking")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        json.dump(content, file)
-    draft.rename(path)
 
 
 def _with_facts(trace: bytes, facts: dict[str, Any]) -> bytes:

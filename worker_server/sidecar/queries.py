@@ -2,102 +2,180 @@
 
 from __future__ import annotations
 
-import re
+import json
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-from flask import request
-from msgspec import UNSET, DecodeError, Meta, UnsetType, ValidationError
+from flask import Response, request
+from msgspec import UNSET, DecodeError, Meta, Struct, UnsetType, ValidationError, convert
 from msgspec.json import decode
+from werkzeug.exceptions import HTTPException
 
 from worker_server import wire
-from worker_server.sidecar.answers import RefusalError
+from worker_server.sidecar.control_plane import ControlPlaneError
+from worker_server.sidecar.profile import ProfileError
+from worker_server.sidecar.stacks import StacksError
 
-MAX_GRACE_S: Final = 60.0
-MAX_PROFILE_S: Final = 60.0
-MAX_SINCE: Final = 2**63 - 1
-MAX_CURSOR: Final = 200
+# How the sidecar answers: JSON or text, and every error as one line of JSON.
+
+_log = logging.getLogger("worker_server.sidecar")
+
+
+class RefusalError(Exception):
+    """A request that is answered with a status and one line."""
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = dict(headers or {})
+
+
+class Places:
+    """So many worker threads may be at one kind of slow work; the others stay free."""
+
+    def __init__(self, count: int, what: str) -> None:
+        self._free = threading.BoundedSemaphore(count)
+        self._message = f"{count} requests for {what} are under way: try again"
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Hold a place.
+
+        Raises:
+            RefusalError: 503, none is free.
+        """
+        if not self._free.acquire(blocking=False):
+            raise RefusalError(503, self._message, {"Retry-After": "1"})
+        try:
+            yield
+        finally:
+            self._free.release()
+
+
+def in_json(content: Mapping[str, Any]) -> Response:
+    """One line of JSON."""
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+    return Response(_encode(text + "\n"), content_type="application/json")
+
+
+def in_text(content: str) -> Response:
+    """Plain text."""
+    return Response(_encode(content), content_type="text/plain; charset=utf-8")
+
+
+def _encode(text: str) -> bytes:
+    """A path or a name that is no UTF-8 (Python keeps its bytes as lone surrogates) costs its own
+    characters and not the answer.
+    """
+    return text.encode(errors="replace")
+
+
+def refuse(exc: Exception) -> Response:
+    """The answer to any exception of a route; a bug leaves its traceback in the log only."""
+    headers: Mapping[str, str] = {}
+    match exc:
+        case RefusalError():
+            status, message, headers = exc.status, str(exc), exc.headers
+        case HTTPException():
+            status, message = exc.code or 500, f"{exc.name.lower()}: {request.path}"
+            headers = {name: value for name, value in exc.get_headers() if name == "Allow"}
+        case ControlPlaneError() | StacksError():
+            status, message = 503, str(exc)
+        case ProfileError():
+            status, message = exc.status, str(exc)
+        case _:
+            _log.exception("%s %s failed", request.method, request.path)
+            status, message = 500, f"internal error: {type(exc).__name__}; see the sidecar's log"
+    response = in_json({"error": " ".join(message.split())})
+    response.status_code = status
+    response.headers.update(headers)
+    return response
+
+
+def harden(response: Response) -> Response:
+    """What every answer says to a browser: take it as it is, keep no copy, frame it nowhere."""
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["Referrer-Policy"] = "no-referrer"
+    response.headers["Content-Security-Policy"] = (
+        "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+    )
+    return response
+
+
+_MAX_GRACE_S: Final = 60.0
+_MAX_PROFILE_S: Final = 60.0
 _MAX_REASON: Final = 500
-_WHOLE: Final = re.compile(r"[0-9]{1,19}")
-_NUMBER: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?")
+_Query = TypeVar("_Query", bound=Struct)
 
 
-def only(*names: str) -> None:
-    """The request asks with no other parameters than these, and with each once.
+class Nothing(Struct, forbid_unknown_fields=True):
+    """No parameters."""
+
+
+class Attempts(Struct, forbid_unknown_fields=True):
+    """Which attempts of steps."""
+
+    since: wire.Count = 0
+    """Number of an attempt: only later ones."""
+
+
+class Record(Struct, forbid_unknown_fields=True):
+    """Which part of the flight record, and how it is written."""
+
+    active: Literal[0, 1] = 0
+    """1: only what is unfinished."""
+    since: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1, max_length=200, examples=["1024.2047.86400000", "1024.2047", "1024"]
+            ),
+        ]
+        | None
+    ) = None
+    """`cursor` of a former answer, RING.TORCH.MOMENT: only what was entered or left after that
+    answer, and what is unfinished. RING (the `id` of an entry of `ring`) and RING.TORCH (a
+    `record_id` of torch's, -1 for none) are taken too: what was entered after them, and what is
+    unfinished; what was left since does not come again. RING, TORCH and MOMENT (milliseconds of
+    the host's monotonic clock) are whole numbers of at most 18 digits. A cursor from the future,
+    so of another incarnation, gives everything."""
+    format: Literal["json", "text"] = "json"
+    """text: a table for people."""
+
+
+class Threads(Struct, forbid_unknown_fields=True):
+    """What to tell of threads."""
+
+    native: Literal[0, 1] = 0
+    """1: with C frames."""
+
+
+class Profile(Struct, forbid_unknown_fields=True):
+    """For how long."""
+
+    duration: Annotated[float, Meta(gt=0, le=_MAX_PROFILE_S)]
+    """Seconds."""
+
+
+def parameters(kind: type[_Query]) -> _Query:
+    """What stands behind the question mark; each parameter is known and given once.
 
     Raises:
         RefusalError: 400; a parameter that is not understood must not be taken for obeyed.
     """
-    for name in request.args:
-        if name not in names:
-            known = ", ".join(names) or "none"
-            raise RefusalError(400, f"unknown parameter {name!r:.80}, expected {known}")
-        if len(request.args.getlist(name)) > 1:
-            raise RefusalError(400, f"{name!r} is given more than once")
-
-
-def flag(name: str) -> bool:
-    """A parameter that is 0 or 1; absent is 0.
-
-    Raises:
-        RefusalError: 400.
-    """
-    text = request.args.get(name, "0")
-    if text not in ("0", "1"):
-        raise RefusalError(400, f"{name!r} is {text!r:.80}, expected 1 or 0")
-    return text == "1"
-
-
-def since_attempt() -> int:
-    """`?since=ATTEMPT`; absent is 0.
-
-    Raises:
-        RefusalError: 400.
-    """
-    text = request.args.get("since", "0")
-    if not _WHOLE.fullmatch(text) or int(text) > MAX_SINCE:
-        raise RefusalError(400, f"'since' is {text!r:.80}, expected the number of an attempt")
-    return int(text)
-
-
-def cursor() -> str | None:
-    """`?since=CURSOR` of a former answer.
-
-    Raises:
-        RefusalError: 400.
-    """
-    text = request.args.get("since")
-    if text is not None and not 0 < len(text) <= MAX_CURSOR:
-        raise RefusalError(400, "'since' is no 'cursor' of a former answer")
-    return text
-
-
-def as_text() -> bool:
-    """`?format=text`.
-
-    Raises:
-        RefusalError: 400.
-    """
-    text = request.args.get("format", "json")
-    if text not in ("json", "text"):
-        raise RefusalError(400, f"'format' is {text!r:.80}, expected json or text")
-    return text == "text"
-
-
-def duration_s() -> float:
-    """`?duration=S` of a profile.
-
-    Raises:
-        RefusalError: 400.
-    """
-    text = request.args.get("duration", "")
-    value = float(text) if _NUMBER.fullmatch(text) else 0.0
-    if not 0 < value <= MAX_PROFILE_S:
-        raise RefusalError(
-            400, f"'duration' is {text!r:.80}, expected seconds: more than 0, at most "
-            f"{MAX_PROFILE_S:g}",
-        )  # fmt: skip
-    return value
+    for name, values in request.args.lists():
+        if len(values) > 1:
+            raise RefusalError(400, f"{name!r:.80} is given more than once")
+    try:
+        return convert(request.args.to_dict(), kind, strict=False)
+    except (ValidationError, UnicodeEncodeError) as exc:
+        known = ", ".join(kind.__struct_fields__) or "none"
+        raise RefusalError(400, f"the parameters: {exc!s:.200}; known: {known}") from exc
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +184,7 @@ class EvictionOrder:
 
     reason: Annotated[str, Meta(pattern=r"\S")]
     """Not empty."""
-    grace_s: Annotated[float, Meta(ge=0.0, le=MAX_GRACE_S)] = 2.0
+    grace_s: Annotated[float, Meta(ge=0.0, le=_MAX_GRACE_S)] = 2.0
     """Between SIGTERM and SIGKILL."""
     incarnation: Annotated[str, Meta(examples=["32bfd68baf"])] | UnsetType = UNSET
     """Refuse when another process bears the name by now."""

@@ -18,7 +18,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from urllib.parse import quote, urlencode, urlsplit
 
 from worker_server import wire
@@ -33,39 +33,13 @@ _MAX_ANSWER = 16 * 1024
 _log = logging.getLogger("worker_server.sidecar")
 
 
-@dataclass(frozen=True, slots=True)
-class OnName:
-    """What to do when a monitor says something of the group's name."""
-
-    refused: Callable[[str, str], None]
-    """A name that is another group's, and why."""
-    known_as: Callable[[str], None]
-
-
-class Registrars:
-    """The leases of one rank with all of its monitors."""
-
-    def __init__(
-        self,
-        monitors: Sequence[str],
-        registration: Callable[[], wire.Registration],
-        token: str | None,
-        on_name: OnName | None = None,
-    ) -> None:
-        self._all = [Registrar(one, registration, token, on_name) for one in monitors]
-
-    def start(self) -> None:
-        """Begin to renew."""
-        for one in self._all:
-            one.start()
-
-    def stop(self) -> None:
-        """Give all leases back, side by side; once."""
-        stops = [threading.Thread(target=one.stop, daemon=True) for one in self._all]
-        for thread in stops:
-            thread.start()
-        for thread in stops:
-            thread.join()
+def give_back(leases: Sequence[Registrar]) -> None:
+    """All leases of one rank, side by side; once."""
+    stops = [threading.Thread(target=one.stop, daemon=True) for one in leases]
+    for thread in stops:
+        thread.start()
+    for thread in stops:
+        thread.join()
 
 
 class Registrar(threading.Thread):
@@ -76,12 +50,17 @@ class Registrar(threading.Thread):
         monitor: str,
         registration: Callable[[], wire.Registration],
         token: str | None,
-        on_name: OnName | None = None,
+        refused: Callable[[str, str], None],
+        known_as: Callable[[str], None],
     ) -> None:
+        """`refused` hears of a name that is another group's, and why; `known_as` how the group was
+        called before.
+        """
         super().__init__(name="registrar", daemon=True)
         self._monitor = urlsplit(monitor)
         self._registration = registration
-        self._on_name = on_name
+        self._refused = refused
+        self._known_as = known_as
         self._began_s = time.monotonic()
         self._told = registration().identity
         """As whom the rank was registered last."""
@@ -153,11 +132,8 @@ class Registrar(threading.Thread):
             return
         if type(renew_s) in (int, float) and 0 <= renew_s <= _RENEW_MOST_S:
             self._renew_s = renew_s
-        on_name = self._on_name
-        if on_name is None:
-            return
         renamed = self._told.launched_as is not None
         if renamed and refused == self._told.group:
-            on_name.refused(refused, str(answer.get("error"))[: wire.LINE_MAX_CHARS])
+            self._refused(refused, str(answer.get("error"))[: wire.LINE_MAX_CHARS])
         elif not renamed and isinstance(known_as, str):
-            on_name.known_as(known_as)
+            self._known_as(known_as)

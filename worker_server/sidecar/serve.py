@@ -3,31 +3,75 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import logging
 import logging.handlers
 import os
 import signal
+import ssl
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from worker_server import run_dir, wire
-from worker_server.environment import SettingError, Settings, monitors_of
-from worker_server.page.layout import PageError
-from worker_server.page.reader import PageReader
-from worker_server.sidecar import timeline
-from worker_server.sidecar.app import THREADS, make_app
+from worker_server.rank.page.layout import PageError
+from worker_server.rank.page.reader import PageReader
+from worker_server.rank.settings import SettingError, Settings, monitors_of
+from worker_server.sidecar.app import THREADS, Served, make_app
 from worker_server.sidecar.black_box import BlackBox, black_box_of
-from worker_server.sidecar.evict import Eviction, evict
-from worker_server.sidecar.family import Family
+from worker_server.sidecar.evict import Eviction, Family, evict
 from worker_server.sidecar.guard import Guard
-from worker_server.sidecar.host import HostPort, HostView
-from worker_server.sidecar.listening import listen, listening_socket, reachable_host
+from worker_server.sidecar.host import HostView, have_port
+from worker_server.sidecar.listening import (
+    TlsError,
+    listen,
+    listening_socket,
+    reachable_host,
+)
 from worker_server.sidecar.metrics import make_registry
 from worker_server.sidecar.process import GoneError, PidfdProcess
-from worker_server.sidecar.registration import LEASE_S, OnName, Registrars
-from worker_server.sidecar.self_check import SelfCheck, answers
-from worker_server.sidecar.tls import TlsError
+from worker_server.sidecar.registration import LEASE_S, Registrar, give_back
+
+_EVERY_S = 3.0
+_TIMEOUT_S = 5.0
+_ANY = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}  # noqa: S104
+
+
+def mark_answers(answers: Callable[[], bool], endpoint: Path) -> None:
+    """Ask ourselves for our health, and mark the endpoint file when we answer.
+
+    The rank looks at that mark: a server that does not answer itself is replaced, see
+    `worker_server.rank.sidecar_process`. Any answer counts, also that a token is missing.
+    """
+    if answers():
+        with contextlib.suppress(OSError):
+            os.utime(endpoint)
+
+
+def _check_self(settings: Settings, port: int, endpoint: Path) -> None:
+    """Until the process ends."""
+    pause = threading.Event()
+    while not pause.wait(_EVERY_S):
+        mark_answers(lambda: answers(settings, port), endpoint)
+
+
+def answers(settings: Settings, port: int) -> bool:
+    """Whether the server on this port says anything to a question for its health."""
+    host = _ANY.get(settings.bind, settings.bind)
+    connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
+    if settings.scheme == "https":
+        whoever = ssl._create_unverified_context()  # noqa: S323  it is ourselves
+        connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_S, context=whoever)
+    try:
+        connection.request("GET", wire.PATH_HEALTHZ)
+        connection.getresponse().read()
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+    return True
+
 
 _TICK_S = 1.0
 _CLOSED_LINGER_S = 5.0
@@ -69,8 +113,6 @@ def serve(page_path: Path, rank_fd: int | None = None) -> int:
 def _serve(
     box: BlackBox, process: PidfdProcess, files: run_dir.RankFiles, settings: Settings
 ) -> None:
-    linger = _Linger(process, box, settings.linger_s)
-
     def not_ours() -> set[int]:
         return run_dir.processes(files.page.parent) - {box.identity.pid}
 
@@ -80,19 +122,20 @@ def _serve(
         return evict(process, box.process(), grace_s, family)
 
     url = ""
+    registry = make_registry(box.state, lambda: url, box.follower)
+    host = HostView(files.page.parent, box.identity, box.state).report
     app = make_app(
-        box, evict_rank,
-        guard=Guard(settings, names=[box.identity.host]),
-        registry=make_registry(box.state, lambda: url, box.follower),
-        host=HostView(files.page.parent, box.identity, box.state).report,
-        table=timeline.render,
-    )  # fmt: skip
+        Served(box, evict_rank, registry, host), Guard(settings, names=[box.identity.host])
+    )
     _yield_to_training()
     server = listen(app, settings, THREADS)
     url = f"{settings.scheme}://{reachable_host(settings)}:{server.port}"
     server.start()
     if settings.host_port:
-        HostPort(lambda: listening_socket(settings.bind, settings.host_port), server.also).start()
+        _in_background(
+            "host-port", have_port,
+            lambda: listening_socket(settings.bind, settings.host_port), server.also,
+        )  # fmt: skip
 
     names: dict[str, str] = {}
 
@@ -122,20 +165,18 @@ def _serve(
         publish()
 
     publish()
-    SelfCheck(lambda: answers(settings, server.port), files.endpoint).start()
-    registrar = None
-    if settings.monitor is not None:
-        registrar = Registrars(
-            monitors_of(settings.monitor),
-            lambda: wire.Registration(box.identity, url, LEASE_S),
-            settings.token,
-            OnName(refuse, know_as),
+    _in_background("self-check", _check_self, settings, server.port, files.endpoint)
+    leases = [
+        Registrar(
+            monitor, lambda: wire.Registration(box.identity, url, LEASE_S), settings.token,
+            refuse, know_as,
         )
-        registrar.start()
+        for monitor in (monitors_of(settings.monitor) if settings.monitor else ())
+    ]  # fmt: skip
+    for lease in leases:
+        lease.start()
     run_dir.sweep(files.page.parent)
-    deregister = registrar.stop if registrar is not None else lambda: None
-    linger.watch(on_closed=deregister)
-    deregister()
+    _watch(process, box, settings.linger_s, lambda: give_back(leases))
 
 
 def _yield_to_training() -> None:
@@ -149,31 +190,33 @@ def _yield_to_training() -> None:
         os.nice(_NICE)
 
 
-class _Linger:
-    """Waits for the rank's death, then for the time that its endpoints go on answering."""
+def _watch(
+    process: PidfdProcess, box: BlackBox, linger_s: float, deregister: Callable[[], None]
+) -> None:
+    """Until the rank is dead and the time is over for which its endpoints go on answering.
 
-    def __init__(self, process: PidfdProcess, box: BlackBox, linger_s: float) -> None:
-        self._process = process
-        self._box = box
-        self._linger_s = linger_s
+    A rank that closed is not the monitor's business.
+    """
+    told = False
+    while not process.wait_death(_TICK_S):
+        try:
+            box.tick()
+        except Exception:  # noqa: BLE001  one failed look must not end the black box
+            _log.exception("keeping the black box failed")
+        if box.closed and not told:
+            told = True
+            deregister()
+    _in_background("ending", box.learn_ending)
+    closed = box.closed
+    if closed and not told:
+        deregister()
+    _log.info("the rank is gone (%s)", "its work was over" if closed else "not announced")
+    threading.Event().wait(min(linger_s, _CLOSED_LINGER_S) if closed else linger_s)
+    deregister()
 
-    def watch(self, on_closed: Callable[[], None]) -> None:
-        """Until the linger time is over; a rank that closed is not the monitor's business."""
-        told = False
-        while not self._process.wait_death(_TICK_S):
-            try:
-                self._box.tick()
-            except Exception:  # noqa: BLE001  one failed look must not end the black box
-                _log.exception("keeping the black box failed")
-            if self._box.closed and not told:
-                told = True
-                on_closed()
-        threading.Thread(target=self._box.learn_ending, name="ending", daemon=True).start()
-        closed = self._box.closed
-        if closed and not told:
-            on_closed()
-        _log.info("the rank is gone (%s)", "its work was over" if closed else "not announced")
-        threading.Event().wait(min(self._linger_s, _CLOSED_LINGER_S) if closed else self._linger_s)
+
+def _in_background(name: str, target: Callable[..., None], *args: Any) -> None:
+    threading.Thread(target=target, args=args, name=name, daemon=True).start()
 
 
 def _log_to(path: Path) -> None:

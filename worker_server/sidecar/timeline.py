@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from worker_server.sidecar.merge import is_over, rows_of
 from worker_server.wire import FlightRecord, RingEntry
 
 _WIDTH: Final = 120
@@ -144,9 +145,8 @@ def _torch_ages(record: FlightRecord) -> Mapping[int, float]:
     torch's youngest entry does, and where nobody knows that, it is taken to be as old as its
     record, which is the least that it can be.
     """
-    rows = _torch_rows(record)
-    stamps = {row["record_id"]: _stamp(row) for row in rows}
-    known = {number: stamp for number, stamp in stamps.items() if stamp is not None}
+    stamps = {row["record_id"]: row.get("time_created_ns") for row in rows_of(record.torch)}
+    known = {number: stamp for number, stamp in stamps.items() if type(stamp) is int}
     if not known:
         return {}
     ties = [
@@ -160,26 +160,12 @@ def _torch_ages(record: FlightRecord) -> Mapping[int, float]:
     return {number: max(0.0, age_s + (known[at] - stamp) * _NS) for number, stamp in known.items()}
 
 
-def _torch_rows(record: FlightRecord) -> list[Mapping[str, Any]]:
-    entries = record.torch.get("entries") if isinstance(record.torch, Mapping) else None
-    if not isinstance(entries, list | tuple):
-        return []
-    return [
-        row for row in entries if isinstance(row, Mapping) and type(row.get("record_id")) is int
-    ]
-
-
-def _stamp(row: Mapping[str, Any]) -> int | None:
-    stamp = row.get("time_created_ns")
-    return stamp if type(stamp) is int else None
-
-
 def _torch_lines(record: FlightRecord, ages: Mapping[int, float]) -> list[_Line]:
     matched = {number for entry in record.ring for number in entry.torch_ids}
     oldest = max((entry.enter_age_s for entry in record.ring), default=float("inf"))
     alone = set(record.torch_only)
     lines = []
-    for row in _torch_rows(record):
+    for row in rows_of(record.torch):
         number = row["record_id"]
         age_s = ages.get(number)
         if number in matched or (number not in alone and (age_s is None or age_s > oldest)):
@@ -191,7 +177,7 @@ def _torch_lines(record: FlightRecord, ages: Mapping[int, float]) -> list[_Line]
 def _torch_line(row: Mapping[str, Any], age_s: float | None) -> _Line:
     group, op = _group_of(row), str(row.get("profiling_name", "?")).rpartition(":")[2]
     age = "?" if age_s is None else _duration(age_s)
-    over = row.get("retired") is True or row.get("state") == "completed"
+    over = is_over(row)
     seq = row.get("collective_seq_id")
     took = row.get("duration_ms")
     dtypes = row.get("input_dtypes") or row.get("output_dtypes")

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from monitor.fetch import Fetcher
-from monitor.lighthouse import Lighthouse
-from monitor.snapshot import LighthouseView
+from monitor.act.http import Fetcher
+from monitor.act.lighthouse import Lighthouse
+from monitor.model.observation import LighthouseView
 from tests.integration.observed.recorder import Recorder, Registry
 from tests.matrix.cases import Setting
 from tests.matrix.fleet import MatrixFleet

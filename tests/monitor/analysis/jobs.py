@@ -7,17 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from monitor.flight_recorder.job import (
-    COLUMNS,
-    NONE,
-    Backend,
-    Group,
-    Job,
-    Payload,
-    RankInfo,
-    State,
-    Status,
-)
+from monitor.records.job import COLUMNS, NONE, Backend, Group, Job, Payload, RankInfo, State, Status
 
 DONE, OPEN, BEGUN, FAILED = State.COMPLETED, State.SCHEDULED, State.STARTED, State.FAILED
 WORLD = "world"

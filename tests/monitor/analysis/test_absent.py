@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.analysis.analyse import analyse
-from monitor.analysis.finding import Confidence, Fault
-from monitor.flight_recorder.job import Backend, Status
+from monitor.model.verdict import Confidence
+from monitor.records.analyse import analyse
+from monitor.records.findings import Fault
+from monitor.records.job import Backend, Status
 from tests.monitor.analysis.jobs import WORLD, Call, job, many, recv, send, whole
 
 TP = {"tp0": (0, 1), "tp1": (2, 3)}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from monitor.analysis.analyse import analyse
-from monitor.analysis.finding import Confidence, Fault
+from monitor.model.verdict import Confidence
+from monitor.records.analyse import analyse
+from monitor.records.findings import Fault
 from tests.monitor.analysis.jobs import Call, job, many
 
 

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from monitor.analysis.analyse import analyse
-from monitor.analysis.finding import Confidence, Fault
 from monitor.cli import main
-from monitor.dumps import files
-from monitor.dumps.load import load
-from monitor.flight_recorder.job import Job
+from monitor.model.verdict import Confidence
+from monitor.records import files
+from monitor.records.analyse import analyse
+from monitor.records.files import load
+from monitor.records.findings import Fault
+from monitor.records.job import Job
 from tests.monitor.flight_recorder.dumps import (
     as_json,
     as_pickle,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.analysis.analyse import analyse
-from monitor.analysis.finding import Fault
+from monitor.records.analyse import analyse
+from monitor.records.findings import Fault
 from tests.monitor.analysis.jobs import Call, job, recv
 
 LOSS = Call("metrics", size=1, site="train.py:52 log_loss")

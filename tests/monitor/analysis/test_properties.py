@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.analysis.analyse import analyse
-from monitor.analysis.finding import Confidence, Fault
-from monitor.dumps.load import load
-from monitor.flight_recorder.job import Job
+from monitor.model.verdict import Confidence
+from monitor.records.analyse import analyse
+from monitor.records.files import load
+from monitor.records.findings import Fault
+from monitor.records.job import Job
 from tests.monitor.analysis.jobs import Call, job, many, recv, send
 
 pytestmark = pytest.mark.integration  # many seconds

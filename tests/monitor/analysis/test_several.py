@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from monitor.analysis.analyse import analyse
-from monitor.analysis.finding import Fault
+from monitor.records.analyse import analyse
+from monitor.records.findings import Fault
 from tests.monitor.analysis.jobs import Call, job
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.analysis.analyse import analyse
-from monitor.flight_recorder.job import Backend
+from monitor.records.analyse import analyse
+from monitor.records.job import Backend
 from tests.monitor.analysis.jobs import Call, job, many
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from monitor.analysis.analyse import analyse
-from monitor.analysis.finding import Analysis, Confidence, Fault
-from monitor.dumps.load import load
+from monitor.model.verdict import Confidence
+from monitor.records.analyse import analyse
+from monitor.records.files import load
+from monitor.records.findings import Analysis, Fault
 from tests.monitor.flight_recorder.answers import answer, call
 from tests.monitor.flight_recorder.dumps import CREATED, as_json, config, entry, gloo, nccl, pending
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from monitor.audit.case import Case
-from monitor.audit.facts import FleetFacts
-from monitor.detectors.verdict import Kind
-from monitor.incident import Incident, Milestones, State, Transition
-from monitor.names import GroupName, Host, IncidentId, ReplicaId
-from monitor.snapshot import EvictionProgress, Rung, RungOutcome
-from monitor.store import DecisionRow
+from monitor.decide.accounts import Case, FleetFacts
+from monitor.model.eviction import DecisionRow, Eviction, Rung, RungOutcome
+from monitor.model.incident import Incident, Milestones, State, Transition
+from monitor.model.names import GroupName, Host, IncidentId, ReplicaId
+from monitor.model.verdict import Kind
 from tests.monitor.shell.test_store import incident
 
 ID = IncidentId("inc-1")
@@ -30,7 +28,7 @@ ROWS = (
     DecisionRow(ID, 109.0, "hold", "budget", "4 an hour are used up, still"),
     DecisionRow(ID, 110.5, "evict", None, "not_entered: hung"),
 )
-EVICTION = EvictionProgress(
+EVICTION = Eviction(
     incident_id=ID,
     group=GroupName("rg_1"),
     replica_id=ReplicaId("rg_1:uuid1"),

@@ -10,18 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.audit.account import account, account_to_json
-from monitor.audit.amounts import Amount
-from monitor.audit.books import Books
-from monitor.audit.case import Case
-from monitor.audit.facts import FleetFacts, facts_from_json, facts_to_json
-from monitor.audit.intervals import hold_spans, intervals
-from monitor.audit.totals import totals_to_json
-from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Kind
-from monitor.incident import Milestones, State
-from monitor.snapshot import EvictionProgress, Rung, RungOutcome
-from monitor.store import DecisionRow
+from monitor.decide.accounts import (
+    Amount,
+    Books,
+    Case,
+    FleetFacts,
+    account,
+    account_to_json,
+    facts_from_json,
+    hold_spans,
+    intervals,
+    totals_to_json,
+)
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import DecisionRow, Eviction, Rung, RungOutcome
+from monitor.model.incident import Milestones, State
+from monitor.model.plain import to_plain
+from monitor.model.verdict import Kind
 from tests.monitor.audit.scene import (
     EVICTION,
     FACTS,
@@ -90,7 +95,6 @@ def test_a_hang_costs_what_waited_and_saves_what_torchfts_timeouts_would_have_co
     assert bounds(one.lost) == (140.0, 140.0)
     assert bounds(one.without_us) == (6 * 61.0, 6 * 145.0)
     assert bounds(one.saved) == (366.0 - 140.0, 870.0 - 140.0)
-    assert bounds(one.eviction_cost) == (2 * 25.0, 2 * 25.0 + 4 * 6.0)
     assert (one.outcome, one.decided_by) == ("evicted", "lightkeeper")
     assert (one.ran_on, one.back_on, one.final) == (("node1",), ("node4",), True)
 
@@ -141,7 +145,7 @@ def test_without_the_number_of_ranks_nothing_can_be_told() -> None:
 
 def test_nobody_evicted_means_nothing_saved_and_nothing_spent() -> None:
     one = account(unevicted(hang()))
-    assert bounds(one.saved) == bounds(one.eviction_cost) == (0.0, 0.0)
+    assert bounds(one.saved) == (0.0, 0.0)
     assert bounds(one.lost_by_own) == (2 * 12.0, None)  # seen standing until 112
     assert one.outcome == "passed"
 
@@ -240,7 +244,7 @@ def cases(draw: st.DrawFn) -> Case:
         for guard in draw(st.lists(st.sampled_from(["budget", None]), max_size=4))
     ]
     evictions = [
-        EvictionProgress(
+        Eviction(
             ID, "rg_1", None, draw(ODD), (RungOutcome(Rung.EVIDENCE, draw(ODD), draw(ODD), ""),),
             gone_s=draw(ODD), left_quorum_s=draw(ODD),
         )
@@ -282,6 +286,6 @@ def test_notes_that_are_none_are_forgotten(body: object) -> None:
 
 
 def test_notes_are_kept_as_they_are() -> None:
-    assert facts_from_json(facts_to_json(FACTS)) == FACTS
+    assert facts_from_json(to_plain(FACTS)) == FACTS
     assert facts_from_json({"own": -1, "others": 2, "hosts": {}}) is None
-    assert facts_from_json(facts_to_json(FleetFacts(0, 0))) == FleetFacts(0, 0)
+    assert facts_from_json(to_plain(FleetFacts(0, 0))) == FleetFacts(0, 0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.audit.choose import Choice, ChoiceError, NoSuchIncidentError, find, span_s
-from monitor.detectors.verdict import Kind
+from monitor.decide.accounts import Choice, ChoiceError, NoSuchIncidentError, find, span_s
+from monitor.model.verdict import Kind
 from tests.monitor.audit.scene import hang
 from tests.monitor.shell.test_store import incident
 

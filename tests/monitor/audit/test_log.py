@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from monitor.audit import lines
-from monitor.audit.logfile import KEPT, WAITING, LogFile
-from monitor.snapshot import Pause
-from monitor.store import Change, DecisionState, QuarantineEvent, Scope
+from monitor.decide import audit_lines as lines
+from monitor.model.eviction import Change, DecisionState, QuarantineEvent, Scope
+from monitor.model.observation import Pause
+from monitor.store.audit_log import KEPT, WAITING, LogFile
 from tests.monitor.audit.scene import EVICTION, ID, ROWS, hang
 from tests.monitor.shell.fakes import wait_until
 

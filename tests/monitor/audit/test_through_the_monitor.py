@@ -13,16 +13,16 @@ import pytest
 import requests
 
 from monitor.cli import main
-from monitor.config import KeeperConfig
-from monitor.incident import Incident, Milestones, State
-from monitor.names import Host, IncidentId
-from monitor.pipeline import TickResult
-from monitor.policy import Guard, Hold
+from monitor.decide.pipeline import TickResult
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Guard, Hold
+from monitor.model.incident import Incident, Milestones, State
+from monitor.model.names import Host, IncidentId
+from monitor.model.observation import Snapshot
 from monitor.service import Options, Service, StartError
-from monitor.snapshot import Snapshot
 from tests.monitor.audit.scene import hang
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, wait_until
-from tests.monitor.shell.test_store import EVICT
+from tests.monitor.shell.test_keeper import EVICT
 from tests.waiting import wait_for
 
 TOKEN = {"Authorization": "Bearer secret"}
@@ -164,6 +164,9 @@ def test_the_log_has_a_line_for_all_that_was_done(monitor: Monitor, options: Opt
     story(monitor)
     monitor.service.keeper._parts.quarantine.release(Host("node1"))
     monitor.tick()
+    auditor = monitor.service.keeper._parts.auditor
+    assert auditor is not None
+    wait_until(lambda: not auditor.lines_waiting, 10, "its thread has written the lines")
     assert options.audit_log is not None
     told = [json.loads(text) for text in options.audit_log.read_text().splitlines()]
     found = [(line["event"], line["by"], line["what"]) for line in told]
@@ -289,7 +292,6 @@ def test_what_an_accused_group_lost_is_counted_once_though_a_person_evicted_it(
     lost = body["account"]["lost"]
     assert (lost["low"], lost["high"]) == (0.0, 0.0)
     assert lost["words"] == "counted with inc-1; counted with inc-1"
-    assert body["account"]["eviction_cost"]["low"] > 0
 
 
 def test_what_dies_of_an_eviction_by_hand_is_counted_with_it(monitor: Monitor) -> None:

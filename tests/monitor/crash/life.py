@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from monitor.config import KeeperConfig
-from monitor.evictors import Evictors, Patience
-from monitor.evictors.cases import Cases
-from monitor.fetch import Fetcher
+from monitor.act.evictor import EvictionLog, Evictors
+from monitor.act.http import Fetcher
+from monitor.model.config import KeeperConfig
+from monitor.model.escalation import Timeouts
 from monitor.service import Options, Service
 from monitor.store.database import Database
 
@@ -83,7 +83,7 @@ def lay(fuse: Fuse) -> None:
     Database.write = write_around  # type: ignore[method-assign]
     Fetcher.fetch = fetch_around  # type: ignore[method-assign]
     Evictors.submit = wrapped(fuse, Evictors.submit, "Evictors.submit")  # type: ignore[method-assign]
-    Cases.update = wrapped(fuse, Cases.update, "Cases.update")  # type: ignore[method-assign]
+    EvictionLog._keep = wrapped(fuse, EvictionLog._keep, "EvictionLog._keep")  # type: ignore[method-assign]
 
 
 def live(bind: str, store: str, lighthouse: str, fuse_at: int | None, note: str) -> None:
@@ -99,10 +99,10 @@ def live(bind: str, store: str, lighthouse: str, fuse_at: int | None, note: str)
         # would abandon the decision knowingly, and decide anew (seen at a load of 17 on 2 cores)
         eviction_deadline_s=30.0, lateness_ticks=50.0,
     )  # fmt: skip
-    patience = Patience(kill_s=0.4, grace_s=0.1, confirm_s=4.0, look_s=0.5, pause_s=0.05)
+    timeouts = Timeouts(kill_s=0.4, grace_s=0.1, confirm_s=4.0, look_s=0.5, pause_s=0.05)
     options = Options(
         config=config, bind=bind, store=store, lighthouse=lighthouse, token="secret",
-        patience=patience,
+        timeouts=timeouts,
     )  # fmt: skip
     with Service(options) as service:
         service.run(stop)

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import requests
 
-from monitor.store import DecisionRow, Remembered, Store
+from monitor.model.eviction import DecisionRow, Remembered
+from monitor.store.store import Store
 from tests.monitor.crash.life import LAST, live
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, FakeRank, Page, page
 from tests.monitor.shell.process import TOKEN, Training

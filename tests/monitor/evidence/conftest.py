@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from monitor.fetch import Fetcher
+from monitor.act.http import Fetcher
 from tests.monitor.evidence.scene import Bench
 from tests.monitor.shell.fakes import FakeFleet
 

@@ -9,15 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from monitor.act.bundles import BundleDir, keep_of
+from monitor.act.evidence import Evidence
+from monitor.act.http import Fetcher
+from monitor.bearer import Tokens
 from monitor.clock import SteadyClock
-from monitor.config import KeeperConfig
-from monitor.evidence import Evidence, Shelf, keep_of
-from monitor.fetch import Fetcher
-from monitor.incident import Incident, State
 from monitor.metrics import Instruments
-from monitor.names import RankName
-from monitor.policy import Evict
-from monitor.snapshot import Snapshot
+from monitor.model.config import KeeperConfig
+from monitor.model.escalation import decided
+from monitor.model.eviction import Evict
+from monitor.model.incident import Incident, State
+from monitor.model.names import RankName
+from monitor.model.observation import Snapshot
 from tests.monitor.fleet import Drive, SimFleet
 from tests.monitor.shell.fakes import FakeFleet, FakeRank, page, wait_until
 from worker_server.wire import FlightRecord, to_json
@@ -48,16 +51,16 @@ class Bench:
         self.http = http
         self.config = KeeperConfig(**config)
         self.instruments = Instruments()
-        self.shelf = Shelf(folder, keep_of(self.config))
+        self.shelf = BundleDir(folder, keep_of(self.config))
         self.fetcher = fetcher
         self.open()
 
     def open(self) -> None:
+        self.fetcher.tokens = Tokens("secret")
         self.evidence = Evidence(
             clock=SteadyClock(),
             fetcher=self.fetcher,
-            token="secret",
-            shelf=self.shelf,
+            bundles=self.shelf,
             config=self.config,
             instruments=self.instruments,
         )
@@ -66,7 +69,7 @@ class Bench:
         self.evidence.take(snapshot, incidents, incidents)
 
     def evict(self, evict: Evict, incident: Incident | None = None) -> str:
-        ticket = self.evidence.before_eviction(evict, incident, "lightkeeper")
+        ticket = self.evidence.before_eviction(decided(evict, (), 0.0), incident)
         assert ticket is not None
         return ticket.wait()
 

@@ -16,12 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.detectors.verdict import Kind
-from monitor.evidence import parts
-from monitor.incident import Incident, State
-from monitor.names import GroupName, IncidentId, RankName, ReplicaId
-from monitor.policy import Evict
-from monitor.snapshot import Failure, LighthouseAway, Observation, Snapshot, Unreachable
+from monitor.act import bundles as bundle
+from monitor.model.escalation import decided
+from monitor.model.eviction import Evict
+from monitor.model.incident import Incident, State
+from monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
+from monitor.model.observation import Failure, LighthouseAway, Observation, Snapshot, Unreachable
+from monitor.model.verdict import Kind
 from tests.monitor.evidence.scene import Bench, rank_of
 from tests.monitor.shell.fakes import FakeFleet, FakeRank, Hang, identity, page, wait_until
 from tests.monitor.shell.test_store import incident
@@ -181,8 +182,8 @@ def test_a_rank_as_which_a_newer_process_answers_gives_no_evidence(make, http: F
 def test_a_flight_record_that_is_too_large_is_asked_for_its_unfinished_part(
     make, http: FakeFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = replace(parts.KINDS[1], max_bytes=2000)
-    monkeypatch.setattr("monitor.evidence.asking.KINDS", (parts.KINDS[0], small))
+    small = replace(bundle.KINDS[1], max_bytes=2000)
+    monkeypatch.setattr("monitor.act.evidence.KINDS", (bundle.KINDS[0], small))
     asked = []
 
     def serve(rank: FakeRank, rest: str):
@@ -250,9 +251,9 @@ JSON = st.recursive(
 
 @given(st.binary(max_size=200) | JSON.map(lambda data: json.dumps(data).encode()))
 def test_any_answer_is_weighed(body: bytes) -> None:
-    for kind in parts.KINDS:
-        status, age_s, _ = parts.weigh(kind, WHO, body)
-        assert isinstance(status, parts.Status)
+    for kind in bundle.KINDS:
+        status, age_s, _ = bundle.weigh(kind, WHO, body)
+        assert isinstance(status, bundle.Status)
         assert age_s is None or age_s >= 0
 
 
@@ -350,7 +351,7 @@ def test_the_tick_waits_for_nobody_and_the_eviction_for_the_deadline_at_most(mak
     asked_s = time.monotonic() - began
     said = bench.evict(evict(), incident())
     waited_s = time.monotonic() - began
-    assert asked_s < 0.4 < waited_s < 0.6 + 0.5 + 2.0
+    assert asked_s < 0.5 < waited_s < 15  # who hangs does for 30 s
     assert re.fullmatch(r"\d of 10 parts of 2 ranks in \d\.\d s|not there within .*", said)
     assert bench.bundle("inc-1", "firing").statuses("rg_1.0")["stacks"] == "late"
 
@@ -358,7 +359,7 @@ def test_the_tick_waits_for_nobody_and_the_eviction_for_the_deadline_at_most(mak
 def test_a_disk_that_hangs_holds_up_no_eviction_and_is_told(
     make, http: FakeFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("monitor.evidence.capture.STUCK_S", 0.2)
+    monkeypatch.setattr("monitor.act.evidence.STUCK_S", 0.2)
     bench: Bench = make()
     gate = threading.Event()
 
@@ -372,7 +373,7 @@ def test_a_disk_that_hangs_holds_up_no_eviction_and_is_told(
         began = time.monotonic()
         bench.take(seen, incident())
         assert bench.evict(evict(), incident()).startswith("10 of 10 parts")
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 15  # and not the 20 s of the disk
         bench.take(seen, incident("inc-2"))  # its lane is stuck; an eviction's is not yet
         said = bench.evict(evict("inc-3", "rg_2"), incident("inc-3"))
         assert said.startswith(("10 of 10", "15 of 15"))
@@ -469,7 +470,7 @@ def test_bundles_grow_too_old_while_nothing_happens(make, http: FakeFleet) -> No
 def test_switched_off_it_takes_and_makes_nothing(make, http: FakeFleet) -> None:
     bench: Bench = make(evidence_count=0)
     bench.take(fleet_of(http), incident())
-    assert bench.evidence.before_eviction(evict(), incident(), "x") is None
+    assert bench.evidence.before_eviction(decided(evict(), (), 0.0), incident()) is None
     assert not bench.shelf.folder.exists()
 
 

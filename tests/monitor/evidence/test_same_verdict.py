@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from monitor.cli import main
-from monitor.dumps.load import load
-from monitor.dumps.manifest import read_manifest
+from monitor.records.files import load, read_manifest
 from tests.monitor.evidence.scene import mirror, over_http, snapshot_of, until_firing
 from tests.monitor.fleet import Drive, SimFleet, at, crash, gil, hang, jam, mismatch, slow, stop
 

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.dumps.manifest import parse, read_manifest
-from monitor.evidence.shelf import Keep, Shelf, safe_name
-from monitor.names import IncidentId
+from monitor.act.bundles import BundleDir, Keep, safe_name
+from monitor.model.names import IncidentId
+from monitor.records.files import parse, read_manifest
 
 DAY_S = 86_400.0
 LOTS = Keep(1000, 1000 * DAY_S, 1 << 40)
 
 
-def shelf_with(folder: Path, keep: Keep, ages_s: list[float], now_s: float = 1e9) -> Shelf:
+def shelf_with(folder: Path, keep: Keep, ages_s: list[float], now_s: float = 1e9) -> BundleDir:
     """Bundles `a`, `b`... of 1,000 bytes, of these ages."""
-    shelf = Shelf(folder, keep)
+    shelf = BundleDir(folder, keep)
     shelf.open()
     for name, age_s in zip("abcdef", ages_s, strict=False):
         shelf.write(IncidentId(name), lambda file: file.write(b"x" * 1000) and None)
@@ -56,7 +56,7 @@ def test_a_monitor_that_died_while_writing_leaves_nothing(tmp_path: Path) -> Non
     (tmp_path / "a.zip.part").write_bytes(b"half")
     (tmp_path / "a.zip").write_bytes(b"whole")
     (tmp_path / "notes.txt").write_text("a person's")
-    shelf = Shelf(tmp_path, LOTS)
+    shelf = BundleDir(tmp_path, LOTS)
     shelf.open()
     assert left(tmp_path) == ["a.zip", "notes.txt"]
     assert shelf.view(IncidentId("a")) is not None
@@ -89,7 +89,7 @@ ODD = ["", ".", "..", "../../etc/passwd", "/etc/passwd", "a/b", "a\\b", "a\0b", 
 
 @pytest.mark.parametrize("name", ODD, ids=[repr(name[:12]) for name in ODD])
 def test_no_name_leads_out_of_the_folder(name: str, tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path / "shelf", LOTS)
+    shelf = BundleDir(tmp_path / "shelf", LOTS)
     shelf.open()
     assert shelf.path(IncidentId(name)) is None
     shelf.write(IncidentId(name), lambda file: file.write(b"x") and None)

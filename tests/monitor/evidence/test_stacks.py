@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from monitor.evidence import stacks as stacks_module
-from monitor.evidence.shelf import Keep, Shelf
-from monitor.evidence.stacks import StacksReader
-from monitor.names import IncidentId
-from monitor.reports.incident_evidence import Stacks
+from monitor.act.bundles import BundleDir, Keep
+from monitor.model.names import IncidentId
+from monitor.show import stacks as stacks_module
+from monitor.show.incident_page import Stacks
+from monitor.show.stacks import StacksReader
 
 ID = IncidentId("inc-1")
 REAL = Path(__file__).parent / "cases" / "gil-held-real-fleet.zip"
 
 
 def reader_of(folder: Path) -> StacksReader:
-    shelf = Shelf(folder, Keep(10, 1e9, 1 << 40))
+    shelf = BundleDir(folder, Keep(10, 1e9, 1 << 40))
     shelf.open()
     return StacksReader(shelf)
 

@@ -14,13 +14,12 @@ import pytest
 import requests
 
 from monitor.cli import main
-from monitor.config import KeeperConfig
-from monitor.evictors import Accused, Order
-from monitor.names import GroupName, Host, IncidentId, ReplicaId
-from monitor.pipeline import TickResult
-from monitor.policy import Evict
+from monitor.decide.pipeline import TickResult
+from monitor.model.config import KeeperConfig
+from monitor.model.escalation import HandedOver, decided
+from monitor.model.eviction import Accused, Evict, Rung
+from monitor.model.names import GroupName, Host, IncidentId, ReplicaId
 from monitor.service import Options, Service
-from monitor.snapshot import Rung
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, wait_until
 from tests.monitor.shell.test_reading_token import desk_of
 from tests.monitor.shell.test_store import incident
@@ -140,7 +139,9 @@ def carried_out(service: Service, rank, **more):
     evict = Evict(IncidentId("inc-1"), GroupName("rg_1"), None, (Host("node1"),), "hung")
     accused = (Accused(rank.identity.rank, rank.identity.incarnation, rank.url),)
     evictors = service.keeper._parts.evictors
-    evictors.submit(Order(evict, accused, time.time(), **more))
+    evidence, now_s = more.pop("evidence", None), time.time()
+    evictors.log.add(eviction := decided(evict, accused, now_s))
+    evictors.submit(eviction.key, HandedOver(now_s, accused, **more), evidence)
     wait_until(lambda: not evictors.active(), 10, "the eviction ends")
     (progress,) = evictors.progress()
     return progress
@@ -191,7 +192,7 @@ def test_the_tick_tells_how_far_the_culprits_had_come(service: Service, http: Fa
     register(service, rank)
     orders = []
     keeper = service.keeper
-    keeper._parts.evictors.submit = orders.append
+    keeper._parts.evictors.submit = lambda key, event, evidence: orders.append(event)
     judged_by(service, Judge(
         Evict(IncidentId("inc-1"), GroupName("rg_1"), ReplicaId("rg_1:uuid1"), (), "hung")
     ))  # fmt: skip

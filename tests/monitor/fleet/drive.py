@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from monitor.config import KeeperConfig
-from monitor.incident import Incident, State
-from monitor.names import RankName
-from monitor.pipeline import Pipeline, TickResult
-from monitor.policy import Evict, Hold
-from monitor.snapshot import (
-    Snapshot,
-)
+from monitor.decide.pipeline import Pipeline, TickResult
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Evict, Hold
+from monitor.model.incident import Incident, State
+from monitor.model.names import RankName
+from monitor.model.observation import Snapshot
 from tests.monitor.fleet.fleet import SimFleet
 from tests.monitor.fleet.rank import (
     START_S,

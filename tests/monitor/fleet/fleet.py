@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from monitor.names import RankName
-from monitor.policy import Evict
-from monitor.snapshot import (
-    EvictionProgress,
-    Snapshot,
-)
+from monitor.model.eviction import Evict, Eviction, EvictionState
+from monitor.model.names import RankName
+from monitor.model.observation import Snapshot
 from tests.monitor.fleet.rank import (
     SLICE_S,
     START_S,
@@ -74,7 +71,7 @@ class SimFleet(Seen):
         if decision.replica_id in self.ghosts:
             del self.ghosts[decision.replica_id]
         self.kept_out |= set(decision.keep_out)
-        self.evictions[decision.incident_id] = EvictionProgress(
+        self.evictions[decision.incident_id] = Eviction(
             incident_id=decision.incident_id,
             group=decision.group,
             replica_id=decision.replica_id,
@@ -89,7 +86,8 @@ class SimFleet(Seen):
             if progress.gone_s is None and waited_s >= 0.5 and self.evictor_works:
                 for rank in ranks:
                     self.kill(rank)
-                self.evictions[key] = replace(progress, gone_s=self.now_s)
+                confirmed = replace(progress, gone_s=self.now_s, state=EvictionState.CONFIRMED)
+                self.evictions[key] = confirmed
                 if progress.group in self.groups:
                     self.relaunch_at_s[progress.group] = self.now_s + 3.0
             if (

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from monitor.names import GroupName, Host, RankName, ReplicaId, rank_name
+from monitor.model.names import GroupName, Host, RankName, ReplicaId, rank_name
 from worker_server.wire import (
     Doing,
     Ending,

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from monitor.habits import with_pauses
-from monitor.names import RankName
-from monitor.snapshot import (
+from monitor.model.names import RankName
+from monitor.model.observation import (
     Failure,
     LighthouseAway,
     LighthouseView,
     Member,
     Observation,
     Unreachable,
+    with_pauses,
 )
 from tests.monitor.fleet.quorum import Quorum
 from tests.monitor.fleet.rank import (

@@ -5,11 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from monitor.names import RankName, ReplicaId
-from monitor.snapshot import (
-    EvictionProgress,
-    Failure,
-)
+from monitor.model.eviction import Eviction
+from monitor.model.names import RankName, ReplicaId
+from monitor.model.observation import Failure
 from tests.monitor.fleet.rank import (
     START_S,
     SimRank,
@@ -66,7 +64,7 @@ class FleetState:
         self.quorum: set[str] = set(names)
         self.released: dict[str, int] = {}
         self.heartbeat_s: dict[ReplicaId, float] = {}
-        self.evictions: dict[str, EvictionProgress] = {}
+        self.evictions: dict[str, Eviction] = {}
         self.relaunch = relaunch
         self.relaunch_at_s: dict[str, float] = {}
         self.tells_waits = False

@@ -7,11 +7,17 @@ against which the rules are held, compare two at a time, and know sends and rece
 from collections.abc import Iterable
 from typing import Final
 
-from monitor.flight_recorder.counts import UNKNOWN_SIZE, counts_of, numbers
-from monitor.flight_recorder.job import Payload
-from monitor.flight_recorder.ops import POINT_TO_POINT, SIZELESS, UNDECIDED, peers_of
-from monitor.flight_recorder.semantics import Side
-from monitor.flight_recorder.signature import comparable, dtype_of, signature_of
+from monitor.records.job import Payload
+from monitor.records.ops import POINT_TO_POINT, SIZELESS, UNDECIDED, peers_of
+from monitor.records.signature import (
+    UNKNOWN_SIZE,
+    Side,
+    comparable,
+    counts_of,
+    dtype_of,
+    numbers,
+    signature_of,
+)
 
 _FOLLOWS: Final = frozenset({"all_gather", "reduce_scatter"})
 """What comes out follows from what goes in and the number of members."""

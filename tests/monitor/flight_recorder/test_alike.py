@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.flight_recorder import dump
-from monitor.flight_recorder.record import FlightRecordError
+from monitor.records import dump
+from monitor.records.safe_pickle import FlightRecordError
 from tests.corpus.cases import Case
 from tests.corpus.fleet import MIXES, write_fleet
 from tests.corpus.gloo_captures import Captures

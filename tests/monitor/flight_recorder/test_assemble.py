@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.dumps.load import load
-from monitor.flight_recorder import dump
-from monitor.flight_recorder.assemble import Record, assemble
-from monitor.flight_recorder.job import COLUMNS, State, Status
+from monitor.records import dump
+from monitor.records.dump import Record, assemble
+from monitor.records.files import load
+from monitor.records.job import COLUMNS, State, Status
 from tests.monitor.flight_recorder.dumps import config, entry, gloo, nccl, pending, send, status
 
 REAL = Path(__file__).parents[4] / "shared/data/flight_recorder_nccl"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.flight_recorder import dump, rows
-from monitor.flight_recorder.job import Backend, State, Status
-from monitor.flight_recorder.record import FlightRecordError
+from monitor.records import dump, rows
+from monitor.records.job import Backend, State, Status
+from monitor.records.safe_pickle import FlightRecordError
 from tests.fuzz import records
 from tests.monitor.flight_recorder.dumps import (
     CREATED,

@@ -6,9 +6,10 @@ import zipfile
 
 import pytest
 
-from monitor.dumps import choose, files
-from monitor.dumps import load as loading
-from monitor.dumps.load import load
+from monitor.records import files
+from monitor.records import files as choose
+from monitor.records import files as loading
+from monitor.records.files import load
 from tests.monitor.flight_recorder.answers import answer, call
 from tests.monitor.flight_recorder.dumps import as_json, as_pickle, entry, gloo, nccl
 

@@ -1,4 +1,4 @@
-from monitor.flight_recorder.sites import Sites
+from monitor.records.job import Sites
 
 
 def test_the_wrapper_of_an_attached_rank_is_not_the_call_site() -> None:

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from monitor.analysis.analyse import analyse
-from monitor.analysis.finding import Fault
-from monitor.flight_recorder import dump, ring_rows
-from monitor.flight_recorder.job import Backend, State, Status
-from monitor.flight_recorder.record import FlightRecordError
-from monitor.flight_recorder.ring_job import from_answers
-from monitor.names import RankName
+from monitor.model.names import RankName
+from monitor.records import dump
+from monitor.records import ring as ring_rows
+from monitor.records.analyse import analyse
+from monitor.records.findings import Fault
+from monitor.records.job import Backend, State, Status
+from monitor.records.ring import from_answers
+from monitor.records.safe_pickle import FlightRecordError
 from tests.monitor.flight_recorder.answers import answer, call
 from tests.monitor.flight_recorder.dumps import (
     CREATED,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.flight_recorder import safe_pickle
-from monitor.flight_recorder.record import FlightRecordError
+from monitor.records import safe_pickle
+from monitor.records.safe_pickle import FlightRecordError
 from tests.monitor.flight_recorder.dumps import as_pickle, entry, nccl
 
 plain = st.recursive(

@@ -4,15 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.flight_recorder.ops import (
-    closes_coalesced,
-    dtype_name,
-    dtype_nbytes,
-    op_name,
-    peers_of,
-)
-from monitor.flight_recorder.semantics import disagree
-from monitor.flight_recorder.signature import payload_of, signature_of, silent
+from monitor.records.ops import closes_coalesced, dtype_name, dtype_nbytes, op_name, peers_of
+from monitor.records.signature import disagree, payload_of, signature_of, silent
 from tests.monitor.flight_recorder.pairs import agree, majority
 
 

@@ -5,10 +5,10 @@ import pickle
 
 import pytest
 
-from monitor.analysis.analyse import analyse
-from monitor.analysis.finding import Fault
-from monitor.dumps.load import load
-from monitor.flight_recorder.job import Backend
+from monitor.records.analyse import analyse
+from monitor.records.files import load
+from monitor.records.findings import Fault
+from monitor.records.job import Backend
 from tests.monitor.flight_recorder.dumps import config, entry, nccl, pending, send, status
 
 WORLD = config(**{"0": ("default_pg", range(3))})

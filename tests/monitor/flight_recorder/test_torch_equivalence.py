@@ -11,8 +11,7 @@ import pytest
 from torch.distributed.flight_recorder.components import utils as torch_utils
 from torch.distributed.flight_recorder.components.types import COLLECTIVES, MatchState, Op
 
-from monitor.flight_recorder.semantics import disagree
-from monitor.flight_recorder.signature import payload_of
+from monitor.records.signature import disagree, payload_of
 from tests.monitor.flight_recorder.pairs import agree, possible
 
 pytestmark = pytest.mark.integration  # many seconds

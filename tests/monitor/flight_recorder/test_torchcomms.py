@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from monitor.analysis.analyse import analyse
-from monitor.analysis.finding import Fault
-from monitor.flight_recorder import dump, ring_rows
-from monitor.flight_recorder.assemble import Record, assemble
-from monitor.flight_recorder.job import State
-from monitor.flight_recorder.one_count import UNCOUNTED
-from monitor.flight_recorder.ring_job import from_answers
+from monitor.records import dump
+from monitor.records import ring as ring_rows
+from monitor.records.analyse import analyse
+from monitor.records.dump import UNCOUNTED, Record, assemble
+from monitor.records.findings import Fault
+from monitor.records.job import State
+from monitor.records.ring import from_answers
 from tests.monitor.flight_recorder.answers import answer
 from tests.monitor.flight_recorder.dumps import config
 from worker_server.wire import parse_flight_record
@@ -127,6 +127,15 @@ def test_overwritten_records_of_ranks_that_make_the_same_calls_are_compared():
     (one,) = analyse(found).findings
     assert one.culprits == (1,)
     assert not found.problems
+
+
+def test_overwritten_records_are_compared_in_time_by_their_number(monkeypatch):
+    compared, overlap = [], dump._overlap
+    monkeypatch.setattr(dump, "_overlap", lambda *pair: compared.append(1) or overlap(*pair))
+    ranks, long = 40, calls(*["world"] * 20)
+    records = [comms(long, {"world": range(ranks)}, left=8) for _ in range(ranks)]
+    assert not job(*records).problems
+    assert len(compared) <= 2 * ranks
 
 
 @pytest.mark.parametrize("read", [offline, live])

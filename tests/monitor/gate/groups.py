@@ -62,6 +62,7 @@ class Lighthouse:
             "min_replicas": min_replicas,
             "heartbeat_timeout_ms": heartbeat_timeout_ms,
             "join_timeout_ms": join_timeout_ms,
+            "quorum_tick_ms": 20,
         }
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -83,7 +84,7 @@ class Lighthouse:
 
     def _answers(self) -> bool:
         with contextlib.suppress(requests.RequestException):
-            return requests.get(f"{self.url}/status", timeout=1).ok
+            return requests.get(f"{self.url}/status", timeout=5).ok
         return False
 
     def kill(self) -> None:
@@ -184,6 +185,17 @@ class Group:
         self.server.shutdown()
 
 
+def all_commit_more(groups: list[Group], count: int) -> None:
+    """Wait until each has that many commits more."""
+    until = [group.commits + count for group in groups]
+
+    def there() -> bool:
+        assert not any(group.error for group in groups), [group.error for group in groups]
+        return all(group.commits >= wanted for group, wanted in zip(groups, until, strict=True))
+
+    wait_for(there, within_s=30, what=f"all commit {count} times more")
+
+
 class Gate:
     """`lightkeeper gate` as a process that can be killed and started again."""
 
@@ -195,7 +207,10 @@ class Gate:
         *words: str,
         token: str | None = "secret",
         host: str = "127.0.0.1",
+        files: int | None = None,
     ) -> None:
+        """`files`: how many it may have open."""
+        self._limits = [] if files is None else ["prlimit", f"--nofile={files}:{files}"]
         self._token = {} if token is None else {"LIGHTKEEPER_TOKEN": token}
         self.url = f"http://{host}:{port}"
         self.admin = f"http://127.0.0.1:{admin}"
@@ -209,7 +224,7 @@ class Gate:
         root = Path(__file__).parents[3]
         kept = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTKEEPER")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "monitor.cli", "gate", *self._words],
+            [*self._limits, sys.executable, "-m", "monitor.cli", "gate", *self._words],
             env={**kept, "PYTHONPATH": str(root), **self._token},
         )
         try:
@@ -224,7 +239,7 @@ class Gate:
         if len(self.children()) < 2:  # one at work, one in reserve
             return False
         with contextlib.suppress(requests.RequestException):
-            said = requests.get(f"{self.admin}/healthz", timeout=1)
+            said = requests.get(f"{self.admin}/healthz", timeout=5)
             return said.ok and "the keeper is gone" not in said.text  # not a dead gate's worker
         return False
 
@@ -267,7 +282,7 @@ class Gate:
     def stop(self) -> None:
         self.process.terminate()
         try:
-            self.process.wait(5)
+            self.process.wait(30)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

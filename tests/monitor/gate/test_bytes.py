@@ -10,10 +10,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from monitor.gate import frames
-from monitor.gate.frames import FrameError, FrameReader
-from monitor.gate.headers import Blocks, answer, encode
-from monitor.gate.messages import Asking, host_of, read_asking, read_heartbeat, whole
+from monitor.gate import http2
+from monitor.gate.http2 import FrameReader, Http2Error
+from monitor.gate.messages import (
+    HeaderReader,
+    QuorumRequest,
+    encode_headers,
+    failure,
+    host_of,
+    is_whole,
+    read_heartbeat,
+    read_quorum_request,
+)
 from tests.monitor.gate.wires import field, grpc, heartbeat, quorum
 
 FRAMES = st.lists(
@@ -33,7 +41,7 @@ def cut(data: bytes, cuts: list[int]) -> list[bytes]:
 def test_frames_are_the_same_however_their_bytes_arrive(
     sent: list[tuple[int, int, int, bytes]], cuts: list[int]
 ) -> None:
-    data = b"".join(frames.frame(*each) for each in sent)
+    data = b"".join(http2.frame(*each) for each in sent)
     reader = FrameReader()
     assert [frame for part in cut(data, cuts) for frame in reader.feed(part)] == sent
     assert reader.rest == b""
@@ -47,7 +55,7 @@ def test_arbitrary_bytes_are_frames_or_the_one_error(data: bytes, cuts: list[int
         try:
             for part in parts:
                 found += reader.feed(part)
-        except FrameError as exc:
+        except Http2Error as exc:
             return exc.code
         return found, reader.rest
 
@@ -60,9 +68,9 @@ def test_arbitrary_bytes_are_frames_or_the_one_error(data: bytes, cuts: list[int
 @example(b"\0\0\0\0\x02\x0a\xff")
 @example(grpc(field(1, b"\x0a\xff")))
 def test_arbitrary_messages_are_read_or_passed(data: bytes) -> None:
-    whole(data)
+    is_whole(data)
     read_heartbeat(data)
-    read_asking(data)
+    read_quorum_request(data)
 
 
 @given(st.text(min_size=1, max_size=60), st.integers(-(2**63), 2**63 - 1), st.binary(max_size=40))
@@ -70,18 +78,18 @@ def test_a_quorum_request_is_read_with_whatever_else_is_in_it(
     replica_id: str, step: int, more: bytes
 ) -> None:
     message = quorum(replica_id, step=step, more=field(31, more))
-    assert read_asking(message) == Asking(
+    assert read_quorum_request(message) == QuorumRequest(
         replica_id, "http://node-1:41533", "node-1:29500", step, 2, 1
     )
 
 
 def test_a_request_of_torchft_0_1_1_has_no_commit_failures() -> None:
-    asking = read_asking(grpc(field(1, field(1, b"rg_0:x") + field(4, 3))))
-    assert asking == Asking("rg_0:x", "", "", 3, 0, 0)
+    asking = read_quorum_request(grpc(field(1, field(1, b"rg_0:x") + field(4, 3))))
+    assert asking == QuorumRequest("rg_0:x", "", "", 3, 0, 0)
 
 
 @pytest.mark.parametrize(
-    ("data", "is_whole"),
+    ("data", "expected"),
     [
         pytest.param(b"", False, id="nothing"),
         pytest.param(heartbeat("a")[:-1], False, id="cut"),
@@ -90,8 +98,8 @@ def test_a_request_of_torchft_0_1_1_has_no_commit_failures() -> None:
         pytest.param(b"\1" + heartbeat("a")[1:], None, id="compressed"),
     ],
 )
-def test_a_message_is_whole_when_its_prefix_says_so(data: bytes, is_whole: bool | None) -> None:
-    assert whole(data) is is_whole
+def test_a_message_is_whole_when_its_prefix_says_so(data: bytes, expected: bool | None) -> None:
+    assert is_whole(data) is expected
 
 
 @pytest.mark.parametrize(
@@ -123,19 +131,19 @@ HEADERS = st.lists(
 def test_blocks_that_refer_to_earlier_ones_are_written_again_without(
     calls: list[list[tuple[str, str]]], resize: int, huffman: bool
 ) -> None:
-    encoder, blocks = hpack.Encoder(), Blocks()
+    encoder, blocks = hpack.Encoder(), HeaderReader()
     for number, pairs in enumerate([*calls, *calls]):
         if number == resize:
             encoder.header_table_size = 0 if huffman else 64
-        call = blocks.read(encoder.encode(pairs, huffman=huffman))
+        call, _ = blocks.read(encoder.encode(pairs, huffman=huffman))
         assert hpack.Decoder().decode(call.block) == pairs
         assert call.path == dict(pairs).get(":path", "")
 
 
 @given(st.binary(max_size=100))
 def test_arbitrary_blocks_are_read_or_end_the_connection(block: bytes) -> None:
-    with contextlib.suppress(FrameError):
-        Blocks().read(block)
+    with contextlib.suppress(Http2Error):
+        HeaderReader().read(block)
 
 
 @pytest.mark.parametrize(
@@ -143,12 +151,14 @@ def test_arbitrary_blocks_are_read_or_end_the_connection(block: bytes) -> None:
     [("60000000u", 60.0), ("5S", 5.0), ("100m", 0.1), ("1H", 3600.0), ("soon", None), ("", None)],
 )
 def test_the_clients_own_deadline_is_read(text: str, seconds: float | None) -> None:
-    call = Blocks().read(encode([(b":path", b"/x"), (b"grpc-timeout", text.encode())]))
+    call, _ = HeaderReader().read(
+        encode_headers([(b":path", b"/x"), (b"grpc-timeout", text.encode())])
+    )
     assert call.timeout_s == pytest.approx(seconds)
 
 
 def test_a_refusal_is_plain_ascii_whatever_its_reason() -> None:
-    named = dict(hpack.Decoder().decode(answer(7, "käputt: 100 %\n" + "x" * 5000)))
+    named = dict(hpack.Decoder().decode(failure(7, "käputt: 100 %\n" + "x" * 5000)))
     assert named["grpc-status"] == "7"
     assert named["grpc-message"].startswith("k%C3%A4putt: 100 %25%0Ax")
     assert len(named["grpc-message"]) < 1100
@@ -157,7 +167,7 @@ def test_a_refusal_is_plain_ascii_whatever_its_reason() -> None:
 @given(st.integers(0, 70_000))
 def test_a_header_block_of_any_size_fits_into_frames(size: int) -> None:
     block = bytes(size)
-    found = FrameReader().feed(frames.headers(5, block, end=True))
+    found = list(FrameReader().feed(http2.headers(5, block, end=True)))
     assert b"".join(payload for _, _, _, payload in found) == block
-    assert [bool(flags & frames.END_HEADERS) for _, flags, _, _ in found][-1]
-    assert found[0][1] & frames.END_STREAM
+    assert [bool(flags & http2.END_HEADERS) for _, flags, _, _ in found][-1]
+    assert found[0][1] & http2.END_STREAM

@@ -6,11 +6,17 @@ import asyncio
 
 import pytest
 
-from monitor.gate import bequest
-from monitor.gate.denial import Denial, Scope
-from monitor.gate.heir import Heir
-from monitor.gate.keeping import Keeping, told
-from monitor.names import IncidentId, ReplicaId
+from monitor.gate.denylist import Denial, Scope
+from monitor.gate.hot_restart import (
+    AdoptedConnection,
+    ReadPositions,
+    SharedState,
+    SupervisorLink,
+    pair,
+    read_request,
+    receive,
+)
+from monitor.model.names import IncidentId, ReplicaId
 from tests.monitor.gate.wires import bench, field, grpc, heartbeat, quorum
 
 REPLICA = Denial(Scope.REPLICA, "rg_1:a", "hang of rg_1.0 on host-1", None, IncidentId("i-7"))
@@ -45,7 +51,7 @@ def test_unknown_calls_and_unknown_fields_pass_untouched() -> None:
         client.call("/torchft.LighthouseService/GetConfig", b"\1whatever")
         [carried] = gate.carried
         assert [body for _, _, body in carried.calls()] == [odd, b"\1whatever"]
-        assert gate.core.ledger.entries[ReplicaId("rg_0:x")].asking is not None
+        assert gate.core.admission.replicas[ReplicaId("rg_0:x")].request is not None
 
 
 def test_the_view_shows_what_a_quorum_request_says() -> None:
@@ -71,7 +77,7 @@ def test_a_denied_replica_is_refused_and_told_why_and_the_others_are_not() -> No
         assert bad.status(beat) == ("7", why)
         assert [body for _, _, body in gate.carried[0].calls()] == [quorum("rg_1:b")]
         assert good.status(other) is None
-        assert gate.core.ledger.counts.refused[Scope.REPLICA] == 2
+        assert gate.core.counts.refused[Scope.REPLICA] == 2
 
 
 def test_a_denied_host_is_known_from_the_quorum_request_on() -> None:
@@ -143,7 +149,7 @@ def test_nobody_says_whether_a_held_one_may_pass_so_it_passes_with_its_heartbeat
         assert [body for _, _, body in gate.carried[0].calls()] == [quorum("rg_1:new")]
         client.beat("rg_1:new")
         assert len(gate.carried[0].calls()) == 2
-        assert gate.core.ledger.counts.waved == 1
+        assert gate.core.counts.waved == 1
 
 
 def test_a_quorum_request_under_way_is_refused_when_its_replica_is_denied() -> None:
@@ -214,7 +220,7 @@ def test_what_cannot_be_read_passes_even_where_everybody_is_denied(
         client.push()
         [carried] = gate.carried
         assert [body for _, _, body in carried.calls()] == [message]
-        assert gate.core.ledger.counts.unread == 1
+        assert gate.core.counts.unread == 1
 
 
 @pytest.mark.parametrize("away_s", [0, 1, 7])
@@ -242,7 +248,7 @@ def test_a_lighthouse_that_comes_back_is_asked_the_very_same_again(away_s: float
             carried.answer_all()
         assert [c.status(n) for c, n in zip(clients, asks, strict=True)] == [("0", "")] * 3
         assert [c.status(n) for c, n in zip(clients, beats, strict=True)] == [("0", "")] * 3
-        assert gate.core.ledger.counts.resent == 3
+        assert gate.core.counts.resent == 3
 
 
 def test_a_group_that_died_meanwhile_is_waited_for_two_seconds() -> None:
@@ -338,30 +344,46 @@ def test_a_new_worker_asks_for_no_quorum_until_the_others_have_beaten() -> None:
 
 
 def test_a_new_worker_goes_on_with_the_connections_of_one_that_died() -> None:
-    ends = bequest.pair()
+    ends, positions, state = pair(), ReadPositions(), SharedState()
     with bench() as gate, ends[0], ends[1]:
-        keeping = gate.arrivals.keeping = Keeping(ends[0], bequest.Page.make())
+        gate.core.successor = SupervisorLink(gate.core, ends[0], [], positions)
         client = gate.client()
         done = client.beat("rg_0:x")
         gate.carried[0].answer_all()
         assert client.status(done) == ("0", "")
         ask = client.ask("rg_0:x")
         beat = client.beat("rg_0:x")  # read by the worker that then died
-        kept = told(client.side, client.side.streams[ask])
+        state.note(*receive(ends[1]))
         key = client.side.key
         with bench() as new:
-            new.arrivals.keeping = keeping
-            heir = Heir(new.core, new.arrivals, key, [kept], b"")
-            client.bench, client.wire.protocol = new, heir
-            new.do(heir.connection_made, client.wire)
+            new.core.successor = gate.core.successor
+            asked = [read_request(ask, state.asked[key][ask])]
+            adopted = AdoptedConnection(new.core, key, positions, asked, b"")
+            client.bench, client.wire.protocol = new, adopted
+            new.do(adopted.connection_made, client.wire)
             new.turn()
             assert client.reset(beat), "its manager would wait for ever"
             late = client.ask("rg_0:y")
             [carried] = new.carried
-            asked = [body for _, _, body in carried.calls()]
-            assert asked == [quorum("rg_0:x"), quorum("rg_0:y")]
+            bodies = [body for _, _, body in carried.calls()]
+            assert bodies == [quorum("rg_0:x"), quorum("rg_0:y")]
             carried.answer_all()
             assert client.status(ask) == client.status(late) == ("0", "")
+
+
+def test_a_client_that_had_not_asked_anything_yet_is_answered_by_the_next_worker() -> None:
+    """It had said hello: nothing was written down of its windows, and it has room all the same."""
+    ends, positions = pair(), ReadPositions()
+    with bench() as gate, ends[0], ends[1]:
+        gate.core.successor = SupervisorLink(gate.core, ends[0], [], positions)
+        client = gate.client()
+        with bench() as new:
+            adopted = AdoptedConnection(new.core, client.side.key, positions, [], b"")
+            client.bench, client.wire.protocol = new, adopted
+            new.do(adopted.connection_made, client.wire)
+            beat = client.beat("rg_0:x")
+            new.carried[0].answer_all()
+            assert client.status(beat) == ("0", "")
 
 
 def test_an_attempt_that_failed_is_looked_after_though_others_are_connected() -> None:

@@ -26,7 +26,7 @@ GOOD = ["--lighthouse", "http://127.0.0.1:1", "--bind", "127.0.0.1:0", "--admin"
         (["--lighthouse", "http://head"], "expected http://HOST:PORT"),
         (["--bind", "29511"], "--bind is '29511', expected HOST:PORT"),
         (["--admin", "x"], "--admin is 'x', expected HOST:PORT"),
-        (["--token-file", "/nowhere"], "cannot read token file /nowhere"),
+        (["--token-file", "/nowhere"], "cannot read /nowhere"),
     ],
 )
 def test_wrong_options_are_one_line(
@@ -40,7 +40,7 @@ def test_a_gate_that_starts_again_waits_for_no_other_commands_imports() -> None:
         "import sys, monitor.cli\n"
         "try: monitor.cli.main(['gate', '--help'])\n"
         "except SystemExit: pass\n"
-        "others = {'flask', 'numpy', 'rich', 'sqlalchemy', 'monitor.service', 'monitor.analysis'}\n"
+        "others = {'flask', 'numpy', 'rich', 'sqlalchemy', 'monitor.service', 'monitor.records'}\n"
         "sys.exit(len(others & set(sys.modules)))"
     )
     root = Path(__file__).parents[3]

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from monitor.gate.denial import Denial, DenialError, Scope, denials_json, parse_denials
+from monitor.gate.denylist import Denial, DenialError, Scope, denials_json, parse_denials
 from monitor.gate.view import GateError, GateView, Seen, parse_view
-from monitor.names import GroupName, IncidentId, ReplicaId
+from monitor.model.names import GroupName, IncidentId, ReplicaId
 
 FULL = Denial(
     scope=Scope.GROUP,
@@ -66,6 +66,11 @@ def test_a_view_reads_back_as_it_was_written() -> None:
             {"denied": [{"scope": "host", "name": "a", "reason": "x", "until_s": True}]},
             "denied[0]: until_s is neither Unix seconds nor null",
             id="until",
+        ),
+        pytest.param(
+            {"denied": [{"scope": "host", "name": "a", "reason": "x", "until_s": 10**400}]},
+            "denied[0]: until_s is neither Unix seconds nor null",
+            id="until-of-400-digits",
         ),
         pytest.param(
             {"denied": [{"scope": "group", "name": "a", "reason": "x", "refused": "a:1"}]},

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import requests
 
-from tests.monitor.gate.groups import Gate, Group, Lighthouse, running, torchft
+from tests.monitor.gate.groups import Gate, Group, Lighthouse, all_commit_more, running, torchft
 from tests.ports import free_port
 from tests.waiting import wait_for
 
@@ -46,8 +46,7 @@ def denial(scope: str, name: str, **more: Any) -> dict[str, Any]:
 
 def train(gate: Gate, names: list[str], **options: Any) -> list[Group]:
     groups = [Group(name, gate.url, **options).start() for name in names]
-    for group in groups:
-        group.commits_more(3)
+    all_commit_more(groups, 3)
     return groups
 
 
@@ -72,7 +71,7 @@ def test_a_refused_replica_is_out_as_soon_as_its_heartbeats_have_aged(
         began = time.monotonic()
         gate.deny(denial("replica", "rg_1:a"))
         others[0].commits_more(3)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 7  # the join timeout is 10 s
         assert others[0].members[-1] == 2
         wait_for(lambda: _seen(gate, "rg_1:a")["refused"], within_s=5, what="it is told")
         seen = _seen(gate, "rg_1:a")
@@ -144,8 +143,8 @@ def test_a_lighthouse_that_is_killed_and_comes_back_ends_nobody(
         wait_for(lambda: gate.view()["lighthouse_up"] is False, within_s=5, what="it is missed")
         lighthouse.start()
         groups[2].pause.clear()
+        all_commit_more(groups, 3)
         for group in groups:
-            group.commits_more(3)
             assert min(group.members[-3:]) == 3, "nobody trained alone"
 
 
@@ -186,8 +185,7 @@ def await_a_step(groups: list[Group]) -> None:
     """
     for group in groups:
         group.step_s = 0.3
-    for group in groups:
-        group.commits_more(2)
+    all_commit_more(groups, 2)
 
     def there() -> bool:
         now_s = time.monotonic()
@@ -196,34 +194,37 @@ def await_a_step(groups: list[Group]) -> None:
     wait_for(there, within_s=10, what="all begin a step")
 
 
-@pytest.mark.parametrize("who", ["worker", "keeper"])
 @pytest.mark.parametrize("when", ["between", "during"])
 def test_a_gate_that_is_killed_disturbs_no_commit(
-    fresh: tuple[Lighthouse, Gate], who: str, when: str
+    fresh: tuple[Lighthouse, Gate], when: str
 ) -> None:
     _, gate = fresh
     gate.deny(denial("replica", "rg_9:a"))
     groups = train(gate, ["rg_0:a", "rg_1:a", "rg_2:a"])
     with running(*groups):
         whole(groups)
-        if when == "during":
-            groups[2].pause.set()
-            wait_for(
-                lambda: all(g.asking and time.monotonic() - g.asked_s > 0.05 for g in groups[:2]),
-                within_s=5, what="they ask, and it was read",
-            )  # fmt: skip
-        else:
-            await_a_step(groups)
-        if who == "worker":
-            gate.kill_worker()
-        else:
-            gate.kill()
-            gate.start()
-        groups[2].pause.clear()
-        for group in groups:
-            group.commits_more(3)
-            assert min(group.members[-3:]) == 3
-        assert [d["name"] for d in gate.view()["denied"]] == ["rg_9:a"]
+        for killed in ("worker", "keeper"):
+            if when == "during":
+                groups[2].pause.set()
+                wait_for(
+                    lambda: all(g.asking and time.monotonic() - g.asked_s > 0.05
+                                for g in groups[:2]),
+                    within_s=5, what="they ask, and it was read",
+                )  # fmt: skip
+            else:
+                await_a_step(groups)
+            if killed == "worker":
+                gate.kill_worker()
+            else:
+                gate.kill()
+                gate.start()
+            groups[2].pause.clear()
+            for group in groups:
+                group.step_s = Group.step_s
+            all_commit_more(groups, 3)
+            for group in groups:
+                assert min(group.members[-3:]) == 3, killed
+            assert [d["name"] for d in gate.view()["denied"]] == ["rg_9:a"], killed
 
 
 def test_a_spare_worker_that_is_killed_is_replaced_and_takes_over(
@@ -242,8 +243,8 @@ def test_a_spare_worker_that_is_killed_is_replaced_and_takes_over(
         assert worker in gate.children()
         await_a_step(groups)
         gate.kill_worker()
+        all_commit_more(groups, 3)
         for group in groups:
-            group.commits_more(3)
             assert min(group.members[-3:]) == 2
 
 

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from monitor.gate import frames
-from monitor.gate.group_side import STREAMS_MAX
-from monitor.gate.headers import QUORUM_PATH, encode
-from monitor.gate.stream import KEPT_MAX
+from monitor.gate import http2
+from monitor.gate.messages import QUORUM_PATH, encode_headers
+from monitor.gate.proxy import CALLS_MAX, KEPT_MAX
 from tests.monitor.gate.wires import Bench, Wire, bench, grpc, heartbeat, quorum
 
-REQUEST = encode([(b":method", b"POST"), (b":path", QUORUM_PATH.encode())])
+REQUEST = encode_headers([(b":method", b"POST"), (b":path", QUORUM_PATH.encode())])
 
 
 def raw(gate: Bench, *parts: bytes) -> Wire:
@@ -33,38 +32,36 @@ def raw(gate: Bench, *parts: bytes) -> Wire:
     [
         pytest.param([b"\xff" * 64], id="garbage"),
         pytest.param([b"\x00\x40\x01\x00\x00\x00\x00\x00\x01"], id="frame-too-large"),
-        pytest.param([frames.frame(frames.DATA, 0, 0, b"x")], id="data-of-no-stream"),
-        pytest.param([frames.headers(2, REQUEST, end=True)], id="even-stream"),
-        pytest.param([frames.headers(1, b"\xff\xff\xff\xff\xff", end=True)], id="bad-headers"),
-        pytest.param([frames.frame(frames.CONTINUATION, 4, 1, b"")], id="continues-nothing"),
+        pytest.param([http2.frame(http2.DATA, 0, 0, b"x")], id="data-of-no-stream"),
+        pytest.param([http2.headers(2, REQUEST, end=True)], id="even-stream"),
+        pytest.param([http2.headers(1, b"\xff\xff\xff\xff\xff", end=True)], id="bad-headers"),
+        pytest.param([http2.frame(http2.CONTINUATION, 4, 1, b"")], id="continues-nothing"),
         pytest.param(
             [
-                frames.frame(frames.HEADERS, 0, 1, REQUEST),
-                frames.frame(frames.PING, 0, 0, bytes(8)),
+                http2.frame(http2.HEADERS, 0, 1, REQUEST),
+                http2.frame(http2.PING, 0, 0, bytes(8)),
             ],
             id="block-not-continued",
         ),
         pytest.param(
-            [frames.frame(frames.HEADERS, 0, 1, b"\0" * 16_000)]
-            + [frames.frame(frames.CONTINUATION, 0, 1, b"\0" * 16_000)] * 5,
+            [http2.frame(http2.HEADERS, 0, 1, b"\0" * 16_000)]
+            + [http2.frame(http2.CONTINUATION, 0, 1, b"\0" * 16_000)] * 5,
             id="giant-headers",
         ),
         pytest.param(
-            [frames.frame(frames.HEADERS, 0, 1, REQUEST)]
-            + [frames.frame(frames.CONTINUATION, 0, 1, b"")] * 9,
+            [http2.frame(http2.HEADERS, 0, 1, REQUEST)]
+            + [http2.frame(http2.CONTINUATION, 0, 1, b"")] * 9,
             id="empty-continuations",
         ),
-        pytest.param([frames.frame(frames.PING, 0, 0, b"123")], id="short-ping"),
-        pytest.param([frames.frame(frames.SETTINGS, 0, 0, b"123")], id="short-settings"),
+        pytest.param([http2.frame(http2.PING, 0, 0, b"123")], id="short-ping"),
+        pytest.param([http2.frame(http2.SETTINGS, 0, 0, b"123")], id="short-settings"),
+        pytest.param([http2.settings({http2.INITIAL_WINDOW_SIZE: 2**31})], id="window-over-2-GiB"),
+        pytest.param([http2.window_update(0, 2**31 - 1)] * 2, id="window-grows-over-2-GiB"),
+        pytest.param([http2.frame(http2.PUSH_PROMISE, 4, 1, b"")], id="push"),
+        pytest.param([http2.frame(http2.DATA, http2.PADDED, 1, b"\xff")], id="padding"),
         pytest.param(
-            [frames.settings({frames.INITIAL_WINDOW_SIZE: 2**31})], id="window-over-2-GiB"
-        ),
-        pytest.param([frames.window_update(0, 2**31 - 1)] * 2, id="window-grows-over-2-GiB"),
-        pytest.param([frames.frame(frames.PUSH_PROMISE, 4, 1, b"")], id="push"),
-        pytest.param([frames.frame(frames.DATA, frames.PADDED, 1, b"\xff")], id="padding"),
-        pytest.param(
-            [frames.headers(1, encode([(b":path", b"/other")]), end=False)]
-            + [frames.frame(frames.DATA, 0, 1, bytes(16_384))] * 5,
+            [http2.headers(1, encode_headers([(b":path", b"/other")]), end=False)]
+            + [http2.frame(http2.DATA, 0, 1, bytes(16_384))] * 5,
             id="more-than-the-window",
         ),
     ],
@@ -75,26 +72,26 @@ def test_who_breaks_the_protocol_is_sent_away_and_nobody_else(parts: list[bytes]
         good = gate.client()
         bad = raw(gate, *parts)
         assert bad.closed
-        assert frames.goaway(0, 0)[9:13] in bytes(bad.sent)
+        assert http2.goaway(0, 0)[9:13] in bytes(bad.sent)
         gate.returns()
         beat = good.beat("rg_0:x")
         for carried in gate.carried:
             if not carried.wire.closed:
                 carried.answer_all()
         assert good.status(beat) == ("0", "")
-        assert gate.core.ledger.counts.bad_clients == 1
+        assert gate.core.counts.bad_clients == 1
 
 
 def test_more_calls_than_a_client_may_have_are_refused_one_by_one() -> None:
     with bench() as gate:
         wire = raw(
             gate,
-            *[frames.headers(1 + 2 * n, REQUEST, end=False) for n in range(STREAMS_MAX + 3)],
+            *[http2.headers(1 + 2 * n, REQUEST, end=False) for n in range(CALLS_MAX + 3)],
         )
-        last = frames.reset(1 + 2 * (STREAMS_MAX + 2), frames.REFUSED_STREAM)
+        last = http2.reset(1 + 2 * (CALLS_MAX + 2), http2.REFUSED_STREAM)
         assert not wire.closed
         assert bytes(wire.sent).endswith(last)
-        assert len(wire.protocol.streams) == STREAMS_MAX
+        assert len(wire.protocol.calls) == CALLS_MAX
 
 
 def test_who_only_opens_and_cancels_is_sent_away() -> None:
@@ -102,7 +99,7 @@ def test_who_only_opens_and_cancels_is_sent_away() -> None:
         wire = raw(
             gate,
             *[
-                frames.headers(1 + 2 * n, REQUEST, end=False) + frames.reset(1 + 2 * n, 8)
+                http2.headers(1 + 2 * n, REQUEST, end=False) + http2.reset(1 + 2 * n, 8)
                 for n in range(1100)
             ],
         )
@@ -115,12 +112,12 @@ def test_what_is_kept_of_one_client_is_bounded() -> None:
         gate.away()
         parts = []
         for n in range(0, 8, 2):
-            parts.append(frames.headers(1 + n, REQUEST, end=False))
-            parts.append(frames.frame(frames.DATA, 0, 1 + n, large))
-            parts += [frames.frame(frames.DATA, 0, 1 + n, bytes(16_000))] * 40
+            parts.append(http2.headers(1 + n, REQUEST, end=False))
+            parts.append(http2.frame(http2.DATA, 0, 1 + n, large))
+            parts += [http2.frame(http2.DATA, 0, 1 + n, bytes(16_000))] * 40
         wire = raw(gate, *parts)
-        held = sum(len(stream.data) for stream in wire.protocol.streams.values())
-        assert held <= KEPT_MAX + frames.WINDOW_DEFAULT
+        held = sum(len(stream.data) for stream in wire.protocol.calls.values())
+        assert held <= KEPT_MAX + http2.WINDOW_DEFAULT
 
 
 def test_a_client_that_reads_slowly_holds_one_window_and_stops_only_itself() -> None:
@@ -173,15 +170,13 @@ def test_a_large_quorum_goes_at_the_clients_pace() -> None:
             client.push()
         assert client.body(ask) == body
         assert client.status(ask) == ("0", "")
-        assert carried.side._inside == 0
+        assert carried.side._held_bytes == 0
 
 
 def test_a_ping_is_answered_and_unknown_frames_are_ignored() -> None:
     with bench() as gate:
-        wire = raw(
-            gate, frames.frame(99, 3, 7, b"what"), frames.frame(frames.PING, 0, 0, b"12345678")
-        )
-        assert frames.frame(frames.PING, frames.ACK, 0, b"12345678") in bytes(wire.sent)
+        wire = raw(gate, http2.frame(99, 3, 7, b"what"), http2.frame(http2.PING, 0, 0, b"12345678"))
+        assert http2.frame(http2.PING, http2.ACK, 0, b"12345678") in bytes(wire.sent)
         assert not wire.closed
 
 
@@ -191,7 +186,7 @@ def test_a_lighthouse_that_says_goaway_answers_what_it_has_and_gets_no_more() ->
         ask = client.ask("rg_0:x")
         [old] = gate.carried
         [(number, _, _)] = old.calls()
-        gate.do(old.side.data_received, frames.goaway(number, 0))
+        gate.do(old.side.data_received, http2.goaway(number, 0))
         beat = client.beat("rg_0:x")
         [_, new] = gate.carried
         assert [body for _, _, body in new.calls()] == [heartbeat("rg_0:x")]
@@ -244,9 +239,9 @@ def test_what_is_kept_of_calls_that_are_over_is_nothing() -> None:
             assert open_end < ask
         side, [carried] = client.side, gate.carried
         for end in (side, carried.side):
-            kept = (end._windows, end._queued, end._stream_credit)
+            kept = (end._send_windows, end._queued, end._stream_credit)
             assert [len(each) for each in kept] == [0, 0, 0], type(end)
-        assert side.streams == {}
+        assert side.calls == {}
         assert carried.side.carried == {}
         assert side._kept_bytes == 0
 
@@ -278,20 +273,20 @@ def test_any_frames_from_either_end_end_that_connection_at_most(
         client.ask("rg_0:x")
         for each in from_client:
             if not client.wire.closed:
-                gate.do(client.wire.protocol.data_received, frames.frame(*each))
+                gate.do(client.wire.protocol.data_received, http2.frame(*each))
         if gate.carried:
             side = gate.carried[0].side
             for each in from_lighthouse:
                 if not side.closed:
-                    gate.do(side.data_received, frames.frame(*each))
+                    gate.do(side.data_received, http2.frame(*each))
         gate.sleep(0.3)
         beat = other.beat("rg_1:x")
         for carried in gate.carried[1:]:
             if not carried.wire.closed:
                 carried.answer_all()
         assert other.status(beat) == ("0", "")
-        held = sum(len(stream.data) for stream in client.side.streams.values())
+        held = sum(len(stream.data) for stream in client.side.calls.values())
         assert held <= KEPT_MAX
         gate.do(client.wire.protocol.connection_lost, None)
-        assert client.side.streams == {}
+        assert client.side.calls == {}
         assert client.side not in gate.core.clients

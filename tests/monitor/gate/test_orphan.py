@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 import requests
 
-from monitor.gate import bequest
-from monitor.gate.serve import resolve
-from monitor.gate.succession import orphans, succeed, told
+from monitor.gate.hot_restart import receive, shown, take_over, unsupervised
+from monitor.gate.listener import resolve
 from tests.monitor.gate.groups import (
     Gate,
     Group,
@@ -32,6 +31,15 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 DENIED = {"scope": "replica", "name": "rg_9:a", "reason": "hang of rg_9.0 on host-9"}
+
+
+@pytest.fixture(scope="module")
+def rig() -> Iterator[Gate]:
+    """One gate for those who leave it as it was: with its supervisor, and nobody denied."""
+    lighthouse = Lighthouse(free_port())
+    gate = Gate(lighthouse.url, free_port(), free_port())
+    with running(lighthouse, gate):
+        yield gate
 
 
 def quorum_id(gate: Gate, replica_id: str) -> int:
@@ -67,7 +75,7 @@ def orphan_of(gate: Gate) -> int:
     """Kill its keeper, and wait until the worker has noticed."""
     worker = gate.kill()
     wait_for(
-        lambda: any(told(name).endswith(f"(pid {worker})") for name in orphans()),
+        lambda: any(shown(name).endswith(f"(pid {worker})") for name in unsupervised()),
         within_s=10,
         what="the worker can be found",
     )
@@ -88,7 +96,7 @@ def test_no_quorum_id_comes_again_when_gate_and_lighthouse_were_both_killed(
     tmp_path: Path, lighthouse_dies: bool
 ) -> None:
     state = tmp_path / "gate.json"
-    lighthouse = Lighthouse(free_port())
+    lighthouse = Lighthouse(free_port(), heartbeat_timeout_ms=300)
     gate = Gate(lighthouse.url, free_port(), free_port(), "--state", str(state))
     with running(lighthouse, gate):
         before = [quorum_id(gate, f"rg_{number}:a") for number in range(2)]
@@ -154,66 +162,58 @@ def test_the_next_gate_finds_the_worker_however_the_address_is_written(host: str
         assert [one["name"] for one in gate.view()["denied"]] == ["rg_9:a"]
 
 
-def test_the_admin_port_moves_with_the_next_gate() -> None:
-    gate = Gate("http://127.0.0.1:1", free_port(), free_port())
-    with running(gate):
-        old = gate.admin
-        worker = orphan_of(gate)
-        moved = free_port()
-        gate._words[gate._words.index("--admin") + 1] = f"127.0.0.1:{moved}"
-        gate.admin = f"http://127.0.0.1:{moved}"
-        gate.start()
-        gone(worker)
-        with pytest.raises(requests.ConnectionError):
-            requests.get(f"{old}/healthz", timeout=5)
+def test_the_admin_port_moves_with_the_next_gate(rig: Gate) -> None:
+    old = rig.admin
+    worker = orphan_of(rig)
+    moved = free_port()
+    rig._words[rig._words.index("--admin") + 1] = f"127.0.0.1:{moved}"
+    rig.admin = f"http://127.0.0.1:{moved}"
+    rig.start()
+    gone(worker)
+    with pytest.raises(requests.ConnectionError):
+        requests.get(f"{old}/healthz", timeout=5)
 
 
-def test_who_comes_to_take_over_and_dies_changes_nothing() -> None:
-    lighthouse = Lighthouse(free_port())
-    gate = Gate(lighthouse.url, free_port(), free_port())
-    group = Group("rg_0:a", gate.url)
-    with running(lighthouse, gate, group.start()):
+def test_who_comes_to_take_over_and_dies_changes_nothing(rig: Gate) -> None:
+    group = Group("rg_0:a", rig.url)
+    with running(group.start()):
         group.commits_more(3)
-        worker = orphan_of(gate)
-        [name] = [name for name in orphans() if told(name).endswith(f"(pid {worker})")]
+        worker = orphan_of(rig)
+        [name] = [name for name in unsupervised() if shown(name).endswith(f"(pid {worker})")]
         for heard in (0, 1, 3):
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
                 channel.connect(name)
                 for _ in range(heard):
-                    for file in bequest.receive(channel)[1]:
+                    for file in receive(channel)[1]:
                         os.close(file)
             group.commits_more(3)
             assert is_there(worker)
-        gate.start()
+        rig.start()
         gone(worker)
         group.commits_more(3)
 
 
-def test_a_worker_that_does_not_answer_the_next_gate_is_ended() -> None:
-    port = free_port()
-    gate = Gate("http://127.0.0.1:1", port, free_port())
-    with running(gate):
-        worker = orphan_of(gate)
-        os.kill(worker, signal.SIGSTOP)
-        assert succeed(resolve("127.0.0.1", port)[1], silent_s=0.3) is None
-        wait_for(lambda: not is_there(worker), within_s=10, what="it is ended")
-        gate.start()
+def test_a_worker_that_does_not_answer_the_next_gate_is_ended(rig: Gate) -> None:
+    port = int(rig.url.rpartition(":")[2])
+    worker = orphan_of(rig)
+    os.kill(worker, signal.SIGSTOP)
+    assert take_over(resolve("127.0.0.1", port)[1], silent_s=0.3) is None
+    wait_for(lambda: not is_there(worker), within_s=10, what="it is ended")
+    rig.start()
 
 
 def test_a_second_gate_on_the_same_address_is_refused_and_disturbs_nobody(
-    capfd: pytest.CaptureFixture[str],
+    rig: Gate, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    gate = Gate("http://127.0.0.1:1", free_port(), free_port())
-    with running(gate):
-        children = gate.children()
-        with pytest.raises(AssertionError):
-            Gate("http://127.0.0.1:1", int(gate.url.rpartition(":")[2]), free_port())
-        assert "cannot serve at --bind" in capfd.readouterr().err
-        assert gate.children() == children
-        worker = orphan_of(gate)
-        with pytest.raises(AssertionError):  # the groups' port is free, the admin's is not
-            Gate("http://127.0.0.1:1", free_port(), int(gate.admin.rpartition(":")[2]))
-        said = capfd.readouterr().err
-        assert "a worker of a gate that died serves on at 127.0.0.1:" in said
-        assert f"(pid {worker})" in said
-        gate.start()
+    children = rig.children()
+    with pytest.raises(AssertionError):
+        Gate("http://127.0.0.1:1", int(rig.url.rpartition(":")[2]), free_port())
+    assert "cannot serve at --bind" in capfd.readouterr().err
+    assert rig.children() == children
+    worker = orphan_of(rig)
+    with pytest.raises(AssertionError):  # the groups' port is free, the admin's is not
+        Gate("http://127.0.0.1:1", free_port(), int(rig.admin.rpartition(":")[2]))
+    said = capfd.readouterr().err
+    assert "a worker of a gate that died serves on at 127.0.0.1:" in said
+    assert f"(pid {worker})" in said
+    rig.start()

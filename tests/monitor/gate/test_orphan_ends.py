@@ -3,63 +3,59 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
 
 import pytest
 
-from monitor.gate import bequest
-from monitor.gate.keeping import Keeping
-from monitor.gate.orphan import Orphan
-from monitor.gate.serve import listen, resolve
-from monitor.gate.succession import told
+from monitor.gate.hot_restart import ReadPositions, SupervisorLink, name_of, pair, shown
+from monitor.gate.listener import listen, resolve
 from tests.monitor.gate.wires import bench
 
 
 @pytest.mark.parametrize("clients", [0, 1])
-def test_it_ends_when_nobody_has_been_connected_for_long_and_not_before(
-    clients: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("monitor.gate.orphan._LOOK_S", 0.01)
+def test_it_ends_when_nobody_has_been_connected_for_long_and_not_before(clients: int) -> None:
     ended: list[int] = []
-    ends = bequest.pair()
+    ours, theirs = pair()
     listener = socket.create_server(("127.0.0.1", 0))
-    with bench() as gate, ends[0], ends[1], listener:
+    with bench() as gate, ours, listener:
         for _ in range(clients):
             gate.client()
-        orphan = Orphan(gate.core, Keeping(ends[0], bequest.Page.make()), [listener], alone_s=0.05)
+        link = SupervisorLink(gate.core, ours, [listener], ReadPositions(), alone_s=0.05)
+        theirs.close()
 
-        async def serve_on() -> None:
+        async def serve() -> None:
             loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGTERM, ended.append, 1)
-            task = loop.create_task(orphan.serve_on())
-            await asyncio.wait([task], timeout=5.0 if not clients else 0.5)
-            assert task.done() == (not clients)
+            stop = asyncio.Event()
+            loop.add_signal_handler(signal.SIGTERM, lambda: (ended.append(1), stop.set()))
+            task = loop.create_task(link.serve())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), 5.0 if not clients else 0.5)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            await asyncio.sleep(0.05)
             loop.remove_signal_handler(signal.SIGTERM)
 
-        gate.loop.run_until_complete(serve_on())
+        gate.loop.run_until_complete(serve())
         assert bool(ended) == (not clients)
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+        assert link.kept is False
 
 
 @pytest.mark.parametrize(
-    ("host", "shown"), [("localhost", "127.0.0.1"), ("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")]
+    ("host", "text"), [("localhost", "127.0.0.1"), ("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")]
 )
-def test_it_waits_under_the_name_by_which_the_next_gate_asks(host: str, shown: str) -> None:
+def test_it_waits_under_the_name_by_which_the_next_gate_asks(host: str, text: str) -> None:
     with listen(host, 0) as listener:
         port = listener.getsockname()[1]
-        waits = bequest.successor_address(listener.getsockname(), 4711)
-        asks = bequest.successor_address(resolve(host, port)[1], "")
+        waits = name_of(listener.getsockname(), 4711)
+        asks = name_of(resolve(host, port)[1], "")
     assert waits.startswith(asks)
-    assert told(waits) == f"{shown}:{port} (pid 4711)"
+    assert shown(waits) == f"{text}:{port} (pid 4711)"
 
 
 @pytest.mark.parametrize("host", ["::", "0:0::0", "0.0.0.0"])
 def test_every_address_has_one_name(host: str) -> None:
-    name = bequest.successor_address(resolve(host, 29511)[1], "")
+    name = name_of(resolve(host, 29511)[1], "")
     assert name.startswith(
-        b"\0lightkeeper-gate/2/0.0.0.0/" if "." in host else b"\0lightkeeper-gate/2/::/"
+        b"\0lightkeeper-gate/3/0.0.0.0/" if "." in host else b"\0lightkeeper-gate/3/::/"
     )

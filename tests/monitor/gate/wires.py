@@ -12,11 +12,10 @@ import h2.connection
 import h2.events
 import h2.settings
 
-from monitor.gate.arrival import Arrival, Arrivals
-from monitor.gate.gate import GateCore
-from monitor.gate.group_side import GroupSide
-from monitor.gate.headers import HEARTBEAT_PATH, QUORUM_PATH
-from monitor.gate.lighthouse_side import LighthouseSide
+from monitor.gate.listener import NewClient
+from monitor.gate.messages import HEARTBEAT_PATH, QUORUM_PATH
+from monitor.gate.proxy import Downstream, Proxy
+from monitor.gate.upstream import Upstream
 
 
 class Wire(asyncio.Transport):
@@ -95,7 +94,7 @@ class Client:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.wire = Wire()
-        arrival = Arrival(bench.arrivals)
+        arrival = NewClient(bench.core)
         self.wire.protocol = arrival
         bench.do(arrival.connection_made, self.wire)
         self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
@@ -104,8 +103,8 @@ class Client:
         self.push()
 
     @property
-    def side(self) -> GroupSide:
-        assert isinstance(self.wire.protocol, GroupSide)
+    def side(self) -> Downstream:
+        assert isinstance(self.wire.protocol, Downstream)
         return self.wire.protocol
 
     def push(self) -> None:
@@ -177,7 +176,7 @@ class Client:
 class Carried:
     """One connection of the gate to the Lighthouse, as the Lighthouse sees it."""
 
-    def __init__(self, bench: Bench, side: LighthouseSide) -> None:
+    def __init__(self, bench: Bench, side: Upstream) -> None:
         self.bench = bench
         self.side = side
         self.wire = Wire(side)
@@ -234,21 +233,18 @@ class Bench:
         self.loop = loop
         self.now_s = 1000.0
         self.unix_s = 5_000_000.0
-        self.core = GateCore(
-            ("lh", 1), lambda: self.unix_s, hold_s=hold_s, now_s=lambda: self.now_s
-        )
+        self.core = Proxy(("lh", 1), lambda: self.unix_s, hold_s=hold_s, now_s=lambda: self.now_s)
         self.core.lighthouse.connect = self._connect  # type: ignore[method-assign]
         self.core.lighthouse.up = True
-        self.arrivals = Arrivals(self.core)
         self.carried: list[Carried] = []
         self.back = asyncio.Event()
         self.back.set()
 
-    async def _connect(self, client: GroupSide) -> LighthouseSide:
+    async def _connect(self, client: Downstream) -> Upstream:
         await self.back.wait()
-        made = Carried(self, LighthouseSide(self.core, client))
+        made = Carried(self, Upstream(self.core, client))
         self.carried.append(made)
-        self.core.lighthouse._sides.add(made.side)
+        self.core.lighthouse._connections.add(made.side)
         self.core.lighthouse._came()
         return made.side
 
@@ -269,6 +265,8 @@ class Bench:
 
     def turn(self) -> None:
         for _ in range(4):
+            self.do(self.core.flush)
+        while len(self.core.turns) and asyncio._get_running_loop() is None:
             self.do(self.core.flush)
 
     def do(self, act: Callable[..., object], *words: object) -> None:
@@ -298,7 +296,8 @@ def bench(hold_s: float = 10.0) -> Iterator[Bench]:
     try:
         yield made
     finally:
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
+        while tasks := asyncio.all_tasks(loop):
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(tasks))
         loop.close()

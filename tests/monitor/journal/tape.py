@@ -5,14 +5,24 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from monitor.config import KeeperConfig
-from monitor.journal import memory, recall
-from monitor.journal.entries import Head, head_from_json, head_text, tick_from_json, tick_text, told
-from monitor.journal.lines import Packer
+from monitor.decide.pipeline import Pipeline, TickResult
+from monitor.detect.detectors import DETECTORS
+from monitor.journal import memory
+from monitor.journal import memory as recall
+from monitor.journal.entries import (
+    Head,
+    Packer,
+    SnapshotReader,
+    SnapshotWriter,
+    head_from_json,
+    head_text,
+    tick_from_json,
+    tick_text,
+    told,
+)
 from monitor.journal.replay import Replay, Replayed
-from monitor.journal.sightings import SnapshotReader, SnapshotWriter
-from monitor.pipeline import DETECTORS, Pipeline, TickResult
-from monitor.snapshot import Snapshot
+from monitor.model.config import KeeperConfig
+from monitor.model.observation import Snapshot
 
 
 def remembered(pipeline: Pipeline, config: KeeperConfig) -> str:

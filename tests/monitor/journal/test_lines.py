@@ -10,12 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.config import KeeperConfig
-from monitor.journal.entries import SCHEMA, JournalError, Tick, head_from_json
-from monitor.journal.lines import End, LineError, Packer, Unpacker
-from monitor.journal.reader import Closed, Opened, events, found
-from monitor.journal.replay import Replay
-from monitor.pipeline import Pipeline
+from monitor.decide.pipeline import Pipeline
+from monitor.journal.entries import JOURNAL_SCHEMA as SCHEMA
+from monitor.journal.entries import (
+    End,
+    JournalError,
+    LineError,
+    Packer,
+    Tick,
+    Unpacker,
+    head_from_json,
+)
+from monitor.journal.replay import Closed, Opened, Replay, events, found
+from monitor.model.config import KeeperConfig
 from tests.monitor.fleet import Drive, SimFleet, at, hang
 from tests.monitor.journal.tape import Tape
 
@@ -188,7 +195,7 @@ def test_what_follows_the_end_is_damage(file: Path) -> None:
 
 
 def test_a_small_file_that_would_fill_any_memory_is_refused(monkeypatch) -> None:
-    monkeypatch.setattr("monitor.journal.lines.LINE_MAX_BYTES", 1 << 22)
+    monkeypatch.setattr("monitor.journal.entries.LINE_MAX_BYTES", 1 << 22)
     stream = zlib.compressobj(9, zlib.DEFLATED, 31)
     bomb = stream.compress(bytes(1 << 25)) + stream.flush()
     with pytest.raises(LineError, match="a line of more than"):

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.history import RankTrack
-from monitor.journal import memory, recall
+from monitor.decide.pipeline import RankHealth
+from monitor.detect.track import RankTrack
+from monitor.journal import memory
+from monitor.journal import memory as recall
 from monitor.journal.memory import MemoryFormatError
-from monitor.pipeline import RankHealth
+from monitor.model.config import KeeperConfig
 from tests.monitor.fleet import SimFleet
 
 CONFIG = KeeperConfig()
@@ -78,7 +79,7 @@ class Foreign:
 
 
 @pytest.mark.parametrize(
-    "value", [lambda: 1, object(), Foreign(), b"x"], ids=lambda v: type(v).__name__
+    "value", [lambda: 1, object(), Foreign(), bytearray(b"x")], ids=lambda v: type(v).__name__
 )
 def test_what_cannot_be_written_is_refused_by_name(value) -> None:
     with pytest.raises(MemoryFormatError, match="cannot be journalled"):
@@ -94,9 +95,9 @@ def told(module: str, name: str, fields: list[str]):
     [
         (told("os", "system", []), "there is no os.system here"),
         (told("subprocess", "Popen", []), "there is no subprocess.Popen here"),
-        (told("monitor.pipeline.pipeline", "Pipeline", []), "cannot be journalled"),
+        (told("monitor.decide.pipeline", "Pipeline", []), "cannot be journalled"),
         (told("monitor.rulebook", "fields", []), "there is no monitor.rulebook.fields here"),
-        (told("monitor.history.track", "RankTrack", ["identity"]), "another version wrote this"),
+        (told("monitor.detect.history", "RankTrack", ["identity"]), "another version wrote this"),
         (told("monitor.nowhere", "Thing", []), "there is no monitor.nowhere.Thing"),
         ({"classes": [], "value": ["?"]}, "unknown tag"),
         ({"classes": [], "value": ["r", 5]}, "no memory of a pipeline"),

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.lease.grip import Grip, LeaseRow, Watch
-from monitor.lease.holder import gone, me, renamed, shown
-from monitor.lease.lease import Lease
-from monitor.store import Fence, StoreError
+from monitor.model.eviction import Fence
+from monitor.store.lease import Grip, Lease, LeaseRow, Watch, gone, me, renamed, shown
+from monitor.store.place import StoreError
 from tests.deep import DEEP
 
 EMPTY = LeaseRow(0, 0, 0, None, None, None, 0.0)

@@ -12,12 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families as families
 
 from monitor.cli import build_parser
 from monitor.commands.errors import CommandError
-from monitor.commands.run_reading import options_of
+from monitor.commands.run import options_of
+from monitor.decide.pipeline import RankHealth
+from monitor.decide.step_times import Tempo
+from monitor.decide.view import View
 from monitor.metrics import Bounds, Instruments, ViewCollector, exposition
-from monitor.names import GroupName, RankName
-from monitor.pipeline import RankHealth
-from monitor.tempo import Tempo
-from monitor.view import View
+from monitor.model.names import GroupName, RankName
 from tests.metrics_doc.measure import registry_of, series_of, view_of
 from tests.monitor.shell.test_store import incident
 from tests.monitor.shell.test_view import seen
@@ -133,7 +133,7 @@ def options(*more: str):
 def test_the_switches_bound_the_page():
     assert options().bounds == Bounds(4096, 1024)
     assert options("--rank-series", "0", "--group-series", "7").bounds == Bounds(0, 7)
-    with pytest.raises(CommandError, match="--rank-series is -1, expected 0 to 1000000"):
+    with pytest.raises(CommandError, match="--rank-series is -1, expected 0 to 1e"):
         options("--rank-series", "-1")
 
 

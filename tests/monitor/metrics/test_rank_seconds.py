@@ -10,10 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.pipeline import TickResult
-from monitor.rank_seconds import RankSeconds, Spent
-from monitor.rank_seconds.usual import UsualPace
-from monitor.snapshot import Snapshot
+from monitor.decide.pipeline import TickResult
+from monitor.decide.rank_seconds import RankSeconds, Spent, UsualPace
+from monitor.model.observation import Snapshot
 from tests.deep import DEEP
 from tests.monitor.fleet import (
     Drive,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from monitor.names import GroupName
-from monitor.snapshot import Failure, LighthouseAway, Observation, Snapshot, Unreachable
-from monitor.tokens import TokenBook
+from monitor.decide.rank_seconds import TokenBook
+from monitor.model.names import GroupName
+from monitor.model.observation import Failure, LighthouseAway, Observation, Snapshot, Unreachable
 from tests.monitor.shell.test_view import seen
 
 RG_0 = GroupName("rg_0")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from monitor.fetch import Fetcher
+from monitor.act.http import Fetcher
 from tests.monitor.notify.scene import Bench, Disk, Receiver
 
 
@@ -31,4 +31,4 @@ def make(fetcher: Fetcher, disk: Disk) -> Iterator[Callable[..., Bench]]:
 
     yield build
     for bench in made:
-        bench.office.close()
+        bench.notifier.close()

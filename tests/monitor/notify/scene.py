@@ -1,4 +1,4 @@
-"""A sink over real HTTP that remembers what it was sent, and an office that tells it."""
+"""A sink over real HTTP that remembers what it was sent, and a notifier that tells it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from monitor.config import KeeperConfig
-from monitor.fetch import Fetcher
-from monitor.incident import Incident, State, Transition
+from monitor.act.http import Fetcher
+from monitor.act.notices import Known, Sink
+from monitor.act.notify import Notifier
 from monitor.metrics import Instruments
-from monitor.notify import Known, Office
-from monitor.notify.sinks import Sink
-from monitor.store import DecisionRow
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import DecisionRow
+from monitor.model.incident import Incident, State, Transition
 from tests.monitor.shell.fakes import FakeServer, Page, wait_until
 from tests.monitor.shell.test_store import incident
 
@@ -59,15 +59,15 @@ class Disk:
 
 
 class Bench:
-    """Sinks, couriers and a disk, over a timeline that the test turns."""
+    """Sinks, their workers and a disk, over a timeline that the test turns."""
 
     def __init__(self, sinks: Sequence[Sink], fetcher: Fetcher, disk: Disk, **times: float) -> None:
         self.disk = disk
         self.instruments = Instruments()
-        self.office = Office(
+        self.notifier = Notifier(
             sinks,
             fetcher=fetcher,
-            desk=disk,
+            store=disk,
             instruments=self.instruments,
             config=KeeperConfig(**{f"notify_{name}": value for name, value in times.items()}),
             url="http://head:8470",
@@ -78,7 +78,7 @@ class Bench:
     def tell(
         self, *incidents: Incident, now_s: float = NOW_S, decisions=None, evictions=()
     ) -> None:
-        self.office.push(Known(now_s, incidents, decisions or {}, evictions))
+        self.notifier.push(Known(now_s, incidents, decisions or {}, evictions))
 
     def counted(self, sink: str, outcome: str) -> float:
         labels = {"sink": sink, "outcome": outcome}

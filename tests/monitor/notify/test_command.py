@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from monitor.act.notices import Alertmanager, Slack, Webhook
 from monitor.cli import build_parser, main
 from monitor.commands.errors import CommandError
 from monitor.commands.notify import public_url_of, sinks_of
-from monitor.config import KeeperConfig
-from monitor.notify.sinks import Alertmanager, Slack, Webhook
-from monitor.pipeline import TickResult
-from monitor.service import Options, Service
-from monitor.service.surroundings import for_people
+from monitor.decide.pipeline import TickResult
+from monitor.model.config import KeeperConfig
+from monitor.service import Options, Service, for_people
 from tests.monitor.notify.scene import Receiver
 from tests.monitor.shell.fakes import page, wait_until
 from tests.monitor.shell.test_store import incident
@@ -98,7 +97,7 @@ BAD = {
         "--notify-webhook holds a password, which others can read there",
     ),
     "no file": (["--notify-slack-file", "/nonexistent"], "cannot read /nonexistent: No such file"),
-    "an empty file": (["--notify-slack-file", "/dev/null"], "/dev/null is empty"),
+    "an empty file": (["--notify-slack-file", "/dev/null"], "/dev/null does not hold one"),
     "a label": (
         ["--notify-alertmanager", "http://h", "--notify-label", "a-b=c"],
         "--notify-label is 'a-b=c', expected NAME=VALUE",

@@ -7,16 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.detectors.verdict import Severity
-from monitor.names import GroupName, IncidentId
-from monitor.notify.sinks import Alertmanager, Slack, Webhook
-from monitor.policy import Guard
-from monitor.snapshot import EvictionProgress
+from monitor.act.notices import Alertmanager, Slack, Webhook
+from monitor.model.eviction import Eviction, Guard
+from monitor.model.names import GroupName, IncidentId
+from monitor.model.verdict import Severity
 from tests.monitor.notify.scene import NOW_S, Bench, Disk, Receiver, another, held, over
 from tests.monitor.shell.fakes import Hang, page, wait_until
 from tests.monitor.shell.test_store import incident
 
-FAILED = EvictionProgress(
+FAILED = Eviction(
     IncidentId("inc-1"), GroupName("rg_1"), None, NOW_S - 5, (), failed="not gone after 25 s"
 )
 
@@ -170,7 +169,7 @@ def test_a_restart_sends_nothing_twice(make, receiver: Receiver) -> None:
     first: Bench = make(webhook(receiver), hold_s=0.0)
     first.tell(one, decisions=held(one), evictions=[FAILED, by_hand])
     first.sent("webhook", 4)
-    first.office.close()
+    first.notifier.close()
     again: Bench = make(webhook(receiver))
     again.tell(one, decisions=held(one), evictions=[FAILED, by_hand])
     again.tell(one, another("new"), decisions=held(one), evictions=[FAILED, by_hand])
@@ -185,7 +184,7 @@ def test_an_incident_that_ended_while_nobody_looked_is_resolved_after_the_restar
     first: Bench = make(webhook(receiver))
     first.tell(incident())
     first.sent("webhook", 1)
-    first.office.close()
+    first.notifier.close()
     again: Bench = make(webhook(receiver))
     again.tell(over(incident(), "restarted: its ranks are other processes now"))
     again.sent("webhook", 1)
@@ -196,8 +195,8 @@ def test_nothing_is_resolved_before_the_first_tick(make, receiver: Receiver) -> 
     first: Bench = make(webhook(receiver))
     first.tell(incident())
     first.sent("webhook", 1)
-    first.office.close()
-    make(webhook(receiver)).office.close()
+    first.notifier.close()
+    make(webhook(receiver)).notifier.close()
     assert len(receiver.posts) == 1
 
 
@@ -206,7 +205,7 @@ def test_what_was_not_delivered_before_the_restart_is_delivered_after_it(make, r
     first: Bench = make(webhook(receiver))
     first.tell(incident())
     wait_until(lambda: first.counted("webhook", "failed") >= 1, 10, "a try")
-    first.office.close()
+    first.notifier.close()
     receiver.answer = lambda _: page({})
     again: Bench = make(webhook(receiver))
     again.tell(incident())
@@ -235,7 +234,7 @@ def test_a_failure_that_may_pass_is_tried_again(status: int, make, receiver: Rec
     bench.sent("webhook", 1)
     assert bench.counted("webhook", "failed") == 3
     assert len({body for _, _, body in receiver.posts}) <= 4
-    assert bench.office.troubles() == ()
+    assert bench.notifier.troubles() == ()
 
 
 def test_a_sink_that_says_when_to_come_again_is_left_alone_until_then(make, receiver) -> None:
@@ -279,10 +278,10 @@ def test_a_dead_sink_holds_up_neither_the_tick_nor_another_sink(make, receiver: 
         began = time.monotonic()
         for _ in range(50):
             bench.tell(incident())
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 5.0  # one that waits does for 10 s
         bench.sent("slack", 1)
-        wait_until(bench.office.troubles, 10, "it is said")
-        (trouble,) = bench.office.troubles()
+        wait_until(bench.notifier.troubles, 10, "it is said")
+        (trouble,) = bench.notifier.troubles()
         assert trouble.startswith("notify nobody: refused: ")
     finally:
         dead.close()

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import requests
 
+from monitor.act.notices import Alertmanager
 from monitor.cli import main
-from monitor.notify.sinks import Alertmanager
 from tests.monitor.notify.scene import Bench, Receiver, held, over
 from tests.monitor.shell.fakes import wait_until
 from tests.monitor.shell.test_store import incident

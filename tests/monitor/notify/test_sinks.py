@@ -10,17 +10,22 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.detectors.verdict import Severity
-from monitor.notify.notices import Known, Notice, Status, notice_from_json, notice_to_json, notices
-from monitor.notify.sinks import (
+from monitor.act.notices import (
     SIGNATURE,
     Alertmanager,
     Ending,
+    Known,
     Message,
+    Notice,
     Slack,
+    Status,
     Webhook,
+    notice_from_json,
+    notice_to_json,
+    notices,
 )
-from monitor.urls import shown_url, without_secrets
+from monitor.model.urls import shown_url, without_secrets
+from monitor.model.verdict import Severity
 from tests.monitor.notify.scene import NOW_S, Bench, Receiver
 from tests.monitor.shell.fakes import page, wait_until
 from tests.monitor.shell.test_store import incident
@@ -159,9 +164,9 @@ def test_no_secret_is_shown(make, receiver: Receiver, caplog: pytest.LogCaptureF
     )
     bench: Bench = make(*sinks)
     bench.tell(incident())
-    wait_until(lambda: len(bench.office.troubles()) == 3, 10, "three troubles")
+    wait_until(lambda: len(bench.notifier.troubles()) == 3, 10, "three troubles")
     shown = [
-        *bench.office.troubles(), caplog.text, *map(repr, sinks),
+        *bench.notifier.troubles(), caplog.text, *map(repr, sinks),
         repr(sinks[0].post([FIRES])), json.dumps(list(bench.disk.rows.values())),
     ]  # fmt: skip
     for secret in secrets[1:]:

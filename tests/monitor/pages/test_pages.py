@@ -3,38 +3,51 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import quote
 
 import pytest
+from jinja2 import UndefinedError
 
-from monitor.lease import Standing
-from monitor.names import GroupName
-from monitor.pages import Context, Place, make, news, state_of_all, whole
-from monitor.pages.context import FLEET, GROUPS
-from monitor.pages.grid import LINKS
-from monitor.pages.tree import el, to_html, to_wire
-from monitor.pages.wording import ago, natural, span
-from monitor.pipeline import RankHealth
-from tests.page.views import crowd
+from monitor.decide.pipeline import RankHealth
+from monitor.model.eviction import QuarantineEntry
+from monitor.model.names import GroupName
+from monitor.model.observation import Pause
+from monitor.show.fleet_page import CELLS, LINKS
+from monitor.show.live import Made, make, whole
+from monitor.show.pages import FLEET, GROUPS, Context, FleetIndex, Place
+from monitor.show.templating import attributes, environment
+from monitor.show.wording import ago, natural, span
+from monitor.store.lease import Standing
+from tests.page.views import NOW_S, crowd
 
 STALLED = {"rg_1.1": RankHealth.STALLED}
 
 
 def fleet(view, *, by_host: bool = False, **more):
-    return make(Context(view, Place(FLEET, by_host=by_host), **more))
+    return make(Context(FleetIndex(view), Place(FLEET, by_host=by_host), **more))
 
 
 def changes(before, after) -> dict:
-    return json.loads(f"{{{news(before, after)}}}")
+    return json.loads(Made(2, "b", after, Made(1, "a", before)).told("a"))
 
 
-def test_text_and_attributes_are_escaped_and_travel_as_they_are() -> None:
-    node = el("a", "<b>&", None, title='"x"', hidden=None, disabled=True, class_="y")
-    assert to_html(node) == ('<a title="&quot;x&quot;" disabled="" class="y">&lt;b&gt;&amp;</a>')
-    assert to_wire(node) == ["a", {"title": '"x"', "disabled": "", "class": "y"}, "<b>&"]
+def test_text_and_attributes_are_escaped() -> None:
+    given = environment().from_string(
+        "<a{{ attributes(title=text, hidden=none, class_=text) }}>{{ text }}"
+    )
+    assert given.render(text='<b>&"') == (
+        '<a title="&lt;b&gt;&amp;&#34;" class="&lt;b&gt;&amp;&#34;">&lt;b&gt;&amp;&#34;'
+    )
+    assert attributes(disabled=True, hidden=False, data_key=None) == ' disabled=""'
 
 
 def test_what_turns_text_around_is_left_out() -> None:
-    assert to_wire(el("p", "a\u202eb\x07c")) == ["p", {}, "abc"]
+    assert environment().from_string("{{ text }}").render(text="a\u202eb\x07c") == "abc"
+
+
+def test_what_a_template_does_not_know_is_an_error() -> None:
+    with pytest.raises(UndefinedError):
+        environment().from_string("{{ nothing_of_the_kind }}").render()
 
 
 def test_a_tick_in_which_only_the_step_moved_changes_no_cell() -> None:
@@ -43,7 +56,7 @@ def test_a_tick_in_which_only_the_step_moved_changes_no_cell() -> None:
     assert list(told["parts"]) == ["pulse"]
     assert told["items"] == {}
     assert "order" not in told
-    assert len(news(before, after)) < 2000
+    assert len(json.dumps(told)) < 2000
 
 
 def test_one_sick_rank_changes_one_cell() -> None:
@@ -60,10 +73,19 @@ def test_a_group_that_leaves_and_one_that_comes_are_told_by_the_new_order() -> N
 
 def test_the_whole_state_holds_every_part_and_item_in_order() -> None:
     page = fleet(crowd(12, 8))
-    told = json.loads(f"{{{state_of_all(page)}}}")
+    told = json.loads(Made(1, "a", page).told("of another monitor"))
     assert told["order"] == list(told["items"]) == [f"rg_{n}" for n in range(12)]
     assert told["facts"]["ranks"] == {"healthy": 96}
-    assert set(told["parts"]) == {"banners", *(one.attributes["id"] for one in page.parts)}
+    assert list(told["parts"]) == [
+        "banners",
+        "pulse",
+        "attention",
+        "incidents",
+        "fleet",
+        "quarantine",
+        "acts",
+        "policy",
+    ]
 
 
 def test_ten_thousand_healthy_ranks_are_some_twelve_hundred_cells() -> None:
@@ -73,10 +95,20 @@ def test_ten_thousand_healthy_ranks_are_some_twelve_hundred_cells() -> None:
     assert len(html) < 400_000
 
 
+def test_of_a_fleet_too_large_for_cells_the_odd_ones_have_one_and_the_others_are_counted() -> None:
+    sick = {"rg_7.0": RankHealth.STALLED, "rg_2600.0": RankHealth.WAITING}
+    page = fleet(crowd(CELLS + 200, 1, sick))
+    assert list(page.items) == ["rg_7", "rg_2600"]
+    assert "And 2,698 groups more" in page.sections["fleet"]
+    everybody = fleet(crowd(CELLS + 200, 1, rest=RankHealth.WAITING))
+    assert len(everybody.items) == CELLS
+    assert "And 200 groups more" in everybody.sections["fleet"]
+
+
 def test_links_of_sick_ranks_are_bounded_and_the_worst_have_theirs() -> None:
     sick = {f"rg_{n}.{r}": RankHealth.UNREACHABLE for n in range(100) for r in range(8)}
     sick["rg_99.7"] = RankHealth.DEAD
-    cells = "".join(to_html(one) for one in fleet(crowd(125, 8, sick)).items.values())
+    cells = "".join(fleet(crowd(125, 8, sick)).items.values())
     assert cells.count('<a href="/ranks/') == LINKS
     assert 'href="/ranks/rg_99.7"' in cells
 
@@ -104,9 +136,9 @@ def test_who_has_not_committed_for_long_is_not_said_to_train(age_s: float, said:
 
 def test_the_sick_one_stays_in_sight_while_its_group_is_put_out() -> None:
     view = crowd(2, 2, STALLED, evicting=frozenset({GroupName("rg_1")}))
-    (attention,) = [one for one in fleet(view).parts if one.attributes.get("id") == "attention"]
-    assert "rg_1.1" in to_html(attention)
-    assert "rg_1.0" not in to_html(attention)
+    attention = fleet(view).sections["attention"]
+    assert "rg_1.1" in attention
+    assert "rg_1.0" not in attention
 
 
 def test_of_ranks_that_report_no_steps_nobody_says_that_they_train() -> None:
@@ -154,3 +186,27 @@ def test_times_are_put_as_people_say_them() -> None:
 def test_what_stands_beside_a_link_keeps_its_distance() -> None:
     html = whole(fleet(crowd(1, 1)), "/", "t", 1.0)
     assert "</a> · heartbeat 0.3 s ago</p>" in html
+
+
+@pytest.mark.parametrize("size", [1, 40], ids=["cards", "cells"])
+@pytest.mark.parametrize(
+    "path", ["/", "/?by=host", "/groups/{}", "/hosts/node-{}-0", "/ranks/{}.0"]
+)
+def test_hostile_names_are_text_on_every_page_and_on_what_is_sent(path: str, size: int) -> None:
+    evil = "<img/src=x onerror=alert(1)>\"'&\u202e"
+    view = crowd(
+        2, size, {f"{evil}.0": RankHealth.DEAD}, names=["rg_0", evil], troubles=(evil,),
+        quarantine=(QuarantineEntry(evil, evil, evil, NOW_S, None, None, note=evil),),
+        pause=Pause(evil, evil, NOW_S, None), unknown={evil: evil},
+    )  # fmt: skip
+    place = Place.of(path.format(quote(evil, safe="")))
+    page = make(Context(FleetIndex(view), place, why_not=evil))
+    assert page.found
+    for markup in (
+        whole(page, place.path, "t", 1.0),
+        *page.sections.values(),
+        *page.items.values(),
+    ):
+        assert "<img/" not in markup
+        assert "\u202e" not in markup
+    assert "&lt;img/src=x onerror=alert(1)&gt;&#34;&#39;&amp;" in whole(page, place.path, "t", 1.0)

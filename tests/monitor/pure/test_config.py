@@ -2,8 +2,7 @@
 
 import pytest
 
-from monitor.config import ConfigError, KeeperConfig
-from monitor.config.config import RANGES
+from monitor.model.config import RANGES, ConfigError, KeeperConfig
 
 
 def test_the_defaults_are_within_their_ranges() -> None:

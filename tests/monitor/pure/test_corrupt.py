@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Confidence
-from monitor.incident import State
-from monitor.policy import Guard
-from monitor.snapshot import Failure, Unreachable
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Guard
+from monitor.model.incident import State
+from monitor.model.observation import Failure, Unreachable
+from monitor.model.verdict import Confidence
 from tests.monitor.fleet import (
     Drive,
     SimFleet,
@@ -374,3 +374,9 @@ def test_how_many_attempts_it_takes_is_an_option():
     config = KeeperConfig(spoilt_attempts=1)
     drive = run(script=[at(20, nan("rg_1.0", attempts=8))], config=config)
     assert drive.evicted() == ["rg_1"]
+
+
+def test_a_group_that_is_back_is_not_accused_of_the_weights_of_its_former_life():
+    drive = run(3, 2, [at(40, flip("rg_1.1"))], every=60, ticks=240)
+    assert [incident.groups for incident in fired(drive)] == [("rg_1",)]
+    assert not held(drive)

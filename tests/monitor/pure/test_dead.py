@@ -4,10 +4,21 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.pipeline import RankHealth
-from monitor.policy import Guard
-from monitor.snapshot import Failure, Observation, Snapshot, Unreachable
-from tests.monitor.fleet import START_S, Drive, SimFleet, at, crash, ended_by, hang, restart, silent
+from monitor.decide.pipeline import RankHealth
+from monitor.model.eviction import Guard
+from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
+from tests.monitor.fleet import (
+    START_S,
+    Drive,
+    SimFleet,
+    at,
+    crash,
+    ended_by,
+    hang,
+    pause,
+    restart,
+    silent,
+)
 from worker_server.wire import GroupHead
 
 
@@ -124,6 +135,39 @@ def test_a_silent_group_whose_heartbeat_is_stale_has_lost_its_host() -> None:
     assert not drive.evicts
 
 
+def lost_in_part(spread: bool) -> Drive:
+    """The rank with the Manager goes silent, dead; the other one of the group stands on."""
+    fleet = SimFleet(3, 2, [at(20, crash("rg_1.0")), at(20, silent("rg_1.0", 300.0))])
+    for rank in fleet.ranks():
+        rank.host = f"{rank.group}-{rank.index if spread else 0}"
+    return Drive(fleet).run(60)
+
+
+def test_the_host_of_the_manager_is_lost_and_the_rest_of_its_group_stands() -> None:
+    drive = lost_in_part(spread=True)
+    verdict = drive.incident("dead").verdict
+    assert verdict.culprits == ("rg_1.0",)
+    assert verdict.evidence["host"] == "rg_1-0"
+    assert verdict.reason.startswith("no WorkerServer of rg_1.0 answers for 16 s and the heartbeat")
+    assert "its host is lost; rg_1.1 of the group stands" in verdict.reason
+    assert [(at_s, evict.group) for at_s, evict in drive.evicts] == [(36.0, "rg_1")]
+
+
+def test_a_host_is_not_lost_while_the_rest_of_its_group_saves_a_checkpoint() -> None:
+    script = [
+        at(19, pause(["rg_1.1"], "checkpoint", 60.0)),
+        at(24, crash("rg_1.0")), at(24, silent("rg_1.0", 300.0)),
+    ]  # fmt: skip
+    fleet = SimFleet(3, 2, script)
+    for rank in fleet.ranks():
+        rank.host = f"{rank.group}-{rank.index}"
+    assert not Drive(fleet).run(55).evicts
+
+
+def test_a_host_on_which_one_rank_still_answers_is_not_lost() -> None:
+    assert {str(one.kind) for one in lost_in_part(spread=False).seen.values()} == {"not_entered"}
+
+
 def test_a_job_that_ends_as_a_whole_is_no_fault() -> None:
     script = [at(20, crash(name)) for name in ("rg_0.0", "rg_1.0", "rg_2.0")]
     drive = Drive(SimFleet(3, 1, script)).run(40)
@@ -136,3 +180,10 @@ def test_a_group_that_crashed_while_waiting_for_the_culprit_is_no_second_fault()
     fleet.evictor_works = False
     drive = Drive(fleet).run(50)
     assert {incident.kind for incident in drive.seen.values()} == {"not_entered"}
+
+
+def test_ranks_that_sigterm_took_from_a_group_that_stands_on_are_no_job_that_ends() -> None:
+    script = [at(20, ended_by(f"rg_1.{n}", "SIGTERM")) for n in (1, 2)]  # a host is drained
+    drive = Drive(SimFleet(3, 4, script)).run(60)
+    assert drive.incident("dead").culprits == ("rg_1.1", "rg_1.2")
+    assert [(at_s, one.group) for at_s, one in drive.evicts] == [(50.0, "rg_1")]

@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Confidence
-from monitor.policy import Guard
-from monitor.snapshot import Failure, Snapshot, Unreachable
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Guard
+from monitor.model.observation import Failure, Snapshot, Unreachable
+from monitor.model.verdict import Confidence
 from tests.monitor.fleet import Drive, Fault, SimFleet, at, jam, jam_across, pause, restart
 
 

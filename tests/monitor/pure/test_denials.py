@@ -8,22 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.evictors.denials import LASTS_S, LINGER_S, deny_list
-from monitor.evictors.whereabouts import KEPT_S, Whereabouts
-from monitor.gate.denial import Denial, Scope, denials_json, parse_denials
-from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
-from monitor.snapshot import EvictionProgress, Failure, Observation, Rung, RungOutcome, Unreachable
-from monitor.store import QuarantineEntry
-from monitor.store.rows import Scope as QuarantineScope
+from monitor.act.gate import LASTS_S, LINGER_S, deny_list
+from monitor.act.replica_hosts import KEPT_S, Whereabouts
+from monitor.gate.denylist import Denial, Scope, denials_json, parse_denials
+from monitor.model.eviction import Eviction, QuarantineEntry, Rung, RungOutcome
+from monitor.model.eviction import Scope as QuarantineScope
+from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from monitor.model.observation import Failure, Observation, Unreachable
 from worker_server.wire import Identity, Process, StateReport, StepState
 
 NOW = 1_000_000.0
 
 
-def evicted(
-    replica_id: str | None = "rg_1:a", *, asked: float = -5.0, **changes
-) -> EvictionProgress:
-    made = EvictionProgress(
+def evicted(replica_id: str | None = "rg_1:a", *, asked: float = -5.0, **changes) -> Eviction:
+    made = Eviction(
         incident_id=IncidentId("inc-1"),
         group=GroupName("rg_1"),
         replica_id=None if replica_id is None else ReplicaId(replica_id),

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Kind
-from monitor.incident import State
-from monitor.names import GroupName, IncidentId
-from monitor.snapshot import EvictionProgress, LighthouseAway, Snapshot
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Eviction
+from monitor.model.incident import State
+from monitor.model.names import GroupName, IncidentId
+from monitor.model.observation import LighthouseAway, Snapshot
+from monitor.model.verdict import Kind
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, crash, hang, lighthouse_down, stop
 
 
-def told(change: Callable[[EvictionProgress], EvictionProgress]) -> Callable[[Snapshot], Snapshot]:
+def told(change: Callable[[Eviction], Eviction]) -> Callable[[Snapshot], Snapshot]:
     """What the evictor says, changed before the monitor hears it."""
     return lambda seen: replace(seen, evictions=tuple(change(one) for one in seen.evictions))
 
@@ -61,7 +62,7 @@ def test_left_and_its_process_alive_is_not_evicted_and_fails_at_its_deadline() -
 
 
 def test_a_host_out_of_sight_counts_with_its_heartbeat_dead_and_is_recorded_so() -> None:
-    def unseen(one: EvictionProgress) -> EvictionProgress:
+    def unseen(one: Eviction) -> Eviction:
         return replace(one, gone_s=None, unseen_s=one.gone_s)
 
     incident = hung(told(unseen)).run(45).incident("not_entered")
@@ -108,7 +109,7 @@ def test_while_the_lighthouse_is_away_it_waits_for_its_word_though_the_deadline_
 def put_out_by_hand(seen: Snapshot) -> Snapshot:
     """A person evicted rg_1 at 20 s."""
     asked_s = seen.now_s if seen.tick < 20 else seen.now_s - (seen.tick - 20)
-    one = EvictionProgress(IncidentId("manual-1"), GroupName("rg_1"), None, asked_s, ())
+    one = Eviction(IncidentId("manual-1"), GroupName("rg_1"), None, asked_s, ())
     return replace(seen, evictions=(*seen.evictions, one)) if seen.tick >= 20 else seen
 
 
@@ -117,3 +118,8 @@ def test_a_group_that_a_person_put_out_is_not_accused_of_its_death() -> None:
     assert not Drive(fleet, alter=put_out_by_hand).run(60).seen
     again = SimFleet(3, 1, [at(21, crash("rg_1.0"))], relaunch=False)
     assert {one.kind for one in Drive(again).run(60).seen.values()} == {Kind.DEAD}
+
+
+def test_a_group_that_was_put_out_and_stays_out_is_not_accused_of_being_dead() -> None:
+    drive = Drive(SimFleet(3, 2, [at(20, hang("rg_1.1"))], relaunch=False)).run(700)
+    assert [drive.seen[key].kind for key in drive.fired] == ["not_entered"]

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Confidence, Severity
-from monitor.policy import Guard
-from monitor.snapshot import Observation, Snapshot
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Guard
+from monitor.model.observation import Observation, Snapshot
+from monitor.model.verdict import Confidence, Severity
 from tests.monitor.fleet import (
     Drive,
     SimFleet,
@@ -236,8 +236,10 @@ def test_an_evaluation_that_nobody_declared_has_longer_and_is_told_before() -> N
     assert accused(drive) == {"rg_1.0"}
 
 
-@pytest.mark.parametrize("moves", [False, True])
-@pytest.mark.parametrize("doing", [Doing.EVALUATE, Doing.SAVE, Doing.COMPILE])
+@pytest.mark.parametrize(
+    ("doing", "moves"),
+    [(Doing.EVALUATE, False), (Doing.SAVE, True), (Doing.COMPILE, False)],
+)
 def test_who_is_seen_at_work_is_told_and_not_evicted_for_ten_minutes(doing, moves) -> None:
     fleet = field(3, 1, at(20, stands("rg_1.0", "evaluate", 80, doing)))
     fleet.rank("rg_1.0").cores, fleet.rank("rg_1.0").moves = 0.9, moves
@@ -508,7 +510,7 @@ def test_a_stop_by_hand_is_a_hang_of_its_own_words() -> None:
 
 
 @pytest.mark.parametrize("launched", [False, True], ids=["quorum", "C++"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_five_healthy_minutes_without_phases_is_silent(launched, seed) -> None:
     fleet = SimFleet(3, 1, source="torchft", across=True, noise=0.3, seed=seed)
     fleet.tells_waits, fleet.asynchronous = not launched, launched

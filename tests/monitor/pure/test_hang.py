@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Confidence
-from monitor.pipeline import RankHealth
-from monitor.policy import Guard
-from monitor.snapshot import Observation, Snapshot
+from monitor.decide.pipeline import RankHealth
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Guard
+from monitor.model.observation import Observation, Snapshot
+from monitor.model.verdict import Confidence
 from tests.monitor.fleet import (
     Drive,
     Fault,

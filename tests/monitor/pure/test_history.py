@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.history import History, push
-from monitor.names import RankName
-from monitor.snapshot import Failure, Unreachable
+from monitor.detect.history import History
+from monitor.detect.intake import push
+from monitor.model.config import KeeperConfig
+from monitor.model.names import RankName
+from monitor.model.observation import Failure, Unreachable
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, cpu_stall, crash, pause, restart, slow
 
 RANK = RankName("rg_0.0")

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Kind
-from monitor.incident import IncidentError, State, incident_from_json, incident_to_json
-from monitor.pipeline import Pipeline
-from monitor.policy import Guard
+from monitor.decide.pipeline import Pipeline
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import EvictionState, Guard
+from monitor.model.incident import IncidentError, State, incident_from_json, incident_to_json
+from monitor.model.verdict import Kind
 from tests.monitor.fleet import Drive, SimFleet, at, crash, hang, mismatch, slow
 
 
@@ -42,9 +42,9 @@ def test_an_incident_survives_json_whole(script) -> None:
 def test_json_that_is_no_incident_names_the_key() -> None:
     drive = Drive(SimFleet(2, 2, [at(20, hang("rg_1.1"))])).run(30)
     data = incident_to_json(drive.incident("not_entered"))
-    with pytest.raises(IncidentError, match="missing key 'culprits'"):
+    with pytest.raises(IncidentError, match="missing required field `culprits`"):
         incident_from_json({key: value for key, value in data.items() if key != "culprits"})
-    with pytest.raises(IncidentError, match="'lost' is not a valid State"):
+    with pytest.raises(IncidentError, match="Invalid enum value 'lost'"):
         incident_from_json(data | {"state": "lost"})
 
 
@@ -122,7 +122,11 @@ def test_an_eviction_that_was_abandoned_before_says_nothing_of_the_one_cut_short
     before = under_eviction()
     ((key, one),) = before.fleet.evictions.items()
     earlier = replace(
-        one, asked_s=one.asked_s - 5, failed="abandoned: not seen", ended_s=one.asked_s
+        one,
+        asked_s=one.asked_s - 5,
+        failed="abandoned: not seen",
+        ended_s=one.asked_s,
+        state=EvictionState.ABANDONED,
     )
     before.fleet.evictions = {"earlier": earlier, key: one}
     after = restarted(before)
@@ -185,7 +189,9 @@ def test_a_kill_that_struck_just_before_the_restart_is_no_second_fault(stored) -
     before.run(30)
     assert before.incident("not_entered").state is State.EVICTING
     for key, progress in before.fleet.evictions.items():
-        before.fleet.evictions[key] = replace(progress, failed="interrupted by a restart")
+        before.fleet.evictions[key] = replace(
+            progress, failed="interrupted by a restart", state=EvictionState.FAILED
+        )
     after = restarted(before)
     if stored is State.FIRING:
         (lagging,) = before.results[-3].incidents

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.arrivals import read
-from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Confidence
-from monitor.names import RankName
+from monitor.detect.arrivals import read
+from monitor.model.config import KeeperConfig
+from monitor.model.names import RankName
+from monitor.model.verdict import Confidence
 from tests.monitor.fleet import Drive, SimFleet, at, cpu_stall, pause, slow, slow_link
 from worker_server.wire import FlightRecord, RingEntry
 

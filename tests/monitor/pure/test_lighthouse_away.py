@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.detectors.verdict import Severity
-from monitor.incident import State, incident_from_json, incident_to_json
-from monitor.pipeline import Pipeline
-from monitor.policy import Guard
-from monitor.snapshot import NO_LIGHTHOUSE, LighthouseAway
+from monitor.decide.pipeline import Pipeline
+from monitor.model.eviction import Guard
+from monitor.model.incident import State, incident_from_json, incident_to_json
+from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway
+from monitor.model.verdict import Severity
 from tests.monitor.fleet import (
     Drive,
     Fault,
@@ -218,10 +218,3 @@ def test_the_severity_that_changes_is_a_line_of_the_story_and_survives_a_restart
     drive.pipeline = Pipeline(drive.config, [again])
     drive.run(3)
     assert drive.last.incidents[0].id == incident.id
-
-
-def test_an_incident_of_an_older_store_gets_its_severity_by_its_kind() -> None:
-    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))])).run(40)
-    body = incident_to_json(drive.incident("not_entered"))
-    del body["severity"]
-    assert incident_from_json(body).severity is Severity.CRITICAL

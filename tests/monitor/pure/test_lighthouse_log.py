@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.lighthouse import lighthouse_json
-from monitor.lighthouse.export import STRANGERS_SHOWN
-from monitor.lighthouse_log import LighthouseRecord
-from monitor.names import ReplicaId
-from monitor.snapshot import LighthouseAway, LighthouseView, Member
+from monitor.act.lighthouse import STRANGERS_SHOWN, lighthouse_json
+from monitor.model.lighthouse import LighthouseRecord
+from monitor.model.names import ReplicaId
+from monitor.model.observation import LighthouseAway, LighthouseView, Member
 
 
 def view(quorum_id: int, *members: str, beats: dict[str, float] | None = None) -> LighthouseView:

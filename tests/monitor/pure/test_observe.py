@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Kind, Severity
-from monitor.pipeline import Pipeline
-from monitor.policy import Action, Evict, Guard, PastEviction, Policy
+from monitor.decide.guards import PastEviction
+from monitor.decide.pipeline import Pipeline
+from monitor.decide.rules import Action, Policy
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Evict, Guard
+from monitor.model.verdict import Kind, Severity
 from tests.monitor.fleet import START_S, At, Drive, SimFleet, at, crash, hang, slow
 from tests.monitor.shared_hosts import HostFleet
 

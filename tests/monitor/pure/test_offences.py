@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Confidence
-from monitor.incident import Incident
-from monitor.names import IncidentId
-from monitor.pipeline import Pipeline, TickResult
-from monitor.quarantine.offences import FINDINGS_MAX_CHARS, accusations, evictions, findings_of
-from monitor.snapshot import Snapshot
-from monitor.store import Change, QuarantineEvent
+from monitor.act.quarantine import FINDINGS_MAX_CHARS, accusations, evictions, findings_of
+from monitor.decide.pipeline import Pipeline, TickResult
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Change, QuarantineEvent
+from monitor.model.incident import Incident
+from monitor.model.names import IncidentId
+from monitor.model.observation import Snapshot
+from monitor.model.verdict import Confidence
 from tests.monitor.fleet import Drive, SimFleet, at, crash, hang, mismatch, slow
 
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Confidence
-from monitor.habits import Gap, Habits, pauses_of
-from monitor.names import RankName
-from monitor.pipeline import Pipeline
-from monitor.snapshot import Failure, Observation, Snapshot, Unreachable
+from monitor.decide.pipeline import Pipeline
+from monitor.detect.learned_pauses import Gap, Habits, pauses_of
+from monitor.model.config import KeeperConfig
+from monitor.model.names import RankName
+from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
+from monitor.model.verdict import Confidence
 from tests.monitor.fleet import (
     Drive,
     SimFleet,
@@ -18,6 +18,7 @@ from tests.monitor.fleet import (
     gil,
     habit,
     hang,
+    jam,
     pause,
     recover,
     restart,
@@ -281,6 +282,33 @@ def test_an_endless_loop_is_a_hang_after_three_times_the_floor() -> None:
 def test_the_first_steps_after_a_heal_compile_for_a_minute() -> None:
     script = [at(20, restart("rg_1")), at(27.2, pause(["rg_1.0"], "other", 60.0))]
     assert not Drive(SimFleet(3, 1, script)).run(140).fired
+
+
+# -- steps so long that ten of them are more than TorchFT's 60 s -----------------------------
+
+
+@pytest.mark.parametrize(
+    ("faults", "culprits", "within_s"),
+    [
+        pytest.param([hang("rg_1.1")], ("rg_1.1",), 40, id="hangs"),
+        pytest.param([runs("rg_1.1", "D"), hang("rg_1.1")], ("rg_1.1",), 55, id="waits in kernel"),
+        pytest.param([jam("rg_1")], ("rg_1.0", "rg_1.1"), 55, id="its collective is stuck"),
+    ],
+)
+def test_a_hang_in_steps_of_seven_seconds_is_named_before_the_others_give_up(
+    faults, culprits, within_s
+) -> None:
+    script = [at(100, fault) for fault in faults]
+    drive = Drive(SimFleet(3, 2, script, pace=23.0, across=True)).run(180)
+    (incident,) = [drive.seen[key] for key in drive.fired]
+    assert incident.culprits == culprits
+    assert 100 < drive.fired[incident.id] <= 100 + within_s
+    assert drive.evicted() == ["rg_1"]
+
+
+def test_a_pause_of_three_long_steps_is_no_hang() -> None:
+    script = [at(100, pause(["rg_1.0"], "backward", 55.0))]  # 23 s a step
+    assert not Drive(SimFleet(3, 1, script, pace=75.0)).run(260).fired
 
 
 # -- a monitor that starts in the middle ---------------------------------------------------

@@ -3,10 +3,11 @@
 import math
 from dataclasses import replace
 
-from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Kind
-from monitor.pipeline import DETECTORS, Detector, Pipeline, RankHealth
-from monitor.snapshot import LighthouseAway, Snapshot
+from monitor.decide.pipeline import Pipeline, RankHealth
+from monitor.detect.detectors import DETECTORS, Detector
+from monitor.model.config import KeeperConfig
+from monitor.model.observation import LighthouseAway, Snapshot
+from monitor.model.verdict import Kind
 from tests.monitor.fleet import Drive, SimFleet, at, hang, restart
 
 

@@ -4,27 +4,24 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Confidence, Kind, Severity, Verdict
-from monitor.incident import Incident, Milestones, State
-from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
-from monitor.policy import (
-    DEFAULT,
-    Action,
-    Evict,
+from monitor.decide.guards import (
+    Cost,
     Fleet,
     GroupView,
-    Guard,
-    Hold,
     Lesson,
     PastEviction,
     PastFault,
-    Policy,
+    cost,
     decide,
+    min_replicas_told,
 )
-from monitor.policy.lessons import Cost, cost, min_replicas_told
-from monitor.policy.windows import Once
-from monitor.snapshot import Pause
+from monitor.decide.rules import DEFAULT, Action, Once, Policy
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Evict, Guard, Hold
+from monitor.model.incident import Incident, Milestones, State
+from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from monitor.model.observation import Pause
+from monitor.model.verdict import Confidence, Kind, Severity, Verdict
 
 NOW_S = 10_000.0
 CULPRIT = RankName("rg_1.0")

@@ -5,12 +5,19 @@ from datetime import UTC, datetime
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Kind, Severity
-from monitor.policy import DEFAULT, Action
-from monitor.policy.options import GUARDS, THRESHOLDS
-from monitor.policy.reading import PolicyError, policy_from, policy_to_json
-from monitor.policy.windows import Once, Weekly
+from monitor.decide.rules import (
+    DEFAULT,
+    GUARDS,
+    THRESHOLDS,
+    Action,
+    Once,
+    PolicyError,
+    Weekly,
+    policy_from,
+    policy_to_json,
+)
+from monitor.model.config import KeeperConfig
+from monitor.model.verdict import Kind, Severity
 from tests.monitor import policy_example
 
 

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Confidence, Kind, Severity
-from monitor.incident import incident_from_json, incident_to_json
-from monitor.pipeline import Pipeline
-from monitor.policy import Action, Evict, Guard, Hold, Policy, deciding
-from monitor.policy.windows import Once
-from monitor.snapshot import Pause
+from monitor.decide import guards as deciding
+from monitor.decide.pipeline import Pipeline
+from monitor.decide.rules import Action, Once, Policy
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Evict, Guard, Hold
+from monitor.model.incident import incident_from_json, incident_to_json
+from monitor.model.observation import Pause
+from monitor.model.verdict import Confidence, Kind, Severity
 from tests.deep import DEEP
 from tests.monitor import fleet as faults
 from tests.monitor.fleet import START_S, Drive

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from monitor.names import GroupName, RankName
-from monitor.prints import PrintBook, Voice
+from monitor.detect.weights import PrintBook, Voice
+from monitor.model.names import GroupName, RankName
 from worker_server.wire import Prints
 
 

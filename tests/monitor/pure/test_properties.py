@@ -6,11 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from monitor.config import KeeperConfig
-from monitor.names import GroupName, RankName, ReplicaId
-from monitor.pipeline import Pipeline
-from monitor.policy import Evict
-from monitor.snapshot import Failure, Observation, Snapshot, Unreachable
+from monitor.decide.pipeline import Pipeline
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Evict
+from monitor.model.names import GroupName, RankName, ReplicaId
+from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
 from tests.deep import DEEP
 from tests.monitor.fleet import (
     At,

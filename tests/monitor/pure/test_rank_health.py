@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Confidence, Kind, Severity, Verdict
-from monitor.severity import severity_of
-from monitor.snapshot import Observation, Snapshot
+from monitor.model.config import KeeperConfig
+from monitor.model.incident import severity_of
+from monitor.model.observation import Observation, Snapshot
+from monitor.model.verdict import Confidence, Kind, Severity, Verdict
 from tests.monitor.fleet import Drive, SimFleet, at, hang, slow
 from worker_server.wire import StateReport, Tracer
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Kind, Severity
-from monitor.policy import Action, Guard, Policy
-from monitor.snapshot import Pause
+from monitor.decide.rules import Action, Policy
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Guard
+from monitor.model.observation import Pause
+from monitor.model.verdict import Kind, Severity
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, hang
 from tests.monitor.shared_hosts import HostFleet
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Confidence, Severity
-from monitor.incident import State
-from monitor.policy import Guard
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Guard
+from monitor.model.incident import State
+from monitor.model.verdict import Confidence, Severity
 from tests.monitor.fleet import (
     Drive,
     SimFleet,

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.incident import incident_from_json, incident_to_json
 from monitor.metrics import Instruments
-from monitor.snapshot import Observation, Snapshot
+from monitor.model.config import KeeperConfig
+from monitor.model.incident import incident_from_json, incident_to_json
+from monitor.model.observation import Observation, Snapshot
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, crash, hang, recover, restart
 from worker_server.wire import StateReport
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.names import RankName
-from monitor.policy import Guard
-from monitor.self_health import MOST, Condition, Health, SelfHealth, scaled
-from monitor.snapshot import Failure, Snapshot, Unreachable, Vitals
+from monitor.detect.self_health import MOST, Condition, Health, SelfHealth, scaled
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Guard
+from monitor.model.names import RankName
+from monitor.model.observation import Failure, Snapshot, Unreachable, Vitals
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, hang, late, silent
 
 
@@ -66,6 +66,13 @@ def test_each_evidence_has_its_state_its_weight_and_its_hold(seen, state, scale,
 def test_silent_targets_of_one_host_are_that_hosts_sickness() -> None:
     seen = replace(tick(), observations=tick().observations[:6])  # three groups of two
     assert SelfHealth(KeeperConfig()).push(lose(seen, ["rg_0.0", "rg_0.1"])) == Health()
+
+
+def test_targets_that_answer_nonsense_are_heard_and_are_the_sick_ones() -> None:
+    seen = lose(tick(), ALL)
+    nonsense = Unreachable(Failure.GARBAGE, "no JSON")
+    told = tuple(replace(one, outcome=nonsense) for one in seen.observations)
+    assert SelfHealth(KeeperConfig()).push(replace(seen, observations=told)) == Health()
 
 
 def test_the_score_rises_with_bad_ticks_is_bounded_and_decays_with_clean_ones() -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.incident import Incident
-from monitor.pipeline import Pipeline
+from monitor.decide.pipeline import Pipeline
+from monitor.model.config import KeeperConfig
+from monitor.model.incident import Incident
 from tests.monitor.fleet import (
     At,
     Drive,

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.policy import Guard
-from monitor.snapshot import Observation, Snapshot
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Guard
+from monitor.model.observation import Observation, Snapshot
 from tests.monitor.fleet import (
     At,
     Drive,
@@ -49,8 +49,7 @@ def test_within_a_group_the_rank_is_named_whose_peers_wait_inside_collectives(te
     assert drive.incident("straggler").culprits == ("rg_1.1",)
 
 
-@pytest.mark.parametrize("slow_rank", ["rg_1.0", "rg_1.1"])
-@pytest.mark.parametrize("where", ["data", "forward"])
+@pytest.mark.parametrize(("slow_rank", "where"), [("rg_1.0", "data"), ("rg_1.1", "forward")])
 def test_who_only_waits_for_a_slow_peer_is_never_named_not_even_alone(slow_rank, where) -> None:
     """Its windows are slow as well, and may be so before those of the culprit are."""
 

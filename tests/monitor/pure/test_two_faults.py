@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.incident import incident_from_json, incident_to_json
-from monitor.pipeline import Pipeline
+from monitor.decide.pipeline import Pipeline
+from monitor.model.config import KeeperConfig
+from monitor.model.incident import incident_from_json, incident_to_json
 from tests.monitor.fleet import Drive, SimFleet, at, crash, gil, hang, mismatch, restart, stop
 
 QUICK = KeeperConfig(cool_down_s=0.0)

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Confidence
-from monitor.snapshot import Failure, Observation, Snapshot, Unreachable
+from monitor.model.config import KeeperConfig
+from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
+from monitor.model.verdict import Confidence
 from tests.monitor.fleet import (
     Drive,
     SimFleet,
@@ -173,8 +173,8 @@ def test_a_group_is_read_whole_though_only_a_few_records_are_read_in_a_tick() ->
         first = dict(sorted(snapshot.records.items())[:2])
         return replace(hidden(snapshot), records=first)
 
-    drive = Drive(ddp(40, at(20, hang("rg_0.39", "data"))), alter=few).run(80)
-    assert drive.incident("not_entered").culprits == ("rg_0.39",)
+    drive = Drive(ddp(20, at(20, hang("rg_0.19", "data"))), alter=few).run(80)
+    assert drive.incident("not_entered").culprits == ("rg_0.19",)
 
 
 def test_without_records_a_group_that_stands_still_accuses_nobody() -> None:

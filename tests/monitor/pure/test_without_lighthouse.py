@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.policy import Guard
-from monitor.snapshot import NO_LIGHTHOUSE, LighthouseAway, Snapshot
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Guard
+from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Snapshot
 from tests.monitor.fleet import (
     Drive,
     Fault,

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from monitor.analysis.finding import Analysis, Confidence, Fault, Finding, Wait
-from monitor.flight_recorder.job import COLUMNS, NONE, Group, Job, Payload, RankInfo, State, Status
+from monitor.model.verdict import Confidence
+from monitor.records.findings import Analysis, Fault, Finding, Wait
+from monitor.records.job import COLUMNS, NONE, Group, Job, Payload, RankInfo, State, Status
 
 DONE, OPEN = State.COMPLETED, State.SCHEDULED
 EPOCH_NS = 1_758_580_156_000_000_000

@@ -5,8 +5,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from monitor.flight_recorder.job import Group, Problem
-from monitor.reports.html import page
+from monitor.records.job import Group, Problem
+from monitor.show.report import page
 from tests.monitor.reports.jobs import PP, hang, healthy, megatron, tie
 
 _VOID = {"meta", "!doctype"}

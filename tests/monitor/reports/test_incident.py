@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import html
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
-from monitor.audit.books import Books
-from monitor.pipeline import TickResult
-from monitor.reports.incident import incident_page
-from monitor.reports.incident_evidence import Access, Stacks
-from monitor.reports.incident_list import Asked, incidents_page
-from monitor.snapshot import LighthouseAway, Rung, RungOutcome, RungResult, Snapshot
-from monitor.store import DecisionRow, DecisionState
-from monitor.view import View, incident_json
+from monitor.decide.accounts import Books
+from monitor.decide.pipeline import TickResult
+from monitor.decide.view import View
+from monitor.decide.view_json import incident_json
+from monitor.model.eviction import DecisionRow, DecisionState, Rung, RungOutcome, RungResult
+from monitor.model.observation import LighthouseAway, Snapshot
+from monitor.show.incident_page import Access, IncidentQuery, Stacks, incident_page, incidents_page
 from tests.monitor.audit.scene import EVICTION, FACTS, ID, ROWS, hang
 
 RUNGS = (
@@ -47,9 +47,9 @@ def page(told: dict[str, Any], **more: Any) -> str:
     return incident_page(told, **{"now_s": 2000.0, **more})
 
 
-def listing(found: list[dict[str, Any]], asked: Asked | None = None, **more: Any) -> str:
+def listing(found: list[dict[str, Any]], asked: IncidentQuery | None = None, **more: Any) -> str:
     told = {"total": len(found), "remembered": len(found), "totals": None, **more}
-    return incidents_page(found, now_s=2000.0, asked=asked or Asked(), **told)
+    return incidents_page(found, now_s=2000.0, asked=asked or IncidentQuery(), **told)
 
 
 class Cells(HTMLParser):
@@ -141,7 +141,7 @@ def test_its_evidence_is_neither_shown_nor_linked_where_that_needs_the_token() -
     assert 'href="/v1/incidents/inc-1/bundle"' not in guarded
     assert "a secret" not in guarded
     assert "They need the token." in guarded
-    assert "curl -OJ -H &quot;Authorization: Bearer $TOKEN&quot; http://m/v1/b" in guarded
+    assert 'curl -OJ -H "Authorization: Bearer $TOKEN" http://m/v1/b' in html.unescape(guarded)
     assert "lightkeeper analyze inc-1.zip" in guarded
 
 
@@ -191,7 +191,7 @@ def test_all_of_them_newest_first_each_with_its_page() -> None:
 
 def test_an_empty_list_explains_itself() -> None:
     assert "nothing was seen that went wrong" in listing([])
-    chosen = listing([], Asked(kind="dead"), remembered=7)
+    chosen = listing([], IncidentQuery(kind="dead"), remembered=7)
     assert "None of 7 incidents fits this." in chosen
     assert '<option value="dead" selected="">dead</option>' in chosen
     assert '<a href="/incidents">show all</a>' in chosen
@@ -199,7 +199,9 @@ def test_an_empty_list_explains_itself() -> None:
 
 def test_the_form_keeps_what_was_asked_and_tells_what_was_wrong() -> None:
     evil = '"><script>alert(1)</script>'
-    text = listing([], Asked(group=evil, since=evil), wrong=f"since is {evil!r}, expected a span")
+    text = listing(
+        [], IncidentQuery(group=evil, since=evil), wrong=f"since is {evil!r}, expected a span"
+    )
     assert "<script" not in text
     assert 'role="alert"' in text
 

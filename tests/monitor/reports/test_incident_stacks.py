@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from concurrent.futures import ThreadPoolExecutor
 
-from monitor.reports.incident_stacks import Taken, by_moment
-from worker_server.frames import stacks_text
-from worker_server.sidecar.known_stacks import Known, instead, of_the_dead
+from monitor.show.stacks import Taken, by_moment
+from worker_server.rank.last_words import stacks_text
+from worker_server.sidecar.black_box import Known, instead, of_the_dead
 
 
 def spied(*main: str, thread: str = "MainThread", pid: int = 7) -> str:

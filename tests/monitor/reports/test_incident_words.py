@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from monitor.commands.story import Places, story
-from monitor.detectors.verdict import Kind, Severity
-from monitor.incident import State
-from monitor.reports.incident_course import course, events
-from monitor.reports.incident_deeds import rung_words
-from monitor.reports.incident_words import facts, sentence_of, title
-from monitor.snapshot import Rung, RungOutcome, RungResult
+from monitor.commands.incidents import Places, story
+from monitor.model.eviction import Rung, RungOutcome, RungResult
+from monitor.model.incident import State
+from monitor.model.verdict import Kind, Severity
+from monitor.show.incident_page import events, incident_page
+from monitor.show.incident_words import facts, rung_words, sentence_of, title
 from tests.monitor.audit.scene import EVICTION, MARKS, hang
 from tests.monitor.reports.test_incident import HELD, body
 
@@ -127,6 +126,14 @@ def test_the_course_has_a_row_for_all_that_happened_in_its_order() -> None:
         ("others commit", 117.0, 117.0),
         ("back", 136.0, 136.0),
     ]
+
+
+def course(made: dict[str, Any], now_s: float) -> str:
+    """That section of the page."""
+    (found,) = re.findall(
+        r'<section id="course".*?</section>', incident_page(made, now_s=now_s), re.DOTALL
+    )
+    return found
 
 
 def text_of(markup: str) -> str:

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from monitor.flight_recorder.job import Problem
-from monitor.reports.json import report
+from monitor.records.job import Problem
+from monitor.show.report import report
 from tests.monitor.reports.jobs import hang, healthy, megatron, tie
 
 

@@ -3,9 +3,10 @@
 import dataclasses
 import random
 
-from monitor.analysis.finding import Analysis, Confidence, Fault, Finding, Wait
-from monitor.flight_recorder.job import Group
-from monitor.reports.standing import Role, crowds, roles
+from monitor.model.verdict import Confidence
+from monitor.records.findings import Analysis, Fault, Finding, Wait
+from monitor.records.job import Group
+from monitor.show.standing import Role, crowds, roles
 from tests.monitor.reports.jobs import OPEN, entry, hang, healthy, job_of, megatron, tie
 
 

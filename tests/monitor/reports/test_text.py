@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from monitor.flight_recorder.job import Problem, Status
-from monitor.reports.text import moment, print_report
+from monitor.records.job import Problem, Status
+from monitor.show.report import moment, print_report
 from tests.monitor.reports.jobs import EPOCH_NS, OPEN, PP, entry, hang, healthy, job_of, tie
 
 

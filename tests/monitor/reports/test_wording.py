@@ -4,22 +4,22 @@ import dataclasses
 
 import pytest
 
-from monitor.analysis.finding import Confidence, Fault, Finding
-from monitor.reports.wording import (
+from monitor.model.verdict import Confidence
+from monitor.records.findings import Fault, Finding
+from monitor.show.finding_words import (
     MEANINGS,
     TITLES,
     UNSOLVED,
-    clean,
     ended,
     headline,
     rank_list,
     rank_word,
     read_line,
-    sentence,
     title,
     where,
     with_hosts,
 )
+from monitor.show.wording import clean, sentence
 from tests.monitor.reports.jobs import hang, healthy, job_of, tie
 
 JOB = job_of([])

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 
 import pytest
 
-from monitor.names import GroupName, Host, IncidentId, RankName
-from monitor.schedulers import Outcome, Place, Scheduler
+from monitor.act.schedulers.base import Outcome, Place, Scheduler
+from monitor.model.names import GroupName, Host, IncidentId, RankName
 
 NODE, OTHER = Host("node1"), Host("node2")
 INCIDENT = IncidentId("hang-rg_1.0-1795282163773")
@@ -268,7 +268,7 @@ class Conformance:
         assert any(not check.ok for check in one.checks(SHORT_S))
         assert not any(outcome.done for outcome in outcomes)
         assert all(is_one_line(outcome) for outcome in outcomes)
-        assert time.monotonic() - began < 5 * (SHORT_S + 0.7)
+        assert time.monotonic() - began < 5 * (SHORT_S + 2.0)
 
     def test_checks_change_nothing_and_all_pass_where_all_is_well(self, world):
         checks = world.scheduler.checks(SOON_S)

@@ -6,10 +6,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from monitor.schedulers.deadline import Clockwork
-from monitor.schedulers.protocol import Place, Scheduler
-from monitor.schedulers.running import Ran, RunError
-from monitor.schedulers.slurm import Removal, Slurm
+from monitor.act.schedulers.base import Clockwork, Place, Scheduler
+from monitor.act.schedulers.slurm import Ran, Removal, RunError, Slurm
 from tests.monitor.schedulers.conformance import NODE, OTHER, OWNER, World, place_of
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from monitor.schedulers.kube import KubeOptions, Kubernetes
-from monitor.schedulers.kube_api import KubeApi
-from monitor.schedulers.protocol import Place, Scheduler
+from monitor.act.schedulers.base import Place, Scheduler
+from monitor.act.schedulers.kubernetes import KubeApi, KubeOptions, Kubernetes
 from tests.monitor.schedulers.conformance import NODE, OTHER, OWNER, World, place_of
 from tests.monitor.schedulers.fake_kube import FakeKube
 

@@ -12,9 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from monitor.fetch import Fetcher
-from monitor.schedulers.protocol import Place, Scheduler
-from monitor.schedulers.webhook import Webhook
+from monitor.act.http import Fetcher
+from monitor.act.schedulers.base import Place, Scheduler
+from monitor.act.schedulers.webhook import Webhook
 from tests.monitor.schedulers.conformance import NODE, OTHER, OWNER, World, place_of
 
 SECRET = b"7f6e5d4c3b2a"

@@ -7,11 +7,9 @@ import json
 
 import pytest
 
-from monitor.names import GroupName, Host
-from monitor.schedulers import kube_api
-from monitor.schedulers.kube import KubeOptions
-from monitor.schedulers.kube_api import KubeUnusableError, configured
-from monitor.schedulers.kube_node import KEY
+from monitor.act.schedulers import kubernetes as kube_api
+from monitor.act.schedulers.kubernetes import KEY, KubeOptions, KubeUnusableError, configured
+from monitor.model.names import GroupName, Host
 from tests.monitor.schedulers.conformance import (
     INCIDENT,
     NODE,

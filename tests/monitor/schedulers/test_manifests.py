@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from monitor.schedulers.kube import KubeOptions
+from monitor.act.schedulers.kubernetes import KubeOptions
 from tests.monitor.schedulers.conformance import INCIDENT, NODE, OWNER, REASON, RG_1, SOON_S
 from tests.monitor.schedulers.kube_world import NAMESPACE
 

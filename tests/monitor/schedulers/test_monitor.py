@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.names import RankName
+from monitor.model.names import RankName
 from tests.monitor.schedulers import real_slurm
 from tests.monitor.schedulers.receiver import SECRET, Receiver, served
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, page

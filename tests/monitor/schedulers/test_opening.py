@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.schedulers.opening import StoredName
-from monitor.store import Store, StoreError
+from monitor.act.schedulers.build import StoredName
+from monitor.store.place import StoreError
+from monitor.store.store import Store
 
 
 @pytest.fixture

@@ -7,10 +7,8 @@ import time
 
 import pytest
 
-from monitor.names import GroupName
-from monitor.schedulers.running import RunError, run
-from monitor.schedulers.slurm import Removal
-from monitor.schedulers.slurm_text import is_node, parse_node
+from monitor.act.schedulers.slurm import Removal, RunError, is_node, parse_node, run
+from monitor.model.names import GroupName
 from tests.monitor.schedulers.conformance import (
     INCIDENT,
     NODE,

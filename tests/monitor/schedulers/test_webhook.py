@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from monitor.fetch import Fetcher
-from monitor.schedulers.signature import sign
+from monitor.act.http import Fetcher
+from monitor.act.schedulers.webhook import sign
 from tests.monitor.schedulers.conformance import (
     INCIDENT,
     NODE,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from monitor.fetch import Fetcher
+from monitor.act.http import Fetcher
 from tests.monitor.shell.evictions import Bench
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse
 

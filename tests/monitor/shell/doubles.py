@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from monitor.names import RankName
-from monitor.store import QuarantineEntry, QuarantineEvent, Scope
+from monitor.model.eviction import QuarantineEntry, QuarantineEvent, Scope
+from monitor.model.names import RankName
 
 
 class HandClock:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from monitor.act.evictor import Evictors
+from monitor.act.gate import Gate, Gatekeeper
+from monitor.act.http import Fetcher
+from monitor.act.lighthouse import Lighthouse
+from monitor.act.quarantine import Quarantine
+from monitor.act.schedulers.base import Scheduler
+from monitor.act.steps import Parties
+from monitor.act.targets import Registry
+from monitor.bearer import Tokens
 from monitor.clock import SteadyClock
-from monitor.evictors import Accused, Evictors, Gatekeeper, Order, Patience
-from monitor.fetch import Fetcher
-from monitor.gate.client import Gate
-from monitor.lighthouse import Lighthouse
-from monitor.names import GroupName, Host, IncidentId, ReplicaId
-from monitor.policy import Evict
-from monitor.quarantine import Quarantine
-from monitor.schedulers.protocol import Scheduler
-from monitor.snapshot import EvictionProgress, Rung
-from monitor.targets import Registry
+from monitor.model.escalation import HandedOver, Timeouts, decided
+from monitor.model.eviction import KEEPER, Accused, Evict, Eviction, Rung
+from monitor.model.names import GroupName, Host, IncidentId, ReplicaId
 from tests.monitor.shell.doubles import Memory
 from tests.monitor.shell.fakes import (
     FakeFleet,
@@ -29,7 +31,10 @@ from tests.monitor.shell.gates import FakeGate
 
 REPLICA = ReplicaId("rg_1:uuid1")
 
-FAST = Patience(kill_s=0.5, grace_s=0.1, confirm_s=2.0, look_s=0.5, pause_s=0.05, ask_again_s=0.5)
+FAST = Timeouts(kill_s=0.5, grace_s=0.1, confirm_s=2.0, look_s=0.5, pause_s=0.05, ask_again_s=0.5)
+
+
+EVICT = Evict(IncidentId("inc-1"), GroupName("rg_1"), REPLICA, (Host("node1"),), "hung: no step")
 
 
 @dataclass
@@ -39,14 +44,15 @@ class Bench:
     fleet: FakeFleet
     lighthouse: FakeLighthouse
     fetcher: Fetcher
-    patience: Patience = FAST
+    timeouts: Timeouts = FAST
     token: str | None = "secret"
-    recorded: list[EvictionProgress] = field(default_factory=list)
+    recorded: list[Eviction] = field(default_factory=list)
     permit: Callable[[], str | None] = lambda: None
     durable: Callable[[], bool] = lambda: True
     gate: FakeGate | None = None
     schedulers: tuple[Scheduler, ...] = ()
     told: tuple[str, ...] = ("pager",)
+    pause: str | None = None
 
     def __post_init__(self) -> None:
         self.clock = SteadyClock()
@@ -55,19 +61,23 @@ class Bench:
         self.lighthouse.form("rg_0:uuid0", REPLICA)
         self.lighthouse.on_kill = self.kill_rank_zero
         self.ranks: list[FakeRank] = []
-        self.evictors = Evictors(
+        self.fetcher.tokens = Tokens(self.token)
+        parties = Parties(
             clock=self.clock,
             fetcher=self.fetcher,
             registry=self.registry,
             quarantine=self.quarantine,
             lighthouse=Lighthouse(self.lighthouse.url, self.fetcher),
-            token=self.token,
-            record=self.recorded.append,
-            patience=self.patience,
-            permit=self.permit,
-            durable=self.durable,
             gate=self.gatekeeper(),
             schedulers=self.schedulers,
+            timeouts=self.timeouts,
+        )
+        self.evictors = Evictors(
+            parties,
+            record=self.recorded.append,
+            permit=self.permit,
+            durable=self.durable,
+            paused=lambda: self.pause,
             told=self.told,
         )
         if self.keeper is not None:
@@ -76,7 +86,7 @@ class Bench:
     def gatekeeper(self) -> Gatekeeper | None:
         self.keeper: Gatekeeper | None = None
         if self.gate is not None:
-            client = Gate(self.gate.url, self.fetcher, "secret")
+            client = Gate(self.gate.url, self.fetcher)
             self.keeper = Gatekeeper(
                 client, clock=self.clock, quarantine=self.quarantine, period_s=0.2
             )
@@ -105,29 +115,34 @@ class Bench:
     def kill_hangs(self, _: str) -> Page:
         raise Hang
 
-    def order(self, **changes) -> Order:
-        evict = Evict(
-            IncidentId("inc-1"), GroupName("rg_1"), REPLICA, (Host("node1"),), "hung: no step"
-        )
-        accused = tuple(
+    def accused(self) -> tuple[Accused, ...]:
+        return tuple(
             Accused(rank.identity.rank, rank.identity.incarnation, rank.url) for rank in self.ranks
         )
-        plain = {"evict": evict, "accused": accused, "asked_s": self.clock.now_s()}
-        return Order(**{**plain, **changes})
 
-    def evict(self, **changes) -> EvictionProgress:
-        assert self.evictors.submit(self.order(**changes))
+    def submit(self, evict: Evict = EVICT, *, author: str = KEEPER, **changes) -> bool:
+        """Decide and hand over; whether the evictor took it."""
+        now_s = self.clock.now_s()
+        event = replace(HandedOver(now_s, self.accused()), **changes)
+        eviction = decided(evict, event.accused, now_s, author=author)
+        self.evictors.log.add(eviction)
+        self.evictors.submit(eviction.key, event)
+        taken = self.evictors.log.get(eviction.key)
+        return taken is not None and taken.taken_up
+
+    def evict(self, **changes) -> Eviction:
+        assert self.submit(**changes)
         wait_until(lambda: not self.evictors.active(), 15, "the eviction ends")
         (progress,) = self.evictors.progress()
         assert progress == self.recorded[-1]
         return progress
 
 
-def rungs(progress: EvictionProgress) -> list[str]:
+def rungs(progress: Eviction) -> list[str]:
     return [str(outcome.rung) for outcome in progress.rungs]
 
 
-def detail(progress: EvictionProgress, rung: Rung) -> str:
+def detail(progress: Eviction, rung: Rung) -> str:
     return next(outcome.detail for outcome in progress.rungs if outcome.rung is rung)
 
 
@@ -145,5 +160,5 @@ def never_answers(rank: FakeRank) -> Page:
     raise Hang
 
 
-def outcome(progress: EvictionProgress, rung: Rung):
+def outcome(progress: Eviction, rung: Rung):
     return next(one for one in progress.rungs if one.rung is rung)

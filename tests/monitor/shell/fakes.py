@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
-from monitor.names import GroupName, Host, RankName, ReplicaId, rank_name
+from monitor.model.names import GroupName, Host, RankName, ReplicaId, rank_name
 from tests.waiting import wait_for
 from worker_server.wire import (
     FlightRecord,
@@ -212,7 +212,7 @@ class FakeServer:
             )
         self.url = f"{scheme}://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
         )
         self._thread.start()
 

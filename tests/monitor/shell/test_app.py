@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import requests
 
-import monitor.app
-from monitor.config import KeeperConfig
+import monitor.show
+from monitor.model.config import KeeperConfig
 from monitor.service import Options, Service, StartError
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, Hang, page, wait_until
 from tests.monitor.shell.gates import FakeGate
 from worker_server.wire import to_json
 
-STATIC = Path(monitor.app.__file__).parent / "static"
+STATIC = Path(monitor.show.__file__).parent / "static"
 TOKEN = {"Authorization": "Bearer secret"}
 
 
@@ -510,5 +510,5 @@ def test_the_page_brings_everything_from_here(api: Api, fleet: FakeFleet) -> Non
         for dangerous in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write",
                           "eval(", "DOMParser", "localStorage"):  # fmt: skip
             # it takes in the page itself, as the monitor wrote it and escaped all texts
-            known = (module.name, dangerous) == ("incident.js", "DOMParser")
+            known = (module.name, dangerous) == ("sections.js", "DOMParser")
             assert known or dangerous not in script, module

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from monitor.departures import DepartureBook
-from monitor.incident import Incident, State
-from monitor.names import GroupName, IncidentId, RankName
-from monitor.pipeline import RankHealth
-from monitor.rank_seconds import Spent
-from monitor.snapshot import Observation
-from monitor.store import DecisionRow
-from monitor.tempo import Tempo, TempoBook
-from monitor.view import ended_of, face_of, groups_of, incident_json, trouble_of, warnings_of
+from monitor.decide.pipeline import RankHealth
+from monitor.decide.rank_seconds import Spent
+from monitor.decide.step_times import Tempo, TempoBook
+from monitor.decide.view import DepartureBook, ended_of, groups_of, trouble_of, warnings_of
+from monitor.decide.view_json import incident_json
+from monitor.model.eviction import DecisionRow
+from monitor.model.face import face_of
+from monitor.model.incident import Incident, State
+from monitor.model.names import GroupName, IncidentId, RankName
+from monitor.model.observation import Observation
 from tests.monitor.audit.scene import hang
 from tests.monitor.shell.test_view import seen, snapshot, view
 from worker_server.wire import Doing, Ending, Frame, Process, StateReport, Tracer, Witness

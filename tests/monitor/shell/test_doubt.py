@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Kind
-from monitor.pipeline import DETECTORS, Pipeline
+from monitor.decide.pipeline import Pipeline
+from monitor.detect.detectors import DETECTORS
+from monitor.model.config import KeeperConfig
+from monitor.model.verdict import Kind
 from monitor.vitals import VitalSigns
 from tests.monitor.pure.test_pipeline import crashing
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse

@@ -12,7 +12,7 @@ import pytest
 
 from monitor.cli import build_parser, main
 from monitor.commands import evict
-from monitor.config import KeeperConfig
+from monitor.model.config import KeeperConfig
 from monitor.service import Options, Service
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, _Handler
 from tests.monitor.shell.process import TOKEN

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.evictors import Patience
-from monitor.fetch import Fetcher
-from monitor.lighthouse import Lighthouse
-from monitor.snapshot import Rung
+from monitor.act.http import Fetcher
+from monitor.act.lighthouse import Lighthouse
+from monitor.model.escalation import Timeouts
+from monitor.model.eviction import Rung
 from tests.monitor.shell.evictions import (
     FAST,
     REPLICA,
@@ -78,7 +78,7 @@ def test_the_rank_that_outlives_the_kill_of_a_two_rank_group_is_evicted_too(benc
 def test_the_survivor_of_a_two_rank_group_is_asked_before_the_kill_is_over(
     fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher
 ) -> None:
-    bench = Bench(fleet, lighthouse, fetcher, Patience(kill_s=60.0, pause_s=0.05, confirm_s=90.0))
+    bench = Bench(fleet, lighthouse, fetcher, Timeouts(kill_s=60.0, pause_s=0.05, confirm_s=90.0))
     bench.group(2)
     assert bench.evict().gone_s is not None
     bench.evictors.close()
@@ -96,7 +96,7 @@ def test_the_survivor_of_a_two_rank_group_is_asked_before_the_kill_is_over(
 def test_a_rank_that_cannot_carry_out_a_kill_is_evicted_at_once_and_not_killed(
     condition: dict, fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher
 ) -> None:
-    bench = Bench(fleet, lighthouse, fetcher, Patience(kill_s=60.0, pause_s=0.05, confirm_s=90.0))
+    bench = Bench(fleet, lighthouse, fetcher, Timeouts(kill_s=60.0, pause_s=0.05, confirm_s=90.0))
     bench.group()
     for name, value in condition.items():
         setattr(bench.ranks[0], name, value)
@@ -110,7 +110,7 @@ def test_a_rank_that_cannot_carry_out_a_kill_is_evicted_at_once_and_not_killed(
 def test_a_stuck_rank_beside_a_healthy_manager_is_asked_at_once_and_the_kill_is_pressed(
     fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher
 ) -> None:
-    bench = Bench(fleet, lighthouse, fetcher, Patience(kill_s=60.0, pause_s=0.05, confirm_s=90.0))
+    bench = Bench(fleet, lighthouse, fetcher, Timeouts(kill_s=60.0, pause_s=0.05, confirm_s=90.0))
     bench.group(2)
     bench.ranks[1].process_state = "T"
     assert bench.evict().gone_s is not None

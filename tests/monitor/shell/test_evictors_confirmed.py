@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from monitor.fetch import Fetcher
-from monitor.lighthouse import Lighthouse
-from monitor.schedulers.protocol import Outcome, Place
-from monitor.snapshot import LighthouseView, Member, Rung, RungResult
+from monitor.act.http import Fetcher
+from monitor.act.lighthouse import Lighthouse
+from monitor.act.schedulers.base import Outcome, Place
+from monitor.model.eviction import Rung, RungResult
+from monitor.model.observation import LighthouseView, Member
 from tests.monitor.shell.evictions import (
     FAST,
     REPLICA,

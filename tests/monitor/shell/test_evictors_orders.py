@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.fetch import Fetcher
-from monitor.names import GroupName, Host, IncidentId, ReplicaId
-from monitor.policy import Evict
-from monitor.snapshot import EvictionProgress, LighthouseView, Member
+from monitor.act.http import Fetcher
+from monitor.model.eviction import Evict, Eviction, EvictionState
+from monitor.model.names import GroupName, Host, IncidentId, ReplicaId
+from monitor.model.observation import LighthouseView, Member
 from tests.monitor.shell.evictions import (
     FAST,
     REPLICA,
@@ -33,10 +33,10 @@ pytestmark = pytest.mark.integration  # it waits for deadlines, in real seconds
 
 def test_a_group_that_restarted_before_the_first_rung_is_never_hit(bench: Bench) -> None:
     bench.group(2)
-    order = bench.order()
+    accused = bench.accused()
     for rank in bench.ranks:
         rank.restart("two")
-    bench.evictors.submit(order)
+    assert bench.submit(accused=accused)
     wait_until(lambda: not bench.evictors.active(), 15, "the eviction ends")
     assert [rank.evictions for rank in bench.ranks] == [[], []]
     assert [rank.alive for rank in bench.ranks] == [True, True]
@@ -119,8 +119,8 @@ def test_submitting_never_waits_and_a_second_order_for_the_same_incident_is_not_
 
     bench.lighthouse.on_kill = slow
     began = time.monotonic()
-    assert bench.evictors.submit(bench.order())
-    assert not bench.evictors.submit(bench.order())
+    assert bench.submit()
+    assert not bench.submit()
     assert time.monotonic() - began < 0.2
     gate.set()
     wait_until(lambda: not bench.evictors.active(), 15, "the eviction ends")
@@ -129,10 +129,10 @@ def test_submitting_never_waits_and_a_second_order_for_the_same_incident_is_not_
 def test_stopping_the_monitor_leaves_an_eviction_open_for_whoever_goes_on(bench: Bench) -> None:
     bench.group()
     bench.ranks[0].mortal = False
-    bench.evictors.submit(bench.order())
+    bench.submit()
     wait_until(lambda: bench.ranks[0].evictions, 10, "it is under way")
     bench.evictors.close(5.0)
-    assert bench.recorded[-1].interrupted
+    assert bench.recorded[-1].state == "asking"
 
 
 def test_an_eviction_begins_when_it_is_written_and_may_be_done_and_not_before(
@@ -164,9 +164,9 @@ def test_what_cannot_be_written_in_time_is_not_carried_out(
 def test_who_may_not_act_any_more_asks_nobody_and_records_nothing(bench: Bench) -> None:
     bench.group()
     bench.ranks[0].mortal = False
-    bench.evictors.submit(bench.order())
+    bench.submit()
     wait_until(lambda: bench.ranks[0].evictions, 10, "it is under way")
-    bench.evictors.follow([])
+    bench.evictors.log.follow([])
     recorded = len(bench.recorded)
     bench.evictors.close(5.0)
     assert bench.evictors.progress() == ()
@@ -177,28 +177,30 @@ def test_two_orders_against_one_group_are_one_eviction(bench: Bench) -> None:
     bench.group()
     bench.ranks[0].mortal = False
     other = Evict(IncidentId("inc-2"), GroupName("rg_1"), REPLICA, (), "by hand")
-    assert bench.evictors.submit(bench.order())
-    assert not bench.evictors.submit(bench.order(evict=other))
+    assert bench.submit()
+    assert not bench.submit(other)
 
 
 def test_what_another_monitor_left_open_is_not_under_way_here(bench: Bench) -> None:
     now_s = bench.clock.now_s()
-    open_one = EvictionProgress(IncidentId("a"), GroupName("g"), None, now_s - 10, ())
-    done = EvictionProgress(IncidentId("b"), GroupName("g"), None, now_s - 20, (), gone_s=now_s)
-    old = EvictionProgress(IncidentId("c"), GroupName("g"), None, now_s - 7200, (), gone_s=1.0)
-    restored = bench.evictors.restore([old, done, open_one])
+    open_one = Eviction(IncidentId("a"), GroupName("g"), None, now_s - 10, ())
+    done = Eviction(
+        IncidentId("b"), GroupName("g"), None, now_s - 20, (), gone_s=now_s,
+        state=EvictionState.CONFIRMED,
+    )  # fmt: skip
+    old = replace(done, incident_id=IncidentId("c"), asked_s=now_s - 7200)
+    restored = bench.evictors.log.take_over([old, done, open_one])
     assert [one.incident_id for one in restored] == ["b", "a"]
     assert [one.incident_id for one in bench.evictors.progress()] == ["b"]
-    assert bench.recorded == []
+    assert [(one.incident_id, str(one.state)) for one in bench.recorded] == [("a", "interrupted")]
 
 
 def test_a_crash_of_the_evictor_is_one_failed_eviction(bench: Bench) -> None:
     bench.group()
     broken = Evict(IncidentId("bad"), GroupName("rg_1"), REPLICA, (), "x")
-    order = bench.order(evict=broken, accused=(None,))  # type: ignore[arg-type]
-    assert bench.evictors.submit(order)
+    assert bench.submit(broken, accused=(None,))  # type: ignore[arg-type]
     wait_until(lambda: not bench.evictors.active(), 15, "the eviction ends")
     assert (bench.recorded[-1].failed or "").startswith("the evictor crashed: ")
-    assert bench.evictors.submit(bench.order())
+    assert bench.submit()
     wait_until(lambda: not bench.evictors.active(), 15, "the next one works")
     assert bench.recorded[-1].gone_s is not None

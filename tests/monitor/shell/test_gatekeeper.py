@@ -8,15 +8,14 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from monitor.act.gate import Gate, Gatekeeper, gate_families
+from monitor.act.http import Fetcher
+from monitor.act.quarantine import Quarantine
+from monitor.bearer import Tokens
 from monitor.clock import SteadyClock
-from monitor.evictors import Gatekeeper, gate_families
-from monitor.fetch import Fetcher
-from monitor.gate.client import Gate
 from monitor.metrics import Live
-from monitor.names import GroupName, Host, IncidentId, ReplicaId
-from monitor.quarantine import Quarantine
-from monitor.snapshot import EvictionProgress, Rung, RungOutcome
-from monitor.store import QuarantineEntry
+from monitor.model.eviction import Eviction, QuarantineEntry, Rung, RungOutcome
+from monitor.model.names import GroupName, Host, IncidentId, ReplicaId
 from tests.monitor.shell.doubles import HandClock, Memory
 from tests.monitor.shell.fakes import wait_until
 from tests.monitor.shell.gates import FakeGate
@@ -35,10 +34,11 @@ class Bench:
     def __init__(self, gate: FakeGate, fetcher: Fetcher) -> None:
         self.clock = HandClock(SteadyClock().now_s())
         self.quarantine = Quarantine(self.clock, Memory())
-        self.evictions: list[EvictionProgress] = []
+        self.evictions: list[Eviction] = []
         self.acts = True
+        fetcher.tokens = Tokens("secret")
         self.keeper = Gatekeeper(
-            Gate(gate.url, fetcher, "secret"),
+            Gate(gate.url, fetcher),
             clock=self.clock,
             quarantine=self.quarantine,
             may=lambda: self.acts,
@@ -48,9 +48,7 @@ class Bench:
     def evict(self) -> None:
         now_s = self.clock.now_s()
         rungs = (RungOutcome(Rung.GATE, now_s, None, "asked"),)
-        self.evictions.append(
-            EvictionProgress(IncidentId("inc-1"), GroupName("rg_1"), ID, now_s, rungs)
-        )
+        self.evictions.append(Eviction(IncidentId("inc-1"), GroupName("rg_1"), ID, now_s, rungs))
 
 
 @pytest.fixture

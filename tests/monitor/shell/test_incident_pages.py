@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from monitor.incident import State
-from monitor.reports.incident_evidence import Stacks
-from monitor.view import BundleView, View
+from monitor.decide.view import View
+from monitor.model.incident import BundleView, State
+from monitor.show.incident_page import Stacks
 from tests.monitor.audit.scene import ID, hang
 from tests.monitor.shell.test_reading_token import desk_of
 from tests.monitor.shell.test_view import view as view_of

@@ -11,16 +11,13 @@ from typing import BinaryIO
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.journal import shelf as shelf_module
+from monitor.decide.pipeline import Pipeline, TickResult
+from monitor.journal import writer as shelf_module
 from monitor.journal import writer as writer_module
-from monitor.journal.entries import Head, Tick
-from monitor.journal.lines import End
-from monitor.journal.reader import Closed, Opened, events, found
-from monitor.journal.replay import Replay
-from monitor.journal.shelf import Limits, Shelf, files
-from monitor.journal.writer import Journal
-from monitor.pipeline import Pipeline, TickResult
+from monitor.journal.entries import End, Head, Tick
+from monitor.journal.replay import Closed, Opened, Replay, events, found
+from monitor.journal.writer import Journal, Limits, Shelf, files
+from monitor.model.config import KeeperConfig
 from tests.monitor.fleet import SimFleet, at, hang
 from tests.monitor.shell.fakes import wait_until
 
@@ -138,7 +135,7 @@ def test_each_tick_can_be_read_as_soon_as_it_is_written(tmp_path: Path, runs: li
 def test_files_turn_by_size_and_the_oldest_goes_and_each_stands_alone(
     tmp_path: Path, runs: list[Run]
 ) -> None:
-    limits = Limits(total_bytes=24_000, file_bytes=6_000)
+    limits = Limits(total_bytes=32_000, file_bytes=6_000)
     run = Run(Shelf(tmp_path, limits), [at(40, hang("rg_1.0"))], groups=3)
     runs.append(run)
     run.slowly(300)

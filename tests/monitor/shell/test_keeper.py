@@ -10,27 +10,30 @@ from pathlib import Path
 
 import pytest
 
+from monitor.act.evictor import Evictors
+from monitor.act.http import Fetcher
+from monitor.act.lighthouse import Lighthouse
+from monitor.act.poller import Poller
+from monitor.act.quarantine import Quarantine
+from monitor.act.steps import Parties
+from monitor.act.targets import Registry, TargetsFile
+from monitor.bearer import Tokens
 from monitor.clock import SteadyClock
-from monitor.config import KeeperConfig
-from monitor.evictors import Evictors, Patience
-from monitor.fetch import Fetcher
-from monitor.incident import State
+from monitor.decide.pipeline import TickResult
+from monitor.decide.view import NotPossible
 from monitor.journal.entries import Head, Tick
-from monitor.journal.reader import events, found
-from monitor.journal.shelf import Limits, Shelf
-from monitor.journal.writer import Journal
-from monitor.keeper import Keeper, Parts
-from monitor.lighthouse import Lighthouse
+from monitor.journal.replay import events, found
+from monitor.journal.writer import Journal, Limits, Shelf
+from monitor.loop.loop import Keeper
+from monitor.loop.parts import Parts
 from monitor.metrics import Instruments, Live, upkeep
-from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
-from monitor.pipeline import TickResult
-from monitor.policy import Evict, Guard, Hold
-from monitor.poller import Poller
-from monitor.quarantine import Quarantine
-from monitor.snapshot import LighthouseAway, LighthouseView, Snapshot
-from monitor.store import Remembered, Store
-from monitor.targets import Registry, TargetsFile
-from monitor.view import NotPossible
+from monitor.model.config import KeeperConfig
+from monitor.model.escalation import Timeouts
+from monitor.model.eviction import Evict, Guard, Hold, Remembered
+from monitor.model.incident import State
+from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
+from monitor.store.store import Store
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, FakeRank, wait_until
 from tests.monitor.shell.test_store import full_disk, incident
 
@@ -72,16 +75,16 @@ class Bench:
 
     def begin(self, remembered: Remembered) -> None:
         """A monitor that goes on with what another one left."""
-        self.evictors = Evictors(
+        self.fetcher.tokens = Tokens("secret")
+        parties = Parties(
             clock=self.clock,
             fetcher=self.fetcher,
             registry=self.registry,
             quarantine=self.quarantine,
             lighthouse=self.light,
-            token="secret",
-            record=self.store.save_eviction,
-            patience=Patience(pause_s=0.05, confirm_s=5.0),
+            timeouts=Timeouts(pause_s=0.05, confirm_s=5.0),
         )
+        self.evictors = Evictors(parties, record=self.store.save_eviction)
         self.parts = Parts(
             config=KeeperConfig(tick_s=0.5),
             clock=self.clock,
@@ -95,8 +98,7 @@ class Bench:
             instruments=self.instruments,
         )
         self.keeper = Keeper(self.parts, remembered)
-        self.evictors.restore(remembered.evictions)
-        self.keeper._docket.take_over(remembered, self.clock.now_s())
+        self.evictors.log.take_over(remembered.evictions)
 
     def with_parts(self, **changes) -> None:
         self.parts = replace(self.parts, **changes)

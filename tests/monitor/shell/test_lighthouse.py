@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.fetch import Fetcher
-from monitor.lighthouse import Lighthouse, PageError, parse_status
-from monitor.names import ReplicaId
-from monitor.snapshot import LighthouseAway, LighthouseView, Member
+from monitor.act.http import Fetcher
+from monitor.act.lighthouse import Lighthouse, PageError, parse_status
+from monitor.model.names import ReplicaId
+from monitor.model.observation import LighthouseAway, LighthouseView, Member
 from tests.monitor.shell.fakes import FakeLighthouse
 
 CASES = Path(__file__).parent / "cases"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from monitor.fetch import Fetcher
-from monitor.lighthouse import Lighthouse
-from monitor.lighthouse_log import LighthouseRecord
-from monitor.names import ReplicaId
-from monitor.snapshot import LighthouseAway, LighthouseView
+from monitor.act.http import Fetcher
+from monitor.act.lighthouse import Lighthouse
+from monitor.model.lighthouse import LighthouseRecord
+from monitor.model.names import ReplicaId
+from monitor.model.observation import LighthouseAway, LighthouseView
 from tests.monitor.shell.fakes import FakeFleet
 from tests.monitor.shell.lighthouses import Groups, installations, lighthouse_process
 from tests.ports import free_port

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from monitor.config import KeeperConfig
-from monitor.pipeline import TickResult
-from monitor.policy import Evict
+from monitor.decide.pipeline import TickResult
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Evict, Rung
 from monitor.service import Options, Service
-from monitor.snapshot import Rung
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, page, wait_until
 from tests.monitor.shell.process import Training
 from tests.monitor.shell.test_app import TOKEN, Api

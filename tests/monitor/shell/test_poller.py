@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from monitor.fetch import Fetcher
-from monitor.poller import Poller
-from monitor.snapshot import Failure, Observation, Unreachable
-from monitor.targets import Source, Target
+from monitor.act.http import Fetcher
+from monitor.act.poller import Poller
+from monitor.act.targets import Source, Target
+from monitor.model.observation import Failure, Observation, Unreachable
 from tests.monitor.shell.fakes import FakeFleet, FakeRank, Hang, identity, page
 from worker_server.wire import FlightRecord, StateReport, to_json
 
@@ -156,3 +156,14 @@ def test_what_a_rank_says_survives_the_trip(fleet: FakeFleet, fetcher: Fetcher) 
     seen = Poller(fetcher).sweep([target(rank)], deadline_s=DEADLINE_S).observations[0]
     assert seen.outcome == rank.report()
     assert json.loads(json.dumps(to_json(seen.outcome))) == to_json(rank.report())
+
+
+def test_a_record_of_millions_of_empty_lists_is_not_unpacked(
+    fleet: FakeFleet, fetcher: Fetcher
+) -> None:
+    liar = fleet.add()
+    liar.record = FlightRecord(liar.identity, True, {}, (), 0, {"x": [[]] * 600_000})
+    sweep = Poller(fetcher).sweep([target(liar)], deadline_s=3.0, wanted=(liar.identity.rank,))
+    told = sweep.records[liar.identity.rank]
+    assert isinstance(told, Unreachable)
+    assert (told.reason, "containers" in told.detail) == (Failure.GARBAGE, True)

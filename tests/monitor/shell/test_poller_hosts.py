@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from monitor import poller as polling
-from monitor.fetch import Fetcher
-from monitor.poller import Poller, Sweep
-from monitor.snapshot import Failure, Unreachable
-from monitor.targets import Source, Target
+from monitor.act import poller as polling
+from monitor.act.http import Fetcher
+from monitor.act.poller import Poller, Sweep
+from monitor.act.targets import Source, Target
+from monitor.model.observation import Failure, Unreachable
 from tests.monitor.shell.fakes import FakeFleet, FakeRank, Hang, page
 from worker_server.wire import HostEntry, HostReport, StateReport, to_json
 
@@ -170,3 +170,46 @@ def test_whose_turn_does_not_come_is_among_the_next_sweeps_first(
     assert reports(eyes.sweep(0.4)) == {
         "rg_0.0": False, "rg_0.1": False, "rg_0.2": True, "rg_0.3": True
     }  # fmt: skip
+
+
+def test_a_worker_server_tells_who_the_others_at_its_address_are(
+    fleet: FakeFleet, fetcher: Fetcher
+) -> None:
+    known, listed, elsewhere, another = add(fleet, 0, 1, 2, 3)
+    listed_url, far_url = listed.url, "http://127.9.9.9:1/rg_0.2"
+    report = HostEntry(another.identity.rank, "http://unlisted:1", another.report())
+    fleet.host_page = lambda _: page(
+        to_json(
+            HostReport(
+                known.identity.host,
+                (
+                    HostEntry(known.identity.rank, known.url, known.report()),
+                    HostEntry(listed.identity.rank, listed_url, listed.report()),
+                    HostEntry(elsewhere.identity.rank, far_url, elsewhere.report()),
+                    report,
+                ),
+            )
+        )
+    )
+    sweep = Poller(fetcher).sweep(
+        [target(known)], deadline_s=DEADLINE_S, unidentified=[listed_url, far_url]
+    )
+    assert dict(sweep.identified) == {listed_url: listed.identity}
+
+
+def test_of_thousands_that_nobody_knows_one_at_an_address_is_asked_first(
+    fleet: FakeFleet, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polling, "_AT_ONCE", 2)
+    ranks = add(fleet, *range(5))
+    fleet.host_page = lambda _: host_page(*ranks[:4])  # the last is of another container
+    urls, poller, known = [rank.url for rank in ranks], Poller(fetcher), []
+    for expected in (1, 4, 5):
+        sweep = poller.sweep(
+            [target(rank) for rank in known],
+            deadline_s=DEADLINE_S,
+            unidentified=[url for url in urls if url not in {rank.url for rank in known}],
+        )
+        told = {url for url, _ in sweep.identified}
+        known += [rank for rank in ranks if rank.url in told and rank not in known]
+        assert len(known) == expected

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.config import KeeperConfig
-from monitor.names import GroupName, Host, IncidentId
-from monitor.quarantine import Quarantine
-from monitor.quarantine.quarantine import NAME_EVENTS
-from monitor.store import KEEPER, Change, QuarantineEntry, QuarantineEvent, Scope
+from monitor.act.quarantine import NAME_EVENTS, Quarantine
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import KEEPER, Change, QuarantineEntry, QuarantineEvent, Scope
+from monitor.model.names import GroupName, Host, IncidentId
 from tests.monitor.shell.doubles import HandClock, Memory
 
 HOUR, DAY = 3600.0, 86_400.0

@@ -12,20 +12,27 @@ import trustme
 from flask.testing import FlaskClient
 from prometheus_client import CollectorRegistry
 
-from monitor.app import Desk, create_app
+from monitor.act.http import CaError, Fetcher, trust
+from monitor.act.pausing import PauseSwitch
+from monitor.act.poller import Poller
+from monitor.act.quarantine import Quarantine
+from monitor.act.steps import Parties, look
+from monitor.act.targets import Registry, Source, Target
+from monitor.bearer import Tokens
 from monitor.cli import build_parser
-from monitor.commands.run_reading import options_of
-from monitor.config import KeeperConfig
-from monitor.evictors.look import Life, Looker
-from monitor.evictors.order import Accused, Patience
-from monitor.fetch import CaError, Fetcher, trust
-from monitor.poller import Poller
-from monitor.quarantine import Quarantine
+from monitor.commands.run import options_of
+from monitor.model.config import KeeperConfig
+from monitor.model.escalation import Life, decided
+from monitor.model.eviction import Accused, Evict
+from monitor.model.names import GroupName, IncidentId
+from monitor.model.observation import Failure, Unreachable
+from monitor.rulebook import standing
 from monitor.service import Options, Service, StartError
-from monitor.snapshot import Failure, Unreachable
-from monitor.targets import Registry, Source, Target
+from monitor.show.answers import Desk
+from monitor.show.server import create_app
 from tests.monitor.shell.doubles import HandClock, Memory
 from tests.monitor.shell.fakes import FakeFleet
+from tests.page.serving import Switches
 from tests.page.views import crowd
 from worker_server.wire import StateReport, to_json
 
@@ -37,7 +44,8 @@ def target(rank) -> Target:
 
 
 def sweep(fetcher, rank, token):
-    made = Poller(fetcher, token).sweep([target(rank)], deadline_s=5.0, wanted=[rank.identity.rank])
+    fetcher.tokens = Tokens(token)
+    made = Poller(fetcher).sweep([target(rank)], deadline_s=5.0, wanted=[rank.identity.rank])
     return made.observations[0].outcome, made.records[rank.identity.rank]
 
 
@@ -69,10 +77,14 @@ def test_the_evictors_look_with_the_token(fleet: FakeFleet, fetcher: Fetcher) ->
     rank = fleet.add(guarded=True)
     accused = Accused(rank.identity.rank, rank.identity.incarnation, rank.url)
     registry = Registry(HandClock(), Memory())
-    looker = Looker(fetcher, registry, None, Patience(), "secret")
-    assert looker.look([accused], ()).lives == {rank.identity.rank: Life.ALIVE}
-    blind = Looker(fetcher, registry, None, Patience())
-    assert blind.look([accused], ()).lives == {rank.identity.rank: Life.UNSEEN}
+    clock = HandClock()
+    parties = Parties(clock, fetcher, registry, Quarantine(clock, Memory()))
+    evict = Evict(IncidentId("i"), GroupName("rg_0"), None, (), "hangs")
+    eviction = decided(evict, (accused,), clock.now_s())
+    fetcher.tokens = Tokens("secret")
+    assert look(parties, eviction).lives == {rank.identity.rank: Life.ALIVE}
+    fetcher.tokens = Tokens()
+    assert look(parties, eviction).lives == {rank.identity.rank: Life.UNSEEN}
 
 
 @pytest.fixture
@@ -106,10 +118,12 @@ def test_pages_of_a_rank_are_passed_through_with_the_monitors_token(monitor) -> 
 def desk_of(rank, fetcher: Fetcher, **more) -> FlaskClient:
     registry = Registry(HandClock(), Memory())
     registry.register(rank.registration())
+    fetcher.tokens = Tokens(more.pop("token", "secret"))
     desk = Desk(
         clock=HandClock(), registry=registry, quarantine=Quarantine(HandClock(), Memory()),
         fetcher=fetcher, metrics=CollectorRegistry(), evict=lambda *_: None, tick_s=1.0,
-        version="0", **{"token": "secret", "view": lambda: None, **more},
+        version="0", rules=standing(KeeperConfig()), pause=PauseSwitch(HandClock(), Switches()),
+        **{"view": lambda: None, **more},
     )  # fmt: skip
     return create_app(desk).test_client()
 

@@ -22,16 +22,19 @@ from pathlib import Path
 import grpc
 import pytest
 
+from monitor.act.evictor import Evictors
+from monitor.act.gate import Gate, Gatekeeper
+from monitor.act.http import Fetcher
+from monitor.act.lighthouse import Lighthouse
+from monitor.act.quarantine import Quarantine
+from monitor.act.steps import Parties
+from monitor.act.targets import Registry
+from monitor.bearer import Tokens
 from monitor.clock import SteadyClock
-from monitor.evictors import Accused, Evictors, Gatekeeper, Order, Patience
-from monitor.fetch import Fetcher
-from monitor.gate.client import Gate
-from monitor.lighthouse import Lighthouse
-from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
-from monitor.policy import Evict
-from monitor.quarantine import Quarantine
-from monitor.snapshot import EvictionProgress, LighthouseView, Rung, RungResult
-from monitor.targets import Registry
+from monitor.model.escalation import HandedOver, Timeouts, decided
+from monitor.model.eviction import Accused, Evict, Eviction, Rung, RungResult
+from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from monitor.model.observation import LighthouseView
 from tests.monitor.gate.groups import Gate as RealGate
 from tests.monitor.shell.doubles import Memory
 from tests.monitor.shell.lighthouses import Groups, installations, lighthouse_process
@@ -46,7 +49,7 @@ ID, OTHER = ReplicaId("rg_1:real"), ReplicaId("rg_0:survivor")
 SCRIPT = Path(__file__).with_name("manager_rank.py")
 ROOT = Path(__file__).resolve().parents[3]
 HEARTBEAT_S = 1.5
-PATIENCE = Patience(
+TIMEOUTS = Timeouts(
     kill_s=1.0,
     grace_s=0.5,
     confirm_s=20.0,
@@ -99,6 +102,7 @@ class Scene:
         gated: bool = False,
     ) -> None:
         self.stack, self.folder, self.fetcher = stack, tmp, fetcher
+        fetcher.tokens = Tokens(TOKEN)
         self.library = FOUND[max(FOUND, key=lambda name: name == "0.2.0")]
         options = {"min_replicas": 1, "join_timeout_ms": 60_000, "quorum_tick_ms": 50}
         self.url = stack.enter_context(
@@ -117,7 +121,7 @@ class Scene:
             stack.callback(gate.stop)
             self.entrance = gate.url
             self.gatekeeper = Gatekeeper(
-                Gate(gate.admin, fetcher, TOKEN),
+                Gate(gate.admin, fetcher),
                 clock=self.clock, quarantine=self.quarantine, period_s=0.5,
             )  # fmt: skip
             stack.callback(self.gatekeeper.close)
@@ -166,13 +170,14 @@ class Scene:
         assert isinstance(view, LighthouseView)
         return view
 
-    def evict(self, patience: Patience = PATIENCE) -> EvictionProgress:
+    def evict(self, timeouts: Timeouts = TIMEOUTS) -> Eviction:
         """The whole of it: asked, gone, and out of the survivors' next quorum."""
-        evictors = Evictors(
+        parties = Parties(
             clock=self.clock, fetcher=self.fetcher, registry=self.registry,
-            quarantine=self.quarantine, lighthouse=self.light, token=TOKEN,
-            record=lambda _: None, patience=patience, gate=self.gatekeeper,
+            quarantine=self.quarantine, lighthouse=self.light, gate=self.gatekeeper,
+            timeouts=timeouts,
         )  # fmt: skip
+        evictors = Evictors(parties, record=lambda _: None)
         if self.gatekeeper is not None:
             self.gatekeeper.start(evictors.progress)
         self.stack.callback(evictors.close)
@@ -181,7 +186,9 @@ class Scene:
             for one in self.ranks
         )
         evict = Evict(IncidentId("inc-1"), GroupName("rg_1"), ID, (Host("node1"),), "a test")
-        evictors.submit(Order(evict, accused, self.clock.now_s()))
+        now_s = self.clock.now_s()
+        evictors.log.add(eviction := decided(evict, accused, now_s))
+        evictors.submit(eviction.key, HandedOver(now_s, accused))
         asking = threading.Thread(
             target=self.groups.join_as, args=({OTHER: "http://127.0.0.1:1"},), daemon=True
         )
@@ -202,15 +209,15 @@ def scene(tmp_path: Path, fetcher: Fetcher) -> Iterator[Scene]:
         yield Scene(stack, folder, fetcher)
 
 
-def results(progress: EvictionProgress) -> dict[Rung, RungResult | None]:
+def results(progress: Eviction) -> dict[Rung, RungResult | None]:
     return {one.rung: one.result for one in progress.rungs if one.rung is not Rung.QUARANTINE}
 
 
-def detail(progress: EvictionProgress, rung: Rung) -> str:
+def detail(progress: Eviction, rung: Rung) -> str:
     return next(one.detail for one in progress.rungs if one.rung is rung)
 
 
-def assert_out(scene: Scene, progress: EvictionProgress) -> None:
+def assert_out(scene: Scene, progress: Eviction) -> None:
     assert progress.failed is None
     assert progress.out, progress
     assert scene.view().ids == {OTHER}
@@ -309,7 +316,7 @@ def test_who_can_be_neither_killed_nor_ended_is_out_of_the_quorum_by_the_gate(
         scene = Scene(stack, folder, fetcher, gated=True)
         scene.start(1, token="another")
         scene.in_quorum(f"http://127.0.0.1:{deaf.getsockname()[1]}")
-        progress = scene.evict(replace(PATIENCE, confirm_s=5.0))
+        progress = scene.evict(replace(TIMEOUTS, confirm_s=5.0))
         assert scene.view().ids == {OTHER}
         assert progress.left_quorum_s - progress.asked_s < HEARTBEAT_S + 1.5
         assert results(progress) == {

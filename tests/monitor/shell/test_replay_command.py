@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from monitor.cli import main
-from monitor.commands.replay_options import parse_time
-from monitor.config import KeeperConfig
-from monitor.pipeline import Pipeline
+from monitor.commands.replay import parse_time
+from monitor.decide.pipeline import Pipeline
+from monitor.model.config import KeeperConfig
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, hang
 from tests.monitor.journal.tape import Tape
 
@@ -110,8 +110,8 @@ def test_one_file_from_the_middle_stands_alone(live: Path, capsys) -> None:
 def test_a_decision_that_is_not_as_live_is_status_1(
     live: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("monitor.policy.deciding.GUARDS", ())
-    monkeypatch.setattr("monitor.policy.deciding._quarantine", lambda case: ("host-rg_1",))
+    monkeypatch.setattr("monitor.decide.guards.GUARDS", ())
+    monkeypatch.setattr("monitor.decide.guards._quarantine", lambda case: ("host-rg_1",))
     assert main(["replay", str(live), "--check"]) == 1
     out = capsys.readouterr().out
     assert "not as live: tick 28: decisions[0].quarantine[0] was" in out

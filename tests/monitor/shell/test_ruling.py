@@ -8,17 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from monitor.act.pausing import SWITCH, PauseSwitch
 from monitor.clock import SteadyClock
-from monitor.config import KeeperConfig
+from monitor.decide.rules import Action, PolicyError
 from monitor.journal.entries import Tick
-from monitor.journal.reader import Opened, events, found
-from monitor.journal.replay import Replay
-from monitor.pausing import SWITCH, PauseSwitch
-from monitor.policy import Action
-from monitor.policy.reading import PolicyError
+from monitor.journal.replay import Opened, Replay, events, found
+from monitor.model.config import KeeperConfig
 from monitor.rulebook import Rulebook, effective
 from monitor.service import Options, Service
-from monitor.store import Store
+from monitor.store.store import Store
 from tests.monitor.shell.doubles import HandClock
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, wait_until
 from tests.monitor.shell.test_app import TOKEN, Api
@@ -90,7 +88,7 @@ def test_a_bad_file_changes_nothing_and_is_told_until_a_good_one_comes(file: Pat
 
 
 def _guards() -> list[str]:
-    from monitor.policy.options import GUARDS
+    from monitor.decide.rules import GUARDS
 
     return list(GUARDS)
 

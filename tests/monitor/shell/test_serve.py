@@ -10,7 +10,7 @@ import socket
 import pytest
 from flask import Flask
 
-from monitor.app import ServeError, Server
+from monitor.show.server import ServeError, Server
 
 CROWD = 1300
 

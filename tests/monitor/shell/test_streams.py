@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 import requests
 
-from monitor.app.streams import STREAMS, Streams
-from monitor.pipeline import RankHealth
+from monitor.decide.pipeline import RankHealth
+from monitor.show.streams import STREAMS, Streams
 from tests.monitor.shell.fakes import wait_until
 from tests.page.serving import Stage
 from tests.page.views import crowd
@@ -90,14 +90,14 @@ def test_more_streams_than_there_may_be_are_refused_and_the_api_still_answers(
     refused = follow(monitor)
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "30")
     assert "poll /v1/fleet" in refused.json()["error"]
-    assert monitor.desk.event_streams() == STREAMS
+    assert monitor.desk.streams.open == STREAMS
     assert requests.get(f"{monitor.url}/healthz", timeout=5).status_code == 200
     for one in open_ones:
         one.close()
 
     def freed() -> bool:
         monitor.show(crowd(3, 2, tick=monitor.view.snapshot.tick + 1))
-        return monitor.desk.event_streams() == 0
+        return monitor.desk.streams.open == 0
 
     wait_until(freed, what="streams whose clients are gone end")
 
@@ -109,7 +109,7 @@ def test_streams_end_when_the_monitor_does(monitor: Stage) -> None:
         monitor.desk.streams.close()
         assert list(told) == []
     assert follow(monitor).status_code == 503
-    wait_until(lambda: monitor.desk.event_streams() == 0, what="its place is given back")
+    wait_until(lambda: monitor.desk.streams.open == 0, what="its place is given back")
 
 
 def test_a_client_that_does_not_read_loses_its_stream() -> None:
@@ -121,11 +121,11 @@ def test_a_client_that_vanishes_without_a_word_loses_its_stream(monitor: Stage) 
     host, port = monitor.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as client:
         client.sendall(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
-        wait_until(lambda: monitor.desk.event_streams() == 1, what="the stream begins")
+        wait_until(lambda: monitor.desk.streams.open == 1, what="the stream begins")
 
     def freed() -> bool:
         monitor.show(crowd(3, 2, tick=monitor.view.snapshot.tick + 1))
-        return monitor.desk.event_streams() == 0
+        return monitor.desk.streams.open == 0
 
     wait_until(freed, what="the stream ends")
 

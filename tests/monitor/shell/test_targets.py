@@ -9,10 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from monitor.names import GroupName, RankName
-from monitor.targets import Registry, Source, Standing, TargetsError, TargetsFile
-from monitor.targets.file_sd import parse_file_sd
-from monitor.targets.registry import LAPSE_GRACE_S
+from monitor.act.targets import (
+    LAPSE_GRACE_S,
+    Registry,
+    Source,
+    Standing,
+    TargetsError,
+    TargetsFile,
+    parse_file_sd,
+)
+from monitor.model.names import GroupName, RankName
 from tests.monitor.shell.doubles import HandClock, Memory
 from tests.monitor.shell.fakes import identity
 from worker_server.wire import Registration
@@ -237,9 +243,9 @@ class TestLeases:
         stored = list(self.memory.targets.values())
         ours = Registry(self.clock, Memory())
         ours.register(registration("new"))
-        assert ours.adopt(stored) == 0
+        assert ours.restore(stored) == 0
         assert ours.standing(RANK, "new") is Standing.CURRENT
-        assert Registry(self.clock, Memory()).adopt(stored) == 1
+        assert Registry(self.clock, Memory()).restore(stored) == 1
 
     def test_a_restored_target_has_one_lease_to_show_that_it_lives(self) -> None:
         self.registry.register(registration(lease_s=15.0))

@@ -161,7 +161,9 @@ def test_an_eviction_in_flight_is_finished_by_the_other_one(
     trained(training, active, standby)
     training.hung.add("rg_1")
     wait_until(lambda: culprit.evictions, 20, "its WorkerServer is asked")
-    [before] = [one for one in incidents(active) if one["groups"] == ["rg_1"]]
+    found = [one for one in incidents(active) if one["groups"] == ["rg_1"]]
+    assert len(found) == 1, found
+    [before] = found
     asked_before = len(culprit.evictions)
     active.process.send_signal(number)
     seconds = handed_over(standby)

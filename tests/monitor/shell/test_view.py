@@ -9,12 +9,16 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.incident import Milestones, State, Strength
+from monitor.decide.pipeline import RankHealth, TickResult
+from monitor.decide.rank_seconds import Spent
+from monitor.decide.step_times import Tempo, TempoBook
+from monitor.decide.view import View, groups_of
+from monitor.decide.view_json import incident_json, snapshot_to_json
 from monitor.metrics import Instruments, ViewCollector
-from monitor.names import GroupName, IncidentId, RankName, ReplicaId
-from monitor.pipeline import RankHealth, TickResult
-from monitor.rank_seconds import Spent
-from monitor.snapshot import (
+from monitor.model.eviction import DecisionRow
+from monitor.model.incident import Milestones, State, Strength
+from monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
+from monitor.model.observation import (
     Failure,
     LighthouseAway,
     LighthouseView,
@@ -23,11 +27,8 @@ from monitor.snapshot import (
     Snapshot,
     Unreachable,
 )
-from monitor.store import DecisionRow
-from monitor.tempo import Tempo, TempoBook
-from monitor.view import View, groups_of, incident_json, snapshot_to_json
 from tests.monitor.shell.fakes import FakeRank, identity
-from tests.monitor.shell.test_store import ENTRY, PROGRESS, incident
+from tests.monitor.shell.test_store import ENTRY, EVICTION, incident
 from worker_server import wire
 
 LIGHT = LighthouseView(
@@ -111,7 +112,7 @@ def test_an_incident_carries_its_decisions_and_its_eviction() -> None:
     shown = view(
         incidents=(incident(),),
         decisions={IncidentId("inc-1"): (row,)},
-        evictions={IncidentId("inc-1"): PROGRESS},
+        evictions={IncidentId("inc-1"): EVICTION},
         quarantine=(ENTRY,),
         evicting=frozenset({GroupName("rg_9")}),
     )

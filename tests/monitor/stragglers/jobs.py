@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.stragglers.table import Table, build
+from monitor.records.timings import Table, build
 
 OPS = (
     "backward-compute",

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from monitor.stragglers.judge import judge
+from monitor.records.slow import judge
 from tests.monitor.stragglers.jobs import Recorded, Slow, SlowLink
 
 SHAPES = (

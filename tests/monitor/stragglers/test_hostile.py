@@ -9,9 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.stragglers.judge import judge
-from monitor.stragglers.table import TableError, build
-from monitor.traces.load import load
+from monitor.records.slow import judge
+from monitor.records.timings import TableError, build, load
 from tests.monitor.stragglers.jobs import OPS
 
 few = st.sampled_from([-(2**31), -1, 0, 1, 2, 3, 7, 2**31 - 1])

@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.stragglers.finding import Confidence, Kind, Report
-from monitor.stragglers.judge import judge
-from monitor.stragglers.table import Table, build
+from monitor.records.slow import Confidence, Kind, Report, judge
+from monitor.records.timings import Table, build
 from tests.monitor.stragglers.jobs import OPS, Recorded, Slow, SlowLink
 
 JOB = Recorded(steps=30)

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.stragglers.judge import judge
-from monitor.stragglers.table import build
+from monitor.records.slow import judge
+from monitor.records.timings import build
 from tests.monitor.stragglers.jobs import OPS, Recorded, Slow, SlowLink
 
 BASE = Recorded(dp=4, pp=2, microbatches=4, steps=12)

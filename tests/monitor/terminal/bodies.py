@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from monitor.terminal.answers import Asked
-from monitor.terminal.fleet import fleet_of
+from monitor.show.fleet_rows import fleet_of
+from monitor.show.status import StatusFacts
 from tests.monitor.shell.fakes import FakeServer, _Handler
 
 NOW_S = 1_700_000_000.0
@@ -85,8 +85,8 @@ def many(groups: int, each: int) -> dict[str, Any]:
     return snapshot(groups=[group(one, each) for one in names], ranks=ranks)
 
 
-def asked(body: dict[str, Any], **more: Any) -> Asked:
-    return Asked(fleet_of(body), **{"tick_age_s": 0.5, **more})
+def asked(body: dict[str, Any], **more: Any) -> StatusFacts:
+    return StatusFacts(fleet_of(body), **{"tick_age_s": 0.5, **more})
 
 
 class FakeMonitor(FakeServer):

@@ -9,18 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.terminal.fleet import groups_of, ranks_of
-from monitor.terminal.grid import Column, age, cut, lines_of, text_of, width_of
-from monitor.terminal.rows import (
+from monitor.show.fleet_rows import (
     GROUP_COLUMNS,
     RANK_ORDERS,
     Wanted,
     group_cells,
+    groups_of,
     rank_cells,
     rank_columns,
+    ranks_of,
     sorted_groups,
     sorted_ranks,
 )
+from monitor.show.text_table import Column, age, cut, lines_of, text_of, width_of
 from tests.monitor.terminal.bodies import group, rank
 
 RANKS = ranks_of([

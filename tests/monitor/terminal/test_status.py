@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from monitor.pages.pulse import Pulse
-from monitor.terminal.answers import (
-    Asked,
+from monitor.show.fleet_page import Pulse
+from monitor.show.screens import short
+from monitor.show.status import (
+    StatusFacts,
     answers,
     answers_to_json,
     held_back,
@@ -17,12 +18,11 @@ from monitor.terminal.answers import (
     training,
     trust,
 )
-from monitor.terminal.grid import text_of, width_of
-from monitor.terminal.short import short
+from monitor.show.text_table import text_of, width_of
 from tests.monitor.terminal.bodies import NOW_S, asked, hung, incident, many, rank, snapshot
 
 
-def screen(seen: Asked, groups: int = 10, width: int | None = None) -> str:
+def screen(seen: StatusFacts, groups: int = 10, width: int | None = None) -> str:
     def link(one: Any) -> str:
         return "" if one["bundle"] is None else f"http://m:1{one['bundle']['url']}"
 

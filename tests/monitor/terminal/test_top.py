@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from monitor.terminal.grid import text_of, width_of
-from monitor.terminal.rows import Wanted
-from monitor.terminal.topscreen import plain, top_screen
+from monitor.show.fleet_rows import Wanted
+from monitor.show.screens import plain, top_screen
+from monitor.show.text_table import text_of, width_of
 from tests.monitor.terminal.bodies import asked, hung, many
 
 

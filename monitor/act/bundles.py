@@ -1,0 +1,472 @@
+"""The bundle of one incident: whose evidence is in it, the zip, and the folder of all bundles.
+
+First whom to ask: the culprits' groups whole, then of the victims those that show most. Then the
+folder: names, writing whole or not at all, how long bundles are kept. Then the zip: a manifest, and
+a folder for each moment with one for each rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import zip_longest
+from pathlib import Path
+from typing import IO, Any, Final
+
+from monitor.model.config import KeeperConfig
+from monitor.model.incident import BundleView, Incident
+from monitor.model.names import GroupName, IncidentId, RankName
+from monitor.model.observation import Observation
+from monitor.model.verdict import Kind
+from monitor.records.files import FORMAT, NAME, RECORD, SCHEMA
+from worker_server.wire import (
+    PATH_FLIGHT_RECORDER,
+    PATH_LAST_WORDS,
+    PATH_STACKS,
+    PATH_STATE,
+    PATH_STEPS,
+    Identity,
+    parse_identity,
+)
+
+NAMED: Final = 100
+"""Ranks left out that are named; of more only the number is told."""
+
+PEERS: Final = 4
+"""Of a straggler's victims: enough for a median beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whom:
+    """Ranks to ask, the most important first, and those for whom there was no room."""
+
+    asked: tuple[Observation, ...]
+    left_out: tuple[RankName, ...] = ()
+
+
+def concerned(
+    incident: Incident | None,
+    groups: Iterable[GroupName],
+    seen: Sequence[Observation],
+    limit: int,
+) -> Whom:
+    """At most `limit` ranks: culprits, their groups, whom the verdict rests on, victims.
+
+    A straggler's victims work: a few show the pace, and py-spy need not stop the others. Of the
+    victims each group gives one before any gives a second: what waits in one group looks alike,
+    what waits across groups does not.
+    """
+    present = {one.rank: one for one in seen}
+    accused: tuple[RankName, ...] = () if incident is None else incident.culprits
+    homes = {*groups, *(() if incident is None else incident.groups)}
+    own = [one.rank for one in seen if one.identity.group in homes]
+    wanted = [*accused, *own]
+    if incident is not None:
+        verdict = incident.verdict
+        wanted += [RankName(name) for name in sorted(verdict.evidence) if name in present]
+        victims = _in_turn(present[name] for name in verdict.victims if name in present)
+        wanted += victims[:PEERS] if incident.kind is Kind.STRAGGLER else victims
+    order = list(dict.fromkeys(wanted))
+    there = [present[name] for name in order if name in present]
+    gone = [name for name in order if name not in present]
+    return Whom(tuple(there[:limit]), (*gone, *(one.rank for one in there[limit:])))
+
+
+def _in_turn(seen: Iterable[Observation]) -> list[RankName]:
+    """Ranks of several groups: the first of each, then the second of each."""
+    groups: dict[GroupName, list[RankName]] = {}
+    for one in seen:
+        groups.setdefault(one.identity.group, []).append(one.rank)
+    rounds = zip_longest(*(groups[name] for name in sorted(groups)))
+    return [rank for turn in rounds for rank in turn if rank is not None]
+
+
+_END: Final = ".zip"
+_TEMPORARY: Final = ".part"
+_ODD: Final = re.compile(r"[^A-Za-z0-9_.-]")
+_MIB: Final = 1024 * 1024
+_DAY_S: Final = 86_400.0
+_NAME_MAX: Final = 150
+"""Of a file's 255 bytes: room for the ending, and for whoever copies it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """How much is kept; the oldest go first."""
+
+    count: int
+    age_s: float
+    nbytes: int
+
+
+def keep_of(config: KeeperConfig) -> Keep:
+    """How much the configuration keeps."""
+    return Keep(
+        config.evidence_count, config.evidence_days * _DAY_S, config.evidence_total_mib * _MIB
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    nbytes: int
+    written_s: float
+
+
+def safe_name(text: str) -> str:
+    """A file's name for any text: one for each, no folder, never hidden, never too long."""
+    plain = _ODD.sub(lambda odd: "".join(f"%{byte:02x}" for byte in _bytes(odd[0])), text)
+    plain = f"%{plain}" if plain.startswith(".") or not plain else plain
+    if len(plain) <= _NAME_MAX:
+        return plain
+    digest = hashlib.sha256(_bytes(text)).hexdigest()[:20]
+    return f"{plain[: _NAME_MAX - 21]}~{digest}"
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def open_new(path: Path) -> IO[bytes]:
+    """A file that only its owner reads: stacks and last words may hold secrets of the job."""
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w+b")
+
+
+class BundleDir:
+    """The bundles on disk. Safe to use from any thread; disk errors are the caller's `OSError`."""
+
+    def __init__(
+        self, folder: Path, keep: Keep, opener: Callable[[Path], IO[bytes]] = open_new
+    ) -> None:
+        self.folder = folder
+        self._keep = keep
+        self._opener = opener
+        self._files: dict[str, _File] = {}
+        self._changed = threading.Lock()
+
+    def open(self) -> None:
+        """Make the folder and find what is in it.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = {}
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(_TEMPORARY):
+                    with contextlib.suppress(OSError):
+                        os.unlink(entry.path)
+                elif entry.name.endswith(_END) and entry.is_file(follow_symlinks=False):
+                    known = entry.stat(follow_symlinks=False)
+                    found[entry.name] = _File(known.st_size, known.st_mtime)
+        with self._changed:
+            self._files = found
+
+    def view(self, incident_id: IncidentId) -> BundleView | None:
+        """What there is of an incident; asks no disk."""
+        file = self._files.get(safe_name(incident_id) + _END)
+        return None if file is None else BundleView(file.nbytes, file.written_s)
+
+    def path(self, incident_id: IncidentId) -> Path | None:
+        """Where its bundle lies; always a file of this folder."""
+        name = safe_name(incident_id) + _END
+        return self.folder / name if name in self._files else None
+
+    @property
+    def nbytes(self) -> int:
+        """Of all bundles."""
+        with self._changed:
+            return sum(file.nbytes for file in self._files.values())
+
+    def write(self, incident_id: IncidentId, fill: Callable[[IO[bytes]], None]) -> int:
+        """Replace an incident's bundle by what `fill` writes; its size.
+
+        Raises:
+            OSError: the disk does not take it; the former bundle is still there.
+        """
+        name = safe_name(incident_id) + _END
+        made = self.folder / (name + _TEMPORARY)
+        try:
+            with self._opener(made) as file:
+                fill(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(made, self.folder / name)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                made.unlink(missing_ok=True)
+            raise
+        known = (self.folder / name).stat()
+        with self._changed:
+            self._files[name] = _File(known.st_size, known.st_mtime)
+        return known.st_size
+
+    def tidy(self, now_s: float) -> int:
+        """Remove what is too old or too much, the oldest first, but never the newest; how many.
+
+        Raises:
+            OSError: one of them cannot be removed.
+        """
+        with self._changed:
+            files = dict(self._files)
+        kept, nbytes, gone = 0, 0, []
+        for name, file in sorted(files.items(), key=lambda one: (-one[1].written_s, one[0])):
+            fits = kept < self._keep.count and nbytes + file.nbytes <= self._keep.nbytes
+            young = now_s - file.written_s <= self._keep.age_s
+            if young and (fits or not kept):
+                kept, nbytes = kept + 1, nbytes + file.nbytes
+            else:
+                gone.append(name)
+        for name in gone:
+            (self.folder / name).unlink(missing_ok=True)
+            with self._changed:
+                self._files.pop(name, None)
+        return len(gone)
+
+
+# What a rank is asked for, and what its answers are worth.
+
+_AGO: Final = re.compile(r"\A#[^\n]{0,300}?([0-9]{1,9}(?:\.[0-9]{1,6})?) s ago")
+"""How a WorkerServer heads stacks that are not of this moment."""
+
+
+class Status(StrEnum):
+    """What became of one part."""
+
+    OK = "ok"
+    CUT = "cut"  # the whole answer was too large; a smaller one is there
+    LATE = "late"  # no full answer within the deadline
+    UNREACHABLE = "unreachable"  # nobody answers there
+    REFUSED = "refused"  # answered with a status other than 200
+    GARBAGE = "garbage"  # answered something that is not its schema
+    STRANGER = "stranger"  # another incarnation answers: no evidence of this fault
+    TOO_LARGE = "too_large"  # over the size of a part, or the bundle was full
+
+
+@dataclass(frozen=True, slots=True)
+class BundleKind:
+    """One endpoint that is asked."""
+
+    name: str
+    path: str
+    file: str
+    max_bytes: int
+    json: bool = True
+    smaller: str = ""
+    """Query for a smaller answer where the whole one is too large."""
+
+
+KINDS: Final = (
+    BundleKind("state", PATH_STATE, "state.json", _MIB // 16),
+    # 2,000 entries of torch's record with stacks take about 2 MiB
+    BundleKind(RECORD, PATH_FLIGHT_RECORDER, "flight_recorder.json", 8 * _MIB, smaller="?active=1"),
+    BundleKind("stacks", PATH_STACKS, "stacks.txt", _MIB, json=False),
+    BundleKind("last_words", PATH_LAST_WORDS, "last_words.json", _MIB),
+    BundleKind("steps", PATH_STEPS, "steps.json", 2 * _MIB),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One answer, or why there is none."""
+
+    rank: RankName
+    kind: BundleKind
+    status: Status
+    body: bytes | None = None
+    taken_s: float | None = None
+    """When the last byte came, Unix time by the monitor's clock."""
+    seconds: float | None = None
+    """From asking to the last byte."""
+    age_s: float | None = None
+    """How much older than `taken_s` the content is, where the WorkerServer says so."""
+    error: str | None = None
+
+
+def weigh(
+    kind: BundleKind, identity: Identity, body: bytes
+) -> tuple[Status, float | None, str | None]:
+    """What an answer of status 200 is worth: status, age of what it tells, what is wrong."""
+    if not kind.json:
+        found = _AGO.search(body[:400].decode(errors="replace"))
+        return (Status.OK, None if found is None else float(found[1]), None)
+    try:
+        data = json.loads(body)
+        told = parse_identity(data["identity"])
+    except (KeyError, TypeError):
+        return Status.GARBAGE, None, f"no identity: {_excerpt(body)}"
+    except (ValueError, RecursionError) as exc:  # WireError is a ValueError
+        return Status.GARBAGE, None, f"{_line(exc)}: {_excerpt(body)}"
+    if (told.rank, told.incarnation) != (identity.rank, identity.incarnation):
+        return Status.STRANGER, None, f"{told.rank} pid {told.pid} ({told.incarnation})"[:200]
+    return Status.OK, _age_s(kind, data), None
+
+
+def _age_s(kind: BundleKind, data: Mapping[str, Any]) -> float | None:
+    """Of the black box: since the rank died, or since torch's record was read."""
+    process = data.get("process")
+    known = data.get("torch_age_s") if kind.name == RECORD else None
+    if isinstance(process, dict):
+        known = process.get("dead_age_s")
+    if not isinstance(known, int | float) or isinstance(known, bool):
+        return None
+    return float(known) if 0 <= known < 1e9 else None
+
+
+def _line(exc: BaseException) -> str:
+    return " ".join(str(exc).split())[:160]
+
+
+def _excerpt(body: bytes) -> str:
+    return repr(body[:80].decode(errors="replace"))
+
+
+_LEVEL: Final = 6
+
+
+class MomentName(StrEnum):
+    """When everybody was asked, oldest first."""
+
+    JUDGED = "judged"  # nobody was asked: the records that the detectors had
+    FIRING = "firing"  # when the incident began to fire: the first one is kept
+    EVICTION = "eviction"  # right before an eviction: the latest one is kept
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What came of one asking."""
+
+    name: MomentName
+    began_s: float
+    ended_s: float
+    whom: Whom
+    parts: Sequence[Part]
+    fleet: bytes | None = None
+    fleet_told: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """All that a bundle says beside its moments."""
+
+    id: str
+    incident: Mapping[str, Any] | None
+    eviction: Mapping[str, Any] | None
+    version: str
+    written_s: float
+
+
+def filler(
+    content: Content, moments: Sequence[Moment], before: Path | None
+) -> Callable[[IO[bytes]], None]:
+    """What writes the zip: these moments, and those of the former bundle that stay."""
+
+    def fill(file: IO[bytes]) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as bundle:
+            told: list[dict[str, Any]] = []
+            problems: list[str] = []
+            eviction = content.eviction
+            if before is not None:
+                old, problem = _carry_over(before, bundle, {one.name for one in moments})
+                told += [one for one in old.get("moments", []) if isinstance(one, dict)]
+                eviction = eviction or old.get("eviction")
+                problems += [] if problem is None else [problem]
+            told += [_write(bundle, one) for one in moments]
+            told.sort(key=lambda one: one.get("began_s", 0.0))
+            manifest = {
+                "format": FORMAT,
+                "schema": SCHEMA,
+                "written_by": f"lightkeeper {content.version}",
+                "written_s": content.written_s,
+                "id": content.id,
+                "incident": content.incident,
+                "eviction": eviction,
+                "moments": told,
+                "problems": problems,
+            }
+            _member(bundle, NAME, _dump(manifest), content.written_s)
+
+    return fill
+
+
+def _carry_over(
+    before: Path, bundle: zipfile.ZipFile, replaced: set[MomentName]
+) -> tuple[dict[str, Any], str | None]:
+    """Copy what stays of the former bundle; its manifest, and what was wrong with it."""
+    try:
+        with zipfile.ZipFile(before) as old:
+            manifest: Any = json.loads(old.read(NAME))
+            kept = [one for one in manifest["moments"] if one["moment"] not in replaced]
+            for one in kept:
+                files = [part["file"] for part in one["parts"]] + [one["fleet"].get("file")]
+                for name in filter(None, files):
+                    bundle.writestr(old.getinfo(name), old.read(name), zipfile.ZIP_DEFLATED)
+            return {**manifest, "moments": kept}, None
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError,
+            NotImplementedError, RuntimeError, zipfile.BadZipFile) as exc:  # fmt: skip
+        return {}, f"the earlier bundle was damaged and is left out: {type(exc).__name__}: {exc}"
+
+
+def _write(bundle: zipfile.ZipFile, moment: Moment) -> dict[str, Any]:
+    """One moment's files; what the manifest says of it."""
+    fleet: dict[str, Any] = {**moment.fleet_told, "file": None}
+    if moment.fleet is not None:
+        fleet["file"] = f"{moment.name}/fleet.json"
+        _member(bundle, fleet["file"], moment.fleet, moment.ended_s)
+    parts = []
+    for part in moment.parts:
+        file = None
+        if part.body is not None:
+            file = f"{moment.name}/{safe_name(part.rank)}/{part.kind.file}"
+            _member(bundle, file, part.body, part.taken_s or moment.ended_s)
+        parts.append(_part(part, file))
+    left_out = moment.whom.left_out
+    return {
+        "moment": str(moment.name),
+        "began_s": moment.began_s,
+        "ended_s": moment.ended_s,
+        "ranks": [one.rank for one in moment.whom.asked],
+        "left_out": len(left_out),
+        "left_out_ranks": list(left_out[:NAMED]),
+        "fleet": fleet,
+        "parts": parts,
+    }
+
+
+def _part(part: Part, file: str | None) -> dict[str, Any]:
+    return {
+        "rank": part.rank,
+        "part": part.kind.name,
+        "status": str(part.status),
+        "file": file,
+        "bytes": None if part.body is None else len(part.body),
+        "taken_s": part.taken_s,
+        "seconds": None if part.seconds is None else round(part.seconds, 4),
+        "age_s": part.age_s,
+        "error": part.error,
+    }
+
+
+def _member(bundle: zipfile.ZipFile, name: str, body: bytes, at_s: float) -> None:
+    info = zipfile.ZipInfo(name, _zip_date(at_s))
+    info.external_attr = 0o600 << 16
+    bundle.writestr(info, body, zipfile.ZIP_DEFLATED)
+
+
+def _zip_date(at_s: float) -> tuple[int, int, int, int, int, int]:
+    """UTC; a zip knows no zone and no year before 1980."""
+    at = time.gmtime(max(at_s, 315_532_800.0))
+    return (at.tm_year, at.tm_mon, at.tm_mday, at.tm_hour, at.tm_min, at.tm_sec)
+
+
+def _dump(body: Any) -> bytes:
+    return json.dumps(body, indent=1).encode()

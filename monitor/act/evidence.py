@@ -1,0 +1,662 @@
+"""Evidence of an incident: who is asked for what and when, who waits for it, and what is kept.
+
+When an incident fires, and again right before an eviction, everybody concerned is asked for
+everything at once, until one deadline; the evictor waits for the answers, nobody for the disk. What
+the monitor itself had in hand (states, and the records that the verdict rests on) goes along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from monitor.act.bundles import (
+    KINDS,
+    NAMED,
+    BundleDir,
+    BundleKind,
+    Content,
+    Moment,
+    MomentName,
+    Part,
+    Status,
+    Whom,
+    concerned,
+    filler,
+    weigh,
+)
+from monitor.act.http import Answer, Fetcher, FetchError, Question
+from monitor.act.poller import describe_status
+from monitor.background import BackgroundWorker
+from monitor.clock import Clock
+from monitor.metrics import Instruments
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Eviction
+from monitor.model.incident import BundleView, Incident, State, incident_to_json
+from monitor.model.lighthouse import lighthouse_to_json
+from monitor.model.names import IncidentId, RankName
+from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
+from monitor.records.files import RECORD
+from worker_server.wire import FlightRecord, StateReport, to_json
+
+log = logging.getLogger(__name__)
+
+FLEET_MAX_BYTES: Final = 4 * 1024 * 1024
+"""About 6,000 ranks; those concerned come first, how many were left out is told."""
+_RECORDS_KEPT: Final = 256
+"""Of ranks whose flight records the detectors asked for; 32 at most come with a tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was known when a moment began; immutable, so that a thread may read it."""
+
+    snapshot: Snapshot
+    lost: Mapping[RankName, tuple[float, StateReport]] = field(default_factory=dict)
+    """Of each rank that is silent now: its last report, and when it came."""
+    records: Mapping[RankName, tuple[float, FlightRecord]] = field(default_factory=dict)
+
+
+class Memory:
+    """The last that was seen of everybody. Used by the tick's thread only."""
+
+    def __init__(self) -> None:
+        self._before: Snapshot | None = None
+        self._lost: dict[RankName, tuple[float, StateReport]] = {}
+        self._unknown: set[RankName] = set()
+        """Silent since we know them."""
+        self._records: dict[RankName, tuple[float, FlightRecord]] = {}
+
+    def push(self, snapshot: Snapshot) -> Seen:
+        """Take in one tick; costs little while nobody falls silent."""
+        silent = {one.rank for one in snapshot.observations if one.report is None}
+        lost = {rank: self._lost[rank] for rank in silent & self._lost.keys()}
+        if self._before is not None and silent - lost.keys() - self._unknown:
+            for one in self._before.observations:
+                if one.report is not None and one.rank in silent:
+                    lost[one.rank] = (self._before.now_s, one.report)
+        self._before, self._lost, self._unknown = snapshot, lost, silent - lost.keys()
+        fresh = {
+            rank: (snapshot.now_s, record)
+            for rank, record in snapshot.records.items()
+            if isinstance(record, FlightRecord)
+        }
+        if fresh:
+            kept = {rank: held for rank, held in self._records.items() if rank not in fresh}
+            self._records = dict([*kept.items(), *fresh.items()][-_RECORDS_KEPT:])
+        return Seen(snapshot, lost, self._records)
+
+
+def records_in_hand(seen: Seen, whom: Whom) -> list[Part]:
+    """The flight records that the detectors had of those concerned, all of one tick.
+
+    Of that in which the first of them was read, a culprit: others were read since for what they do.
+    """
+    held = {one.rank: seen.records[one.rank] for one in whom.asked if one.rank in seen.records}
+    of_now = {
+        one.rank: held[one.rank]
+        for one in whom.asked
+        if one.rank in held and held[one.rank][1].identity.incarnation == one.identity.incarnation
+    }
+    first_s = next((at_s for at_s, _ in of_now.values()), None)
+    kind = next(kind for kind in KINDS if kind.name == RECORD)
+    return [
+        Part(rank, kind, Status.OK, _dump(to_json(record)), taken_s=at_s)
+        for rank, (at_s, record) in of_now.items()
+        if at_s == first_s
+    ]
+
+
+def fleet_json(seen: Seen, whom: Whom) -> tuple[bytes, dict[str, Any]]:
+    """`fleet.json`, the states of all ranks as last seen, and what the manifest says of it."""
+    snapshot = seen.snapshot
+    first = {one.rank for one in whom.asked}
+    order = [*whom.asked, *(one for one in snapshot.observations if one.rank not in first)]
+    rows: list[bytes] = []
+    left = FLEET_MAX_BYTES
+    for one in order:
+        row = _dump(_rank(seen, one))
+        if len(row) > left:
+            break
+        rows.append(row)
+        left -= len(row)
+    out = order[len(rows) :]
+    head = {
+        "schema": 1,
+        "now_s": snapshot.now_s,
+        "tick": snapshot.tick,
+        "lateness_s": snapshot.lateness_s,
+        "lighthouse": lighthouse_to_json(snapshot.lighthouse),
+    }
+    body = _dump(head)[:-1] + b',"ranks":[\n' + b",\n".join(rows) + b"\n]}\n"
+    told = {
+        "ranks": len(rows),
+        "left_out": len(out),
+        "left_out_ranks": [one.rank for one in out[:NAMED]],
+    }
+    return body, {"seen_s": snapshot.now_s, "tick": snapshot.tick, **told}
+
+
+def _rank(seen: Seen, one: Observation) -> dict[str, Any]:
+    at_s, report = seen.lost.get(one.rank, (None, None))
+    if one.report is not None:
+        at_s, report = seen.snapshot.now_s, one.report
+    away = one.outcome if isinstance(one.outcome, Unreachable) else None
+    return {
+        "rank": one.rank,
+        "url": one.url,
+        "seen_s": at_s,
+        "state": None if report is None else to_json(report),
+        "unreachable": None
+        if away is None
+        else {"reason": str(away.reason), "detail": away.detail},
+    }
+
+
+def _dump(body: Any) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+QUEUE: Final = 64
+"""Moments waiting to be taken; more incidents at once are one fault that many tell of."""
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One moment on its way. `wait` is what the evictor calls."""
+
+    incident_id: IncidentId
+    moment: MomentName
+    limit_s: float
+    began: float = field(default_factory=time.monotonic)
+    answered: threading.Event = field(default_factory=threading.Event)
+    """Everything that comes is in memory; the rank may go."""
+    said: str = ""
+
+    def wait(self) -> str:
+        """Wait until the ranks have answered, at most `limit_s` from when it was asked for."""
+        left_s = self.began + self.limit_s - time.monotonic()
+        if self.answered.wait(max(0.0, left_s)):
+            return self.said
+        return f"not there within {self.limit_s:g} s: went on without"
+
+    def done(self, said: str) -> None:
+        """Let go whoever waits."""
+        if not self.answered.is_set():
+            self.said = said
+            self.answered.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a lane does next."""
+
+    ticket: Ticket | None
+    """None: only the story is written again; without an incident: only the folder is tidied."""
+    seen: Seen
+    incident: Incident | None
+    eviction: Eviction | None = None
+
+    @property
+    def moment(self) -> MomentName | None:
+        """None: of the story alone."""
+        return None if self.ticket is None else self.ticket.moment
+
+    @property
+    def incident_id(self) -> IncidentId:
+        """Also of an eviction by hand."""
+        known = self.incident.id if self.incident is not None else None
+        return known or (self.eviction.incident_id if self.eviction is not None else IncidentId(""))
+
+
+class Lane:
+    """One thread and what it still has to do."""
+
+    def __init__(self, name: str, work: Callable[[Job], None]) -> None:
+        self._work = work
+        self._jobs: queue.Queue[Job] = queue.Queue(QUEUE)
+        self._worker = BackgroundWorker(name, self._run, after_crash_s=0.0)
+        self._worker.start()
+
+    def put(self, job: Job) -> bool:
+        """False when there is too much to do already."""
+        if self._worker.closing:
+            return False
+        try:
+            self._jobs.put_nowait(job)
+        except queue.Full:
+            return False
+        self._worker.wake()
+        return True
+
+    def close(self, timeout_s: float) -> None:
+        """What waits in the queue is not begun any more."""
+        self._worker.close(timeout_s)
+
+    def _run(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while not self._worker.closing:
+                self._work(self._jobs.get_nowait())
+
+
+_LOOP_LATE_S: Final = 0.5
+"""A fetch loop that is later than this is broken: whoever waits goes on without it."""
+
+
+class Budget:
+    """Bytes that the answers of one moment may hold together; used on the fetch loop only."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.left = nbytes
+
+
+class Meter:
+    """What one request has taken of the budget."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._taken = 0
+
+    def take(self, nbytes: int) -> None:
+        """Count a piece.
+
+        Raises:
+            FetchError: nothing is left.
+        """
+        self._budget.left -= nbytes
+        self._taken += nbytes
+        if self._budget.left < 0:
+            raise FetchError(Failure.GARBAGE, TOO_MUCH)
+
+    def give_back(self) -> None:
+        """Nothing of it was kept."""
+        self._budget.left += self._taken
+
+
+TOO_MUCH: Final = "the bundle is full"
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """What came of one request, not looked into yet."""
+
+    one: Observation
+    kind: BundleKind
+    answer: Answer | None = None
+    taken_s: float | None = None
+    failed: FetchError | None = None
+    cut: bool = False
+
+
+class Asker:
+    """Asks over the shared fetcher."""
+
+    def __init__(self, clock: Clock, fetcher: Fetcher) -> None:
+        self._clock = clock
+        self._fetcher = fetcher
+
+    def ask(self, whom: Sequence[Observation], *, deadline_s: float, nbytes: int) -> list[Raw]:
+        """Every part of every rank, in order; returns after at most about `deadline_s`."""
+        end = time.monotonic() + deadline_s
+        budget = Budget(nbytes)
+        asked = [(one, kind) for one in whom for kind in KINDS]
+
+        async def all_of_them() -> list[Raw]:
+            return await asyncio.gather(*(self._one(*each, end, budget) for each in asked))
+
+        future = self._fetcher.submit(all_of_them())
+        try:
+            return future.result(timeout=deadline_s + _LOOP_LATE_S)
+        except (FutureTimeoutError, CancelledError):
+            future.cancel()
+            late = FetchError(Failure.TIMEOUT, "the monitor's own loop is late or has ended")
+            return [Raw(one, kind, failed=late) for one, kind in asked]
+
+    async def _one(self, one: Observation, kind: BundleKind, end: float, budget: Budget) -> Raw:
+        """One part; a smaller answer where the whole is too large."""
+        whole = await self._get(one, kind, "", end, budget)
+        if not kind.smaller or whole.failed is None or not _too_large(whole.failed):
+            return whole
+        if whole.failed.detail == TOO_MUCH:
+            return whole
+        less = await self._get(one, kind, kind.smaller, end, budget)
+        return replace(less, cut=True) if less.failed is None else whole
+
+    async def _get(
+        self, one: Observation, kind: BundleKind, query: str, end: float, budget: Budget
+    ) -> Raw:
+        meter = Meter(budget)
+        question = Question(
+            one.url + kind.path + query,
+            timeout_s=end - time.monotonic(),
+            max_bytes=kind.max_bytes,
+            group=one.identity.group,
+            meter=meter.take,
+        )
+        try:
+            answer = await self._fetcher.fetch(question)
+        except FetchError as exc:
+            meter.give_back()
+            return Raw(one, kind, failed=exc)
+        return Raw(one, kind, answer, self._clock.now_s())
+
+
+def judged(raw: Sequence[Raw]) -> list[Part]:
+    """What the answers are worth; nothing of a rank as which a stranger answers."""
+    parts = [_judge(one) for one in raw]
+    strange = {part.rank: part.error for part in parts if part.status is Status.STRANGER}
+    return [
+        replace(part, status=Status.STRANGER, body=None, error=strange[part.rank])
+        if part.rank in strange and part.body is not None
+        else part
+        for part in parts
+    ]
+
+
+def _judge(raw: Raw) -> Part:
+    bare = Part(raw.one.rank, raw.kind, Status.OK, taken_s=raw.taken_s)
+    if raw.answer is None:
+        status, why = _failure(raw)
+        return replace(bare, status=status, error=why)
+    said = replace(bare, seconds=raw.answer.seconds)
+    if raw.answer.status != 200:
+        error = f"{describe_status(raw.answer.status)}: {_told(raw.answer.body)}"
+        return replace(said, status=Status.REFUSED, error=error)
+    status, age_s, wrong = weigh(raw.kind, raw.one.identity, raw.answer.body)
+    if status is not Status.OK:
+        return replace(said, status=status, error=wrong)
+    if raw.cut:
+        error = f"all of it is over {raw.kind.max_bytes} bytes: only what is unfinished"
+        return replace(said, status=Status.CUT, body=raw.answer.body, age_s=age_s, error=error)
+    return replace(said, body=raw.answer.body, age_s=age_s)
+
+
+def _failure(raw: Raw) -> tuple[Status, str]:
+    failed = raw.failed or FetchError(Failure.TIMEOUT, "not asked")
+    if _too_large(failed):
+        return Status.TOO_LARGE, failed.detail
+    if failed.failure is Failure.TIMEOUT:
+        return Status.LATE, failed.detail
+    if failed.failure is Failure.GARBAGE:
+        return Status.GARBAGE, failed.detail
+    return Status.UNREACHABLE, failed.detail
+
+
+def _too_large(failed: FetchError) -> bool:
+    return failed.detail == TOO_MUCH or failed.detail.startswith("body over ")
+
+
+def _told(body: bytes) -> str:
+    return " ".join(body[:200].decode(errors="replace").split())
+
+
+TIDY_S: Final = 3600.0
+"""How often the folder is looked at: bundles grow too old."""
+STUCK_S: Final = 10.0
+"""A write that takes longer is told: a file server that is away hangs and reports nothing."""
+MARGIN_S: Final = 0.5  # beyond the deadline of the asking: threads are scheduled late on busy hosts
+_MIB: Final = 1024 * 1024
+
+
+class Evidence:
+    """Takes evidence in threads of its own; nothing here waits for a rank or for the disk.
+
+    `take` belongs to the tick's thread, the rest to any. Close it when done.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        fetcher: Fetcher,
+        bundles: BundleDir,
+        config: KeeperConfig,
+        instruments: Instruments,
+        version: str = "",
+    ) -> None:
+        self._clock = clock
+        self._asker = Asker(clock, fetcher)
+        self.bundles = bundles
+        self._config = config
+        self._instruments = instruments
+        self._version = version
+        self._memory = Memory()
+        self._seen: Seen | None = None
+        self._last: dict[IncidentId, Ticket] = {}
+        self._troubles: dict[str, str] = {}
+        self._tidied_s = clock.now_s()
+        self._asking = threading.Lock()
+        self._writing = threading.Lock()
+        self._writing_since: float | None = None
+        self._lanes = tuple(Lane(name, self._work) for name in ("evidence", "evidence-evict"))
+        self._open()
+
+    def close(self, timeout_s: float = 1.0) -> None:
+        """Stop; what is under way gets `timeout_s`."""
+        for lane in self._lanes:
+            lane.close(timeout_s)
+
+    # -- what the tick and the evictor call ---------------------------------------------------
+
+    def take(
+        self, snapshot: Snapshot, incidents: Iterable[Incident], changed: Iterable[Incident]
+    ) -> None:
+        """Take in one tick; incidents that fire and have no evidence yet get their moment."""
+        self._seen = seen = self._memory.push(snapshot)
+        if not self._on:
+            return
+        for incident in incidents:
+            if incident.state is State.FIRING and not self._known(incident.id):
+                self._begin(Job(self._ticket(incident.id, MomentName.FIRING), seen, incident))
+        if snapshot.now_s - self._tidied_s >= TIDY_S:
+            self._tidied_s = snapshot.now_s
+            self._lanes[0].put(Job(None, seen, None))
+        for incident in changed:
+            if not incident.open and self.bundles.view(incident.id) is not None:
+                self._lanes[0].put(Job(None, seen, incident))
+
+    def look_again(self) -> None:
+        """Another monitor may have written to the folder; looked at in a thread of its own."""
+        if self._on and self._seen is not None:
+            self._lanes[0].put(Job(None, self._seen, None))
+
+    def before_eviction(self, eviction: Eviction, incident: Incident | None) -> Ticket | None:
+        """The moment that an eviction waits for: one of the last seconds, else a new one.
+
+        None when no evidence is taken at all.
+        """
+        if not self._on or self._seen is None:
+            return None
+        with self._asking:
+            last = self._last.get(eviction.incident_id)
+        fresh_s = self._config.evidence_fresh_s
+        if last is not None and time.monotonic() - last.began <= fresh_s:
+            return last
+        ticket = self._ticket(eviction.incident_id, MomentName.EVICTION)
+        self._begin(Job(ticket, self._seen, incident, eviction))
+        return ticket
+
+    # -- what is shown ------------------------------------------------------------------------
+
+    def views(self, ids: Iterable[IncidentId]) -> Mapping[IncidentId, BundleView]:
+        """The bundles of these incidents."""
+        found = ((one, self.bundles.view(one)) for one in ids)
+        return {one: view for one, view in found if view is not None}
+
+    def path(self, incident_id: IncidentId) -> Path | None:
+        """The file of an incident's bundle."""
+        return self.bundles.path(incident_id)
+
+    def troubles(self) -> tuple[str, ...]:
+        """What is wrong with the folder, one sentence each."""
+        found, since = tuple(self._troubles.values()), self._writing_since
+        if since is not None and time.monotonic() - since > STUCK_S:
+            found += (f"no evidence is kept: {self.bundles.folder} does not answer",)
+        return found
+
+    # -- taking it, in the lanes' threads -----------------------------------------------------
+
+    @property
+    def _on(self) -> bool:
+        return self._config.evidence_count > 0
+
+    def _known(self, incident_id: IncidentId) -> bool:
+        return incident_id in self._last or self.bundles.view(incident_id) is not None
+
+    def _ticket(self, incident_id: IncidentId, moment: MomentName) -> Ticket:
+        return Ticket(incident_id, moment, self._config.evidence_deadline_s + MARGIN_S)
+
+    def _begin(self, job: Job) -> None:
+        ticket = job.ticket
+        if ticket is None:
+            return
+        with self._asking:
+            self._last.pop(ticket.incident_id, None)
+            self._last[ticket.incident_id] = ticket
+            while len(self._last) > 4 * QUEUE:
+                self._last.pop(next(iter(self._last)))
+        lane = self._lanes[ticket.moment is MomentName.EVICTION]
+        if not lane.put(job):
+            ticket.done("not taken: too many incidents at once")
+            self._count(ticket.moment, "dropped")
+
+    def _work(self, job: Job) -> None:
+        """One job; never raises."""
+        try:
+            if job.ticket is not None:
+                self._take_moment(job, job.ticket)
+            elif job.incident is None:
+                self._look_again()
+            elif self.bundles.path(job.incident_id) is not None:
+                self._write(job, [])
+        except OSError as exc:
+            self._trouble("write", f"evidence of {job.incident_id} is not kept: {_why(exc)}")
+            self._count(job.moment, "unwritten")
+        except Exception as exc:
+            log.exception("evidence of %s failed", job.incident_id)
+            self._trouble("write", f"evidence failed: {type(exc).__name__}: {exc}")
+            self._count(job.moment, "failed")
+        finally:
+            if job.ticket is not None:
+                job.ticket.done("failed; the monitor's log has the details")
+
+    def _take_moment(self, job: Job, ticket: Ticket) -> None:
+        config, began, began_s = self._config, time.monotonic(), self._clock.now_s()
+        groups = () if job.eviction is None else (job.eviction.group,)
+        whom = concerned(
+            job.incident, groups, job.seen.snapshot.observations, config.evidence_ranks
+        )
+        raw = self._asker.ask(
+            whom.asked,
+            deadline_s=config.evidence_deadline_s,
+            nbytes=int(config.evidence_mib * _MIB),
+        )
+        seconds = time.monotonic() - began
+        answered = sum(one.answer is not None and one.answer.status == 200 for one in raw)
+        ticket.done(f"{answered} of {len(raw)} parts of {len(whom.asked)} ranks in {seconds:.1f} s")
+        self._instruments.evidence_seconds.observe(seconds)
+        parts = judged(raw)
+        fleet, told = fleet_json(job.seen, whom)
+        moments = [
+            Moment(ticket.moment, began_s, began_s + seconds, whom, parts, fleet, told),
+            *self._in_hand(job, ticket, whom),
+        ]
+        self._write(job, moments)
+        self._count(ticket.moment, _outcome(parts, whom))
+
+    def _in_hand(self, job: Job, ticket: Ticket, whom: Whom) -> list[Moment]:
+        """What the detectors had read before, beside the first moment."""
+        parts = records_in_hand(job.seen, whom)
+        if not parts or ticket.moment is not MomentName.FIRING:
+            return []
+        at_s = max(part.taken_s or 0.0 for part in parts)
+        return [Moment(MomentName.JUDGED, at_s, at_s, Whom(whom.asked), parts)]
+
+    def _write(self, job: Job, moments: list[Moment]) -> None:
+        eviction = job.eviction
+        content = Content(
+            id=job.incident_id,
+            incident=None if job.incident is None else incident_to_json(job.incident),
+            eviction=None
+            if eviction is None
+            else {"group": eviction.group, "reason": eviction.reason, "author": eviction.author},
+            version=self._version,
+            written_s=self._clock.now_s(),
+        )
+        with self._on_disk():
+            if "open" in self._troubles:
+                self.bundles.open()
+                self._troubles.pop("open", None)
+            before = self.bundles.path(job.incident_id)
+            if before is not None and not before.exists():
+                before = None
+            nbytes = self.bundles.write(job.incident_id, filler(content, moments, before))
+            self._instruments.evidence_bytes.inc(nbytes)
+            self._troubles.pop("write", None)
+            self._tidy()
+
+    @contextlib.contextmanager
+    def _on_disk(self) -> Iterator[None]:
+        """One at a time, and known for how long."""
+        with self._writing:
+            self._writing_since = time.monotonic()
+            try:
+                yield
+            finally:
+                self._writing_since = None
+
+    def _look_again(self) -> None:
+        """Find what others did to the folder, and let go what is too old."""
+        with self._on_disk():
+            self.bundles.open()
+            self._tidy()
+
+    def _tidy(self) -> None:
+        try:
+            self.bundles.tidy(self._clock.now_s())
+        except OSError as exc:
+            self._trouble("tidy", f"old evidence cannot be removed: {_why(exc)}")
+        else:
+            self._troubles.pop("tidy", None)
+        self._instruments.evidence_stored.set(self.bundles.nbytes)
+
+    def _open(self) -> None:
+        if not self._on:
+            return
+        try:
+            self.bundles.open()
+        except OSError as exc:
+            where = self.bundles.folder
+            self._trouble("open", f"no evidence can be kept in {where}: {_why(exc)}")
+        else:
+            self._tidy()
+
+    def _trouble(self, what: str, why: str) -> None:
+        if self._troubles.get(what) != why:
+            log.warning("%s", why)
+        self._troubles[what] = why
+
+    def _count(self, moment: MomentName | None, outcome: str) -> None:
+        self._instruments.evidence.labels(str(moment or "story"), outcome).inc()
+
+
+def _outcome(parts: list[Part], whom: Whom) -> str:
+    there = sum(part.body is not None for part in parts)
+    if not there:
+        return "empty"
+    return "complete" if there == len(parts) and not whom.left_out else "partial"
+
+
+def _why(exc: OSError) -> str:
+    return exc.strerror or str(exc)

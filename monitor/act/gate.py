@@ -1,0 +1,464 @@
+"""Keeps the gate taught: one thread compares the list it should have with the one it shows.
+
+A gate forgets its list when it restarts, and another monitor may have taught it another one: it is
+looked at every second, and taught whenever what it shows differs. A gate that is away, or that does
+not take the list, is a trouble that is shown, and holds up no tick and no other rung.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+from prometheus_client.core import Metric
+
+from monitor.act.http import Fetcher, FetchError, Question
+from monitor.act.quarantine import Quarantine
+from monitor.act.replica_hosts import Incarnation, Whereabouts
+from monitor.background import BackgroundWorker
+from monitor.bearer import NO_GROUP
+from monitor.clock import Clock
+from monitor.gate.denylist import (
+    DENIALS_MAX,
+    IDS_MAX,
+    NAME_MAX,
+    REASON_MAX,
+    Denial,
+    DenialError,
+    Scope,
+    denials_json,
+    parse_denials,
+)
+from monitor.gate.view import GateAway, GateError, GateView, parse_view
+from monitor.metrics.gates import ANSWERS, DENIALS, LISTS, UNTAUGHT
+from monitor.model.eviction import ASKING, Eviction, QuarantineEntry
+from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from monitor.model.observation import Observation
+
+# -- denials -----------------------------------------------------------------------------------
+
+LASTS_S: Final = 24 * 3600.0
+"""Of a denial of which it is never shown that it is not needed any more."""
+LINGER_S: Final = 600.0
+"""After the end of an eviction: a manager that nobody saw may still retry."""
+PRESENT_S: Final = 60.0
+"""An incarnation seen within so long still runs, as far as that decides in its favour."""
+SETTLE_S: Final = 3.0
+"""An incarnation of which not every rank reports yet is admitted after so long."""
+
+
+def deny_list(
+    evictions: Iterable[Eviction],
+    quarantine: Sequence[QuarantineEntry],
+    known: Sequence[Incarnation],
+    now_s: float,
+    groups: Sequence[QuarantineEntry] = (),
+) -> tuple[Denial, ...]:
+    """The whole list, sorted, each name once.
+
+    The gate's whole list, from what was evicted and what is quarantined.
+
+    Theory of operation. Refusing a group at the gate *is* evicting it, so nobody is refused who was
+    not evicted or did not start where it must not:
+
+    - an evicted replica id is refused from the first rung that asks on, until 10 minutes after its
+      processes were seen gone and it had left the quorum; where that is never shown, for a day;
+    - a quarantined host is refused, unless an incarnation that started there before it was
+      quarantined still runs and was not evicted: quarantine keeps groups from coming back and ends
+      none;
+    - a quarantined group is denied by name, all but what ran before;
+    - a group of which an incarnation was evicted from, or started on, a quarantined host is denied
+      by name: its incarnations known to run elsewhere are admitted, those on such a host refused,
+      and one that nobody knows yet is held by the gate until the next list, a few seconds.
+
+    Everything follows from records with fixed times, so the list stays the same while nothing
+    happens.
+
+    `quarantine` names hosts, `groups` replica groups.
+    """
+    evicted = _evicted(evictions, now_s)
+    hosts = {entry.host: entry for entry in quarantine if _in_force(entry, now_s)}
+    denials = [*evicted.values()]
+    for host, entry in sorted(hosts.items()):
+        if not any(host in one.hosts and _settled(one, entry, evicted, now_s) for one in known):
+            reason = f"host quarantined: {entry.reason}"
+            denials.append(_denial(Scope.HOST, host, reason, entry.until_s, entry.incident_id))
+    by_name = {one.name: one for one in _groups(hosts, known, evicted, now_s)}
+    for entry in groups:
+        if _in_force(entry, now_s):
+            by_host = by_name.get(entry.name)
+            astray = frozenset() if by_host is None else by_host.refused
+            by_name[entry.name] = _held_out(entry, known, evicted, now_s, astray)
+    denials += by_name.values()
+    sound = (one for one in denials if one.name.isprintable() and len(one.name) <= NAME_MAX)
+    return tuple(sorted(sound, key=lambda one: (one.scope, one.name)))[:DENIALS_MAX]
+
+
+def _in_force(entry: QuarantineEntry, now_s: float) -> bool:
+    return bool(entry.name) and (entry.until_s is None or entry.until_s > now_s)
+
+
+def _evicted(evictions: Iterable[Eviction], now_s: float) -> dict[ReplicaId, Denial]:
+    found: dict[ReplicaId, Denial] = {}
+    for one in sorted(evictions, key=lambda one: (one.asked_s, one.incident_id)):
+        if one.replica_id is None or not any(rung.rung in ASKING for rung in one.rungs):
+            continue
+        until_s = one.asked_s + LASTS_S
+        if one.gone_s is not None and one.left_quorum_s is not None:
+            until_s = min(until_s, max(one.gone_s, one.left_quorum_s) + LINGER_S)
+        if until_s > now_s:
+            reason = f"{one.group} was evicted ({one.incident_id})"
+            found[one.replica_id] = _denial(
+                Scope.REPLICA, one.replica_id, reason, until_s, one.incident_id
+            )
+    return found
+
+
+def _settled(
+    one: Incarnation,
+    entry: QuarantineEntry,
+    evicted: Mapping[ReplicaId, Denial],
+    now_s: float,
+) -> bool:
+    """Whether an incarnation ran on a host before it was quarantined, and may go on."""
+    runs = now_s - one.seen_s <= PRESENT_S
+    return runs and one.born_s < entry.since_s and one.replica_id not in evicted
+
+
+def _groups(
+    hosts: Mapping[Host, QuarantineEntry],
+    known: Sequence[Incarnation],
+    evicted: Mapping[ReplicaId, Denial],
+    now_s: float,
+) -> list[Denial]:
+    barred: dict[GroupName, QuarantineEntry] = {}
+    refused: dict[GroupName, set[ReplicaId]] = {}
+    for one in known:
+        entries = [hosts[host] for host in sorted(one.hosts) if host in hosts]
+        unsettled = [entry for entry in entries if not _settled(one, entry, evicted, now_s)]
+        if unsettled:
+            barred.setdefault(one.group, unsettled[0])
+            refused.setdefault(one.group, set()).add(one.replica_id)
+    return [
+        _denial(
+            Scope.GROUP,
+            group,
+            f"{group} must not run on {entry.host}: {entry.reason}",
+            entry.until_s,
+            entry.incident_id,
+            admitted=_admitted(group, known, refused[group], evicted, now_s),
+            refused=frozenset(sorted(refused[group])[-IDS_MAX:]),
+        )
+        for group, entry in barred.items()
+    ]
+
+
+def _held_out(
+    entry: QuarantineEntry,
+    known: Sequence[Incarnation],
+    evicted: Mapping[ReplicaId, Denial],
+    now_s: float,
+    astray: frozenset[ReplicaId],
+) -> Denial:
+    """A group that may come back nowhere; what ran before goes on, unless its host forbids it."""
+    mine = [one for one in known if one.group == entry.name]
+    settled = {one.replica_id for one in mine if _settled(one, entry, evicted, now_s)}
+    admitted = settled - astray
+    refused = [one.replica_id for one in mine if one.replica_id not in admitted]
+    return _denial(
+        Scope.GROUP,
+        entry.name,
+        f"{entry.name} is quarantined: {entry.reason}",
+        entry.until_s,
+        entry.incident_id,
+        admitted=frozenset(admitted),
+        refused=frozenset(refused[-IDS_MAX:]),
+    )
+
+
+def _admitted(
+    group: GroupName,
+    known: Sequence[Incarnation],
+    refused: set[ReplicaId],
+    evicted: Mapping[ReplicaId, Denial],
+    now_s: float,
+) -> frozenset[ReplicaId]:
+    found = [
+        one.replica_id
+        for one in known
+        if one.group == group
+        and one.replica_id not in refused
+        and one.replica_id not in evicted
+        and (len(one.ranks) >= one.world_size or now_s - one.first_seen_s >= SETTLE_S)
+    ]
+    return frozenset(found[-IDS_MAX:])
+
+
+def _denial(
+    scope: Scope,
+    name: str,
+    reason: str,
+    until_s: float | None,
+    incident_id: str | None,
+    *,
+    admitted: frozenset[ReplicaId] = frozenset(),
+    refused: frozenset[ReplicaId] = frozenset(),
+) -> Denial:
+    plain = "".join(c if c.isprintable() else " " for c in " ".join(reason.split()))
+    return Denial(
+        scope=scope,
+        name=name,
+        reason=plain[:REASON_MAX] or "no reason given",
+        until_s=until_s,
+        incident_id=incident_id,  # type: ignore[arg-type]
+        admitted=admitted,
+        refused=refused,
+    )
+
+
+# -- client ------------------------------------------------------------------------------------
+
+ANSWER_MAX_BYTES: Final = 16 * 1024 * 1024
+"""A replica takes about 500 bytes, a denial as many and 50 for each replica id in it."""
+
+
+class Gate:
+    """One gate, by the URL of its admin port."""
+
+    def __init__(self, url: str, fetcher: Fetcher) -> None:
+        self.url = url.rstrip("/")
+        self._fetcher = fetcher
+
+    def begin_look(self, timeout_s: float) -> Future[GateView | GateAway]:
+        """Start asking what it sees and whom it refuses."""
+        return self._fetcher.submit(self._look(timeout_s))
+
+    def begin_deny(self, denials: Sequence[Denial], timeout_s: float) -> Future[str | None]:
+        """Start replacing its list; the result is None when exactly these are in force, else
+        what went wrong in one line. An entry that has expired by now need not be in force.
+        """
+        return self._fetcher.submit(self._deny(tuple(denials), timeout_s))
+
+    async def _look(self, timeout_s: float) -> GateView | GateAway:
+        question = Question(f"{self.url}/v1/gate", timeout_s, ANSWER_MAX_BYTES, group=NO_GROUP)
+        try:
+            answer = await self._fetcher.fetch(question)
+            if answer.status != 200:
+                return GateAway(f"GET /v1/gate {answer.summary}")
+            return parse_view(json.loads(answer.body))
+        except FetchError as exc:
+            return GateAway(str(exc))
+        except (GateError, ValueError, RecursionError) as exc:
+            return GateAway(f"cannot read its answer: {exc}")
+
+    async def _deny(self, denials: tuple[Denial, ...], timeout_s: float) -> str | None:
+        question = Question(
+            f"{self.url}/v1/gate/denied",
+            timeout_s,
+            ANSWER_MAX_BYTES,
+            method="PUT",
+            json=denials_json(denials),
+            group=NO_GROUP,
+        )
+        try:
+            answer = await self._fetcher.fetch(question)
+            if answer.status != 200:
+                return f"PUT /v1/gate/denied {answer.summary}"
+            return _difference(denials, parse_denials(json.loads(answer.body)))
+        except FetchError as exc:
+            return str(exc)
+        except (DenialError, ValueError, RecursionError) as exc:
+            return f"cannot read its answer: {exc}"
+
+
+def _difference(asked: Sequence[Denial], in_force: Sequence[Denial]) -> str | None:
+    missing = [denial for denial in asked if denial not in in_force and denial.until_s is None]
+    more = [denial for denial in in_force if denial not in asked]
+    if not missing and not more:
+        return None
+    first: Any = (missing or more)[0]
+    return f"the gate has another list in force, it differs in {first.scope} {first.name}"
+
+
+# -- gatekeeper --------------------------------------------------------------------------------
+
+log = logging.getLogger(__name__)
+
+ASK_S: Final = 2.0
+"""Deadline of one look, and of one list."""
+PERIOD_S: Final = 1.0
+_LOOP_LATE_S: Final = 3.0
+SAME_S: Final = 2.0
+"""Clocks differ: an entry about to expire may be in force here and not there."""
+
+
+class Gatekeeper:
+    """Safe to use from any thread. Close it when done."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        *,
+        clock: Clock,
+        quarantine: Quarantine,
+        period_s: float = PERIOD_S,
+        may: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`may`: whether this monitor is the one that acts; a standby teaches nobody."""
+        self._gate = gate
+        self._clock = clock
+        self._quarantine = quarantine
+        self._period_s = period_s
+        self._may = may
+        self._evictions: Callable[[], Iterable[Eviction]] = tuple
+        self._lock = threading.Lock()
+        self._where = Whereabouts()
+        self._past: dict[IncidentId, Eviction] = {}
+        self._view: GateView | GateAway = GateAway("not looked at yet")
+        self._since_s: dict[ReplicaId, float] = {}
+        self._problem: str | None = None
+        self.taught = 0
+        self.failed = 0
+        self._worker = BackgroundWorker("teaching the gate", self._work, after_crash_s=period_s)
+
+    def start(
+        self,
+        evictions: Callable[[], Iterable[Eviction]],
+        remembered: Iterable[Eviction] = (),
+    ) -> None:
+        """Begin; `evictions`: those under way and lately ended, `remembered`: of the last day."""
+        self._evictions = evictions
+        self.remember(remembered)
+        self._worker.start()
+
+    def remember(self, evictions: Iterable[Eviction]) -> None:
+        """Evictions of another monitor, or of an earlier one."""
+        with self._lock:
+            self._past.update({one.incident_id: one for one in evictions})
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Stop; the gate keeps its list."""
+        self._worker.close(timeout_s)
+
+    def saw(
+        self,
+        observations: Iterable[Observation],
+        born: Callable[[RankName], float | None] = lambda _: None,
+    ) -> None:
+        """Who runs where, in this tick."""
+        with self._lock:
+            self._where.saw(observations, self._clock.now_s(), born)
+
+    def kick(self) -> None:
+        """Look and teach now."""
+        self._worker.wake()
+
+    @property
+    def up(self) -> bool:
+        """Whether it answered the last time."""
+        return isinstance(self._view, GateView)
+
+    @property
+    def view(self) -> GateView | GateAway:
+        """As it was seen last."""
+        return self._view
+
+    def trouble(self) -> str | None:
+        """Why the gate cannot be looked at or taught; None while it can."""
+        view, crash = self._view, self._worker.crash
+        if isinstance(view, GateAway):
+            return f"the gate is away: {view.reason}"
+        return self._problem if crash is None else f"teaching the gate {crash}"
+
+    def troubles(self) -> Iterator[str]:
+        """The same, for the page that people read."""
+        if (trouble := self.trouble()) is not None:
+            yield trouble
+
+    def refusing_for_s(self, replica_id: ReplicaId) -> float | None:
+        """How long the gate is seen to refuse an id that speaks through it; None while it is not.
+
+        One that never spoke to this gate may speak to the Lighthouse by another way.
+        """
+        view, since_s = self._view, self._since_s.get(replica_id)
+        if isinstance(view, GateAway) or since_s is None or view.seen(replica_id) is None:
+            return None
+        return max(0.0, self._clock.now_s() - since_s)
+
+    # -- the thread ---------------------------------------------------------------------------
+
+    def _work(self) -> float:
+        self.turn()
+        return self._period_s
+
+    def turn(self) -> None:
+        """Look once, and teach if what it shows is not what it should have."""
+        view = self._gate.begin_look(ASK_S).result(ASK_S + _LOOP_LATE_S)
+        self._note(view)
+        wanted = self.wanted()  # also of a standby: it remembers what the active one evicts
+        if isinstance(view, GateAway) or not self._may():
+            return
+        if _same(wanted, view.denied, self._clock.now_s()):
+            self._problem = None
+            return
+        problem = self._gate.begin_deny(wanted, ASK_S).result(ASK_S + _LOOP_LATE_S)
+        if problem is None:
+            view = self._gate.begin_look(ASK_S).result(ASK_S + _LOOP_LATE_S)
+            self._note(view)
+            if isinstance(view, GateAway):
+                problem = view.reason
+            elif not _same(wanted, view.denied, self._clock.now_s()):
+                problem = "it shows another list all the same"
+        if problem is None:
+            self.taught, self._problem = self.taught + 1, None
+            log.info("the gate refuses %d names now", len(wanted))
+        else:
+            self.failed += 1
+            self._problem = f"the gate does not take its list: {problem}"
+            log.warning("%s", self._problem)
+
+    def wanted(self) -> tuple[Denial, ...]:
+        """The list that the gate should have now."""
+        now_s = self._clock.now_s()
+        self._past.update({one.incident_id: one for one in self._evictions()})
+        for incident_id, one in list(self._past.items()):
+            if now_s - one.asked_s > LASTS_S:
+                del self._past[incident_id]
+        with self._lock:
+            known = self._where.all()
+        hosts, groups = self._quarantine.active(), self._quarantine.groups()
+        return deny_list(self._past.values(), hosts, known, now_s, groups)
+
+    def _note(self, view: GateView | GateAway) -> None:
+        if isinstance(view, GateAway) and isinstance(self._view, GateView):
+            log.warning("the gate is away: %s", view.reason)
+        self._view = view
+        if isinstance(view, GateAway):
+            return  # what it refused it refuses still, or has forgotten: its next answer tells
+        refused = {ReplicaId(one.name) for one in view.denied if one.scope is Scope.REPLICA}
+        now_s = self._clock.now_s()
+        self._since_s = {name: self._since_s.get(name, now_s) for name in refused}
+
+
+def _same(wanted: Iterable[Denial], shown: Iterable[Denial], now_s: float) -> bool:
+    lasting = {one for one in wanted if not one.expired(now_s + SAME_S)}
+    return lasting == {one for one in shown if not one.expired(now_s + SAME_S)}
+
+
+# -- gate metrics ------------------------------------------------------------------------------
+
+
+def gate_families(keeper: Gatekeeper) -> Iterator[Metric]:
+    """What this monitor knows of the gate; the gate has metrics of its own."""
+    view = keeper.view
+    yield ANSWERS.value(isinstance(view, GateView))
+    yield UNTAUGHT.value(keeper.trouble() is not None)
+    yield LISTS.rows([(("taken",), keeper.taught), (("failed",), keeper.failed)])
+    if isinstance(view, GateView):
+        scopes = Counter(one.scope for one in view.denied)
+        yield DENIALS.rows([((str(scope),), float(scopes[scope])) for scope in Scope])

@@ -1,0 +1,276 @@
+"""One Lighthouse: its page fetched, its kill button pressed; never raises, never waits for long.
+
+What cannot be fetched or understood is `LighthouseAway`, with why. Each look stands alone: a
+Lighthouse that was restarted or away is looked at again by the next one, and what that means is
+for those who compare views (`LighthouseView.anew`, `monitor.model.lighthouse`).
+"""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import Future
+from html.parser import HTMLParser
+from typing import Any, Final
+from urllib.parse import quote
+
+from monitor.act.http import Fetcher, FetchError, Question
+from monitor.model.lighthouse import LighthouseRecord
+from monitor.model.names import ReplicaId, group_of_replica
+from monitor.model.observation import LighthouseAway, LighthouseView, Member
+
+# -- export ------------------------------------------------------------------------------------
+
+STRANGERS_SHOWN: Final = 1000
+"""Heartbeats of ids that are no members, the youngest: the Lighthouse itself never forgets one."""
+
+
+def lighthouse_json(record: LighthouseRecord, now_s: float) -> dict[str, Any]:
+    """Its last view, however old, and whether it answers now."""
+    view = record.view
+    body: dict[str, Any] = {
+        "up": record.away is None and view is not None,
+        "reason": None if record.away is None else record.away.reason,
+        "away_for_s": _age(record.away_since_s, now_s),
+        "view_age_s": _age(record.view_s, now_s),
+        "restarts": record.restarts,
+        "last_restart_age_s": _age(record.restarted_s, now_s),
+        "quorum_changes": record.quorum_changes,
+    }
+    return body if view is None else {**body, **_view_json(view)}
+
+
+def _view_json(view: LighthouseView) -> dict[str, Any]:
+    ages_s = view.heartbeat_ages_s
+    members = [
+        {
+            "replica_id": member.replica_id,
+            "group": group_of_replica(member.replica_id),
+            "step": member.step,
+            "recovering": member.recovering,
+            "address": member.address,
+            "store_address": member.store_address,
+            "world_size": member.world_size,
+            "heartbeat_age_s": _rounded(ages_s.get(member.replica_id)),
+        }
+        for member in view.members
+    ]
+    strangers = sorted((age_s, name) for name, age_s in ages_s.items() if name not in view.ids)
+    return {
+        "quorum_id": view.quorum_id,
+        "status": view.status,
+        "members": members,
+        "others": [
+            {
+                "replica_id": name,
+                "group": group_of_replica(name),
+                "heartbeat_age_s": _rounded(age_s),
+            }
+            for age_s, name in strangers[:STRANGERS_SHOWN]
+        ],
+        "others_left_out": max(0, len(strangers) - STRANGERS_SHOWN),
+    }
+
+
+def _age(at_s: float | None, now_s: float) -> float | None:
+    return None if at_s is None else _rounded(max(0.0, now_s - at_s))
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+# -- page --------------------------------------------------------------------------------------
+
+_QUORUM_ID: Final = re.compile(r"Current quorum_id:\s*(-?\d+)")
+_STATUS: Final = re.compile(r"Next quorum status:\s*(.+?)\s*$", re.MULTILINE)
+_ROOM: Final = re.compile(r"Room Status:\s*(.+?)\s*$", re.MULTILINE)
+_STEP: Final = re.compile(r"Step:\s*(-?\d+)")
+_MANAGER: Final = re.compile(r"Manager:\s*(\S+)")
+_STORE: Final = re.compile(r"TCPStore:\s*(\S+)")
+_WORLD: Final = re.compile(r"World size:\s*(\d+)")
+_HEARTBEAT: Final = re.compile(r"^\s*(?P<id>.+): seen\s+(?P<age>\S+)\s+ago\s*$", re.DOTALL)
+_DURATION: Final = re.compile(r"^(-?[\d.]+(?:e-?\d+)?)(ns|us|µs|ms|s)$")
+_UNIT_S: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+class PageError(ValueError):
+    """A page that is not the Lighthouse's; the message says what is missing."""
+
+
+class _Page(HTMLParser):
+    """Splits the page into its text, member boxes and heartbeat lines.
+
+    The Lighthouse's page, read.
+
+    TorchFT has no JSON: `GET /status` is an HTML fragment (template in the binary) with the quorum
+    id, the members of the last quorum and every replica id that ever sent a heartbeat. Text is
+    taken by what it says, not by where it stands. 0.2.0 and the nightly 2026.10.26 print the same
+    page; 0.1.1 prints a quorum for each of its rooms, none before somebody has joined, and calls no
+    Lighthouse's page its own but by its heartbeats (captured pages of all three:
+    tests/monitor/shell/cases).
+    """
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.text: list[str] = []
+        self.members: list[tuple[str, str, bool]] = []  # replica id, text of the box, recovering
+        self.heartbeats: list[str] = []
+        self._depth = 0  # of <div> inside a member box
+        self._bold = False
+        self._item = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        classes = (dict(attrs).get("class") or "").split()
+        if tag == "div" and (self._depth or "member" in classes):
+            if not self._depth:
+                self.members.append(("", "", "recovering" in classes))
+            self._depth += 1
+        elif tag == "b":
+            self._bold = True
+        elif tag == "li" and "heartbeat" in classes:
+            self._item = True
+            self.heartbeats.append("")
+        elif tag == "br":
+            self.text.append("\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "div" and self._depth:
+            self._depth -= 1
+        elif tag == "b":
+            self._bold = False
+        elif tag == "li":
+            self._item = False
+
+    def handle_data(self, data: str) -> None:
+        if self._item:
+            self.heartbeats[-1] += data
+        elif self._depth:
+            replica_id, text, recovering = self.members[-1]
+            if self._bold and not text.strip():
+                self.members[-1] = (replica_id + data, text, recovering)
+            else:
+                self.members[-1] = (replica_id, text + data, recovering)
+        else:
+            self.text.append(data)
+
+
+def parse_status(html: str) -> LighthouseView:
+    """The Lighthouse's `/status` page.
+
+    Raises:
+        PageError: it is not such a page.
+    """
+    page = _Page()
+    page.feed(html)
+    page.close()
+    text = "".join(page.text)
+    quorum_id, status, rooms = _QUORUM_ID.search(text), _STATUS.search(text), _ROOM.findall(text)
+    if len(rooms) > 1:
+        raise PageError(
+            f"{len(rooms)} rooms ({', '.join(rooms)[:80]}): one job a Lighthouse is read"
+        )
+    if quorum_id is None and not _nobody_joined(text, page):
+        raise PageError("no 'Current quorum_id' on the page")
+    return LighthouseView(
+        quorum_id=0 if quorum_id is None else _int(quorum_id[1]),
+        members=tuple(_member(*box) for box in page.members),
+        heartbeat_ages_s=dict(_heartbeat(line) for line in page.heartbeats),
+        status="" if status is None else status[1],
+    )
+
+
+def _nobody_joined(text: str, page: _Page) -> bool:
+    """Whether it is the page of a Lighthouse of 0.1.1 that has had no quorum request yet."""
+    return text.split() == ["Heartbeats"] and not page.members
+
+
+def _int(digits: str) -> int:
+    if len(digits) > 20:
+        raise PageError("a number of more than 20 digits")
+    return int(digits)
+
+
+def _member(replica_id: str, text: str, recovering: bool) -> Member:
+    step, world = _STEP.search(text), _WORLD.search(text)
+    manager, store = _MANAGER.search(text), _STORE.search(text)
+    if not replica_id.strip() or step is None:
+        raise PageError("a member without a replica id or a step")
+    return Member(
+        replica_id=ReplicaId(replica_id.strip()),
+        step=_int(step[1]),
+        address=None if manager is None else manager[1],
+        store_address=None if store is None else store[1],
+        world_size=None if world is None else _int(world[1]),
+        recovering=recovering,
+    )
+
+
+def _heartbeat(line: str) -> tuple[ReplicaId, float]:
+    found = _HEARTBEAT.match(line)
+    if found is None:
+        raise PageError(f"a heartbeat line that reads {line.strip()[:80]!r}")
+    return ReplicaId(found["id"].strip()), _seconds(found["age"])
+
+
+def _seconds(text: str) -> float:
+    """A duration as Rust prints it: `0.3s`, `1.5ms`."""
+    found = _DURATION.match(text)
+    if found is None:
+        raise PageError(f"a duration that reads {text[:40]!r}")
+    try:
+        return max(0.0, float(found[1]) * _UNIT_S[found[2]])
+    except ValueError as exc:
+        raise PageError(f"a duration that reads {text[:40]!r}") from exc
+
+
+# -- driver ------------------------------------------------------------------------------------
+
+PAGE_MAX_BYTES: Final = 4 * 1024 * 1024
+"""A heartbeat line takes about 120 bytes, and the Lighthouse never forgets one."""
+ANSWER_MAX_BYTES: Final = 16 * 1024
+
+
+class Lighthouse:
+    """One TorchFT Lighthouse."""
+
+    def __init__(self, url: str, fetcher: Fetcher) -> None:
+        self.url = url.rstrip("/")
+        self._fetcher = fetcher
+
+    def look(self, timeout_s: float) -> LighthouseView | LighthouseAway:
+        """Its page now; takes at most about `timeout_s` seconds."""
+        return self.begin_look(timeout_s).result()
+
+    def begin_look(self, timeout_s: float) -> Future[LighthouseView | LighthouseAway]:
+        """Start looking at its page."""
+        return self._fetcher.submit(self._look(timeout_s))
+
+    async def _look(self, timeout_s: float) -> LighthouseView | LighthouseAway:
+        question = Question(f"{self.url}/status", timeout_s, PAGE_MAX_BYTES)
+        try:
+            answer = await self._fetcher.fetch(question)
+            if answer.status != 200:
+                return LighthouseAway(f"GET /status answered {answer.status}")
+            return parse_status(answer.body.decode("utf-8", "replace"))
+        except FetchError as exc:
+            return LighthouseAway(str(exc))
+        except PageError as exc:
+            return LighthouseAway(f"cannot read its page: {exc}")
+
+    def begin_kill(self, replica_id: ReplicaId, timeout_s: float) -> Future[str]:
+        """Press its kill button; the result is what it said, which proves nothing.
+
+        A kill that works answers 500 (the group's manager exits without answering), one that
+        does not may never answer at all: look at the quorum and the processes instead.
+        """
+        return self._fetcher.submit(self._kill(replica_id, timeout_s))
+
+    async def _kill(self, replica_id: ReplicaId, timeout_s: float) -> str:
+        url = f"{self.url}/replica/{quote(replica_id, safe='')}/kill"
+        try:
+            answer = await self._fetcher.fetch(
+                Question(url, timeout_s, ANSWER_MAX_BYTES, method="POST")
+            )
+        except FetchError as exc:
+            return str(exc)
+        return answer.summary

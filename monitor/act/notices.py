@@ -1,0 +1,475 @@
+"""What is worth a message, from incidents, decisions and evictions, and what each sink is sent.
+
+Pure: nothing is asked or sent here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final, Protocol
+from urllib.parse import quote
+
+from monitor.model.eviction import DecisionRow, Eviction, Guard
+from monitor.model.face import face_of
+from monitor.model.incident import Incident, State
+from monitor.model.names import IncidentId
+
+# -- notices -----------------------------------------------------------------------------------
+
+PASSING: Final = frozenset(
+    {
+        Guard.ALREADY_GONE, Guard.NOT_WORTH_IT, Guard.IN_FLIGHT, Guard.COOL_DOWN,
+        Guard.MAINTENANCE,
+    }
+)  # fmt: skip
+"""Guards that end by themselves or mean that nothing is left to do: nobody is paged for them."""
+BY_HAND_S: Final = 3600.0
+"""A failed eviction by hand has no incident that would resolve it: it is told for so long."""
+
+
+class Event(StrEnum):
+    """What a notice is about."""
+
+    INCIDENT = "incident"
+    EVICTION_FAILED = "eviction_failed"
+    HELD = "held"  # a guard stands in the way until a person decides
+    TEST = "test"
+
+
+class Status(StrEnum):
+    """As Alertmanager calls it."""
+
+    FIRING = "firing"
+    RESOLVED = "resolved"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One thing that a person should know."""
+
+    key: str
+    """Same thing, same key: nobody is told twice. Of an incident its fingerprint."""
+    event: Event
+    incident_id: str
+    severity: str
+    """`critical`: training stands, or a person has to decide; `warning`: it is slow, or unclear;
+    `info`."""
+    title: str
+    text: str
+    since_s: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Few and stable: pagers group and silence by them."""
+    url: str = ""
+    incident: Mapping[str, Any] = field(default_factory=dict)
+    """A few facts for programs."""
+
+    @property
+    def lasting(self) -> bool:
+        """Whether its end is worth a message of its own."""
+        return self.event is Event.INCIDENT
+
+    def id(self, status: Status) -> str:
+        """The same for the same message, also when it is sent again: the idempotency key."""
+        told = f"{self.key}\n{status}\n{self.severity}\n{self.since_s:.3f}"
+        return hashlib.sha256(told.encode()).hexdigest()[:32]
+
+
+def notice_to_json(notice: Notice) -> dict[str, Any]:
+    """Plain JSON types, for the store."""
+    return {**asdict(notice), "event": str(notice.event)}
+
+
+def notice_from_json(data: Mapping[str, Any]) -> Notice:
+    """Inverse of `notice_to_json`.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is none.
+    """
+    if data["severity"] not in LOUDNESS:
+        raise ValueError("no severity")
+    return Notice(**{**data, "event": Event(data["event"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """All that one tick knows."""
+
+    now_s: float
+    incidents: Sequence[Incident]
+    decisions: Mapping[IncidentId, Sequence[DecisionRow]]
+    evictions: Iterable[Eviction]
+
+
+def notices(known: Known, *, url: str, hold_s: float) -> dict[str, Notice]:
+    """What a person should know now, by key.
+
+    `url`: of the monitor, as people reach it. `hold_s`: a guard must stand for so long.
+    """
+    found: dict[str, Notice] = {}
+    by_id = {one.id: one for one in known.incidents}
+    fired = [one for one in known.incidents if one.state in (State.FIRING, State.EVICTING)]
+    for one in sorted(fired, key=lambda i: (i.milestones.first_seen_s, i.id)):
+        notice = _fires(one, known, url)
+        found.setdefault(notice.key, notice)
+        held = _held(one, known, url, hold_s)
+        if held is not None:
+            found.setdefault(held.key, held)
+    for progress in known.evictions:
+        failed = _failed(progress, by_id.get(progress.incident_id), known.now_s, url)
+        if failed is not None:
+            found[failed.key] = failed
+    return found
+
+
+def _fires(one: Incident, known: Known, url: str) -> Notice:
+    return Notice(
+        key=one.fingerprint,
+        event=Event.INCIDENT,
+        incident_id=one.id,
+        severity=one.severity.value,
+        title=f"{', '.join(one.culprits[:8]) or 'lightkeeper'}: {one.kind.replace('_', ' ')}",
+        text=str(face_of(one, known.decisions.get(one.id, ()), one.last_seen_s)),
+        since_s=one.milestones.firing_s or one.milestones.first_seen_s,
+        labels=_labels(one),
+        url=page_of(url, one.id),
+        incident=_facts(one),
+    )
+
+
+def _held(one: Incident, known: Known, url: str, hold_s: float) -> Notice | None:
+    """The guard that the last decision met, if only a person can lift it."""
+    rows = known.decisions.get(one.id, ())
+    if one.state is not State.FIRING or not rows or rows[-1].guard is None or not one.groups:
+        return None  # of what accuses nobody the incident itself is the page
+    row = rows[-1]
+    if row.guard in PASSING or known.now_s - row.at_s < hold_s:
+        return None
+    return Notice(
+        key=f"held {row.guard} {one.fingerprint}",
+        event=Event.HELD,
+        incident_id=one.id,
+        severity=max(one.severity.value, "warning", key=LOUDNESS.index),
+        title=f"{', '.join(one.groups) or 'lightkeeper'}: nobody is evicted, "
+        "a person has to decide",
+        text=str(face_of(one, rows, one.last_seen_s)),
+        since_s=row.at_s,
+        labels={**_labels(one), "guard": str(row.guard)},
+        url=page_of(url, one.id),
+        incident=_facts(one),
+    )
+
+
+def _failed(progress: Eviction, one: Incident | None, now_s: float, url: str) -> Notice | None:
+    """An eviction that failed, for as long as it matters."""
+    if progress.failed is None:
+        return None
+    over = now_s - progress.asked_s > BY_HAND_S if one is None else not one.open
+    if over:
+        return None
+    labels = {"replica_group": progress.group} if one is None else _labels(one)
+    return Notice(
+        key=f"eviction failed {progress.incident_id} {progress.asked_s:.3f}",
+        event=Event.EVICTION_FAILED,
+        incident_id=progress.incident_id,
+        severity="critical",
+        title=f"{progress.group}: its eviction failed",
+        text=progress.failed,
+        since_s=progress.asked_s,
+        labels=labels,
+        url=page_of(url, progress.incident_id),
+        incident={} if one is None else _facts(one),
+    )
+
+
+LOUDNESS: Final = ("info", "warning", "critical")
+
+
+def louder(now: Notice, before: Notice) -> bool:
+    """Whether a notice got worse since it was told: that is news."""
+    return LOUDNESS.index(now.severity) > LOUDNESS.index(before.severity)
+
+
+def page_of(url: str, incident_id: str) -> str:
+    """The incident's page at the monitor."""
+    return f"{url}/incidents/{quote(incident_id, safe='')}" if url else ""
+
+
+def _labels(one: Incident) -> dict[str, str]:
+    return {"kind": str(one.kind), "replica_group": ",".join(one.groups[:8])}
+
+
+def _facts(one: Incident) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "kind": str(one.kind),
+        "culprits": list(one.culprits),
+        "groups": list(one.groups),
+        "victims": list(one.verdict.victims[:100]),
+        "confidence": str(one.verdict.confidence),
+        "fingerprint": one.fingerprint,
+        "first_seen_s": one.milestones.first_seen_s,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a notice ended."""
+
+    at_s: float
+    reason: str
+
+
+def ending(notice: Notice, incidents: Iterable[Incident], now_s: float) -> Ending:
+    """Why a notice that stood stands no more."""
+    for one in incidents:
+        if one.id != notice.incident_id:
+            continue
+        if not one.open:
+            at_s = one.story[-1].at_s if one.story else one.last_seen_s
+            over = [line.at_s for line in one.story if line.to == State.RESOLVED]
+            return Ending(over[-1] if over else at_s, one.resolution or "over")
+        if notice.event is Event.INCIDENT:
+            return Ending(now_s, f"it is another's fault: {one.verdict.reason}")
+        return Ending(now_s, "over")
+    return Ending(now_s, "over; the monitor does not remember how")
+
+
+# -- sinks -------------------------------------------------------------------------------------
+
+SIGNATURE: Final = "X-Lightkeeper-Signature"
+_SLACK_TEXT: Final = 2900
+"""Slack refuses a section of more than 3,000 characters."""
+_ALERT_NAMES: Final = {
+    Event.INCIDENT: "LightkeeperIncident",
+    Event.EVICTION_FAILED: "LightkeeperEvictionFailed",
+    Event.HELD: "LightkeeperHeld",
+    Event.TEST: "LightkeeperTest",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A notice on its way: it fires, or how it ended."""
+
+    notice: Notice
+    at_s: float
+    ended: Ending | None = None
+
+    @property
+    def status(self) -> Status:
+        """Firing until it has ended."""
+        return Status.FIRING if self.ended is None else Status.RESOLVED
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """One HTTP request."""
+
+    url: str = field(repr=False)
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+class Sink(Protocol):
+    """Where messages go."""
+
+    @property
+    def name(self) -> str:
+        """For people, logs and metrics; holds no secret."""
+        ...
+
+    @property
+    def resend_s(self) -> float | None:
+        """What still fires is sent again after so long; None: once is enough."""
+        ...
+
+    @property
+    def at_once(self) -> int:
+        """Messages in one request."""
+        ...
+
+    def takes(self, message: Message, /) -> bool:
+        """Whether this sink is told of it at all."""
+        ...
+
+    def post(self, messages: Sequence[Message]) -> Post:
+        """The request for these."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """One JSON object a message; signed if there is a secret. docs/notify.md has the fields."""
+
+    name: str
+    url: str = field(repr=False)
+    secret: str | None = field(default=None, repr=False)
+    resend_s: float | None = None
+    at_once: int = 1
+
+    def takes(self, message: Message) -> bool:
+        """Everything that begins; of what ends the incidents."""
+        return message.ended is None or message.notice.lasting
+
+    def post(self, messages: Sequence[Message]) -> Post:
+        """The body is signed as it is sent: HMAC-SHA256, hexadecimal."""
+        (message,) = messages
+        notice, ended = message.notice, message.ended
+        key = notice.id(message.status)
+        body = _dump(
+            {
+                "schema": 1,
+                "id": key,
+                "event": str(notice.event),
+                "status": str(message.status),
+                "key": notice.key,
+                "severity": notice.severity,
+                "title": notice.title,
+                "text": notice.text,
+                "since_s": notice.since_s,
+                "ended_s": None if ended is None else ended.at_s,
+                "resolution": None if ended is None else ended.reason,
+                "sent_s": message.at_s,
+                "url": notice.url or None,
+                "labels": dict(notice.labels),
+                "incident": dict(notice.incident) or None,
+            }
+        )
+        headers = {"Content-Type": "application/json", "Idempotency-Key": key}
+        if self.secret is not None:
+            headers[SIGNATURE] = sign(self.secret, body)
+        return Post(self.url, body, headers)
+
+
+def sign(secret: str, body: bytes) -> str:
+    """What a receiver computes to know that the message is ours."""
+    return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Slack:
+    """An incoming webhook of Slack's, or of what speaks the same (Mattermost, Rocket.Chat ...)."""
+
+    name: str
+    url: str = field(repr=False)
+    resend_s: float | None = None
+    at_once: int = 1
+
+    def takes(self, message: Message) -> bool:
+        """Everything that begins; of what ends the incidents."""
+        return message.ended is None or message.notice.lasting
+
+    def post(self, messages: Sequence[Message]) -> Post:
+        """`text` is what a notification shows, `blocks` what the channel does."""
+        (message,) = messages
+        notice, ended = message.notice, message.ended
+        icon = ":white_check_mark:" if ended else _ICONS.get(notice.severity, ":warning:")
+        word = "resolved" if ended else notice.severity
+        head = f"{icon} *{_slack(notice.title, 300)}* ({word})"
+        said = _slack(notice.text if ended is None else f"Resolved: {ended.reason}", _SLACK_TEXT)
+        facts = [f"since {_moment(notice.since_s)}", *_facts_told(notice)]
+        if notice.url:
+            facts.append(f"<{_slack(notice.url, 500)}|{_slack(notice.incident_id, 200)}>")
+        body = {
+            "text": f"{_slack(notice.title, 300)} ({word}): {said}"[:_SLACK_TEXT],
+            "blocks": [
+                {"type": "section", "text": {"type": "mrkdwn", "text": head}},
+                {"type": "section", "text": {"type": "plain_text", "text": _plain(said)}},
+                {"type": "context", "elements": [{"type": "mrkdwn", "text": " · ".join(facts)}]},
+            ],
+        }
+        return Post(self.url, _dump(body), {"Content-Type": "application/json"})
+
+
+_ICONS: Final = {"critical": ":rotating_light:", "warning": ":warning:"}
+
+
+def _facts_told(notice: Notice) -> list[str]:
+    groups = notice.labels.get("replica_group")
+    return [f"group {_slack(groups, 300)}"] if groups else []
+
+
+def _slack(text: str, at_most: int) -> str:
+    """Slack's three escapes; without them a name could be a mention of everybody."""
+    line = " ".join(text.split())
+    line = line if len(line) <= at_most else line[: at_most - 1] + "…"
+    return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _plain(text: str) -> str:
+    return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+
+
+@dataclass(frozen=True, slots=True)
+class Alertmanager:
+    """Prometheus' Alertmanager, API v2: it groups, silences and routes by labels.
+
+    An alert ends by itself `expire_s` after it was last sent, so that a monitor that died does not
+    leave one firing for ever; what still fires is sent again four times as often.
+    """
+
+    name: str
+    url: str = field(repr=False)
+    """Of the Alertmanager, without `/api/v2/alerts`."""
+    authorization: str | None = field(default=None, repr=False)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Of this monitor, on every alert."""
+    expire_s: float = 300.0
+    at_once: int = 64
+
+    @property
+    def resend_s(self) -> float:
+        """Often enough that three lost ones in a row end nothing."""
+        return self.expire_s / 4
+
+    def takes(self, _: Message, /) -> bool:
+        """Everything: an alert has to be ended."""
+        return True
+
+    def post(self, messages: Sequence[Message]) -> Post:
+        """All in one list."""
+        headers = {"Content-Type": "application/json"}
+        if self.authorization is not None:
+            headers["Authorization"] = self.authorization
+        body = _dump([self._alert(one) for one in messages])
+        return Post(self.url.rstrip("/") + "/api/v2/alerts", body, headers)
+
+    def _alert(self, message: Message) -> dict[str, Any]:
+        notice, ended = message.notice, message.ended
+        ends_s = message.at_s + self.expire_s if ended is None else ended.at_s
+        note = {} if ended is None else {"resolution": ended.reason}
+        alert = {
+            "labels": {
+                **{name: value for name, value in notice.labels.items() if value},
+                **self.labels,
+                "alertname": _ALERT_NAMES[notice.event],
+                "severity": notice.severity,
+                "incident": notice.incident_id,
+            },
+            "annotations": {"summary": notice.title, "description": notice.text, **note},
+            "startsAt": rfc3339(notice.since_s),
+            "endsAt": rfc3339(max(ends_s, notice.since_s)),
+        }
+        if notice.url:
+            alert["generatorURL"] = notice.url
+        return alert
+
+
+def rfc3339(at_s: float) -> str:
+    """UTC to the millisecond."""
+    at = datetime.fromtimestamp(at_s, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _moment(at_s: float) -> str:
+    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _dump(body: Any) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()

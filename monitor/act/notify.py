@@ -1,0 +1,414 @@
+"""Tells people: every sink has a log of what it was told, and a worker that delivers what is due.
+
+The tick hands over what stands (`Notifier.push`) and waits for nobody. What a sink was told, and
+what it should be told next, follows from its `NotificationLog`, which the store keeps over a
+restart. A sink that fails is tried again, ever more slowly; it delays no other.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, Protocol
+
+from monitor.act.http import Answer, Fetcher, FetchError, Question
+from monitor.act.notices import (
+    BY_HAND_S,
+    Ending,
+    Event,
+    Known,
+    Message,
+    Notice,
+    Sink,
+    ending,
+    louder,
+    notice_from_json,
+    notice_to_json,
+    notices,
+)
+from monitor.background import BackgroundWorker
+from monitor.metrics import Instruments
+from monitor.model.config import KeeperConfig
+from monitor.model.incident import Incident
+from monitor.model.urls import without_secrets
+
+log = logging.getLogger(__name__)
+
+QUEUE: Final = 256
+"""Messages that may wait for one sink; more is a storm that nobody reads one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What everybody should know now."""
+
+    now_s: float
+    notices: Mapping[str, Notice]
+    incidents: tuple[Incident, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One notice that was sent, or that was given up."""
+
+    notice: Notice
+    sent_s: float
+    dropped: bool = False
+    """Never delivered: then its end is nobody's business either."""
+
+
+class NotificationLog:
+    """The rows of one sink. `keep` writes a row down (None: forget it)."""
+
+    def __init__(
+        self, sink: Sink, keep: Callable[[str, Mapping[str, Any] | None], None], give_up_s: float
+    ) -> None:
+        self._sink = sink
+        self._keep = keep
+        self._give_up_s = give_up_s
+        self._rows: dict[str, Row] = {}
+        self._since: dict[str, float] = {}
+        """When each message that waits began to wait."""
+
+    def restore(self, key: str, body: Mapping[str, Any]) -> None:
+        """A row that an earlier monitor wrote; one that cannot be read is forgotten."""
+        try:
+            row = Row(
+                notice_from_json(body["notice"]), float(body["sent_s"]), bool(body["dropped"])
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            self._keep(key, None)
+        else:
+            self._rows[key] = row
+
+    def due(self, wanted: Wanted) -> tuple[list[Message], int]:
+        """What should be sent now, the oldest first; and how many were given up just now."""
+        waiting: dict[str, Message] = {}
+        for key, notice in wanted.notices.items():
+            message = self._begun(key, notice, wanted.now_s)
+            if message is not None:
+                waiting[key] = message
+        for key, row in list(self._rows.items()):
+            if key in wanted.notices or self._stands_on(row, wanted):
+                continue
+            ended = Message(row.notice, wanted.now_s, self._end(row, wanted))
+            if row.dropped or not self._sink.takes(ended):
+                self._forget(key)
+            else:
+                waiting[key] = ended
+        self._since = {key: self._since.get(key, wanted.now_s) for key in waiting}
+        given_up = self._give_up(waiting, wanted.now_s)
+        order = sorted(waiting, key=lambda key: (self._since[key], waiting[key].notice.since_s))
+        return [waiting[key] for key in order if key not in given_up], len(given_up)
+
+    def _begun(self, key: str, notice: Notice, now_s: float) -> Message | None:
+        """What stands and was not sent yet, or has to be sent again."""
+        row = self._rows.get(key)
+        if row is None:
+            return Message(notice, now_s)
+        if not row.dropped and louder(notice, row.notice):
+            return Message(notice, now_s)
+        again_s = self._sink.resend_s
+        if row.dropped or again_s is None or now_s - row.sent_s < again_s:
+            return None
+        known = row.notice  # labels, severity and beginning make the alert: they stay
+        return Message(replace(known, title=notice.title, text=notice.text), now_s)
+
+    def _stands_on(self, row: Row, wanted: Wanted) -> bool:
+        """A guard that comes and goes is told once for each incident, and so is a failed eviction.
+
+        A sink that is told of endings has them ended with their incident too.
+        """
+        if row.notice.event is Event.INCIDENT:
+            return False
+        mine = [one for one in wanted.incidents if one.id == row.notice.incident_id]
+        young = wanted.now_s - row.notice.since_s <= BY_HAND_S
+        return any(one.open for one in mine) or (not mine and young)
+
+    def _end(self, row: Row, wanted: Wanted) -> Ending:
+        return ending(row.notice, wanted.incidents, wanted.now_s)
+
+    def _give_up(self, waiting: Mapping[str, Message], now_s: float) -> set[str]:
+        """Too old to be news, or too many: those are dropped, and never sent."""
+        fresh = [key for key in waiting if now_s - self._since[key] <= self._give_up_s]
+        fresh.sort(key=lambda key: (self._since[key], waiting[key].notice.since_s))
+        gone = {key for key in waiting if key not in fresh} | set(fresh[QUEUE:])
+        for key in gone:
+            if waiting[key].ended is not None:
+                self._forget(key)
+            elif key not in self._rows:
+                self.put(waiting[key].notice, now_s, dropped=True)
+        return gone
+
+    def sent(self, messages: Iterable[Message]) -> None:
+        """These were delivered."""
+        for message in messages:
+            self._since.pop(message.notice.key, None)
+            if message.ended is None:
+                self.put(message.notice, message.at_s)
+            else:
+                self._forget(message.notice.key)
+
+    def refused(self, messages: Iterable[Message]) -> None:
+        """The sink will never take these."""
+        for message in messages:
+            self._since.pop(message.notice.key, None)
+            if message.ended is None:
+                self.put(message.notice, message.at_s, dropped=True)
+            else:
+                self._forget(message.notice.key)
+
+    def put(self, notice: Notice, sent_s: float, *, dropped: bool = False) -> None:
+        """Write a row; sending again changes only when, which is not worth a write."""
+        known = self._rows.get(notice.key)
+        self._rows[notice.key] = Row(notice, sent_s, dropped)
+        if known is None or known.dropped != dropped or louder(notice, known.notice):
+            body = {"notice": notice_to_json(notice), "sent_s": sent_s, "dropped": dropped}
+            self._keep(notice.key, body)
+
+    def _forget(self, key: str) -> None:
+        if self._rows.pop(key, None) is not None:
+            self._keep(key, None)
+
+
+TIMEOUT_S: Final = 10.0
+ANSWER_MAX_BYTES: Final = 64 * 1024
+_FIRST_S: Final = 1.0
+_LONGEST_S: Final = 300.0
+"""Between two tries: a sink that comes back is told within five minutes."""
+_BAD_MESSAGE: Final = frozenset({400, 413, 422})
+"""The message is at fault, so sending it again is no use. Any other failure may pass: a token that
+was revoked, a channel that was archived."""
+_TROUBLE_AFTER: Final = 2
+"""Failures in a row; one is the network's ordinary life."""
+_BREATH_S: Final = 5.0
+"""How often it looks whether something has to be sent again, or more often where that is soon."""
+
+
+def send(fetcher: Fetcher, sink: Sink, messages: Sequence[Message]) -> Answer:
+    """One request.
+
+    Raises:
+        FetchError: no answer; like the answer it never shows the URL, which may be the secret.
+    """
+    post = sink.post(messages)
+    question = Question(
+        post.url,
+        TIMEOUT_S,
+        ANSWER_MAX_BYTES,
+        method="POST",
+        body=post.body,
+        headers=post.headers,
+    )
+    try:
+        answer = fetcher.ask(question)
+    except FetchError as exc:
+        raise FetchError(exc.failure, without_secrets(post.url, exc.detail)) from None
+    said = without_secrets(post.url, answer.body.decode(errors="replace"))
+    return replace(answer, body=said.encode())
+
+
+def told(answer: Answer) -> str:
+    """What an answer says, in one line."""
+    words = " ".join(answer.body[:200].decode(errors="replace").split())
+    return f"answered {answer.status}" + (f": {words}" if words else "")
+
+
+class DeliveryWorker:
+    """Delivers to one sink. Close it when done."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        sent_log: NotificationLog,
+        fetcher: Fetcher,
+        instruments: Instruments,
+        *,
+        flush: Callable[[], object],
+        first_s: float = _FIRST_S,
+    ) -> None:
+        """`flush` writes to disk what was sent; `first_s` is the wait after the first failure."""
+        self.sink = sink
+        self._log = sent_log
+        self._fetcher = fetcher
+        self._instruments = instruments
+        self._flush = flush
+        self._first_s = first_s
+        self._failures = 0
+        self._failure: str | None = None
+        """What it says since it began to fail."""
+        self._retry = 0.0
+        """A sink that fails is not asked before, also not for news. Monotonic time."""
+        self._breath_s = min(_BREATH_S, (sink.resend_s or _BREATH_S) / 2)
+        self._latest: tuple[Wanted, float] | None = None
+        """And when it came, monotonic time: the tick may stand still."""
+        self._worker = BackgroundWorker(f"notify {sink.name}", self._work, after_crash_s=_LONGEST_S)
+        self._worker.start()
+
+    def push(self, wanted: Wanted) -> None:
+        """What should be known now; never waits."""
+        before, self._latest = self._latest, (wanted, time.monotonic())
+        if before is None or before[0].notices.keys() != wanted.notices.keys():
+            self._worker.wake()
+
+    def trouble(self) -> str | None:
+        """Why messages do not arrive, one sentence; None while they do."""
+        crash = self._worker.crash
+        return self._failure if crash is None else f"notify {self.sink.name} {crash}"
+
+    def close(self) -> None:
+        """Stop."""
+        self._worker.close()
+
+    def _work(self) -> float | None:
+        """Send what is due; seconds until the next try."""
+        now = time.monotonic()
+        if self._latest is None:
+            return None
+        if now < self._retry:
+            return self._retry - now
+        wanted, came = self._latest
+        failed = self._deliver(replace(wanted, now_s=wanted.now_s + now - came))
+        if failed is None:
+            self._flush()
+            return self._breath_s
+        self._retry = time.monotonic() + failed
+        return failed
+
+    def _deliver(self, wanted: Wanted) -> float | None:
+        """Like `_send`, of all that is due."""
+        messages, given_up = self._log.due(wanted)
+        self._count("dropped", given_up)
+        pending = self._instruments.notify_pending.labels(self.sink.name)
+        pending.set(len(messages))
+        while messages and not self._worker.closing:
+            batch, messages = messages[: self.sink.at_once], messages[self.sink.at_once :]
+            failed = self._send(batch)
+            if failed is not None:
+                return failed
+            pending.set(len(messages))
+        return None
+
+    def _send(self, batch: Sequence[Message]) -> float | None:
+        """None when these are off the list; else how long to wait before the next try."""
+        try:
+            answer = send(self._fetcher, self.sink, batch)
+        except FetchError as exc:
+            return self._failed(str(exc), None)
+        if 200 <= answer.status < 300:
+            self._log.sent(batch)
+            self._flush()
+            self._count("sent", len(batch))
+            self._failures, self._failure = 0, None
+            return None
+        if answer.status in _BAD_MESSAGE and len(batch) > 1:
+            return self._one_by_one(batch)
+        if answer.status in _BAD_MESSAGE:
+            log.warning("notify %s refuses a message: %s", self.sink.name, told(answer))
+            self._log.refused(batch)
+            self._count("dropped", len(batch))
+            return None
+        return self._failed(told(answer), answer.retry_after_s)
+
+    def _one_by_one(self, batch: Sequence[Message]) -> float | None:
+        """One bad message among many must not take the others along."""
+        for message in batch:
+            failed = self._send([message])
+            if failed is not None:
+                return failed
+        return None
+
+    def _failed(self, why: str, retry_after_s: float | None) -> float:
+        self._count("failed", 1)
+        self._failures += 1
+        if self._failures >= _TROUBLE_AFTER:
+            sentence = f"notify {self.sink.name}: {why}"
+            if self._failure is None:
+                log.warning("%s", sentence)
+            self._failure = sentence
+        wait_s = min(self._first_s * 2.0 ** min(self._failures - 1, 20), _LONGEST_S)
+        wait_s *= random.uniform(0.8, 1.2)  # noqa: S311 - several monitors should not try in step
+        return max(wait_s, min(retry_after_s or 0.0, _LONGEST_S))
+
+    def _count(self, outcome: str, number: int) -> None:
+        if number:
+            self._instruments.notifications.labels(self.sink.name, outcome).inc(number)
+
+
+class NoticeStore(Protocol):
+    """Where what was sent is kept."""
+
+    def save_notice(self, sink: str, key: str, body: Mapping[str, Any] | None) -> None:
+        """Write one row; None forgets it."""
+        ...
+
+    def flush(self, wait_s: float = ...) -> bool:
+        """Write to disk."""
+        ...
+
+
+class Notifier:
+    """Hands every tick to every sink's worker. Close it when done."""
+
+    def __init__(
+        self,
+        sinks: Sequence[Sink],
+        *,
+        fetcher: Fetcher,
+        store: NoticeStore,
+        instruments: Instruments,
+        config: KeeperConfig,
+        url: str,
+        remembered: Iterable[tuple[str, str, Mapping[str, Any]]] = (),
+        first_s: float = 1.0,
+    ) -> None:
+        self._hold_s, self._url = config.notify_hold_s, url
+        self._failed: dict[str, float] = {}
+        """Since when each eviction is known to have failed."""
+        logs = {
+            sink.name: NotificationLog(
+                sink, partial(store.save_notice, sink.name), config.notify_give_up_s
+            )
+            for sink in sinks
+        }
+        for name, key, body in remembered:
+            if name in logs:
+                logs[name].restore(key, body)
+            else:
+                store.save_notice(name, key, None)  # a sink that is configured no more
+        self._workers = tuple(
+            DeliveryWorker(
+                sink, logs[sink.name], fetcher, instruments, flush=store.flush, first_s=first_s
+            )
+            for sink in sinks
+        )
+
+    def push(self, known: Known) -> None:
+        """One tick; never waits for a sink."""
+        found = self._lasting(notices(known, url=self._url, hold_s=self._hold_s), known.now_s)
+        wanted = Wanted(known.now_s, found, tuple(known.incidents))
+        for worker in self._workers:
+            worker.push(wanted)
+
+    def _lasting(self, found: dict[str, Notice], now_s: float) -> dict[str, Notice]:
+        """Without evictions that failed just now: one that a restart of the monitor cut short is
+        asked again, and one of a group that had restarted is resolved.
+        """
+        failed = [key for key, one in found.items() if one.event is Event.EVICTION_FAILED]
+        self._failed = {key: self._failed.get(key, now_s) for key in failed}
+        young = {key for key in failed if now_s - self._failed[key] < self._hold_s}
+        return {key: one for key, one in found.items() if key not in young}
+
+    def troubles(self) -> tuple[str, ...]:
+        """Sinks that do not take messages, one sentence each."""
+        troubles = (worker.trouble() for worker in self._workers)
+        return tuple(trouble for trouble in troubles if trouble is not None)
+
+    def close(self) -> None:
+        """Stop all."""
+        for worker in self._workers:
+            worker.close()

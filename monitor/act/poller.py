@@ -1,0 +1,385 @@
+"""One look at every target: each yields exactly one Observation before the deadline.
+
+Theory of operation. One WorkerServer of each host tells of all its ranks; who is not in its answer
+is asked itself, and so is everybody of a host that does not answer in half of the time. So many
+requests are under way at once; whose turn has not come when the time is over is among the next
+sweep's first. Sickness is data: whatever a target does, its Observation says so, and nobody else's
+is late or missing for it. The flight records that the tick before asked for (tier 2) and the URLs
+of which the rank is not known yet are fetched in the same sweep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
+
+from msgspec.json import decode
+
+from monitor.act.http import Fetcher, FetchError, Question
+from monitor.act.targets import Target
+from monitor.bearer import NO_GROUP
+from monitor.model.names import GroupName, Host, RankName
+from monitor.model.observation import Failure, Observation, Unreachable, with_pauses
+from worker_server.wire import (
+    PATH_FLIGHT_RECORDER,
+    PATH_HOST,
+    PATH_STATE,
+    PATH_STEPS,
+    FlightRecord,
+    HostReader,
+    HostReport,
+    Identity,
+    StateReport,
+    StepLog,
+    parse_flight_record,
+    parse_state,
+    parse_steps,
+)
+
+T = TypeVar("T", StateReport, FlightRecord, StepLog)
+Said = TypeVar("Said", StateReport, FlightRecord, StepLog, HostReport)
+
+STATE_MAX_BYTES: Final = 64 * 1024
+"""A state with 8 process groups takes 1 KiB."""
+RECORD_MAX_BYTES: Final = 8 * 1024 * 1024
+"""2,000 entries of torch's record with stacks take about 2 MiB."""
+STEPS_MAX_BYTES: Final = 4 * 1024 * 1024
+"""4,096 steps of 16 phases take about 1 MiB."""
+HOST_MAX_BYTES: Final = 4 * 1024 * 1024
+"""64 ranks of a host at their largest."""
+_CONTAINERS_MOST: Final = 500_000
+"""Of an answer: 8,192 entries of torch's with 60 frames each have that many. Eight MiB of empty
+lists would take 200."""
+_AT_ONCE: Final = 256
+"""Requests under way: more only queue in the kernel, and fill its tables."""
+_HOST_SHARE: Final = 0.5
+"""Of a sweep's time that a host may take, before its ranks are asked themselves."""
+_DUMB_S: Final = 30.0
+_LOOP_LATE_S: Final = 3.0
+_UNASKED: Final = Unreachable(Failure.UNASKED, "its turn did not come")
+RECORDS_AT_ONCE: Final = 32
+"""Tier 2 is for the few ranks that matter; more are left for the next tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What one look brought."""
+
+    observations: tuple[Observation, ...]
+    """One for each target, in the targets' order."""
+    records: Mapping[RankName, FlightRecord | Unreachable]
+    identified: tuple[tuple[str, Identity], ...]
+    """URLs without a known rank that said who they are."""
+    steps: Mapping[RankName, StepLog | Unreachable] = field(default_factory=dict)
+    """Past steps asked for, as far as they hold pauses."""
+
+
+_Life = tuple[GroupName, int, str]
+"""A rank and its incarnation."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Questions:
+    """Whom to ask, and for whom."""
+
+    speaker: Target | None
+    """Is asked for all of its host; None: each is asked itself."""
+    targets: tuple[Target, ...]
+
+
+@lru_cache(maxsize=1 << 17)
+def _address(url: str) -> str | None:
+    return urlsplit(url).hostname
+
+
+def _life(target: Target) -> _Life:
+    return _life_of(target.identity)
+
+
+def _life_of(identity: Identity) -> _Life:
+    return identity.group, identity.group_rank, identity.incarnation
+
+
+class Poller:
+    """Polls over the shared fetcher."""
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        self._fetcher = fetcher
+        self._hosts = HostReader()
+        self._covers: dict[str, frozenset[_Life]] = {}
+        """URL of a WorkerServer that answered for its host -> whom it knew."""
+        self._dumb: dict[str, float] = {}
+        """URL of one that could not answer for its host -> until when it need not; monotonic."""
+        self._failed: dict[str, int] = {}
+        """URL of which it is not known who answers there -> how often nobody did."""
+        self._unidentified: frozenset[str] = frozenset()
+        self._not_all_known: set[str | None] = set()
+        """Their addresses."""
+        self._overheard: dict[str, Identity] = {}
+        """Of these, those at its own address of which a WorkerServer told in this sweep."""
+        self._left: frozenset[RankName] = frozenset()
+        """Who was not asked in the last sweep."""
+
+    def sweep(
+        self,
+        targets: Sequence[Target],
+        *,
+        deadline_s: float,
+        wanted: Sequence[RankName] = (),
+        unidentified: Sequence[str] = (),
+        past: Sequence[RankName] = (),
+        watched: Sequence[RankName] = (),
+    ) -> Sweep:
+        """Look at everyone, and at `watched` by their own WorkerServers.
+
+        Returns after at most about `deadline_s` seconds.
+
+        Raises:
+            TimeoutError: the fetcher's own loop does not run.
+        """
+        work = self._sweep(
+            targets, deadline_s, wanted, unidentified, past=past, watched=frozenset(watched)
+        )
+        return self._fetcher.submit(work).result(timeout=deadline_s + _LOOP_LATE_S)
+
+    async def _sweep(
+        self,
+        targets: Sequence[Target],
+        deadline_s: float,
+        wanted: Sequence[RankName],
+        unidentified: Sequence[str],
+        *,
+        past: Sequence[RankName],
+        watched: frozenset[RankName],
+    ) -> Sweep:
+        end = time.monotonic() + deadline_s
+        self._unidentified, self._overheard = frozenset(unidentified), {}
+        self._not_all_known = {_address(url) for url in unidentified}
+        of = {target.rank: target for target in targets}
+        asked = [of[rank] for rank in dict.fromkeys(wanted) if rank in of][:RECORDS_AT_ONCE]
+        early = [of[rank] for rank in dict.fromkeys(past) if rank in of][:RECORDS_AT_ONCE]
+        observations, records, answers, steps = await asyncio.gather(
+            self._observe(targets, watched, end),
+            asyncio.gather(*(self._record(target, end) for target in asked)),
+            self._identify(unidentified, end),
+            asyncio.gather(*(self._steps(target, end) for target in early)),
+        )
+        return Sweep(
+            observations=observations,
+            records=dict(zip((target.rank for target in asked), records, strict=True)),
+            identified=tuple((self._overheard | answers).items()),  # its own word counts first
+            steps=dict(zip((target.rank for target in early), steps, strict=True)),
+        )
+
+    async def _identify(self, urls: Sequence[str], end: float) -> dict[str, Identity]:
+        """Who answers there, as many as are let in at once; those last who did not before.
+
+        Of thousands one at each address, and the others there once that one's answer for its host
+        did not tell of them.
+        """
+        turns, wanted = asyncio.Semaphore(_AT_ONCE), set(urls)
+        self._failed = {url: times for url, times in self._failed.items() if url in wanted}
+        found: dict[str, StateReport | Unreachable] = {}
+        asked = sorted(urls, key=lambda url: self._failed.get(url, 0))
+        if len(asked) > _AT_ONCE:
+            spoken = {_address(url) for url in self._covers}
+            first = {_address(url): url for url in reversed(asked)}
+            asked = [u for u in asked if _address(u) in spoken or first[_address(u)] == u]
+
+        async def ask(url: str) -> None:
+            async with turns:
+                if time.monotonic() >= end:
+                    return
+                found[url] = told = await self._state(url, NO_GROUP, end)
+                if isinstance(told, Unreachable):
+                    self._failed[url] = self._failed.get(url, 0) + 1
+
+        await asyncio.gather(*map(ask, asked))
+        return {url: told.identity for url, told in found.items() if isinstance(told, StateReport)}
+
+    async def _observe(
+        self, targets: Sequence[Target], watched: frozenset[RankName], end: float
+    ) -> tuple[Observation, ...]:
+        """One for each target, in their order; those first who were left out last time."""
+        now_s, urls = time.monotonic(), {target.url for target in targets}
+        self._hosts.most = 1024 + 2 * len(targets)
+        self._covers = {url: told for url, told in self._covers.items() if url in urls}
+        self._dumb = {url: until_s for url, until_s in self._dumb.items() if until_s > now_s}
+        others = [one for one in targets if one.rank not in watched] if watched else list(targets)
+        if self._left:
+            others.sort(key=lambda one: one.rank not in self._left)
+        todo: deque[_Questions | Target] = deque(one for one in targets if one.rank in watched)
+        todo.extend(self._plan(others))
+        seen: dict[RankName, Observation] = {}
+        working = 0
+
+        async def work() -> None:
+            while todo and time.monotonic() < end:
+                one = todo.popleft()
+                if isinstance(one, Target):
+                    seen[one.rank] = await self._ask_rank(one, end)
+                    continue
+                if one.speaker is not None:
+                    seen.update(await self._ask_host(one.speaker, one.targets, end))
+                left = [target for target in one.targets if target.rank not in seen]
+                todo.extend(left)
+                start(len(left))
+
+        def start(most: int) -> None:  # a task for each question would cost more than asking it
+            nonlocal working
+            more = min(most, _AT_ONCE - working)
+            working += max(0, more)
+            for _ in range(more):
+                workers.create_task(work()).add_done_callback(over)
+
+        def over(_: asyncio.Task[None]) -> None:
+            nonlocal working
+            working -= 1
+
+        async with asyncio.TaskGroup() as workers:
+            start(len(todo))
+        found = tuple([seen.get(target.rank) or _unasked(target) for target in targets])
+        self._left = frozenset(
+            one.rank
+            for one in found
+            if isinstance(one.outcome, Unreachable) and one.outcome.reason is Failure.UNASKED
+        )
+        return found
+
+    def _speaks_for(self, who: Identity, url: str) -> tuple[Host, str | None, str | None]:
+        """Ranks that are alike in this may tell of each other.
+
+        A rank says itself what its host is called, so its address counts; and nobody speaks for
+        those whose token it need not know.
+        """
+        return who.host, _address(url), self._fetcher.tokens.of(who.group)
+
+    def _plan(self, targets: Sequence[Target]) -> list[_Questions]:
+        """Whom to ask for whom: one WorkerServer of each host, and again one for those of the host
+        that it did not know (another container, another run directory).
+        """
+        hosts: dict[tuple[Host, str | None, str | None], list[Target]] = {}
+        for target in targets:
+            hosts.setdefault(self._speaks_for(target.identity, target.url), []).append(target)
+        plan: list[_Questions] = []
+        for (_, address, _), members in hosts.items():
+            few = 0 if address in self._not_all_known else 1
+            left = {_life(target): target for target in members}
+            known = [one for one in members if one.url in self._covers]
+            for speaker in known:
+                told = [left.pop(one) for one in self._covers[speaker.url] if one in left]
+                if told:
+                    plan.append(_Questions(speaker if len(told) > few else None, tuple(told)))
+            rest = tuple(left.values())
+            able = (one for one in rest if one.url not in self._dumb)
+            plan.append(_Questions(next(able, None) if len(rest) > few else None, rest))
+        return plan
+
+    async def _ask_host(
+        self, speaker: Target, targets: Sequence[Target], end: float
+    ) -> dict[RankName, Observation]:
+        """Those of the targets that a WorkerServer tells of."""
+        began = time.monotonic()
+        until = began + _HOST_SHARE * max(0.0, end - began)
+        group = speaker.identity.group
+        said = await self._get(
+            speaker.url + PATH_HOST, group, until, HOST_MAX_BYTES, self._hosts.read
+        )
+        took_s = round(time.monotonic() - began, 6)
+        if isinstance(said, Unreachable):
+            self._covers.pop(speaker.url, None)
+            self._dumb[speaker.url] = time.monotonic() + _DUMB_S
+            return {}
+        reports = {_life_of(e.report.identity): e.report for e in said.entries if e.report}
+        self._covers[speaker.url] = frozenset(reports)
+        if self._unidentified:
+            here = self._speaks_for(speaker.identity, speaker.url)
+            self._overheard |= {
+                e.url: e.report.identity
+                for e in said.entries
+                if e.report
+                and e.url in self._unidentified
+                and self._speaks_for(e.report.identity, e.url) == here
+            }
+        return {
+            target.rank: Observation(target.identity, target.url, report, took_s)
+            for target in targets
+            if (report := reports.get(_life(target))) is not None
+        }
+
+    async def _ask_rank(self, target: Target, end: float) -> Observation:
+        began = time.monotonic()
+        outcome = _recognise(target, await self._state(target.url, target.identity.group, end))
+        took_s = round(time.monotonic() - began, 6)  # more digits only fill the journal
+        return Observation(target.identity, target.url, outcome, took_s)
+
+    async def _record(self, target: Target, end: float) -> FlightRecord | Unreachable:
+        url, group = target.url + PATH_FLIGHT_RECORDER, target.identity.group
+        return _recognise(target, await self._get(url, group, end, RECORD_MAX_BYTES, _record_of))
+
+    async def _steps(self, target: Target, end: float) -> StepLog | Unreachable:
+        url, group = target.url + PATH_STEPS, target.identity.group
+        log = _recognise(target, await self._get(url, group, end, STEPS_MAX_BYTES, _steps_of))
+        return with_pauses(log) if isinstance(log, StepLog) else log
+
+    async def _state(self, url: str, group: GroupName, end: float) -> StateReport | Unreachable:
+        return await self._get(url + PATH_STATE, group, end, STATE_MAX_BYTES, _state_of)
+
+    async def _get(
+        self, url: str, group: GroupName, end: float, max_bytes: int, read: Callable[[bytes], Said]
+    ) -> Said | Unreachable:
+        question = Question(url, end - time.monotonic(), max_bytes, group=group)
+        try:
+            answer = await self._fetcher.fetch(question)
+            if answer.status != 200:
+                return Unreachable(Failure.HTTP, describe_status(answer.status))
+            if answer.body.count(b"[") + answer.body.count(b"{") > _CONTAINERS_MOST:
+                return Unreachable(Failure.GARBAGE, f"more than {_CONTAINERS_MOST:,} containers")
+            return read(answer.body)
+        except FetchError as exc:
+            return Unreachable(exc.failure, exc.detail)
+        except (ValueError, RecursionError) as exc:  # WireError is a ValueError
+            return Unreachable(Failure.GARBAGE, " ".join(str(exc).split())[:200])
+
+
+def _unasked(target: Target) -> Observation:
+    return Observation(target.identity, target.url, _UNASKED, 0.0)
+
+
+def _state_of(body: bytes) -> StateReport:
+    return parse_state(decode(body))  # refuses text that could not be written again
+
+
+def _record_of(body: bytes) -> FlightRecord:
+    return parse_flight_record(json.loads(body))
+
+
+def _steps_of(body: bytes) -> StepLog:
+    return parse_steps(json.loads(body))
+
+
+def describe_status(status: int) -> str:
+    """What a status of a WorkerServer means, where it means more than itself."""
+    wants_token = " (it does not take this monitor's token)" if status in (401, 403) else ""
+    return f"status {status}{wants_token}"
+
+
+def _recognise(target: Target, answer: T | Unreachable) -> T | Unreachable:
+    """The answer, unless it is another's."""
+    if isinstance(answer, Unreachable):
+        return answer
+    told, known = answer.identity, target.identity
+    if (told.rank, told.incarnation) == (known.rank, known.incarnation):
+        return answer
+    who = "another incarnation" if told.rank == known.rank else "another rank"
+    return Unreachable(
+        Failure.STRANGER,
+        f"{who} answers: {told.rank} pid {told.pid} ({told.incarnation})"[:200],
+    )

@@ -1,0 +1,433 @@
+"""Hosts and groups that may not come back: the list, its history, and what incidents say of hosts.
+
+A launcher asks `admission` before it (re)starts a group; the first rung of an eviction adds the
+culprit's host before the group is gone, so that the launcher is refused in time.
+
+Theory of operation. `_entries` is what is in force, `_events` is what happened; each change makes
+one of each, and both are with the store when a call returns. lightkeeper never shortens what is in
+force and never takes a person's entry over; a person may change everything. What lightkeeper adds
+lasts as long as the host's record asks for (`model.quarantine.length_s`). What an incident says
+about hosts (`accusations`) is told once it fires and is sure of its culprits; one that cannot tell,
+or whose verdict says that an eviction would not mend it, says nothing about a host.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from monitor.clock import Clock
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import (
+    KEEPER,
+    Change,
+    Decision,
+    Evict,
+    QuarantineEntry,
+    QuarantineEvent,
+    Scope,
+)
+from monitor.model.incident import Incident, State
+from monitor.model.names import GroupName, Host, IncidentId, RankName, group_of
+from monitor.model.observation import Snapshot
+from monitor.model.quarantine import HostRecord, length_s, note_on, records
+from monitor.model.verdict import Confidence
+
+# -- the answer to a launcher ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Whether a group may start on a host, and why."""
+
+    admit: bool
+    reason: str
+    until_s: float | None = None
+    """None where nobody knows: until a person releases it."""
+    entries: tuple[QuarantineEntry, ...] = ()
+    """What refuses it."""
+
+
+def admission(host: Host, entries: tuple[QuarantineEntry, ...]) -> Admission:
+    """Whether a group may start there, with what is in force for the host and the group."""
+    if not entries:
+        return Admission(True, f"{host} is not quarantined")
+    ends = [entry.until_s for entry in entries]
+    known = [end for end in ends if end is not None]
+    until_s = max(known) if len(known) == len(ends) else None
+    return Admission(False, "; ".join(map(sentence, entries)), until_s, entries)
+
+
+def sentence(entry: QuarantineEntry) -> str:
+    """Why a launcher is refused."""
+    what = f"group {entry.name}" if entry.scope is Scope.GROUP else entry.name
+    note = f" ({entry.note})" if entry.note else ""
+    return f"{what} is quarantined by {entry.author}: {entry.reason}{note}"
+
+
+# -- the list ----------------------------------------------------------------------------------
+
+
+class QuarantineKeeper(Protocol):
+    """Where the list survives a restart of the monitor."""
+
+    def save_quarantine(self, entry: QuarantineEntry) -> None:
+        """Write or replace one entry."""
+        ...
+
+    def drop_quarantine(self, scope: Scope, name: str) -> None:
+        """Forget one entry."""
+        ...
+
+    def save_quarantine_event(self, event: QuarantineEvent) -> None:
+        """Write one line of the history."""
+        ...
+
+    def drop_quarantine_event(self, event: QuarantineEvent) -> None:
+        """Forget one line of the history."""
+        ...
+
+    def flush(self) -> bool:
+        """Put it on disk."""
+        ...
+
+
+NAME_EVENTS: Final = 500
+"""Events kept of one name, the newest: more say nothing new about it."""
+_SLACK_S: Final = 7 * 86_400.0
+"""Events are kept for so long beyond the window in which they count, for people."""
+_FRESH_S: Final = 5.0
+"""Records are made again after so long, or when something happens."""
+
+_Key = tuple[Scope, str]
+
+
+class Quarantine:
+    """The list. Safe to use from any thread."""
+
+    def __init__(
+        self, clock: Clock, keeper: QuarantineKeeper, config: KeeperConfig | None = None
+    ) -> None:
+        self._clock = clock
+        self._keeper = keeper
+        self._config = config or KeeperConfig()
+        self.told: Callable[[QuarantineEvent], None] = lambda _: None
+        """Who else is told of each event; must not wait."""
+        self._lock = threading.RLock()
+        self._entries: dict[_Key, QuarantineEntry] = {}
+        self._events: dict[_Key, list[QuarantineEvent]] = {}
+        self._records: Mapping[Host, HostRecord] | None = None
+        self._made_s = 0.0
+
+    def restore(
+        self, entries: Sequence[QuarantineEntry], events: Sequence[QuarantineEvent] = ()
+    ) -> None:
+        """Take over what an earlier monitor had saved."""
+        with self._lock:
+            self._entries.update({_key(entry): entry for entry in entries})
+            for event in events:
+                self._events.setdefault((event.scope, event.name), []).append(event)
+            self._records = None
+
+    def take_over(
+        self, entries: Sequence[QuarantineEntry], events: Sequence[QuarantineEvent]
+    ) -> None:
+        """The list and its history as the store has them, instead of ours."""
+        with self._lock:
+            self._entries, self._events = {}, {}
+            self.restore(entries, events)
+
+    # -- changing -----------------------------------------------------------------------------
+
+    def add(self, entry: QuarantineEntry) -> QuarantineEntry:
+        """Quarantine a host or a group, or change its entry: what is in force then.
+
+        On disk when this returns, if it takes it. An entry by `KEEPER` says how long a *first*
+        quarantine lasts; the host's record may ask for longer.
+        """
+        with self._lock:
+            self._expire()
+            entry = self._with_evidence(entry)
+            old = self._entries.get(_key(entry))
+            if entry.author == KEEPER:
+                entry = self._by_keeper(entry, old)
+            else:
+                self._tell(entry, _change(old, entry))
+                entry = entry if old is None else replace(entry, since_s=old.since_s)
+            if entry != old:
+                self._entries[_key(entry)] = entry
+                self._keeper.save_quarantine(entry)
+        self._keeper.flush()
+        return entry
+
+    def release(
+        self,
+        name: str,
+        scope: Scope = Scope.HOST,
+        *,
+        author: str = "a person",
+        reason: str = "",
+    ) -> str | None:
+        """Let a host or a group in again: what that resets; None when it was not quarantined."""
+        with self._lock:
+            self._expire()
+            entry = self._entries.pop((scope, name), None)
+            if entry is None:
+                return None
+            before = self._record_of(name) if scope is Scope.HOST else None
+            self._keeper.drop_quarantine(scope, name)
+            now_s = self._clock.now_s()
+            why = reason or f"it was in quarantine for: {entry.reason}"
+            self._append(QuarantineEvent(now_s, Change.RELEASED, name, why, author, scope))
+        self._keeper.flush()
+        return f"{name} may come back{_reset(before, self._config)}"
+
+    def take(self, events: Iterable[QuarantineEvent]) -> None:
+        """Remember what incidents say about hosts; what is known already is not told twice."""
+        with self._lock:
+            for event in events:
+                told = self._events.get((event.scope, event.name), ())
+                if all(one.id != event.id for one in told):
+                    self._append(event)
+
+    # -- asking -------------------------------------------------------------------------------
+
+    def get(self, name: str, scope: Scope = Scope.HOST) -> QuarantineEntry | None:
+        """The entry of a host or a group, unless its time is over."""
+        with self._lock:
+            entry = self._entries.get((scope, name))
+        return entry if entry is not None and not _over(entry, self._clock.now_s()) else None
+
+    def active(self) -> tuple[QuarantineEntry, ...]:
+        """Hosts in quarantine now, sorted; those whose time is over are dropped."""
+        return self._in_force(Scope.HOST)
+
+    def groups(self) -> tuple[QuarantineEntry, ...]:
+        """Replica groups in quarantine now, sorted."""
+        return self._in_force(Scope.GROUP)
+
+    def admission(self, host: Host, group: GroupName | None = None) -> Admission:
+        """Whether a launcher may start this group on this host."""
+        found = (
+            self.get(host),
+            None if group is None else self.get(group, Scope.GROUP),
+        )
+        return admission(host, tuple(entry for entry in found if entry is not None))
+
+    def history(self, name: str, scope: Scope = Scope.HOST) -> tuple[QuarantineEvent, ...]:
+        """What happened to a host or a group, newest first."""
+        with self._lock:
+            self._expire()
+            events = sorted(self._events.get((scope, name), ()), key=lambda one: one.at_s)
+        return tuple(events[::-1])
+
+    def records(self) -> Mapping[Host, HostRecord]:
+        """What is known of every host of which anything is known."""
+        with self._lock:
+            now_s = self._clock.now_s()
+            if self._records is None or now_s - self._made_s > _FRESH_S:
+                self._forget(now_s)
+                told = [event for events in self._events.values() for event in events]
+                self._records, self._made_s = records(told, now_s, self._config), now_s
+            return self._records
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _by_keeper(self, entry: QuarantineEntry, old: QuarantineEntry | None) -> QuarantineEntry:
+        """What is in force when lightkeeper adds this, and the line of history that it makes."""
+        first_s = None if entry.until_s is None else entry.until_s - entry.since_s
+        if old is None:
+            self._tell(entry, Change.ADDED)
+        if entry.scope is Scope.HOST:
+            record = self._record_of(entry.name)
+            lasts_s = length_s(record, first_s, self._config)
+            until_s = None if lasts_s is None else entry.since_s + lasts_s
+            note = note_on(record, entry.since_s, self._config)
+            entry = replace(entry, until_s=until_s, note=note)
+        if old is None:
+            self._tell(entry, Change.ADDED)  # the same line, now with its end
+            return entry
+        if not _later(entry.until_s, old.until_s):
+            return old
+        self._tell(entry, Change.EXTENDED)
+        if old.author != KEEPER:
+            return replace(old, until_s=entry.until_s)
+        return replace(entry, since_s=old.since_s)
+
+    def _with_evidence(self, entry: QuarantineEntry) -> QuarantineEntry:
+        """With what the incident that it names has told of a host."""
+        if entry.incident_id is None or entry.kind is not None:
+            return entry
+        for events in self._events.values():
+            for event in events:
+                if event.incident_id == entry.incident_id and event.change is Change.ACCUSED:
+                    return replace(entry, kind=event.kind, findings=event.findings)
+        return entry
+
+    def _tell(self, entry: QuarantineEntry, change: Change) -> None:
+        self._append(
+            QuarantineEvent(
+                at_s=self._clock.now_s() if change is not Change.ADDED else entry.since_s,
+                change=change,
+                name=entry.name,
+                reason=entry.reason,
+                author=entry.author,
+                scope=entry.scope,
+                until_s=entry.until_s,
+                incident_id=entry.incident_id,
+                kind=entry.kind,
+                findings=entry.findings,
+            )
+        )
+
+    def _append(self, event: QuarantineEvent) -> None:
+        told = self._events.setdefault((event.scope, event.name), [])
+        told[:] = [one for one in told if one.id != event.id]
+        told.append(event)
+        self._keeper.save_quarantine_event(event)
+        self.told(event)
+        while len(told) > NAME_EVENTS:
+            self._keeper.drop_quarantine_event(told.pop(0))
+        self._records = None
+
+    def _record_of(self, name: str) -> HostRecord:
+        return self.records().get(Host(name), HostRecord(Host(name)))
+
+    def _in_force(self, scope: Scope) -> tuple[QuarantineEntry, ...]:
+        with self._lock:
+            self._expire()
+            names = sorted(name for kind, name in self._entries if kind is scope)
+            return tuple(self._entries[scope, name] for name in names)
+
+    def _expire(self) -> None:
+        now_s = self._clock.now_s()
+        for key, entry in list(self._entries.items()):
+            if entry.until_s is not None and entry.until_s <= now_s:
+                del self._entries[key]
+                self._keeper.drop_quarantine(entry.scope, entry.name)
+                why = f"its time was over: {entry.reason}"
+                self._append(
+                    QuarantineEvent(
+                        entry.until_s, Change.EXPIRED, entry.name, why, scope=entry.scope
+                    )
+                )
+
+    def _forget(self, now_s: float) -> None:
+        """Drop what is too old to count; of those in quarantine everything is kept."""
+        since_s = now_s - self._config.lemon_window_days * 86_400.0 - _SLACK_S
+        for key, events in list(self._events.items()):
+            if key in self._entries:
+                continue
+            for event in [one for one in events if one.at_s < since_s]:
+                events.remove(event)
+                self._keeper.drop_quarantine_event(event)
+            if not events:
+                del self._events[key]
+
+
+def _key(entry: QuarantineEntry) -> _Key:
+    return entry.scope, entry.name
+
+
+def _over(entry: QuarantineEntry, now_s: float) -> bool:
+    return entry.until_s is not None and entry.until_s <= now_s
+
+
+def _later(until_s: float | None, than_s: float | None) -> bool:
+    """None is for ever."""
+    return than_s is not None and (until_s is None or until_s > than_s)
+
+
+def _change(old: QuarantineEntry | None, entry: QuarantineEntry) -> Change:
+    if old is None:
+        return Change.ADDED
+    return Change.SHORTENED if _later(old.until_s, entry.until_s) else Change.EXTENDED
+
+
+def _reset(before: HostRecord | None, config: KeeperConfig) -> str:
+    """What a release changes in what counts."""
+    if before is None or not (before.counted_quarantines or before.offences or before.lemon):
+        return ""
+    counted = f"{before.counted_quarantines} quarantines and {before.offences} faults"
+    lemon = ", and it is a lemon no more" if before.lemon is not None else ""
+    return (
+        f"; {counted} count no more{lemon}, unless it fails again within "
+        f"{config.readmission_hours:g} h"
+    )
+
+
+# -- what incidents say of hosts ---------------------------------------------------------------
+
+FINDINGS_MAX_CHARS: Final = 400
+_NO_NODE: Final = "pod:"
+"""Begins the host of a rank whose node nobody told (`rank.identity`): no host at all."""
+
+
+def accusations(
+    changed: Sequence[Incident], before: Mapping[IncidentId, Incident], snapshot: Snapshot
+) -> Iterator[QuarantineEvent]:
+    """Hosts of the culprits of the incidents that have just become certain.
+
+    `before`: the same incidents as they were before this tick.
+    """
+    hosts = hosts_of(snapshot)
+    for incident in changed:
+        old = before.get(incident.id)
+        if _certain(incident) and not (old is not None and _certain(old)):
+            yield from _told(incident, hosts, Change.ACCUSED, snapshot.now_s)
+
+
+def evictions(
+    decisions: Sequence[Decision],
+    incident: Callable[[IncidentId], Incident | None],
+    snapshot: Snapshot,
+) -> Iterator[QuarantineEvent]:
+    """Hosts of the culprits for whom a group is being evicted; by hand nobody is accused."""
+    hosts = hosts_of(snapshot)
+    for decision in decisions:
+        blamed = incident(decision.incident_id) if isinstance(decision, Evict) else None
+        if blamed is not None:
+            yield from _told(blamed, hosts, Change.EVICTED, snapshot.now_s)
+
+
+def hosts_of(snapshot: Snapshot) -> dict[RankName, Host]:
+    """Where each rank runs, as far as a node is known."""
+    return {
+        one.rank: one.identity.host
+        for one in snapshot.observations
+        if not one.identity.host.startswith(_NO_NODE)
+    }
+
+
+def _certain(incident: Incident) -> bool:
+    verdict = incident.verdict
+    fires = incident.state in (State.FIRING, State.EVICTING)
+    return fires and verdict.confidence is not Confidence.UNSURE and not verdict.spare
+
+
+def _told(
+    incident: Incident, hosts: Mapping[RankName, Host], change: Change, now_s: float
+) -> Iterator[QuarantineEvent]:
+    verdict = incident.verdict
+    wide = any(group_of(rank) not in incident.groups for rank in verdict.victims)
+    for host in sorted({hosts[rank] for rank in incident.culprits if rank in hosts}):
+        yield QuarantineEvent(
+            at_s=now_s,
+            change=change,
+            name=host,
+            reason=verdict.reason,
+            incident_id=incident.id,
+            kind=str(incident.kind),
+            findings=findings_of(incident),
+            signature=incident.signature,
+            wide=wide,
+        )
+
+
+def findings_of(incident: Incident) -> str:
+    """What its verdict rests on, in one line."""
+    told = "; ".join(f"{source}: {seen}" for source, seen in incident.verdict.evidence.items())
+    line = " ".join(told.split())
+    return line if len(line) <= FINDINGS_MAX_CHARS else line[: FINDINGS_MAX_CHARS - 3] + "..."

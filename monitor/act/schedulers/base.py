@@ -1,0 +1,241 @@
+"""What every scheduler can be asked for, and how it answers. Pure.
+
+A driver never raises to its caller, keeps to its deadline, and refuses what it cannot identify
+beyond doubt: a wrong node, job or pod is somebody's healthy group. Each call may be made again at
+any time: what is already so is done, and says so.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from monitor.model.names import GroupName, Host, IncidentId, RankName, group_of
+
+# -- protocol ----------------------------------------------------------------------------------
+
+# Who else would be hit: a job or a pod may carry ranks of several groups.
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, not an accident
+    """What cannot be identified is left alone; the message is one line for a person."""
+
+
+_SLURM = "slurm_job_id"
+_POD = "pod_uid"
+
+
+def strangers(group: GroupName, everyone: Iterable[Place]) -> tuple[Place, ...]:
+    """The places of all ranks that are not of this group."""
+    return tuple(place for place in everyone if group_of(place.rank) != group)
+
+
+def in_job(others: Sequence[Place], job: str, step: str | None) -> str | None:
+    """Why a job (or one step of it) cannot be ended for a group alone; None when it can.
+
+    A rank that tells no place may be anywhere; one that is known to be in a pod is not in Slurm.
+    """
+    for other in others:
+        told = other.labels.get(_SLURM)
+        if told is None and _POD not in other.labels:
+            return f"{other.rank} does not tell its place and may run in job {job} too"
+        if told != job:
+            continue
+        if step is None:
+            return f"job {job} carries {other.rank} too"
+        theirs = other.labels.get("slurm_step_id")
+        if theirs == step:
+            return f"step {job}.{step} carries {other.rank} too"
+    return None
+
+
+def in_pod(others: Sequence[Place], uid: str, hosts: Iterable[str]) -> str | None:
+    """Why a pod cannot be deleted for a group alone; None when it can. It stands on one of these
+    hosts, so that a rank elsewhere is in another pod even if it tells nothing.
+    """
+    near = frozenset(hosts)
+    for other in others:
+        told = other.labels.get(_POD)
+        if told == uid:
+            return f"pod {uid} carries {other.rank} too"
+        if told is None and _SLURM not in other.labels and other.host in near:
+            return f"{other.rank} does not tell its place and may run in pod {uid} too"
+    return None
+
+
+# What stands on a node for a person who finds it there, and for us who find it again.
+
+_NOT_OWNER: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_BAD: Final = re.compile(r"[^ -~]+")
+OWNER_MAX_CHARS: Final = 40
+
+
+def owner_name(text: str) -> str:
+    """A name for one quarantine list among those that may mark the same nodes."""
+    return _NOT_OWNER.sub("-", text).strip("-")[:OWNER_MAX_CHARS] or "default"
+
+
+def mark(owner: str) -> str:
+    """What every reason of ours begins with."""
+    return f"lightkeeper[{owner}]: "
+
+
+def marked(owner: str, reason: str, incident_id: IncidentId | None, max_chars: int) -> str:
+    """A reason of ours: one line of plain ASCII without quotes, of at most so many characters.
+
+    A shell, a hostlist or a config file may meet it later: nothing in it means anything to them.
+    """
+    incident = "" if incident_id is None else f"incident {incident_id}: "
+    return plain(mark(owner) + incident + reason, max_chars)
+
+
+def plain(text: str, max_chars: int) -> str:
+    """One line of plain ASCII without quotes, backslashes, backticks or dollars."""
+    line = " ".join(_BAD.sub(" ", text).split())
+    line = line.translate({ord(char): "'" for char in '"`'} | {ord("\\"): "/", ord("$"): "S"})
+    line = line.replace("'", "")
+    return line if len(line) <= max_chars else line[: max_chars - 3] + "..."
+
+
+DETAIL_MAX_CHARS: Final = 600
+"""It goes into stories, messages and tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one request, in one line for a person."""
+
+    done: bool
+    """Whether what was asked for is so now, by this call or before it."""
+    detail: str
+    ours: bool = True
+    """False: it is so by somebody else's hand, who may undo it; we shall not."""
+
+    def __post_init__(self) -> None:
+        line = "".join(char if char.isprintable() else " " for char in self.detail)
+        object.__setattr__(self, "detail", " ".join(line.split())[:DETAIL_MAX_CHARS])
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one rank runs, as its launcher told it (`Identity.place`)."""
+
+    rank: RankName
+    host: Host
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """`slurm_job_id`, `slurm_step_id`, `slurm_node` ..., `pod`, `namespace`, `pod_uid`, `node` ...:
+    see `worker_server.rank.identity`. Empty for a rank that told none."""
+
+
+Everyone = Callable[[], Sequence[Place]]
+"""The places of all ranks that are known now, of every group: what must not be hit with one."""
+
+
+Owner = Callable[[], str]
+"""The name of the quarantine list whose marks are ours; asked for when there is one to make."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that has to be there for a scheduler to work, and whether it is."""
+
+    what: str
+    ok: bool
+    said: str
+
+
+class Scheduler(Protocol):
+    """One scheduler of hosts and jobs."""
+
+    @property
+    def name(self) -> str:
+        """For people, logs and metrics, such as `slurm`; holds no secret."""
+        ...
+
+    def cordon(
+        self, host: Host, reason: str, incident_id: IncidentId | None, timeout_s: float
+    ) -> Outcome:
+        """See to it that nothing new starts on a host; what runs there goes on."""
+        ...
+
+    def uncordon(self, host: Host, reason: str, timeout_s: float) -> Outcome:
+        """Take back our own cordon; somebody else's stays."""
+        ...
+
+    def remove(
+        self,
+        group: GroupName,
+        places: Sequence[Place],
+        reason: str,
+        incident_id: IncidentId | None,
+        timeout_s: float,
+    ) -> Outcome:
+        """End what runs one group at these places, and nothing of any other group."""
+        ...
+
+    def cordoned(self, timeout_s: float) -> Sequence[Host] | None:
+        """The hosts that bear our cordon now; None when that cannot be told."""
+        ...
+
+    def checks(self, timeout_s: float) -> Sequence[Check]:
+        """What would work, tried without changing anything."""
+        ...
+
+    def close(self) -> None:
+        """Let go of threads and connections."""
+        ...
+
+
+# -- deadline ----------------------------------------------------------------------------------
+
+LEAST_S: Final = 0.05
+"""Less is not worth asking for: a process starts in some milliseconds, a connection in one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clockwork:
+    """Seconds that only grow, and waiting; tests bring their own."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+class TooLate(Exception):  # noqa: N818 - an outcome, told in words
+    """The deadline is over."""
+
+
+class Deadline:
+    """How much of a request's time is left."""
+
+    def __init__(self, timeout_s: float, clockwork: Clockwork) -> None:
+        self._timeout_s = timeout_s
+        self._clockwork = clockwork
+        self._end_s = clockwork.now() + timeout_s
+
+    def left_s(self) -> float:
+        """Seconds that are left.
+
+        Raises:
+            TooLate: none.
+        """
+        left_s = self._end_s - self._clockwork.now()
+        if left_s < LEAST_S:
+            raise TooLate(f"not within {self._timeout_s:g} s")
+        return left_s
+
+    def share_left(self) -> float:
+        """What is left, as a share of the whole."""
+        return max(0.0, (self._end_s - self._clockwork.now()) / max(self._timeout_s, LEAST_S))
+
+    def pause(self, seconds: float) -> None:
+        """Wait, but not beyond the end.
+
+        Raises:
+            TooLate: nothing would be left afterwards.
+        """
+        if self.left_s() - seconds < LEAST_S:
+            raise TooLate(f"not within {self._timeout_s:g} s")
+        self._clockwork.sleep(seconds)

@@ -1,0 +1,873 @@
+"""Kubernetes, by the official client: cordon and taint a node, delete the pods of a group.
+
+Theory of operation. What changes on a node is computed in `kube_node` from the node as it was read,
+and sent with its resourceVersion; a conflict is read and computed again, within the deadline. A pod
+is deleted with its uid as precondition, so that a newer one of the same name is never hit, and the
+request counts as done when the pod is gone. Each request runs in a thread that is given up at the
+deadline, because the client's own timeout begins again with every piece that arrives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from monitor.act.schedulers.base import (
+    Check,
+    Clockwork,
+    Deadline,
+    Everyone,
+    Outcome,
+    Owner,
+    Place,
+    Refusal,
+    TooLate,
+    in_pod,
+    marked,
+    plain,
+    strangers,
+)
+from monitor.model.names import GroupName, Host, IncidentId
+
+if TYPE_CHECKING:
+    from kubernetes import client
+
+
+# -- kube api ----------------------------------------------------------------------------------
+
+MISSING: Final = "its client is not installed: pip install 'lightkeeper[kubernetes]'"
+BODY_MAX_BYTES: Final = 64 * 1024 * 1024
+_MERGE: Final = "application/merge-patch+json"
+_PASSING: Final = frozenset({409, 410, 429, 500, 502, 503, 504})
+"""Worth another look: somebody changed it meanwhile, or the server is busy or restarts."""
+_LAST_CALL_S: Final = 0.25
+
+
+class KubeUnusableError(Exception):
+    """There is no client, or no cluster is configured; the message is one line for a person."""
+
+
+class KubeError(Exception):
+    """An answer other than 2xx, or none; the message is one line for a person."""
+
+    def __init__(self, status: int, said: str) -> None:
+        super().__init__(said)
+        self.status = status
+
+    @property
+    def passing(self) -> bool:
+        """Whether it may be otherwise in a moment."""
+        return self.status in _PASSING or self.status == 0
+
+
+def configured(context: str | None = None) -> client.Configuration:
+    """In a pod its service account, elsewhere the kubeconfig (KUBECONFIG).
+
+    Raises:
+        KubeUnusableError: neither, or no client.
+    """
+    try:
+        from kubernetes import client, config  # noqa: PLC0415 - an extra, 0.5 s to import
+    except ImportError as exc:
+        raise KubeUnusableError(MISSING) from exc
+    made = client.Configuration()
+    try:
+        if "KUBERNETES_SERVICE_HOST" in os.environ and not os.environ.get("KUBECONFIG"):
+            config.load_incluster_config(client_configuration=made)
+        else:
+            config.load_kube_config(context=context, client_configuration=made)
+    except (config.ConfigException, OSError, ValueError) as exc:
+        raise KubeUnusableError(f"no cluster is configured: {_line(exc)}") from exc
+    made.retries = False  # a retry is ours to make, within the deadline
+    return made
+
+
+class KubeApi:
+    """One cluster. Each call takes what is left of a deadline.
+
+    The requests to Kubernetes that a scheduler needs, by the official client, as plain JSON.
+
+    Plain JSON and not the client's models: they cost 3 MB of parsing for what is five fields, and
+    drop what a newer server says. The client brings kubeconfig, in-cluster tokens and their
+    renewal, exec plugins, proxies and TLS.
+
+    Raises:
+        KubeUnusableError: the client is not installed.
+    """
+
+    def __init__(self, configuration: client.Configuration) -> None:
+        try:
+            from kubernetes import client  # noqa: PLC0415
+        except ImportError as exc:
+            raise KubeUnusableError(MISSING) from exc
+        self._client = client.ApiClient(configuration)
+        self._core = client.CoreV1Api(self._client)
+        self._merging = client.ApiClient(configuration)
+        # Clients before 35 take no `_content_type`; left alone, all send a strategic merge patch.
+        self._merging.set_default_header("Content-Type", _MERGE)
+        self._merges = client.CoreV1Api(self._merging)
+        self._review = client.AuthorizationV1Api(self._client)
+
+    def node(self, name: str, deadline: Deadline) -> Mapping[str, Any]:
+        """One node."""
+        return self._ask(self._core.read_node, deadline, name)
+
+    def nodes(self, label: str, deadline: Deadline) -> Sequence[Mapping[str, Any]]:
+        """All nodes with a label."""
+        return _items(self._ask(self._core.list_node, deadline, label_selector=label))
+
+    def patch_node(self, name: str, patch: Mapping[str, Any], deadline: Deadline) -> None:
+        """A merge patch."""
+        self._ask(self._merges.patch_node, deadline, name, dict(patch))
+
+    def patch_status(self, name: str, patch: Mapping[str, Any], deadline: Deadline) -> None:
+        """A strategic merge patch of nodes/status."""
+        self._ask(self._core.patch_node_status, deadline, name, dict(patch))
+
+    def pod(self, namespace: str, name: str, deadline: Deadline) -> Mapping[str, Any]:
+        """One pod."""
+        return self._ask(self._core.read_namespaced_pod, deadline, name, namespace)
+
+    def pods(
+        self, namespace: str, deadline: Deadline, *, node: str = "", label: str = ""
+    ) -> Sequence[Mapping[str, Any]]:
+        """The pods of a namespace, on one node or with these labels."""
+        selected = {"field_selector": f"spec.nodeName={node}"} if node else {}
+        labelled = {"label_selector": label} if label else {}
+        asked = self._ask(
+            self._core.list_namespaced_pod, deadline, namespace, **selected, **labelled
+        )
+        return _items(asked)
+
+    def delete_pod(
+        self, namespace: str, name: str, uid: str, grace_s: int, deadline: Deadline
+    ) -> None:
+        """Delete this pod, and no newer one of its name."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "gracePeriodSeconds": grace_s,
+            "preconditions": {"uid": uid},
+        }
+        self._ask(self._core.delete_namespaced_pod, deadline, name, namespace, body=body)
+
+    def may(self, rule: Mapping[str, str], deadline: Deadline) -> tuple[bool, str]:
+        """Whether we may do something (a SelfSubjectAccessReview, which changes nothing)."""
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": dict(rule)},
+        }
+        said = self._ask(self._review.create_self_subject_access_review, deadline, body)
+        status = said.get("status") or {}
+        return status.get("allowed") is True, _line(status.get("reason") or "")
+
+    def close(self) -> None:
+        """Close connections."""
+        for one in (self._client, self._merging):
+            with contextlib.suppress(Exception):
+                one.close()
+
+    def _ask(
+        self, call: Callable[..., Any], deadline: Deadline, *args: Any, **options: Any
+    ) -> Mapping[str, Any]:
+        left_s = max(deadline.left_s(), _LAST_CALL_S)
+        try:
+            said = call(*args, **options, _preload_content=False, _request_timeout=left_s)
+            status, raw = int(said.status), said.read(BODY_MAX_BYTES)
+        except Exception as exc:
+            raise _translated(exc) from exc
+        if not 200 <= status < 300:
+            raise KubeError(status, _told(status, raw))
+        try:
+            found = json.loads(raw)
+        except (ValueError, RecursionError) as exc:
+            raise KubeError(0, "the API server's answer is no JSON") from exc
+        return found if isinstance(found, dict) else {}
+
+
+def _translated(exc: Exception) -> KubeError:
+    status = getattr(exc, "status", None)
+    if isinstance(status, int) and status:
+        return KubeError(status, _told(status, getattr(exc, "body", None) or b""))
+    return KubeError(0, _line(exc))
+
+
+def _told(status: int, raw: bytes | str) -> str:
+    try:
+        said = json.loads(raw)
+        words = str(said.get("message") or said.get("reason") or "")
+    except (ValueError, AttributeError, RecursionError):
+        words = ""
+    return f"the API server answers {status}" + (f": {_line(words)}" if words else "")
+
+
+def _items(body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return [one for one in body.get("items") or [] if isinstance(one, dict)]
+
+
+def _line(what: object) -> str:
+    return " ".join(str(what).split())[:300]
+
+
+# -- kube node ---------------------------------------------------------------------------------
+# What has to change on a node, computed from the node as it was read.
+#
+# Theory of operation. One annotation says whose quarantine stands on the node, and whether the
+# cordon is ours: several monitors (one a job) may hold the same node, and an administrator or
+# NVSentinel may have cordoned it before. The taint stands as long as one holder is left; the cordon
+# is taken back by the last of them, only if one of them made it. All of it travels in one merge
+# patch with the resourceVersion that was read, so that whoever changed the node meanwhile makes it
+# fail, and it is computed again.
+#
+# NVSentinel cordons, taints and annotates by its own keys. Taking back a cordon of a node that it
+# holds would cancel its repair (its docs/cancelling-breakfix.md), so ours waits until it lets go.
+
+KEY: Final = "lightkeeper.dev/quarantine"
+"""The annotation, the taint and the label, by which `kubectl get nodes -l` finds them."""
+TAINT: Final = {"key": KEY, "value": "true", "effect": "NoSchedule"}
+REASON_MAX_CHARS: Final = 400
+_SENTINEL: Final = "quarantineHealthEvent"
+_SENTINEL_LABEL: Final = ("k8saas.nvidia.com/cordon-by", "NVSentinel")
+_OWN_CONDITIONS: Final = frozenset(
+    {"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A patch, or none because it is so already; and what there is to say."""
+
+    patch: Mapping[str, Any] | None
+    said: str
+    ours: bool = True
+    wait: bool = False
+    """Not now: somebody else has to let go first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Who holds a node in quarantine, by the annotation."""
+
+    by: Mapping[str, Mapping[str, Any]]
+    cordoned: bool
+    """Whether one of the holders made the cordon."""
+
+
+def hold_of(node: Mapping[str, Any]) -> Hold:
+    """The annotation; one that cannot be read holds nothing, and its cordon is not ours."""
+    try:
+        said = json.loads(_meta(node, "annotations").get(KEY, "{}"))
+        by = {str(name): dict(entry) for name, entry in said.get("by", {}).items()}
+        return Hold(by, said.get("cordoned") is True)
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return Hold({}, cordoned=False)
+
+
+def cordon(
+    node: Mapping[str, Any], owner: str, reason: str, incident_id: IncidentId | None, since: str
+) -> Change:
+    """Cordon, taint, label and annotate."""
+    hold, spec = hold_of(node), node.get("spec") or {}
+    unschedulable = spec.get("unschedulable") is True
+    taints = [one for one in spec.get("taints") or [] if one.get("key") != KEY]
+    tainted = len(taints) < len(spec.get("taints") or [])
+    if owner in hold.by and tainted:
+        return Change(None, "is cordoned already" + _beside(node, hold, owner))
+    entry = {"reason": plain(reason, REASON_MAX_CHARS), "incident": incident_id, "since": since}
+    cordoned = hold.cordoned or not unschedulable
+    said = _annotation({**hold.by, owner: entry}, cordoned)
+    patch = {
+        "metadata": {
+            "resourceVersion": _version(node),
+            "annotations": {KEY: said},
+            "labels": {KEY: "true"},
+        },
+        "spec": {"unschedulable": True, "taints": [*taints, TAINT]},
+    }
+    made = "cordoned and tainted" if not unschedulable else "tainted (it was cordoned before)"
+    return Change(patch, made + _beside(node, hold, owner))
+
+
+def uncordon(node: Mapping[str, Any], owner: str) -> Change:
+    """Take back what this owner holds; the last one takes taint and cordon along."""
+    hold, spec = hold_of(node), node.get("spec") or {}
+    if owner not in hold.by:
+        other = _others(node, hold, owner)
+        held = other or spec.get("unschedulable") is True
+        said = "is not held by us" + (f"; {other or 'somebody cordoned it'}" if held else "")
+        return Change(None, said, ours=not held)
+    rest = {name: entry for name, entry in hold.by.items() if name != owner}
+    if rest:
+        meta = {
+            "resourceVersion": _version(node),
+            "annotations": {KEY: _annotation(rest, hold.cordoned)},
+        }
+        return Change({"metadata": meta}, f"is held by {', '.join(sorted(rest))} still", ours=False)
+    if hold.cordoned and (sentinel := sentinel_of(node)) is not None:
+        return Change(None, f"stays cordoned for now: {sentinel}", ours=False, wait=True)
+    changed: dict[str, Any] = {
+        "taints": [one for one in spec.get("taints") or [] if one.get("key") != KEY]
+    }
+    if hold.cordoned:
+        changed["unschedulable"] = False
+    patch = {
+        "metadata": {
+            "resourceVersion": _version(node),
+            "annotations": {KEY: None},
+            "labels": {KEY: None},
+        },
+        "spec": changed,
+    }
+    if hold.cordoned or spec.get("unschedulable") is not True:
+        return Change(patch, "uncordoned and untainted")
+    return Change(patch, "untainted; it was cordoned before us and stays so", ours=False)
+
+
+def sentinel_of(node: Mapping[str, Any]) -> str | None:
+    """That NVSentinel holds the node, and what it found; None when it does not."""
+    label, value = _SENTINEL_LABEL
+    events = _meta(node, "annotations").get(_SENTINEL, "")
+    if not events.strip("[] {}") and _meta(node, "labels").get(label) != value:
+        return None
+    found = [
+        str(one.get("type"))
+        for one in (node.get("status") or {}).get("conditions") or []
+        if one.get("status") == "True" and one.get("type") not in _OWN_CONDITIONS
+    ]
+    return "NVSentinel holds it" + (f" ({', '.join(sorted(found)[:5])})" if found else "")
+
+
+def is_ready(node: Mapping[str, Any]) -> bool:
+    """Whether its kubelet reports."""
+    conditions = (node.get("status") or {}).get("conditions") or []
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+
+
+def node_condition(
+    node: Mapping[str, Any], kind: str, *, bad: bool, message: str, now: str
+) -> Mapping[str, Any] | None:
+    """A patch of nodes/status that sets one condition; None when it is so already.
+
+    A strategic merge patch: conditions are merged by type, those of others stay.
+    """
+    status = "True" if bad else "False"
+    conditions: Sequence[Mapping[str, Any]] = (node.get("status") or {}).get("conditions") or []
+    known = next((one for one in conditions if one.get("type") == kind), None)
+    if (known is None and not bad) or (known is not None and known.get("status") == status):
+        return None
+    made = {
+        "type": kind,
+        "status": status,
+        "reason": "LightkeeperQuarantine" if bad else "LightkeeperReleased",
+        "message": plain(message, REASON_MAX_CHARS),
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+    }
+    return {"status": {"conditions": [made]}}
+
+
+def _annotation(by: Mapping[str, Mapping[str, Any]], cordoned: bool) -> str:
+    return json.dumps({"cordoned": cordoned, "by": dict(by)}, sort_keys=True)
+
+
+def _beside(node: Mapping[str, Any], hold: Hold, owner: str) -> str:
+    other = _others(node, hold, owner)
+    return f"; {other}" if other else ""
+
+
+def _others(node: Mapping[str, Any], hold: Hold, owner: str) -> str:
+    names = sorted(name for name in hold.by if name != owner)
+    parts = [f"held by {', '.join(names)}"] if names else []
+    sentinel = sentinel_of(node)
+    return "; ".join(parts + ([sentinel] if sentinel else []))
+
+
+def _meta(node: Mapping[str, Any], part: str) -> Mapping[str, str]:
+    return (node.get("metadata") or {}).get(part) or {}
+
+
+def _version(node: Mapping[str, Any]) -> str:
+    return str((node.get("metadata") or {}).get("resourceVersion", ""))
+
+
+# -- kube pods ---------------------------------------------------------------------------------
+
+DNS: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
+"""Names of nodes, pods and namespaces (RFC 1123)."""
+UID: Final = re.compile(r"[0-9A-Za-z-]{8,64}")
+WORKLOAD_LABEL: Final = "primus-safe.workload.id"
+GROUP_LABEL: Final = "primus-safe.workload.group.id"
+"""By which Primus-SaFE marks the pods of one replica group of a TorchFT workload
+(its well_known_constants.go)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One pod as its ranks told it."""
+
+    namespace: str
+    uid: str
+    name: str
+    """Empty when they told none (a pod with the node's network): its uid finds it."""
+    node: str
+
+    def __str__(self) -> str:
+        return f"pod {self.namespace}/{self.name or self.uid}"
+
+
+def wanted_of(
+    group: GroupName, places: Sequence[Place], everyone: Iterable[Place]
+) -> tuple[Wanted, ...]:
+    """The pods of these places, each once.
+
+    Raises:
+        Refusal: a rank does not tell its pod, or somebody else's rank is, or may be, in it.
+    """
+    if not places:
+        raise Refusal("no rank of it is known")
+    others = strangers(group, everyone)
+    found: dict[str, Wanted] = {}
+    for place in places:
+        one = _wanted(place)
+        obstacle = in_pod(others, one.uid, {each.host for each in places if _uid(each) == one.uid})
+        if obstacle is not None:
+            raise Refusal(obstacle)
+        found.setdefault(one.uid, one)
+    return tuple(found[uid] for uid in sorted(found))
+
+
+def _uid(place: Place) -> str:
+    return place.labels.get("pod_uid", "")
+
+
+def _wanted(place: Place) -> Wanted:
+    labels = place.labels
+    uid, namespace = labels.get("pod_uid", ""), labels.get("namespace", "")
+    if not uid or not namespace:
+        missing = "the uid" if not uid else "the namespace"
+        raise Refusal(f"{place.rank} does not tell {missing} of its pod (POD_UID, POD_NAMESPACE)")
+    name, node = labels.get("pod", ""), labels.get("node", "")
+    for value in (namespace, *([name] if name else []), *([node] if node else [])):
+        if DNS.fullmatch(value) is None:
+            raise Refusal(f"{place.rank} tells {value!r:.80} where a name is expected")
+    if UID.fullmatch(uid) is None:
+        raise Refusal(f"{place.rank} tells {uid!r:.80} where a uid is expected")
+    return Wanted(namespace, uid, name, node)
+
+
+def group_selector(pod: Mapping[str, Any]) -> str | None:
+    """The labels that all pods of this pod's group share in Primus-SaFE; None when it has none."""
+    labels = (pod.get("metadata") or {}).get("labels") or {}
+    workload, group = labels.get(WORKLOAD_LABEL), labels.get(GROUP_LABEL)
+    if not workload or group in (None, ""):
+        return None
+    return f"{WORKLOAD_LABEL}={workload},{GROUP_LABEL}={group}"
+
+
+def uid_of(pod: Mapping[str, Any]) -> str:
+    """Of a pod as the API server shows it."""
+    return str((pod.get("metadata") or {}).get("uid", ""))
+
+
+def name_of(pod: Mapping[str, Any]) -> str:
+    """Of a pod as the API server shows it."""
+    return str((pod.get("metadata") or {}).get("name", ""))
+
+
+def node_of(pod: Mapping[str, Any]) -> str:
+    """Where the API server says that it runs; empty before it is scheduled."""
+    return str((pod.get("spec") or {}).get("nodeName") or "")
+
+
+# -- kube --------------------------------------------------------------------------------------
+
+# Finds the pods of a group as they are now, and deletes exactly these.
+
+POD_HOST: Final = "pod:"
+"""Begins the host of a rank whose pod was not told its node: see `worker_server.rank.identity`."""
+_LOOK_AGAIN_S: Final = 0.25
+
+
+class Deletion:
+    """One request's."""
+
+    def __init__(self, api: KubeApi, options: KubeOptions, deadline: Deadline) -> None:
+        self._api = api
+        self._options = options
+        self._deadline = deadline
+
+    def find(
+        self, group: GroupName, wanted: Sequence[Wanted], everyone: Sequence[Place]
+    ) -> Sequence[Wanted]:
+        """The wanted pods that still are there; in Primus-SaFE with all others of their group.
+
+        Raises:
+            Refusal: a pod of the group carries, or may carry, somebody else's rank.
+        """
+        found: dict[str, Wanted] = {}
+        others = strangers(group, everyone)
+        for one in wanted:
+            pod = self._look(one)
+            if pod is None:
+                continue
+            for each in (pod, *self._group_of(one.namespace, pod)):
+                uid, node = uid_of(each), node_of(each)
+                obstacle = in_pod(others, uid, {node, POD_HOST + name_of(each)})
+                if obstacle is not None:
+                    raise Refusal(obstacle)
+                found[uid] = Wanted(one.namespace, uid, name_of(each), node)
+        return tuple(found[uid] for uid in sorted(found))
+
+    def carry_out(self, pods: Sequence[Wanted]) -> str:
+        """Delete these, and wait until they are gone; what was done."""
+        if not pods:
+            return "its pods are gone"
+        forced = [self._delete(one) for one in pods]
+        left = list(pods)
+        while left:
+            left = [one for one in left if self._look(one) is not None]
+            if left:
+                self._pause(f"{', '.join(map(str, left))} terminating still")
+        said = ", ".join(str(one) for one in pods)
+        if any(forced):
+            return f"deleted {said} by force: processes may live on until the node is back"
+        return f"deleted {said}"
+
+    def _delete(self, pod: Wanted) -> bool:
+        """Whether it had to be by force."""
+        force = self._options.force and self._is_lost(pod.node)
+        grace_s = 0 if force else self._options.grace_s
+        while True:
+            try:
+                self._api.delete_pod(pod.namespace, pod.name, pod.uid, grace_s, self._deadline)
+            except KubeError as exc:
+                if exc.status == 404 or (exc.status == 409 and self._look(pod) is None):
+                    return False  # gone, or a newer one bears its name
+                if not exc.passing:
+                    raise
+                self._pause(str(exc))
+            else:
+                return force
+
+    def _is_lost(self, node: str) -> bool:
+        if not node:
+            return False
+        try:
+            return not is_ready(self._api.node(node, self._deadline))
+        except KubeError as exc:
+            return exc.status == 404
+
+    def _look(self, wanted: Wanted) -> Mapping[str, Any] | None:
+        """The pod as it is now; None when it is gone."""
+        while True:
+            try:
+                return self._read(wanted)
+            except KubeError as exc:
+                if not exc.passing:
+                    raise
+                self._pause(str(exc))
+
+    def _read(self, wanted: Wanted) -> Mapping[str, Any] | None:
+        if wanted.name:
+            try:
+                pod = self._api.pod(wanted.namespace, wanted.name, self._deadline)
+            except KubeError as exc:
+                if exc.status == 404:
+                    return None
+                raise
+            return pod if uid_of(pod) == wanted.uid else None
+        pods = self._api.pods(wanted.namespace, self._deadline, node=wanted.node)
+        return next((pod for pod in pods if uid_of(pod) == wanted.uid), None)
+
+    def _group_of(self, namespace: str, pod: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """Pods of the same replica group that told nobody where they are."""
+        selector = None if self._options.primus_safe is None else group_selector(pod)
+        return () if selector is None else self._api.pods(namespace, self._deadline, label=selector)
+
+    def _pause(self, why: str) -> None:
+        try:
+            self._deadline.pause(_LOOK_AGAIN_S)
+        except TooLate as exc:
+            raise Refusal(why) from exc
+
+
+# Work in a thread of its own that is given up at its deadline, and never keeps a process
+# alive.
+
+T = TypeVar("T")
+
+_MOST: Final = 8
+"""Threads that may be under way or given up: a server that drips must not fill the process."""
+_SLACK_S: Final = 0.2
+_places = threading.BoundedSemaphore(_MOST)
+
+
+class Busy(Exception):  # noqa: N818 - an answer, not an accident
+    """Too many earlier requests have not ended."""
+
+
+def aside(work: Callable[[], T], timeout_s: float) -> T:
+    """What `work` returns or raises.
+
+    Raises:
+        TooLate: it has not ended in time; its thread goes on, and ends with its own timeouts.
+        Busy: too many of those are still there.
+    """
+    if not _places.acquire(blocking=False):
+        raise Busy(f"{_MOST} earlier requests have not ended")
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(work())
+        except BaseException as exc:  # noqa: BLE001 - it is raised where it is waited for
+            answer.set_exception(exc)
+        finally:
+            _places.release()
+
+    threading.Thread(target=run, name="scheduler request", daemon=True).start()
+    try:
+        return answer.result(timeout_s + _SLACK_S)
+    except FutureTimeoutError:
+        if answer.done():  # `work` raised one of its own
+            raise
+        raise TooLate(f"not within {timeout_s:g} s") from None
+
+
+# What `lightkeeper schedulers check` asks Kubernetes; nothing is changed by it.
+
+
+def rules(namespaces: Collection[str], *, primus: bool) -> Sequence[Mapping[str, str]]:
+    """Everything that the driver asks for; examples/kubernetes grants exactly this."""
+    nodes = [{"resource": "nodes", "verb": verb} for verb in ("get", "list", "patch")]
+    status = [{"resource": "nodes", "subresource": "status", "verb": "patch"}] if primus else []
+    pods = [
+        {"resource": "pods", "verb": verb, "namespace": namespace}
+        for namespace in sorted(namespaces)
+        for verb in ("get", "list", "delete")
+    ]
+    return [*nodes, *status, *pods]
+
+
+def checks(api: KubeApi, asked: Sequence[Mapping[str, str]], deadline: Deadline) -> Iterator[Check]:
+    """One SelfSubjectAccessReview a rule."""
+    for rule in asked:
+        what = _words(rule)
+        try:
+            allowed, why = api.may(rule, deadline)
+        except (KubeError, TooLate) as exc:
+            yield Check(what, False, str(exc))
+            if isinstance(exc, TooLate) or exc.status == 0:
+                return  # nobody answers: the others would say the same
+        else:
+            yield Check(what, allowed, why or ("allowed" if allowed else "not allowed (see RBAC)"))
+
+
+def _words(rule: Mapping[str, str]) -> str:
+    resource = rule["resource"] + (f"/{rule['subresource']}" if "subresource" in rule else "")
+    where = f" in {rule['namespace']}" if rule.get("namespace") else ""
+    return f"may {rule['verb']} {resource}{where}"
+
+
+_RETRY_S: Final = 0.2
+PRIMUS_PREFIX: Final = "primus-safe."
+
+Condition = tuple[bool, Callable[[], str]]
+"""What Primus-SaFE is told: whether the node is bad, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubeOptions:
+    """What differs between clusters."""
+
+    grace_s: int = 5
+    """Between SIGTERM and SIGKILL of a pod. A group that is evicted hangs or is wrong, and leaves
+    no checkpoint; longer keeps its host longer."""
+    force: bool = False
+    """Whether a pod on a node that is not ready is deleted without waiting for its kubelet. Its
+    processes may live on there until the node is back; without it, the pod stays Terminating."""
+    primus_safe: str | None = None
+    """Id of Primus-SaFE's monitor by which it is told, as NodeCondition `primus-safe.ID`."""
+
+
+class Kubernetes:
+    """One cluster."""
+
+    name = "kubernetes"
+
+    def __init__(
+        self,
+        api: KubeApi,
+        everyone: Everyone,
+        owner: Owner,
+        options: KubeOptions | None = None,
+        *,
+        clockwork: Clockwork | None = None,
+    ) -> None:
+        """`owner` names the quarantine list whose holds are ours."""
+        self._api = api
+        self._everyone = everyone
+        self._owner = owner
+        self._options = options or KubeOptions()
+        self._clockwork = clockwork or Clockwork()
+
+    def cordon(
+        self, host: Host, reason: str, incident_id: IncidentId | None, timeout_s: float
+    ) -> Outcome:
+        """Cordon, taint and annotate the node."""
+
+        def compute(node: Any) -> Change:
+            return cordon(node, self._owner(), reason, incident_id, _now())
+
+        def said() -> str:
+            return marked(self._owner(), reason, incident_id, REASON_MAX_CHARS)
+
+        return self._change(host, compute, (True, said), timeout_s)
+
+    def uncordon(self, host: Host, reason: str, timeout_s: float) -> Outcome:
+        """Take back our hold, and with the last hold taint and cordon."""
+
+        def compute(node: Any) -> Change:
+            return uncordon(node, self._owner())
+
+        return self._change(host, compute, (False, lambda: reason), timeout_s)
+
+    def remove(
+        self,
+        group: GroupName,
+        places: Sequence[Place],
+        reason: str,
+        incident_id: IncidentId | None,
+        timeout_s: float,
+    ) -> Outcome:
+        """Delete the pods in which the group runs and nobody else."""
+        del reason, incident_id  # a deletion has no place for them
+
+        def work(deadline: Deadline) -> Outcome:
+            everyone = self._everyone()
+            wanted = wanted_of(group, places, everyone)
+            deletion = Deletion(self._api, self._options, deadline)
+            pods = deletion.find(group, wanted, everyone)
+            return Outcome(True, f"{deletion.carry_out(pods)}")
+
+        return self._within(timeout_s, work, f"{group} not removed")
+
+    def cordoned(self, timeout_s: float) -> Sequence[Host] | None:
+        """The nodes that we hold."""
+
+        def work(deadline: Deadline) -> Sequence[Host]:
+            owner = self._owner()
+            found = self._api.nodes(KEY, deadline)
+            own = [one for one in found if owner in hold_of(one).by]
+            return tuple(sorted(Host(str(one["metadata"]["name"])) for one in own))
+
+        try:
+            return aside(lambda: work(Deadline(timeout_s, self._clockwork)), timeout_s)
+        except Exception:  # noqa: BLE001 - whatever it is, what is ours is not known
+            return None
+
+    def checks(self, timeout_s: float) -> Sequence[Check]:
+        """Server, and what we may do there."""
+        namespaces = {one.labels.get("namespace", "") for one in self._everyone()} - {""}
+        asked = rules(namespaces or {""}, primus=self._options.primus_safe is not None)
+
+        def work() -> Sequence[Check]:
+            deadline = Deadline(timeout_s, self._clockwork)
+            return tuple(checks(self._api, asked, deadline))
+
+        try:
+            return aside(work, timeout_s)
+        except (TooLate, Busy) as exc:
+            return (Check("the API server answers", False, str(exc)),)
+
+    def close(self) -> None:
+        """Close connections."""
+        self._api.close()
+
+    # -- nodes ---------------------------------------------------------------------------------
+
+    def _change(
+        self,
+        host: Host,
+        compute: Callable[[Any], Change],
+        condition: Condition,
+        timeout_s: float,
+    ) -> Outcome:
+        def work(deadline: Deadline) -> Outcome:
+            change = self._agree(_node_name(host), compute, condition, deadline)
+            said = f"{host} {change.said}"
+            return Outcome(not change.wait, said, ours=change.ours)
+
+        return self._within(timeout_s, work, f"{host} not changed")
+
+    def _agree(
+        self,
+        name: str,
+        compute: Callable[[Any], Change],
+        condition: Condition,
+        deadline: Deadline,
+    ) -> Change:
+        """Read, compute, write; once more when somebody else wrote in between."""
+        while True:
+            try:
+                node = self._api.node(name, deadline)
+                change = compute(node)
+                if change.patch is not None:
+                    self._api.patch_node(name, change.patch, deadline)
+                if not change.wait:
+                    self._tell_primus(name, node, condition, deadline)
+            except KubeError as exc:
+                if not exc.passing:
+                    raise
+                _pause(deadline, exc)
+            else:
+                return change
+
+    def _tell_primus(self, name: str, node: Any, condition: Condition, deadline: Deadline) -> None:
+        if self._options.primus_safe is None:
+            return
+        bad, message = condition[0], condition[1]()
+        bad = bad or bool(set(hold_of(node).by) - {self._owner()})
+        kind = PRIMUS_PREFIX + self._options.primus_safe
+        patch = node_condition(node, kind, bad=bad, message=message, now=_now())
+        if patch is not None:
+            self._api.patch_status(name, patch, deadline)
+
+    def _within(
+        self, timeout_s: float, work: Callable[[Deadline], Outcome], failed: str
+    ) -> Outcome:
+        try:
+            return aside(lambda: work(Deadline(timeout_s, self._clockwork)), timeout_s)
+        except (KubeError, Refusal, TooLate, Busy) as exc:
+            return Outcome(False, f"{failed}: {exc}")
+        except Exception as exc:  # noqa: BLE001 - the client's, or an object of an unknown shape
+            return Outcome(False, f"{failed}: {type(exc).__name__}: {exc}"[:300])
+
+
+def _node_name(host: Host) -> str:
+    if host.startswith(POD_HOST):
+        raise Refusal("its pod was not told its node (set K8S_NODE_NAME by the downward API)")
+    if DNS.fullmatch(host) is None:
+        raise Refusal(f"{host!r:.80} is no name of a node")
+    return host
+
+
+def _pause(deadline: Deadline, why: KubeError) -> None:
+    try:
+        deadline.pause(_RETRY_S)
+    except TooLate:
+        raise why from None
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

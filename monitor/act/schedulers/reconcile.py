@@ -1,0 +1,259 @@
+"""Makes each scheduler agree with the quarantine list.
+
+Theory of operation. A host on the list is cordoned once; a host that we cordoned, or tried to, and
+that is off the list is uncordoned. What failed is tried again, ever more slowly. What an earlier
+monitor had cordoned is read back from the scheduler, and is uncordoned too unless it is on the
+list. Two things are left alone: a host that somebody else keeps out is looked at now and then, in
+case that he lets it in while it is on the list; a cordon of ours that somebody takes back by hand
+is not made again while this monitor runs: he knows more than we do, and launchers are refused there
+anyway.
+
+Each scheduler has a worker of its own, which looks at the list once a second, so that it does not
+matter who changed it. In observe mode, and on a monitor that stands by, it does nothing; a monitor
+that takes over reads back what is ours, as one that starts does.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from monitor.act.schedulers.base import Outcome, Scheduler
+from monitor.background import BackgroundWorker
+from monitor.metrics import Instruments
+from monitor.model.eviction import QuarantineEntry
+from monitor.model.names import Host
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S: Final = 20.0
+"""Of one request. `scontrol` gives up after MessageTimeout, 10 s by default."""
+_PERIOD_S: Final = 1.0
+_RECALL_AGAIN_S: Final = 60.0
+FIRST_RETRY_S: Final = 1.0
+LONGEST_RETRY_S: Final = 300.0
+"""A scheduler that comes back is asked within five minutes."""
+FOREIGN_LOOK_S: Final = 60.0
+"""A host that somebody else keeps out is looked at so often."""
+STRAY_S: Final = 15.0
+"""A cordon that was read back and stands for no host on the list is taken back after so long: the
+list of a monitor that has just taken over may be on its way."""
+_TROUBLE_AFTER: Final = 2
+"""Failures in a row; one is the network's ordinary life."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A request that is due: a cordon, or an uncordon where `entry` is None."""
+
+    host: Host
+    entry: QuarantineEntry | None
+
+    @property
+    def word(self) -> str:
+        """For metrics and people."""
+        return "uncordon" if self.entry is None else "cordon"
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    since_s: float
+    ours: bool
+    look_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    word: str
+    times: int
+    next_s: float
+    said: str
+
+
+class CordonPlan:
+    """What one scheduler should be asked for next. Time comes in."""
+
+    def __init__(self) -> None:
+        self._made: dict[Host, _Made] = {}
+        self._failed: dict[Host, _Failed] = {}
+        self._owed: dict[Host, float] = {}
+        """Hosts that may bear our cordon, and from when on it is taken back if they are off the
+        list."""
+
+    def recalled(self, hosts: Iterable[Host], now_s: float) -> None:
+        """These bear our cordon, by the scheduler's own word."""
+        for host in hosts:
+            self._owed.setdefault(host, now_s + STRAY_S)
+
+    def due(self, quarantined: Iterable[QuarantineEntry], now_s: float) -> Iterator[Action]:
+        """What to ask for now, sorted by host, what has to be kept out first."""
+        entries = {entry.host: entry for entry in quarantined}
+        for host in sorted(entries):
+            if self._is_time(host, "cordon", now_s) and self._is_news(entries[host], now_s):
+                yield Action(host, entries[host])
+        for host in sorted(self._owed.keys() - entries.keys()):
+            if now_s >= self._owed[host] and self._is_time(host, "uncordon", now_s):
+                yield Action(host, None)
+
+    def _is_news(self, entry: QuarantineEntry, now_s: float) -> bool:
+        made = self._made.get(entry.host)
+        if made is None or made.since_s != entry.since_s:
+            return True
+        return not made.ours and now_s >= made.look_s
+
+    def _is_time(self, host: Host, word: str, now_s: float) -> bool:
+        failed = self._failed.get(host)
+        return failed is None or failed.word != word or now_s >= failed.next_s
+
+    def learned(self, action: Action, outcome: Outcome, now_s: float) -> None:
+        """What became of a request; one that failed may have been carried out all the same."""
+        host, entry = action.host, action.entry
+        if entry is not None:
+            self._owed[host] = now_s
+        if not outcome.done:
+            self._fail(action, outcome, now_s)
+            return
+        self._failed.pop(host, None)
+        if entry is None:
+            self._made.pop(host, None)
+            self._owed.pop(host, None)
+        else:
+            self._made[host] = _Made(entry.since_s, outcome.ours, now_s + FOREIGN_LOOK_S)
+
+    def _fail(self, action: Action, outcome: Outcome, now_s: float) -> None:
+        before = self._failed.get(action.host)
+        again = before is not None and before.word == action.word
+        times = 1 + (before.times if before is not None and again else 0)
+        wait_s = min(FIRST_RETRY_S * 2.0 ** min(times - 1, 20), LONGEST_RETRY_S)
+        self._failed[action.host] = _Failed(action.word, times, now_s + wait_s, outcome.detail)
+
+    def counts(self) -> dict[str, int]:
+        """Hosts by state: `ours`, `foreign` (kept out by somebody else), `failing`."""
+        made = [made for host, made in self._made.items() if host not in self._failed]
+        ours = sum(cordon.ours for cordon in made)
+        return {"ours": ours, "foreign": len(made) - ours, "failing": len(self._failed)}
+
+    def troubles(self) -> Iterator[str]:
+        """What does not succeed, one sentence each."""
+        for host in sorted(self._failed):
+            failed = self._failed[host]
+            if failed.times >= _TROUBLE_AFTER:
+                yield f"{failed.said} ({failed.times} tries)"
+
+
+class CordonReconciler:
+    """Carries out one scheduler's plan. Close it when done."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        quarantined: Callable[[], Sequence[QuarantineEntry]],
+        may_act: Callable[[], bool],
+        instruments: Instruments,
+        *,
+        period_s: float = _PERIOD_S,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.scheduler = scheduler
+        self._quarantined = quarantined
+        self._may_act = may_act
+        self._instruments = instruments
+        self._period_s = period_s
+        self._now = now
+        self._plan: CordonPlan | None = None
+        """None while this monitor may not act."""
+        self._recall_s: float | None = None
+        """When to read back what is ours; None: it is known."""
+        self._failing: tuple[str, ...] = ()
+        self._worker = BackgroundWorker(
+            f"scheduler {scheduler.name}", self._work, after_crash_s=period_s
+        )
+        self._worker.start()
+
+    def troubles(self) -> tuple[str, ...]:
+        """What does not succeed, one sentence each."""
+        crash = self._worker.crash
+        sentences = self._failing if crash is None else (crash, *self._failing)
+        return tuple(f"scheduler {self.scheduler.name}: {sentence}" for sentence in sentences)
+
+    def close(self) -> None:
+        """Stop."""
+        self._worker.close()
+
+    def _work(self) -> float:
+        try:
+            self.round()
+        finally:
+            self._show()
+        return self._period_s
+
+    def round(self) -> None:
+        """One look at the list, and what is due by it."""
+        if not self._may_act():
+            self._plan = None  # whoever acts now may change anything
+            return
+        if self._plan is None:
+            self._plan, self._recall_s = CordonPlan(), self._now()
+        plan = self._plan
+        self._recall(plan)
+        for action in tuple(plan.due(self._quarantined(), self._now())):
+            if self._worker.closing or not self._may_act():
+                return
+            outcome = self._ask(action)
+            plan.learned(action, outcome, self._now())
+            result = "done" if outcome.done else "failed"
+            labels = (self.scheduler.name, action.word, result)
+            self._instruments.scheduler_requests.labels(*labels).inc()
+            level = logging.INFO if outcome.done else logging.WARNING
+            log.log(level, "%s: %s", self.scheduler.name, outcome.detail)
+
+    def _recall(self, plan: CordonPlan) -> None:
+        if self._recall_s is None or self._now() < self._recall_s:
+            return
+        hosts = self.scheduler.cordoned(TIMEOUT_S)
+        self._recall_s = None if hosts is not None else self._now() + _RECALL_AGAIN_S
+        plan.recalled(hosts or (), self._now())
+
+    def _ask(self, action: Action) -> Outcome:
+        host, entry = action.host, action.entry
+        try:
+            if entry is None:
+                return self.scheduler.uncordon(host, "no longer in quarantine", TIMEOUT_S)
+            return self.scheduler.cordon(host, entry.reason, entry.incident_id, TIMEOUT_S)
+        except Exception as exc:
+            log.exception("scheduler %s crashed", self.scheduler.name)
+            return Outcome(False, f"crashed: {type(exc).__name__}: {exc}")
+
+    def _show(self) -> None:
+        plan = CordonPlan() if self._plan is None else self._plan
+        for state, number in plan.counts().items():
+            self._instruments.scheduler_hosts.labels(self.scheduler.name, state).set(number)
+        self._failing = tuple(plan.troubles())
+
+
+class Reconcilers:
+    """One for each scheduler. Close them when done."""
+
+    def __init__(
+        self,
+        schedulers: Iterable[Scheduler],
+        quarantined: Callable[[], Sequence[QuarantineEntry]],
+        may_act: Callable[[], bool],
+        instruments: Instruments,
+    ) -> None:
+        self._each = tuple(
+            CordonReconciler(scheduler, quarantined, may_act, instruments)
+            for scheduler in schedulers
+        )
+
+    def troubles(self) -> tuple[str, ...]:
+        """What does not succeed, one sentence each."""
+        return tuple(sentence for reconciler in self._each for sentence in reconciler.troubles())
+
+    def close(self) -> None:
+        """Stop all."""
+        for reconciler in self._each:
+            reconciler.close()

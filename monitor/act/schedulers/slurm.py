@@ -1,0 +1,526 @@
+"""Slurm, by its own commands: drain a node, end the step or the job that carries a group.
+
+Theory of operation. `scontrol update` has no condition ("only if nobody else did"), so each change
+is a look, the change, and a look whether it is so. What is ours is told by the reason, which begins
+with our mark; any other reason, whoever wrote it, is left as it is, and so is the node's state.
+A node is given back with UNDRAIN and not with RESUME, which would also bring back a node that is
+down. A group is ended by its step where it has one; the whole job goes only when no rank of another
+group is known to be, or may be, in it. Slurm 20.11 or newer; tried with 22.05.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from monitor.act.schedulers.base import (
+    Check,
+    Clockwork,
+    Deadline,
+    Everyone,
+    Outcome,
+    Owner,
+    Place,
+    Refusal,
+    TooLate,
+    in_job,
+    mark,
+    marked,
+    strangers,
+)
+from monitor.model.names import GroupName, Host, IncidentId
+
+# -- slurm text --------------------------------------------------------------------------------
+# What `scontrol show` and `sinfo` say, as values.
+#
+# The plain text and not JSON: it is the same in 20.11 to 25.05, JSON comes with a plugin that not
+# every cluster has, in a format that changes with each release.
+
+NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
+"""A node's name; no list (`a[1-9]`, `a,b`), of which Slurm would take every one."""
+NUMBER: Final = re.compile(r"[0-9]{1,10}")
+_REASON: Final = re.compile(r"(?P<said>.*?)(?: \[(?P<who>[^\[\]@]*)@[^\[\]]*\])?")
+_SUFFIXES: Final = "*~#!%$@^-"
+NOT_RESPONDING: Final = "Not responding"
+"""Slurm's own reason for a node that it lost; no person's."""
+
+
+def is_node(name: str) -> bool:
+    """Whether this can be one node. ALL is every node."""
+    return NAME.fullmatch(name) is not None and name.upper() != "ALL"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node as `scontrol show node` says."""
+
+    name: str
+    states: frozenset[str]
+    reason: str
+    author: str
+
+    @property
+    def drained(self) -> bool:
+        """Whether nothing new starts there until somebody says so."""
+        return "DRAIN" in self.states
+
+    @property
+    def down(self) -> bool:
+        """Whether it is out for another reason."""
+        return bool(self.states & {"DOWN", "FAIL", "FAILING", "ERROR"})
+
+    @property
+    def by(self) -> str:
+        """Who set the reason, and why, for a person."""
+        who = f" by {self.author}" if self.author else ""
+        return f"{who}: {self.reason}" if self.reason else f"{who}, without a reason"
+
+
+def parse_node(text: str) -> Node | None:
+    """The one node of this text; None when it is none."""
+    name = re.search(r"^NodeName=(\S+)", text, re.MULTILINE)
+    state = re.search(r"^\s+State=(\S+)", text, re.MULTILINE)
+    if name is None or state is None or text.count("NodeName=") != 1:
+        return None
+    reason = re.search(r"^\s+Reason=(.*)$", text, re.MULTILINE)
+    parts = None if reason is None else _REASON.fullmatch(reason.group(1).strip())
+    said = "" if parts is None else parts["said"]
+    return Node(
+        name=name.group(1),
+        states=frozenset(one.rstrip(_SUFFIXES) for one in state.group(1).split("+")),
+        reason="" if said in ("(null)", "none") else said,
+        author="" if parts is None else parts["who"] or "",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job as `scontrol show job` says."""
+
+    state: str
+    name: str
+    """By which it alone is meant: `12`, or `10_3` of an array, whose last task has the array's own
+    number: `scancel` of that number ends all tasks (seen, 22.05)."""
+    restarts: str
+    requeues: bool
+    whole: bool
+    """False: a part of a heterogeneous job, whose end may end the others."""
+
+
+def parse_job(text: str, number: str) -> Job | None:
+    """The job of this number; None when it is not there. Asked for an array's number, which is
+    that of its last task too, Slurm lists every task.
+    """
+    for block in text.split("\n\n"):
+        words = _words(block)
+        state = words.get("JobState")
+        if words.get("JobId") != number or state is None:
+            continue
+        array, task = words.get("ArrayJobId"), words.get("ArrayTaskId")
+        return Job(
+            state=state,
+            name=number if array is None or task is None else f"{array}_{task}",
+            restarts=words.get("Restarts", "0"),
+            requeues=words.get("Requeue") == "1" and words.get("BatchFlag") == "1",
+            whole="HetJobId" not in words,
+        )
+    return None
+
+
+def _words(text: str) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for word in text.split():
+        key, equals, value = word.partition("=")
+        if equals:
+            found.setdefault(key, value)
+    return found
+
+
+# -- slurm -------------------------------------------------------------------------------------
+
+# Commands of a scheduler: an argument list, a deadline, no shell.
+
+OUTPUT_MAX_CHARS: Final = 16 * 1024 * 1024
+"""`sinfo` of 5,000 nodes in three partitions is a megabyte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a command said."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def said(self) -> str:
+        """One line for a person."""
+        words = " ".join((self.err or self.out).split())
+        return words[:300] or f"exit status {self.status}"
+
+
+class RunError(Exception):
+    """A command that did not run, or not to its end; the message is one line for a person."""
+
+
+Run = Callable[[Sequence[str], float], Ran]
+"""Runs an argument list within so many seconds. Raises `RunError`."""
+
+
+def run(argv: Sequence[str], timeout_s: float) -> Ran:
+    """Run a command that is found in PATH.
+
+    Raises:
+        RunError: it is not installed, cannot be started, or has not ended in time (it is killed).
+    """
+    environ = {**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+    try:
+        done = subprocess.run(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_s,
+            env=environ,
+            check=False,
+        )
+    except FileNotFoundError as exc:
+        raise RunError(f"{argv[0]} is not installed here") from exc
+    except subprocess.TimeoutExpired as exc:
+        raise RunError(f"{argv[0]} has not ended within {timeout_s:.1f} s") from exc
+    except (OSError, ValueError) as exc:
+        raise RunError(f"{argv[0]} cannot be started: {exc}") from exc
+    out, err = (
+        text[:OUTPUT_MAX_CHARS].decode(errors="replace") for text in (done.stdout, done.stderr)
+    )
+    return Ran(done.returncode, out, err)
+
+
+# Which steps or jobs of Slurm carry a group, and nobody else.
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Target:
+    """One step, or one job without a step, as it was when its ranks told it."""
+
+    job: str
+    step: str | None
+    restarts: str
+
+    def __str__(self) -> str:
+        return f"job {self.job}" if self.step is None else f"step {self.job}.{self.step}"
+
+
+def targets_of(
+    group: GroupName, places: Sequence[Place], everyone: Iterable[Place]
+) -> tuple[Target, ...]:
+    """What has to end, each once.
+
+    Raises:
+        Refusal: a rank of the group does not tell its job, or somebody else is, or may be, there.
+    """
+    if not places:
+        raise Refusal("no rank of it is known")
+    targets = sorted({_target(place) for place in places}, key=str)
+    others = strangers(group, everyone)
+    for target in targets:
+        obstacle = in_job(others, target.job, target.step)
+        if obstacle is not None:
+            raise Refusal(obstacle)
+    return tuple(targets)
+
+
+def _target(place: Place) -> Target:
+    job = place.labels.get("slurm_job_id", "")
+    step = place.labels.get("slurm_step_id")
+    restarts = place.labels.get("slurm_restarts", "0")
+    if not job:
+        raise Refusal(f"{place.rank} tells no job of Slurm")
+    for value in (job, restarts, *([] if step is None else [step])):
+        if NUMBER.fullmatch(value) is None:
+            raise Refusal(f"{place.rank} tells {value!r:.40} where a number is expected")
+    return Target(job, step, restarts)
+
+
+# What `lightkeeper schedulers check` asks Slurm; nothing is changed by it.
+
+NOBODY: Final = "lightkeeper-no-such-node"
+"""Slurm asks who we are before it looks for the node (seen, 22.05): so a node that is nowhere tells
+whether we may."""
+_REFUSED: Final = re.compile(r"Invalid user id|[Pp]ermission denied")
+
+
+def checks(run: Run, deadline: Deadline) -> Iterator[Check]:
+    """Each command, the controller, and the permission to drain."""
+    for command in ("scontrol", "scancel", "sinfo"):
+        yield _try(f"{command} is there", run, [command, "--version"], deadline)
+    ping = _try("slurmctld answers", run, ["scontrol", "ping"], deadline)
+    yield Check(ping.what, ping.ok and " UP" in ping.said, ping.said)
+    yield _may_drain(run, deadline)
+
+
+def _try(what: str, run: Run, argv: Sequence[str], deadline: Deadline) -> Check:
+    said = _ask(run, argv, deadline)
+    if isinstance(said, str):
+        return Check(what, False, said)
+    return Check(what, said.status == 0, said.said)
+
+
+def _may_drain(run: Run, deadline: Deadline) -> Check:
+    what = "nodes may be drained"
+    argv = ["scontrol", "update", f"NodeName={NOBODY}", "State=UNDRAIN"]
+    said = _ask(run, argv, deadline)
+    if isinstance(said, str):
+        return Check(what, False, said)
+    if "Invalid node name" in said.said:
+        return Check(what, True, "this user may update nodes")
+    who = " (needs SlurmUser, root, an operator or administrator)"
+    return Check(what, False, said.said + (who if _REFUSED.search(said.said) else ""))
+
+
+def _ask(run: Run, argv: Sequence[str], deadline: Deadline) -> Ran | str:
+    try:
+        return run(argv, deadline.left_s())
+    except (RunError, TooLate) as exc:
+        return str(exc)
+
+
+REASON_MAX_CHARS: Final = 240
+_LOOK_AGAIN_S: Final = 0.5
+_PATIENT_SHARE: Final = 0.5
+"""Of the time left after which a step that was asked to end is killed: Slurm itself waits 30 s
+(KillWait) between SIGTERM and SIGKILL."""
+
+
+_ENDING: Final = "COMPLETING"
+_ALIVE: Final = frozenset({"RUNNING", _ENDING, "SUSPENDED", "STOPPED"})
+
+
+class Removal(StrEnum):
+    """How a job that carries one group alone, and has no step, is ended."""
+
+    CANCEL = "cancel"
+    REQUEUE = "requeue"
+
+
+class SlurmError(Exception):
+    """Slurm did not do it; the message is one line for a person."""
+
+
+class Slurm:
+    """The cluster that `scontrol` here speaks to."""
+
+    name = "slurm"
+
+    def __init__(
+        self,
+        everyone: Everyone,
+        owner: Owner,
+        *,
+        removal: Removal = Removal.CANCEL,
+        run: Run = run,
+        clockwork: Clockwork | None = None,
+    ) -> None:
+        """`owner` names the quarantine list whose marks are ours."""
+        self._everyone = everyone
+        self._owner = owner
+        self._removal = removal
+        self._run = run
+        self._clockwork = clockwork or Clockwork()
+
+    def cordon(
+        self, host: Host, reason: str, incident_id: IncidentId | None, timeout_s: float
+    ) -> Outcome:
+        """Drain the node, unless it is drained or down by somebody else's hand."""
+
+        def work(deadline: Deadline) -> Outcome:
+            said = marked(self._owner(), reason, incident_id, REASON_MAX_CHARS)
+            return self._drain(host, said, deadline)
+
+        return self._within(timeout_s, work, f"{host} not drained")
+
+    def uncordon(self, host: Host, reason: str, timeout_s: float) -> Outcome:
+        """Undrain the node, if the reason on it is ours."""
+
+        def work(deadline: Deadline) -> Outcome:
+            return self._undrain(host, reason, deadline)
+
+        return self._within(timeout_s, work, f"{host} not undrained")
+
+    def remove(
+        self,
+        group: GroupName,
+        places: Sequence[Place],
+        reason: str,
+        incident_id: IncidentId | None,
+        timeout_s: float,
+    ) -> Outcome:
+        """Cancel the steps, or jobs, in which the group runs and nobody else."""
+        del reason, incident_id  # a cancelled step has no place for them
+
+        def work(deadline: Deadline) -> Outcome:
+            targets = targets_of(group, places, self._everyone())
+            jobs = {one.job: self._job(one, deadline) for one in targets}
+            return Outcome(
+                True, "; ".join(self._end(one, jobs[one.job], deadline) for one in targets)
+            )
+
+        return self._within(timeout_s, work, f"{group} not removed")
+
+    def cordoned(self, timeout_s: float) -> Sequence[Host] | None:
+        """The nodes whose reason begins with our mark."""
+        try:
+            ours = mark(self._owner())
+            said = self._run(["sinfo", "-h", "-N", "-o", "%N|%E"], timeout_s)
+        except Exception:  # noqa: BLE001 - whatever it is, what is ours is not known
+            return None
+        if said.status != 0:
+            return None
+        pairs = (line.split("|", 1) for line in said.out.splitlines() if "|" in line)
+        return tuple(sorted({Host(name.strip()) for name, why in pairs if why.startswith(ours)}))
+
+    def checks(self, timeout_s: float) -> Sequence[Check]:
+        """Commands, controller, and whether we may."""
+        return tuple(checks(self._run, Deadline(timeout_s, self._clockwork)))
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def _within(
+        self, timeout_s: float, work: Callable[[Deadline], Outcome], failed: str
+    ) -> Outcome:
+        try:
+            return work(Deadline(timeout_s, self._clockwork))
+        except (RunError, SlurmError, TooLate, Refusal) as exc:
+            return Outcome(False, f"{failed}: {exc}")
+        except Exception as exc:  # noqa: BLE001 - the registry's, or the store's
+            return Outcome(False, f"{failed}: {type(exc).__name__}: {exc}")
+
+    # -- nodes ---------------------------------------------------------------------------------
+
+    def _drain(self, host: Host, reason: str, deadline: Deadline) -> Outcome:
+        node = self._node(host, deadline)
+        if self._is_ours(node):
+            return Outcome(True, f"{host} is drained already{node.by}")
+        if node.drained or (node.down and node.reason != NOT_RESPONDING):
+            how = "drained" if node.drained else "down"
+            return Outcome(True, f"{host} is {how}{node.by}; left as it is", ours=False)
+        self._must(["scontrol", "update", f"NodeName={host}", "State=DRAIN", f"Reason={reason}"],
+                   deadline)  # fmt: skip
+        node = self._node(host, deadline)
+        if not node.drained:
+            raise SlurmError(f"scontrol took it and the node is {'+'.join(sorted(node.states))}")
+        return Outcome(True, f"drained {host}: {node.reason}", ours=self._is_ours(node))
+
+    def _undrain(self, host: Host, reason: str, deadline: Deadline) -> Outcome:
+        node = self._node(host, deadline)
+        if not node.drained:
+            return Outcome(True, f"{host} is not drained")
+        if not self._is_ours(node):
+            return Outcome(True, f"{host} is drained{node.by}; left as it is", ours=False)
+        self._must(["scontrol", "update", f"NodeName={host}", "State=UNDRAIN"], deadline)
+        node = self._node(host, deadline)
+        if self._is_ours(node):
+            raise SlurmError("scontrol took it and the node is drained still")
+        still = " (and down)" if node.down else ""
+        return Outcome(True, f"undrained {host}{still}: {reason}")
+
+    def _is_ours(self, node: Node) -> bool:
+        return node.drained and node.reason.startswith(mark(self._owner()))
+
+    def _node(self, host: Host, deadline: Deadline) -> Node:
+        if not is_node(host):
+            raise SlurmError(f"{host!r:.80} is no name of one node")
+        said = self._run(["scontrol", "show", "node", host], deadline.left_s())
+        node = parse_node(said.out) if said.status == 0 else None
+        if node is None or node.name != host:
+            raise SlurmError(said.said if said.status else f"scontrol shows no node {host}")
+        return node
+
+    # -- jobs ----------------------------------------------------------------------------------
+
+    def _job(self, target: Target, deadline: Deadline) -> Job | None:
+        """The job of a target as it runs now; None when it is gone."""
+        job = self._show(target, deadline)
+        if job is None or job.restarts != target.restarts:
+            return None  # requeued since: what runs now is another incarnation
+        return job if job.state in _ALIVE else None
+
+    def _is_over(self, target: Target, deadline: Deadline) -> bool:
+        """A requeued job has counted on while its old run is still ending (seen, 22.05)."""
+        job = self._show(target, deadline)
+        if job is None or job.state not in _ALIVE:
+            return True
+        return job.restarts != target.restarts and job.state != _ENDING
+
+    def _show(self, target: Target, deadline: Deadline) -> Job | None:
+        said = self._run(["scontrol", "show", "job", target.job], deadline.left_s())
+        if said.status != 0:
+            if "Invalid job id" in said.said:
+                return None
+            raise SlurmError(said.said)
+        job = parse_job(said.out, target.job)
+        if job is None:
+            raise SlurmError(f"scontrol shows no job {target.job}")
+        return job
+
+    def _end(self, target: Target, job: Job | None, deadline: Deadline) -> str:
+        if job is None:
+            return f"{target} is gone"
+        if target.step is not None:
+            return self._end_step(target, f"{job.name}.{target.step}", deadline)
+        if not job.whole:
+            raise Refusal(f"{target} is a part of a heterogeneous job and has no step")
+        if self._removal is Removal.REQUEUE and not job.requeues:
+            raise Refusal(f"{target} cannot be requeued (sbatch --requeue)")
+        word = "requeue" if self._removal is Removal.REQUEUE else "cancel"
+        argv = ["scontrol", "requeue", job.name] if word == "requeue" else ["scancel", job.name]
+        self._must(argv, deadline)
+        self._wait(lambda: self._is_over(target, deadline), f"{word} {job.name}", deadline)
+        return f"{'requeued' if word == 'requeue' else 'cancelled'} {target}"
+
+    def _end_step(self, target: Target, name: str, deadline: Deadline) -> str:
+        if not self._has_step(name, deadline):
+            return f"{target} is gone"
+        self._cancel(["scancel", name], name, deadline)
+        killed = False
+        while self._has_step(name, deadline):
+            if not killed and deadline.share_left() < _PATIENT_SHARE:
+                self._cancel(["scancel", "--signal=KILL", name], name, deadline)
+                killed = True
+            try:
+                deadline.pause(_LOOK_AGAIN_S)
+            except TooLate as exc:
+                raise SlurmError(f"scancel {name} was taken and the step runs still") from exc
+        return f"cancelled {target}" + (" by SIGKILL" if killed else "")
+
+    def _cancel(self, argv: Sequence[str], name: str, deadline: Deadline) -> None:
+        """`scancel` of what has just ended says "Invalid job id", which is no failure."""
+        said = self._run(argv, deadline.left_s())
+        if said.status != 0 and self._has_step(name, deadline):
+            raise SlurmError(said.said)
+
+    def _has_step(self, name: str, deadline: Deadline) -> bool:
+        said = self._run(["scontrol", "show", "step", name], deadline.left_s())
+        if said.status == 0:
+            return "StepId=" in said.out
+        if "not found" in said.said or "Invalid job id" in said.said:
+            return False
+        raise SlurmError(said.said)
+
+    def _wait(self, over: Callable[[], bool], what: str, deadline: Deadline) -> None:
+        while not over():
+            try:
+                deadline.pause(_LOOK_AGAIN_S)
+            except TooLate as exc:
+                raise SlurmError(f"{what} was taken and has not ended") from exc
+
+    def _must(self, argv: Sequence[str], deadline: Deadline) -> Ran:
+        said = self._run(argv, deadline.left_s())
+        if said.status != 0:
+            raise SlurmError(said.said)
+        return said

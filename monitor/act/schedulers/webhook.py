@@ -1,0 +1,267 @@
+"""Any other scheduler: one signed JSON request an action, to a service of one's own.
+
+What the receiver owes is in docs/webhook.md; in short: check the signature, do the action unless it
+is so already, and answer `{"done": true, "detail": "..."}`. It is asked again, with the same
+Idempotency-Key, when it does not answer, answers 5xx or 429.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import random
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from monitor.act.http import Answer, Fetcher, FetchError, Question
+from monitor.act.schedulers.base import (
+    Check,
+    Clockwork,
+    Deadline,
+    Everyone,
+    Outcome,
+    Owner,
+    Place,
+    TooLate,
+    plain,
+    strangers,
+)
+from monitor.model.names import GroupName, Host, IncidentId, RankName
+from monitor.model.urls import shown_url, without_secrets
+
+# Signed requests: how ours are signed, and what a receiver does to know them.
+#
+# One header, in the form that Stripe made common: `t=SECONDS,v1=HEX`, HMAC-SHA256 of
+# `SECONDS.BODY`. The time is signed along, so that an old request cannot be sent again later;
+# several `v1` may stand there while a secret is changed. (`act.notify` signs its messages to
+# people without a time: to hear one twice does no harm.) `docs/webhook.md` has `verify` as a
+# sample.
+
+HEADER: Final = "X-Lightkeeper-Signature"
+IDEMPOTENCY: Final = "Idempotency-Key"
+
+
+def sign(secret: bytes, body: bytes, at_s: int) -> str:
+    """The header's value."""
+    return f"t={at_s},v1={_digest(secret, body, str(at_s))}"
+
+
+def _digest(secret: bytes, body: bytes, at: str) -> str:
+    return hmac.new(secret, f"{at}.".encode() + body, hashlib.sha256).hexdigest()
+
+
+SCHEMA: Final = 1
+ANSWER_MAX_BYTES: Final = 1024 * 1024
+REASON_MAX_CHARS: Final = 400
+_FIRST_RETRY_S: Final = 0.25
+_LONGEST_RETRY_S: Final = 5.0
+
+
+class WebhookError(Exception):
+    """No usable answer; the message is one line for a person and shows no path of the URL."""
+
+
+class Webhook:
+    """One receiver."""
+
+    def __init__(
+        self,
+        url: str,
+        secret: bytes,
+        fetcher: Fetcher,
+        everyone: Everyone,
+        owner: Owner,
+        *,
+        name: str = "webhook",
+        clockwork: Clockwork | None = None,
+        unix_s: Callable[[], float] = time.time,
+    ) -> None:
+        """`owner` names the quarantine list in whose name it is asked; `fetcher` is its own now."""
+        self.name = name
+        self._url = url
+        self._secret = secret
+        self._fetcher = fetcher
+        self._everyone = everyone
+        self._owner = owner
+        self._clockwork = clockwork or Clockwork()
+        self._unix_s = unix_s
+
+    def cordon(
+        self, host: Host, reason: str, incident_id: IncidentId | None, timeout_s: float
+    ) -> Outcome:
+        """Ask that nothing new starts on a host."""
+        body = {"host": host, "reason": _line(reason), "incident_id": incident_id}
+        return self._ask("cordon", body, timeout_s, f"{host} not cordoned")
+
+    def uncordon(self, host: Host, reason: str, timeout_s: float) -> Outcome:
+        """Ask that our cordon is taken back."""
+        body = {"host": host, "reason": _line(reason)}
+        return self._ask("uncordon", body, timeout_s, f"{host} not uncordoned")
+
+    def remove(
+        self,
+        group: GroupName,
+        places: Sequence[Place],
+        reason: str,
+        incident_id: IncidentId | None,
+        timeout_s: float,
+    ) -> Outcome:
+        """Ask that what runs at these places is ended, and nothing that stands in `spare`."""
+        if not places or not any(place.labels for place in places):
+            return Outcome(False, f"{group} not removed: none of its ranks tells its place")
+        try:
+            others = strangers(group, self._everyone())
+        except Exception as exc:  # noqa: BLE001 - the registry's answer is not ours
+            return Outcome(False, f"{group} not removed: {type(exc).__name__}: {exc}")
+        hit = _shared(places, others)
+        if hit is not None:
+            return Outcome(False, f"{group} not removed: {hit}")
+        body = {
+            "group": group,
+            "places": [_place(place) for place in places],
+            "reason": _line(reason),
+            "incident_id": incident_id,
+        }
+        return self._ask("remove", body, timeout_s, f"{group} not removed")
+
+    def cordoned(self, timeout_s: float) -> Sequence[Host] | None:
+        """What the receiver lists as held by us; None when it does not list (404, 501)."""
+        try:
+            said = self._answer("list", {}, Deadline(timeout_s, self._clockwork))
+        except Exception:  # noqa: BLE001 - whatever it is, what is ours is not known
+            return None
+        hosts = said.get("hosts")
+        if not isinstance(hosts, list) or not all(isinstance(one, str) for one in hosts):
+            return None
+        return tuple(sorted(Host(one) for one in hosts))
+
+    def checks(self, timeout_s: float) -> Sequence[Check]:
+        """A signed ping; and whether it refuses one that somebody else has signed."""
+        deadline = Deadline(timeout_s, self._clockwork)
+        where = shown_url(self._url)
+        signed, forged = f"{where} takes a signed ping", f"{where} refuses a forged one"
+        try:
+            said = self._answer("ping", {}, deadline)
+        except (WebhookError, TooLate) as exc:
+            return (Check(signed, False, str(exc)),)
+        taken = Check(signed, True, _line(str(said.get("detail") or "accepted")))
+        try:
+            self._answer("ping", {}, deadline, uuid.uuid4().bytes)
+        except (WebhookError, TooLate) as exc:
+            return taken, Check(forged, True, str(exc))
+        return taken, Check(forged, False, "it takes what anybody sends: does it verify?")
+
+    def close(self) -> None:
+        """End what is under way, and the fetcher's thread."""
+        self._fetcher.close()
+
+    # -- one request ---------------------------------------------------------------------------
+
+    def _ask(self, action: str, body: Mapping[str, Any], timeout_s: float, failed: str) -> Outcome:
+        try:
+            said = self._answer(action, body, Deadline(timeout_s, self._clockwork))
+        except (WebhookError, TooLate) as exc:
+            return Outcome(False, f"{failed}: {exc}")
+        except Exception as exc:  # noqa: BLE001 - a bug here must not end a rung or a thread
+            return Outcome(False, f"{failed}: {type(exc).__name__}")
+        done = said.get("done", True) is True
+        detail = _line(str(said.get("detail") or "accepted"))
+        return Outcome(done, f"{detail}", ours=said.get("ours", True) is not False)
+
+    def _answer(
+        self, action: str, body: Mapping[str, Any], deadline: Deadline, secret: bytes | None = None
+    ) -> Mapping[str, Any]:
+        whole = {"schema": SCHEMA, "action": action, "owner": self._owner(), **body}
+        key = self._key(action, whole)
+        raw = json.dumps({**whole, "idempotency_key": key}, separators=(",", ":")).encode()
+        wait_s, why = _FIRST_RETRY_S, ""
+        while True:
+            answer, failed = self._try(raw, key, secret or self._secret, deadline, why)
+            if answer is not None and not _passing(answer.status):
+                return _said(answer)
+            why = failed or _told(answer)
+            retry_s = 0.0 if answer is None else answer.retry_after_s or 0.0
+            self._pause(deadline, max(wait_s * random.uniform(0.8, 1.2), retry_s), why)  # noqa: S311
+            wait_s = min(wait_s * 2, _LONGEST_RETRY_S)
+
+    def _try(
+        self, raw: bytes, key: str, secret: bytes, deadline: Deadline, why: str
+    ) -> tuple[Answer | None, str]:
+        try:
+            left_s = deadline.left_s()
+        except TooLate as exc:
+            raise WebhookError(f"{exc}{f': {why}' if why else ''}") from exc
+        headers = {
+            "Content-Type": "application/json",
+            IDEMPOTENCY: key,
+            HEADER: sign(secret, raw, int(self._unix_s())),
+        }
+        question = Question(
+            self._url, left_s, ANSWER_MAX_BYTES, method="POST", body=raw, headers=headers
+        )
+        try:
+            return self._fetcher.ask(question), ""
+        except FetchError as exc:
+            return None, without_secrets(self._url, str(exc))
+
+    def _pause(self, deadline: Deadline, seconds: float, why: str) -> None:
+        try:
+            deadline.pause(seconds)
+        except TooLate as exc:
+            raise WebhookError(why) from exc
+
+    def _key(self, action: str, body: Mapping[str, Any]) -> str:
+        """The same for the same removal of the same incident, so that one that is asked again never
+        hits what has started since; new for every other request.
+        """
+        if action == "remove" and body.get("incident_id"):
+            said = json.dumps([body["owner"], body["incident_id"], body["group"], body["places"]])
+            return hashlib.sha256(said.encode()).hexdigest()[:32]
+        return uuid.uuid4().hex
+
+
+def _place(place: Place) -> Mapping[str, Any]:
+    return {"rank": place.rank, "host": place.host, "labels": dict(place.labels)}
+
+
+def _shared(places: Sequence[Place], others: Sequence[Place]) -> str | None:
+    """A rank of another group that tells the very same place: what ends one ends both."""
+    mine: dict[frozenset[tuple[str, str]], RankName] = {
+        frozenset(place.labels.items()): place.rank for place in places if place.labels
+    }
+    for other in others:
+        if other.labels and frozenset(other.labels.items()) in mine:
+            return f"{other.rank} runs in the same place"
+    return None
+
+
+def _said(answer: Answer) -> Mapping[str, Any]:
+    """The answer's JSON object; an empty one is a plain yes."""
+    if not 200 <= answer.status < 300:
+        raise WebhookError(_told(answer))
+    if not answer.body.strip():
+        return {}
+    try:
+        said = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _passing(status: int) -> bool:
+    """Whether it may answer otherwise in a moment."""
+    return status == 429 or (status >= 500 and status != 501)
+
+
+def _told(answer: Answer | None) -> str:
+    if answer is None:
+        return "no answer"
+    words = _line(answer.body[:200].decode(errors="replace"))
+    return f"it answers {answer.status}" + (f": {words}" if words else "")
+
+
+def _line(text: str) -> str:
+    return plain(text, REASON_MAX_CHARS)

@@ -1,0 +1,1092 @@
+"""The account of one incident: who decided, how long each part took, what it cost. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeGuard
+
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import DecisionRow, DecisionState, Eviction, Remembered
+from monitor.model.incident import Incident, Milestones, State, Transition
+from monitor.model.names import MANUAL, GroupName, Host, IncidentId, RankName, ReplicaId
+from monitor.model.observation import Observation, Snapshot
+from monitor.model.plain import from_plain, to_plain
+from monitor.model.verdict import Confidence, Kind, Severity, Verdict
+
+# -- case --------------------------------------------------------------------------------------
+
+# What has to be noted while an incident happens, because nobody can tell it later.
+
+Hosts = Mapping[GroupName, tuple[Host, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFacts:
+    """The fleet when the incident began to fire."""
+
+    own: int
+    """Ranks of the accused groups, dead ones too."""
+    others: int
+    """Ranks of the other groups that were alive: those who wait, or would."""
+    hosts: Hosts = field(default_factory=dict)
+    """Where the accused groups ran."""
+    back_on: Hosts = field(default_factory=dict)
+    """Where they ran when they committed again."""
+    within: IncidentId | None = None
+    """Whose account has what this one lost: that of the incident that accused a group when a person
+    evicted it, or that of the person's eviction where the incident came of it."""
+
+
+def facts_of(
+    snapshot: Snapshot, incident: Incident, within: IncidentId | None = None
+) -> FleetFacts:
+    """The fleet as this tick shows it."""
+    return facts_of_groups(snapshot, incident.groups, within)
+
+
+def facts_of_groups(
+    snapshot: Snapshot, groups: Collection[GroupName], within: IncidentId | None = None
+) -> FleetFacts:
+    """The fleet as this tick shows it, these groups being put out."""
+    own = [one for one in snapshot.observations if one.identity.group in groups]
+    rest = [one for one in snapshot.observations if one.identity.group not in groups]
+    others = [one for one in rest if _alive(one)]
+    return FleetFacts(
+        own=len(own),
+        others=len(others),
+        hosts=_hosts(snapshot, groups),
+        within=within,
+    )
+
+
+def return_to(facts: FleetFacts, snapshot: Snapshot, groups: Collection[GroupName]) -> FleetFacts:
+    """The same, and where these groups came back."""
+    return replace(facts, back_on=_hosts(snapshot, groups))
+
+
+def _alive(one: Observation) -> bool:
+    return one.report is not None and one.report.process.alive
+
+
+def _hosts(snapshot: Snapshot, groups: Collection[GroupName]) -> Hosts:
+    found: dict[GroupName, set[Host]] = {}
+    for one in snapshot.observations:
+        if one.identity.group in groups:
+            found.setdefault(one.identity.group, set()).add(one.identity.host)
+    return {group: tuple(sorted(hosts)) for group, hosts in sorted(found.items())}
+
+
+def facts_from_json(body: Any) -> FleetFacts | None:
+    """What `to_plain` made of them; None for anything else."""
+    try:
+        facts = from_plain(FleetFacts, body)
+    except ValueError:
+        return None
+    return None if min(facts.own, facts.others) < 0 else facts
+
+
+_FAR_S: Final = 1e12
+"""No moment lies so far from the epoch: 30,000 years."""
+
+
+def is_time(value: object) -> TypeGuard[float]:
+    """Whether this is a moment; a damaged store holds anything."""
+    return isinstance(value, int | float) and abs(value) < _FAR_S
+
+
+def sound_rows(rows: Iterable[DecisionRow]) -> tuple[DecisionRow, ...]:
+    """Those with a time, oldest first."""
+    found = [row for row in rows if is_time(row.at_s)]
+    return tuple(sorted(found, key=lambda row: row.at_s))
+
+
+def sound_evictions(evictions: Iterable[Eviction]) -> tuple[Eviction, ...]:
+    """Those whose times are times, oldest first."""
+    found = [one for one in evictions if all(is_time(at_s) for at_s in _times(one))]
+    return tuple(sorted(found, key=lambda one: one.asked_s))
+
+
+def _times(one: Eviction) -> Iterator[object]:
+    yield one.asked_s
+    for rung in one.rungs:
+        yield rung.started_s
+        yield 0.0 if rung.finished_s is None else rung.finished_s
+    yield from (at_s for at_s in (one.gone_s, one.left_quorum_s) if at_s is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One incident with everything that belongs to it."""
+
+    incident: Incident
+    now_s: float
+    decisions: Sequence[DecisionRow] = ()
+    """Oldest first (`sound_rows`)."""
+    evictions: Sequence[Eviction] = ()
+    """Oldest first (`sound_evictions`)."""
+    facts: FleetFacts | None = None
+    config: KeeperConfig = field(default_factory=KeeperConfig)
+
+    @property
+    def began_s(self) -> float:
+        """When the fault began, as nearly as it is known."""
+        first_s, since_s = self.incident.milestones.first_seen_s, self.incident.verdict.since_s
+        if is_time(since_s) and is_time(first_s) and 0 < since_s <= first_s:
+            return since_s
+        told = (first_s, self.incident.milestones.firing_s, self.incident.last_seen_s)
+        return next((at_s for at_s in told if is_time(at_s)), 0.0)
+
+    @property
+    def ended_s(self) -> float | None:
+        """When it was resolved; None while it is open."""
+        if self.incident.open:
+            return None
+        ends = [line.at_s for line in self.incident.story if line.to == State.RESOLVED]
+        return ends[-1] if ends else self.incident.last_seen_s
+
+    @property
+    def evicted(self) -> bool:
+        """Whether anybody was told to go; what came of it is another matter."""
+        return self.incident.milestones.evict_asked_s is not None or bool(self.evictions)
+
+    @property
+    def asked_s(self) -> float | None:
+        """When the latest eviction was asked for."""
+        asked_s = self.incident.milestones.evict_asked_s
+        return self.evictions[-1].asked_s if asked_s is None and self.evictions else asked_s
+
+    @property
+    def followed(self) -> bool:
+        """Whether what comes after it is still looked for."""
+        since_s = self.asked_s or self.incident.milestones.firing_s
+        if self.incident.open:
+            return True
+        return since_s is not None and self.now_s - since_s <= self.config.follow_s
+
+
+# -- account -----------------------------------------------------------------------------------
+
+# What an incident cost: rank-seconds that waited, and what our own eviction cost.
+#
+# A part that is not over yet, or whose end nobody saw, has a lower bound only.
+
+NO_FACTS = "nobody counted the ranks when it fired"
+
+
+def lost_by_others(case: Case) -> Amount:  # noqa: PLR0911 - one reason a line
+    """What the other groups waited: from the fault until they committed again."""
+    facts, verdict = case.facts, case.incident.verdict
+    if case.incident.milestones.firing_s is None:
+        return nothing("it never fired")
+    if facts is None:
+        return unknown(NO_FACTS)
+    if facts.within is not None:
+        return nothing(f"counted with {facts.within}")
+    if facts.others == 0:
+        return nothing("there was no other group")
+    if verdict.kind is Kind.BY_HAND:
+        return _new_quorum(case, facts)
+    if verdict.kind is Kind.STRAGGLER:
+        if not verdict.lost_s >= 0:  # NaN too
+            return unknown("a damaged record")
+        seen = facts.others * verdict.lost_s
+        return between(seen, seen, f"{_ranks(facts.others)} waited {verdict.lost_s:.1f} s for it")
+    if verdict.kind in (Kind.REPLICA_LAG, Kind.STATE_CORRUPT):
+        return unknown("nobody stands still for such a fault, and what it slows is not measured")
+    if not verdict.stops:
+        return nothing("nobody waited for it")
+    return _waited(case, facts)
+
+
+def _waited(case: Case, facts: FleetFacts) -> Amount:
+    incident, count = case.incident, facts.others
+    commit_s = incident.milestones.survivor_commit_s
+    if commit_s is not None:
+        waited_s = max(0.0, commit_s - case.began_s)
+        words = f"{_ranks(count)} waited {waited_s:.1f} s, until they committed again"
+        return between(count * waited_s, count * waited_s, words)
+    if not incident.groups and case.ended_s is not None:  # nobody's fault: nobody is followed
+        least_s = max(0.0, incident.last_seen_s - case.began_s)
+        most_s = max(least_s, case.ended_s - case.began_s)
+        words = f"{_ranks(count)} waited, until it was over"
+        return between(count * least_s, count * most_s, words)
+    if case.followed:
+        least_s = max(0.0, _until(case) - case.began_s)
+        return between(count * least_s, None, f"{_ranks(count)} have waited {least_s:.1f} s so far")
+    return unknown("no other group was seen to commit again")
+
+
+def lost_by_own(case: Case) -> Amount:
+    """What the accused groups stood: from the fault until they committed again."""
+    facts, incident = case.facts, case.incident
+    if incident.milestones.firing_s is None:
+        return nothing("it never fired")
+    if not incident.groups:
+        return nothing("no group is accused")
+    if facts is None:
+        return unknown(NO_FACTS)
+    if facts.within is not None:
+        return nothing(f"counted with {facts.within}")
+    if not incident.verdict.stops and not case.evicted:
+        return nothing("the group went on")
+    began_s = case.began_s
+    if not incident.verdict.stops and case.asked_s is not None:
+        began_s = case.asked_s
+    return _away(case, facts, began_s)
+
+
+def _away(case: Case, facts: FleetFacts, since_s: float) -> Amount:
+    incident, count = case.incident, facts.own
+    back_s = incident.milestones.rejoined_s
+    if back_s is not None:
+        away_s = max(0.0, back_s - since_s)
+        words = f"{_ranks(count)} of its own away {away_s:.1f} s, until it committed again"
+        return between(count * away_s, count * away_s, words)
+    if case.evicted or incident.kind is Kind.DEAD:
+        away_s = max(0.0, _until(case) - since_s)
+        so_far = "so far" if case.followed else "at least: nobody saw it come back"
+        words = f"{_ranks(count)} of its own away {away_s:.1f} s {so_far}"
+        return between(count * away_s, None, words)
+    stood_s = max(0.0, incident.last_seen_s - since_s)
+    words = f"{_ranks(count)} of its own stood {stood_s:.1f} s at least"
+    return between(count * stood_s, None, words)
+
+
+def _new_quorum(case: Case, facts: FleetFacts) -> Amount:
+    """What an eviction by hand cost the others."""
+    asked_s = case.asked_s
+    return nothing("nobody was asked") if asked_s is None else _stall(case, facts, asked_s)
+
+
+def _stall(case: Case, facts: FleetFacts, asked_s: float) -> Amount:
+    """At most until they committed without it; nobody saw how much of that they stood."""
+    commit_s = case.incident.milestones.survivor_commit_s
+    most_s = None if commit_s is None else facts.others * max(0.0, commit_s - asked_s)
+    return Amount(0.0, most_s, f"{_ranks(facts.others)} needed a new quorum")
+
+
+def _until(case: Case) -> float:
+    """How far it was looked."""
+    since_s = case.asked_s or case.incident.milestones.firing_s or case.began_s
+    return case.now_s if case.incident.open else min(case.now_s, since_s + case.config.follow_s)
+
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"
+
+
+# Amounts of time that are known to lie in a range, or not known at all.
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Rank-seconds between two bounds; without a bound nothing is known there."""
+
+    low: float | None
+    high: float | None
+    words: str
+    """What it rests on, or why it cannot be told."""
+
+    @property
+    def known(self) -> bool:
+        """Whether there is any bound."""
+        return self.low is not None or self.high is not None
+
+    def plus(self, other: Amount, words: str = "") -> Amount:
+        """Both together; a bound that one of them lacks is lacking."""
+        told = words or "; ".join(one for one in (self.words, other.words) if one)
+        return Amount(_sum(self.low, other.low), _sum(self.high, other.high), told)
+
+    def minus(self, other: Amount, words: str) -> Amount:
+        """The difference, as wide as both ranges make it."""
+        low = None if other.high is None else -other.high
+        high = None if other.low is None else -other.low
+        return Amount(_sum(self.low, low), _sum(self.high, high), words)
+
+
+def between(low: float, high: float | None, words: str) -> Amount:
+    """A range; bounds that came the wrong way round are swapped."""
+    if not math.isfinite(low) or (high is not None and not math.isfinite(high)):
+        return unknown("a damaged record")
+    if high is not None and high < low:
+        low, high = high, low
+    return Amount(low, high, words)
+
+
+def unknown(words: str) -> Amount:
+    """Nothing is known; `words` say why."""
+    return Amount(None, None, f"cannot tell: {words}")
+
+
+def nothing(words: str) -> Amount:
+    """Known to be nothing."""
+    return Amount(0.0, 0.0, words)
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one + other
+
+
+def amount_to_json(amount: Amount) -> dict[str, Any]:
+    """Rounded to a tenth: more would be false precision."""
+    return {
+        "low": _amounts_round(amount.low),
+        "high": _amounts_round(amount.high),
+        "words": amount.words,
+    }
+
+
+def _amounts_round(value: float | None) -> float | None:
+    return round(value, 1) + 0.0 if value is not None and math.isfinite(value) else None
+
+
+def bounds(amount: Mapping[str, Any]) -> str:
+    """`183 to 435`, `at least 12`, `cannot tell`."""
+    low, high = amount["low"], amount["high"]
+    if low is None and high is None:
+        return "cannot tell"
+    if low is None:
+        return f"at most {high:.0f}"
+    if high is None:
+        return f"at least {low:.0f}"
+    return f"{low:.0f}" if round(low) == round(high) else f"{low:.0f} to {high:.0f}"
+
+
+# What would have been lost had nobody evicted anybody: the assumption in words, and a range.
+#
+# Sources: shared/facts/torchft.md, "What one bad rank does, without anybody's help", measured with
+# TorchFT 0.2.0; docs/audit.md repeats it.
+
+FIRST_MARGIN_S: Final = 1.0
+"""A survivor that waits in the quorum crashes after 61 s with timeouts of 60 s: one, and this."""
+SECOND_MARGIN_S: Final = 5.0
+"""Survivors in mid-step crash after about 125 s: two timeouts, and this."""
+RESTART_S: Final = 20.0
+"""A restarted rank contributes again after 17 to 20 s."""
+
+
+def without_us(case: Case, lost: Amount) -> Amount:  # noqa: PLR0911 - one kind a line
+    """What it would have cost; `lost` is what it did cost."""
+    incident, facts = case.incident, case.facts
+    if not case.evicted:
+        return Amount(lost.low, lost.high, "nobody was evicted: as it was")
+    if facts is None:
+        return unknown(NO_FACTS)
+    match incident.kind:
+        case Kind.NOT_ENTERED | Kind.DEADLOCK | Kind.MISMATCH:
+            if incident.verdict.stops:
+                return _hang(case, facts)
+            return nothing("it hung nobody: the job would have gone on")
+        case Kind.STRAGGLER:
+            return _straggler(case, facts)
+        case Kind.DEAD:
+            return Amount(
+                lost.low, lost.high,
+                "a crashed group is started again by its launcher: the eviction is taken to have "
+                "saved nothing",
+            )  # fmt: skip
+        case Kind.STATE_CORRUPT:
+            return unknown("spoilt state costs results, not time")
+        case Kind.UNSEEN | Kind.BY_HAND:
+            return unknown("a person evicted it for reasons of their own")
+        case Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY:
+            return unknown("what such a fault goes on to cost was never measured")
+
+
+def _hang(case: Case, facts: FleetFacts) -> Amount:
+    ranks, timeout_s = facts.own + facts.others, case.config.job_timeout_s
+    first_s = timeout_s + FIRST_MARGIN_S
+    last_s = 2 * timeout_s + SECOND_MARGIN_S + RESTART_S
+    words = (
+        f"TorchFT's own timeouts ({timeout_s:g} s each) would have ended it: {ranks} ranks stand "
+        f"for {first_s:.0f} s (one timeout, no restart counted) to {last_s:.0f} s (two timeouts, "
+        "the survivors crash, measured as about 125 s with 60 s each, and "
+        f"{RESTART_S:.0f} s to start again); steps since the last checkpoint are not counted"
+    )
+    return between(ranks * first_s, ranks * last_s, words)
+
+
+def _straggler(case: Case, facts: FleetFacts) -> Amount:
+    lost_s, asked_s = case.incident.verdict.lost_s, case.asked_s
+    elapsed_s = 0.0 if asked_s is None else asked_s - case.began_s
+    if not (elapsed_s > 0 and lost_s > 0):  # NaN too
+        return unknown("how fast it lost time is not known")
+    rate = min(1.0, lost_s / elapsed_s)
+    horizon_s = case.config.straggler_horizon_s
+    words = (
+        f"it cost {rate:.2f} s a second; had it stayed as long again as it had lasted "
+        f"({elapsed_s:.0f} s), or for {horizon_s:.0f} s"
+    )
+    more = between(facts.others * rate * elapsed_s, facts.others * rate * horizon_s, words)
+    before = facts.others * lost_s
+    return Amount(before, before, "").plus(more)
+
+
+# How long each part of an incident took, how long guards held, how long each rung.
+#
+# The parts follow one another and add up: from when the fault began to the last thing seen of it.
+# Up to the request their order is that of cause and effect; what follows it comes in any order
+# (where a straggler was evicted the others commit at once, its processes go later). A clock that
+# jumped back makes a part 0 s long, never negative, and the part says so.
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """One part, up to the moment whose name it bears."""
+
+    until: str
+    """`seen`, `firing`, `decided`, `asked`, `gone`, `left`, `survivors`, `rejoined`."""
+    start_s: float
+    end_s: float
+    jumped: bool = False
+    """Whether the moment was told to be before the one that caused it."""
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True, slots=True)
+class RungSpan:
+    """One rung of one eviction."""
+
+    rung: str
+    start_s: float
+    end_s: float | None
+    """None while it is under way, or where nobody saw its end."""
+    result: str | None
+    detail: str
+    deadline_s: float | None = None
+    """Seconds that it was given."""
+
+    @property
+    def seconds(self) -> float | None:
+        """Its length."""
+        return None if self.end_s is None else max(0.0, self.end_s - self.start_s)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldSpan:
+    """A guard that held an eviction back."""
+
+    guard: str
+    start_s: float
+    end_s: float | None
+    """None while it holds."""
+    reason: str
+    """The latest."""
+    release: str | None = None
+    """What would release it."""
+    ended_by: str | None = None
+    """What came when it let go; None while it holds."""
+
+    @property
+    def seconds(self) -> float | None:
+        """Its length."""
+        return None if self.end_s is None else max(0.0, self.end_s - self.start_s)
+
+
+def intervals(case: Case) -> tuple[Interval, ...]:
+    """All parts that are over, in order; they add up."""
+    at_s, found = case.began_s, []
+    for name, moment_s in (*_causes(case), *_effects(case)):
+        end_s = max(at_s, moment_s)
+        found.append(Interval(name, at_s, end_s, jumped=moment_s < at_s))
+        at_s = end_s
+    return tuple(found)
+
+
+def _causes(case: Case) -> Iterator[tuple[str, float]]:
+    marks = case.incident.milestones
+    moments = (
+        ("seen", marks.first_seen_s),
+        ("firing", marks.firing_s),
+        ("decided", decided_s(case)),
+        ("asked", case.asked_s),
+    )
+    skipped = ("seen", "firing") if case.incident.kind is Kind.BY_HAND else ()
+    return ((name, at_s) for name, at_s in moments if is_time(at_s) and name not in skipped)
+
+
+def _effects(case: Case) -> list[tuple[str, float]]:
+    marks, last = case.incident.milestones, _latest(case)
+    left_s = marks.left_quorum_s
+    if left_s is None and last is not None:
+        left_s = last.left_quorum_s
+    moments = (
+        ("gone", None if last is None else last.gone_s),
+        ("left", left_s),
+        ("survivors", marks.survivor_commit_s),
+        ("rejoined", marks.rejoined_s),
+    )
+    found = [(name, at_s) for name, at_s in moments if is_time(at_s)]
+    return sorted(found, key=lambda one: one[1])
+
+
+def _latest(case: Case) -> Eviction | None:
+    return case.evictions[-1] if case.evictions else None
+
+
+def decided_s(case: Case) -> float | None:
+    """When the latest eviction was decided."""
+    rows = [row.at_s for row in case.decisions if row.action == "evict"]
+    return rows[-1] if rows else None
+
+
+def rung_spans(case: Case) -> tuple[RungSpan, ...]:
+    """Every rung of every eviction, in the order in which they began."""
+    found = [
+        RungSpan(
+            rung=str(rung.rung),
+            start_s=rung.started_s,
+            end_s=rung.finished_s,
+            result=None if rung.result is None else str(rung.result),
+            detail=rung.detail,
+            deadline_s=rung.deadline_s,
+        )
+        for progress in case.evictions
+        for rung in progress.rungs
+    ]
+    return tuple(sorted(found, key=lambda span: span.start_s))
+
+
+def _ended_by(case: Case, after: DecisionRow | None) -> str | None:
+    if after is None:
+        return None if case.incident.open else f"it was over: {case.incident.resolution or '?'}"
+    return "it was decided to evict" if after.guard is None else f"{after.guard} held instead"
+
+
+def hold_spans(case: Case) -> tuple[HoldSpan, ...]:
+    """Guards that held, oldest first; one that only changed its words goes on."""
+    found: list[HoldSpan] = []
+    rows = sorted(case.decisions, key=lambda row: row.at_s)
+    for number, row in enumerate(rows):
+        after = rows[number + 1] if number + 1 < len(rows) else None
+        end_s = case.ended_s if after is None else after.at_s
+        if row.action == "evict" or row.guard is None:
+            continue
+        start_s = row.at_s
+        if found and found[-1].guard == row.guard and found[-1].end_s == row.at_s:
+            start_s = found.pop().start_s
+        release = row.body.get("release")
+        told = None if release is None else str(release)
+        ended_by = _ended_by(case, after)
+        found.append(HoldSpan(row.guard, start_s, end_s, row.reason, told, ended_by))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What one incident comes to."""
+
+    decided_by: str
+    """`lightkeeper`, a person, or `nobody`."""
+    why: str
+    """By which rule, or which guard held."""
+    outcome: str
+    """One of `evicted`, `evicting`, `failed`, `observed` (would have been evicted), `held`,
+    `passed`, `open`."""
+    intervals: tuple[Interval, ...]
+    rungs: tuple[RungSpan, ...]
+    holds: tuple[HoldSpan, ...]
+    lost_by_others: Amount
+    lost_by_own: Amount
+    lost: Amount
+    without_us: Amount
+    saved: Amount
+    """Negative: it cost more than it saved."""
+    ran_on: tuple[Host, ...]
+    back_on: tuple[Host, ...]
+    final: bool
+    """Whether nothing of it can change any more."""
+
+    @property
+    def evicted(self) -> bool:
+        """Whether anybody was put out, or was to be."""
+        return self.outcome in ("evicted", "evicting", "failed")
+
+
+def account(case: Case) -> Account:
+    """What this incident comes to; never raises, whatever the store held."""
+    others, own = lost_by_others(case), lost_by_own(case)
+    lost, facts = others.plus(own), case.facts
+    without = without_us(case, lost)
+    who, why = _decided(case)
+    return Account(
+        decided_by=who,
+        why=why,
+        outcome=_outcome(case),
+        intervals=intervals(case),
+        rungs=rung_spans(case),
+        holds=hold_spans(case),
+        lost_by_others=others,
+        lost_by_own=own,
+        lost=lost,
+        without_us=without,
+        saved=_saved(case, without, lost),
+        ran_on=() if facts is None else _all(facts.hosts),
+        back_on=() if facts is None else _all(facts.back_on),
+        final=not case.incident.open and _complete(case),
+    )
+
+
+def _saved(case: Case, without: Amount, lost: Amount) -> Amount:
+    """The difference; nothing where we did nothing, or where nobody can say."""
+    if not case.evicted:
+        return nothing("nobody was evicted, so nothing was saved and nothing spent")
+    if not without.known:
+        return without
+    if not lost.known:
+        return lost
+    if (without.low, without.high) == (lost.low, lost.high):  # a crash: as it was
+        return between(0.0, 0.0, without.words)
+    return without.minus(lost, "what it would have lost without us, less what it lost")
+
+
+def _complete(case: Case) -> bool:
+    marks = case.incident.milestones
+    told = marks.survivor_commit_s is not None and marks.rejoined_s is not None
+    return told or not case.followed
+
+
+def _outcome(case: Case) -> str:
+    incident = case.incident
+    if case.evicted:
+        if case.evictions and case.evictions[-1].failed is not None:
+            return "failed"
+        return "evicting" if incident.open else "evicted"
+    if case.decisions and case.decisions[-1].action == "would_evict":
+        return "observed"
+    held = any(row.action == "hold" for row in case.decisions)
+    if incident.open:
+        return "held" if held else "open"
+    return "held" if held else "passed"
+
+
+def _decided(case: Case) -> tuple[str, str]:
+    evicts = [row for row in case.decisions if row.action == "evict"]
+    incident = case.incident
+    if evicts or case.evicted:
+        confidence = incident.verdict.confidence
+        rule = f"{incident.kind} is evicted when it fires, {confidence}, and no guard holds"
+        author = evicts[-1].author if evicts else "lightkeeper"
+        return (author, rule) if author == "lightkeeper" else (author, evicts[-1].reason)
+    holds = [row for row in case.decisions if row.action != "evict"]
+    if holds:
+        return "nobody", f"held by {holds[-1].guard}: {holds[-1].reason}"
+    return "nobody", "nothing was to be decided"
+
+
+def _all(hosts: Any) -> tuple[Host, ...]:
+    return tuple(sorted({host for found in hosts.values() for host in found}))
+
+
+_AMOUNTS: Final = ("lost", "lost_by_others", "lost_by_own", "without_us", "saved")
+
+
+def account_to_json(one: Account) -> dict[str, Any]:
+    """Plain JSON types; what is not known is null."""
+    told = to_plain(one)
+    for name in _AMOUNTS:
+        told[name] = amount_to_json(getattr(one, name))
+    spans: Iterable[Interval | RungSpan | HoldSpan]
+    for name in ("intervals", "rungs", "holds"):
+        spans = getattr(one, name)
+        for span, body in zip(spans, told[name], strict=True):
+            body["seconds"] = _round(span.seconds)
+    return told
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+# -- books -------------------------------------------------------------------------------------
+
+# What comes after an eviction by hand: who commits again, when the group is back.
+#
+# The tracker does the same for incidents, with all of its history; this looks at one tick.
+
+
+@dataclass(frozen=True, slots=True)
+class Aftermath:
+    """What was seen since a person asked for an eviction."""
+
+    ran: Mapping[RankName, str] = field(default_factory=dict)
+    """Incarnations of the group's ranks when it was first seen."""
+    survivors_s: float | None = None
+    """First commit of another group that was seen once this one was gone: a commit before that was
+    made together with it."""
+    rejoined_s: float | None = None
+    """When it was seen to commit again, all its ranks being other processes, and alive."""
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to be seen."""
+        return self.survivors_s is not None and self.rejoined_s is not None
+
+
+def begun(snapshot: Snapshot, progress: Eviction) -> Aftermath:
+    """As it begins."""
+    mine = [one for one in snapshot.observations if one.identity.group == progress.group]
+    return Aftermath({one.rank: one.identity.incarnation for one in mine})
+
+
+def followed(after: Aftermath, snapshot: Snapshot, progress: Eviction) -> Aftermath:
+    """The same, with what this tick shows."""
+    moments = (progress.gone_s, progress.unseen_s, progress.left_quorum_s)
+    out_s = min((at_s for at_s in moments if at_s is not None), default=None)
+    if out_s is None:
+        return after
+    others: list[Observation] = []
+    own: list[Observation] = []
+    for one in snapshot.observations:
+        (own if one.identity.group == progress.group else others).append(one)
+    if after.survivors_s is None:
+        told = [_commit_s(one, snapshot.now_s) for one in others]
+        commits = [at_s for at_s in told if at_s is not None and at_s > out_s]
+        after = replace(after, survivors_s=min(commits, default=None))
+    if after.rejoined_s is None:
+        after = replace(after, rejoined_s=_rejoined_s(after, own, snapshot.now_s))
+    return after
+
+
+def _rejoined_s(after: Aftermath, own: list[Observation], now_s: float) -> float | None:
+    if not own or len(own) < own[0].identity.world_size:
+        return None
+    commits: list[float] = []
+    for one in own:
+        commit_s = _commit_s(one, now_s)
+        if commit_s is None or after.ran.get(one.rank) == one.identity.incarnation:
+            return None
+        commits.append(commit_s)
+    return max(commits)
+
+
+def _commit_s(one: Observation, now_s: float) -> float | None:
+    """When a rank that is alive committed last."""
+    report = one.report
+    if report is None or report.step is None or not report.process.alive:
+        return None
+    age_s = report.step.last_commit_age_s
+    if age_s is None or not math.isfinite(age_s) or report.step.commits < 1:
+        return None
+    return now_s - age_s
+
+
+def aftermath_from_json(body: Any) -> Aftermath | None:
+    """What `to_plain` made of it; None for anything else."""
+    try:
+        after = from_plain(Aftermath, body)
+    except ValueError:
+        return None
+    moments = (after.survivors_s, after.rejoined_s)
+    return after if all(at_s is None or math.isfinite(at_s) for at_s in moments) else None
+
+
+FACTS: Final = "facts"
+AFTERMATH: Final = "aftermath"
+"""Parts of an incident's books in the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """By incident."""
+
+    facts: Mapping[IncidentId, FleetFacts] = field(default_factory=dict)
+    aftermaths: Mapping[IncidentId, Aftermath] = field(default_factory=dict)
+    """Of evictions by hand."""
+    evictions: Mapping[IncidentId, Sequence[Eviction]] = field(default_factory=dict)
+    """All, where the view has the latest of each incident."""
+    config: KeeperConfig = field(default_factory=KeeperConfig)
+
+    def case(self, incident: Incident, decisions: Sequence[DecisionRow], now_s: float) -> Case:
+        """Everything that belongs to one incident."""
+        return Case(
+            incident=incident,
+            now_s=now_s,
+            decisions=sound_rows(decisions),
+            evictions=sound_evictions(self.evictions.get(incident.id, ())),
+            facts=self.facts.get(incident.id),
+            config=self.config,
+        )
+
+
+def books_of(remembered: Remembered, config: KeeperConfig) -> Books:
+    """What the store holds of them; a part that cannot be read is left out."""
+    facts: dict[IncidentId, FleetFacts] = {}
+    aftermaths: dict[IncidentId, Aftermath] = {}
+    for incident_id, part, body in remembered.audit:
+        if part == FACTS and (noted := facts_from_json(body)) is not None:
+            facts[incident_id] = noted
+        elif part == AFTERMATH and (after := aftermath_from_json(body)) is not None:
+            aftermaths[incident_id] = after
+    return Books(facts, aftermaths, by_incident(remembered.taken_up), config)
+
+
+def by_incident(
+    evictions: Iterable[Eviction],
+) -> dict[IncidentId, tuple[Eviction, ...]]:
+    """Every eviction of each incident, in their order."""
+    found: dict[IncidentId, list[Eviction]] = {}
+    for one in evictions:
+        found.setdefault(one.incident_id, []).append(one)
+    return {incident_id: tuple(some) for incident_id, some in found.items()}
+
+
+# -- totals ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """Amounts added up, and of how many nothing could be told."""
+
+    total: Amount
+    of: int
+    unknown: int
+
+
+def summed(amounts: Sequence[Amount]) -> Sum:
+    """The sum of those of which anything is known; the others are counted, not taken for zero."""
+    known = [amount for amount in amounts if amount.known]
+    total = nothing("")
+    for amount in known:
+        total = total.plus(amount)
+    missing = len(amounts) - len(known)
+    words = f"of {len(known)} incidents" + (f"; of {missing} it cannot be told" if missing else "")
+    return Sum(Amount(total.low, total.high, words), len(known), missing)
+
+
+def totals_to_json(cases: Sequence[Case], since_s: float | None, now_s: float) -> dict[str, Any]:
+    """The body of `GET /v1/audit`."""
+    accounts = [account(case) for case in cases]
+    kinds: dict[str, list[Account]] = {}
+    for case, one in zip(cases, accounts, strict=True):
+        kinds.setdefault(str(case.incident.kind), []).append(one)
+    return {
+        "since_s": since_s,
+        "until_s": now_s,
+        **_sums(accounts),
+        "outcomes": dict(sorted(Counter(one.outcome for one in accounts).items())),
+        "kinds": {kind: _sums(found) for kind, found in sorted(kinds.items())},
+    }
+
+
+def _sums(accounts: Sequence[Account]) -> dict[str, Any]:
+    lost = summed([one.lost for one in accounts])
+    saved = summed([one.saved for one in accounts if one.evicted])
+    return {
+        "incidents": len(accounts),
+        "evictions": sum(one.evicted for one in accounts),
+        "lost": {**amount_to_json(lost.total), "unknown": lost.unknown},
+        "saved": {**amount_to_json(saved.total), "unknown": saved.unknown},
+    }
+
+
+# -- by hand -----------------------------------------------------------------------------------
+
+KEPT: Final = 200
+"""Newest that are shown."""
+
+
+def with_by_hand(
+    incidents: Sequence[Incident],
+    decisions: Mapping[IncidentId, Sequence[DecisionRow]],
+    books: Books,
+) -> tuple[Incident, ...]:
+    """Incidents, and evictions by hand among them, newest first."""
+    ids = [incident_id for incident_id in decisions if incident_id.startswith(MANUAL)]
+    if not ids:
+        return tuple(incidents)
+    made = [by_hand(one, decisions[one], books) for one in ids]
+    found = sorted((one for one in made if one is not None), key=_newest)[:KEPT]
+    return tuple(sorted((*incidents, *found), key=_newest))
+
+
+def _newest(one: Incident) -> tuple[float, str]:
+    return -one.milestones.first_seen_s, one.id
+
+
+def by_hand(incident_id: IncidentId, rows: Sequence[DecisionRow], books: Books) -> Incident | None:
+    """One eviction by hand; None where the store holds no decision with a time and a group.
+
+    Evictions that a person asked for, as incidents that accuse nobody: for their accounts.
+
+    Theory of operation. The tracker knows nothing of them, for no detector saw a fault. Their
+    decision and the evictor's progress are remembered as those of any other; what nobody could tell
+    later (who committed again, and when) is noted while it happens (`Aftermath`), and the incident
+    is made from these whenever somebody looks.
+    """
+    decided = [row for row in rows if row.action == "evict" and is_time(row.at_s)]
+    if not decided or not isinstance(decided[-1].body.get("group"), str):
+        return None
+    row = decided[-1]
+    evictions = [one for one in books.evictions.get(incident_id, ()) if is_time(one.asked_s)]
+    progress = evictions[-1] if evictions else None
+    group, facts = GroupName(row.body["group"]), books.facts.get(incident_id)
+    marks = _milestones(row, progress, books.aftermaths.get(incident_id))
+    resolution = _resolution(row, progress)
+    story = _story(row, marks, resolution)
+    replica_id = row.body.get("replica_id")
+    within = None if facts is None else facts.within
+    return Incident(
+        id=incident_id,
+        kind=Kind.BY_HAND,
+        fingerprint=f"{Kind.BY_HAND}:{group}",
+        signature="",
+        state=State.EVICTING if resolution is None else State.RESOLVED,
+        culprits=(),
+        groups=(group,),
+        replica_ids=() if replica_id is None else (ReplicaId(str(replica_id)),),
+        incarnations=(),
+        verdict=Verdict(
+            kind=Kind.BY_HAND,
+            culprits=(),
+            groups=(group,),
+            reason=f"{row.author} asked for it: {row.reason}",
+            confidence=Confidence.UNSURE,
+            since_s=row.at_s,
+            evidence={} if within is None else {"at that time": f"{within} accused it"},
+        ),
+        milestones=marks,
+        story=story,
+        last_seen_s=max(line.at_s for line in story),
+        resolution=resolution,
+        severity=Severity.INFO,
+        hosts=()
+        if facts is None
+        else tuple(sorted({h for on in facts.hosts.values() for h in on})),
+    )
+
+
+def _milestones(row: DecisionRow, progress: Eviction | None, after: Aftermath | None) -> Milestones:
+    return Milestones(
+        first_seen_s=row.at_s,
+        firing_s=row.at_s,
+        evict_asked_s=None if progress is None else progress.asked_s,
+        left_quorum_s=None if progress is None else progress.left_quorum_s,
+        survivor_commit_s=None if after is None else after.survivors_s,
+        rejoined_s=None if after is None else after.rejoined_s,
+    )
+
+
+def _resolution(row: DecisionRow, progress: Eviction | None) -> str | None:
+    match row.state:
+        case DecisionState.CONFIRMED:
+            confirmed = None if progress is None else progress.confirmed
+            return f"evicted: {confirmed or row.outcome}"
+        case DecisionState.FAILED | DecisionState.ABANDONED:
+            return f"{row.state}: {row.outcome}"
+        case DecisionState.DECIDED | DecisionState.CARRIED_OUT | DecisionState.HELD:
+            return None
+
+
+def _story(row: DecisionRow, marks: Milestones, resolution: str | None) -> tuple[Transition, ...]:
+    ended_s = row.ended_s if is_time(row.ended_s) else row.at_s
+    moments = (
+        (marks.evict_asked_s, str(State.EVICTING), "the evictor began"),
+        (marks.left_quorum_s, "left_quorum", "a quorum without it is seen"),
+        (marks.survivor_commit_s, "survivor_commit", "another group commits"),
+        (marks.rejoined_s, "rejoined", "the group commits again"),
+        (None if resolution is None else ended_s, str(State.RESOLVED), resolution or ""),
+    )
+    told = [Transition(at_s, to, why) for at_s, to, why in moments if is_time(at_s)]
+    first = Transition(row.at_s, "asked", f"by {row.author}")
+    return (first, *sorted(told, key=lambda line: line.at_s))
+
+
+# -- choose ------------------------------------------------------------------------------------
+
+_SPAN: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhdw]?)")
+OPEN: Final = "open"
+_UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+
+
+class ChoiceError(ValueError):
+    """One line for a person: what was asked for cannot be looked up."""
+
+
+class NoSuchIncidentError(ChoiceError):
+    """Nothing begins so."""
+
+
+def span_s(text: str) -> float:
+    """Seconds of `90s`, `15m`, `12h`, `7d`, `2w`; a plain number is seconds.
+
+    Raises:
+        ChoiceError: it is none of these.
+    """
+    found = _SPAN.fullmatch(text.strip())
+    if found is None:
+        raise ChoiceError(f"since is {text!r}, expected a span such as 90s, 15m, 12h, 7d or 2w")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is asked for; None: all."""
+
+    since_s: float | None = None
+    """Unix time: incidents that were still open then, or began later."""
+    kind: Kind | None = None
+    group: str | None = None
+    state: str | None = None
+    """A `State`, or `open`: all but resolved."""
+
+    @classmethod
+    def of(
+        cls,
+        since: str | None,
+        kind: str | None,
+        group: str | None,
+        now_s: float,
+        state: str | None = None,
+    ) -> Choice:
+        """From the words of a person.
+
+        Raises:
+            ChoiceError: one of them means nothing.
+        """
+        since_s = None if not since else now_s - span_s(since)
+        if kind and kind not in list(Kind):
+            raise ChoiceError(f"kind is {kind[:60]!r}, expected one of {', '.join(Kind)}")
+        if state and state not in (OPEN, *State):
+            states = ", ".join((OPEN, *State))
+            raise ChoiceError(f"state is {state[:60]!r}, expected one of {states}")
+        return cls(since_s, Kind(kind) if kind else None, group or None, state or None)
+
+    def takes(self, one: Incident) -> bool:
+        """Whether an incident is asked for."""
+        if self.kind is not None and one.kind is not self.kind:
+            return False
+        if self.group is not None and self.group not in one.groups:
+            return False
+        if self.state is not None and self.state not in (one.state, OPEN if one.open else ""):
+            return False
+        ended_s = math.inf if one.open else max(one.last_seen_s, one.milestones.first_seen_s)
+        return self.since_s is None or ended_s >= self.since_s
+
+    def among(self, incidents: Iterable[Incident]) -> list[Incident]:
+        """Those that are asked for, in their order."""
+        return [one for one in incidents if self.takes(one)]
+
+
+def find(incidents: Sequence[Incident], prefix: str) -> Incident:
+    """The incident whose id this is, or begins so if no other does.
+
+    Raises:
+        ChoiceError: several begin so; `NoSuchIncidentError`: none does.
+    """
+    found = [one for one in incidents if one.id.startswith(prefix)]
+    exact = [one for one in found if one.id == prefix]
+    if len(exact or found) == 1:
+        return (exact or found)[0]
+    if not found or not prefix:
+        raise NoSuchIncidentError(f"no such incident: {prefix}")
+    some = ", ".join(one.id for one in found[:5]) + (" ..." if len(found) > 5 else "")
+    raise ChoiceError(f"{len(found)} incidents begin with {prefix}: {some}")

@@ -1,0 +1,719 @@
+"""One decision for each firing incident, and the order in which the guards are asked.
+
+First what speaks against the verdict itself, then what makes an eviction pointless or unwanted,
+then whether the monitor can be trusted, then what protects the fleet, last what the operator asked
+for, so that a pause and observe mode say "would evict" only when nothing else stood against it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Final
+
+from monitor.decide.rules import DEFAULT, Action, Policy, moment
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Decision, Evict, Guard, Hold
+from monitor.model.incident import Incident
+from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from monitor.model.observation import NO_LIGHTHOUSE, Pause
+from monitor.model.verdict import Confidence, Kind
+from monitor.model.wording import listed, seconds
+
+# -- lessons -----------------------------------------------------------------------------------
+# What earlier evictions taught: where the same fault was before, and what an eviction costs.
+#
+# The cost is fleet seconds, as a straggler's `lost_s` is: seconds in which all groups stood still
+# (from asking to the survivors' next commit), and those in which one of them was missing (until it
+# committed again) by its share of the fleet.
+
+COSTS_KEPT: Final = 16
+"""Evictions from which the cost is learned: the latest. More answers later to a change of the job,
+fewer to one odd restart."""
+COST_BOUNDS: Final = (0.2, 20.0)
+"""Times the configured cost, between which a learned one is believed: a launcher that waits for a
+person is no cost of evicting."""
+_TOLD: Final = re.compile(r"\bmin_replicas\s+(\d{1,6})\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """One eviction that ended, or that observe mode held back."""
+
+    incident_id: IncidentId
+    signature: str
+    groups: tuple[GroupName, ...]
+    hosts: tuple[Host, ...]
+    """Of the culprits; empty when that was not known."""
+    ended_s: float
+    stall_s: float | None = None
+    """From asking to the first commit of another group; None when none was seen."""
+    away_s: float | None = None
+    """From asking to the group's own first commit after it; None when none was seen."""
+    observed: bool = False
+    """Whether observe mode held it back: it counts where another would be held back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What an eviction costs, in fleet seconds."""
+
+    seconds: float
+    evictions: int = 0
+    """From which it was learned; 0: as configured."""
+
+
+def lesson_of(incident: Incident, *, observed: bool = False) -> Lesson | None:
+    """What an incident taught that is over; None when nobody was evicted for it, nor did it die.
+
+    `observed`: somebody would have been, were it not for observe mode.
+    """
+    marks = incident.milestones
+    told = marks.evict_asked_s is not None or observed or incident.kind is Kind.DEAD
+    if incident.open or not told:
+        return None
+    asked_s = marks.evict_asked_s
+    back_s, again_s = marks.survivor_commit_s, marks.rejoined_s
+    ended = [line.at_s for line in incident.story if line.to == "resolved"]
+    return Lesson(
+        incident_id=incident.id,
+        signature=incident.signature,
+        groups=incident.groups,
+        hosts=incident.hosts,
+        ended_s=ended[-1] if ended else incident.last_seen_s,
+        stall_s=_span_s(asked_s, back_s),
+        away_s=_span_s(asked_s, again_s),
+        observed=observed and asked_s is None,
+    )
+
+
+def _span_s(asked_s: float | None, at_s: float | None) -> float | None:
+    return None if asked_s is None or at_s is None else max(0.0, at_s - asked_s)
+
+
+def cost(lessons: Sequence[Lesson], groups: int, config: KeeperConfig) -> Cost:
+    """What an eviction costs a fleet of so many groups: the median of those measured."""
+    measured = [
+        one.stall_s + max(0.0, one.away_s - one.stall_s) / max(1, groups)
+        for one in lessons
+        if one.stall_s is not None and one.away_s is not None
+    ][-COSTS_KEPT:]
+    if not measured:
+        return Cost(config.eviction_cost_s)
+    low, high = (times * config.eviction_cost_s for times in COST_BOUNDS)
+    return Cost(min(max(median(measured), low), high), len(measured))
+
+
+def same_fault(lessons: Iterable[Lesson], incident: Incident, since_s: float) -> list[Lesson]:
+    """Evictions for the same signature that ended since then, this incident's own left out."""
+    return [
+        one
+        for one in lessons
+        if incident.signature
+        and one.signature == incident.signature
+        and one.incident_id != incident.id
+        and one.ended_s >= since_s
+    ]
+
+
+def min_replicas_told(status: str) -> int | None:
+    """`--min_replicas` as the Lighthouse's sentence about the next quorum names it, if it does.
+
+    TorchFT 0.2.0 names it whenever fewer participants have asked than that, so between any two
+    quorums: `New quorum not ready, only have 0 participants, need min_replicas 3 [...]`.
+    """
+    found = _TOLD.search(status)
+    return None if found is None else int(found[1])
+
+
+# -- facts -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """One replica group, as far as a decision needs it."""
+
+    group: GroupName
+    healthy: bool
+    """All its ranks are there and alive, contribute or wait to be let in, and nobody accuses it."""
+    alive: tuple[RankName, ...]
+    """Ranks whose processes were seen alive in this tick."""
+    replica_id: ReplicaId | None = None
+    in_quorum: bool | None = None
+    heartbeat_age_s: float | None = None
+    dead_for_s: float | None = None
+    """Since its first dead process died; None when none is dead."""
+    hosts: Mapping[RankName, Host] = field(default_factory=dict)
+    names: tuple[GroupName, ...] = ()
+    """Its own, and its launcher's where that is another."""
+    traced: str = ""
+    """Who traces one of its ranks now, in words; empty: nobody does."""
+    disk_wait: frozenset[RankName] = frozenset()
+    """Ranks whose main thread waits in the kernel for a disk or a file server (state D)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastEviction:
+    """An eviction asked for, whatever came of it."""
+
+    incident_id: IncidentId
+    group: GroupName
+    asked_s: float
+    """Last: one that was interrupted is asked again, and is the same eviction."""
+    decided_s: float = 0.0
+    """With the incident the name of its decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastFault:
+    """A fault that is over, as far as it speaks of its host."""
+
+    group: GroupName
+    kind: Kind
+    signature: str
+    """Empty: the program's state was not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What decisions are made on, one tick."""
+
+    now_s: float
+    groups: Mapping[GroupName, GroupView]
+    accused: frozenset[GroupName]
+    """Groups with a firing or evicting incident."""
+    doubt: str | None
+    """Why the monitor does not trust itself in this tick (`self_health`); None while it does."""
+    lighthouse_away: str | None
+    """Why the Lighthouse cannot be seen; None while it can."""
+    without_lighthouse: Mapping[IncidentId, str | None] = field(default_factory=dict)
+    """Of open incidents, while it cannot be seen: what is missing to judge and confirm an eviction
+    without it. None: nothing is."""
+    past: tuple[PastEviction, ...] = ()
+    cut_short: frozenset[IncidentId] = frozenset()
+    """Incidents whose eviction was interrupted: to ask again is the same eviction."""
+    in_flight: tuple[GroupName, ...] = ()
+    would: tuple[PastEviction, ...] = ()
+    """Evictions that observe mode held back: they count where another would be held back."""
+    lessons: tuple[Lesson, ...] = ()
+    """Of the evictions that ended, oldest first."""
+    faults: Mapping[Host, tuple[PastFault, ...]] = field(default_factory=dict)
+    """Host -> earlier faults of ranks on it that are over, within the memory of the incidents."""
+    waited_for: frozenset[GroupName] = frozenset()
+    """Accused groups for which a rank of a group that nobody accuses is seen standing still."""
+    dead_hosts: frozenset[Host] = frozenset()
+    """Hosts on which no rank lives any more."""
+    min_replicas_told: int | None = None
+    """The Lighthouse's own flag, as far as its page has told it."""
+    pause: Pause | None = None
+    """The big red switch; None while it is not pressed."""
+
+
+# -- case --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """Why not, and what would lift that."""
+
+    reason: str
+    release: str
+    """What a person can do, or what happens by itself, in whole sentences."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One incident, and all that a guard may look at."""
+
+    config: KeeperConfig
+    policy: Policy
+    fleet: Fleet
+    incident: Incident
+    group: GroupName
+
+    @property
+    def by_hand(self) -> str:
+        """What always remains to a person."""
+        first, *others = [shlex.quote(group) for group in self.incident.groups] or [self.group]
+        also = f" (or {', '.join(others[:3])})" if others else ""
+        return f"To evict it yourself: lightkeeper evict {first}{also}"
+
+    @property
+    def view(self) -> GroupView | None:
+        """The accused group; None when it is registered no more."""
+        return self.fleet.groups.get(self.group)
+
+    @property
+    def action(self) -> Action:
+        """What the operator allows for such an incident."""
+        return self.policy.action(self.incident.kind, self.incident.severity)
+
+    @property
+    def only_observed(self) -> bool:
+        """Whether an eviction would be recorded and not carried out."""
+        return self.config.observe or self.action is Action.OBSERVE
+
+    @property
+    def past(self) -> tuple[PastEviction, ...]:
+        """Evictions that count against this one: for one that is only observed also those that
+        were, so that the record is what would have been.
+        """
+        again, own = self.fleet.cut_short, self.incident.id
+        past = tuple(one for one in self.fleet.past if one.incident_id != own or own not in again)
+        return (*past, *self.fleet.would) if self.only_observed else past
+
+    def shares_stand(self, groups: Iterable[GroupName]) -> bool:
+        """Whether the same healthy groups wait for this one and for each of the others."""
+        stand, others = self.fleet.waited_for, set(groups)
+        return self.group in stand - others and others <= stand
+
+    def dead_hosts(self) -> frozenset[Host]:
+        """Hosts of this group on which nothing lives any more."""
+        return hosts_of(self.fleet, self.group) & self.fleet.dead_hosts
+
+    def shares_dead_host(self, groups: Iterable[GroupName]) -> bool:
+        """Whether one dead host carried ranks of this group and of each of the others."""
+        return any(
+            all(host in hosts_of(self.fleet, other) for other in groups)
+            for host in self.dead_hosts()
+        )
+
+
+def hosts_of(fleet: Fleet, group: GroupName) -> frozenset[Host]:
+    """Hosts on which ranks of a group are."""
+    view = fleet.groups.get(group)
+    return frozenset() if view is None else frozenset(view.hosts.values())
+
+
+# -- fault guards ------------------------------------------------------------------------------
+# Guards that look at the fault: is the verdict good for an eviction, and would one mend it?
+#
+# Each says why not and what would lift that, or None.
+
+
+def unsure(case: Case) -> Objection | None:
+    """The verdict cannot tell the culprit."""
+    culprits = case.incident.culprits
+    if case.incident.verdict.confidence is not Confidence.UNSURE:
+        return None
+    return Objection(
+        case.incident.verdict.spare
+        or (
+            f"cannot tell which of {listed(culprits)} is to blame"
+            if len(culprits) > 1
+            else f"it is not certain that {listed(culprits)} is to blame"
+        ),
+        f"It is evicted once the evidence names one. {case.by_hand}",
+    )
+
+
+def spared(case: Case) -> Objection | None:
+    """The verdict itself says why an eviction would not mend it."""
+    why = case.incident.verdict.spare
+    return Objection(why, f"An eviction would not mend it. {case.by_hand}") if why else None
+
+
+def already_gone(case: Case) -> Objection | None:
+    """The group left by itself."""
+    view, incident = case.view, case.incident
+    nothing = "Nothing is to be done: nobody is left to evict."
+    if view is None:
+        return Objection(f"{case.group} is registered no more", nothing)
+    if (
+        incident.replica_ids
+        and view.replica_id is not None
+        and view.replica_id not in incident.replica_ids
+    ):
+        return Objection(f"{case.group} is another process by now", nothing)
+    dies = incident.kind in (Kind.DEAD, Kind.MISMATCH)  # gloo ends who meets a mismatch
+    if not dies or view.alive or case.fleet.lighthouse_away is not None:
+        return None
+    if again(case):
+        return None  # it is gone, and must not come back
+    age_s, dead_s = view.heartbeat_age_s, view.dead_for_s
+    beats = (
+        age_s is not None and dead_s is not None and age_s + case.config.heartbeat_grace_s < dead_s
+    )
+    if beats and view.in_quorum:
+        return None
+    return Objection(
+        f"every process of {case.group} is gone and its heartbeat has ended with them",
+        "Nothing is to be done: it is evicted if its heartbeat goes on after all.",
+    )
+
+
+def not_worth_it(case: Case) -> Objection | None:
+    """A straggler has cost less so far than an eviction would (ski rental)."""
+    incident = case.incident
+    price = cost(case.fleet.lessons, len(case.fleet.groups), case.config)
+    lost_s = incident.verdict.lost_s
+    if incident.kind is not Kind.STRAGGLER or lost_s > price.seconds:
+        return None
+    told = f", measured on {price.evictions}" if price.evictions else ""
+    return Objection(
+        f"it has cost less than an eviction would ({seconds(price.seconds)}{told})",
+        f"It is evicted once it has cost more than {seconds(price.seconds)} (eviction_cost_s). "
+        f"{case.by_hand}",
+    )
+
+
+def wants_person(case: Case) -> Objection | None:
+    """The operator wants a person for this kind of fault, and no eviction."""
+    if case.action is not Action.PAGE:
+        return None
+    kind, severity = case.incident.kind, case.incident.severity
+    return Objection(
+        f"the policy pages for {kind} of severity {severity} and never evicts",
+        f"A person decides. {case.by_hand}. To let lightkeeper do it: change actions.{kind} in the "
+        "policy file",
+    )
+
+
+def traced(case: Case) -> Objection | None:
+    """Somebody looks at one of its ranks: what holds it up may be the look."""
+    why = "" if case.view is None else case.view.traced
+    return Objection(why, f"It goes on when they let go. {case.by_hand}") if why else None
+
+
+def crash_loop(case: Case) -> Objection | None:
+    """A fault that stops nobody has come again after an eviction: another would not mend it."""
+    why = _came_again(case)
+    if case.incident.verdict.stops or not why:
+        return None
+    return Objection(
+        why,
+        f"A person mends the program, or it is evicted after "
+        f"{seconds(case.config.crash_loop_memory_s)} without it (crash_loop_memory_s). "
+        f"{case.by_hand}",
+    )
+
+
+def again(case: Case) -> str:
+    """Why a group is put out and kept out: others wait, and the program failed there before.
+
+    Held back, it would take the others along at TorchFT's timeout. Empty: nothing says so.
+    """
+    return _came_again(case) if case.incident.verdict.stops else ""
+
+
+def _came_again(case: Case) -> str:
+    """Whether the program has failed at the same place before, in words.
+
+    On another host that is the program's; on the same it may be either, and coming back there has
+    not helped. Empty: it has not, or nobody knows the place.
+    """
+    config, incident = case.config, case.incident
+    since_s = case.fleet.now_s - config.crash_loop_memory_s
+    known = (one for one in case.fleet.lessons if case.only_observed or not one.observed)
+    before = same_fault(known, incident, since_s)
+    elsewhere = [one for one in before if _elsewhere(case, one)]
+    if len(elsewhere) >= config.program_bug_after:
+        hosts = listed(sorted({host for one in elsewhere for host in one.hosts}))
+        return f"the same as {_times(elsewhere)} before on {hosts}: a fault of the program"
+    if len(before) >= config.crash_loop_after:
+        return f"the same as {_times(before)} before: starting it again does not mend it"
+    return ""
+
+
+def _elsewhere(case: Case, lesson: Lesson) -> bool:
+    """Whether the fault was on other hosts then; where either is not known it proves nothing."""
+    here = set(case.incident.hosts)
+    return bool(here and lesson.hosts) and here.isdisjoint(lesson.hosts)
+
+
+def _times(lessons: list[Lesson]) -> str:
+    return "once" if len(lessons) == 1 else f"{len(lessons)} times"
+
+
+# -- fleet guards ------------------------------------------------------------------------------
+# Guards that look at the monitor, the fleet and the operator: may an eviction be done now?
+#
+# Each says why not and what would lift that, or None.
+
+HOUR_S: Final = 3600.0
+
+
+def self_doubt(case: Case) -> Objection | None:
+    """The monitor is late, cut off, or cannot write."""
+    why = case.fleet.doubt
+    return (
+        None
+        if why is None
+        else Objection(why, f"It goes on by itself once the monitor is well again. {case.by_hand}")
+    )
+
+
+def lighthouse_away(case: Case) -> Objection | None:
+    """Nobody sees the quorum, and nothing else can judge this fault and confirm its eviction."""
+    why = case.fleet.lighthouse_away
+    if why is None:
+        return None
+    told = case.fleet.without_lighthouse.get(case.incident.id, "")
+    if told is None:
+        return None
+    if why == NO_LIGHTHOUSE:
+        return Objection(
+            "this job has no Lighthouse, so no other group would go on without it",
+            "Stop the job, or the rank, by its scheduler. With TorchFT, tell the monitor of the "
+            "Lighthouse: --lighthouse URL.",
+        )
+    return Objection(
+        f"cannot see the quorum: {why}" + (f"; {told}" if told else ""),
+        "Start the Lighthouse again: it goes on by itself once it answers.",
+    )
+
+
+def breaker(case: Case) -> Objection | None:
+    """Too much of the fleet is accused at once. Groups of which no process lives are gone, which
+    is a fact and no accusation; groups that share a dead host have one cause. Nor does a group
+    count for which one that nobody accuses is seen waiting: waiting is evidence, numbers are none.
+    """
+    fleet = case.fleet
+    allowed = max(1, int(len(fleet.groups) * case.config.breaker_share))
+    causes = set()
+    for group in fleet.accused - fleet.waited_for:
+        view = fleet.groups.get(group)
+        if view is not None and view.alive:
+            dead = hosts_of(fleet, group) & fleet.dead_hosts
+            causes.add(min(dead) if dead else group)
+    if len(causes) <= allowed:
+        return None
+    return Objection(
+        f"{len(causes)} of {len(fleet.groups)} groups are accused at once, {allowed} at most",
+        "Look at what they have in common: network, storage, a new version. It goes on by itself "
+        f"when at most {allowed} is accused (breaker_share). {case.by_hand}",
+    )
+
+
+def min_replicas(case: Case) -> Objection | None:
+    """Too few healthy groups would be left; the Lighthouse's own flag counts where it is higher."""
+    told = case.fleet.min_replicas_told or 0
+    least = max(case.config.min_replicas, told)
+    left = sum(view.healthy for name, view in case.fleet.groups.items() if name != case.group)
+    if left >= least:
+        return None
+    source = "the Lighthouse's own --min_replicas" if told == least else "min_replicas"
+    return Objection(
+        f"{left} healthy groups would remain, at least {least} must ({source})",
+        f"It is evicted once {least} other groups are healthy. {case.by_hand}",
+    )
+
+
+def in_flight(case: Case) -> Objection | None:
+    """Another eviction is still under way, and neither a dead host is common to both nor a stand:
+    who waits for two waits for the second when the first is gone, and no quorum forms before.
+    """
+    going = case.fleet.in_flight
+    if not going or case.shares_dead_host(going) or case.shares_stand(going):
+        return None
+    return Objection(
+        f"{listed(going)} is being evicted", "Its turn comes when that eviction is over."
+    )
+
+
+def budget(case: Case) -> Objection | None:
+    """Too many evictions within the hour."""
+    recent = _recent(case, case.past)
+    limit = case.config.budget_per_hour
+    if len(recent) < limit:
+        return None
+    return Objection(
+        f"{limit} evictions an hour are used up",
+        f"{_free(recent, limit)} (budget_per_hour). {case.by_hand}",
+    )
+
+
+def group_budget(case: Case) -> Objection | None:
+    """Too many evictions of this very group within the hour."""
+    recent = _recent(case, (one for one in case.past if one.group == case.group))
+    limit = case.config.budget_per_group
+    if not limit or len(recent) < limit:
+        return None
+    return Objection(
+        f"{limit} evictions an hour of {case.group} are used up",
+        f"{_free(recent, limit)} (budget_per_group). {case.by_hand}",
+    )
+
+
+def _recent(case: Case, past: Iterable[PastEviction]) -> list[PastEviction]:
+    found = [one for one in past if case.fleet.now_s - one.asked_s < HOUR_S]
+    return sorted(found, key=lambda one: one.asked_s)
+
+
+def _free(recent: list[PastEviction], limit: int) -> str:
+    """When there is room again."""
+    if limit == 0:
+        return "It needs a larger budget"
+    return f"It goes on at {moment(recent[-limit].asked_s + HOUR_S)}"
+
+
+def cool_down(case: Case) -> Objection | None:
+    """Too soon after the last one, unless a dead host, or a stand, is common to both."""
+    wait_s, now_s = case.config.cool_down_s, case.fleet.now_s
+    lately = [one for one in case.past if now_s - one.asked_s < wait_s]
+    groups = [one.group for one in lately]
+    if not lately or case.shares_dead_host(groups) or case.shares_stand(groups):
+        return None
+    last_s = max(one.asked_s for one in lately)
+    return Objection(
+        f"the last eviction is less than {seconds(wait_s)} ago",
+        f"It goes on at {moment(last_s + wait_s)} (cool_down_s). {case.by_hand}",
+    )
+
+
+def maintenance(case: Case) -> Objection | None:
+    """The policy names this time as one of maintenance."""
+    found = case.policy.window(case.fleet.now_s)
+    if found is None:
+        return None
+    window, until_s = found
+    return Objection(
+        f"maintenance window '{window.name}': would evict {case.group}",
+        f"It goes on when the window ends, at {moment(until_s)}. {case.by_hand}",
+    )
+
+
+def paused(case: Case) -> Objection | None:
+    """A person pressed the big red switch."""
+    pause = case.fleet.pause
+    if pause is None:
+        return None
+    ends = "" if pause.until_s is None else f"It goes on at {moment(pause.until_s)}. "
+    return Objection(
+        f"paused by {pause.author} ({pause.reason}): would evict {case.group}",
+        f"{ends}To let it go on now: lightkeeper resume. {case.by_hand}",
+    )
+
+
+def observe(case: Case) -> Objection | None:
+    """The monitor was told to change nothing, or not for this kind of fault."""
+    if case.config.observe:
+        return Objection(
+            f"observe mode: would evict {case.group}",
+            "To let lightkeeper evict: start it without --observe, or set [policy] mode = 'act' "
+            f"and reload. {case.by_hand}",
+        )
+    if case.action is not Action.OBSERVE:
+        return None
+    kind = case.incident.kind
+    return Objection(
+        f"the policy only observes {kind} of severity {case.incident.severity}: "
+        f"would evict {case.group}",
+        f"To let lightkeeper evict: change actions.{kind} in the policy file. {case.by_hand}",
+    )
+
+
+# -- deciding ----------------------------------------------------------------------------------
+
+_FOR_THE_FIRST: Final = (Guard.BUDGET, Guard.GROUP_BUDGET, Guard.COOL_DOWN)
+GUARDS: Final[tuple[tuple[Guard, Callable[[Case], Objection | None]], ...]] = (
+    (Guard.UNSURE, unsure),
+    (Guard.SPARED, spared),
+    (Guard.ALREADY_GONE, already_gone),
+    (Guard.NOT_WORTH_IT, not_worth_it),
+    (Guard.POLICY, wants_person),
+    (Guard.CRASH_LOOP, crash_loop),
+    (Guard.TRACED, traced),
+    (Guard.SELF_DOUBT, self_doubt),
+    (Guard.LIGHTHOUSE_AWAY, lighthouse_away),
+    (Guard.BREAKER, breaker),
+    (Guard.MIN_REPLICAS, min_replicas),
+    (Guard.IN_FLIGHT, in_flight),
+    (Guard.BUDGET, budget),
+    (Guard.GROUP_BUDGET, group_budget),
+    (Guard.COOL_DOWN, cool_down),
+    (Guard.MAINTENANCE, maintenance),
+    (Guard.PAUSED, paused),
+    (Guard.OBSERVE, observe),
+)
+
+
+def decide(
+    config: KeeperConfig, fleet: Fleet, incidents: Sequence[Incident], policy: Policy = DEFAULT
+) -> tuple[Decision, ...]:
+    """One decision for each incident given that accuses somebody.
+
+    At most one is an `Evict`, but for groups that share a dead host. `incidents` are firing and
+    were seen in this very tick. The oldest is asked first.
+    """
+    decisions: list[Decision] = []
+    for incident in sorted(incidents, key=lambda i: (i.milestones.first_seen_s, i.id)):
+        if not incident.groups:
+            continue  # nobody is accused, so there is no eviction to hold back
+        case = Case(config, policy, fleet, incident, incident.groups[0])
+        decision = _decide(case)
+        decisions.append(decision)
+        asked = PastEviction(incident.id, case.group, fleet.now_s)
+        if isinstance(decision, Evict):
+            going, past = (*fleet.in_flight, case.group), (*fleet.past, asked)
+            fleet = replace(fleet, in_flight=going, past=past)
+        elif decision.would is not None:
+            fleet = replace(fleet, would=(*fleet.would, asked))
+    return tuple(decisions)
+
+
+def _decide(case: Case) -> Decision:
+    incident_id = case.incident.id
+    settled = case.only_observed and any(
+        one.incident_id == incident_id and one.group == case.group for one in case.fleet.would
+    )
+    guards = GUARDS[-1:] if settled else GUARDS  # what would have been done is not decided again
+    if again(case):  # nobody waits for a budget that a group uses up by failing at one place
+        guards = tuple(one for one in guards if one[0] not in _FOR_THE_FIRST)
+    for guard, speak in guards:
+        objection = speak(case)
+        if objection is not None:
+            would = evict_of(case) if guard is Guard.OBSERVE and not settled else None
+            return Hold(incident_id, guard, objection.reason, objection.release, would)
+    return evict_of(case)
+
+
+def evict_of(case: Case) -> Evict:
+    """The eviction, were nothing against it."""
+    view, incident = case.view, case.incident
+    why = again(case)
+    return Evict(
+        incident_id=incident.id,
+        group=case.group,
+        replica_id=None if view is None else view.replica_id,
+        quarantine=() if why else _quarantine(case),
+        reason=f"{incident.kind.value}: {incident.verdict.reason}" + (f"; {why}" if why else ""),
+        keep_out=() if not why or view is None else view.names or (case.group,),
+    )
+
+
+def _quarantine(case: Case) -> tuple[Host, ...]:
+    """Hosts to blame, where the policy lets them be denied.
+
+    A straggler speaks of its host, and so do a wait in the kernel and a corruption that one host
+    alone shows. Any other fault does where it is not the first there: of another group, or of the
+    program in another state. Else the group comes back where it was, once (`again`).
+    """
+    view, incident = case.view, case.incident
+    if view is None or case.action is Action.EVICT:
+        return ()
+    hosts = sorted({view.hosts[rank] for rank in incident.culprits if rank in view.hosts})
+    match incident.kind:
+        case Kind.STRAGGLER | Kind.MISMATCH | Kind.DEADLOCK | Kind.REPLICA_LAG:
+            return tuple(hosts)  # all but the first are the program's, unless the operator says so
+        case Kind.STATE_CORRUPT:  # a rank that could not be told from its group's others: no host
+            return tuple(hosts) if len(hosts) == 1 else ()
+        case _:
+            bad = {view.hosts[r] for r in view.disk_wait if r in incident.culprits}
+            if incident.kind is Kind.NOT_ENTERED:  # nobody on it can be seen
+                bad |= case.fleet.dead_hosts
+            return tuple(host for host in hosts if host in bad or _before(case, host))
+
+
+def _before(case: Case, host: Host) -> bool:
+    """Whether an earlier fault on this host was another group's, or the program's elsewhere."""
+    now = case.incident
+    return any(
+        one.group != case.group
+        or one.signature != now.signature
+        or (one.kind is now.kind is Kind.DEAD and not now.signature)
+        for one in case.fleet.faults.get(host, ())
+    )

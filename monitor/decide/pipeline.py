@@ -1,0 +1,829 @@
+"""One tick of deciding: history, detectors, inhibition, incidents, policy. Pure.
+
+    snapshot -> History -> wait-for graph -> verdicts -> those that stand -> incidents -> decisions
+
+A detector that crashes makes its kind unknown for this tick (its incidents neither advance
+nor end), is named in `detector_failures`, and stops nobody else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import Final, TypeVar
+
+from monitor.decide.guards import (
+    COSTS_KEPT,
+    Fleet,
+    GroupView,
+    Lesson,
+    PastEviction,
+    PastFault,
+    cost,
+    decide,
+    lesson_of,
+    min_replicas_told,
+)
+from monitor.decide.rules import DEFAULT, Policy
+from monitor.decide.tracker import GONE_UNCONFIRMED_S, Tracker
+from monitor.detect.detectors import DETECTORS, Detector, inhibit, wanted_records
+from monitor.detect.history import History
+from monitor.detect.intake import push
+from monitor.detect.patience import giving_up
+from monitor.detect.self_health import Health, SelfHealth, scaled
+from monitor.detect.track import FINISHED_PHASE, UNDECLARED, RankTrack
+from monitor.detect.waits import WaitGraph, build, inside_across
+from monitor.detect.wording import looks
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Decision, Evict, Eviction, Guard, Hold
+from monitor.model.incident import Incident, State
+from monitor.model.names import MANUAL, GroupName, Host, IncidentId, RankName, group_of, unseen_name
+from monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
+from monitor.model.verdict import FAULTS, SLOWS_ONLY, Confidence, Kind, Standing, Verdict
+from monitor.model.wording import listed
+from worker_server.wire import LONG_PHASES, WAITING_PHASE
+
+# -- experience --------------------------------------------------------------------------------
+
+_HOUR_S: Final = 3600.0
+_FOLLOW_S: Final = 1.0
+"""Beyond `follow_s`, within which milestones of an eviction still come in."""
+
+
+@dataclass(slots=True)
+class Experience:
+    """Kept from tick to tick, and read back from the store's incidents."""
+
+    min_replicas: int | None = None
+    """The Lighthouse's own flag, as its page told it last."""
+    would: list[PastEviction] = field(default_factory=list)
+    """Evictions that observe mode held back: for the budget's hour, and while they are open."""
+    _lessons: dict[IncidentId, Lesson] = field(default_factory=dict)
+
+    def all(self) -> tuple[Lesson, ...]:
+        """Every lesson, oldest first."""
+        return tuple(sorted(self._lessons.values(), key=lambda one: (one.ended_s, one.incident_id)))
+
+    def see(self, lighthouse: LighthouseView | LighthouseAway) -> None:
+        """A Lighthouse's page; one that does not name its flag leaves what is known."""
+        if isinstance(lighthouse, LighthouseView):
+            told = min_replicas_told(lighthouse.status)
+            self.min_replicas = self.min_replicas if told is None else told
+
+    def take(self, incidents: Iterable[Incident], now_s: float, config: KeeperConfig) -> None:
+        """Incidents as they are now; what is too old to matter goes."""
+        open_ids: set[IncidentId] = set()
+        observed = {one.incident_id for one in self.would}
+        for incident in incidents:
+            if incident.open:
+                open_ids.add(incident.id)
+            elif (one := lesson_of(incident, observed=incident.id in observed)) is not None:
+                self._lessons[incident.id] = one
+        self.would = [
+            one
+            for one in self.would
+            if now_s - one.asked_s < _HOUR_S or one.incident_id in open_ids
+        ]
+        self._forget(now_s, config)
+
+    def hold_back(self, incident_id: IncidentId, group: GroupName, now_s: float) -> None:
+        """An eviction that only observe mode held back."""
+        if not any(one.incident_id == incident_id and one.group == group for one in self.would):
+            self.would.append(PastEviction(incident_id, group, now_s))
+
+    def _forget(self, now_s: float, config: KeeperConfig) -> None:
+        """All but those young enough for a crash loop, and the latest that tell a cost."""
+        told = [one for one in self.all() if one.stall_s is not None and one.away_s is not None]
+        kept = {one.incident_id for one in told[-COSTS_KEPT:]}
+        memory_s = max(config.crash_loop_memory_s, config.follow_s + _FOLLOW_S)
+        self._lessons = {
+            key: one
+            for key, one in self._lessons.items()
+            if key in kept or now_s - one.ended_s <= memory_s
+        }
+
+
+# -- rank health -------------------------------------------------------------------------------
+
+
+class RankHealth(StrEnum):
+    """How a rank looks in one tick."""
+
+    HEALTHY = "healthy"
+    WAITING = "waiting"  # held up by others
+    STALLED = "stalled"  # alone, and not progressing; or to blame for a standstill
+    DEAD = "dead"
+    UNREACHABLE = "unreachable"
+    STARTING = "starting"  # attached, not through its first commits
+    LATE = "late"  # no commit for longer than a hang needs, and it is not known yet why
+    SLOW = "slow"  # to blame for a pace that holds the others up
+    CORRUPT = "corrupt"  # to blame for numbers that are wrong
+    TRACED = "traced"  # a debugger or profiler holds it
+
+
+WORST_FIRST: Final = (
+    RankHealth.DEAD, RankHealth.UNREACHABLE, RankHealth.STALLED, RankHealth.CORRUPT,
+    RankHealth.TRACED, RankHealth.SLOW, RankHealth.STARTING, RankHealth.LATE, RankHealth.WAITING,
+    RankHealth.HEALTHY,
+)  # fmt: skip
+_FOR: Final = {
+    Kind.STRAGGLER: RankHealth.SLOW,
+    Kind.REPLICA_LAG: RankHealth.SLOW,
+    Kind.STATE_CORRUPT: RankHealth.CORRUPT,
+}
+"""What a culprit that lives is called; of any other kind `stalled`."""
+
+
+def rank_health(
+    history: History,
+    graph: WaitGraph | None,
+    incidents: Iterable[Incident] = (),
+    victims: Mapping[RankName, GroupName] | None = None,
+) -> dict[RankName, RankHealth]:
+    """Of every rank that is registered.
+
+    Args:
+        history: with this tick in it.
+        graph: None when it could not be built.
+        incidents: open ones, oldest first: who is to blame is never called healthy.
+        victims: of the open incidents, those that have not moved on.
+    """
+    blamed: dict[RankName, RankHealth] = {}
+    for incident in incidents:
+        if incident.state is State.PENDING:
+            continue
+        for rank in incident.culprits:
+            track = history.tracks.get(rank)
+            if track is not None and track.identity.incarnation in incident.incarnations:
+                found = _FOR.get(incident.kind, RankHealth.STALLED)
+                blamed[rank] = min(found, blamed.get(rank, found), key=WORST_FIRST.index)
+    return {t.rank: _of(history, graph, t, blamed, victims or {}) for t in history.present()}
+
+
+def _of(  # noqa: PLR0911
+    history: History,
+    graph: WaitGraph | None,
+    track: RankTrack,
+    blamed: Mapping[RankName, RankHealth],
+    victims: Mapping[RankName, GroupName],
+) -> RankHealth:
+    report, rank = track.fresh, track.rank
+    if report is None:
+        return RankHealth.UNREACHABLE
+    if not report.process.alive:
+        return RankHealth.DEAD
+    if report.process.tracer is not None:
+        return RankHealth.TRACED
+    if rank in blamed:
+        return blamed[rank]
+    if graph is not None and rank in graph.roots:
+        return RankHealth.STALLED
+    if track.doing == FINISHED_PHASE:
+        return RankHealth.HEALTHY
+    if rank in victims:
+        return RankHealth.WAITING
+    if history.starting(track):
+        return RankHealth.STARTING
+    standing = Standing.ALONE if graph is None else graph.standing[rank]
+    waits = standing in (Standing.HELD, Standing.WAITING)
+    if waits and track.stall_s >= history.config.stall_floor_s / 2:
+        return RankHealth.WAITING
+    return RankHealth.LATE if _late(history, track) else RankHealth.HEALTHY
+
+
+def _late(history: History, track: RankTrack) -> bool:
+    """Whether its next commit is due for longer than a rank may stand still."""
+    age_s = None if track.step is None else track.step.last_commit_age_s
+    if age_s is None or track.doing in LONG_PHASES:
+        return False
+    return age_s > history.config.stall_floor_s and age_s > history.hang_after_s(track)
+
+
+# -- result ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What decisions rest on beyond the configuration, for people."""
+
+    min_replicas: int | None = None
+    """The Lighthouse's own flag; None until its page has told it."""
+    eviction_cost_s: float | None = None
+    """Measured, in fleet seconds; None until an eviction of this job was."""
+    cost_evictions: int = 0
+    """From which it was learned."""
+    evictions: Mapping[GroupName, int] = field(default_factory=dict)
+    """Of the last hour, by group; in observe mode also those that were only observed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TickResult:
+    """What one tick found and decided."""
+
+    now_s: float
+    verdicts: tuple[Verdict, ...] = ()
+    """Those that stand: what another fault explains is left out."""
+    incidents: tuple[Incident, ...] = ()
+    """Open ones and those resolved within the last hour, newest first."""
+    changed: tuple[Incident, ...] = ()
+    """Incidents that changed in this tick: what the store writes."""
+    decisions: tuple[Decision, ...] = ()
+    """A Hold is here when its guard or reason changed, not every tick."""
+    wants_records: tuple[RankName, ...] = ()
+    """Ranks whose flight records the next tick should carry."""
+    wants_steps: tuple[RankName, ...] = ()
+    """Ranks whose past steps (`/v1/steps`) the next tick should carry."""
+    watches: tuple[RankName, ...] = ()
+    """Ranks that the next tick should ask themselves, whoever tells of their hosts."""
+    look_again_s: float = math.inf
+    """The moment at which a tick settles something, should it come before the schedule's next."""
+    rank_health: Mapping[RankName, RankHealth] = field(default_factory=dict)
+    detector_failures: Mapping[str, str] = field(default_factory=dict)
+    """Detector -> error, for each that crashed in this tick: its kind is unknown, not healthy."""
+    detectors: Mapping[str, bool] = field(default_factory=dict)
+    """Every detector that should have looked -> whether it did."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """Kind of fault -> why nothing can be said about it in this tick."""
+    health: Health = field(default_factory=Health)
+    """The monitor's own."""
+    learned: Learned = field(default_factory=Learned)
+
+    @property
+    def blind(self) -> bool:
+        """Whether nobody looked for any fault at all."""
+        return bool(self.unknown) and not any(self.detectors.values())
+
+
+# -- without lighthouse ------------------------------------------------------------------------
+
+_NOT_ITS_WORK: Final = frozenset({WAITING_PHASE, "quorum", "init", UNDECLARED, FINISHED_PHASE})
+"""Phases in which a rank may wait for a quorum, as far as anybody can tell."""
+_LOOK_S: Final = 3.0
+"""A look at the Lighthouse takes at most so long: it may have gone that much, and a tick, before it
+was seen to be away."""
+
+
+def missing_without(history: History, snapshot: Snapshot, incident: Incident) -> str | None:
+    """What is missing to judge and confirm an eviction without a Lighthouse; None: nothing is.
+
+    What may be decided while the Lighthouse does not answer.
+
+    Theory of operation. Without a Lighthouse no quorum forms: soon everybody waits, and after
+    TorchFT's quorum timeout everybody ends. So a verdict counts only where a wait for the
+    Lighthouse cannot explain it: processes that are dead, stopped or run no Python, collectives and
+    weights that differ, a rank that stood still before the Lighthouse went, and one that stands in
+    a phase of its own work while others wait for it. And an eviction is worth asking for only where
+    somebody else can confirm it: the group's own WorkerServers, or a gate, which also keeps the
+    group out when the Lighthouse is back.
+    """
+    away = snapshot.lighthouse
+    if not isinstance(away, LighthouseAway) or not incident.groups:
+        return None
+    if not away.missed and not snapshot.gate_up:
+        return "nor is there a gate"
+    members = [t for group in incident.groups for t in history.groups().get(group, ())]
+    if members and all(track.died_s is not None for track in members):
+        return "every process of it is gone, and nothing else shows whether its heartbeat goes on"
+    explained = _explained(history, incident)
+    if explained is not None:
+        return explained
+    unseen = [track.rank for track in members if track.fresh is None]
+    if snapshot.gate_up or (members and not unseen):
+        return None
+    return f"nor {listed(tuple(unseen) or incident.culprits)}: nobody could confirm an eviction"
+
+
+def _explained(history: History, incident: Incident) -> str | None:
+    """How the Lighthouse's absence may explain what an incident says; None when it cannot."""
+    match incident.kind:
+        case Kind.DEAD | Kind.MISMATCH | Kind.DEADLOCK | Kind.STATE_CORRUPT:
+            return None
+        case Kind.STRAGGLER | Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY | Kind.UNSEEN | Kind.BY_HAND:
+            return "the pace of a job without quorums says nothing"
+        case Kind.NOT_ENTERED:
+            found = {rank: history.tracks.get(rank) for rank in incident.culprits}
+            waits = [r for r, t in found.items() if not t or not _by_itself(history, incident, t)]
+            return f"{listed(tuple(waits))} may wait for it" if waits else None
+
+
+def _by_itself(history: History, incident: Incident, track: RankTrack) -> bool:
+    """Whether a rank stands still for another reason than the Lighthouse."""
+    fresh, since_s = track.fresh, history.away_since_s
+    if fresh is None:
+        return False
+    silent_s = fresh.process.interpreter_age_s
+    frozen = silent_s is not None and silent_s >= history.hang_after_s(track)
+    if history.stopped(track) or frozen:
+        return True
+    margin_s = history.config.tick_s + _LOOK_S
+    if since_s is not None and history.now_s - track.stall_s < since_s - margin_s:
+        return True  # it stood before the Lighthouse went
+    working = track.phased and track.doing not in _NOT_ITS_WORK and track.doing not in LONG_PHASES
+    return working and not history.starting(track) and bool(incident.verdict.victims)
+
+
+# -- fleet -------------------------------------------------------------------------------------
+
+_OF_HOSTS: Final = frozenset({Kind.NOT_ENTERED, Kind.STRAGGLER, Kind.DEAD, Kind.STATE_CORRUPT})
+"""Kinds that may be a host's."""
+
+
+def fleet_of(
+    history: History,
+    tracker: Tracker,
+    snapshot: Snapshot,
+    *,
+    config: KeeperConfig,
+    past: Iterable[PastEviction],
+    doubt: str | None,
+    experience: Experience,
+) -> Fleet:
+    """What the decisions of this tick are made on.
+
+    Args:
+        history: with this tick's snapshot in it.
+        tracker: with this tick's verdicts in it.
+        snapshot: of this tick.
+        config: thresholds.
+        past: evictions asked for within the budget's hour.
+        doubt: why the monitor does not trust itself; None while it does.
+        experience: what earlier evictions and the Lighthouse have taught.
+    """
+    accused = frozenset(
+        group
+        for incident in tracker.open()
+        if incident.state is not State.PENDING and _accuses(incident.verdict)
+        for group in incident.groups
+    )
+    shields = tracker.shielded(snapshot.now_s)
+    away = snapshot.lighthouse
+    fired = [i for i in tracker.incidents.values() if i.milestones.firing_s is not None]
+    return Fleet(
+        now_s=snapshot.now_s,
+        groups={
+            group: _view(
+                history,
+                group,
+                members,
+                well=group not in accused and _anew(members, shields.get(group)),
+            )
+            for group, members in history.groups().items()
+        }
+        | {
+            unseen_name(one): GroupView(
+                unseen_name(one), healthy=False, alive=(), replica_id=one, names=(unseen_name(one),)
+            )
+            for one in history.unseen()
+        },
+        accused=accused,
+        doubt=doubt,
+        lighthouse_away=away.reason if isinstance(away, LighthouseAway) else None,
+        without_lighthouse={
+            incident.id: missing_without(history, snapshot, incident)
+            for incident in tracker.open()
+            if isinstance(away, LighthouseAway)
+        },
+        past=tuple(past),
+        cut_short=frozenset(tracker.cut_short),
+        in_flight=_in_flight(tracker, snapshot, config),
+        would=tuple(experience.would),
+        lessons=experience.all(),
+        faults=_faults(fired),
+        waited_for=frozenset(
+            group
+            for incident in tracker.open()
+            if incident.verdict.confidence is not Confidence.UNSURE
+            and incident.verdict.stops
+            and any(group_of(rank) not in accused for rank in incident.verdict.victims)
+            for group in incident.groups
+        ),
+        dead_hosts=_dead_hosts(history, config),
+        min_replicas_told=experience.min_replicas,
+        pause=snapshot.pause,
+    )
+
+
+def _faults(fired: Iterable[Incident]) -> dict[Host, tuple[PastFault, ...]]:
+    """Faults that are over, by the hosts of their culprits."""
+    found: dict[Host, list[PastFault]] = {}
+    for one in fired:
+        if one.open or one.kind not in _OF_HOSTS or not one.groups:
+            continue
+        for host in one.hosts:
+            found.setdefault(host, []).append(PastFault(one.groups[0], one.kind, one.signature))
+    return {host: tuple(faults) for host, faults in found.items()}
+
+
+def _dead_hosts(history: History, config: KeeperConfig) -> frozenset[Host]:
+    """Hosts on which every rank is known to be dead, or has been silent for as long as it takes to
+    call a host lost.
+    """
+    lives: dict[Host, bool] = {}
+    for track in history.present():
+        silent_s = track.silent_since_s
+        lost = silent_s is not None and history.now_s - silent_s >= config.host_lost_s
+        host = track.identity.host
+        lives[host] = lives.get(host, False) or not (lost or track.died_s is not None)
+    return frozenset(host for host, alive in lives.items() if not alive)
+
+
+def _in_flight(tracker: Tracker, snapshot: Snapshot, config: KeeperConfig) -> tuple[GroupName, ...]:
+    now_s = snapshot.now_s
+    going = {
+        progress.group
+        for progress in snapshot.evictions
+        if not progress.out
+        and progress.failed is None
+        and now_s - progress.asked_s <= config.eviction_deadline_s
+    }
+    done = {
+        progress.incident_id
+        for progress in snapshot.evictions
+        if (gone_s := progress.gone_s or progress.unseen_s) is not None
+        and now_s - gone_s > GONE_UNCONFIRMED_S
+    }
+    going -= {progress.group for progress in snapshot.evictions if progress.incident_id in done}
+    awaiting = tracker.awaiting()
+    for incident in tracker.open():
+        evicting = incident.state is State.EVICTING and incident.id not in done
+        if incident.id in awaiting or evicting:
+            going.update(incident.groups)
+    return tuple(sorted(going))
+
+
+def _accuses(verdict: Verdict) -> bool:
+    """Whether it speaks against its groups: what only asks for a person does not, and must not
+    stand in the way of evicting another that hangs.
+    """
+    unsure = verdict.kind in SLOWS_ONLY and verdict.confidence is Confidence.UNSURE
+    return not (unsure or verdict.spare)
+
+
+def _view(
+    history: History, group: GroupName, members: tuple[RankTrack, ...], *, well: bool
+) -> GroupView:
+    died_s = [track.died_s for track in members if track.died_s is not None]
+    whole = len(members) == members[0].identity.world_size
+    return GroupView(
+        group=group,
+        healthy=well and whole and all(_able(history, track) for track in members),
+        alive=tuple(t.rank for t in members if t.fresh is not None and t.fresh.process.alive),
+        replica_id=history.replica_id(group),
+        in_quorum=history.in_quorum(group),
+        heartbeat_age_s=history.heartbeat_age_s(group),
+        dead_for_s=history.now_s - min(died_s) if died_s else None,
+        hosts={track.rank: track.identity.host for track in members},
+        names=tuple(dict.fromkeys((group, *(t.identity.launched_as or group for t in members)))),
+        traced="; ".join(
+            f"{track.rank} is traced by {looks(track.tracer)}"
+            for track in members
+            if track.tracer is not None
+        ),
+        disk_wait=frozenset(track.rank for track in members if track.state == "D"),
+    )
+
+
+def _anew(members: tuple[RankTrack, ...], evicted: Incident | None) -> bool:
+    """Whether a group is free of those processes for which it was evicted lately, if it was."""
+    return evicted is None or not any(
+        track.identity.incarnation in evicted.incarnations for track in members
+    )
+
+
+def _able(history: History, track: RankTrack) -> bool:
+    """Whether a rank contributes, or stands ready to: it waits for the others to let it in.
+
+    Two groups of which one hangs: the other, back from a restart, commits nothing before the hung
+    one is out. It must not be counted as missing then.
+    """
+    if history.participating(track):
+        return True
+    if track.fresh is None or not track.fresh.process.alive or history.stopped(track):
+        return False
+    if track.phased:
+        return track.doing == WAITING_PHASE
+    return track.waits_in is not None or inside_across(track)
+
+
+# -- pipeline ----------------------------------------------------------------------------------
+
+_T = TypeVar("_T")
+
+_GRAPH: Final = "waits"
+_SECOND_LOOK_S: Final = 0.3
+"""After a hang was first seen. Ranks that one sweep asked before and after a step are not told
+apart once more so much later; until the schedule's next tick nobody trains."""
+_WATCHED: Final = 64
+_ROUNDING_S: Final = 0.02
+_OF_A_NEW_LIFE: Final = (Kind.NOT_ENTERED, Kind.MISMATCH, Kind.DEADLOCK)
+"""What an eviction explains of those processes alone that it has put out."""
+_NO_MEMORY: Final = frozenset({"_config", "_detectors", "_deciding", "_policy"})
+"""What a pipeline is given, not what it remembers."""
+
+
+class Pipeline:
+    """From snapshots to decisions; its only state is what earlier snapshots said.
+
+    Args:
+        config: thresholds.
+        incidents: what the store holds, open ones and the last hour's: they are continued.
+        evictions: what the store holds of the last hour: they count against the budget.
+        detectors: another set, for tests.
+        policy: the operator's rules.
+        would: evictions that observe mode held back, as the store holds them.
+    """
+
+    def __init__(
+        self,
+        config: KeeperConfig,
+        incidents: Sequence[Incident] = (),
+        evictions: Sequence[Eviction] = (),
+        detectors: Sequence[Detector] = DETECTORS,
+        *,
+        policy: Policy = DEFAULT,
+        would: Sequence[PastEviction] = (),
+    ) -> None:
+        self._config = config
+        self._policy = policy
+        self._detectors = tuple(detectors)
+        self._history = History.of(config)
+        self._tracker = Tracker(config)
+        self._deciding = True
+        self._self_health = SelfHealth(config)
+        self._health = Health()
+        self._past: list[PastEviction] = []
+        self._holds: dict[str, tuple[Guard, str]] = {}
+        self._experience = Experience()
+        self.go_on(incidents, evictions, would=would)
+
+    def go_on(
+        self,
+        incidents: Sequence[Incident],
+        evictions: Sequence[Eviction],
+        *,
+        deciding: bool = True,
+        would: Sequence[PastEviction] = (),
+    ) -> None:
+        """Go on from what the store holds; what was seen stays.
+
+        Not `deciding`: another monitor decides and acts. Its evictions are under way then, which
+        otherwise somebody left without an end. `would`: those that observe mode held back.
+        """
+        before, self._tracker = self._tracker, Tracker(self._config)
+        self._tracker.restore(incidents)
+        self._tracker.warm(before)
+        if deciding:
+            self._tracker.resume([one for one in evictions if one.open])
+        self._deciding, self._past, self._holds = deciding, [], {}
+        self._experience = Experience(self._experience.min_replicas, list(would))
+        now_s = max((one.last_seen_s for one in incidents), default=0.0)
+        self._experience.take(incidents, now_s, self._config)
+        self._take_past(evictions)
+
+    def reconfigure(self, config: KeeperConfig, policy: Policy) -> None:
+        """From the next tick on judge by these; what was seen and learned so far stays.
+
+        Windows of the past are not judged again, and incidents that have fired stay.
+        """
+        self._config, self._policy = config, policy
+        history = self._history
+        history.config = history.pace.config = history.attendance.config = config
+        history.habits.config = self._tracker.config = self._self_health.config = config
+
+    def tick(self, snapshot: Snapshot) -> TickResult:
+        """Judge one snapshot; call once per tick, in order of time."""
+        self._health = self._self_health.push(snapshot)
+        self._history.config = scaled(self._config, self._health.scale)
+        push(self._history, snapshot)
+        self._take_past(snapshot.evictions)
+        self._experience.see(snapshot.lighthouse)
+        self._tracker.take_evictions(self._history, snapshot.evictions)
+        failures: dict[str, str] = {}
+        graph = _guarded(_GRAPH, failures, lambda: build(self._history))
+        found, unknown = self._detect(graph, failures)
+        verdicts, inhibited = self._inhibit(found)
+        changed = self._tracker.update(
+            self._history, verdicts, unknown=unknown, inhibited=inhibited
+        )
+        decisions = self._decide(snapshot)
+        wanted: tuple[RankName, ...] | None = ()
+        if graph is not None:
+            self._history.pausing, self._history.inside = graph.pausing, graph.all_in
+            self._history.left_s = graph.left_since(self._history)
+            wanted = _guarded("records", failures, lambda: wanted_records(self._history, graph))
+        return TickResult(
+            now_s=snapshot.now_s,
+            verdicts=verdicts,
+            incidents=self._tracker.shown(),
+            changed=changed,
+            decisions=decisions,
+            wants_records=wanted or (),
+            wants_steps=self._history.wanted_steps(),
+            watches=() if graph is None else graph.suspects[:_WATCHED],
+            look_again_s=snapshot.now_s + self._look_again_s(graph, changed),
+            rank_health=rank_health(
+                self._history, graph, self._tracker.open(), self._tracker.blamed(self._history)
+            ),
+            detector_failures=failures,
+            detectors={
+                one.name: graph is not None and one.name not in failures for one in self._detectors
+            },
+            unknown=self._unknown(failures),
+            health=self._health,
+            learned=self._learned(snapshot.now_s),
+        )
+
+    def _look_again_s(self, graph: WaitGraph | None, changed: Sequence[Incident]) -> float:
+        """In how many seconds a hang is due, or is seen for the second time."""
+        now_s = self._history.now_s
+        new = (one for one in changed if one.milestones.first_seen_s == now_s)
+        if any(one.kind is Kind.NOT_ENTERED and one.state is State.PENDING for one in new):
+            return _SECOND_LOOK_S
+        return math.inf if graph is None else graph.next_root_s + _ROUNDING_S
+
+    def _learned(self, now_s: float) -> Learned:
+        known, groups = self._experience, len(self._history.groups())
+        price = cost(known.all(), groups, self._config)
+        past = [*self._past, *known.would] if self._config.observe else self._past
+        recent = Counter(one.group for one in past if now_s - one.asked_s < _HOUR_S)
+        measured_s = price.seconds if price.evictions else None
+        return Learned(known.min_replicas, measured_s, price.evictions, dict(recent))
+
+    def _unknown(self, failures: Mapping[str, str]) -> dict[str, str]:
+        """Kinds of fault that nobody looked for, and why."""
+        blind = failures.get(_GRAPH)
+        found: dict[str, str] = {}
+        for one in self._detectors:
+            if blind is not None:
+                found[one.kind.value] = f"what all detectors build on ({_GRAPH}) crashed: {blind}"
+            elif one.name in failures:
+                found[one.kind.value] = f"detector {one.name} crashed: {failures[one.name]}"
+        return found
+
+    # -- for the journal -------------------------------------------------------------------
+
+    def memory(self) -> Mapping[str, object]:
+        """All that earlier snapshots left behind, by name; `monitor.journal` writes it down."""
+        return {name: held for name, held in vars(self).items() if name not in _NO_MEMORY}
+
+    def remember(self, memory: Mapping[str, object]) -> None:
+        """Go on from what `memory` gave at another time.
+
+        Raises:
+            ValueError: it is of a pipeline that remembers other things.
+        """
+        known = self.memory()
+        if memory.keys() != known.keys():
+            raise ValueError(f"expected {sorted(known)}, got {sorted(memory)}")
+        vars(self).update(memory)
+
+    def _detect(
+        self, graph: WaitGraph | None, failures: dict[str, str]
+    ) -> tuple[tuple[Verdict, ...], frozenset[Kind]]:
+        if graph is None:
+            return (), frozenset(FAULTS)
+        found: list[Verdict] = []
+        unknown: set[Kind] = set()
+        for detector in self._detectors:
+            call = partial(detector.look, self._history, graph)
+            verdicts = _guarded(detector.name, failures, call)
+            if verdicts is None:
+                unknown.add(detector.kind)
+            else:
+                found += verdicts
+        return tuple(found), frozenset(unknown)
+
+    def _inhibit(
+        self, found: tuple[Verdict, ...]
+    ) -> tuple[tuple[Verdict, ...], Mapping[tuple[Kind, GroupName], str]]:
+        shields = self._tracker.shielded(self._history.now_s)
+        own = {(i.kind, group) for i in self._tracker.open() for group in i.groups}
+        firing = [i.verdict for i in self._tracker.open() if i.state is not State.PENDING]
+        faults = [verdict for verdict in firing if verdict.stops]
+        self._pardon(shields, [v for v in (*firing, *found) if _explains_lag(v)])
+        blamed = self._tracker.blamed(self._history)
+        standing, reasons = inhibit(
+            found,
+            shielded=(
+                {
+                    (kind, group)
+                    for group, incident in shields.items()
+                    for kind in Kind
+                    if kind not in _OF_A_NEW_LIFE or not self._anew(group, incident)
+                }
+                | {(Kind.DEAD, group) for group in self._put_out()}
+            )
+            - own,
+            blamed=blamed,
+            ending=giving_up(self._history, blamed),
+            stalled=bool(faults) or any(verdict.stops for verdict in found),
+            named=any(fault.culprits for fault in faults),
+        )
+        return standing, reasons
+
+    def _anew(self, group: GroupName, incident: Incident) -> bool:
+        """Whether all its processes have begun since it was put out: they may hang, too."""
+        asked_s = incident.milestones.evict_asked_s
+        tracks = self._history.groups().get(group, ())
+        return asked_s is not None and all(track.first_seen_s > asked_s for track in tracks)
+
+    def _put_out(self) -> frozenset[GroupName]:
+        """Groups that were evicted and have not begun anew: that those processes end, and stay away
+        until a person lets them in, is no fault. By hand nobody is shielded in another way.
+        """
+        groups = self._history.groups()
+        return frozenset(
+            one.group
+            for one in self._past
+            if all(
+                track.first_seen_s <= one.asked_s
+                and (track.died_s is not None or one.incident_id.startswith(MANUAL))
+                for track in groups.get(one.group, ())
+            )
+        )
+
+    def _pardon(self, shields: Mapping[GroupName, Incident], faults: Sequence[Verdict]) -> None:
+        """Heals, failed commits and entries that an eviction or another fault explains.
+
+        Of a fault that stands for long its victims only: the others have formed a quorum without.
+        Nor does a commit go through while fewer groups than `min_replica_size` are there.
+        """
+        logs, config = self._history.attendance.groups, self._config
+        groups = {group_of(rank) for fault in faults for rank in fault.victims}
+        groups |= {g for v in faults if v.kind is Kind.STATE_CORRUPT for g in v.groups}
+        for group in {*shields, *groups} & logs.keys():
+            logs[group].forgive()
+        since_s = [fault.since_s for fault in faults]
+        since_s += [one.milestones.evict_asked_s or 0.0 for one in shields.values()]
+        if any(self._history.now_s - at_s < config.lag_window_s for at_s in since_s):
+            for log in logs.values():
+                log.failures = []
+
+    # -- deciding --------------------------------------------------------------------------
+
+    def _decide(self, snapshot: Snapshot) -> tuple[Decision, ...]:
+        if not self._deciding:
+            return ()
+        ripe = [
+            incident
+            for incident in self._tracker.ripe(snapshot.now_s)
+            if incident.id not in self._tracker.awaiting()
+        ]
+        emitted: list[Decision] = []
+        self._experience.take(self._tracker.incidents.values(), snapshot.now_s, self._config)
+        fleet = fleet_of(
+            self._history,
+            self._tracker,
+            snapshot,
+            config=self._config,
+            past=self._past,
+            doubt=self._health.hold,
+            experience=self._experience,
+        )
+        for decision in decide(self._config, fleet, ripe, self._policy):
+            match decision:
+                case Evict():
+                    self._holds.pop(decision.incident_id, None)
+                    self._tracker.asked(decision.incident_id, snapshot.now_s)
+                    emitted.append(decision)
+                case Hold():
+                    if decision.would is not None:
+                        held = decision.would
+                        self._experience.hold_back(held.incident_id, held.group, snapshot.now_s)
+                    said = (decision.guard, decision.reason)
+                    if self._holds.get(decision.incident_id) != said:
+                        self._holds[decision.incident_id] = said
+                        emitted.append(decision)
+        still = {incident.id for incident in self._tracker.open()}
+        self._holds = {key: said for key, said in self._holds.items() if key in still}
+        return tuple(emitted)
+
+    def _take_past(self, evictions: Sequence[Eviction]) -> None:
+        """Count evictions that the evictor has taken up, each once, however often it was asked.
+
+        One that is decided and not taken up stands in the way of others by itself (`IN_FLIGHT`).
+        """
+        past = {(one.incident_id, one.decided_s): one for one in self._past}
+        for progress in evictions:
+            past[progress.incident_id, progress.of_s] = PastEviction(
+                progress.incident_id, progress.group, progress.asked_s, progress.of_s
+            )
+        now_s = self._history.now_s
+        self._past = [one for one in past.values() if now_s - one.asked_s < _HOUR_S]
+
+
+def _explains_lag(verdict: Verdict) -> bool:
+    """Whether a fault makes commits fail: a standstill, or numbers that a rank votes against."""
+    return verdict.stops or verdict.kind is Kind.STATE_CORRUPT
+
+
+def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T | None:
+    try:
+        return call()
+    except Exception as exc:  # noqa: BLE001 - one crashed detector must not blind the others
+        failures[name] = f"{type(exc).__name__}: {exc}"
+        return None

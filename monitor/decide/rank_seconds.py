@@ -1,0 +1,469 @@
+"""Goodput as it happens: every rank-second that is watched is effective, or not for a cause. Pure.
+
+Theory of operation. Each rank has an account of open seconds: those since its last commit. A tick
+adds the seconds since the tick before. When the rank's own counter shows n commits, the seconds up
+to the last of them are closed, and of these n times the job's *usual pace* are effective; the rest
+is not. Seconds by which an attempt exceeds the usual pace are booked as ineffective while they
+pass, not when it ends. So both counters together grow by the rank-seconds watched, and a step that
+took ten times as long as usual is one tenth effective, however often anybody looked.
+
+*Usual pace* (`usual`): seconds a commit, one number for the job, since its groups commit together:
+the median of an hour in which nothing stood. Without a cause a commit may take a quarter longer and
+is effective all the same: that is noise, and nobody should be asked to explain it. With a cause it
+may not. Before the pace is known, seconds wait. What is slow for longer than half an hour and no
+incident says so becomes usual.
+
+*Cause* (`causes`), the first that holds: the kind of an open incident that names the rank's group;
+what the rank itself does (`recovering` once its group was evicted or died of an incident, until it
+commits again; `starting`; a declared `checkpoint`, `evaluation`, `compile`); the kind of any open
+incident, the worst first, since groups wait for each other; what any other rank does, in the same
+order; `failed_commit`, when the attempt before was not committed; `unexplained`. An attempt that
+became late for a cause keeps it. What has no cause waits for a minute: an incident that opens
+meanwhile and began before takes it.
+
+What nobody watched is counted for nobody. A monitor that starts begins from what it then sees, and
+so it does after a gap of more than a minute (and five ticks). In a shorter one, and while a rank
+does not answer, seconds wait for the rank's commit counter, which tells what they were worth.
+A rank that leaves while an incident or an eviction of its group is at most an hour old, and the
+group has not trained since, goes on costing `recovering` until as many ranks are there as before,
+for an hour at most; any other that leaves has finished, and takes its open seconds along. Ranks
+that report no steps are left out.
+
+Belongs here: this rule. Not here: what one incident cost (`audit`), forecasts (`trainer.goodput`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final
+
+from monitor.decide.pipeline import RankHealth, TickResult
+from monitor.detect.track import FINISHED_PHASE
+from monitor.model.incident import Incident
+from monitor.model.names import GroupName, RankName, group_of
+from monitor.model.observation import Observation, Snapshot
+from monitor.model.verdict import Severity
+from worker_server.wire import LONG_PHASES, StepState
+
+# -- rank seconds ------------------------------------------------------------------------------
+
+# The job's usual pace: seconds a commit while nothing stands.
+
+_SAMPLE_S: Final = 10.0
+"""One sample for so many seconds: how long the median remembers does not depend on the tick."""
+_KEPT: Final = 360
+"""Samples: an hour of short steps."""
+_FEWEST: Final = 3
+
+
+class UsualPace:
+    """A median over an hour of samples, each a median over ranks and ticks."""
+
+    def __init__(self) -> None:
+        self._samples: deque[float] = deque(maxlen=_KEPT)
+        self._gathered: list[float] = []
+        self._since_s: float | None = None
+        self.commit_s: float | None = None
+        """None until there are three samples."""
+
+    def push(self, now_s: float, paces: Sequence[float]) -> None:
+        """Seconds a commit of the ranks that committed in a tick in which nothing stood."""
+        if not paces:
+            return
+        if self._since_s is None:
+            self._since_s = now_s
+        self._gathered.append(median(paces))
+        if len(self._samples) >= _FEWEST and now_s - self._since_s < _SAMPLE_S:
+            return
+        self._samples.append(median(self._gathered))
+        self._gathered, self._since_s = [], None
+        if len(self._samples) >= _FEWEST:
+            self.commit_s = median(self._samples)
+
+
+# Why a rank-second is lost: one tick's situation, of the fleet and of each rank.
+
+RECOVERING: Final = "recovering"
+STARTING: Final = "starting"
+FAILED_COMMIT: Final = "failed_commit"
+UNEXPLAINED: Final = "unexplained"
+
+_INIT: Final = "init"
+"""The declared phase that is a start."""
+_PAUSES: Final = tuple(sorted(LONG_PHASES - {_INIT}))
+_ORDER: Final = (RECOVERING, STARTING, *_PAUSES)
+"""What others do, the first that anybody does."""
+_WORST_FIRST: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
+_RECENT_S: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What stands in one tick."""
+
+    open: tuple[Incident, ...]
+    """Worst first, then oldest."""
+    named: dict[GroupName, str]
+    """Group -> kind of the worst open incident that names it."""
+    fell: dict[GroupName, float]
+    """Group -> when an incident of it fired last, or it was to be evicted, within the last hour."""
+    going: frozenset[GroupName]
+    """Groups whose eviction is under way."""
+    others: str | None
+    """What somebody does for which all may have to wait; None: nothing of that sort."""
+
+    @property
+    def quiet(self) -> bool:
+        """Whether this tick shows the usual pace."""
+        return not self.open and self.others is None
+
+    def against(self, group: GroupName) -> bool:
+        """Whether an open incident names a group, or it is being evicted."""
+        return group in self.named or group in self.going
+
+    def cause(self, group: GroupName, own: str | None, *, failed: bool) -> str | None:
+        """Why a second of a rank of this group is lost; None: nobody knows (yet).
+
+        Args:
+            group: the rank's.
+            own: what the rank itself does, by `own_cause`.
+            failed: whether its last attempt was not committed.
+        """
+        kind = str(self.open[0].kind) if self.open else None
+        found = self.named.get(group) or own or kind or self.others
+        return FAILED_COMMIT if found is None and failed else found
+
+    def explains(self, at_s: float) -> str | None:
+        """The kind of an open incident that began before a loss at `at_s`."""
+        return next((str(one.kind) for one in self.open if one.verdict.since_s <= at_s), None)
+
+
+def own_cause(seen: Observation, health: RankHealth | None, *, recovering: bool) -> str | None:
+    """What a rank does that is no training; `recovering`: whether its group comes back."""
+    step = None if seen.report is None else seen.report.step
+    if step is None:
+        return None
+    begins = step.commits == 0 or health is RankHealth.STARTING or step.phase == _INIT
+    if step.healing or (begins and recovering):
+        return RECOVERING
+    if begins:
+        return STARTING
+    return step.phase if step.phase in _PAUSES else None
+
+
+def situation(snapshot: Snapshot, result: TickResult, own: Iterable[str | None]) -> Situation:
+    """One tick's; `own`: what each of its ranks does."""
+    standing = [one for one in result.incidents if one.open]
+    standing.sort(
+        key=lambda one: (
+            _WORST_FIRST.index(one.severity), one.milestones.first_seen_s, one.id
+        )
+    )  # fmt: skip
+    named: dict[GroupName, str] = {}
+    for one in standing:
+        for group in one.groups:
+            named.setdefault(group, str(one.kind))
+    times = [
+        (group, one.milestones.firing_s)
+        for one in result.incidents
+        if one.milestones.firing_s is not None
+        for group in one.groups
+    ]
+    recent = [one for one in snapshot.evictions if snapshot.now_s - one.asked_s <= _RECENT_S]
+    times += [(one.group, one.asked_s) for one in recent]
+    fell: dict[GroupName, float] = {}
+    for group, at_s in times:
+        fell[group] = max(at_s, fell.get(group, at_s))
+    going = frozenset(one.group for one in recent if not one.out and one.failed is None)
+    doing = set(own)
+    others = next((cause for cause in _ORDER if cause in doing), None)
+    return Situation(tuple(standing), named, fell, going, others)
+
+
+_BLIND_S: Final = 60.0
+_BLIND_TICKS: Final = 5.0
+"""A longer gap between two ticks was watched by nobody."""
+_SLACK: Final = 0.25
+"""Of the usual pace: what needs no explanation."""
+_PATIENCE_S: Final = 60.0
+"""How long a lost second waits for an incident that explains it."""
+_AWAY_S: Final = 3600.0
+"""A rank that does not come back for so long is given up: the job is smaller now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Rank-seconds since the monitor looks; both only grow."""
+
+    effective_s: float = 0.0
+    ineffective_s: Mapping[str, float] = field(default_factory=dict)
+    """By cause."""
+    usual_s: float | None = None
+    """Seconds that a commit usually takes; None until that is known."""
+
+
+@dataclass(slots=True)
+class _Account:
+    """One incarnation of one rank."""
+
+    group: GroupName
+    incarnation: str
+    commits: int
+    failures: int
+    open_s: float = 0.0
+    """Since the last commit, as far as it is not booked."""
+    closed_s: float = 0.0
+    due: int = 0
+    """Commits, and the seconds up to the last of them, that wait for the pace to be known."""
+    late: bool = False
+    """Whether the open attempt has taken longer than it may: all beyond the pace is lost."""
+    why: str | None = None
+    """The cause for which it was first late; what made it so may be over when it commits."""
+    failed: bool = False
+    """Whether an attempt failed since the last commit."""
+
+
+class RankSeconds:
+    """Books every watched rank-second once; `monitor.decide.rank_seconds` has the rule."""
+
+    def __init__(self, tick_s: float = 1.0) -> None:
+        self._blind_s = max(_BLIND_S, _BLIND_TICKS * tick_s)
+        self._usual = UsualPace()
+        self._accounts: dict[RankName, _Account] = {}
+        self._away: dict[RankName, float] = {}
+        """Ranks that a fault took -> since when."""
+        self._whole = 0
+        """How many ranks there were before the first of them went."""
+        self._recovering: dict[GroupName, float] = {}
+        """Groups of which a fault or an eviction ended a process -> when."""
+        self._back: dict[GroupName, float] = {}
+        """Groups that fell lately -> when they last trained, nothing standing against them."""
+        self._untold: deque[tuple[float, float]] = deque()
+        """Lost without a cause so far: when, and how many rank-seconds."""
+        self._now_s = 0.0
+        self._paces: list[float] = []
+        """Seconds a commit of those who committed in this tick."""
+        self._effective_s = 0.0
+        self._lost_s: dict[str, float] = {}
+
+    def push(self, snapshot: Snapshot, result: TickResult) -> Spent:
+        """Take in one tick."""
+        span_s, self._now_s = snapshot.now_s - self._now_s, snapshot.now_s
+        if not 0 < span_s <= self._blind_s:  # the first tick's is the time since 1970
+            self._accounts, span_s = {}, 0.0
+        own = {
+            rank: own_cause(
+                seen,
+                result.rank_health.get(rank),
+                recovering=seen.identity.group in self._recovering,
+            )
+            for rank, seen in snapshot.by_rank.items()
+        }
+        stands = situation(snapshot, result, own.values())
+        self._paces = []
+        self._missing(snapshot.by_rank.keys(), stands, span_s)
+        for rank, seen in snapshot.by_rank.items():
+            warm = result.rank_health.get(rank) is not RankHealth.STARTING
+            self._take(seen, stands, own[rank], span_s, warm=warm)
+        if stands.quiet or self._usual.commit_s is None:
+            self._usual.push(self._now_s, self._paces)
+        self._explain(stands)
+        self._forget(stands)
+        return Spent(self._effective_s, dict(self._lost_s), self._usual.commit_s)
+
+    def _forget(self, stands: Situation) -> None:
+        since_s = self._now_s - _AWAY_S
+        self._recovering = {g: at_s for g, at_s in self._recovering.items() if at_s >= since_s}
+        self._back = {group: at_s for group, at_s in self._back.items() if group in stands.fell}
+
+    # -- who is not there -------------------------------------------------------------------------
+
+    def _missing(self, here: Set[RankName], stands: Situation, span_s: float) -> None:
+        """Ranks that left, and those that a fault has taken and that are not back."""
+        size = len(self._accounts)
+        for rank in self._accounts.keys() - here:
+            gone = self._accounts.pop(rank)
+            if self._fell(gone.group, stands):
+                self._whole = max(self._whole, size)
+                self._away[rank] = self._now_s
+                self._lose_open(gone, stands.named.get(gone.group, RECOVERING))
+        self._away = {
+            rank: since_s
+            for rank, since_s in self._away.items()
+            if rank not in here and self._now_s - since_s <= _AWAY_S
+        }
+        if not self._away:
+            self._whole = 0
+        absent = min(len(self._away), max(0, self._whole - len(here)))
+        for rank in sorted(self._away)[:absent]:
+            self._lose(span_s, stands.named.get(group_of(rank), RECOVERING))
+
+    def _fell(self, group: GroupName, stands: Situation) -> bool:
+        """Whether a process that ended did so for a fault or an eviction since its group last
+        trained: then the group is coming back, or stays away.
+        """
+        at_s = stands.fell.get(group)
+        fell = at_s is not None and at_s >= self._back.get(group, at_s)
+        if fell:
+            self._recovering.setdefault(group, self._now_s)
+        return fell
+
+    # -- who is -----------------------------------------------------------------------------------
+
+    def _take(
+        self, seen: Observation, stands: Situation, own: str | None, span_s: float, *, warm: bool
+    ) -> None:
+        """One rank; `warm`: whether its first steps are over."""
+        rank, group, report = seen.rank, seen.identity.group, seen.report
+        account = self._accounts.get(rank)
+        if account is not None:
+            account.open_s += span_s
+        if report is None:
+            if account is not None and group in stands.named:
+                self._lose_open(account, stands.named[group])
+            return
+        step, incarnation = report.step, report.identity.incarnation
+        if step is None or step.phase == FINISHED_PHASE:
+            self._accounts.pop(rank, None)
+        elif account is None or account.incarnation != incarnation:
+            if account is not None:
+                own = RECOVERING if self._fell(group, stands) else own or STARTING
+                self._lose_open(account, stands.cause(group, own, failed=False))
+            self._accounts[rank] = _Account(group, incarnation, step.commits, step.commit_failures)
+        elif not report.process.alive:
+            self._fell(group, stands)
+            self._lose_open(account, stands.cause(group, own, failed=account.failed))
+        else:
+            self._train(account, step, stands, own, warm=warm)
+
+    def _train(
+        self, account: _Account, step: StepState, stands: Situation, own: str | None, *, warm: bool
+    ) -> None:
+        """A process that lives: what it committed, and what the open attempt costs."""
+        account.failed = account.failed or step.commit_failures > account.failures
+        account.failures = step.commit_failures
+        cause = stands.cause(account.group, own, failed=account.failed)
+        why = cause or account.why
+        committed = self._commit(account, step, why, warm=warm)
+        self._settle(account, why)
+        self._overrun(account, step, cause if committed else why)
+        group = account.group
+        if committed and warm and group in stands.fell and not stands.against(group):
+            self._back[group] = self._now_s
+            self._recovering.pop(group, None)
+
+    def _commit(self, account: _Account, step: StepState, cause: str | None, *, warm: bool) -> bool:
+        """Close what the rank has committed since the last tick, if anything."""
+        done, account.commits = step.commits - account.commits, step.commits
+        if done <= 0:
+            return False
+        since_s = min(account.open_s, step.last_commit_age_s or 0.0)
+        closed_s, account.open_s = account.open_s - since_s, since_s
+        account.late, account.failed, account.why = False, False, None
+        if done == step.commits or step.healing:  # the first of all: start and compilation
+            self._lose(closed_s, cause or STARTING)
+            return False
+        account.closed_s += closed_s
+        account.due += done
+        if warm:
+            self._paces.append(closed_s / done)
+        return True
+
+    def _settle(self, account: _Account, cause: str | None) -> None:
+        """Book closed seconds, once the pace is known."""
+        usual_s = self._usual.commit_s
+        if account.due and usual_s is not None:
+            worth_s = account.due * usual_s
+            free = cause is None and account.closed_s <= (1 + _SLACK) * worth_s
+            effective_s = account.closed_s if free else min(account.closed_s, worth_s)
+            self._effective_s += effective_s
+            self._lose(account.closed_s - effective_s, cause)
+            account.closed_s, account.due = 0.0, 0
+
+    def _overrun(self, account: _Account, step: StepState, cause: str | None) -> None:
+        """Book what an open attempt takes longer than it may."""
+        usual_s = self._usual.commit_s
+        if step.commits == 0 or step.healing:
+            self._lose(account.open_s, cause)
+            account.open_s = 0.0
+        elif usual_s is not None:
+            slack = 0.0 if account.late or cause is not None else _SLACK
+            if account.open_s > (1 + slack) * usual_s:
+                self._lose(account.open_s - usual_s, cause)
+                account.open_s, account.late, account.why = usual_s, True, cause
+
+    # -- booking ----------------------------------------------------------------------------------
+
+    def _lose_open(self, account: _Account, cause: str | None) -> None:
+        """Book what a process will not commit any more; what it did commit waits no longer."""
+        usual_s = self._usual.commit_s
+        worth_s = 0.0 if usual_s is None else account.due * usual_s
+        effective_s = min(account.closed_s, worth_s)
+        self._effective_s += effective_s
+        self._lose(account.closed_s - effective_s + account.open_s, cause)
+        account.open_s = account.closed_s = 0.0
+        account.due = 0
+
+    def _lose(self, seconds: float, cause: str | None) -> None:
+        if seconds <= 0:
+            return
+        if cause is None:
+            before_s = 0.0
+            if self._untold and self._untold[-1][0] == self._now_s:
+                before_s = self._untold.pop()[1]
+            self._untold.append((self._now_s, before_s + seconds))
+        else:
+            self._lost_s[cause] = self._lost_s.get(cause, 0.0) + seconds
+
+    def _explain(self, stands: Situation) -> None:
+        """Give what waits for a cause to an incident that began before; else, in time, to none."""
+        waiting, self._untold = self._untold, deque()
+        for at_s, seconds in waiting:
+            cause = stands.explains(at_s)
+            if cause is None and self._now_s - at_s >= _PATIENCE_S:
+                cause = UNEXPLAINED
+            if cause is None:
+                self._untold.append((at_s, seconds))
+            else:
+                self._lose(seconds, cause)
+
+
+# -- tokens ------------------------------------------------------------------------------------
+
+
+class TokenBook:
+    """A counter by group; one that has no rank any more is forgotten.
+
+    Tokens that each group trained on since this monitor looks.
+
+    A sum of the ranks' own counters would fall whenever one rank does not answer, and Prometheus
+    takes a fall for a restart. So what each rank's counter grew by is added up here.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[RankName, tuple[str, int]] = {}
+        self._groups: dict[GroupName, int] = {}
+
+    def push(self, snapshot: Snapshot) -> Mapping[GroupName, int]:
+        """Take in one tick; only groups of which a rank ever reported a token."""
+        here = snapshot.by_rank
+        if self._seen.keys() - here.keys():
+            known = {seen.identity.group for seen in here.values()}
+            self._seen = {rank: last for rank, last in self._seen.items() if rank in here}
+            self._groups = {group: n for group, n in self._groups.items() if group in known}
+        for rank, seen in here.items():
+            step = None if seen.report is None else seen.report.step
+            if seen.report is None or step is None or not step.tokens:
+                continue
+            incarnation = seen.report.identity.incarnation
+            before = self._seen.get(rank)
+            self._seen[rank] = incarnation, step.tokens
+            grown = 0 if before is None else step.tokens
+            if before is not None and before[0] == incarnation:
+                grown = max(0, step.tokens - before[1])
+            group = seen.identity.group
+            self._groups[group] = self._groups.get(group, 0) + grown
+        return dict(self._groups)

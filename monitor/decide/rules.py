@@ -1,0 +1,488 @@
+"""The operator's rules as values: what may be done about which kind of fault, and when not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime, time, timedelta
+from difflib import get_close_matches
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from monitor.model.config import ConfigError, KeeperConfig
+from monitor.model.verdict import FAULTS, Kind, Severity
+
+# -- windows -----------------------------------------------------------------------------------
+
+DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_DAY_S: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Weekly:
+    """Every week on these days, from one time of the day to another."""
+
+    name: str
+    days: tuple[int, ...]
+    """On which it begins; 0 is Monday."""
+    from_s: float
+    """Of the day."""
+    to_s: float
+    """Of the day; of the next one when it is not after `from_s`."""
+
+    def until_s(self, now_s: float) -> float | None:
+        """Unix time at which it ends, when it is open now; None while it is not."""
+        lasts_s = (self.to_s - self.from_s) % _DAY_S or _DAY_S
+        today = datetime.fromtimestamp(now_s, UTC).replace(
+            hour=0, minute=0, second=0, microsecond=0
+        )
+        for midnight in (today, today - timedelta(days=1)):
+            began_s = midnight.timestamp() + self.from_s
+            if midnight.weekday() in self.days and began_s <= now_s < began_s + lasts_s:
+                return began_s + lasts_s
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """From one moment to another."""
+
+    name: str
+    from_s: float
+    """Unix time, as is `to_s`."""
+    to_s: float
+
+    def until_s(self, now_s: float) -> float | None:
+        """Unix time at which it ends, when it is open now; None while it is not."""
+        return self.to_s if self.from_s <= now_s < self.to_s else None
+
+
+Window = Weekly | Once
+
+
+def moment(at_s: float) -> str:
+    """A Unix time for people and for the policy file."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# -- rules -------------------------------------------------------------------------------------
+
+
+class Action(StrEnum):
+    """What may be done about an incident, from the least to the most."""
+
+    OBSERVE = "observe"  # record what would have been done
+    PAGE = "page"  # tell a person; never evict
+    EVICT = "evict"  # put the group out; its hosts stay open
+    EVICT_AND_QUARANTINE = "evict_and_quarantine"  # and deny the hosts that the evidence blames
+
+
+_USUAL: Final[Mapping[Kind, Action]] = {
+    Kind.DEAD: Action.EVICT_AND_QUARANTINE,
+    Kind.NOT_ENTERED: Action.EVICT_AND_QUARANTINE,
+    Kind.MISMATCH: Action.EVICT,  # a fault of the program, which any other host would repeat
+    Kind.DEADLOCK: Action.EVICT,  # the same
+    Kind.STRAGGLER: Action.EVICT_AND_QUARANTINE,
+    Kind.REPLICA_LAG: Action.EVICT,
+    Kind.LIGHTHOUSE_AWAY: Action.PAGE,  # it accuses no group: there is nobody to evict
+    Kind.STATE_CORRUPT: Action.EVICT_AND_QUARANTINE,
+    Kind.UNSEEN: Action.PAGE,  # while it trains, it harms nobody
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the operator wants, beside the thresholds and guards of `KeeperConfig`."""
+
+    actions: Mapping[tuple[Kind, Severity], Action] = field(
+        default_factory=lambda: {(k, s): action for k, action in _USUAL.items() for s in Severity}
+    )
+    """For every kind and severity."""
+    windows: tuple[Window, ...] = ()
+
+    def action(self, kind: Kind, severity: Severity) -> Action:
+        """What may be done about such an incident."""
+        return self.actions[kind, severity]
+
+    def window(self, now_s: float) -> tuple[Window, float] | None:
+        """The maintenance window that is open now, and when it ends; the one that ends last."""
+        found = [(one, until_s) for one in self.windows if (until_s := one.until_s(now_s))]
+        return max(found, key=lambda one: one[1], default=None)
+
+
+DEFAULT: Final = Policy()
+"""What holds when no policy file is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """One try to read the policy anew, for the audit log."""
+
+    at_s: float
+    by: str
+    path: Path | None
+    number: int
+    """Of the load that holds now."""
+    changed: Mapping[str, list[Any]] = field(default_factory=dict)
+    """Key -> what it was and what it is."""
+    problems: tuple[str, ...] = ()
+    """Why it was refused; empty where it was not."""
+
+
+# -- calendar ----------------------------------------------------------------------------------
+
+_KEYS: Final = ("name", "days", "from", "to")
+_CLOCK: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
+_EXPECTED: Final = "expected a time such as '22:00', or a date such as 2026-12-24T22:00:00Z"
+_NAME_MAX: Final = 100
+
+
+def window_from(held: Any, where: str, problems: list[str]) -> Window | None:
+    """One window of a policy file; None when `problems` says what is wrong with it."""
+    if not isinstance(held, Mapping):
+        problems.append(f"{where}: is {held!r}, expected a table [[maintenance]]")
+        return None
+    before = len(problems)
+    problems += [
+        f"{where}.{key}: unknown key, expected {', '.join(_KEYS)}"
+        for key in held
+        if key not in _KEYS
+    ]
+    name = held.get("name", where)
+    if not isinstance(name, str) or not name.strip() or len(name) > _NAME_MAX:
+        problems.append(f"{where}.name: is {name!r}, expected 1 to {_NAME_MAX} characters")
+    begins = _time(held, "from", where, problems)
+    ends = _time(held, "to", where, problems)
+    days = _days(held, where, problems)
+    if len(problems) > before or begins is None or ends is None:
+        return None
+    name = " ".join(str(name).split())
+    if isinstance(begins, time) and isinstance(ends, time):
+        return Weekly(name, days, _second(begins), _second(ends))
+    if isinstance(begins, datetime) and isinstance(ends, datetime):
+        return _once(Once(name, begins.timestamp(), ends.timestamp()), held, where, problems)
+    problems.append(f"{where}: from and to are of two sorts, expected two times or two dates")
+    return None
+
+
+def _once(window: Once, held: Mapping[str, Any], where: str, problems: list[str]) -> Once | None:
+    if "days" in held:
+        problems.append(f"{where}.days: only for times of the day, from and to are dates here")
+    elif window.to_s <= window.from_s:
+        problems.append(f"{where}.to: is not after from")
+    else:
+        return window
+    return None
+
+
+def window_to_json(window: Window) -> dict[str, Any]:
+    """A window as `window_from` reads it."""
+    match window:
+        case Weekly():
+            return {
+                "name": window.name,
+                "days": [DAYS[day] for day in window.days],
+                "from": _clock(window.from_s),
+                "to": _clock(window.to_s),
+            }
+        case Once():
+            return {
+                "name": window.name,
+                "from": moment(window.from_s),
+                "to": moment(window.to_s),
+            }
+
+
+def _time(
+    held: Mapping[str, Any], key: str, where: str, problems: list[str]
+) -> time | datetime | None:
+    value = held.get(key)
+    found: time | datetime | None = None
+    if isinstance(value, str):
+        found = _parsed(value)
+    elif isinstance(value, datetime):
+        found = value if value.tzinfo else value.replace(tzinfo=UTC)
+    elif isinstance(value, time):
+        found = value
+    if found is None:
+        was = f"is {value!r}" if key in held else "is missing"
+        problems.append(f"{where}.{key}: {was}, {_EXPECTED}")
+    return found
+
+
+def _parsed(text: str) -> time | datetime | None:
+    clock = _CLOCK.fullmatch(text)
+    if clock is not None:
+        return time(int(clock[1]), int(clock[2]))
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _days(held: Mapping[str, Any], where: str, problems: list[str]) -> tuple[int, ...]:
+    days = held.get("days", list(DAYS))
+    if isinstance(days, list) and days and all(day in DAYS for day in days):
+        return tuple(sorted({DAYS.index(day) for day in days}))
+    problems.append(f"{where}.days: is {days!r}, expected some of {', '.join(DAYS)}")
+    return ()
+
+
+def _second(at: time) -> float:
+    return at.hour * 3600.0 + at.minute * 60.0
+
+
+def _clock(second: float) -> str:
+    return f"{int(second) // 3600:02}:{int(second) % 3600 // 60:02}"
+
+
+# -- options -----------------------------------------------------------------------------------
+
+GUARDS: Final = (
+    "min_replicas", "budget_per_hour", "budget_per_group", "cool_down_s", "breaker_share",
+    "eviction_cost_s", "program_bug_after", "crash_loop_after", "crash_loop_memory_s",
+    "lateness_ticks", "unreachable_share", "starved_share",
+)  # fmt: skip
+"""Table `guards`: when an eviction is held back."""
+MODE: Final = "observe"
+"""Told by `mode` in table `policy`."""
+THRESHOLDS: Final = tuple(
+    one.name for one in fields(KeeperConfig) if one.name not in (*GUARDS, MODE)
+)
+"""Table `thresholds`: everything else, mostly when a fault is one."""
+_DEFAULTS: Final = KeeperConfig()
+_AT_START: Final = frozenset({
+    "tick_s", "quarantine_again_factor", "readmission_hours",
+    "job_timeout_s", "straggler_horizon_s",
+})  # fmt: skip
+
+
+def needs_restart(name: str) -> bool:
+    """Whether an option is looked at only when the monitor starts: its clock, its evidence, its
+    messages, its record of hosts, its accounts. Everything else changes with a reload.
+    """
+    return name in _AT_START or name.startswith(("evidence_", "notify_", "lemon_"))
+
+
+def problem_of(name: str, value: Any) -> str | None:
+    """Why a value is none for this option; None when it is."""
+    default = getattr(_DEFAULTS, name)
+    whole = isinstance(default, int)
+    fits = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if not fits:
+        return f"is {value!r}, expected a {'whole ' if whole else ''}number such as {default!r}"
+    try:
+        KeeperConfig.check(name, value)
+    except ConfigError as exc:
+        return str(exc).removeprefix(f"{name} ")
+    return None
+
+
+def suggestion(name: str, known: tuple[str, ...]) -> str:
+    """What was meant by an unknown key, as far as one can tell."""
+    near = get_close_matches(name, known, n=1)
+    if near:
+        return f"did you mean {near[0]}?"
+    listed = ", ".join(known) if len(known) <= 12 else "a name that `lightkeeper policy show` lists"
+    return f"expected {listed}"
+
+
+# -- reading -----------------------------------------------------------------------------------
+# A policy from a parsed file, and back. Pure: who reads the file is `monitor.rulebook`.
+#
+# Everything that is wrong is told at once, one line each: where, what it is, what was expected.
+
+_TABLES: Final = ("policy", "actions", "guards", "thresholds", "maintenance")
+_OPTIONS: Final = {"guards": GUARDS, "thresholds": THRESHOLDS}
+_MODES: Final = ("act", "observe")
+_E = TypeVar("_E", bound=StrEnum)
+
+
+class PolicyError(ValueError):
+    """A policy that cannot be used; `problems` has one line for each thing that is wrong."""
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFile:
+    """What a file says; what it does not mention is as ever."""
+
+    policy: Policy = DEFAULT
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of `KeeperConfig`, by name."""
+
+
+def policy_from(data: Mapping[str, Any]) -> PolicyFile:
+    """The policy that a parsed file holds.
+
+    Raises:
+        PolicyError: all that is wrong with it.
+    """
+    problems: list[str] = []
+    problems += [
+        f"{key}: unknown table, {suggestion(key, _TABLES)}" for key in data if key not in _TABLES
+    ]
+    options = {
+        **_mode(_table(data, "policy", problems), problems),
+        **_options(data, "guards", problems),
+        **_options(data, "thresholds", problems),
+    }
+    actions = {**DEFAULT.actions, **_actions(_table(data, "actions", problems), problems)}
+    windows = _windows(data.get("maintenance", []), problems)
+    if not problems:
+        try:
+            KeeperConfig.from_options(options)
+        except ConfigError as exc:  # two options that do not go together
+            problems.append(str(exc))
+    if problems:
+        raise PolicyError(tuple(problems))
+    return PolicyFile(Policy(actions, windows), options)
+
+
+def policy_to_json(policy: Policy) -> dict[str, Any]:
+    """The rules in plain JSON types, as `policy_from` reads them."""
+    return {
+        "actions": {
+            str(kind): {str(severity): str(policy.action(kind, severity)) for severity in Severity}
+            for kind in FAULTS
+        },
+        "maintenance": [window_to_json(one) for one in policy.windows],
+    }
+
+
+def _table(data: Mapping[str, Any], name: str, problems: list[str]) -> Mapping[str, Any]:
+    held = data.get(name, {})
+    if isinstance(held, Mapping):
+        return held
+    problems.append(f"{name}: is {held!r}, expected a table [{name}]")
+    return {}
+
+
+def _mode(table: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+    problems += [
+        f"policy.{key}: unknown key, {suggestion(key, ('mode',))}" for key in table if key != "mode"
+    ]
+    if "mode" not in table:
+        return {}
+    mode = table["mode"]
+    if mode not in _MODES:
+        problems.append(f"policy.mode: is {mode!r}, expected act or observe")
+    return {MODE: mode == "observe"}
+
+
+def _options(data: Mapping[str, Any], name: str, problems: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    known = _OPTIONS[name]
+    for key, value in _table(data, name, problems).items():
+        other = next((table for table, names in _OPTIONS.items() if key in names), None)
+        if other is None:
+            problems.append(f"{name}.{key}: unknown key, {suggestion(key, known)}")
+        elif other != name:
+            problems.append(f"{name}.{key}: belongs into table [{other}]")
+        elif (problem := problem_of(key, value)) is not None:
+            problems.append(f"{name}.{key}: {problem}")
+        else:
+            found[key] = value
+    return found
+
+
+def _actions(table: Mapping[str, Any], problems: list[str]) -> dict[tuple[Kind, Severity], Action]:
+    """`kind = action`, or `kind = {severity = action}`."""
+    found: dict[tuple[Kind, Severity], Action] = {}
+    for name, said in table.items():
+        kind = next((one for one in FAULTS if one == name), None)
+        if kind is None:
+            known = tuple(map(str, FAULTS))
+            problems.append(f"actions.{name}: unknown kind of fault, {suggestion(name, known)}")
+            continue
+        each = said if isinstance(said, Mapping) else dict.fromkeys(map(str, Severity), said)
+        before = len(problems)
+        for level, word in each.items():
+            where = f"actions.{name}.{level}" if each is said else f"actions.{name}"
+            severity, action = _one_of(Severity, level), _one_of(Action, word)
+            if severity is None:
+                problems.append(f"{where}: unknown severity, expected {', '.join(Severity)}")
+            elif action is None or (kind is Kind.LIGHTHOUSE_AWAY and action not in _NOBODY):
+                allowed = _NOBODY if kind is Kind.LIGHTHOUSE_AWAY else tuple(Action)
+                problems.append(f"{where}: is {word!r}, expected {', '.join(allowed)}")
+            else:
+                found[kind, severity] = action
+            if each is not said and len(problems) > before:
+                break  # one word for all severities is told once
+    return found
+
+
+_NOBODY: Final = (Action.OBSERVE, Action.PAGE)
+"""For what accuses no group: there is nobody to evict."""
+
+
+def _one_of(kind: type[_E], value: Any) -> _E | None:
+    return next((one for one in kind if one == value), None)
+
+
+def _windows(held: Any, problems: list[str]) -> tuple[Window, ...]:
+    if not isinstance(held, list | tuple):
+        problems.append(f"maintenance: is {held!r}, expected tables [[maintenance]]")
+        return ()
+    found: list[Window] = []
+    for number, one in enumerate(held, 1):
+        window = window_from(one, f"maintenance {number}", problems)
+        if window is not None:
+            found.append(window)
+    return tuple(found)
+
+
+# -- effective ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """What holds, and who said so."""
+
+    config: KeeperConfig
+    policy: Policy = DEFAULT
+    path: Path | None = None
+    """None: no file, the defaults and the command line."""
+    loaded_s: float = 0.0
+    """Unix time."""
+    number: int = 1
+    """Counts loads since the start."""
+    said: Mapping[str, str] = field(default_factory=dict)
+    """Option -> `file` or `command line`; the others have their defaults."""
+    waiting: Mapping[str, Any] = field(default_factory=dict)
+    """Option -> what the file says, and only a restart brings."""
+
+
+# -- changes -----------------------------------------------------------------------------------
+
+
+def changes(before: Effective, after: Effective) -> dict[str, list[Any]]:
+    """Key -> what it was and what it is; what waits for a restart is told as the file says it."""
+    old, new = _flat(before), _flat(after)
+    return {
+        key: [old.get(key), new.get(key)]
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key)
+    }
+
+
+def _flat(held: Effective) -> dict[str, Any]:
+    rules = policy_to_json(held.policy)
+    found: dict[str, Any] = {
+        f"actions.{kind}.{severity}": action
+        for kind, row in rules["actions"].items()
+        for severity, action in row.items()
+    }
+    for number, window in enumerate(rules["maintenance"], 1):
+        found[f"maintenance.{window.get('name') or number}"] = window
+    for one in fields(KeeperConfig):
+        found[one.name] = getattr(held.config, one.name)
+        if one.name in held.waiting:
+            found[f"{one.name} (after a restart)"] = held.waiting[one.name]
+    return found

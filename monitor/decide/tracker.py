@@ -1,0 +1,834 @@
+"""How incidents move: the state machine over ticks.
+
+Theory of operation. A verdict belongs to the open incident of the same kind on the same
+group; otherwise it opens one. Seen in enough consecutive sweeps with the same culprits, it
+fires. An eviction that the evictor reports makes it `evicting`; a culprit whose replica id has
+left the quorum makes it resolved. A pending incident that is not seen once is dropped. A
+firing one ends only on positive evidence: the rank moved, or is another process, or is gone.
+That it cannot be seen is no evidence. Milestones are awaited beyond the end. After a restart
+of the monitor restored incidents go on: the same fault gets the same incident, and an
+eviction asked before is finished or asked again, never forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from monitor.detect.history import History
+from monitor.detect.track import RankTrack
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Eviction
+from monitor.model.incident import Incident, Milestones, State, Strength, Transition, severity_of
+from monitor.model.names import GroupName, IncidentId, RankName
+from monitor.model.verdict import Kind, Verdict
+
+# -- ending ------------------------------------------------------------------------------------
+
+GONE_UNCONFIRMED_S: Final = 30.0
+"""An eviction whose processes are gone for so long stands in nobody's way any more, though no new
+quorum says so yet: it may be another sick group that keeps one from forming."""
+
+
+def why_over(history: History, incident: Incident, config: KeeperConfig) -> str | None:
+    """Why a fault that is not seen now is over; None while that is not known."""
+    quorums = incident.kind in (Kind.REPLICA_LAG, Kind.LIGHTHOUSE_AWAY, Kind.UNSEEN)
+    return (_settled if quorums else _passed)(history, incident, config)
+
+
+def restarted(history: History, incident: Incident) -> bool:
+    """Whether one of its culprits is another process now."""
+    tracks = _culprit_tracks(history, incident)
+    return any(track.identity.incarnation not in incident.incarnations for track in tracks)
+
+
+def other_processes(history: History, incident: Incident) -> str:
+    """Why it is over when its culprits are other processes now: evicted, if it left the quorum."""
+    asked = incident.milestones.evict_asked_s is not None
+    left = incident.milestones.left_quorum_s is not None or out_of_quorum(history, incident)
+    evicted = asked and (left or not incident.replica_ids)
+    return f"{'evicted' if evicted else 'restarted'}: its ranks are other processes now"
+
+
+def processes_gone(history: History, incident: Incident) -> bool:
+    """Whether no process that was accused, or ran beside one in its group, is there any more.
+
+    Others of the group count when they started after the eviction was asked.
+    """
+    asked_s = incident.milestones.evict_asked_s or incident.milestones.first_seen_s
+    return all(
+        track.died_s is not None
+        or (
+            track.identity.incarnation not in incident.incarnations
+            if track.rank in incident.culprits
+            else track.first_seen_s > asked_s
+        )
+        for group in incident.groups
+        for track in history.groups().get(group, ())
+    )
+
+
+def out_of_quorum(history: History, incident: Incident) -> bool:
+    """Whether a quorum without any of its replica ids is seen."""
+    if history.lighthouse is None or not incident.replica_ids:
+        return False
+    members = history.lighthouse.ids
+    return bool(members) and members.isdisjoint(incident.replica_ids)
+
+
+def _passed(  # noqa: C901, PLR0911, PLR0912 - one reason a line
+    history: History, incident: Incident, config: KeeperConfig
+) -> str | None:
+    tracks = _culprit_tracks(history, incident)
+    unseen_s = history.now_s - incident.last_seen_s
+    asked = incident.milestones.evict_asked_s is not None
+    if restarted(history, incident):
+        return other_processes(history, incident)
+    if not incident.culprits:
+        return _passed_for_all(history, incident, config)
+    if not tracks:
+        return "its ranks are registered no more" if unseen_s >= config.clear_s else None
+    reports = [track.fresh for track in tracks if track.fresh is not None]
+    if len(reports) < len(tracks) or unseen_s < config.clear_s:
+        return None
+    gone = [track for track in tracks if track.died_s is not None]
+    if asked and any(history.now_s - t.died_s < GONE_UNCONFIRMED_S for t in gone if t.died_s):
+        return None  # our kill struck: the next quorum says when it left
+    match incident.kind:
+        case Kind.DEAD if gone:
+            return _job_over(history, config)
+        case Kind.DEAD:
+            return "its processes are there again"
+        case Kind.NOT_ENTERED | Kind.MISMATCH | Kind.DEADLOCK:
+            if gone:
+                return "its process ended"
+            if not incident.verdict.stops:
+                return "not seen any more" if unseen_s >= 2 * config.sample_s else None
+            moved = all(t.moved_s is not None and t.moved_s > incident.last_seen_s for t in tracks)
+            return "recovered by itself" if moved else None
+        case Kind.STATE_CORRUPT:
+            return "its process ended" if gone else "its numbers are in order again"
+        case Kind.STRAGGLER:
+            return _keeps_pace(history, incident, gone=bool(gone))
+        case Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY | Kind.UNSEEN | Kind.BY_HAND:
+            return _settled(history, incident, config)
+
+
+def _job_over(history: History, config: KeeperConfig) -> str | None:
+    """Whether nobody came back after all had ended: launchers take up to half a minute."""
+    died_s = [track.died_s for track in history.present()]
+    if any(at_s is None for at_s in died_s):
+        return "its processes ended"
+    last_s = max((at_s for at_s in died_s if at_s is not None), default=history.now_s)
+    return "the job ended" if history.now_s - last_s >= 2 * config.job_end_s else None
+
+
+def _settled(history: History, incident: Incident, config: KeeperConfig) -> str | None:
+    """Why a fault of the quorum is over: it is told by what lasts, not by one process."""
+    unseen_s = history.now_s - incident.last_seen_s
+    if incident.kind is Kind.LIGHTHOUSE_AWAY:
+        back = history.lighthouse is not None and unseen_s >= config.clear_s
+        over = back and not _ending(history, incident, config)
+        return "the Lighthouse answers again" if over else None
+    if incident.kind is Kind.UNSEEN:
+        over = history.lighthouse is not None and unseen_s >= config.clear_s
+        return "every participant is seen" if over else None
+    if unseen_s < config.lag_clear_s / 2:
+        return None
+    if not any(group in history.groups() for group in incident.groups):
+        return "its ranks are registered no more" if incident.groups else "commits go through again"
+    return "keeps up again"
+
+
+def _ending(history: History, incident: Incident, config: KeeperConfig) -> bool:
+    """Whether a victim is still the process that waited, and has not gone on: it will end soon.
+
+    Why a fault is over that is not seen now: only positive evidence ends it.
+
+    The rank moved, or is another process, or is gone; that it cannot be seen is no evidence.
+    """
+    last_s = incident.last_seen_s
+    return history.now_s - last_s < config.follow_s and any(
+        track.first_seen_s <= last_s
+        and (track.last_commit_s is None or track.last_commit_s <= last_s)
+        for track in history.present()
+        if track.rank in incident.verdict.victims
+    )
+
+
+def _passed_for_all(history: History, incident: Incident, config: KeeperConfig) -> str | None:
+    """Why a fault that was nobody's is over: the job goes on, or all keep pace."""
+    if incident.kind is Kind.STRAGGLER:
+        return _keeps_pace(history, incident, gone=False)
+    last_s = incident.last_seen_s
+    commits = [track.last_commit_s for track in history.present() if track.commits]
+    moves = commits or [track.moved_s for track in history.present()]
+    moved = any(at_s is not None and at_s > last_s for at_s in moves)
+    return "the job goes on" if moved and history.now_s - last_s >= config.clear_s else None
+
+
+def _keeps_pace(history: History, incident: Incident, *, gone: bool) -> str | None:
+    if gone:
+        return "its process ended"
+    config = history.config
+    quiet = history.now_s - history.disturbed_s >= config.restart_quiet_s
+    tracks = _culprit_tracks(history, incident)
+    if len(history.groups()) == 1 or any(not track.paced for track in tracks):
+        calm_s = max(history.arrivals.calm_s.values(), default=incident.last_seen_s)
+        judged = calm_s > incident.last_seen_s
+    else:
+        windows = history.pace.windows
+        judged = bool(windows) and windows[-1].start_s >= incident.last_seen_s
+    unseen_s = history.now_s - incident.last_seen_s
+    passed = quiet and judged and unseen_s >= config.straggler_clear_s
+    return "keeps pace again" if passed else None
+
+
+def _culprit_tracks(history: History, incident: Incident) -> list[RankTrack]:
+    tracks = (history.tracks.get(rank) for rank in incident.culprits)
+    return [track for track in tracks if track is not None and track.observation is not None]
+
+
+# -- resuming ----------------------------------------------------------------------------------
+# When a job trains in parallel again as before a fault, and how many steps it lost.
+#
+# Theory of operation. How many groups took part is what the ranks report of their last attempts
+# (TorchFT's participants: a group that heals is none yet); the size before the fault is the most
+# that any rank reported when the fault was first seen, a rank that has died by then included. The
+# job is whole again with the first commit of that many groups, in a quorum that was not there when
+# the fault was first seen; in the same one only where the fault stopped them all, and ended by
+# itself.
+#
+# A lost step is an attempt that did not commit: TorchFT makes it again. All groups try the same
+# step, so the surviving rank that lost most says how many were lost at least.
+
+
+def strength(history: History) -> Strength | None:
+    """How many groups take part in which quorums; None in a job without TorchFT."""
+    steps = [track.step for track in history.present() if track.step is not None]
+    quorums = {step.quorum_id for step in steps if step.quorum_id is not None}
+    counts = [step.participants for step in steps if step.participants is not None]
+    return Strength(tuple(sorted(quorums)), max(counts)) if quorums and counts else None
+
+
+def resumed_s(history: History, incident: Incident, since_s: float) -> float | None:
+    """When the first commit of as many groups as before the fault was made; None: not yet."""
+    before, marks = incident.before, incident.milestones
+    if before is None:
+        return None
+    passed = incident.verdict.stops and not incident.open and marks.evict_asked_s is None
+    commits = (
+        track.last_commit_s
+        for track in history.present()
+        if track.last_commit_s is not None and _whole(history, track, before, same=passed)
+    )
+    return min((at_s for at_s in commits if at_s > since_s), default=None)
+
+
+def _whole(history: History, track: RankTrack, before: Strength, *, same: bool) -> bool:
+    """Whether a rank's last commit was one of as many groups as before.
+
+    Participants are those of the last attempt: one that failed since the former look says nothing
+    of the last commit.
+    """
+    step = track.step
+    if track.fresh is None or step is None or step.participants is None:
+        return False
+    failed = bool(track.failed) and track.failed[-1][0] >= history.now_s
+    another = step.quorum_id not in before.quorums
+    return not failed and step.participants >= before.participants and (another or same)
+
+
+def lost_steps(history: History, incident: Incident) -> int | None:
+    """Attempts without a commit since the fault began, at least; None where nobody can tell."""
+    if incident.before is None:
+        return None
+    counts = [
+        sum(count for at_s, count in track.failed if at_s > incident.verdict.since_s)
+        for track in history.present()
+        if track.group not in incident.groups and track.step is not None
+    ]
+    return max(*counts, incident.lost_steps or 0) if counts else incident.lost_steps
+
+
+# -- story -------------------------------------------------------------------------------------
+
+
+def moved(incident: Incident, at_s: float, state: State, reason: str) -> Incident:
+    """The incident in another state."""
+    return replace(
+        incident, state=state, story=(*incident.story, Transition(at_s, state.value, reason))
+    )
+
+
+def resolved(incident: Incident, at_s: float, why: str) -> Incident:
+    """The incident, over."""
+    return replace(moved(incident, at_s, State.RESOLVED, why), resolution=why)
+
+
+def noted(incident: Incident, at_s: float, milestone: str, reason: str) -> Incident:
+    """The incident with a line that changes no state, such as a milestone."""
+    return replace(incident, story=(*incident.story, Transition(at_s, milestone, reason)))
+
+
+def differs(before: Incident | None, after: Incident) -> bool:
+    """Whether an incident changed in what its story tells, not only in when it was last seen."""
+    return before is None or (
+        before.state,
+        before.culprits,
+        before.milestones,
+        before.story,
+        before.verdict.confidence,
+        before.severity,
+        before.lost_steps,
+    ) != (
+        after.state,
+        after.culprits,
+        after.milestones,
+        after.story,
+        after.verdict.confidence,
+        after.severity,
+        after.lost_steps,
+    )
+
+
+# -- aftermath ---------------------------------------------------------------------------------
+
+
+def followed(history: History, incident: Incident, config: KeeperConfig) -> Incident:
+    """The incident with the milestones that this tick shows.
+
+    What comes after a fault: who commits again, and when the group is back.
+
+    Milestones are awaited beyond the end of the incident.
+    """
+    since_s = incident.milestones.evict_asked_s
+    if since_s is None and not incident.open:
+        since_s = incident.milestones.firing_s
+    if since_s is None or history.now_s - since_s > config.follow_s:
+        return incident
+    if incident.groups:  # else nobody's fault, nobody to come back
+        incident = _going_and_coming(history, incident, since_s)
+    if incident.milestones.resumed_s is None:
+        incident = _resuming(history, incident, since_s)
+    return incident
+
+
+def _going_and_coming(history: History, incident: Incident, since_s: float) -> Incident:
+    """The incident with what its groups and the others do."""
+    marks, now_s = incident.milestones, history.now_s
+    asked = marks.evict_asked_s is not None
+    if asked and marks.left_quorum_s is None and out_of_quorum(history, incident):
+        marks = replace(marks, left_quorum_s=now_s)
+        incident = noted(incident, now_s, "left_quorum", "a quorum without it is seen")
+    if marks.survivor_commit_s is None:
+        commits = (
+            track.last_commit_s
+            for track in history.present()
+            if track.group not in incident.groups and track.last_commit_s is not None
+        )
+        first_s = min((at_s for at_s in commits if at_s > since_s), default=None)
+        if first_s is not None:
+            marks = replace(marks, survivor_commit_s=first_s)
+            incident = noted(incident, first_s, "survivor_commit", "another group commits")
+    if marks.rejoined_s is None:
+        back_s = _rejoined_s(history, incident)
+        if back_s is not None:
+            marks = replace(marks, rejoined_s=back_s)
+            incident = noted(incident, back_s, "rejoined", "the group commits again")
+    return replace(incident, milestones=marks)
+
+
+def _resuming(history: History, incident: Incident, since_s: float) -> Incident:
+    """The incident with what it cost in steps so far, and with the end of that when it is there."""
+    incident = replace(incident, lost_steps=lost_steps(history, incident))
+    at_s = resumed_s(history, incident, since_s)
+    if at_s is None or incident.before is None:
+        return incident
+    marks = replace(incident.milestones, resumed_s=at_s)
+    groups, lost = incident.before.participants, incident.lost_steps
+    told = "" if lost is None else f"; {lost} step{'' if lost == 1 else 's'} lost"
+    reason = f"a commit of {groups} group{'' if groups == 1 else 's'}, as before{told}"
+    return noted(replace(incident, milestones=marks), at_s, "resumed", reason)
+
+
+def _rejoined_s(history: History, incident: Incident) -> float | None:
+    """When a group committed again, its culprits being other processes and all ranks alive."""
+    first_s: list[float] = []
+    for group in incident.groups:
+        members = history.groups().get(group, ())
+        if not members or len(members) < members[0].identity.world_size:
+            return None
+        for track in members:
+            fresh = track.fresh
+            if fresh is None or not fresh.process.alive or track.commits < 1:
+                return None
+            if (
+                track.rank in incident.culprits
+                and track.identity.incarnation in incident.incarnations
+            ):
+                return None
+            if track.identity.incarnation not in incident.incarnations:
+                first_s.append(track.first_commit_s or track.last_commit_s or history.now_s)
+    return max(first_s, default=None)
+
+
+# -- evicting ----------------------------------------------------------------------------------
+
+
+def under_eviction(
+    incident: Incident, asked: Container[IncidentId], now_s: float, config: KeeperConfig
+) -> bool:
+    """Whether its group is on its way out, or has not committed since it was put out."""
+    if incident.state is State.EVICTING or incident.id in asked:
+        return True
+    # Also while it fires again: an eviction that failed, or was cut short by a restart of the
+    # monitor, may have reached the processes, and then it explains their death.
+    marks = incident.milestones
+    return (
+        marks.evict_asked_s is not None
+        and marks.rejoined_s is None
+        and now_s - marks.evict_asked_s <= config.follow_s
+    )
+
+
+def reported(
+    history: History, incident: Incident, progress: Eviction, config: KeeperConfig
+) -> Incident:
+    """The incident after what the evictor reports: asked, left, failed, or as it was."""
+    asked_s, now_s = incident.milestones.evict_asked_s, history.now_s
+    if asked_s is None or progress.asked_s > asked_s:
+        incident = replace(
+            moved(incident, progress.asked_s, State.EVICTING, f"asked for {progress.group}"),
+            milestones=replace(incident.milestones, evict_asked_s=progress.asked_s),
+        )
+    if incident.state is not State.EVICTING:
+        return incident
+    ended = left(history, incident, progress, config)
+    if ended is not None:
+        return ended
+    done = progress.gone_s is not None or progress.unseen_s is not None
+    overdue = not done and now_s - progress.asked_s > config.eviction_deadline_s
+    if progress.failed is None and not overdue:
+        return incident  # also while its processes are gone and the next quorum is awaited
+    why = progress.failed or "nothing happened within its deadline"
+    return moved(incident, now_s, State.FIRING, f"the eviction failed: {why}")
+
+
+def unattended(history: History, incident: Incident, config: KeeperConfig) -> Incident:
+    """The incident when the evictor knows nothing of its eviction: asked before a restart.
+
+    Firing again: the restart cut the eviction short.
+    """
+    ended = left(history, incident, None, config)
+    if ended is not None:
+        return ended
+    if restarted(history, incident):
+        return resolved(incident, history.now_s, other_processes(history, incident))
+    if history.lighthouse is None:
+        return incident
+    return moved(
+        incident,
+        history.now_s,
+        State.FIRING,
+        "the eviction was cut short by a restart of the monitor: asked again if need be",
+    )
+
+
+def left(
+    history: History,
+    incident: Incident,
+    progress: Eviction | None,
+    config: KeeperConfig,
+) -> Incident | None:
+    """The incident resolved, when its group is evicted; None as long as that is not shown.
+
+    Evicted is a group whose replica id left the quorum *and* whose processes are gone, or out of
+    sight with a dead heartbeat. A group that never was in a quorum has none to leave; and where no
+    quorum forms for long after its processes were gone (the job may have ended), that is said.
+    """
+    now_s, marks = history.now_s, incident.milestones
+    left_s = marks.left_quorum_s if progress is None else progress.left_quorum_s
+    if left_s is None and out_of_quorum(history, incident):
+        left_s = now_s
+    gone_s = None if progress is None else progress.gone_s or progress.unseen_s
+    if gone_s is None and not (left_s is not None and processes_gone(history, incident)):
+        return None
+    asked_s = marks.evict_asked_s
+    if left_s is not None:
+        after = "" if asked_s is None else f" {max(0.0, left_s - asked_s):.1f} s after it was asked"
+        why = f"evicted: left the quorum{after}"
+        if progress is not None and progress.unseen_s is not None:
+            why += ", host out of sight"
+        if marks.left_quorum_s is None:
+            line = Transition(left_s, "left_quorum", f"left the quorum{after}")
+            incident = replace(
+                incident,
+                milestones=replace(marks, left_quorum_s=left_s),
+                story=(*incident.story, line),
+            )
+    elif not incident.replica_ids:
+        why = "evicted: all its processes are gone; it was in no quorum"
+    elif gone_s is not None and now_s - gone_s > config.follow_s:
+        why = "evicted: all its processes are gone; no quorum was formed since"
+    else:
+        return None
+    return resolved(incident, now_s, why)
+
+
+# -- sighting ----------------------------------------------------------------------------------
+
+
+def opened(history: History, verdict: Verdict, taken: Container[IncidentId]) -> Incident:
+    """A pending incident under an id that is not taken."""
+    now_s = history.now_s
+    subject = (*verdict.culprits, *verdict.groups, "job")[0]
+    name = f"{verdict.kind.value}-{subject}-{int(now_s * 1000)}"
+    number = 1
+    while IncidentId(name if number == 1 else f"{name}-{number}") in taken:
+        number += 1
+    replica_ids = (history.replica_id(group) for group in verdict.groups)
+    return Incident(
+        id=IncidentId(name if number == 1 else f"{name}-{number}"),
+        kind=verdict.kind,
+        fingerprint=_fingerprint(verdict),
+        signature=verdict.signature,
+        state=State.PENDING,
+        culprits=verdict.culprits,
+        groups=verdict.groups,
+        replica_ids=tuple(replica for replica in replica_ids if replica is not None),
+        incarnations=_incarnations(history, verdict.culprits),
+        verdict=verdict,
+        milestones=Milestones(first_seen_s=now_s),
+        story=(Transition(now_s, State.PENDING.value, verdict.reason),),
+        last_seen_s=now_s,
+        severity=severity_of(verdict, history.config.eviction_cost_s),
+        hosts=history.hosts(verdict.culprits),
+        before=strength(history),
+    )
+
+
+def seen_again(history: History, incident: Incident, verdict: Verdict) -> Incident:
+    """The incident with what is seen now; processes of other culprits are other ones."""
+    same = incident.culprits == verdict.culprits
+    return replace(
+        incident,
+        culprits=verdict.culprits,
+        groups=verdict.groups,
+        fingerprint=_fingerprint(verdict),
+        signature=verdict.signature,
+        incarnations=incident.incarnations if same else _incarnations(history, verdict.culprits),
+        hosts=incident.hosts if same else history.hosts(verdict.culprits),
+        verdict=replace(verdict, victims=_victims(incident, verdict)),
+        last_seen_s=history.now_s,
+    )
+
+
+def weighed(incident: Incident, verdict: Verdict, now_s: float, eviction_cost_s: float) -> Incident:
+    """The incident with the severity of what is seen now; the story tells when it changed."""
+    severity = severity_of(verdict, eviction_cost_s)
+    if severity is incident.severity:
+        return incident
+    incident = replace(incident, severity=severity)
+    if incident.milestones.firing_s is None:
+        return incident
+    return noted(incident, now_s, "severity", f"now {severity.value}: {verdict.reason}")
+
+
+def _victims(incident: Incident, verdict: Verdict) -> tuple[RankName, ...]:
+    """All who ever waited: a victim that TorchFT's timeout has ended since waits no more."""
+    everyone = {*incident.verdict.victims, *verdict.victims}
+    return tuple(sorted(everyone - set(verdict.culprits)))
+
+
+def _fingerprint(verdict: Verdict) -> str:
+    return f"{verdict.kind.value}:{','.join(verdict.culprits or verdict.groups)}"
+
+
+def _incarnations(history: History, culprits: Iterable[str]) -> tuple[str, ...]:
+    return tuple(t.identity.incarnation for t in history.tracks.values() if t.rank in culprits)
+
+
+# -- tracker -----------------------------------------------------------------------------------
+
+_LIGHTHOUSE: Final = GroupName("the Lighthouse")
+"""Whom those wait for who wait for a Lighthouse that is away."""
+_EACH_OTHER: Final = GroupName("each other")
+"""Whom those wait for who all wait, with nobody missing."""
+
+
+@dataclass(slots=True)
+class Tracker:
+    """All incidents, open and lately resolved."""
+
+    config: KeeperConfig
+    incidents: dict[IncidentId, Incident] = field(default_factory=dict)
+    _sightings: dict[IncidentId, int] = field(default_factory=dict)
+    _restored: set[IncidentId] = field(default_factory=set)
+    _asked_s: dict[IncidentId, float] = field(default_factory=dict)
+    """Evictions decided that the evictor has not taken up yet."""
+    _before: dict[IncidentId, Incident] = field(default_factory=dict)
+    """As they were when the tick began."""
+    _waited_s: dict[tuple[IncidentId, RankName], float] = field(default_factory=dict)
+    """When a victim was last seen waiting for the fault of an incident."""
+    cut_short: set[IncidentId] = field(default_factory=set)
+    """Evictions that a restart of the monitor interrupted: asking again is the same eviction."""
+
+    def restore(self, incidents: Sequence[Incident]) -> None:
+        """Continue what the store knew when the monitor started."""
+        for incident in incidents:
+            self.incidents[incident.id] = incident
+            if incident.open:
+                self._restored.add(incident.id)
+
+    def resume(self, evictions: Sequence[Eviction]) -> None:
+        """Evictions that somebody left without an end: their incidents are being evicted, and to
+        ask again is the same eviction.
+        """
+        for progress in evictions:
+            incident = self.incidents.get(progress.incident_id)
+            if incident is None or not incident.open:
+                continue
+            self.cut_short.add(incident.id)
+            asked_s = incident.milestones.evict_asked_s
+            if asked_s is None or asked_s < progress.asked_s:
+                reason = f"asked for {progress.group}"
+                self.incidents[incident.id] = replace(
+                    moved(incident, progress.asked_s, State.EVICTING, reason),
+                    milestones=replace(incident.milestones, evict_asked_s=progress.asked_s),
+                )
+
+    def warm(self, other: Tracker) -> None:
+        """Go on with how often another tracker saw the same incidents."""
+        known = self.incidents.keys()
+        self._sightings = {key: n for key, n in other._sightings.items() if key in known}
+        self._waited_s = {key: at for key, at in other._waited_s.items() if key[0] in known}
+
+    def open(self) -> tuple[Incident, ...]:
+        """Open incidents, oldest first."""
+        found = (incident for incident in self.incidents.values() if incident.open)
+        return tuple(sorted(found, key=lambda i: (i.milestones.first_seen_s, i.id)))
+
+    def shown(self) -> tuple[Incident, ...]:
+        """Open ones and those resolved that ever fired, newest first."""
+        found = (
+            incident
+            for incident in self.incidents.values()
+            if incident.open or incident.milestones.firing_s is not None
+        )
+        return tuple(sorted(found, key=lambda i: (-i.milestones.first_seen_s, i.id)))
+
+    def ripe(self, now_s: float) -> tuple[Incident, ...]:
+        """Firing incidents that this very tick shows, held for long enough; oldest first."""
+        return tuple(
+            incident
+            for incident in self.open()
+            if incident.state is State.FIRING
+            and incident.last_seen_s == now_s
+            and self._sightings.get(incident.id, 0) >= self._needed(incident.kind)
+        )
+
+    def asked(self, incident_id: IncidentId, now_s: float) -> None:
+        """Remember that an eviction was decided."""
+        self._asked_s[incident_id] = now_s
+        self.cut_short.discard(incident_id)
+
+    def awaiting(self) -> Mapping[IncidentId, float]:
+        """Evictions decided, and not yet taken up by the evictor: when."""
+        return self._asked_s
+
+    def shielded(self, now_s: float) -> Mapping[GroupName, Incident]:
+        """Groups on their way out or back, by our own doing: they are not accused again."""
+        found: dict[GroupName, Incident] = {}
+        for incident in self.incidents.values():
+            if under_eviction(incident, self._asked_s, now_s, self.config):
+                found.update(dict.fromkeys(incident.groups, incident))
+        return found
+
+    def blamed(self, history: History) -> dict[RankName, GroupName]:
+        """Victims of open incidents, and the group that they wait for (or waited for, and died).
+
+        Who committed after it was seen waiting has moved on, and is another process's victim no
+        more; so is a process that started since.
+        """
+        found: dict[RankName, GroupName] = {}
+        for incident in self.open():
+            if incident.state is State.PENDING or not incident.verdict.stops:
+                continue
+            for rank in incident.verdict.victims:
+                track = history.tracks.get(rank)
+                waited_s = self._waited_s.get((incident.id, rank), incident.last_seen_s)
+                if track is None or track.first_seen_s > waited_s:
+                    continue
+                if track.last_commit_s is None or track.last_commit_s <= waited_s:
+                    found[rank] = _cause(incident)
+        return found
+
+    def owner(self, verdict: Verdict, taken: Collection[IncidentId] = ()) -> Incident | None:
+        """The open incident that a verdict belongs to: of the same groups, else of some of them.
+
+        `taken`: incidents that other verdicts of this tick belong to.
+        """
+        found = [
+            incident
+            for incident in self.incidents.values()
+            if incident.open
+            and incident.id not in taken
+            and incident.kind is verdict.kind
+            and (
+                set(incident.groups) & set(verdict.groups)
+                or not (incident.groups or verdict.groups)
+            )
+        ]
+        return min(found, key=lambda one: one.groups != verdict.groups, default=None)
+
+    def update(
+        self,
+        history: History,
+        verdicts: Sequence[Verdict],
+        *,
+        unknown: frozenset[Kind] = frozenset(),
+        inhibited: Mapping[tuple[Kind, GroupName], str] | None = None,
+    ) -> tuple[Incident, ...]:
+        """Take in verdicts, after `take_evictions`; returns the changed ones, oldest first."""
+        now_s = history.now_s
+        seen: set[IncidentId] = set()
+        for verdict in verdicts:
+            seen.add(self._see(history, verdict, seen))
+        for incident in self.open():
+            if incident.id not in seen and incident.kind not in unknown:
+                self._miss(history, incident, inhibited or {})
+        for incident in list(self.incidents.values()):
+            self.incidents[incident.id] = followed(history, incident, self.config)
+        for incident_id, asked_s in list(self._asked_s.items()):
+            if now_s - asked_s > self.config.eviction_ack_s:
+                del self._asked_s[incident_id]
+        changed = [i for i in self.incidents.values() if differs(self._before.get(i.id), i)]
+        self._forget(now_s)
+        return tuple(sorted(changed, key=lambda i: (i.milestones.first_seen_s, i.id)))
+
+    # -- verdicts --------------------------------------------------------------------------
+
+    def _see(self, history: History, verdict: Verdict, taken: Collection[IncidentId]) -> IncidentId:
+        incident = self.owner(verdict, taken)
+        if incident is None:
+            incident = opened(history, verdict, self.incidents)
+            self._sightings[incident.id] = 0
+        same = incident.culprits == verdict.culprits
+        sightings = self._sightings.get(incident.id, 0) + 1 if same else 1
+        self._sightings[incident.id] = sightings
+        self._waited_s.update(((incident.id, rank), history.now_s) for rank in verdict.victims)
+        self._restored.discard(incident.id)
+        incident = seen_again(history, incident, verdict)
+        incident = weighed(incident, verdict, history.now_s, self.config.eviction_cost_s)
+        needed = 1 if verdict.settled else self._needed(verdict.kind)
+        if incident.state is State.PENDING and sightings >= needed:
+            incident = replace(
+                moved(incident, history.now_s, State.FIRING, verdict.reason),
+                milestones=replace(incident.milestones, firing_s=history.now_s),
+            )
+        self.incidents[incident.id] = incident
+        return incident.id
+
+    def _needed(self, kind: Kind) -> int:
+        match kind:
+            case Kind.DEAD:
+                return self.config.dead_observations
+            case Kind.NOT_ENTERED:
+                return self.config.hang_sweeps
+            case Kind.MISMATCH | Kind.DEADLOCK:
+                return self.config.mismatch_sweeps
+            case Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY | Kind.UNSEEN | Kind.BY_HAND:
+                return self.config.hang_sweeps
+            case Kind.STATE_CORRUPT:
+                return self.config.corrupt_sweeps
+            case Kind.STRAGGLER:
+                return 1  # its windows have already held it
+
+    def _miss(
+        self,
+        history: History,
+        incident: Incident,
+        inhibited: Mapping[tuple[Kind, GroupName], str],
+    ) -> None:
+        self._sightings[incident.id] = 0
+        if incident.state is State.EVICTING:
+            return
+        if incident.milestones.evict_asked_s is not None:
+            gone = left(history, incident, None, self.config)
+            if gone is not None:
+                self._close(gone)
+                return
+        why = next(
+            (
+                inhibited[incident.kind, group]
+                for group in incident.groups
+                if (incident.kind, group) in inhibited
+            ),
+            None,
+        )
+        if why is None and incident.state is State.PENDING and incident.id not in self._restored:
+            why = "did not last"
+        if why is None:
+            why = why_over(history, incident, self.config)
+        if why is not None:
+            self._close(resolved(incident, history.now_s, why))
+
+    def _close(self, incident: Incident) -> None:
+        """Keep an incident that is resolved now."""
+        self._restored.discard(incident.id)
+        self._asked_s.pop(incident.id, None)
+        self.cut_short.discard(incident.id)
+        self.incidents[incident.id] = incident
+
+    # -- evictions -------------------------------------------------------------------------
+
+    def take_evictions(self, history: History, evictions: Sequence[Eviction]) -> None:
+        """Begin a tick: what the evictor did shields its groups from this tick's verdicts."""
+        self._before = dict(self.incidents)
+        latest: dict[IncidentId, Eviction] = {}
+        for progress in evictions:
+            held = latest.get(progress.incident_id)
+            if held is None or progress.asked_s >= held.asked_s:
+                latest[progress.incident_id] = progress
+        for incident in self.open():
+            told = latest.get(incident.id)
+            if told is not None and told.asked_s >= (incident.milestones.evict_asked_s or 0.0):
+                self._take_eviction(incident, reported(history, incident, told, self.config))
+            elif incident.state is State.EVICTING:  # an earlier, ended one says nothing of this one
+                self._without_evictor(unattended(history, incident, self.config))
+
+    def _take_eviction(self, before: Incident, incident: Incident) -> None:
+        if incident.milestones.evict_asked_s != before.milestones.evict_asked_s:
+            self._asked_s.pop(incident.id, None)
+        if incident.open:
+            self.incidents[incident.id] = incident
+        else:
+            self._close(incident)
+
+    def _without_evictor(self, incident: Incident) -> None:
+        if not incident.open:
+            self._close(incident)
+            return
+        if incident.state is State.FIRING:
+            self.cut_short.add(incident.id)
+        self.incidents[incident.id] = incident
+
+    def _forget(self, now_s: float) -> None:
+        for incident in list(self.incidents.values()):
+            ended_s = incident.story[-1].at_s if incident.story else incident.last_seen_s
+            dropped = not incident.open and incident.milestones.firing_s is None
+            if dropped or (not incident.open and now_s - ended_s > self.config.keep_resolved_s):
+                del self.incidents[incident.id]
+                self._sightings.pop(incident.id, None)
+        self._waited_s = {
+            key: at_s for key, at_s in self._waited_s.items() if key[0] in self.incidents
+        }
+
+
+def _cause(incident: Incident) -> GroupName:
+    """Whom its victims wait for, in words where it is no group."""
+    if incident.groups:
+        return incident.groups[0]
+    return _LIGHTHOUSE if incident.kind is Kind.LIGHTHOUSE_AWAY else _EACH_OTHER

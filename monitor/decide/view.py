@@ -1,0 +1,474 @@
+"""Everything that may be shown after one tick, as one frozen value. Pure.
+
+The web page, the API and `/metrics` read a `View` and nothing that changes under their hands. Here
+are the value, what it is kept in between ticks (incidents, decisions and evictions, as the store
+has them on disk; ranks that were here and are gone), and what it says: which groups there are, what
+is wrong with a rank, whether the job is well. Its form for programs is `view_json`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import median
+from typing import Final
+from urllib.parse import quote
+
+from monitor.decide.accounts import Books
+from monitor.decide.pipeline import WORST_FIRST, RankHealth, TickResult
+from monitor.decide.rank_seconds import Spent
+from monitor.decide.rules import Effective
+from monitor.decide.step_times import Tempo
+from monitor.model.eviction import DecisionRow, Eviction, QuarantineEntry, Remembered
+from monitor.model.incident import BundleView, Incident
+from monitor.model.lighthouse import LighthouseRecord
+from monitor.model.names import (
+    GroupName,
+    Host,
+    IncidentId,
+    RankName,
+    ReplicaId,
+    group_of_replica,
+    rank_name,
+    unseen_name,
+)
+from monitor.model.observation import (
+    LighthouseAway,
+    LighthouseView,
+    Observation,
+    Snapshot,
+    Unreachable,
+)
+from monitor.model.quarantine import HostRecord
+from monitor.model.wording import listed, seconds
+from monitor.store.lease import Standing
+from worker_server.wire import Doing, Ending, Process, StepState, Witness
+
+
+def finite(value: float | None) -> float | None:
+    """JSON knows no NaN."""
+    return round(value, 6) if value is not None and math.isfinite(value) else None
+
+
+def bundle_url(incident_id: IncidentId) -> str:
+    """Where the evidence of an incident is, at this monitor."""
+    return f"/v1/incidents/{quote(incident_id, safe='')}/bundle"
+
+
+# What is wrong with one rank, by its own account, its silence or its stacks.
+
+_DOES: Final = {
+    Doing.LOCK: "waiting for a lock, a queue or another thread",
+    Doing.SLEEP: "sleeping",
+    Doing.IO: "reading or writing a file, a pipe or a socket",
+    Doing.DATA: "waiting for its data loader",
+    Doing.PROCESS: "waiting for another process",
+    Doing.COLLECTIVE: "waiting for other ranks",
+    Doing.COMPILE: "compiling",
+    Doing.SAVE: "at a checkpoint",
+    Doing.EVALUATE: "evaluating",
+    Doing.START: "importing or downloading",
+}
+
+
+def ended(process: Process, ending: Ending | None) -> str:
+    """How a dead process ended: `exit code 1, RuntimeError: no (train.py:66)`."""
+    code = None if process.exit_code is None else f"exit code {process.exit_code}"
+    how = [process.exit_signal or code]
+    if ending is not None:
+        how.append(ending.exception)
+        if ending.exception is None and not any(how):
+            how.append(ending.sentence)
+    told = ", ".join(one for one in how if one)
+    where = "" if ending is None or ending.frame is None else f" in {ending.frame}"
+    return f"{told or 'nobody knows how'}{where}"
+
+
+def stands(witness: Witness) -> str:
+    """Where it stands: `stands in f (train.py:66), sleeping (3 stacks over 4 s, 1 s ago)`."""
+    does = _DOES.get(witness.doing)
+    how = f"{witness.samples} stacks over {seconds(witness.same_s)}" if witness.samples > 1 else (
+        "one stack")  # fmt: skip
+    doing = "" if does is None else f", {does}"
+    return f"stands in {witness.frame}{doing} ({how}, {seconds(witness.age_s)} ago)"
+
+
+def trouble_of(seen: Observation) -> str:
+    """Empty: nothing is known to be wrong."""
+    if isinstance(seen.outcome, Unreachable):
+        return f"{seen.outcome.reason}: {seen.outcome.detail}"
+    report = seen.outcome
+    process, witness, step = report.process, report.witness, report.step
+    if not process.alive:
+        ago = "" if process.dead_age_s is None else f" {seconds(process.dead_age_s)} ago"
+        return f"ended{ago} ({ended(process, report.ending)}){_before(process, witness)}"
+    found = (
+        process.tracer and f"traced by {process.tracer.name} (pid {process.tracer.pid})",
+        process.stopped and f"its process is stopped ({process.state})",
+        step and not step.loss_finite and "its loss is not finite",
+        witness and stands(witness),
+        step and step.errored and "this attempt has failed",
+    )
+    return next((one for one in found if isinstance(one, str)), "")
+
+
+def _before(process: Process, witness: Witness | None) -> str:
+    """Where it stood while it lived, which is not where it died."""
+    if witness is None or process.dead_age_s is None:
+        return ""
+    before_s = max(0.0, witness.age_s - process.dead_age_s)
+    return f"; {seconds(before_s)} before its end it stood in {witness.frame}"
+
+
+# What happened, in memory, newest first: what a scrape or a page reads without touching the store.
+
+INCIDENTS_KEPT: Final = 500
+DECISIONS_KEPT: Final = 50
+"""For each incident."""
+
+
+class Chronicle:
+    """What happened, as far back as is shown. One thread writes; what it hands out is frozen."""
+
+    def __init__(self, remembered: Remembered) -> None:
+        self._incidents: dict[IncidentId, Incident] = {}
+        self._decisions: dict[IncidentId, tuple[DecisionRow, ...]] = {}
+        self._evictions: dict[IncidentId, Eviction] = {}
+        self.take_incidents(remembered.incidents[:INCIDENTS_KEPT])
+        for row in remembered.decisions:
+            self.take_decision(row)
+        self.take_evictions(remembered.taken_up)
+
+    def take_incidents(self, incidents: Sequence[Incident]) -> None:
+        """Incidents that are new or have changed."""
+        for incident in incidents:
+            self._incidents[incident.id] = incident
+        excess = len(self._incidents) - INCIDENTS_KEPT
+        if excess > 0:
+            closed = [one for one in self.incidents()[::-1] if not one.open]
+            for incident in closed[:excess]:
+                self._incidents.pop(incident.id)
+                self._decisions.pop(incident.id, None)
+                self._evictions.pop(incident.id, None)
+
+    def take_decision(self, row: DecisionRow) -> None:
+        """One more decision, or how far one came."""
+        rows = self._decisions.get(row.incident_id, ())
+        for number, known in enumerate(rows):
+            if (known.at_s, known.action) == (row.at_s, row.action):
+                changed = (*rows[:number], row, *rows[number + 1 :])
+                self._decisions[row.incident_id] = changed
+                return
+        self._decisions[row.incident_id] = (*rows, row)[-DECISIONS_KEPT:]
+
+    def take_evictions(self, evictions: Sequence[Eviction]) -> None:
+        """How far evictions came, oldest first; the latest of each incident is kept."""
+        for progress in evictions:
+            self._evictions[progress.incident_id] = progress
+
+    def incidents(self) -> tuple[Incident, ...]:
+        """All, newest first."""
+        found = self._incidents.values()
+        return tuple(sorted(found, key=lambda one: (-one.milestones.first_seen_s, one.id)))
+
+    def get(self, incident_id: IncidentId) -> Incident | None:
+        """One incident."""
+        return self._incidents.get(incident_id)
+
+    def decisions(self) -> Mapping[IncidentId, Sequence[DecisionRow]]:
+        """By incident, oldest first."""
+        return dict(self._decisions)
+
+    def evictions(self) -> Mapping[IncidentId, Eviction]:
+        """The latest of each incident."""
+        return dict(self._evictions)
+
+
+# Ranks that were here and are not: a job that ended is another thing than one that never began.
+
+_KEPT_S: Final = 86_400.0
+_MOST: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """One rank whose target is gone, as it was seen last."""
+
+    rank: RankName
+    group: GroupName
+    at_s: float
+    """When it ended; when it was heard of last, where its end was not seen."""
+    process: Process | None
+    """None: its end was not seen."""
+    ending: Ending | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Whether it ended as a program that is through does."""
+        return self.process is not None and self.process.exit_code == 0
+
+
+class DepartureBook:
+    """Remembers for a day."""
+
+    def __init__(self) -> None:
+        self._here: dict[RankName, tuple[Observation, float]] = {}
+        """Who was here in the last tick, with the last report and its time."""
+        self._gone: dict[RankName, Departure] = {}
+
+    def push(self, snapshot: Snapshot) -> tuple[Departure, ...]:
+        """Those that are registered no more, by name."""
+        now_s, here = snapshot.now_s, snapshot.by_rank
+        for rank in self._here.keys() - here.keys():
+            self._gone[rank] = departure_of(*self._here[rank])
+        self._here = {
+            rank: told
+            for rank, seen in here.items()
+            if (told := (seen, now_s) if seen.report is not None else self._here.get(rank))
+        }
+        for seen in snapshot.observations:
+            launched = seen.identity.launched_as
+            if launched is not None:  # it was here under its launcher's name, and is not gone
+                self._gone.pop(rank_name(launched, seen.identity.group_rank), None)
+        kept = [one for one in self._gone.values() if now_s - one.at_s <= _KEPT_S]
+        kept.sort(key=lambda one: one.at_s)
+        self._gone = {one.rank: one for one in kept[-_MOST:]}
+        return tuple(sorted((d for r, d in self._gone.items() if r not in here),
+                            key=lambda one: one.rank))  # fmt: skip
+
+
+def departure_of(seen: Observation, now_s: float) -> Departure:
+    """As it would be if it were gone after this tick."""
+    report = seen.report
+    if report is None or report.process.alive:
+        return Departure(seen.rank, seen.identity.group, now_s, None)
+    died_s = now_s - (report.process.dead_age_s or 0.0)
+    return Departure(seen.rank, seen.identity.group, died_s, report.process, report.ending)
+
+
+SCHEMA: Final = 1
+_BEATS_S: Final = 3.0
+"""A heartbeat this young is of a process that lives: TorchFT sends 3 to 10 a second."""
+
+
+class NotPossible(Exception):  # noqa: N818 - an answer, not an accident
+    """What a person asked for cannot be done now; the message says why."""
+
+
+@dataclass(frozen=True)
+class View:
+    """Everything that may be shown after one tick."""
+
+    snapshot: Snapshot
+    result: TickResult
+    observe: bool
+    incidents: tuple[Incident, ...] = ()
+    """All that are remembered, newest first."""
+    decisions: Mapping[IncidentId, Sequence[DecisionRow]] = field(default_factory=dict)
+    evictions: Mapping[IncidentId, Eviction] = field(default_factory=dict)
+    """The latest of each incident."""
+    bundles: Mapping[IncidentId, BundleView] = field(default_factory=dict)
+    evicting: frozenset[GroupName] = frozenset()
+    quarantine: tuple[QuarantineEntry, ...] = ()
+    """Hosts."""
+    quarantine_groups: tuple[QuarantineEntry, ...] = ()
+    hosts: Mapping[Host, HostRecord] = field(default_factory=dict)
+    """The record of every host of which anything is known."""
+    departures: tuple[Departure, ...] = ()
+    """Ranks that were here and are registered no more."""
+    tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
+    spent: Spent = field(default_factory=Spent)
+    """Rank-seconds that trained, and the others by cause."""
+    tokens: Mapping[GroupName, int] = field(default_factory=dict)
+    """Trained on since this monitor looks, of groups that report any."""
+    books: Books = field(default_factory=Books)
+    """What accounts are made from."""
+    rules: Effective | None = None
+    """The policy that holds."""
+    lighthouse: LighthouseRecord = field(default_factory=LighthouseRecord)
+    troubles: tuple[str, ...] = ()
+    """What is wrong with the monitor itself, one sentence each."""
+    standing: Standing | None = None
+    """Whether this monitor acts, and who else; None: it shares its store with nobody."""
+
+    @cached_property
+    def groups(self) -> tuple[GroupView, ...]:
+        """Every replica group, sorted by name; put together when somebody asks."""
+        return groups_of(self)
+
+    @cached_property
+    def by_rank(self) -> Mapping[RankName, Observation]:
+        """What was seen of each rank."""
+        return {seen.rank: seen for seen in self.snapshot.observations}
+
+    @cached_property
+    def waiting(self) -> frozenset[RankName]:
+        """Ranks that wait for others, or whose commit is late."""
+        waits = (RankHealth.WAITING, RankHealth.LATE)
+        return frozenset(rank for rank, one in self.result.rank_health.items() if one in waits)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """One replica group, put together from its ranks and the Lighthouse."""
+
+    group: GroupName
+    host: Host | None
+    replica_id: ReplicaId | None
+    in_quorum: bool | None
+    """None while the Lighthouse cannot be seen."""
+    ranks: tuple[RankName, ...]
+    health: str
+    step: int | None
+    commits: int | None
+    heartbeat_age_s: float | None
+    launched_as: GroupName | None = None
+    """What its launcher calls it, where that is another name."""
+
+
+def groups_of(view: View) -> tuple[GroupView, ...]:
+    """Every replica group that has a registered rank or a place in the quorum, sorted.
+
+    A member of the quorum that beats, and that no rank reports though its group's ranks say who
+    they are, is one of its own: a second life of the group, or an orphan of its first.
+    """
+    ranks: dict[GroupName, list[Observation]] = {}
+    steps: dict[GroupName, list[StepState]] = {}
+    own: dict[ReplicaId, GroupName] = {}
+    for seen in view.snapshot.observations:
+        group, report = seen.identity.group, seen.report
+        ranks.setdefault(group, []).append(seen)
+        if report is None or report.step is None:
+            continue
+        steps.setdefault(group, []).append(report.step)
+        if report.step.replica_id is not None:
+            own[report.step.replica_id] = group
+    lighthouse = view.snapshot.lighthouse
+    ages_s: Mapping[ReplicaId, float] = {}
+    members: tuple[ReplicaId, ...] = ()
+    if isinstance(lighthouse, LighthouseView):
+        members = tuple(member.replica_id for member in lighthouse.members)
+        ages_s = lighthouse.heartbeat_ages_s
+    known: dict[GroupName, ReplicaId] = {}
+    seen_as = frozenset(own.values())
+    for replica_id in members:
+        name = own.get(replica_id, group_of_replica(replica_id))
+        if replica_id not in own and name in seen_as:
+            if ages_s.get(replica_id, math.inf) > _BEATS_S:
+                continue  # what the group was before it started again
+            name = unseen_name(replica_id)
+        known[name] = replica_id
+    ids, names = frozenset(members), ranks.keys() | known.keys()
+    return tuple(
+        _group(
+            view, name, ranks.get(name, ()), steps.get(name, ()), known=known.get(name), members=ids
+        )
+        for name in sorted(names)
+    )
+
+
+def _group(
+    view: View,
+    name: GroupName,
+    seen: Sequence[Observation],
+    steps: Sequence[StepState],
+    *,
+    known: ReplicaId | None,
+    members: Collection[ReplicaId],
+) -> GroupView:
+    """`known`: the replica id by which the Lighthouse has the group."""
+    lighthouse = view.snapshot.lighthouse
+    replica_id = next((step.replica_id for step in steps if step.replica_id is not None), known)
+    age_s = None
+    if isinstance(lighthouse, LighthouseView) and replica_id is not None:
+        age_s = lighthouse.heartbeat_ages_s.get(replica_id)
+    return GroupView(
+        group=name,
+        host=seen[0].identity.host if seen else None,
+        replica_id=replica_id,
+        in_quorum=None if isinstance(lighthouse, LighthouseAway) else replica_id in members,
+        ranks=tuple(one.rank for one in seen),
+        health=_worst(view.result.rank_health.get(one.rank) for one in seen),
+        step=max((step.step for step in steps), default=None),
+        commits=max((step.commits for step in steps), default=None),
+        heartbeat_age_s=age_s,
+        launched_as=next(
+            (one.identity.launched_as for one in seen if one.identity.launched_as), None
+        ),
+    )
+
+
+def _worst(healths: Iterable[RankHealth | None]) -> str:
+    seen = set(healths)
+    return next((str(health) for health in WORST_FIRST if health in seen), "unknown")
+
+
+# Whether the job is well beyond the question whether it trains, each a sentence, for page, terminal
+# and programs: has it ended, is it slow, does it spoil its numbers?
+
+SLOW: Final = 2.0
+"""A pace so many times the usual one is worth a word, whoever causes it."""
+_NAMED: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A job of which nothing runs any more."""
+
+    at_s: float
+    clean: bool
+    """Whether all ended as a program that is through does."""
+    says: str
+    """How, without when."""
+
+
+def ended_of(view: View) -> Ended | None:
+    """None: something runs, or nothing was ever seen."""
+    snapshot = view.snapshot
+    if any(seen.report is None or seen.report.process.alive for seen in snapshot.observations):
+        return None
+    gone = [*view.departures, *(departure_of(s, snapshot.now_s) for s in snapshot.observations)]
+    if not gone:
+        return None
+    left = f"0 of {len(gone)} ranks left"
+    at_s = max(one.at_s for one in gone)
+    if all(one.clean for one in gone):
+        return Ended(at_s, True, f"every rank ended with exit code 0, {left}")
+    gone.sort(key=lambda one: (one.clean, one.ending is None or not one.ending.exception, one.at_s))
+    told = [f"{one.rank} {_how(one)}" for one in gone[:_NAMED]]
+    more = f" and {len(gone) - _NAMED:,} more" if len(gone) > _NAMED else ""
+    return Ended(at_s, False, f"{'; '.join(told)}{more}; {left}")
+
+
+def _how(one: Departure) -> str:
+    return "not heard of any more" if one.process is None else ended(one.process, one.ending)
+
+
+def warnings_of(view: View) -> tuple[str, ...]:
+    """What keeps a job that trains from being well, one sentence each."""
+    made = []
+    usual_s = view.spent.usual_s
+    # without declared pauses: a checkpoint makes no step slow
+    paces = [tempo.busy_s + tempo.wait_s for tempo in view.tempos.values()]
+    if usual_s and paces and (pace_s := median(paces)) > SLOW * usual_s:
+        made.append(f"a step takes {pace_s:.3g} s, and {usual_s:.3g} s is usual")
+    spoilt, traced = [], []
+    for seen in view.snapshot.observations:
+        report = seen.report
+        if report is None or not report.process.alive:
+            continue
+        if report.step is not None and not report.step.loss_finite:
+            spoilt.append(seen.rank)
+        if (tracer := report.process.tracer) is not None:
+            traced.append(f"{seen.rank} by {tracer.name} (pid {tracer.pid})")
+    if spoilt:
+        made.append(f"the loss of {listed(spoilt)} is not finite, and steps are committed with it")
+    if traced:
+        made.append(f"somebody traces {listed(traced)}")
+    running = {seen.identity.group for seen in view.snapshot.observations}
+    gone = {one.group for one in view.departures if not one.clean} - running
+    if gone and running:
+        made.append(f"gone and not back: {listed(sorted(gone))}")
+    return tuple(made)

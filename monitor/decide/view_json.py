@@ -1,0 +1,361 @@
+"""What a view says as JSON, for the API, the page and the command line: the policy, hosts,
+incidents, and the fleet of one tick. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+
+from monitor.decide.accounts import Case, account, account_to_json
+from monitor.decide.pipeline import Learned
+from monitor.decide.rules import GUARDS, THRESHOLDS, Effective, needs_restart, policy_to_json
+from monitor.decide.view import (
+    SCHEMA,
+    View,
+    bundle_url,
+    ended_of,
+    finite,
+    trouble_of,
+    warnings_of,
+)
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import (
+    DecisionRow,
+    QuarantineEntry,
+    QuarantineEvent,
+    Scope,
+    eviction_to_json,
+)
+from monitor.model.face import face_of
+from monitor.model.incident import Incident, incident_to_json
+from monitor.model.lighthouse import lighthouse_to_json
+from monitor.model.names import GroupName, Host, IncidentId, RankName, split_rank_name
+from monitor.model.observation import Observation, Unreachable
+from monitor.model.plain import to_plain
+from monitor.model.quarantine import HostRecord
+
+
+def effective_to_json(held: Effective, now_s: float) -> dict[str, Any]:
+    """Rules, options with who said them, and what waits for a restart."""
+    window = held.policy.window(now_s)
+    rules = policy_to_json(held.policy)
+    return {
+        "source": None if held.path is None else str(held.path),
+        "loaded_s": held.loaded_s or None,
+        "loads": held.number,
+        "mode": "observe" if held.config.observe else "act",
+        "actions": rules["actions"],
+        "guards": {name: _option(held, name) for name in GUARDS},
+        "thresholds": {name: _option(held, name) for name in THRESHOLDS},
+        "maintenance": rules["maintenance"],
+        "maintenance_now": None
+        if window is None
+        else {"name": window[0].name, "until_s": window[1]},
+        "after_restart": dict(held.waiting),
+    }
+
+
+def learned_to_json(config: KeeperConfig, learned: Learned) -> dict[str, Any]:
+    """What decisions rest on beyond the file."""
+    told = learned.min_replicas
+    measured_s = learned.eviction_cost_s
+    return {
+        "min_replicas": {
+            "configured": config.min_replicas,
+            "lighthouse": told,
+            "in_force": max(config.min_replicas, told or 0),
+        },
+        "eviction_cost_s": {
+            "configured": config.eviction_cost_s,
+            "measured": None if measured_s is None else round(measured_s, 3),
+            "evictions": learned.cost_evictions,
+            "in_force": config.eviction_cost_s if measured_s is None else round(measured_s, 3),
+        },
+        "evictions_last_hour": {str(group): n for group, n in sorted(learned.evictions.items())},
+    }
+
+
+def _option(held: Effective, name: str) -> dict[str, Any]:
+    return {
+        "value": getattr(held.config, name),
+        "from": held.said.get(name, "default"),
+        "change": "restart" if needs_restart(name) else "reload",
+    }
+
+
+# Hosts: their quarantine, its history, their record.
+
+
+def entry_to_json(
+    entry: QuarantineEntry, hosts: Mapping[Host, HostRecord], bundle: bool
+) -> dict[str, Any]:
+    """One quarantined host or group; `bundle`: whether there is one of its incident."""
+    body = asdict(entry)
+    name, scope = body.pop("name"), body.pop("scope")
+    has = bundle and entry.incident_id is not None
+    body = {
+        "scope": str(scope),
+        str(scope): name,
+        **body,
+        "bundle": bundle_url(entry.incident_id) if has and entry.incident_id else None,
+    }
+    if entry.scope is Scope.HOST:
+        record = hosts.get(entry.host, HostRecord(entry.host))
+        body |= {"offences": sum(record.incidents.values()), "lemon": record.lemon}
+    return body
+
+
+def event_to_json(event: QuarantineEvent) -> dict[str, Any]:
+    """One line of the history of a host or a group."""
+    body = asdict(event)
+    name, scope = body.pop("name"), body.pop("scope")
+    return {"scope": str(scope), str(scope): name, **body, "change": str(event.change)}
+
+
+def host_to_json(
+    record: HostRecord, entry: QuarantineEntry | None, ranks: Sequence[RankName]
+) -> dict[str, Any]:
+    """One host: who runs on it, and what its history says."""
+    body = asdict(record)
+    return {
+        "host": body.pop("host"),
+        "ranks": list(ranks),
+        "groups": sorted({split_rank_name(rank)[0] for rank in ranks}),
+        "quarantined": entry is not None,
+        "until_s": None if entry is None else entry.until_s,
+        **body,
+        "incidents": dict(record.incidents),
+    }
+
+
+# One incident: its story, decisions, evictions, account and evidence.
+
+VICTIMS_TOLD: Final = 64
+"""By name; a fleet has thousands, and whoever shows an incident counts them."""
+
+
+def case_of(view: View, incident: Incident) -> Case:
+    """Everything that the account of an incident is made from."""
+    rows = view.decisions.get(incident.id, ())
+    return view.books.case(incident, rows, view.snapshot.now_s)
+
+
+def incident_json(view: View, incident: Incident) -> dict[str, Any]:
+    """One incident for a reader: its story, what was decided, and how the eviction went."""
+    verdict, case = incident.verdict, case_of(view, incident)
+    eviction, now_s = view.evictions.get(incident.id), view.snapshot.now_s
+    face = face_of(incident, view.decisions.get(incident.id, ()), now_s)
+    return {
+        **incident_to_json(incident),
+        "says": face.says,
+        "next": face.next,
+        "for_s": max(0.0, now_s - verdict.since_s) if incident.open else None,
+        "waiting": len(view.waiting.intersection(verdict.victims)),
+        "seen": {
+            rank: told
+            for rank in sorted(incident.culprits)
+            if (seen := view.by_rank.get(rank)) is not None and (told := trouble_of(seen))
+        },
+        "victims": _some(view, verdict.victims),
+        "victim_count": len(verdict.victims),
+        "lost_s": finite(verdict.lost_s),
+        "decisions": [decision_to_json(row) for row in view.decisions.get(incident.id, ())],
+        "eviction": None if eviction is None else eviction_to_json(eviction),
+        "evictions": [eviction_to_json(one) for one in view.books.evictions.get(incident.id, ())],
+        "account": account_to_json(account(case)),
+        "bundle": _bundle_json(view, incident.id),
+    }
+
+
+def _some(view: View, victims: Sequence[RankName]) -> list[RankName]:
+    """At most `VICTIMS_TOLD`: those first whom another incident accuses."""
+    if len(victims) <= VICTIMS_TOLD:
+        return list(victims)
+    accused = {rank for one in view.result.incidents if one.open for rank in one.culprits}
+    first = [rank for rank in victims if rank in accused][:VICTIMS_TOLD]
+    others = (rank for rank in victims if rank not in accused)
+    return [*first, *islice(others, VICTIMS_TOLD - len(first))]
+
+
+def decision_to_json(row: DecisionRow) -> dict[str, Any]:
+    """One decision for a reader; `would` is the eviction that observe mode held back."""
+    told = to_plain(row)
+    del told["body"], told["incident_id"]
+    if row.guard is not None:
+        told["release"] = row.body.get("release", "")
+    if row.action == "would_evict":
+        told["would"] = {name: row.body.get(name) for name in ("group", "quarantine", "rungs")}
+    return told
+
+
+def _bundle_json(view: View, incident_id: IncidentId) -> dict[str, Any] | None:
+    bundle = view.bundles.get(incident_id)
+    if bundle is None:
+        return None
+    return {
+        "url": bundle_url(incident_id),
+        "bytes": bundle.nbytes,
+        "written_s": bundle.written_s,
+    }
+
+
+# The fleet: groups, ranks, the Lighthouse, the monitor's own health.
+
+
+def snapshot_to_json(view: View) -> dict[str, Any]:
+    """The body of `GET /v1/snapshot`."""
+    return {
+        "schema": SCHEMA,
+        "now_s": view.snapshot.now_s,
+        "tick": view.snapshot.tick,
+        "lateness_s": round(view.snapshot.lateness_s, 3),
+        "observe": view.observe,
+        "monitor": None if view.standing is None else view.standing.to_json(),
+        "pause": None if view.snapshot.pause is None else asdict(view.snapshot.pause),
+        "maintenance": _maintenance(view),
+        "troubles": list(view.troubles),
+        "warnings": list(warnings_of(view)),
+        "ended": None if (ended := ended_of(view)) is None else asdict(ended),
+        "usual_step_s": finite(view.spent.usual_s),
+        "unknown": [
+            {"kind": kind, "why": why} for kind, why in sorted(view.result.unknown.items())
+        ],
+        "self_health": self_health_to_json(view),
+        "lighthouse": lighthouse_to_json(view.snapshot.lighthouse),
+        "groups": groups_to_json(view),
+        "ranks": ranks_to_json(view),
+        "incidents": [incident_json(view, one) for one in view.incidents if one.open],
+        "quarantine": [
+            entry_to_json(entry, view.hosts, entry.incident_id in view.bundles)
+            for entry in view.quarantine
+        ],
+        "quarantine_groups": [
+            entry_to_json(entry, {}, entry.incident_id in view.bundles)
+            for entry in view.quarantine_groups
+        ],
+    }
+
+
+def _maintenance(view: View) -> dict[str, Any] | None:
+    """The maintenance window that is open, if one is."""
+    found = None if view.rules is None else view.rules.policy.window(view.snapshot.now_s)
+    return None if found is None else {"name": found[0].name, "until_s": found[1]}
+
+
+def self_health_to_json(view: View) -> dict[str, Any]:
+    """How far the monitor trusts itself."""
+    health = view.result.health
+    return {
+        "state": str(health.state),
+        "scale": health.scale,
+        "hold": health.hold,
+        "conditions": {str(one): seen for one, seen in health.conditions.items()},
+    }
+
+
+def degraded(view: View) -> tuple[str, ...]:
+    """What this monitor cannot do as it should, one line each; empty when it is well."""
+    unknown = [f"unknown: {kind}: {why}" for kind, why in sorted(view.result.unknown.items())]
+    return (*unknown, *view.troubles)
+
+
+def groups_to_json(view: View) -> list[dict[str, Any]]:
+    """Every group, sorted."""
+    return [
+        {
+            "group": one.group,
+            "host": one.host,
+            "replica_id": one.replica_id,
+            "in_quorum": one.in_quorum,
+            "launched_as": one.launched_as,
+            "ranks": list(one.ranks),
+            "health": one.health,
+            "step": one.step,
+            "commits": one.commits,
+            "heartbeat_age_s": finite(one.heartbeat_age_s),
+            "eviction": "evicting" if one.group in view.evicting else None,
+        }
+        for one in view.groups
+    ]
+
+
+class Away(msgspec.Struct, frozen=True, gc=False):
+    """Why a rank's WorkerServer gave no answer."""
+
+    reason: str
+    detail: str
+
+
+class RankJson(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """One rank, as `/v1/ranks` and the snapshot tell it; None is not known.
+
+    A struct and no dictionary: thousands are made for each answer, and no garbage collector need
+    look at them.
+    """
+
+    rank: RankName
+    group: GroupName
+    host: Host
+    pid: int
+    incarnation: str
+    place: Mapping[str, str]
+    url: str
+    health: str
+    process_state: str | None
+    phase: str | None = None
+    phase_age_s: float | None = None
+    step: int | None = None
+    commits: int | None = None
+    last_commit_age_s: float | None = None
+    quorum_id: int | None = None
+    participants: int | None = None
+    loss: float | None = None
+    step_s: float | None = None
+    busy_s: float | None = None
+    trouble: str
+    """Empty: nothing is known to be wrong."""
+    unreachable: Away | None
+
+
+def ranks_to_json(view: View) -> list[RankJson]:
+    """Every rank, sorted."""
+    return [_rank_json(view, seen) for seen in view.snapshot.observations]
+
+
+def _rank_json(view: View, seen: Observation) -> RankJson:
+    identity, outcome, rank = seen.identity, seen.outcome, seen.rank
+    away, report = None, None
+    if isinstance(outcome, Unreachable):
+        away = Away(str(outcome.reason), outcome.detail)
+    else:
+        report = outcome
+    step = None if report is None else report.step
+    tempo = view.tempos.get(rank)
+    return RankJson(
+        rank=rank,
+        group=identity.group,
+        host=identity.host,
+        pid=identity.pid,
+        incarnation=identity.incarnation,
+        place=identity.place,
+        url=seen.url,
+        health=str(view.result.rank_health.get(rank, "unknown")),
+        process_state=None if report is None else report.process.state,
+        phase=None if step is None else step.phase,
+        phase_age_s=None if step is None else finite(step.phase_age_s),
+        step=None if step is None else step.step,
+        commits=None if step is None else step.commits,
+        last_commit_age_s=None if step is None else finite(step.last_commit_age_s),
+        quorum_id=None if step is None else step.quorum_id,
+        participants=None if step is None else step.participants,
+        loss=None if step is None else finite(step.loss),
+        step_s=None if tempo is None else round(tempo.step_s, 4),
+        busy_s=None if tempo is None else round(tempo.busy_s, 4),
+        trouble=trouble_of(seen),
+        unreachable=away,
+    )

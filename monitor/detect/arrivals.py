@@ -1,0 +1,260 @@
+"""Who comes late to collectives, by flight records and each rank's own clock. Pure.
+
+Theory of operation. Between two exits of the same collective every member lives through the same
+time (all leave it within moments of each other), so stretches between common collectives can be
+compared without common clocks. What a rank does not spend inside collectives in such a stretch it
+spends on its own: busy. A late comer is busy long and inside shortly; its peers wait inside for it
+(ALGORITHMS.md section 6). P says how much of a collective's lost time is late arrival and how much
+is the transfer (`cohort.late_share`). The ring's times are those of the calls; NCCL's are those at
+which its watchdog saw them, to about 0.1 s. Collectives launched with async_op=True hold nobody
+while the rank works on, so what the ring says of them is left out.
+
+Whom to ask is found for nothing: heads at every poll show who is mostly outside of collectives
+while its peers are mostly inside.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from monitor.model import cohort
+from monitor.model.names import RankName
+from monitor.records.dump import read as read_dump
+from monitor.records.job import NONE, Backend
+from monitor.records.ops import POINT_TO_POINT, op_name
+from monitor.records.safe_pickle import FlightRecordError
+from worker_server.wire import FlightRecord
+
+_POLLS: Final = 20
+"""Polls over which a share outside of collectives is taken: standard error 0.11 at most."""
+_POLLS_LEAST: Final = 15
+_OUTSIDE: Final = 0.6
+"""Share of polls outside that makes a suspect, if the median of its peers is 0.25 lower."""
+_LOWER: Final = 0.25
+_CHUNKS: Final = 8
+"""Stretches into which a record's common collectives are divided; the median of them counts, so
+that one pause is no pace."""
+_COMMON_LEAST: Final = 17
+_COMMON_MOST: Final = 400
+_RECENT_S: Final = 30.0
+"""What a record tells of longer ago is no evidence for now. Shorter: few steps of a slow job."""
+_READINGS_KEPT: Final = 12
+_NCCL_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One rank in one reading."""
+
+    busy_s: float
+    """Median seconds of its own between two common collectives."""
+    low_s: float
+    """What only 3 of 10 stretches undercut."""
+    inside_s: float
+    """Mean seconds inside one."""
+    usual_s: float
+    """Median busy seconds of the others."""
+    z: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the records of one cohort, all read at about one time, say."""
+
+    at_s: float
+    process_group: str
+    collectives: int
+    period_s: float
+    """Seconds from one common collective to the next."""
+    late: float | None
+    """P, the median over collectives that lost time; None when none did."""
+    resolution_s: float
+    """0: the calls' own times."""
+    arrivals: Mapping[RankName, Arrival]
+
+
+@dataclass(slots=True)
+class ArrivalBook:
+    """Polls of the last moments, and readings of each cohort; bounded."""
+
+    readings: dict[str, deque[Reading]] = field(default_factory=dict)
+    calm_s: dict[str, float] = field(default_factory=dict)
+    """Cohort -> when the polls last showed nobody late in it."""
+    _polls: dict[RankName, deque[bool]] = field(default_factory=dict)
+
+    def poll(self, outside: Mapping[RankName, bool]) -> None:
+        """Take in one sweep: who was in no collective. Ranks that are not there are forgotten."""
+        self._polls = {
+            rank: self._polls.get(rank) or deque(maxlen=_POLLS) for rank in sorted(outside)
+        }
+        for rank, out in outside.items():
+            self._polls[rank].append(out)
+
+    def suspects(self, ranks: Sequence[RankName]) -> bool:
+        """Whether one of this cohort is mostly outside while the others are not."""
+        polls = [self._polls.get(rank, ()) for rank in ranks]
+        if len(ranks) < 2 or any(len(each) < _POLLS_LEAST for each in polls):
+            return False
+        shares = np.array([sum(each) / len(each) for each in polls])
+        return bool(((shares >= _OUTSIDE) & (shares - cohort.usual(shares) >= _LOWER)).any())
+
+    def forget(self) -> None:
+        """Somebody came or went: what was seen before is another fleet's."""
+        self.readings.clear()
+        self._polls.clear()
+
+    def take(
+        self, key: str, at_s: float, records: Mapping[RankName, FlightRecord], *, apart_s: float
+    ) -> None:
+        """Read the records of one cohort, unless that was done less than `apart_s` ago."""
+        before = self.readings.get(key)
+        if before and at_s - before[-1].at_s < apart_s:
+            return
+        reading = read(at_s, records)
+        if reading is not None:
+            self.readings.setdefault(key, deque(maxlen=_READINGS_KEPT)).append(reading)
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    place: tuple[str, int]
+    """Process group (and quorum), sequence id."""
+    enter_s: float
+    exit_s: float
+
+
+def read(at_s: float, records: Mapping[RankName, FlightRecord]) -> Reading | None:
+    """What these records say of each other; None when they have too little in common."""
+    spans: dict[RankName, list[_Span]] = {}
+    resolution_s = 0.0
+    for rank, record in sorted(records.items()):
+        nccl = _nccl(record)
+        resolution_s = max(resolution_s, _NCCL_S if nccl else 0.0)
+        spans[rank] = nccl or _ring(record)
+    groups = [_recent(places, next(iter(spans.values()))) for places in _common(spans.values())]
+    common = max(groups, key=len, default=[])
+    if len(spans) < 2 or len(common) < _COMMON_LEAST:
+        return None
+    rows = [_stretches(each, common) for each in spans.values()]
+    busy = np.array([own_s for own_s, _ in rows]).T  # stretches x ranks
+    period_s = float(np.median([each for _, each in rows]))
+    middle = np.median(busy, axis=0)
+    low = np.quantile(busy, 0.3, axis=0, method="lower")
+    usual, scores = cohort.usual(middle), cohort.z_scores(middle, low)
+    inside = np.array([_inside(each, common) for each in spans.values()]).T
+    arrivals = {
+        rank: Arrival(
+            busy_s=float(middle[place]),
+            low_s=float(low[place]),
+            inside_s=float(inside[:, place].mean()),
+            usual_s=float(usual[place]),
+            z=float(scores[place]),
+        )
+        for place, rank in enumerate(spans)
+    }
+    lost = [
+        (_late(np.array([_inside(e, g) for e in spans.values()]).T, period_s), g) for g in groups
+    ]
+    (late, _), where = max(lost, key=lambda one: one[0][1])
+    return Reading(at_s, where[0][0], len(where), period_s, late, resolution_s, arrivals)
+
+
+def _ring(record: FlightRecord) -> list[_Span]:
+    return [
+        _Span((f"{one.group}@{one.quorum}", one.seq), -one.enter_age_s, -one.exit_age_s)
+        for one in record.ring
+        if one.exit_age_s is not None
+        and one.error is None
+        and not one.is_async
+        and op_name(one.op) not in POINT_TO_POINT
+    ]
+
+
+def _nccl(record: FlightRecord) -> list[_Span]:
+    """Spans on the GPU, as the watchdog saw them; empty where torch's records have none."""
+    spans: list[_Span] = []
+    for _, part in record.parts:
+        try:
+            found = None if part.record is None else read_dump(part.record)
+        except FlightRecordError:
+            continue
+        if found is None or found.backend is not Backend.NCCL:
+            continue
+        names = ("group", "seq", "started_ns", "completed_ns", "p2p")
+        columns: list[list[Any]] = [found.columns[name].tolist() for name in names]
+        spans += [
+            _Span((found.groups[group].name, seq), start / 1e9, end / 1e9)
+            for group, seq, start, end, p2p in zip(*columns, strict=True)
+            if NONE not in (start, end) and not p2p
+        ]
+    return spans
+
+
+def _common(spans: Iterable[Sequence[_Span]]) -> list[list[tuple[str, int]]]:
+    """Collectives that all of them left, by process group; in order."""
+    shared: set[tuple[str, int]] | None = None
+    for each in spans:
+        places = {one.place for one in each}
+        shared = places if shared is None else shared & places
+    by_group: dict[str, list[tuple[str, int]]] = {}
+    for place in sorted(shared or ()):
+        by_group.setdefault(place[0], []).append(place)
+    return list(by_group.values())
+
+
+def _recent(places: list[tuple[str, int]], spans: Sequence[_Span]) -> list[tuple[str, int]]:
+    """Those of the last half minute, but as many as a reading needs."""
+    exits = {one.place: one.exit_s for one in spans}
+    since_s = exits[places[-1]] - _RECENT_S
+    recent = [place for place in places if exits[place] >= since_s]
+    return places[-max(len(recent), _COMMON_LEAST) :][-_COMMON_MOST:]
+
+
+def _inside(spans: Sequence[_Span], common: Sequence[tuple[str, int]]) -> list[float]:
+    known = {one.place: one.exit_s - one.enter_s for one in spans}
+    return [known[place] for place in common]
+
+
+def _stretches(
+    spans: Sequence[_Span], common: Sequence[tuple[str, int]]
+) -> tuple[list[float], float]:
+    """Own seconds a collective in each stretch, and the seconds from one to the next."""
+    exits = {one.place: one.exit_s for one in spans}
+    ordered = sorted(spans, key=lambda one: one.enter_s)
+    enters = np.array([one.enter_s for one in ordered])
+    edges = np.linspace(0, len(common) - 1, _CHUNKS + 1).astype(int)
+    own: list[float] = []
+    for first, last in pairwise(edges.tolist()):
+        begin, end = exits[common[first]], exits[common[last]]
+        here = ordered[int(np.searchsorted(enters, begin)) : int(np.searchsorted(enters, end))]
+        covered = _covered((max(one.enter_s, begin), min(one.exit_s, end)) for one in here)
+        own.append(max(0.0, end - begin - covered) / (last - first))
+    span_s = exits[common[-1]] - exits[common[0]]
+    return own, span_s / (len(common) - 1)
+
+
+def _covered(intervals: Iterable[tuple[float, float]]) -> float:
+    """Length of the union of intervals in order of their beginnings."""
+    total_s, until = 0.0, float("-inf")
+    for begin, end in intervals:
+        total_s += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total_s
+
+
+def _late(inside: cohort.Floats, period_s: float) -> tuple[float | None, float]:
+    """P over the collectives that lost more than 3 MAD and 5 % of the period, and the sum lost."""
+    most, least = inside.max(axis=1), inside.min(axis=1)
+    base = float(np.median(least))
+    noise = 3 * float(np.median(np.abs(least - base)))
+    lost = most - base > max(noise, 0.05 * period_s)
+    if not lost.any():
+        return None, 0.0
+    share = float(np.median(cohort.late_share(inside[lost], np.array(base))))
+    return share, float((most - base)[lost].sum())

@@ -1,0 +1,383 @@
+"""Corrupt state (class X): not finite, unequal replicas, a loss that jumps; one verdict a group.
+
+While numbers are not finite nothing else is said: one NaN is not bitwise another's, and a loss that
+is NaN does not jump. A loss that jumps in one group alone is told, and evicts nobody; in all groups
+at once it is the optimiser's or the data's business, and not told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from monitor.detect.history import History
+from monitor.detect.track import RankTrack
+from monitor.detect.weights import LATEST, Dissent
+from monitor.model.names import GroupName, RankName, group_of
+from monitor.model.verdict import Confidence, Kind, Verdict
+from monitor.model.wording import groups_of, listed, plural
+from worker_server.wire import Spoilt
+
+# -- not finite --------------------------------------------------------------------------------
+
+_TURN_S: Final = 2.0
+"""Ages of two hosts, polled in one sweep, are not told apart any closer."""
+
+
+def _spoilt(track: RankTrack) -> Spoilt | None:
+    return None if track.step is None else track.step.spoilt
+
+
+def _in_spell(track: RankTrack) -> bool:
+    """Whether the rank's last attempt was not finite."""
+    spoilt = _spoilt(track)
+    return spoilt is not None and spoilt.run > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """One rank whose numbers are or lately were not finite."""
+
+    rank: RankName
+    group: GroupName
+    spoilt: Spoilt
+    since_s: float
+
+
+def spells(history: History) -> tuple[Spell, ...]:
+    """Who is not finite, or was a moment ago."""
+    found = []
+    for track in history.present():
+        spoilt = _spoilt(track)
+        if spoilt is None or _harmless(history, track, spoilt):
+            continue
+        since_s = (track.seen_s if track.report_s is None else track.report_s) - spoilt.age_s
+        if spoilt.run or history.now_s - since_s < history.config.spell_shown_s:
+            found.append(Spell(track.rank, track.group, spoilt, since_s))
+    return tuple(found)
+
+
+def not_finite(history: History, cases: Sequence[Spell]) -> tuple[Verdict, ...]:
+    """At most one verdict: who was first, or that it cannot be told.
+
+    Not finite (class X): who had the first NaN or Inf.
+
+    TorchFT commits a NaN to all groups, so that a step later nobody is finite. The rank that saw it
+    in the earliest step, in its own numbers and before any exchange, is the culprit, and only once
+    every other group has shown that it was finite in that step. Two groups in the same step: cannot
+    tell.
+
+    An eviction is asked for only while it mends something: not when everybody is NaN already, and
+    not for a NaN that came once and was voted down (bad data, or a loss scaler that does what it
+    should).
+    """
+    if not cases:
+        return ()
+    step = min(case.spoilt.first_step for case in cases)
+    seen = [case for case in cases if case.spoilt.first_step == step]
+    first = [case for case in seen if case.spoilt.where != "exchanged"]
+    return _judge(history, cases, first or seen, told=bool(first))
+
+
+def _harmless(history: History, track: RankTrack, spoilt: Spoilt) -> bool:
+    """Whether what a rank reports is not what it trains on: a stage without a loss, a mean over no
+    tokens. What is committed comes to everybody; two steps later others would not be finite.
+    """
+    beyond = spoilt.first_step + 2
+    return (
+        spoilt.run > 0
+        and _committed(track, beyond)
+        and any(
+            _says(other) and not _in_spell(other) and _committed(other, beyond)
+            for other in history.present()
+        )
+    )
+
+
+def _committed(track: RankTrack, step: int) -> bool:
+    state = track.step
+    return state is not None and state.committed_step is not None and state.committed_step >= step
+
+
+def _judge(
+    history: History, cases: Sequence[Spell], first: Sequence[Spell], *, told: bool
+) -> tuple[Verdict, ...]:
+    step = first[0].spoilt.first_step
+    groups = {case.group for case in first}
+    since_s = min(case.since_s for case in first)
+    others = {name: ranks for name, ranks in history.groups().items() if name not in groups}
+    waits = sorted(name for name, ranks in others.items() if not _was_finite(ranks, step))
+    if waits and history.now_s - since_s < history.config.silent_s:
+        return ()  # they may have been first: look again
+    why = _doubt(cases, first, waits, told=told)
+    if why is not None:
+        return (_cannot_tell(cases, first if told else cases, why),)
+    return (_culprit(history, cases, first),)
+
+
+def _was_finite(ranks: Sequence[RankTrack], step: int) -> bool:
+    """Whether a group showed that it was finite in its own part of this step."""
+    saying = [track for track in ranks if track.step is not None and _says(track)]
+    if not saying:  # a group that has never committed had no part in it
+        return all(track.commits == 0 for track in ranks)
+    return all(_passed(track, step) for track in saying)
+
+
+def _says(track: RankTrack) -> bool:
+    step = track.step
+    return step is not None and (
+        step.loss is not None
+        or not step.loss_finite
+        or step.spoilt is not None
+        or step.gradients_watched
+    )
+
+
+def _passed(track: RankTrack, step: int) -> bool:
+    """Whether a rank went through a step in which its own numbers were finite."""
+    state, spoilt = track.step, _spoilt(track)
+    if state is None:
+        return False
+    if spoilt is not None and (spoilt.run or spoilt.first_step >= step):
+        # one that was never finite in this life shows nothing of the time before it
+        later = spoilt.first_step > step and spoilt.attempts < state.attempt
+        return later or (spoilt.first_step == step and spoilt.where == "exchanged")
+    if track.died_s is not None:
+        return True  # its page is read to the end, and says nothing
+    return _committed(track, step) or state.step > step
+
+
+def _doubt(
+    cases: Sequence[Spell], first: Sequence[Spell], waits: Sequence[GroupName], *, told: bool
+) -> str | None:
+    """Why the first to be seen need not be the first; None: they are."""
+    groups = sorted({case.group for case in first})
+    if not told:
+        return "it came with what was exchanged, and nobody says that it was its own"
+    if len(groups) > 1:
+        return (
+            f"{listed(groups)} were so in the same step: bad data, a learning rate or the program"
+        )
+    if waits:
+        return f"{listed(waits)} cannot be seen to have been finite then"
+    since_s = min(case.since_s for case in first)
+    for case in cases:
+        if case.group not in groups and case.since_s < since_s - _TURN_S:
+            return f"{case.rank} was so earlier by the clock, at step {case.spoilt.first_step}"
+    return None
+
+
+def _cannot_tell(cases: Sequence[Spell], first: Sequence[Spell], why: str) -> Verdict:
+    ranks = tuple(sorted(case.rank for case in first))
+    return Verdict(
+        kind=Kind.STATE_CORRUPT,
+        culprits=ranks,
+        groups=groups_of(ranks),
+        reason=f"{listed(ranks)} {plural(ranks, 'is', 'are')} not finite since step "
+        f"{min(case.spoilt.first_step for case in first)}, and who was first cannot be told: {why}",
+        confidence=Confidence.UNSURE,
+        since_s=min(case.since_s for case in first),
+        victims=tuple(sorted(case.rank for case in cases if case not in first)),
+        evidence={case.rank: _seen(case.spoilt) for case in cases},
+        signature="state_corrupt:not_finite",
+    )
+
+
+def _culprit(history: History, cases: Sequence[Spell], first: Sequence[Spell]) -> Verdict:
+    nearest = [case for case in first if case.spoilt.where == "local"] or first
+    ranks = tuple(sorted(case.rank for case in nearest))
+    group, step = nearest[0].group, nearest[0].spoilt.first_step
+    others = [t for t in history.present() if t.group != group and _says(t)]
+    poisoned = tuple(sorted(t.rank for t in others if _in_spell(t)))
+    local = nearest[0].spoilt.where == "local"
+    where = "its own loss or gradient" if local else "the sum of its group"
+    spare = _spare(
+        history,
+        run=max(case.spoilt.run for case in nearest),
+        step=step,
+        everybody=len(poisoned) == len(others) > 0,
+    )
+    shared = not local and len(ranks) > 1  # whose it is only matters less once the group has to go
+    return Verdict(
+        kind=Kind.STATE_CORRUPT,
+        culprits=ranks,
+        groups=(group,),
+        reason=f"{listed(ranks)} {plural(ranks, 'was', 'were')} the first that "
+        f"{plural(ranks, 'was', 'were')} not finite, at step {step}, in {where}; "
+        + (
+            f"{listed(poisoned)} followed"
+            if poisoned
+            else "every other group was finite in that step"
+        )
+        + ("; whose part of the sum it was cannot be told" if shared else ""),
+        confidence=Confidence.UNSURE if shared and spare else Confidence.LIKELY,
+        since_s=min(case.since_s for case in nearest),
+        victims=poisoned,
+        evidence={case.rank: _seen(case.spoilt) for case in cases},
+        signature="state_corrupt:not_finite",
+        spare=spare,
+    )
+
+
+def _seen(spoilt: Spoilt) -> str:
+    now = f"{spoilt.run} attempts in a row" if spoilt.run else "finite again"
+    return f"not finite from step {spoilt.first_step}, seen {spoilt.where}; {now}"
+
+
+def _spare(history: History, *, run: int, step: int, everybody: bool) -> str:
+    """Why an eviction would not mend it, or is not called for; empty: it is."""
+    if everybody:
+        return (
+            "every group is not finite by now, which no eviction mends: go back to a checkpoint "
+            f"from before step {step}"
+        )
+    needed = history.config.spoilt_attempts
+    if run >= needed:
+        return ""
+    if not run:
+        return "it is finite again: the step was lost and nothing else"
+    return f"{run} of the {needed} attempts in a row that an eviction needs"
+
+
+# -- unequal -----------------------------------------------------------------------------------
+
+
+def unequal(history: History) -> tuple[Verdict, ...]:
+    """At most one verdict for each replica group.
+
+    Unequal replicas (class X): silent corruption, seen in fingerprints of the weights.
+
+    The odd one out of a lane, at two steps (see `monitor.detect.weights` for who may vote). With
+    two sides that nobody outvotes it cannot be told.
+    """
+    dissents = history.prints.dissents()
+    by_ranks: dict[tuple[int, tuple[RankName, ...]], list[Dissent]] = {}
+    for dissent in dissents:
+        by_ranks.setdefault((dissent.lane, _concerned(dissent)), []).append(dissent)
+    confirmed = [found for found in by_ranks.values() if len(found) > 1]
+    told: dict[GroupName, list[Dissent]] = {}
+    for found in confirmed:
+        if found[-1].odd and not _contradicted(found[-1], dissents):
+            for group in groups_of(found[-1].odd):
+                told.setdefault(group, []).extend(found)
+    verdicts = [_odd_one(group, found) for group, found in sorted(told.items())]
+    for found in confirmed:
+        ranks = _concerned(found[-1])
+        if not any(group in told for group in groups_of(ranks)):
+            verdicts.append(_unknown(found))
+            told.update(dict.fromkeys(groups_of(ranks), found))
+    return tuple(verdicts)
+
+
+def _concerned(dissent: Dissent) -> tuple[RankName, ...]:
+    return dissent.odd or tuple(sorted(rank for side in dissent.sides for rank in side))
+
+
+def _contradicted(found: Dissent, dissents: Sequence[Dissent]) -> bool:
+    """Whether at another step quite others were the odd ones."""
+    return any(
+        one.lane == found.lane and one.odd and not set(one.odd) & set(found.odd) for one in dissents
+    )
+
+
+def _odd_one(group: GroupName, found: Sequence[Dissent]) -> Verdict:
+    ranks = tuple(sorted({r for one in found for r in one.odd if group_of(r) == group}))
+    last = max(found, key=lambda one: (one.step, one.lane))
+    return Verdict(
+        kind=Kind.STATE_CORRUPT,
+        culprits=ranks,
+        groups=(group,),
+        reason=f"the weights of {listed(ranks)} differ from those of {len(last.sides[0])} ranks "
+        f"that are equal to each other, after {_steps(found)}: they were equal before",
+        confidence=Confidence.CERTAIN,
+        since_s=min(one.seen_s for one in found),
+        evidence=_sides(found),
+        signature="state_corrupt:unequal",
+    )
+
+
+def _unknown(found: Sequence[Dissent]) -> Verdict:
+    last, ranks = found[-1], _concerned(found[-1])
+    why = "no majority was equal before and is now"
+    if not last.known:
+        why = (
+            "they were not all seen to be equal before; a heal came between, or they differ by "
+            "design and should take no fingerprints (replicas_equal=False)"
+        )
+    return Verdict(
+        kind=Kind.STATE_CORRUPT,
+        culprits=ranks,
+        groups=groups_of(ranks),
+        reason=f"the weights of {' and '.join(listed(side) for side in last.sides[:3])} differ "
+        f"after {_steps(found)}, and who is right cannot be told: {why}",
+        confidence=Confidence.UNSURE,
+        since_s=found[0].seen_s,
+        evidence=_sides(found),
+        signature="state_corrupt:unequal",
+    )
+
+
+def _steps(found: Sequence[Dissent]) -> str:
+    steps = sorted({one.step for one in found})
+    return f"steps {steps[0]} and {steps[-1]}"
+
+
+def _sides(found: Sequence[Dissent]) -> dict[str, str]:
+    return {
+        f"step {one.step}": " | ".join(listed(side) for side in one.sides) for one in found[-4:]
+    }
+
+
+# -- corrupt -----------------------------------------------------------------------------------
+
+_ALSO: Final = 0.5
+"""Share of the threshold at which another group's loss has risen as well."""
+_RISE: Final = 1.3
+"""A jump that is worth a word: the loss is so many times what it was."""
+
+
+def corrupt(history: History) -> tuple[Verdict, ...]:
+    """At most one verdict for each replica group."""
+    cases = spells(history)
+    found = not_finite(history, cases)
+    if any(case.spoilt.run for case in cases):
+        return found
+    others = unequal(history) or _jumps(history)
+    told = {group for verdict in others for group in verdict.groups}
+    return (*others, *(verdict for verdict in found if not told & set(verdict.groups)))
+
+
+def _jumps(history: History) -> tuple[Verdict, ...]:
+    limit = history.config.spike_z
+    if not any(history.losses.risen(track.rank, _RISE) for track in history.present()):
+        return ()
+    seen = []
+    for track in history.present():
+        excess = history.losses.excess(track.rank) if history.participating(track) else None
+        if excess is not None:
+            seen.append((track, excess))
+    risen = {track.group for track, (z, _, _) in seen if z > limit * _ALSO}
+    if len(risen) != 1 or len({track.group for track, _ in seen}) < 2:
+        return ()
+    found = [
+        (track, now, usual) for track, (z, now, usual) in seen if z > limit and now > _RISE * usual
+    ]
+    if not found:
+        return ()
+    ranks = tuple(track.rank for track, _, _ in found)
+    _, now, usual = found[0]
+    return (
+        Verdict(
+            kind=Kind.STATE_CORRUPT,
+            culprits=ranks,
+            groups=groups_of(ranks),
+            reason=f"the loss of {listed(ranks)} is {now:.3g} where it was {usual:.3g}, in the "
+            f"last {LATEST} looks, and that of no other group has risen",
+            confidence=Confidence.LIKELY,
+            since_s=history.now_s,
+            evidence={t.rank: f"loss {now:.4g}, usual {usual:.4g}" for t, now, usual in found},
+            signature="state_corrupt:loss",
+            spare="a loss alone evicts nobody: it may be the data of that group",
+        ),
+    )

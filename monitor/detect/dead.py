@@ -1,0 +1,295 @@
+"""Dead processes and lost hosts (class D).
+
+Theory of operation. A death may follow from another one: torchft's DDP ends survivors when a peer
+dies inside an all-reduce, and TorchFT's timeouts end who waits. So a group that has not committed
+since a rank of another group died, and of which nothing says that it ended for a reason of its own,
+died of that: it is a victim, and the first death stands, though all are gone by then. A job is
+taken for ended, and nobody is told, when all ranks end at about one time and alike.
+
+A WorkerServer that cannot be reached is no dead rank: it may be the server that is gone. A
+process is dead when its WorkerServer says so. Hosts are taken for lost only when every WorkerServer
+there is silent and the group's heartbeat, a second channel, is stale too; where other hosts of the
+group still answer, the Manager must have been on one of the silent ones, and all who answer stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from monitor.detect.history import History
+from monitor.detect.patience import allowance
+from monitor.detect.track import FINISHED_PHASE, RankTrack, inside_own_group
+from monitor.detect.waits import WaitGraph
+from monitor.detect.wording import named as ranks_named
+from monitor.detect.wording import of_death, of_peers, waits_for, why_it_died
+from monitor.model.names import GroupName
+from monitor.model.verdict import Confidence, Kind, Verdict
+from monitor.model.wording import listed, plural, seconds
+
+_OWN_SIGNALS: Final = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"})
+_SHOWN: Final = 8
+
+
+def dead(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+    """One verdict for each replica group that lost a process; culprits are the first to go."""
+    lost = {
+        group: gone
+        for group, members in history.groups().items()
+        if (gone := [t for t in members if _lost_for_good(t, members)])
+    }
+    if _ended_alike(history):
+        return _for_all(history, lost)
+    follows = _followers(history, lost)
+    found = [
+        _verdict(history, graph, group, gone, follows)
+        for group, gone in lost.items()
+        if group not in follows
+    ]
+    found += [
+        _lost(history, graph, group, away)
+        for group, members in history.groups().items()
+        if group not in lost and (away := _on_lost_hosts(history, group, members))
+    ]
+    return tuple(found)
+
+
+def _followers(
+    history: History, lost: Mapping[GroupName, list[RankTrack]]
+) -> dict[GroupName, GroupName]:
+    """Groups that died of another group's death -> that group, which may be back by now."""
+    found: dict[GroupName, GroupName] = {}
+    for first_s, root in sorted((at_s, group) for group, at_s in history.fallen_s.items()):
+        if root in found:
+            continue
+        for group, gone in lost.items():
+            died_s = min(_died_s(history, track) for track in gone)
+            own = any(_on_its_own(t) or (t.last_commit_s or 0.0) > first_s for t in gone)
+            if group != root and group not in found and first_s < died_s and not own:
+                found[group] = root
+    return found
+
+
+def _on_its_own(track: RankTrack) -> bool:
+    """Whether its end speaks of a cause of its own, and not of a peer that is gone."""
+    report = track.report
+    if report is None:
+        return False
+    if report.ending is not None and report.ending.exception is not None:
+        return not of_peers(report.ending.exception)
+    return report.process.exit_signal in _OWN_SIGNALS
+
+
+def _gone(track: RankTrack) -> bool:
+    return track.fresh is not None and not track.fresh.process.alive
+
+
+def _finished(track: RankTrack) -> bool:
+    """Whether a rank had said that its training was over; without phases, by its exit status."""
+    if track.doing == FINISHED_PHASE:
+        return True
+    return not track.phased and track.report is not None and track.report.process.exit_code == 0
+
+
+def _ended_alike(history: History) -> bool:
+    """Whether all ranks of the job ended at about one time, all for a reason or all without."""
+    tracks = [track for track in history.present() if track.report is not None]
+    died_s = [track.died_s for track in tracks if track.died_s is not None]
+    if len(died_s) < len(tracks) or not tracks:
+        return False
+    own = sum(map(_on_its_own, tracks))
+    return own in (0, len(tracks)) and max(died_s) - min(died_s) <= history.config.job_end_s
+
+
+def _for_all(history: History, lost: Mapping[GroupName, list[RankTrack]]) -> tuple[Verdict, ...]:
+    """The whole job raised: told, and nobody is accused; an end without a word is no fault."""
+    gone = sorted((t for some in lost.values() for t in some), key=lambda t: _died_s(history, t))
+    raised = [track for track in gone if of_death(track)]
+    if not raised:
+        return ()
+    first_s = _died_s(history, gone[0])
+    return (
+        Verdict(
+            kind=Kind.DEAD,
+            culprits=(),
+            groups=(),
+            reason=f"all {len(gone)} ranks of the job ended within "
+            f"{seconds(_died_s(history, gone[-1]) - first_s)}, {seconds(history.now_s - first_s)} "
+            f"ago: {raised[0].rank} by {why_it_died(raised[0])}",
+            confidence=Confidence.UNSURE,
+            since_s=first_s,
+            victims=tuple(sorted(track.rank for track in gone)),
+            evidence={t.rank: why_it_died(t) or "how is not known" for t in gone[:_SHOWN]},
+            signature=of_death(raised[0]),
+        ),
+    )
+
+
+def _verdict(
+    history: History,
+    graph: WaitGraph,
+    group: GroupName,
+    gone: list[RankTrack],
+    follows: Mapping[GroupName, GroupName],
+) -> Verdict:
+    own = [track for track in gone if not _waited_for_another(track, gone)] or gone
+    first_s = min(_died_s(history, track) for track in own)
+    slack_s = history.config.death_slack_s
+    first = [track for track in own if _died_s(history, track) - first_s <= slack_s]
+    named = [track for track in first if not _taken_along(history, track, first)]
+    culprits = tuple(track.rank for track in named)
+    died = [track.rank for track in gone if track.rank not in culprits]
+    died += [
+        track.rank
+        for other, root in follows.items() if root == group
+        for track in history.groups()[other] if _gone(track)
+    ]  # fmt: skip
+    waiting = tuple(rank for rank in graph.victims(culprits) if rank not in died)
+    alive = [t for t in history.groups()[group] if t.fresh is not None and not _gone(t)]
+    still = "runs" if len(alive) == 1 else "run"
+    # a job that is asked to end is gone by then: who is left waits for ever
+    left = bool(alive and waiting) and history.now_s - first_s >= history.config.job_end_s
+    told = [_died(history, named, first_s)]
+    if alive:
+        told.append(f"{listed([t.rank for t in alive])} of its group still {still}")
+    if died:
+        told.append(f"{listed(sorted(died))} ended after it")
+    if waiting:
+        told.append(waits_for(history, waiting, culprits))
+    return Verdict(
+        kind=Kind.DEAD,
+        culprits=culprits,
+        groups=(group,),
+        reason="; ".join(told),
+        confidence=Confidence.UNSURE
+        if (all(map(_asked_to_end, gone)) and not left) or all(map(_gave_up, named))
+        else Confidence.CERTAIN,
+        since_s=first_s,
+        victims=tuple(sorted({*waiting, *died})),
+        evidence={"host": ", ".join(history.hosts(culprits))}
+        | {t.rank: f"pid {t.identity.pid} on {t.identity.host} is gone" for t in gone},
+        signature=of_death(named[0]),
+        settled=any(map(_on_its_own, named)),
+    )
+
+
+def _died(history: History, tracks: list[RankTrack], first_s: float) -> str:
+    ranks = [track.rank for track in tracks]
+    why = next(filter(None, map(why_it_died, tracks)), "")
+    ago_s = history.now_s - first_s
+    when = f"died {seconds(ago_s)} ago" if ago_s >= 1 else "just died"
+    told = f"{ranks_named(ranks)} {when}"
+    if why:
+        return f"{told}: {why}"
+    phase = f" in phase {tracks[0].doing!r}," if tracks[0].phased else ""
+    return f"{told},{phase} how is not known"
+
+
+def _lost_for_good(track: RankTrack, members: tuple[RankTrack, ...]) -> bool:
+    """Whether it fell, and its group was not started again since: no successor is on the way."""
+    died_s = track.died_s
+    return (
+        _gone(track)
+        and not _finished(track)
+        and died_s is not None
+        and not any(
+            other.predecessor is not None and other.first_seen_s > died_s for other in members
+        )
+    )
+
+
+def _waited_for_another(track: RankTrack, gone: list[RankTrack]) -> bool:
+    """Whether a rank died inside a collective that another dead one had not entered."""
+    if track.report is None:
+        return False
+    for head in track.report.heads:
+        if not inside_own_group(head, track):
+            continue  # each rank's group across replica groups is another one
+        for other in gone:
+            there = () if other.report is None else other.report.heads
+            if any(h.name == head.name and h.enqueued < head.inside for h in there):
+                return True
+    return False
+
+
+def _taken_along(history: History, track: RankTrack, first: list[RankTrack]) -> bool:
+    """Whether a launcher's SIGTERM ended it once another of its group had died of something else.
+
+    The order alone is too close to tell; the signal says the same.
+    """
+    return _asked_to_end(track) and any(
+        not _asked_to_end(other) and _died_s(history, other) <= _died_s(history, track)
+        for other in first
+    )
+
+
+def _gave_up(track: RankTrack) -> bool:
+    """Whether its own exception says that it waited for somebody who did not come, or is gone."""
+    ending = None if track.report is None else track.report.ending
+    return ending is not None and ending.exception is not None and of_peers(ending.exception)
+
+
+def _asked_to_end(track: RankTrack) -> bool:
+    """Whether SIGTERM ended it, as far as that is known; by whom, nobody knows."""
+    return track.report is not None and track.report.process.exit_signal == "SIGTERM"
+
+
+def _died_s(history: History, track: RankTrack) -> float:
+    return history.now_s if track.died_s is None else track.died_s
+
+
+def _on_lost_hosts(
+    history: History, group: GroupName, members: tuple[RankTrack, ...]
+) -> tuple[RankTrack, ...]:
+    """Ranks of hosts that are lost, the one with the group's Manager among them; mostly nobody."""
+    limit_s = history.config.host_lost_s
+    age_s = history.heartbeat_age_s(group)
+    if age_s is None or age_s < limit_s:
+        return ()
+    silent = tuple(
+        track
+        for track in members
+        if track.silent_since_s is not None
+        and history.now_s - track.silent_since_s >= limit_s
+        and track.report is not None
+        and not _finished(track)
+    )
+    gone = {track.rank for track in silent}
+    rest = [track for track in members if track.rank not in gone]
+    stands = all(
+        track.fresh is not None
+        and not _finished(track)
+        and track.stall_s >= allowance(history, track).span_s
+        for track in rest
+    )
+    manager = any(track.identity.group_rank == 0 for track in silent)
+    apart = {t.identity.host for t in silent}.isdisjoint(t.identity.host for t in rest)
+    return silent if not rest or (manager and apart and stands) else ()
+
+
+def _lost(
+    history: History, graph: WaitGraph, group: GroupName, gone: tuple[RankTrack, ...]
+) -> Verdict:
+    culprits = tuple(track.rank for track in gone)
+    since_s = min(t.silent_since_s for t in gone if t.silent_since_s is not None)
+    left = tuple(t.rank for t in history.groups()[group] if t.rank not in culprits)
+    who = listed(culprits) if left else group
+    told = (
+        f"no WorkerServer of {who} answers for {seconds(history.now_s - since_s)} and the "
+        f"heartbeat of {group} is stale: {plural(history.hosts(culprits), 'its', 'their')} "
+        f"{plural(history.hosts(culprits), 'host is', 'hosts are')} lost"
+    )
+    if left:
+        told += f"; {listed(left)} of the group {plural(left, 'stands', 'stand')}"
+    return Verdict(
+        kind=Kind.DEAD,
+        culprits=culprits,
+        groups=(group,),
+        reason=told,
+        confidence=Confidence.LIKELY,
+        since_s=since_s,
+        victims=tuple(sorted({*graph.victims(culprits), *left})),
+        evidence={"host": ", ".join(history.hosts(culprits))}
+        | {track.rank: "unreachable" for track in gone},
+        signature="",
+    )

@@ -1,0 +1,832 @@
+"""Hangs (class H1): a rank that stands still by itself while others wait for it.
+
+One that somebody traces is told as well, and accused of nothing: who looks holds it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median_low
+from typing import Final
+
+from monitor.detect.deadlock import usual_inside_s
+from monitor.detect.history import History
+from monitor.detect.patience import allowance, works
+from monitor.detect.recorded import MISSING, Opinion, across, opinion, sure, unread
+from monitor.detect.track import RankTrack
+from monitor.detect.waits import SELF_HELD, WaitGraph, patience
+from monitor.detect.waits import across as outside_across
+from monitor.detect.wording import hangs, looks, named, of_hang, waits_for, waits_in, what_they_do
+from monitor.model.names import (
+    GroupName,
+    RankName,
+    ReplicaId,
+    group_of_replica,
+    rank_name,
+    unseen_name,
+)
+from monitor.model.verdict import Confidence, Kind, Standing, Verdict
+from monitor.model.wording import groups_of, listed, plural, seconds
+from monitor.records.findings import Fault, Finding
+from worker_server.wire import LONG_PHASES, WAIT_COMMIT, WAIT_QUORUM, Doing
+
+# -- not entered -------------------------------------------------------------------------------
+
+
+def not_entered(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+    """One verdict for each replica group that holds a root of the wait-for graph."""
+    by_group: dict[GroupName, list[RankTrack]] = {}
+    for rank in graph.roots:
+        if graph.standing[rank] is Standing.OUTSIDE:
+            continue  # its records are read first, see `unphased`
+        track = history.tracks[rank]
+        by_group.setdefault(track.group, []).append(track)
+    found = tuple(_verdict(history, graph, group, roots) for group, roots in by_group.items())
+    traced = _traced(history, graph)
+    return (*found, *traced) if found or traced else _silent(history, graph)
+
+
+def _traced(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+    """Ranks that somebody traces and others wait for: one verdict, which accuses nobody."""
+    tracks = [history.tracks[r] for r, s in graph.standing.items() if s is Standing.TRACED]
+    waiting = {track.rank: graph.victims((track.rank,)) for track in tracks}
+    held = [t for t in tracks if _waited_s(history, waiting[t.rank]) >= history.hang_after_s(t)]
+    if not held:
+        return ()
+    ranks = tuple(track.rank for track in held)
+    victims = tuple(sorted({rank for one in ranks for rank in waiting[one]} - set(ranks)))
+    tracers = [track.tracer for track in held if track.tracer is not None]
+    since_s = min(track.traced_since_s or history.now_s for track in held)
+    return (
+        Verdict(
+            kind=Kind.NOT_ENTERED,
+            culprits=(),
+            groups=(),
+            reason=f"{named(ranks)} {plural(ranks, 'is', 'are')} held by "
+            f"{listed([looks(one) for one in tracers])} for {seconds(history.now_s - since_s)}; "
+            f"{waits_for(history, victims, ranks)}; nobody is evicted while somebody looks",
+            confidence=Confidence.CERTAIN,
+            since_s=since_s,
+            victims=victims,
+            evidence={t.rank: f"traced by {looks(t.tracer)}" for t in held if t.tracer is not None},
+            signature="traced",
+        ),
+    )
+
+
+def _waited_s(history: History, victims: tuple[RankName, ...]) -> float:
+    return max((history.tracks[rank].stall_s for rank in victims), default=0.0)
+
+
+def _verdict(
+    history: History, graph: WaitGraph, group: GroupName, roots: list[RankTrack]
+) -> Verdict:
+    culprits = tuple(track.rank for track in roots)
+    victims = graph.victims(culprits)
+    direct = any(graph.standing[rank] is not Standing.ALONE for rank in culprits)
+    waiting = waits_for(history, victims, culprits)
+    if graph.fleet_pauses and not direct:
+        waiting, confidence = "all pause at once, so it may be the job", Confidence.UNSURE
+    elif victims or direct:
+        confidence = Confidence.CERTAIN
+    else:
+        confidence = Confidence.LIKELY
+    still_s = min(track.stall_s for track in roots)
+    return Verdict(
+        kind=Kind.NOT_ENTERED,
+        culprits=culprits,
+        groups=(group,),
+        reason=f"{hangs(history, roots, graph.standing, still_s)}; {waiting}",
+        confidence=confidence,
+        since_s=min(_since_s(track) for track in roots),
+        victims=victims,
+        evidence={track.rank: _evidence(track) for track in roots}
+        | {
+            "threshold": "; ".join(dict.fromkeys(str(patience(history, graph, t)) for t in roots)),
+            "source": _source(history, graph, roots),
+        },
+        signature=of_hang(roots),
+    )
+
+
+def _source(history: History, graph: WaitGraph, roots: list[RankTrack]) -> str:
+    """What the accusation rests on, and how fine that is."""
+    direct = (Standing.STOPPED, Standing.FROZEN)
+    if all(graph.standing[track.rank] in direct for track in roots):
+        return "the operating system's view of the process"
+    if all(graph.standing[track.rank] is Standing.LEFT for track in roots):
+        return f"heads at {history.config.tick_s:g} s polls"
+    return "phases"
+
+
+def _evidence(track: RankTrack) -> str:
+    report, step = track.report, track.step
+    if report is None or step is None:
+        return "no report"
+    return (
+        f"phase {step.phase}, progress {step.progress}, commits {step.commits}, "
+        f"process {report.process.state or '?'}"
+    )
+
+
+def _since_s(track: RankTrack) -> float:
+    if track.report is None or track.step is None or track.report_s is None:
+        return track.seen_s
+    return track.report_s - min(
+        (track.step.phase_age_s, *(head.age_s for head in track.report.heads))
+    )
+
+
+def _silent(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+    """Ranks that cannot be seen, for whom their own groups stand in a collective.
+
+    Only when nobody who can be seen explains it: otherwise a lost report could move the
+    blame from the culprit's group to a victim's. For the same reason they are of one group, or of
+    one host, which is lost then with all that it carried.
+    """
+    if any(graph.standing[rank] in SELF_HELD for rank in graph.suspects):
+        return ()
+    if Standing.DEAD in graph.standing.values():
+        return ()
+    silent = [t for t in history.present() if graph.standing[t.rank] is Standing.SILENT]
+    groups = sorted({track.group for track in silent})
+    if len(groups) > 1 and len({track.identity.host for track in silent}) > 1:
+        return ()
+    if any(_silence_s(history, track) < history.config.silent_s for track in silent):
+        return ()
+    members = ([track for track in silent if track.group == group] for group in groups)
+    return tuple(verdict for lost in members for verdict in _unseen(history, graph, lost))
+
+
+def _unseen(history: History, graph: WaitGraph, lost: list[RankTrack]) -> tuple[Verdict, ...]:
+    """The silent ranks of one group, if it waits for them."""
+    culprits = tuple(track.rank for track in lost)
+    waiting = _waiting_for(history, graph, culprits)
+    if not waiting:
+        return ()
+    silence_s = min(_silence_s(history, track) for track in lost)
+    return (
+        Verdict(
+            kind=Kind.NOT_ENTERED,
+            culprits=culprits,
+            groups=(lost[0].group,),
+            reason=f"{listed(culprits)} cannot be seen for {seconds(silence_s)}, and "
+            f"{listed(waiting)} of the same group {plural(waiting, 'stands', 'stand')} in a "
+            "collective that only it has not entered",
+            confidence=Confidence.LIKELY,
+            since_s=min(track.silent_since_s or history.now_s for track in lost),
+            victims=graph.victims(culprits),
+            evidence={track.rank: "unreachable" for track in lost}
+            | {
+                "source": f"heads at {history.config.tick_s:g} s polls",
+                "threshold": f"{history.config.silent_s:g} s of silence",
+            },
+            signature=f"not_entered:{culprits[0]}:silent",
+        ),
+    )
+
+
+def _silence_s(history: History, track: RankTrack) -> float:
+    return 0.0 if track.silent_since_s is None else history.now_s - track.silent_since_s
+
+
+def _waiting_for(
+    history: History, graph: WaitGraph, lost: tuple[RankName, ...]
+) -> tuple[RankName, ...]:
+    for stuck in graph.stuck:
+        only_they = bool(stuck.absent) and set(stuck.absent) <= set(lost)
+        if only_they and stuck.stall_s >= history.hang_after_s(history.tracks[stuck.joined[0]]):
+            return stuck.joined
+    return ()
+
+
+# -- unphased ----------------------------------------------------------------------------------
+
+_MISMATCHED = (Fault.MISMATCH, Fault.SKIPPED, Fault.EXTRA)
+
+
+def unphased(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+    """At most one verdict for each replica group that misses a rank without phases.
+
+    Hangs that phases do not show (classes H1 and H2): heads point, records decide.
+
+    Theory of operation. Heads at every tick show who is missing (`outside`). They do not show every
+    wait: DDP's reducer calls collectives from C++. So the records of the group are asked for once
+    the rank has stood still for half the floor, and judged by the analysis that also judges dumps:
+    what it names is accused. They are asked for as well where a whole group stands still and no
+    head shows a wait: then it is they that point, see `recorded_wait`. Where they have nothing to
+    say, because the wait lies between replica groups, stacks are the witness: those missing ranks
+    are accused that stand at one place of their own. Without any a single missing rank is accused,
+    and several of one group are "cannot tell".
+    """
+    by_group: dict[GroupName, list[RankTrack]] = {}
+    for rank in graph.roots:
+        if graph.standing[rank] is Standing.OUTSIDE:
+            track = history.tracks[rank]
+            by_group.setdefault(track.group, []).append(track)
+    judged = (_judge(history, graph, group, roots) for group, roots in by_group.items())
+    return tuple(verdict for verdict in judged if verdict is not None)
+
+
+def unphased_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
+    """Ranks whose records would tell whether those missing are to blame; sorted."""
+    groups = set(graph.quiet) | {
+        history.tracks[rank].group
+        for rank in graph.suspects
+        if graph.standing[rank] is Standing.OUTSIDE
+    }
+    members = (history.groups().get(group, ()) for group in sorted(groups))
+    return tuple(track.rank for group in members for track in _unread(history, group))
+
+
+def _unread(history: History, members: Iterable[RankTrack]) -> list[RankTrack]:
+    """Members without a record of this stall; when all have one, those whose is due again.
+
+    Only so many are read in a tick: in a large group the first would be due before the last was.
+    """
+    there = [track for track in members if track.fresh is not None]
+    lacking = [track for track in there if not _has(history, track, track.stall_s)]
+    repeat_s = history.config.record_repeat_s
+    return lacking or [track for track in there if not _has(history, track, repeat_s)]
+
+
+def _has(history: History, track: RankTrack, within_s: float) -> bool:
+    age_s = history.record_age_s(track.rank)
+    return history.answer(track) is not None and age_s is not None and age_s <= within_s
+
+
+def _judge(  # noqa: PLR0911 - one source of evidence after another
+    history: History, graph: WaitGraph, group: GroupName, roots: list[RankTrack]
+) -> Verdict | None:
+    still_s = min(track.stall_s for track in roots)
+    ages_s = [history.record_age_s(track.rank) for track in history.groups()[group]]
+    read = all(age_s is not None and age_s <= still_s for age_s in ages_s)
+    said = opinion(history, group) if read else None
+    names = tuple(track.rank for track in roots)
+    told = None if said is None else _told(said, names)
+    young = still_s < history.config.long_phase_budget_s
+    at_work = tuple(track.rank for track in roots if young and works(track))
+    if told is not None and not (told[0].kind in MISSING and set(told[1]) <= set(at_work)):
+        finding, culprits = told
+        kind = Kind.MISMATCH if finding.kind in _MISMATCHED else Kind.NOT_ENTERED
+        return _unphased_verdict(
+            history, graph, roots, culprits,
+            confidence=finding.confidence, kind=kind, records=finding,
+        )  # fmt: skip
+    if said is not None and _names_another(said, names):
+        return None  # it is given its time still, and these may wait for it
+    if at_work:
+        budget = seconds(history.config.long_phase_budget_s)
+        spare = f"the kernel sees {listed(at_work)} at work there, which may take {budget}"
+        return _unphased_verdict(
+            history, graph, roots, at_work, confidence=Confidence.UNSURE, spare=spare
+        )
+    seen = tuple(track.rank for track in roots if _stands(track))
+    if seen:
+        return _unphased_verdict(history, graph, roots, seen, confidence=Confidence.LIKELY)
+    if _may_wait_for_others(history, graph, group, names):
+        return None
+    if said is None:
+        patient_s = max(patience(history, graph, track).span_s for track in roots)
+        if still_s < history.config.unwitnessed_factor * patient_s:
+            return None
+        doubt = "; its records cannot be read, so it may wait where heads do not show it"
+        return _unphased_verdict(
+            history, graph, roots, names, confidence=Confidence.UNSURE, doubt=doubt
+        )
+    if said.findings:
+        between = tuple(r for one in said.findings for side in one.between for r in side)
+        culprits = said.names(between) or names
+        return _unphased_verdict(
+            history, graph, roots, culprits, confidence=Confidence.UNSURE, records=said.findings[0]
+        )
+    if any(set(names) & set(stuck.absent) for stuck in graph.stuck):
+        return None  # the records do not show what heads do: something still moves
+    alone = Confidence.LIKELY if len(names) == 1 else Confidence.UNSURE
+    return _unphased_verdict(history, graph, roots, names, confidence=alone)
+
+
+def _names_another(said: Opinion, names: tuple[RankName, ...]) -> bool:
+    """Whether the records accuse a rank that is no root (yet)."""
+    accused = (said.names(one.culprits) for one in said.findings if sure(one))
+    return any(set(culprits) - set(names) for culprits in accused)
+
+
+def _may_wait_for_others(
+    history: History, graph: WaitGraph, group: GroupName, names: tuple[RankName, ...]
+) -> bool:
+    """Whether another rank of the group stands outside of what it is seen waiting in as well.
+
+    A wait inside of a backward pass looks like work: who computes may wait for that one.
+    """
+    outside = (Standing.OUTSIDE, Standing.UNKNOWN, Standing.TRACED)
+    return any(
+        graph.standing[track.rank] in outside
+        and track.rank not in names
+        and track.stall_s >= history.config.stall_floor_s / 2
+        for track in history.groups()[group]
+    )
+
+
+def _stands(track: RankTrack) -> bool:
+    """Whether its stacks show it at one place of its own, where it waits for no other rank.
+
+    One that computes is no such witness: another rank of its group may wait for it, or it for them
+    in a backward pass, and the stack of Python looks the same.
+    """
+    witness = track.witness
+    return witness is not None and witness.doing not in (Doing.UNKNOWN, Doing.COLLECTIVE)
+
+
+def _told(
+    said: Opinion, names: tuple[RankName, ...]
+) -> tuple[Finding, tuple[RankName, ...]] | None:
+    """Whom the records accuse; None when they accuse nobody, or contradict the heads."""
+    for one in said.findings:
+        if sure(one) and one.kind in (*MISSING, *_MISMATCHED):
+            culprits = said.names(one.culprits)
+            if one.kind in _MISMATCHED or set(culprits) <= set(names):
+                return one, culprits
+    return None
+
+
+def _unphased_verdict(
+    history: History,
+    graph: WaitGraph,
+    roots: list[RankTrack],
+    culprits: tuple[RankName, ...],
+    *,
+    confidence: Confidence,
+    doubt: str = "",
+    kind: Kind = Kind.NOT_ENTERED,
+    records: Finding | None = None,
+    spare: str = "",
+) -> Verdict:
+    tracks = [history.tracks[rank] for rank in culprits if rank in history.tracks] or roots
+    names = tuple(track.rank for track in tracks)
+    waiting = tuple(
+        rank
+        for rank in graph.victims((*culprits, *(t.rank for t in roots)))
+        if rank not in culprits
+    )
+    still_s = min(track.stall_s for track in roots)
+    if kind is Kind.MISMATCH and records is not None:
+        reason = records.reason
+    else:
+        reason = f"{hangs(history, tracks, graph.standing, still_s)}; "
+        reason += waits_for(history, waiting, names) + doubt
+    stacked = records is None and any(_stands(track) for track in tracks)
+    allowed = max((patience(history, graph, t) for t in roots), key=lambda one: one.span_s)
+    polls = f"heads at {history.config.tick_s:g} s polls"
+    silent = graph.by_records.issuperset(culprits)
+    found = "read because all of the group stood still" if silent else f"found by {polls}"
+    also = {} if records is None else dict(records.evidence)
+    return Verdict(
+        kind=kind,
+        culprits=culprits,
+        groups=(roots[0].group,),
+        reason=reason,
+        confidence=confidence,
+        since_s=min((t.report_s or t.seen_s) - t.stall_s for t in roots),
+        victims=waiting,
+        evidence=also
+        | ({} if records is None else {"records": records.reason})
+        | {
+            "source": f"flight records, {found}" if records is not None
+            else f"stacks from outside, {found}" if stacked else polls,
+            "threshold": str(allowed),
+        },
+        signature=f"{kind.value}:{culprits[0]}:{roots[0].doing}"
+        if kind is Kind.MISMATCH else of_hang(tracks),
+        spare=spare,
+    )  # fmt: skip
+
+
+# -- all wait ----------------------------------------------------------------------------------
+
+
+def all_wait(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+    """At most one verdict; without culprits where the groups tie.
+
+    Everybody waits across replica groups, and nobody is missing (class H3 between groups).
+
+    Theory of operation. When every rank of every group waits for the others and nothing moves, no
+    group has evidence against it by phases or heads. The records of one rank of each group may name
+    the one whose GPU or link is behind: then its group is accused. Otherwise all groups tie; that
+    is told, without accusing anybody, for a wrong guess would evict a sound group and leave the
+    fault in. Who has not entered is the heads' to say (`outside`): in a new quorum it may still
+    take the weights.
+    """
+    still_s = _still_s(history, graph)
+    if still_s is None or still_s < history.config.unwitnessed_factor * _hang_after_s(history):
+        return ()
+    ranks = history.present()
+    culprits: tuple[RankName, ...] = ()
+    source = f"phases and heads at {history.config.tick_s:g} s polls"
+    named = _named(history, still_s)
+    if named is None:
+        reason = (
+            f"all {len(ranks)} ranks of {len(history.groups())} groups wait for each other across "
+            f"groups for {seconds(still_s)} and nobody is missing: the network, the Lighthouse, or "
+            "a GPU; nothing tells whose"
+        )
+        confidence, evidence = Confidence.UNSURE, {"source": source}
+    else:
+        finding, culprits = named
+        reason, confidence = finding.reason, finding.confidence
+        evidence = {**finding.evidence, "source": f"flight records, found by {source}"}
+    groups = groups_of(culprits)
+    return (
+        Verdict(
+            kind=Kind.DEADLOCK,
+            culprits=culprits,
+            groups=groups,
+            reason=reason,
+            confidence=confidence,
+            since_s=history.now_s - still_s,
+            victims=tuple(track.rank for track in ranks if track.rank not in culprits),
+            evidence=evidence,
+            signature=f"deadlock:across:{'/'.join(groups)}",
+        ),
+    )
+
+
+def across_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
+    """One rank of each group, when all wait and nobody is missing; sorted."""
+    still_s = _still_s(history, graph)
+    if still_s is None or still_s < _hang_after_s(history):
+        return ()
+    return tuple(
+        track.rank
+        for track in _lane(history)
+        if (age_s := history.record_age_s(track.rank)) is None
+        or age_s > min(still_s, history.config.record_repeat_s)
+    )
+
+
+def _hang_after_s(history: History) -> float:
+    """Of them all: they step together, and one may have learned from a start that was slow."""
+    spans = [history.hang_after_s(track) for track in history.present()]
+    return median_low(spans) if spans else 0.0
+
+
+def _still_s(history: History, graph: WaitGraph) -> float | None:
+    """How long all have waited across groups at least; None when somebody does not."""
+    tracks = history.present()
+    alone = len(history.groups()) < 2
+    away = history.away is not None or history.unfollowed() is not None  # `lighthouse_away` tells
+    if alone or away or history.unseen_s:  # somebody may be missing
+        return None
+    if any(graph.standing[track.rank] is not Standing.WAITING for track in tracks):
+        return None
+    if any(history.starting(t) or (t.step is not None and t.step.healing) for t in tracks):
+        return None
+    return min((track.stall_s for track in tracks), default=None)
+
+
+def _lane(history: History) -> tuple[RankTrack, ...]:
+    """The first rank of each group."""
+    return tuple(members[0] for members in history.groups().values())
+
+
+def _named(history: History, still_s: float) -> tuple[Finding, tuple[RankName, ...]] | None:
+    """Whom the records across groups accuse, when it is one group; None otherwise."""
+    lane = _lane(history)
+    said = across(history, lane, history.now_s - still_s)
+    if said is None:
+        return None
+    here = {track.rank for track in lane}
+    found = [
+        (one, said.names(one.culprits))
+        for one in said.findings
+        if sure(one) and one.kind is Fault.GPU_BEHIND
+    ]
+    found = [(one, names) for one, names in found if set(names) <= here]
+    groups = {group for _, names in found for group in groups_of(names)}
+    return found[0] if len(groups) == 1 else None
+
+
+# -- left out ----------------------------------------------------------------------------------
+
+_MAY_WAIT = (Standing.WAITING, Standing.HELD, Standing.UNKNOWN)
+"""Torch's DDP waits in C++, where no stack may tell it from work."""
+
+
+_AROUND_S = 5.0
+"""A vote that was lost, or a death, is seen so much sooner or later than the stall that follows."""
+
+
+def left_out(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+    """One verdict for each replica group to blame; one for both sides where they tie.
+
+    A rank that goes on to the next quorum without what others wait in for it (class H2).
+
+    Theory of operation. Who waits in TorchFT's next quorum is through with this step. A group's
+    Manager answers a commit vote once all of the group's ranks have voted: one of them in the
+    quorum, and others still in the vote, means that the first has left the vote out. In the same
+    way it has left a collective out that ranks of other groups stand in and that it never entered,
+    by the heads of their common process group: mostly by a branch on the data, a `continue` or a
+    swallowed exception. Where those that went on are the majority, the others make one call too
+    many; where both are as many, it cannot be told. When somebody has died or come, ranks go on by
+    rights: then nobody is looked at; after an error of its own a rank does too: that is told, in
+    doubt.
+    """
+    tracks = history.present()
+    least_s = history.config.stall_floor_s  # most move: what each may take need not be known
+    still = [t for t in tracks if t.stall_s >= least_s and t.stall_s >= history.hang_after_s(t)]
+    found: list[Verdict] = []
+    for group in sorted({track.group for track in still if track.waits_in == WAIT_COMMIT}):
+        found += _unentered(history, graph, [track for track in still if track.group == group])
+    ahead = [track for track in still if track.waits_in == WAIT_QUORUM]
+    if history.unseen_s or any(graph.standing[track.rank] not in _MAY_WAIT for track in tracks):
+        return tuple(found)
+    if not ahead or _comes_or_goes(history, history.now_s - max(t.stall_s for t in ahead)):
+        return tuple(found)
+    for group in sorted({track.group for track in ahead}):
+        mine = [track for track in ahead if track.group == group]
+        voting = [t for t in still if t.group == group and t.waits_in == WAIT_COMMIT]
+        if voting:
+            lacks = len(mine) <= len(voting)
+            found += _judge_left_out(history, graph, mine, voting, "commit vote", lacks=lacks)
+    for lane in sorted({track.identity.group_rank for track in ahead}):
+        left = [
+            (early, late) for early in ahead for late in still
+            if early.identity.group_rank == late.identity.group_rank == lane
+            and _left(history, early, late)
+        ]  # fmt: skip
+        if left and not found:
+            sides = zip(*left, strict=True)
+            mine, behind = (list({t.rank: t for t in side}.values()) for side in sides)
+            op = max(outside_across(behind[0]), key=lambda head: head.enqueued).op
+            found += _judge_left_out(history, graph, mine, behind, op)
+    return tuple(found)
+
+
+def _unentered(history: History, graph: WaitGraph, still: Sequence[RankTrack]) -> Iterable[Verdict]:
+    """Of a group's ranks in the commit vote: who never entered what others stand in, by records.
+
+    Torch's DDP calls its collectives from C++, where heads do not show them.
+    """
+    members = history.groups()[still[0].group]
+    since_s = history.now_s - min(track.stall_s for track in still)
+    said = None if unread(history, members, since_s) else opinion(history, still[0].group)
+    if said is None:
+        return
+    voting = {track.rank for track in still if track.waits_in == WAIT_COMMIT}
+    for one in said.findings:
+        early, late = said.names(one.culprits), said.names(one.victims)
+        if sure(one) and one.kind in MISSING and late and voting >= set(early):
+            ahead = [track for track in still if track.rank in early]
+            behind = [track for track in members if track.rank in late]
+            op, within = one.op or "collective", ("commit vote", "their group")
+            yield from _judge_left_out(history, graph, ahead, behind, op, lacks=True, within=within)
+
+
+def _comes_or_goes(history: History, since_s: float) -> bool:
+    """Whether a process has died or begun since, or so shortly before that others feel it."""
+    fell_s = max(history.fallen_s.values(), default=float("-inf"))
+    came_s = max(track.first_seen_s for track in history.present())
+    return fell_s > since_s - _AROUND_S or came_s > since_s
+
+
+def _left(history: History, early: RankTrack, late: RankTrack) -> bool:
+    """Whether one stands in the first collective across groups that the other never entered.
+
+    No later one: none is over before all have entered it, and numbers further apart have begun at
+    different times. The first of a quorum counts where the Lighthouse has both in it.
+    """
+    if early.step is None or late.step is None or early.step.quorum_id != late.step.quorum_id:
+        return False
+    entered = {head.name: head.enqueued for head in outside_across(early)}
+    both = all(history.in_quorum(track.group) for track in (early, late))
+    return any(
+        entered[head.name] + 1 == (head.inside or head.completed + 1) <= head.enqueued
+        and (entered[head.name] > 0 or both)
+        for head in outside_across(late)
+        if head.name in entered
+    )
+
+
+def _judge_left_out(
+    history: History,
+    graph: WaitGraph,
+    ahead: Sequence[RankTrack],
+    behind: Sequence[RankTrack],
+    op: str,
+    *,
+    lacks: bool | None = None,
+    within: tuple[str, str] = ("quorum of the next step", "this one"),
+) -> Iterable[Verdict]:
+    """`lacks`: whether those ahead left it out; None: the fewer are to blame, if they are."""
+    early, late = (tuple(sorted(t.rank for t in side)) for side in (ahead, behind))
+    still_s = min(track.stall_s for track in (*ahead, *behind))
+    reason = (
+        f"{listed(early)} {plural(early, 'waits', 'wait')} in the {within[0]}, "
+        f"{listed(late)} in the {op} of {within[1]}, for {seconds(still_s)}: "
+    )
+    began_s = history.now_s - max(track.stall_s for track in ahead)
+    failed = any(t.failed and t.failed[-1][0] > began_s - _AROUND_S for t in ahead)
+    tie = lacks is None and len(early) == len(late)
+    first = len(early) <= len(late) if lacks is None else lacks
+    culprits = (*early, *late) if tie else early if first else late
+    if tie:
+        reason += f"one left it out, or the other makes one {op} too many"
+    elif failed:
+        reason += f"{listed(early)} went on after an error"
+    elif first:
+        reason += f"{listed(early)} left it out, as after a branch, a `continue` or a swallowed "
+        reason += "exception"
+    else:
+        reason += f"{listed(late)} {plural(late, 'calls', 'call')} once more than the others"
+    for some in [culprits] if tie else _by_group(culprits):
+        yield Verdict(
+            kind=Kind.MISMATCH,
+            culprits=tuple(sorted(some)),
+            groups=groups_of(some),
+            reason=reason,
+            confidence=Confidence.UNSURE if tie or failed else Confidence.LIKELY,
+            since_s=history.now_s - still_s,
+            victims=tuple(sorted({*early, *late, *graph.victims(some)} - set(some))),
+            evidence={"source": "TorchFT's own calls, heads and records of process groups"},
+            signature=f"mismatch:left out:{op}",
+        )
+
+
+def _by_group(ranks: Sequence[RankName]) -> list[tuple[RankName, ...]]:
+    return [
+        tuple(rank for rank in ranks if groups_of([rank]) == (group,)) for group in groups_of(ranks)
+    ]
+
+
+# -- unseen ------------------------------------------------------------------------------------
+
+_WAITS: Final = (Standing.WAITING, Standing.HELD)
+_SHOWN: Final = 4
+
+
+def unseen(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+    """Those whom nobody reports, in one verdict; another for the one that alone is missing.
+
+    Participants that no WorkerServer reports: they take part, and may be who is waited for.
+
+    Theory of operation. Whoever beats at the Lighthouse is waited for by every quorum, seen or not:
+    a group without WorkerServers, or a second life of one that is seen (its launcher died and left
+    its ranks behind; the id that nobody reports is the older one). If all ranks that are seen wait
+    and exactly one participant is unseen, it is the root, by elimination. It bears the name of its
+    group and the beginning of its uuid, so that to put it out never means the processes that are
+    seen.
+    """
+    found = history.unseen()
+    root = _root(history, graph, found)
+    rest = tuple(one for one in found if one != root)
+    told = (_told_unseen(history, rest),) if rest else ()
+    return told if root is None else (*told, _missing(history, graph, root))
+
+
+def _root(history: History, graph: WaitGraph, found: tuple[ReplicaId, ...]) -> ReplicaId | None:
+    """The one that all who are seen wait for."""
+    tracks = [t for t in history.present() if graph.standing[t.rank] is not Standing.DEAD]
+    if len(found) != 1 or not tracks or history.away is not None:
+        return None
+    waits = all(
+        graph.standing[track.rank] in _WAITS
+        and track.stall_s >= max(history.hang_after_s(track), history.config.witnessed_floor_s)
+        and not (track.step is not None and track.step.healing)
+        for track in tracks
+    )
+    across = any(graph.standing[track.rank] is Standing.WAITING for track in tracks)
+    complete = any(stuck.complete for stuck in graph.stuck)
+    return found[0] if waits and across and not complete else None
+
+
+def _told_unseen(history: History, rest: tuple[ReplicaId, ...]) -> Verdict:
+    """They take part and harm nobody so far."""
+    return Verdict(
+        kind=Kind.UNSEEN,
+        culprits=(),
+        groups=(),
+        reason="; ".join(_who(history, one) for one in rest[:_SHOWN])
+        + (f"; and {len(rest) - _SHOWN} more" if len(rest) > _SHOWN else "")
+        + "; should one hang, only the Lighthouse's kill, a gate or a scheduler can put it out",
+        confidence=Confidence.CERTAIN,
+        since_s=min(map(history.unseen_since_s, rest)),
+        evidence={"Lighthouse": f"{listed(rest)} beat, and no rank reports them"},
+        signature="unseen",
+    )
+
+
+def _who(history: History, replica_id: ReplicaId) -> str:
+    group = group_of_replica(replica_id)
+    here = seconds(history.now_s - history.unseen_since_s(replica_id))
+    name = unseen_name(replica_id)
+    if any(track.died_s is None for track in history.groups().get(group, ())):
+        return (
+            f"{group} trains twice: beside the ranks that are seen {name} takes part for {here}, "
+            "a life of it that its launcher has lost"
+        )
+    return f"{name} takes part for {here}, and no WorkerServer reports it"
+
+
+def _missing(history: History, graph: WaitGraph, replica_id: ReplicaId) -> Verdict:
+    """All who are seen wait for it."""
+    victims = tuple(sorted(r for r, s in graph.standing.items() if s in _WAITS))
+    still_s = min(history.tracks[victim].stall_s for victim in victims)
+    group = GroupName(unseen_name(replica_id))
+    return Verdict(
+        kind=Kind.NOT_ENTERED,
+        culprits=(rank_name(group, 0),),
+        groups=(group,),
+        reason=f"{group_of_replica(replica_id)} hangs where nobody can look: "
+        f"{listed(victims)} {plural(victims, 'waits', 'wait')}{waits_in(history, victims)} for "
+        f"{seconds(still_s)}, and it alone has not come; {_who(history, replica_id)}",
+        confidence=Confidence.LIKELY,
+        since_s=history.now_s - still_s,
+        victims=victims,
+        evidence={
+            "Lighthouse": f"{replica_id} beats, and no rank reports it",
+            "source": "elimination: every rank that is seen waits",
+        },
+    )
+
+
+# -- standstill --------------------------------------------------------------------------------
+
+SIGNATURE = "standstill"
+_STANDS = (Standing.WAITING, Standing.HELD, Standing.LEFT)
+_BLOCKS = frozenset({Doing.LOCK, Doing.IO, Doing.PROCESS, Doing.DATA})
+_STANDSTILL_AROUND_S = 5.0
+"""A death is seen so much later than those who wait for it began to."""
+
+
+def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+    """At most one verdict, without culprits.
+
+    The job stands and nobody can be named: that is said, and nobody is accused.
+
+    Theory of operation. Somebody waits for longer than any pause that is known of this job, nobody
+    has moved meanwhile, and no other detector has a word for it (the pipeline drops this one when
+    another fault stands). What each of those does who are not seen waiting is told, as far as it is
+    known. What a rank has declared, or the job has shown before, is given its time, and a start as
+    long as nobody has trained. Where nobody waits all may pause; but when stacks show all of them
+    blocked, on a file server that is away for all, that is told as well, after half as much again.
+    """
+    config = history.config
+    alive = [t for t in history.present() if graph.standing[t.rank] is not Standing.DEAD]
+    waiting = [t for t in alive if graph.standing[t.rank] in _STANDS]
+    others = [t for t in alive if graph.standing[t.rank] not in _STANDS]
+    if not alive or history.away is not None or history.unfollowed() is not None:
+        return ()
+    if not waiting and not all(
+        t.witness is not None and t.witness.doing in _BLOCKS for t in others
+    ):
+        return ()
+    standing = waiting or others
+    still_s = min(track.stall_s for track in standing)
+    usual_s = config.unwitnessed_factor * max(history.hang_after_s(t) for t in standing)
+    usual_s = max(usual_s, *(usual_inside_s(history, track.rank) for track in standing))
+    if still_s < max(config.standstill_s * (1 if waiting else 1.5), usual_s):
+        return ()
+    trained = any(not history.starting(track) for track in standing)
+    committed_s = max((t.last_commit_s or 0.0 for t in history.present()), default=0.0)
+    if history.now_s - committed_s < still_s or any(_excused(history, t, trained) for t in others):
+        return ()
+    ranks = tuple(track.rank for track in waiting)
+    told = [f"{listed(ranks)} {plural(ranks, 'waits', 'wait')}{waits_in(history, ranks)}"]
+    does = what_they_do(others)
+    told = (told if waiting else []) + does[:_SHOWN]
+    if len(does) > _SHOWN:
+        told.append("and others elsewhere")
+    since_s = history.now_s - max(track.stall_s for track in standing)
+    fell = sorted(
+        g for g, at_s in history.fallen_s.items() if at_s > since_s - _STANDSTILL_AROUND_S
+    )
+    doubt = "; ".join(told if others or fell else [*told, "nobody is missing"])
+    if fell:
+        doubt += f"; {listed(fell)} died meanwhile: some may wait for a process that is no more"
+    return (
+        Verdict(
+            kind=Kind.DEADLOCK,
+            culprits=(),
+            groups=(),
+            reason=f"the job stands for {seconds(still_s)} and it cannot be told who holds it: "
+            + doubt,
+            confidence=Confidence.UNSURE,
+            since_s=history.now_s - still_s,
+            victims=ranks or tuple(track.rank for track in others),
+            evidence={"source": f"waits and stacks, seen at {config.tick_s:g} s polls"},
+            signature=SIGNATURE,
+        ),
+    )
+
+
+def _excused(history: History, track: RankTrack, trained: bool) -> bool:
+    """Whether it may take that long: by what it has declared, by what the job has shown before, or
+    because it starts and nobody has trained yet. Later a start is what the others stand for.
+    """
+    step = track.step
+    declared = track.doing in LONG_PHASES or (
+        step is not None and (step.healing or bool(LONG_PHASES.intersection(step.tags)))
+    )
+    if trained and history.starting(track) and not declared:
+        return False
+    return track.stall_s < allowance(history, track).span_s

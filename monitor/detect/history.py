@@ -1,0 +1,435 @@
+"""What was seen over time, bounded: all that a detector may ask about the past.
+
+For each rank one `RankTrack` is kept, replaced when its incarnation changes (a restarted rank is
+another process with other counters). Paces come from `pace`, what the job's own pauses teach from
+`learned_pauses`, late arrival from `arrivals`. A snapshot gets in by `intake` only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final
+
+from monitor.detect.arrivals import ArrivalBook
+from monitor.detect.learned_pauses import Gap, Habits
+from monitor.detect.pace import PaceMeter
+from monitor.detect.quorum_participation import Attendance
+from monitor.detect.track import RankTrack
+from monitor.detect.weights import LossBook, PrintBook
+from monitor.model.config import KeeperConfig
+from monitor.model.names import GroupName, Host, RankName, ReplicaId, group_of_replica, may_be_of
+from monitor.model.observation import (
+    Failure,
+    LighthouseAway,
+    LighthouseView,
+    Unreachable,
+)
+from monitor.records.ring import bounded, collectives
+from monitor.records.safe_pickle import FlightRecordError
+from worker_server.wire import (
+    RING_CALLS,
+    FlightRecord,
+    RingEntry,
+)
+
+_FORGET_S: Final = 3600.0
+_LEAST_STEPS: Final = 3
+"""Long steps vary less than short ones: a rank is never called hung sooner."""
+_NEXT_LIFE: Final = 3
+"""Times `unseen_s`: on a busy host a WorkerServer takes so long to start."""
+_FALLEN_S: Final = 180.0
+"""A death may follow from another for so long: TorchFT's quorum and join timeouts, 60 s each by
+default, one after the other, and some for the interpreter to end."""
+COLLECTIVES_A_STEP: Final = 10
+"""Collectives that stand for a step of the warm-up where no steps are reported."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """A flight record that was read."""
+
+    answer: FlightRecord
+    """The WorkerServer's whole answer."""
+    calls: tuple[RingEntry, ...]
+    """The collectives of its ring, oldest first."""
+    at_s: float
+    garbage: bool = False
+    """Whether it could not be read; both are empty then."""
+
+    def at(self, process_group: str, seq: int) -> RingEntry | None:
+        """One collective, or None when it is not recorded."""
+        return next(
+            (c for c in reversed(self.calls) if c.seq == seq and c.group == process_group), None
+        )
+
+    def of(self, process_group: str) -> tuple[RingEntry, ...]:
+        """The collectives of one process group, oldest first."""
+        return tuple(call for call in self.calls if call.group == process_group)
+
+    @property
+    def covers_s(self) -> float:
+        """Seconds in which the rank's ring turned over, at the pace of its newer half."""
+        ring = self.answer.ring
+        newer = ring[len(ring) // 2 :]
+        if len(newer) < 2:
+            return float("inf")
+        return RING_CALLS * (newer[0].enter_age_s - newer[-1].enter_age_s) / (len(newer) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Unproven:
+    """A gap of which it is not known yet whether it ended well, and where the rank stood then."""
+
+    gap: Gap
+    commits: int
+    failures: int
+    done: int
+    """Collectives completed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """A time over which the Lighthouse did not answer, as this monitor's ticks saw it."""
+
+    since_s: float
+    until_s: float
+    anew: bool
+    """Whether another process answers since: its quorums are counted anew."""
+
+
+@dataclass(slots=True)
+class History:
+    """Everything seen so far, as far as it still matters."""
+
+    config: KeeperConfig
+    pace: PaceMeter
+    attendance: Attendance
+    now_s: float = 0.0
+    tracks: dict[RankName, RankTrack] = field(default_factory=dict)
+    """Sorted by rank; holds ranks that are registered no more for an hour."""
+    lighthouse: LighthouseView | None = None
+    """Of the latest tick; None while the Lighthouse is away."""
+    away: LighthouseAway | None = None
+    """Why a Lighthouse that should be there did not answer in the latest tick."""
+    away_since_s: float | None = None
+    """First tick of its present absence."""
+    absence: Absence | None = None
+    """Its last absence that is over."""
+    _view: LighthouseView | None = None
+    """Its last page, however old."""
+    disturbed_s: float = float("-inf")
+    """Last time at which a group started, healed or died."""
+    prints: PrintBook = field(default_factory=PrintBook)
+    losses: LossBook = field(default_factory=LossBook)
+    _members: frozenset[ReplicaId] = frozenset()
+    habits: Habits = field(default_factory=lambda: Habits(KeeperConfig()))
+    """Pauses that ended well."""
+    arrivals: ArrivalBook = field(default_factory=ArrivalBook)
+    """Who comes late to collectives, of ranks that report no phases."""
+    pausing: frozenset[RankName] = frozenset()
+    """Ranks that stood still by themselves in the previous tick, as the wait-for graph had it."""
+    unproven: dict[RankName, Unproven] = field(default_factory=dict)
+    """Long collectives that may have ended by an error."""
+    left_s: dict[RankName, float] = field(default_factory=dict)
+    """Ranks in a collective that a peer has left, as the wait-for graph had it -> since when."""
+    fallen_s: dict[GroupName, float] = field(default_factory=dict)
+    """Groups that lost a process lately, by whatever cause -> when its first one died."""
+    unseen_s: dict[ReplicaId, float] = field(default_factory=dict)
+    """Replica ids that beat and no rank reports -> first seen so."""
+    inside: frozenset[RankName] = frozenset()
+    """Ranks that stood in a collective from which nobody was missing, in the previous tick."""
+    _records: dict[RankName, Reading] = field(default_factory=dict)
+    _sorted: bool = True
+    """Whether the tracks are in order."""
+    _present: tuple[RankTrack, ...] = ()
+    _groups: dict[GroupName, tuple[RankTrack, ...]] = field(default_factory=dict)
+    _replica_ids: dict[GroupName, ReplicaId] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: KeeperConfig) -> History:
+        """An empty history."""
+        return cls(config, PaceMeter(config), Attendance(config), habits=Habits(config))
+
+    # -- what detectors ask ----------------------------------------------------------------
+
+    def present(self) -> tuple[RankTrack, ...]:
+        """Ranks registered in the latest tick, sorted."""
+        return self._present
+
+    def groups(self) -> Mapping[GroupName, tuple[RankTrack, ...]]:
+        """Registered ranks by replica group, sorted."""
+        return self._groups
+
+    def starting(self, track: RankTrack) -> bool:
+        """Whether a rank has not yet the steps, since its start or heal, that its judgement needs.
+
+        Without steps, collectives count.
+        """
+        warm_up = self.config.warm_up_commits
+        if track.step is None:
+            heads = () if track.report is None else track.report.heads
+            return sum(head.completed for head in heads) < COLLECTIVES_A_STEP * warm_up
+        return track.commits - (track.healed_commits or 0) < warm_up
+
+    def learned_step_s(self, track: RankTrack) -> float:
+        """Seconds a step of this rank: the median of its windows, else the mean of its life."""
+        recent_s = self.pace.step_s(track.rank)
+        if recent_s is not None:
+            return recent_s
+        own_s = track.step_s or 0.0
+        if own_s <= 0.0 or not self.starting(track):
+            return own_s
+        # its start is in its mean; all step together, so what its peers take is its step as well
+        peers = [t.step_s for t in self.present() if t.step_s and not self.starting(t)]
+        return min(own_s, median(peers)) if peers else own_s
+
+    def hang_after_s(self, track: RankTrack) -> float:
+        """How long this rank may stand still: max(floor, factor x learned step time).
+
+        Where steps are so long that this is later than who waits gives up, it is as long as where
+        nobody says what it does, or a few steps. What it does now may allow for more, see
+        `detectors.patience`.
+        """
+        config, step_s = self.config, self.learned_step_s(track)
+        most_s = max(config.undeclared_floor_s, _LEAST_STEPS * step_s)
+        return max(config.stall_floor_s, min(config.stall_factor * step_s, most_s))
+
+    def cohorts(self) -> tuple[tuple[str, tuple[RankName, ...]], ...]:
+        """Ranks of one role that paces cannot compare, by a name of the role; sorted.
+
+        Neither phases nor waits are told, or there is no other group to compare with.
+
+        The same group rank of all replica groups; in a job of one group all its ranks, if there
+        are no smaller process groups that would give them roles.
+        """
+        lanes: dict[int, list[RankTrack]] = {}
+        for track in self.present():
+            alone = not track.paced or len(self._groups) == 1
+            if alone and not self.starting(track) and track.fresh is not None:
+                lanes.setdefault(track.identity.group_rank, []).append(track)
+        if len(self._groups) == 1:
+            members = [track for lane in sorted(lanes) for track in lanes[lane]]
+            size = len(next(iter(self._groups.values())))
+            whole = len(members) == size and all(track.only_whole for track in members)
+            return (("group", tuple(track.rank for track in members)),) if whole else ()
+        return tuple(
+            (f"lane {lane}", tuple(track.rank for track in tracks))
+            for lane, tracks in sorted(lanes.items())
+            if len(tracks) == len(self._groups)
+        )
+
+    def replica_id(self, group: GroupName) -> ReplicaId | None:
+        """The replica id under which a group's present processes know themselves.
+
+        It names whom the Lighthouse kills and the gate refuses, and is their own word: only one
+        with the group's name (or with none) that no other group's ranks tell as well is believed.
+        """
+        return self._replica_ids.get(group)
+
+    def in_quorum(self, group: GroupName) -> bool | None:
+        """Whether the group's present replica id is in the last quorum; None when unknown."""
+        replica_id = self.replica_id(group)
+        if self.lighthouse is None or replica_id is None:
+            return None
+        return replica_id in self._members
+
+    def heartbeat_age_s(self, group: GroupName) -> float | None:
+        """Age of the group's last heartbeat; None when unknown."""
+        replica_id = self.replica_id(group)
+        if self.lighthouse is None or replica_id is None:
+            return None
+        return self.lighthouse.heartbeat_ages_s.get(replica_id)
+
+    def unseen(self) -> tuple[ReplicaId, ...]:
+        """Participants that no WorkerServer has reported for long enough to say so; sorted.
+
+        The next life of a group that has died beats before it is registered.
+        """
+
+        def due_s(replica_id: ReplicaId) -> float:
+            members = self._groups.get(group_of_replica(replica_id), ())
+            gone = any(track.died_s is not None for track in members)
+            return self.config.unseen_s * (_NEXT_LIFE if gone else 1)
+
+        known = (one for one, at_s in self.unseen_s.items() if self.now_s - at_s >= due_s(one))
+        return tuple(sorted(known))
+
+    def unseen_since_s(self, replica_id: ReplicaId) -> float:
+        """Since when one of them is seen to beat."""
+        return self.unseen_s.get(replica_id, self.now_s)
+
+    def stopped(self, track: RankTrack) -> bool:
+        """Whether a signal has stopped a rank's process; a tracer's stop is no fault of it."""
+        fresh = track.fresh
+        return fresh is not None and fresh.process.state == "T" and fresh.process.tracer is None
+
+    def participating(self, track: RankTrack) -> bool:
+        """Whether a rank contributes to the job's steps: alive, warm, in the quorum."""
+        return track.participating
+
+    def _participates(self, track: RankTrack) -> bool:
+        step = track.step
+        return (
+            track.fresh is not None
+            and track.fresh.process.alive
+            and step is not None
+            and not step.healing
+            and not self.starting(track)
+            and self.in_quorum(track.group) is not False
+        )
+
+    def reading(self, track: RankTrack) -> Reading | None:
+        """A flight record of this incarnation that is fresh enough to be evidence."""
+        held = self.asked(track)
+        return None if held is None or held.garbage else held
+
+    def asked(self, track: RankTrack) -> Reading | None:
+        """The same, also where the rank's answer could not be read."""
+        held = self._records.get(track.rank)
+        if held is None or held.answer.identity.incarnation != track.identity.incarnation:
+            return None
+        return held if self.now_s - held.at_s <= self.config.record_fresh_s else None
+
+    def answer(self, track: RankTrack) -> FlightRecord | None:
+        """The WorkerServer's whole answer of such a reading."""
+        held = self.reading(track)
+        return None if held is None else held.answer
+
+    def record_age_s(self, rank: RankName) -> float | None:
+        """Since the rank's flight record was read; None when there is none."""
+        held = self._records.get(rank)
+        return None if held is None else self.now_s - held.at_s
+
+    def sample_after_s(self, track: RankTrack) -> float:
+        """Seconds after which a healthy rank's record is read again: before half of it is gone."""
+        held = self._records.get(track.rank)
+        busy_s = float("inf") if held is None else held.covers_s / 2
+        return min(self.config.sample_s, max(busy_s, self.config.record_repeat_s))
+
+    def hosts(self, ranks: tuple[RankName, ...]) -> tuple[Host, ...]:
+        """Hosts of ranks, sorted, each once."""
+        return tuple(sorted({self.tracks[r].identity.host for r in ranks if r in self.tracks}))
+
+    def unfollowed(self) -> Absence | None:
+        """The Lighthouse's last absence, if nobody has committed since it was over.
+
+        Who asked for a quorum before may wait in vain: what was asked of it is lost.
+        """
+        over = self.absence
+        if over is None or self.away is not None:
+            return None
+        asked = any(track.first_seen_s <= over.until_s for track in self.present())
+        return over if asked else None  # all have started since
+
+    def see_commits(self) -> None:
+        """A commit after the Lighthouse's absence: whatever stands later stands for another
+        reason.
+        """
+        over, tracks = self.absence, self.tracks.values()
+        if over is not None and any((t.last_commit_s or 0.0) > over.until_s for t in tracks):
+            self.absence = None
+
+    def wanted_steps(self) -> tuple[RankName, ...]:
+        """Ranks whose steps before this monitor's time may teach their pauses; sorted."""
+        return tuple(t.rank for t in self.present() if t.unread > 0 and t.fresh is not None)
+
+    # -- how intake fills it ---------------------------------------------------------------
+
+    def see_lighthouse(self, seen: LighthouseView | LighthouseAway) -> None:
+        """Take in what the Lighthouse said in this tick."""
+        self.lighthouse = seen if isinstance(seen, LighthouseView) else None
+        members = () if self.lighthouse is None else self.lighthouse.members
+        self._members = frozenset(member.replica_id for member in members)
+        self.away = seen if isinstance(seen, LighthouseAway) and seen.missed else None
+        if self.away is not None:
+            self.away_since_s = self.now_s if self.away_since_s is None else self.away_since_s
+        elif self.lighthouse is not None:
+            self._see_again(self.lighthouse)
+        else:
+            self.away_since_s = None
+
+    def _see_again(self, view: LighthouseView) -> None:
+        """The Lighthouse answers; perhaps another process than before."""
+        anew = self._view is not None and view.anew(self._view)
+        if self.away_since_s is not None or anew:
+            since_s = self.now_s if self.away_since_s is None else self.away_since_s
+            self.absence = Absence(since_s, self.now_s, anew)
+        self.away_since_s, self._view = None, view
+
+    def see_deaths(self) -> None:
+        """Remember when groups lost a process, beyond their restart: others may die of it."""
+        for group, members in self._groups.items():
+            died_s = [track.died_s for track in members if track.died_s is not None]
+            if died_s:
+                self.fallen_s[group] = min(died_s)
+        self.fallen_s = {g: s for g, s in self.fallen_s.items() if self.now_s - s < _FALLEN_S}
+
+    def forget(self) -> None:
+        """Drop ranks that are registered no more for an hour; sort the others."""
+        for rank, track in list(self.tracks.items()):
+            if self.now_s - track.seen_s > _FORGET_S:
+                del self.tracks[rank]
+                self._records.pop(rank, None)
+        if not self._sorted:
+            self.tracks = dict(sorted(self.tracks.items(), key=lambda item: _order(item[1])))
+        self._sorted = True
+
+    def begin(self, track: RankTrack) -> None:
+        """A rank, or an incarnation of it, that was not seen before."""
+        self.tracks[track.rank], self._sorted = track, False
+
+    def regroup(self) -> None:
+        """Sort the ranks of this tick into their replica groups."""
+        self._present = tuple(t for t in self.tracks.values() if t.observation is not None)
+        groups: dict[GroupName, list[RankTrack]] = {}
+        for track in self._present:
+            groups.setdefault(track.group, []).append(track)
+        self._groups = {name: tuple(tracks) for name, tracks in sorted(groups.items())}
+        # asked for by every rank of a group, so looked for once a tick
+        told = {name: _told_ids(tracks) for name, tracks in self._groups.items()}
+        times = Counter(replica for ids in told.values() for replica in set(ids))
+        self._replica_ids = {
+            name: ids[0]
+            for name, ids in told.items()
+            if ids and times[ids[0]] == 1 and may_be_of(ids[0], name)
+        }
+        for track in self._present:
+            track.participating = self._participates(track)
+
+    def keep_records(self, records: Mapping[RankName, FlightRecord | Unreachable]) -> None:
+        """Keep the flight records of this tick that can be read."""
+        for rank, record in records.items():
+            track = self.tracks.get(rank)
+            if isinstance(record, FlightRecord):
+                try:
+                    newest = bounded(record)
+                    self._records[rank] = Reading(newest, collectives(newest), self.now_s)
+                    continue
+                except FlightRecordError:
+                    pass
+            elif record.reason is not Failure.GARBAGE:
+                continue
+            if track is not None and self.reading(track) is None:
+                self._records[rank] = _garbage(track, self.now_s)
+
+
+def _garbage(track: RankTrack, now_s: float) -> Reading:
+    """No evidence either way; but the others' records are judged without it."""
+    nothing = FlightRecord(track.identity, True, {}, (), 0, None)
+    return Reading(nothing, (), now_s, garbage=True)
+
+
+def _told_ids(members: tuple[RankTrack, ...]) -> list[ReplicaId]:
+    """By a group's processes, those alive first: one that died may have had another."""
+    return [
+        track.step.replica_id
+        for track in sorted(members, key=lambda track: track.died_s is not None)
+        if track.step is not None and track.step.replica_id is not None
+    ]
+
+
+def _order(track: RankTrack) -> tuple[str, int]:
+    return track.group, track.identity.group_rank

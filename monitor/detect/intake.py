@@ -1,0 +1,391 @@
+"""How one tick's snapshot gets into the history: the only way in.
+
+Once a tick it is told who could take part in a quorum and who did, what the job's own pauses teach
+(read from two reports in a row, or from the steps of a rank's past), and each rank's pace. A pause
+is told when it is over, for a hang is none; whose it was (a rank's own, or one in which all stood
+in a collective) the wait-for graph of the tick before says. A window of paces that a restart, a
+heal or a death touched is thrown away, for its host was busy with something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from monitor.detect.history import COLLECTIVES_A_STEP, History, Unproven
+from monitor.detect.learned_pauses import Gap, pauses_of
+from monitor.detect.pace import Sample
+from monitor.detect.quorum_participation import Quorum, Turn
+from monitor.detect.track import (
+    FINISHED_PHASE,
+    INSIDE,
+    OUTSIDE,
+    RankTrack,
+    inside_own_group,
+    of_own_group,
+)
+from monitor.detect.weights import Voice
+from monitor.model.names import GroupName, group_of_replica
+from monitor.model.observation import (
+    Observation,
+    Snapshot,
+)
+from worker_server.wire import (
+    LONG_PHASES,
+    FlightRecord,
+    StateReport,
+    StepLog,
+    StepState,
+)
+
+_TRIES: Final = 3
+"""How often a rank's past is asked for, at most."""
+
+
+def push(history: History, snapshot: Snapshot) -> None:
+    """Take in one tick."""
+    history.now_s = snapshot.now_s
+    history.see_lighthouse(snapshot.lighthouse)
+    for track in history.tracks.values():
+        track.see(None)
+    for observation in snapshot.observations:
+        _push_rank(history, observation)
+    history.see_commits()
+    history.forget()
+    history.regroup()
+    history.see_deaths()
+    history.keep_records(snapshot.records)
+    _push_arrivals(history, snapshot)
+    learn_from_past(history, snapshot)
+    _push_pace(history)
+    push_attendance(history)
+    push_unseen(history)
+    _push_state(history)
+
+
+def _push_rank(history: History, observation: Observation) -> None:
+    identity, now_s = observation.identity, history.now_s
+    track = history.tracks.get(observation.rank)
+    if track is None or track.identity.incarnation != identity.incarnation:
+        predecessor = None if track is None else track.identity.incarnation
+        if track is not None or history.pace.windows:
+            history.disturbed_s = now_s
+        track = RankTrack(identity, now_s, now_s, predecessor)
+        history.habits.forget(observation.rank)
+        history.unproven.pop(observation.rank, None)
+        history.begin(track)
+    track.see(observation)
+    track.seen_s = now_s
+    report = observation.report
+    if report is None:
+        if track.silent_since_s is None:
+            track.silent_since_s = now_s
+        return
+    track.silent_since_s = None
+    before, before_s = track.report, track.report_s
+    track.take(report, now_s)
+    if before is not None and before_s is not None:
+        learn(history, track, before, now_s - before_s)
+    elif track.phased and track.commits >= history.config.warm_up_commits:
+        track.unread = _TRIES
+    if _disturbs(history, track):
+        history.disturbed_s = now_s
+
+
+def _disturbs(history: History, track: RankTrack) -> bool:
+    """Whether a rank is busy coming or going, at the cost of its host's other processes."""
+    report = track.report
+    if report is None:
+        return False
+    if not report.process.alive:
+        died_s = track.died_s
+        return died_s is not None and history.now_s - died_s < history.config.restart_quiet_s
+    fresh = history.now_s - track.first_seen_s < history.config.warm_up_budget_s
+    healing = report.step is not None and report.step.healing
+    return healing or (fresh and history.starting(track))
+
+
+def _push_arrivals(history: History, snapshot: Snapshot) -> None:
+    quiet = history.now_s - history.disturbed_s >= history.config.restart_quiet_s
+    cohorts = history.cohorts()
+    known = [rank for _, members in cohorts for rank in members]
+    if not quiet:
+        history.arrivals.forget()
+        return
+    history.arrivals.poll({rank: not history.tracks[rank].inside_any for rank in known})
+    for key, members in cohorts:
+        if not history.arrivals.suspects(members):
+            history.arrivals.calm_s[key] = history.now_s
+        if not any(isinstance(snapshot.records.get(rank), FlightRecord) for rank in members):
+            continue
+        records = {
+            rank: answer
+            for rank in members
+            if (answer := history.answer(history.tracks[rank])) is not None
+            and (age_s := history.record_age_s(rank)) is not None
+            and age_s < history.config.record_repeat_s
+        }
+        if len(records) == len(members) > 1:
+            apart_s = history.config.record_repeat_s / 2
+            history.arrivals.take(key, history.now_s, records, apart_s=apart_s)
+
+
+def _push_state(history: History) -> None:
+    """What the ranks say of their weights and losses."""
+    history.prints.push(
+        history.now_s,
+        [
+            Voice(
+                track.rank,
+                track.group,
+                track.identity.incarnation,
+                track.died_s is not None,
+                None if track.step is None else track.step.participants,
+                None if track.step is None else track.step.prints,
+            )
+            for track in history.present()
+        ],
+    )
+    history.losses.push(
+        (track.rank, track.identity.incarnation, track.step)
+        for track in history.present()
+        if track.step is not None and history.participating(track)
+    )
+
+
+def _push_pace(history: History) -> None:
+    if history.now_s - history.disturbed_s < history.config.restart_quiet_s:
+        history.pace.drop()
+        return
+    readings = (
+        _reading(track, track.step, track.fresh)
+        for track in history.present()
+        if track.step is not None and track.fresh is not None and track.participating
+        if track.paced
+    )
+    history.pace.push(history.now_s, readings)
+
+
+def _reading(track: RankTrack, step: StepState, report: StateReport) -> Sample:
+    held_s, process = track.held_s, report.process
+    reading = Sample(
+        track.rank,
+        track.identity.incarnation,
+        step,
+        held_s is None and track.inside_own,
+        held_s,
+        stopped=process.state == "T",
+        traced=process.tracer is not None,
+        witness=track.witness,
+        starved=process.starved,
+    )
+    if not track.phased:  # its waits tell what its phases do not
+        reading.waited_s = track.waited_s
+        reading.calls = sum(head.enqueued for head in track.ring_heads)
+        reading.own_calls = _own_calls(track)
+    return reading
+
+
+def _own_calls(track: RankTrack) -> int | None:
+    """Collectives among several ranks of its own group, so far; None where it is alone in it."""
+    if track.identity.world_size < 2:
+        return None
+    return sum(head.enqueued for head in track.ring_heads if of_own_group(head, track))
+
+
+# -- who took part ------------------------------------------------------------------------------
+
+
+HEARTBEAT_TIMEOUT_S: Final = 5.0
+"""The Lighthouse's default `heartbeat_timeout_ms` (facts/torchft.md)."""
+
+
+def push_unseen(history: History) -> None:
+    """Keep since when which replica ids beat that no rank reports.
+
+    While a rank has not told its id yet, it may be the one, under whatever name; but for those that
+    were known to be nobody's before it came.
+    """
+    if history.lighthouse is None:
+        return  # what was seen before is not forgotten while nobody looks
+    alive = [track for track in history.present() if track.died_s is None]
+    told = {None if track.step is None else track.step.replica_id for track in history.present()}
+    untold = [t.first_seen_s for t in alive if t.step is None or t.step.replica_id is None]
+    known_s = min(untold) - history.config.unseen_s if untold else float("inf")
+    before = history.unseen_s
+    history.unseen_s = {
+        replica_id: before.get(replica_id, history.now_s)
+        for replica_id, age_s in history.lighthouse.heartbeat_ages_s.items()
+        if age_s <= HEARTBEAT_TIMEOUT_S and replica_id not in told
+        if before.get(replica_id, history.now_s) < known_s
+    }
+
+
+def push_attendance(history: History) -> None:
+    """Tell the book of attendance who is in the quorum, and who stays out of it."""
+    quorum = None
+    if history.lighthouse is not None:
+        members = {
+            group_of_replica(member.replica_id): member.replica_id
+            for member in history.lighthouse.members
+        }
+        quorum = Quorum(history.lighthouse.quorum_id, members)
+    turns = [turn for track in history.present() if (turn := _turn(history, track)) is not None]
+    absent = [group for group in history.groups() if _stays_out(history, group)]
+    history.attendance.push(history.now_s, turns, quorum, absent)
+
+
+def _stays_out(history: History, group: GroupName) -> bool:
+    """Whether a group could take part and does not: it beats, works, and is in no quorum."""
+    age_s = history.heartbeat_age_s(group)
+    if age_s is None or age_s > HEARTBEAT_TIMEOUT_S or history.in_quorum(group) is not False:
+        return False
+    return not any(_excused(history, track) for track in history.groups()[group])
+
+
+def _excused(history: History, track: RankTrack) -> bool:
+    """Whether a rank is on its way, done, or cannot be seen: no blame for staying out."""
+    config, step = history.config, track.step
+    if track.fresh is None or not track.fresh.process.alive or step is None:
+        return True
+    phase_s = step.phase_age_s
+    return (
+        step.phase == FINISHED_PHASE
+        or _fresh(history, track)
+        or (step.healing and phase_s < config.healing_budget_s)
+        or (step.phase in LONG_PHASES and phase_s < config.long_phase_budget_s)
+    )
+
+
+def _fresh(history: History, track: RankTrack) -> bool:
+    """Whether a rank is on its way to its first commits, and not for too long."""
+    here_s = history.now_s - track.first_seen_s
+    young = track.commits < history.config.warm_up_commits  # a heal makes nobody young again
+    return young and here_s < history.config.warm_up_budget_s
+
+
+def _turn(history: History, track: RankTrack) -> Turn | None:
+    """What attendance is taken from: ranks under a Manager that answered in this tick."""
+    report = track.fresh
+    step = None if report is None else report.step
+    if step is None or step.replica_id is None:
+        return None
+    return Turn(
+        rank=track.rank,
+        group=track.group,
+        incarnation=track.identity.incarnation,
+        commits=step.commits,
+        failures=step.commit_failures,
+        committed_step=step.committed_step,
+        healing=step.healing,
+        errored=step.errored,
+        fresh=_fresh(history, track),
+    )
+
+
+# -- what pauses teach --------------------------------------------------------------------------
+
+
+def learn(history: History, track: RankTrack, before: StateReport, since_s: float) -> None:
+    """Remember a pause that this report shows to be over."""
+    report = track.report
+    _prove(history, track)
+    if track.rank in history.inside and track.still_sweeps == 0:
+        _learn_inside(history, track, before, since_s)
+    if report is None or history.starting(track) or before.process.stopped:
+        return
+    paused = track.still_sweeps == 0 and track.rank in history.pausing
+    for phase, span_s in _pauses(before, report, since_s, paused=paused):
+        if span_s <= 0:
+            continue
+        gap = Gap(
+            rank=track.rank,
+            role=track.identity.group_rank,
+            phase=phase,
+            span_s=span_s,
+            ended_s=history.now_s,
+            step=None if before.step is None else before.step.step,
+        )
+        if phase in LONG_PHASES:
+            history.habits.take_declared(gap)
+        else:
+            history.habits.take(gap)
+
+
+def learn_from_past(history: History, snapshot: Snapshot) -> None:
+    """Remember the pauses of steps that were made before this monitor's time."""
+    for rank, log in sorted(snapshot.steps.items()):
+        track = history.tracks.get(rank)
+        if track is None or track.unread == 0:
+            continue
+        track.unread -= 1
+        same = isinstance(log, StepLog) and (log.identity.incarnation == track.identity.incarnation)
+        if not same or not isinstance(log, StepLog) or track.step is None:
+            continue
+        track.unread = 0
+        first = history.config.warm_up_commits + 1
+        for gap in pauses_of(log, track.step, history.now_s, first):
+            if gap.phase in LONG_PHASES:
+                history.habits.take_declared(gap)
+            elif gap.span_s >= history.config.stall_floor_s / 2:
+                history.habits.take(gap)
+
+
+def _learn_inside(history: History, track: RankTrack, before: StateReport, since_s: float) -> None:
+    """Keep a long collective that all were in until it is known how it ended."""
+    ages_s = [head.age_s for head in before.heads if inside_own_group(head, track)]
+    if ages_s:
+        role, span_s = track.identity.group_rank, max(ages_s) + since_s
+        gap = Gap(track.rank, role, INSIDE, span_s, history.now_s)
+        history.unproven[track.rank] = Unproven(gap, track.commits, _failures(track), _done(track))
+
+
+def _prove(history: History, track: RankTrack) -> None:
+    """Remember the collective that was kept, once what came after shows that it ended well.
+
+    A peer that dies, or that we put out, ends it too, by an error: what comes then is no commit.
+    """
+    kept = history.unproven.get(track.rank)
+    if kept is None:
+        return
+    if track.step is None:
+        well, badly = _done(track) - kept.done >= COLLECTIVES_A_STEP, False
+    else:
+        badly = _failures(track) > kept.failures or track.step.errored
+        well = track.commits > kept.commits
+    if well or badly:
+        del history.unproven[track.rank]
+    if well and not badly:
+        history.habits.take(kept.gap)
+
+
+def _failures(track: RankTrack) -> int:
+    return 0 if track.step is None else track.step.commit_failures
+
+
+def _done(track: RankTrack) -> int:
+    """Collectives that the rank has completed."""
+    return sum(head.completed for head in track.ring_heads)
+
+
+def _pauses(
+    before: StateReport, after: StateReport, since_s: float, *, paused: bool
+) -> Iterable[tuple[str, float]]:
+    """Phases and seconds of the pauses that may have ended between two reports of one process.
+
+    A declared phase says its seconds itself. Another, of one that `paused`, lasted at most from its
+    start to this report, and no longer than its phase's seconds grew.
+    """
+    was, step = before.step, after.step
+    if was is None or step is None:
+        ages_s = [head.age_s for head in before.heads]
+        if ages_s and paused:
+            yield OUTSIDE, min(ages_s) + since_s
+        return
+    if not LONG_PHASES.isdisjoint(step.seconds):
+        for phase in sorted(LONG_PHASES & step.seconds.keys()):
+            yield phase, step.seconds[phase] - was.seconds.get(phase, 0.0)
+    if paused and was.phase not in LONG_PHASES:
+        grown_s = step.seconds.get(was.phase, 0.0) - was.seconds.get(was.phase, 0.0)
+        longest_s = min((was.phase_age_s, *(head.age_s for head in before.heads))) + since_s
+        yield was.phase, min(longest_s, grown_s) if grown_s > 0 else longest_s

@@ -1,0 +1,297 @@
+"""Replica lag: a group that costs the fleet quorum after quorum, or never comes to one.
+
+Four habits, each told by counters over minutes, never by one tick: it heals again and again; its
+commits fail while the others commit; it leaves the quorum and comes back; it beats and takes no
+part. Joining, one heal, a start and a long declared phase are none of them. What all groups do
+alike accuses nobody. A verdict without culprits says that no commit goes through, or that several
+groups come and go, and that it cannot be told for whose sake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from monitor.detect.history import History
+from monitor.detect.quorum_participation import Attended
+from monitor.detect.waits import WaitGraph
+from monitor.model.names import GroupName, RankName
+from monitor.model.verdict import Confidence, Kind, Verdict
+from monitor.model.wording import listed, seconds
+
+_SPARE = "a group that lags is left in unless its own ranks show the fault: look at it"
+
+
+def replica_lag(history: History, _: WaitGraph) -> tuple[Verdict, ...]:
+    """One verdict for each group that lags; at most one more, without culprits."""
+    logs = {
+        group: history.attendance.groups[group]
+        for group in history.groups()
+        if group in history.attendance.groups
+    }
+    found: dict[GroupName, Verdict] = {}
+    general: list[Verdict] = []
+    for habit in (_heals, _fails, _flaps, _restless, _absent):
+        for verdict in habit(history, logs):
+            if not verdict.groups:
+                general.append(verdict)
+            elif verdict.groups[0] not in found:
+                found[verdict.groups[0]] = verdict
+    return (*(found[group] for group in sorted(found)), *general[: 0 if found else 1])
+
+
+Logs = Mapping[GroupName, Attended]
+
+
+def _recent(history: History, times: list[float]) -> bool:
+    """Whether a habit goes on: its last turn is not long ago."""
+    return bool(times) and history.now_s - times[-1] <= history.config.lag_clear_s
+
+
+def _ranks(history: History, group: GroupName) -> tuple[RankName, ...]:
+    return tuple(track.rank for track in history.groups()[group])
+
+
+def _others(logs: Logs, group: GroupName) -> list[Attended]:
+    return [log for name, log in logs.items() if name != group]
+
+
+# -- heals in a loop -----------------------------------------------------------------------------
+
+
+def _heals(history: History, logs: Logs) -> Iterable[Verdict]:
+    config = history.config
+    for group, log in logs.items():
+        count = len(log.heals)
+        if count < config.lag_heals or not _recent(history, log.heals):
+            continue
+        if log.committed(log.heals[0]) > config.lag_heal_commits * count:
+            continue
+        others = _others(logs, group)
+        if any(2 * len(other.heals) > count for other in others):
+            continue  # several groups heal: the cause is elsewhere
+        confidence = _heal_confidence(history, log, others)
+        yield Verdict(
+            kind=Kind.REPLICA_LAG,
+            culprits=_ranks(history, group),
+            groups=(group,),
+            reason=f"{group} heals in a loop: {count} times in "
+            f"{seconds(history.now_s - log.heals[0])}, with {log.committed(log.heals[0])} commits "
+            "between; each time all groups form their process groups anew" + _why_it_heals(log),
+            confidence=confidence,
+            since_s=log.heals[0],
+            evidence=_evidence(history, group, log),
+            spare="" if confidence is Confidence.CERTAIN else _SPARE,
+            signature=f"replica_lag:heals:{group}",
+        )
+
+
+def _why_it_heals(log: Attended) -> str:
+    failed = log.failed(log.heals[0] - 1.0)
+    return f"; {failed} of its own commits failed" if failed else ""
+
+
+def _heal_confidence(history: History, log: Attended, others: list[Attended]) -> Confidence:
+    """Certain only where its own ranks show the fault, in processes that did not change.
+
+    Its commits failed about as often as it healed, TorchFT met errors in its ranks, and the
+    others' commits went through. Then it can be evicted, as any rank that stands still.
+    """
+    began_s = log.heals[0]
+    own = log.failed(began_s - 1.0)
+    same = log.restarted_s is None or log.restarted_s < began_s
+    well = bool(others) and all(
+        5 * other.failed(began_s) < own and other.committed(began_s) > 0 for other in others
+    )
+    often = len(log.heals) >= history.config.lag_certain_heals
+    shown = 2 * own >= len(log.heals) and log.errored() >= 2
+    return Confidence.CERTAIN if often and same and well and shown else Confidence.LIKELY
+
+
+# -- commits that fail ---------------------------------------------------------------------------
+
+
+def _fails(history: History, logs: Logs) -> Iterable[Verdict]:
+    failing = {group: log for group, log in logs.items() if _keeps_failing(history, log)}
+    if not failing:
+        return
+    began_s = min(log.failures[0].at_s for log in failing.values())
+    most = max(log.failed() for log in failing.values())
+    well = [
+        group
+        for group, log in logs.items()
+        if group not in failing and log.committed(began_s) > 0 and 5 * log.failed(began_s) <= most
+    ]
+    if well and (len(failing) == 1 or len(failing) < len(well)):
+        for group, log in failing.items():
+            yield _failing(history, group, log, f"while {listed(well)} committed")
+        return
+    shown = [group for group, log in failing.items() if log.errored() >= 3]
+    if (
+        not well
+        and len(shown) == 1
+        and not any(log.errored() for group, log in logs.items() if group != shown[0])
+    ):
+        beside = "none goes through anywhere, and only its ranks met an error"
+        victims = tuple(r for group in failing if group != shown[0] for r in _ranks(history, group))
+        yield _failing(history, shown[0], failing[shown[0]], beside, victims)
+        return
+    yield Verdict(
+        kind=Kind.REPLICA_LAG,
+        culprits=(),
+        groups=(),
+        reason=f"commits fail in {listed(sorted(failing))} since "
+        f"{seconds(history.now_s - began_s)}: {most} attempts"
+        + ("" if well else ", none goes through anywhere")
+        + "; who causes it cannot be told",
+        confidence=Confidence.UNSURE,
+        since_s=began_s,
+        victims=() if well else tuple(r for group in failing for r in _ranks(history, group)),
+        evidence={group: _told(log) for group, log in sorted(logs.items())},
+        signature="replica_lag:fails",
+    )
+
+
+def _keeps_failing(history: History, log: Attended) -> bool:
+    count = log.failed()
+    if count < history.config.lag_failures:
+        return False
+    if not _recent(history, [one.at_s for one in log.failures]):
+        return False
+    return 2 * count > log.committed(log.failures[0].at_s)
+
+
+def _failing(
+    history: History,
+    group: GroupName,
+    log: Attended,
+    beside: str,
+    victims: tuple[RankName, ...] = (),
+) -> Verdict:
+    began_s = log.failures[0].at_s
+    return Verdict(
+        kind=Kind.REPLICA_LAG,
+        culprits=_ranks(history, group),
+        groups=(group,),
+        reason=f"{log.failed()} commits of {group} failed in "
+        f"{seconds(history.now_s - began_s)}, {log.committed(began_s)} went through, {beside}",
+        confidence=Confidence.LIKELY,
+        since_s=began_s,
+        victims=victims,
+        evidence=_evidence(history, group, log),
+        spare=_SPARE,
+        signature=f"replica_lag:fails:{group}",
+    )
+
+
+# -- in and out of the quorum --------------------------------------------------------------------
+
+
+def _flaps(history: History, logs: Logs) -> Iterable[Verdict]:
+    flapping = {
+        group: log
+        for group, log in logs.items()
+        if len(log.entries) >= history.config.lag_entries and _recent(history, log.entries)
+    }
+    if len(flapping) == 1:
+        ((group, log),) = flapping.items()
+        if any(2 * len(other.entries) > len(log.entries) for other in _others(logs, group)):
+            return
+        again = "as a new process each time" if log.restarted_s is not None else "and left between"
+        yield Verdict(
+            kind=Kind.REPLICA_LAG,
+            culprits=_ranks(history, group),
+            groups=(group,),
+            reason=f"the quorum flaps: {group} came into it again {len(log.entries)} times in "
+            f"{seconds(history.now_s - log.entries[0])}, {again}",
+            confidence=Confidence.LIKELY,
+            since_s=log.entries[0],
+            evidence=_evidence(history, group, log),
+            spare=_SPARE,
+            signature=f"replica_lag:flaps:{group}",
+        )
+    elif flapping:
+        began_s = min(log.entries[0] for log in flapping.values())
+        yield Verdict(
+            kind=Kind.REPLICA_LAG,
+            culprits=(),
+            groups=(),
+            reason=f"the quorum flaps: {listed(sorted(flapping))} come and go since "
+            f"{seconds(history.now_s - began_s)}; for whose sake cannot be told",
+            confidence=Confidence.UNSURE,
+            since_s=began_s,
+            evidence={group: _told(log) for group, log in sorted(logs.items())},
+            signature="replica_lag:flaps",
+        )
+
+
+def _restless(history: History, logs: Logs) -> Iterable[Verdict]:
+    """The quorum id advances again and again, and nobody is seen to come or go."""
+    advances = history.attendance.advances
+    count = sum(grown for _, grown in advances)
+    if count < history.config.lag_quorums or not _recent(history, [at_s for at_s, _ in advances]):
+        return
+    began_s = advances[0][0]
+    yield Verdict(
+        kind=Kind.REPLICA_LAG,
+        culprits=(),
+        groups=(),
+        reason=f"the quorum flaps: its id grew by {count} in {seconds(history.now_s - began_s)}, "
+        "and no group is seen to come or go; for whose sake cannot be told",
+        confidence=Confidence.UNSURE,
+        since_s=began_s,
+        evidence={group: _told(log) for group, log in sorted(logs.items())},
+        signature="replica_lag:restless",
+    )
+
+
+# -- beats, and takes no part --------------------------------------------------------------------
+
+_OTHERS_COMMITS = 3
+"""Of the others since it stays out: a quorum is formed for each, and it was let into none."""
+
+
+def _absent(history: History, logs: Logs) -> Iterable[Verdict]:
+    for group, log in logs.items():
+        since_s = log.absent_since_s
+        if since_s is None or log.others_commits < _OTHERS_COMMITS:
+            continue
+        inside = [t for t in history.present() if t.group != group and history.participating(t)]
+        slowest_s = max((history.hang_after_s(track) for track in inside), default=0.0)
+        if history.now_s - since_s < max(history.config.lag_absent_s, slowest_s):
+            continue
+        phases = sorted({t.step.phase for t in history.groups()[group] if t.step is not None})
+        yield Verdict(
+            kind=Kind.REPLICA_LAG,
+            culprits=_ranks(history, group),
+            groups=(group,),
+            reason=f"{group} sends heartbeats and is in no quorum for "
+            f"{seconds(history.now_s - since_s)}, while the others committed "
+            f"{log.others_commits} steps; its ranks are in {listed(phases)}",
+            confidence=Confidence.LIKELY,
+            since_s=since_s,
+            evidence=_evidence(history, group, log),
+            spare=_SPARE,
+            signature=f"replica_lag:absent:{group}",
+        )
+
+
+# -- wording -------------------------------------------------------------------------------------
+
+
+def _evidence(history: History, group: GroupName, log: Attended) -> dict[str, str]:
+    age_s = history.heartbeat_age_s(group)
+    return {
+        "counters": _told(log),
+        "quorum": f"{'in' if log.inside else 'not in'} the last one; came again "
+        f"{len(log.entries)} times within {seconds(history.config.lag_window_s)}",
+        "heartbeat": "not seen" if age_s is None else f"{seconds(age_s)} ago",
+        "resolution": f"compared every {seconds(history.config.tick_s)}; heals between two ticks "
+        "count once",
+    }
+
+
+def _told(log: Attended) -> str:
+    return (
+        f"{len(log.heals)} heals, {log.failed()} failed commits "
+        f"({log.errored()} ticks with an error), {log.committed()} commits"
+    )

@@ -1,0 +1,153 @@
+"""Slow ranks of a job that reports no phases (class S1): late at every collective.
+
+Theory of operation. Heads at polls make suspects, their cohort's flight records decide, see
+`arrivals`. A cohort is the same group rank in the other replica groups; in a job of one group it
+is the group, provided that every collective of it has all ranks in it: where there are smaller
+process groups or sends the ranks have roles that nobody tells us (a heavier pipeline stage is no
+fault). The same rank has to be late in several readings on end, ten seconds apart; in a cohort
+under 4 in more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from monitor.detect.arrivals import Arrival, Reading
+from monitor.detect.history import History
+from monitor.model import cohort
+from monitor.model.names import RankName
+from monitor.model.verdict import Confidence, Kind, Verdict
+from monitor.model.wording import groups_of, listed, plural, seconds
+
+_SHARE_OF_PERIOD = 0.1
+"""Of the time between two collectives, what the excess must come to."""
+_READINGS = 3
+_READINGS_SMALL = 5
+_AGE = 3.0
+"""Readings older than so many times `record_repeat_s` are no evidence for now."""
+_ALMOST = 2 / 3
+"""Ranks at least so busy as the busiest are late as well."""
+
+
+def late_comer(history: History) -> tuple[Verdict, ...]:
+    """One verdict for each cohort with a rank that has been late for several readings."""
+    found: list[Verdict] = []
+    for key, members in history.cohorts():
+        readings = list(history.arrivals.readings.get(key, ()))
+        verdict = _judge(history, members, readings)
+        if verdict is not None:
+            found.append(verdict)
+    return tuple(found)
+
+
+def wanted(history: History) -> tuple[RankName, ...]:
+    """Ranks of cohorts in which somebody seems late, every `record_repeat_s`; sorted."""
+    found: set[RankName] = set()
+    for _, members in history.cohorts():
+        if history.arrivals.suspects(members):
+            ages_s = {rank: history.record_age_s(rank) for rank in members}
+            found.update(
+                rank
+                for rank, age_s in ages_s.items()
+                if age_s is None or age_s >= history.config.record_repeat_s
+            )
+    return tuple(sorted(found))
+
+
+def _judge(
+    history: History, members: Sequence[RankName], readings: Sequence[Reading]
+) -> Verdict | None:
+    needed = _READINGS if len(members) >= cohort.SMALL else _READINGS_SMALL
+    last = readings[-needed:]
+    newest_s = _AGE * history.config.record_repeat_s
+    if len(last) < needed or history.now_s - last[-1].at_s > newest_s:
+        return None
+    late = [_late(history, one) for one in last]
+    culprits = tuple(rank for rank in late[-1] if all(rank in each for each in late))
+    if not culprits or history.now_s - history.disturbed_s < history.config.restart_quiet_s:
+        return None
+    return _verdict(history, culprits, readings, last)
+
+
+def _late(history: History, reading: Reading) -> tuple[RankName, ...]:
+    """Ranks that are late in one reading, those about as busy as the busiest; sorted."""
+    if reading.late is None or reading.late < 0.5:
+        return ()  # the transfer is what takes long
+    slow = {rank: one for rank, one in reading.arrivals.items() if _slow(history, reading, one)}
+    most_s = max((one.busy_s for one in slow.values()), default=0.0)
+    return tuple(sorted(rank for rank, one in slow.items() if one.busy_s >= _ALMOST * most_s))
+
+
+def _slow(history: History, reading: Reading, one: Arrival) -> bool:
+    coarse = one.busy_s - one.usual_s <= 2 * reading.resolution_s
+    return not coarse and bool(
+        cohort.slower(
+            one.low_s,
+            one.usual_s,
+            step=reading.period_s,
+            score=one.z,
+            members=len(reading.arrivals),
+            ratio=history.config.straggler_ratio,
+            share=_SHARE_OF_PERIOD,
+            least_score=history.config.straggler_z,
+        )
+    )
+
+
+def _verdict(
+    history: History,
+    culprits: tuple[RankName, ...],
+    readings: Sequence[Reading],
+    last: Sequence[Reading],
+) -> Verdict:
+    reading = last[-1]
+    worst = max(culprits, key=lambda rank: (reading.arrivals[rank].busy_s, rank))
+    one = reading.arrivals[worst]
+    since_s = _since_s(history, worst, readings)
+    excess = median(
+        [1 - each.arrivals[worst].usual_s / each.arrivals[worst].busy_s for each in last]
+    )
+    peers = len(reading.arrivals) - 1
+    group = reading.process_group.partition("@")[0]
+    clear = len(groups_of(culprits)) == 1 and len(culprits) == 1
+    return Verdict(
+        kind=Kind.STRAGGLER,
+        culprits=culprits,
+        groups=groups_of(culprits),
+        reason=f"{listed(culprits)} {plural(culprits, 'comes', 'come')} late to the collectives of "
+        f"{group!r}: {seconds(one.busy_s)} of work between two where {peers} "
+        f"{'peer takes' if peers == 1 else 'peers take'} {seconds(one.usual_s)} and "
+        f"{'waits' if peers == 1 else 'wait'} inside, in {len(last)} records on end",
+        confidence=Confidence.LIKELY if clear else Confidence.UNSURE,
+        since_s=since_s,
+        victims=tuple(rank for rank in reading.arrivals if rank not in culprits),
+        evidence={
+            rank: f"busy {reading.arrivals[rank].busy_s:.4f} s, inside "
+            f"{reading.arrivals[rank].inside_s:.4f} s a collective"
+            for rank in reading.arrivals
+        }
+        | {
+            "slow at": "its own work: no phases are reported",
+            "late arrival": f"P {reading.late or 0.0:.2f} over {reading.collectives} collectives",
+            "source": f"flight records, {_resolution(reading)}; suspected by heads at "
+            f"{history.config.tick_s:g} s polls",
+        },
+        lost_s=excess * (history.now_s - since_s),
+        signature=f"straggler:{worst}",
+    )
+
+
+def _since_s(history: History, rank: RankName, readings: Sequence[Reading]) -> float:
+    since_s = readings[-1].at_s
+    for reading in reversed(readings):
+        if rank not in _late(history, reading):
+            break
+        since_s = reading.at_s
+    return since_s
+
+
+def _resolution(reading: Reading) -> str:
+    if reading.resolution_s:
+        return f"times seen by NCCL's watchdog, to about {reading.resolution_s:g} s"
+    return "times of the calls"

@@ -1,0 +1,183 @@
+"""How long this job's ranks pause by themselves: learned from gaps that ended well. Pure.
+
+Theory of operation. A gap is a stretch in which a rank stood still by itself (in no collective, and
+not waiting) and then went on. An evaluation that nobody declared, a checkpoint, a recompilation or
+a garbage collection looks like that, and so does a hang until it ends. Gaps are kept by role (the
+group rank: rank 0 may evaluate where others do not) and phase; those of several ranks at one time
+are one event. What is learned is robust: a gap shorter than the stall floor excuses itself and
+counts only when it was seen three times (the third largest does); one longer than the floor counts
+at once, for a false alarm is worse than a late one. It fades: after a half-life without another it
+counts half. Where the gaps come every N steps, one that is not due gets no margin. A gap that an
+eviction or a death ended is none.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from monitor.model.config import KeeperConfig
+from monitor.model.names import RankName
+from monitor.model.observation import PAUSE_S
+from worker_server.wire import LONG_PHASES, WAITING_PHASE, StepLog, StepState
+
+_EVENTS_KEPT: Final = 32
+_RECENT_KEPT: Final = 256
+_DECLARED_KEPT: Final = 16
+_PHASES_KEPT: Final = 64
+"""A reporter knows 16 names; whoever invents more is not remembered."""
+_SEEN_OFTEN: Final = 3
+"""Sightings that make a short gap a habit; one or two are a busy host."""
+_BEATS: Final = 4
+"""Events that make a rhythm: three intervals that agree."""
+_SLACK_STEPS: Final = 1
+"""A step more or less, for the step's number may be read before or after it advances."""
+
+
+_UNUSUAL: Final = 5.0
+"""Times the phase's mean from which its seconds in one step are a pause and not its pace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """One pause of one rank that is over."""
+
+    rank: RankName
+    role: int
+    """Its group rank."""
+    phase: str
+    span_s: float
+    ended_s: float
+    step: int | None = None
+    """The job's step at which it began; None when ranks report none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What the gaps of one role and phase amount to at one moment."""
+
+    span_s: float
+    events: int
+    every: int | None = None
+    """Steps between two of them, where they come regularly."""
+    due: bool = True
+    """Whether one is due at this step; True where there is no rhythm."""
+
+
+@dataclass(slots=True)
+class Habits:
+    """Gaps of one job, bounded."""
+
+    config: KeeperConfig
+    _events: dict[tuple[int, str], deque[Gap]] = field(default_factory=dict)
+    _declared: dict[tuple[RankName, str], deque[Gap]] = field(default_factory=dict)
+    """Rank and declared phase -> its last pauses."""
+    _recent: deque[Gap] = field(default_factory=lambda: deque(maxlen=_RECENT_KEPT))
+
+    def take(self, gap: Gap) -> None:
+        """Remember a gap that is over; gaps of peers at the same time are one event."""
+        self._recent.append(gap)
+        key = (gap.role, gap.phase)
+        if key not in self._events and len(self._events) >= _PHASES_KEPT * 16:
+            return
+        events = self._events.setdefault(key, deque(maxlen=_EVENTS_KEPT))
+        for index, known in enumerate(events):
+            if _together(known, gap):
+                longer = max(known, gap, key=lambda one: one.span_s)
+                events[index] = replace(longer, ended_s=max(known.ended_s, gap.ended_s))
+                return
+        events.append(gap)
+
+    def take_declared(self, gap: Gap) -> None:
+        """Remember a declared pause, of which the rank itself says how long it was."""
+        known = self._declared.setdefault((gap.rank, gap.phase), deque(maxlen=_DECLARED_KEPT))
+        known.append(gap)
+        self.take(gap)
+
+    def declared(self, rank: RankName, phase: str) -> tuple[Gap, ...]:
+        """The last declared pauses of one rank, oldest first."""
+        return tuple(self._declared.get((rank, phase), ()))
+
+    def forget(self, rank: RankName) -> None:
+        """The rank is another process now; what its role has learned stays."""
+        for key in [key for key in self._declared if key[0] == rank]:
+            del self._declared[key]
+
+    def learned(self, role: int, phase: str, now_s: float, step: int | None) -> Learned | None:
+        """What is usual for this role in this phase; None when nothing is known."""
+        events = sorted(self._events.get((role, phase), ()), key=lambda gap: gap.ended_s)
+        if not events:
+            return None
+        floor_s = self.config.stall_floor_s
+        faded = sorted((self._faded(gap, events, now_s) for gap in events), reverse=True)
+        long_s = [self._faded(gap, events, now_s) for gap in events if gap.span_s >= floor_s]
+        often_s = faded[_SEEN_OFTEN - 1] if len(faded) >= _SEEN_OFTEN else 0.0
+        span_s = max((*long_s, often_s))
+        if span_s <= 0:
+            return None
+        alike = [gap for gap in events if gap.span_s >= span_s / 2]
+        every = _rhythm(alike)
+        due = every is None or step is None or _due(alike, every, step)
+        return Learned(span_s, len(alike), every, due)
+
+    def meanwhile(self, phase: str, since_s: float, but: RankName) -> Gap | None:
+        """The longest pause in this phase that ended after `since_s`, of anybody else."""
+        return max(
+            (gap for gap in self._recent
+             if gap.phase == phase and gap.ended_s >= since_s and gap.rank != but),
+            key=lambda gap: gap.span_s,
+            default=None,
+        )  # fmt: skip
+
+    def _faded(self, gap: Gap, events: Sequence[Gap], now_s: float) -> float:
+        """A gap's length, halved for each half-life that has passed since it ended.
+
+        Of gaps that come again the half-life is at least twice the time between them.
+        """
+        ends = [one.ended_s for one in events if one.span_s >= gap.span_s / 2]
+        between_s = max((b - a for a, b in itertools.pairwise(ends)), default=0.0)
+        half_life_s = max(self.config.habit_half_life_s, 2 * between_s)
+        return float(gap.span_s * 0.5 ** int(max(0.0, now_s - gap.ended_s) / half_life_s))
+
+
+def pauses_of(log: StepLog, step: StepState, now_s: float, first: int) -> tuple[Gap, ...]:
+    """The pauses of a rank's past, oldest first, from its attempt `first` on."""
+    identity = log.identity
+    mean_s = {name: spent_s / max(1, step.attempt) for name, spent_s in step.seconds.items()}
+    return tuple(
+        Gap(identity.rank, identity.group_rank, name, spent_s, now_s - row.end_age_s, row.step)
+        for row in log.rows
+        if row.attempt >= first
+        for name, spent_s in sorted(row.seconds.items())
+        if name != WAITING_PHASE
+        and (name in LONG_PHASES or spent_s >= max(PAUSE_S, _UNUSUAL * mean_s.get(name, 0.0)))
+    )
+
+
+def _together(one: Gap, other: Gap) -> bool:
+    """Whether two gaps overlapped in time."""
+    return one.ended_s > other.ended_s - other.span_s and other.ended_s > one.ended_s - one.span_s
+
+
+def _rhythm(events: Iterable[Gap]) -> int | None:
+    """Steps between gaps that come regularly; sightings in between may be missing."""
+    steps = sorted({gap.step for gap in events if gap.step is not None})
+    if len(steps) < _BEATS:
+        return None
+    intervals = [b - a for a, b in itertools.pairwise(steps)]
+    least = min(intervals)
+    if least <= 2 * _SLACK_STEPS + 1:
+        return None
+    times = [round(interval / least) for interval in intervals]
+    every = round(sum(intervals) / sum(times))
+    off = (abs(i - every * n) for i, n in zip(intervals, times, strict=True))
+    return every if max(off) <= 2 * _SLACK_STEPS else None
+
+
+def _due(events: Sequence[Gap], every: int, step: int) -> bool:
+    last = max(gap.step for gap in events if gap.step is not None)
+    past = (step - last) % every
+    return min(past, every - past) <= _SLACK_STEPS * max(1, round((step - last) / every))

@@ -1,0 +1,672 @@
+"""Inconsistent collectives (class H2): all entered, not the same thing (ALGORITHMS.md 4).
+
+Theory of operation. Phase 1, on ring heads: a collective is suspicious, see `suspicion`. Phase 2,
+on flight records of those ranks and of a few in other groups: who called something else
+(`differing_call`), or a call too many or too few (`uneven_call`). Last, the whole records of the
+group are asked for a second opinion, which may narrow the verdict or make it unsure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Final
+
+from monitor.detect.corrupt import spells
+from monitor.detect.history import History, Reading
+from monitor.detect.recorded import Opinion, across, lane, opinion, sure, unread
+from monitor.detect.track import RankTrack
+from monitor.detect.waits import Stuck, WaitGraph
+from monitor.detect.wording import of_peers
+from monitor.model.names import GroupName, RankName
+from monitor.model.verdict import Confidence, Kind, Standing, Verdict
+from monitor.model.wording import groups_of, listed, plural
+from monitor.records.findings import Fault, Finding
+from monitor.records.job import NONE
+from monitor.records.ring import signature_in_ring
+from monitor.records.signature import Signature
+from worker_server.wire import ACROSS, RingEntry
+
+# -- suspicion ---------------------------------------------------------------------------------
+# Where a mismatch is suspected, by ring heads alone, and whose flight records would settle it.
+#
+# A collective is suspicious when every member is inside it and none gets out, when a process died
+# in a group of more than one (gloo kills with SIGABRT on a size mismatch, within a second), or when
+# some are inside and the absent wait elsewhere, nobody being alone (an extra or a skipped call).
+
+_AGAIN_S = 3.0
+"""After which a record is asked for again that does not have what its rank says to be inside.
+Sooner: one that lies has its group's records judged anew in each tick."""
+_COHORT_GROUPS = 2
+"""Other groups whose records are read to learn what the program does at this place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A suspicious collective of one process group."""
+
+    group: GroupName
+    process_group: str
+    seq: int
+    size: int
+    members: tuple[RankName, ...]
+    ahead: tuple[RankName, ...] = ()
+    """Members inside, when the others wait elsewhere; empty when all are inside."""
+    stall_s: float = inf
+    """At least so long nobody inside moved: an older record shows another moment."""
+    recorded: bool = False
+    """Only torch's recorder has it."""
+
+
+def scenes(history: History, graph: WaitGraph) -> Iterable[Scene]:
+    """Suspicious collectives of this tick, those of the living first."""
+    yield from _stuck_scenes(history, graph)
+    yield from _dead_scenes(history, graph)
+
+
+def wanted_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
+    """Ranks whose flight records would settle a suspicion of this tick; sorted."""
+    wanted: set[RankName] = set()
+    stuck = tuple(_stuck_scenes(history, graph))
+    for scene in stuck:
+        wanted.update(r for r in scene.members if _lacks(history, r, scene))
+    involved = {scene.group for scene in stuck}
+    for group, members in history.groups().items():
+        if len(members) > 1 and any(graph.standing[t.rank] is Standing.DEAD for t in members):
+            involved.add(group)
+            wanted.update(
+                t.rank for t in members if _lacks(history, t.rank) or _before_death(history, t)
+            )
+    if involved:
+        others = [
+            next((t for t in members if graph.standing[t.rank] is not Standing.SILENT), None)
+            for group, members in history.groups().items()
+            if group not in involved
+        ]
+        cohort = [track.rank for track in others if track is not None][:_COHORT_GROUPS]
+        wanted.update(rank for rank in cohort if _lacks(history, rank))
+    return tuple(sorted(r for r in wanted if history.tracks[r].fresh is not None))
+
+
+def entries_at(
+    records: Mapping[RankName, Reading], process_group: str, seq: int
+) -> dict[RankName, RingEntry]:
+    """What each rank called at one place, of those whose records hold it."""
+    found = {rank: record.at(process_group, seq) for rank, record in records.items()}
+    return {rank: entry for rank, entry in found.items() if entry is not None}
+
+
+def began_s(history: History, ranks: Iterable[RankName]) -> float:
+    """When the first of these ranks died or began what it does now."""
+    began = []
+    for rank in ranks:
+        track = history.tracks[rank]
+        if track.died_s is not None:
+            began.append(track.died_s)
+        elif track.report_s is not None and track.step is not None:
+            began.append(track.report_s - track.step.phase_age_s)
+    return min(began, default=history.now_s)
+
+
+def _lacks(history: History, rank: RankName, scene: Scene | None = None) -> bool:
+    held, age_s = history.asked(history.tracks[rank]), history.record_age_s(rank)
+    if held is None or age_s is None or age_s > history.config.record_repeat_s:
+        return True
+    if scene is not None and age_s >= scene.stall_s:
+        return True
+    if scene is None or scene.recorded or (scene.ahead and rank not in scene.ahead):
+        return False
+    lacking = held.at(scene.process_group, scene.seq) is None
+    return lacking and age_s >= min(_AGAIN_S, history.config.record_repeat_s)
+
+
+def _before_death(history: History, track: RankTrack) -> bool:
+    """Whether a dead rank's record was read before it died: its last call is not in it."""
+    age_s = history.record_age_s(track.rank)
+    return track.died_s is not None and age_s is not None and history.now_s - age_s <= track.died_s
+
+
+def _stuck_scenes(history: History, graph: WaitGraph) -> Iterable[Scene]:
+    for stuck in graph.stuck:
+        ahead = () if stuck.complete else stuck.joined
+        if stuck.stall_s < _patience_s(history, stuck) or (ahead and not _crossed(graph, stuck)):
+            continue
+        members = {*stuck.joined, *stuck.absent}
+        if stuck.complete:  # those that got out of it are members too
+            members |= {t.rank for t in history.groups()[stuck.group] if _passed(t, stuck)}
+        yield Scene(
+            group=stuck.group,
+            process_group=stuck.process_group,
+            seq=stuck.seq,
+            size=stuck.size,
+            members=tuple(sorted(members)),
+            ahead=ahead,
+            stall_s=stuck.stall_s,
+            recorded=stuck.recorded,
+        )
+
+
+def _patience_s(history: History, stuck: Stuck) -> float:
+    track = history.tracks[stuck.joined[0]]
+    if not stuck.complete:
+        return history.hang_after_s(track)
+    return max(history.config.mismatch_suspect_s, 3 * history.learned_step_s(track))
+
+
+def _crossed(graph: WaitGraph, stuck: Stuck) -> bool:
+    """Whether the absent wait elsewhere and nobody anywhere is to be seen alone."""
+    elsewhere = (Standing.WAITING, Standing.HELD)
+    return not graph.suspects and all(graph.standing[r] in elsewhere for r in stuck.absent)
+
+
+def _passed(track: RankTrack, stuck: Stuck) -> bool:
+    return track.report is not None and any(
+        head.name == stuck.process_group and head.enqueued >= stuck.seq
+        for head in track.report.heads
+    )
+
+
+def _dead_scenes(history: History, graph: WaitGraph) -> Iterable[Scene]:
+    for group, members in history.groups().items():
+        if len(members) < 2:
+            continue
+        for track in members:
+            record = history.reading(track)
+            dead = graph.standing[track.rank] is Standing.DEAD
+            if not dead or record is None or _before_death(history, track):
+                continue
+            for entry in _last_unfinished(record):
+                known = record.answer.members.get(entry.group, ())
+                places = known or tuple(range(track.identity.world_size))
+                yield Scene(
+                    group=group,
+                    process_group=entry.group,
+                    seq=entry.seq,
+                    size=len(places),
+                    members=tuple(t.rank for t in members if t.identity.group_rank in places),
+                )
+
+
+def _last_unfinished(record: Reading) -> Iterable[RingEntry]:
+    """Of each process group inside the replica group; those across it have other members."""
+    own = (entry for entry in record.calls if not entry.group.startswith(ACROSS))
+    last = {entry.group: entry for entry in own}
+    return (entry for entry in last.values() if _unfinished(entry))
+
+
+def _unfinished(call: RingEntry) -> bool:
+    """Whether the rank did not get out of it, or got out with an error."""
+    return call.exit_age_s is None or call.error is not None
+
+
+# -- differing call ----------------------------------------------------------------------------
+
+
+def differing_call(
+    history: History, graph: WaitGraph, scene: Scene, records: Mapping[RankName, Reading]
+) -> Verdict | None:
+    """Who called something else than the program does; None when all called the same.
+
+    Who differs in a collective that all have entered: phase 2 of a mismatch.
+
+    Signatures of the same (process group, sequence), walked back to the first divergence. A strict
+    majority makes the minority the culprits. On a tie the program itself decides, for every group
+    runs the same: what these ranks called at the same `nth` in earlier attempts, and what the other
+    groups call there. When both are silent, or contradict each other, nobody is accused and both
+    are named.
+    """
+    seq = _first_divergence(records, scene)
+    if seq is None:
+        return None
+    entries = entries_at(records, scene.process_group, seq)
+    sides: dict[Signature, list[RankName]] = {}
+    for rank, entry in sorted(entries.items()):
+        sides.setdefault(signature_in_ring(entry), []).append(rank)
+    right = next((side for side, ranks in sides.items() if 2 * len(ranks) > scene.size), None)
+    how = "the majority"
+    if right is None:
+        right = _expected(history, records, scene, next(iter(entries.values())))
+        how = "these ranks in earlier attempts and the other groups"
+    if right is not None and right not in sides:
+        right = None
+    return _verdict(history, graph, scene, sides=sides, entries=entries, right=right, how=how)
+
+
+def _first_divergence(records: Mapping[RankName, Reading], scene: Scene) -> int | None:
+    """The first of the diverging collectives in a row that ends at the scene's; None: none."""
+    first: int | None = None
+    for seq in range(scene.seq, 0, -1):
+        entries = entries_at(records, scene.process_group, seq)
+        if len({signature_in_ring(entry) for entry in entries.values()}) < 2:
+            break
+        first = seq
+    return first
+
+
+def _expected(
+    history: History, records: Mapping[RankName, Reading], scene: Scene, entry: RingEntry
+) -> Signature | None:
+    """What the program calls at this place; None when nobody knows or witnesses disagree."""
+    if entry.nth is None:
+        return None
+    own = _habit(
+        earlier
+        for record in records.values()
+        for earlier in record.of(scene.process_group)
+        if earlier.nth == entry.nth
+        and not _unfinished(earlier)
+        and earlier.attempt is not None
+        and entry.attempt is not None
+        and earlier.attempt < entry.attempt
+    )
+    others = _habit(
+        theirs
+        for track in history.present()
+        if track.group != scene.group and (record := history.reading(track)) is not None
+        for theirs in record.of(scene.process_group)
+        if theirs.nth == entry.nth
+    )
+    known = {habit for habit in (own, others) if habit is not None}
+    return known.pop() if len(known) == 1 else None
+
+
+def _habit(entries: Iterable[RingEntry]) -> Signature | None:
+    """The one signature of most of the entries; None when there is none, or no clear one."""
+    counts = Counter(signature_in_ring(entry) for entry in entries).most_common(2)
+    if not counts or 2 * counts[0][1] <= sum(count for _, count in counts):
+        return None
+    return counts[0][0]
+
+
+def _verdict(
+    history: History,
+    graph: WaitGraph,
+    scene: Scene,
+    *,
+    sides: Mapping[Signature, list[RankName]],
+    entries: Mapping[RankName, RingEntry],
+    right: Signature | None,
+    how: str,
+) -> Verdict:
+    said = "; ".join(
+        f"{listed(ranks)} {plural(ranks, 'calls', 'call')} {side}" for side, ranks in sides.items()
+    )
+    place = f"collective {next(iter(entries.values())).seq} of {scene.process_group!r}"
+    odd = [rank for side, ranks in sides.items() for rank in ranks if side != right]
+    culprits = tuple(sorted(odd))
+    if right is None:
+        reason = f"in {place} of {scene.group}, {said}: cannot tell which of them is wrong"
+    else:
+        site = entries[culprits[0]].site
+        where = f" (at {site})" if site is not None else ""
+        reason = f"in {place} of {scene.group}, {said}: {how} called {right}, so "
+        reason += f"{listed(culprits)} {plural(culprits, 'is', 'are')} wrong{where}"
+    return Verdict(
+        kind=Kind.MISMATCH,
+        culprits=culprits,
+        groups=(scene.group,),
+        reason=reason,
+        confidence=Confidence.UNSURE if right is None else Confidence.LIKELY,
+        since_s=began_s(history, culprits),
+        victims=tuple(sorted({*graph.victims(scene.members), *scene.members} - set(culprits))),
+        evidence={
+            rank: f"{signature_in_ring(entry)} at {entry.site or '?'}"
+            for rank, entry in entries.items()
+        },
+        signature=_place_signature(scene.process_group, sides),
+    )
+
+
+def _place_signature(process_group: str, sides: Iterable[Signature]) -> str:
+    ops = sorted({side.op for side in sides})
+    return f"mismatch:{process_group}:{'/'.join(ops)}"
+
+
+# -- differing across --------------------------------------------------------------------------
+
+_MOST = 64
+"""Ranks of a lane whose records are asked for."""
+
+
+def differing_across(history: History) -> tuple[Verdict, ...]:
+    """At most one verdict for each lane: its records are read once, however many died of them.
+
+    A rank that died of what another group called (class H2 across replica groups).
+
+    Gloo ends a rank whose neighbour sends more or less than it expects: who dies has met the
+    mismatch, and need not have made it. The records of the ranks that share the process group tell
+    what each has called there; those of the dead are in its black box. Asked for at such a death
+    alone.
+    """
+    last = {track.identity.group_rank: track for track in _torn(history)}
+    judged = (_judge(history, track) for track in last.values())
+    return tuple(verdict for verdict in judged if verdict is not None)
+
+
+def wanted(history: History) -> tuple[RankName, ...]:
+    """Ranks whose records would tell, if they have not been read since the death."""
+    return tuple(
+        rank
+        for track in _torn(history)
+        for rank in unread(history, lane(history, track.identity.group_rank), _died_s(track))
+    )
+
+
+def _torn(history: History) -> Iterable[RankTrack]:
+    """Dead ranks whose exception speaks of others, with ranks of other groups to compare."""
+    for track in history.present():
+        report = track.report
+        if report is None or report.process.alive or report.ending is None:
+            continue
+        said = report.ending.exception
+        others = len(lane(history, track.identity.group_rank))
+        if said is not None and of_peers(said) and 1 < others <= _MOST:
+            yield track
+
+
+def _died_s(track: RankTrack) -> float:
+    return track.seen_s if track.died_s is None else track.died_s
+
+
+def _judge(history: History, dead: RankTrack) -> Verdict | None:
+    tracks = lane(history, dead.identity.group_rank)
+    said = across(history, tracks, _died_s(dead))
+    if said is None:
+        return None
+    here = {track.rank for track in tracks}
+    for one in said.findings:
+        culprits = said.names(one.culprits)
+        if one.kind is Fault.MISMATCH and sure(one) and set(culprits) <= here:
+            return Verdict(
+                kind=Kind.MISMATCH,
+                culprits=culprits,
+                groups=groups_of(culprits),
+                reason=f"{one.reason} {dead.rank} died of it",
+                confidence=one.confidence,
+                since_s=_died_s(dead),
+                victims=tuple(sorted(here - set(culprits))),
+                evidence={**one.evidence, "source": "flight records across groups"},
+                signature=f"mismatch:across:{one.op}",
+                settled=True,
+            )
+    return None
+
+
+# -- uneven call -------------------------------------------------------------------------------
+
+
+def uneven_call(
+    history: History, graph: WaitGraph, scene: Scene, records: Mapping[RankName, Reading]
+) -> Verdict | None:
+    """Who made a call too many, or left one out; None without a record of it.
+
+    An extra or a skipped call: some are inside a collective that the others have not reached.
+
+    All wait for each other. Whoever is ahead made an extra call unless the program always makes it
+    there; then the others skipped theirs.
+    """
+    entries = entries_at(
+        {r: records[r] for r in scene.ahead if r in records}, scene.process_group, scene.seq
+    )
+    if not entries:
+        return None
+    entry = next(iter(entries.values()))
+    usual = _usual_calls(history, records, scene, entry)
+    behind = tuple(rank for rank in scene.members if rank not in scene.ahead)
+    if usual is None:
+        culprits, end = scene.members, "cannot tell whether the call is extra or was skipped"
+    elif entry.nth is not None and entry.nth >= usual:
+        culprits = scene.ahead
+        end = f"the program makes {usual} calls there in a step, so the call is one too many"
+    else:
+        culprits = behind
+        end = f"the program makes {usual} calls there in a step, so {listed(behind)} left it out"
+    return Verdict(
+        kind=Kind.MISMATCH,
+        culprits=tuple(sorted(culprits)),
+        groups=(scene.group,),
+        reason=f"{listed(scene.ahead)} {plural(scene.ahead, 'stands', 'stand')} in "
+        f"{signature_in_ring(entry)} (collective {scene.seq} of {scene.process_group!r}) that "
+        f"{listed(behind)} {plural(behind, 'has', 'have')} not entered while waiting elsewhere: "
+        + end,
+        confidence=Confidence.UNSURE if usual is None else Confidence.LIKELY,
+        since_s=began_s(history, scene.ahead),
+        victims=tuple(sorted({*graph.victims(scene.members), *scene.members} - set(culprits))),
+        evidence={
+            rank: f"{signature_in_ring(e)} at {e.site or '?'}" for rank, e in entries.items()
+        },
+        signature=f"mismatch:{scene.process_group}:{signature_in_ring(entry).op}/nothing",
+    )
+
+
+def _usual_calls(
+    history: History, records: Mapping[RankName, Reading], scene: Scene, entry: RingEntry
+) -> int | None:
+    """How many calls of this process group one attempt makes, by all finished attempts known."""
+    counts: set[int] = set()
+    outside = [
+        record
+        for track in history.present()
+        if track.group != scene.group and (record := history.reading(track)) is not None
+    ]
+    for record in (*records.values(), *outside):
+        calls: Counter[int] = Counter()
+        for known in record.of(scene.process_group):
+            if known.attempt is not None:
+                calls[known.attempt] += 1
+        whole = sorted(calls)[1:-1]  # the first may be cut off by the ring, the last is under way
+        counts.update(calls[attempt] for attempt in whole)
+    return counts.pop() if len(counts) == 1 and entry.nth is not None else None
+
+
+# -- mismatch ----------------------------------------------------------------------------------
+
+_KINDS = (Fault.MISMATCH, Fault.SKIPPED, Fault.EXTRA)
+
+
+def mismatch(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+    """At most one verdict for each replica group, on the flight records at hand."""
+    found: dict[GroupName, Verdict] = {}
+    for scene in scenes(history, graph):
+        if scene.group in found:
+            continue
+        judge = _by_torchs_records if scene.recorded else _by_the_ring
+        verdict = judge(history, graph, scene)
+        if verdict is not None:
+            found[scene.group] = verdict
+    return tuple(found[group] for group in sorted(found))
+
+
+def _by_the_ring(history: History, graph: WaitGraph, scene: Scene) -> Verdict | None:
+    records = {
+        rank: record
+        for rank in scene.members
+        if (record := history.reading(history.tracks[rank])) is not None
+    }
+    judge = uneven_call if scene.ahead else differing_call
+    verdict = judge(history, graph, scene, records)
+    return None if verdict is None else _with_second_opinion(history, verdict, scene.group)
+
+
+def _by_torchs_records(history: History, graph: WaitGraph, scene: Scene) -> Verdict | None:
+    """What the analysis says of a collective that no ring knows, once all have been read."""
+    ages_s = [history.record_age_s(track.rank) for track in history.groups()[scene.group]]
+    said = opinion(history, scene.group)
+    if said is None or any(age_s is None or age_s >= scene.stall_s for age_s in ages_s):
+        return None
+    found = next((one for one in said.findings if one.kind in _KINDS), None)
+    if found is None:
+        return None
+    between = tuple(rank for side in found.between for rank in side)
+    culprits = said.names(found.culprits) or said.names(between) or scene.members
+    return Verdict(
+        kind=Kind.MISMATCH,
+        culprits=culprits,
+        groups=(scene.group,),
+        reason=found.reason,
+        confidence=found.confidence,
+        since_s=history.now_s - scene.stall_s,
+        victims=tuple(sorted({*graph.victims(scene.members), *scene.members} - set(culprits))),
+        evidence=found.evidence,
+        signature=f"mismatch:{scene.process_group}:{found.op}",
+    )
+
+
+def _with_second_opinion(history: History, verdict: Verdict, group: GroupName) -> Verdict | None:
+    """The same verdict, unless the group's whole records contradict it, or know what it does not.
+
+    The scene is one collective and the habit at its place; the records hold every process group.
+    None when they show a circle, which is the deadlock detector's to tell.
+    """
+    said = opinion(history, group)
+    if said is None:
+        return verdict
+    unsure = verdict.confidence is Confidence.UNSURE
+    if unsure and any(one.kind is Fault.ORDER_INVERSION for one in said.findings):
+        return None
+    findings = [one for one in said.findings if one.kind in _KINDS]
+    named = {rank for one in findings if sure(one) for rank in said.names(one.culprits)}
+    if not named or named == set(verdict.culprits):
+        return verdict
+    if unsure and named < set(verdict.culprits):
+        found = next(one for one in findings if sure(one))
+        return replace(
+            verdict,
+            culprits=tuple(sorted(named)),
+            victims=tuple(sorted({*verdict.victims, *verdict.culprits} - named)),
+            confidence=found.confidence,
+            reason=found.reason,
+        )
+    if named & set(verdict.culprits):
+        return verdict
+    both = tuple(sorted(named | set(verdict.culprits)))
+    return replace(
+        verdict,
+        culprits=both,
+        victims=tuple(rank for rank in verdict.victims if rank not in both),
+        confidence=Confidence.UNSURE,
+        reason=f"{verdict.reason}; but by all their records it is {listed(tuple(sorted(named)))}: "
+        "cannot tell",
+    )
+
+
+# -- silent mismatch ---------------------------------------------------------------------------
+
+LARGEST: Final = 8
+"""Ranks of a group that is sampled: a tick parses and compares some 4,096 calls of each."""
+_TOLD_TICKS: Final = 3.5
+"""A fresh reading speaks for so many ticks: enough sweeps to fire, few analyses."""
+_SPARE: Final = (
+    "nothing hangs, and a group that is put out would do the same again: look at the call"
+)
+
+
+def silent_mismatch(history: History) -> tuple[Verdict, ...]:
+    """At most one verdict for each replica group whose records were just read.
+
+    Mismatches that hang nothing (class H2): the numbers are wrong and training goes on.
+
+    Gloo moves bytes: a rank that sums the same bytes as integers where its peers sum floats stops
+    nobody (ALGORITHMS.md section 4). No suspicion leads there, so the records of small groups are
+    read in turn, one group a tick at most, and what all of a group completed is compared by the
+    analysis. A group whose sum is not finite though its parts were comes first.
+
+    Such a call is the program's, and an eviction would not take it back: it is shown, nobody goes.
+    """
+    found: dict[GroupName, Verdict] = {}
+    for group, members in history.groups().items():
+        if _just_read(history, members):
+            verdict = _judge_silent(history, group)
+            if verdict is not None:
+                found[group] = verdict
+    return tuple(found[group] for group in sorted(found))
+
+
+def sampled_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
+    """Ranks of the one healthy group whose turn it is to have its flight records read; sorted."""
+    if not history.config.sample_s or graph.suspects:
+        return ()
+    spoilt = _spoilt_since(history)
+    late = {
+        group: _late_s(history, members, spoilt.get(group, inf))
+        for group, members in history.groups().items()
+        if _calm(history, members)
+    }
+    latest = max(late, key=lambda group: (late[group], group), default=None)
+    if latest is None or late[latest] < 0:
+        return ()
+    return tuple(sorted(track.rank for track in history.groups()[latest]))
+
+
+def _late_s(history: History, members: tuple[RankTrack, ...], spoilt_s: float) -> float:
+    """Seconds since a group's records were due; at once when they are older than `spoilt_s`."""
+    if max(_age_s(history, track) for track in members) > spoilt_s:
+        return inf
+    return max(_age_s(history, track) - history.sample_after_s(track) for track in members)
+
+
+def _spoilt_since(history: History) -> Mapping[GroupName, float]:
+    """Groups whose sum of finite numbers was not finite, and for how many seconds: read at once."""
+    return {
+        one.group: history.now_s - one.since_s
+        for one in spells(history)
+        if one.spoilt.where == "group"
+    }
+
+
+def _calm(history: History, members: tuple[RankTrack, ...]) -> bool:
+    whole = 1 < len(members) == members[0].identity.world_size <= LARGEST
+    return whole and all(history.participating(track) for track in members)
+
+
+def _age_s(history: History, track: RankTrack) -> float:
+    age_s = history.record_age_s(track.rank)
+    return inf if age_s is None or history.reading(track) is None else age_s
+
+
+def _just_read(history: History, members: tuple[RankTrack, ...]) -> bool:
+    config = history.config
+    if not config.sample_s or not 1 < len(members) <= LARGEST:
+        return False
+    if any(track.stall_s >= config.stall_floor_s / 2 for track in members):
+        return False  # read on a suspicion: others judge that
+    oldest_s = max(_age_s(history, track) for track in members)
+    return oldest_s <= _TOLD_TICKS * config.tick_s
+
+
+def _judge_silent(history: History, group: GroupName) -> Verdict | None:
+    said = opinion(history, group)
+    if said is None:
+        return None
+    for one in said.findings:
+        since_s = _since_s(said, one) if one.kind is Fault.SILENT_MISMATCH else None
+        if since_s is not None and history.now_s - since_s <= 2 * history.config.sample_s:
+            return _silent_verdict(group, said, one, since_s)
+    return None
+
+
+def _since_s(said: Opinion, found: Finding) -> float | None:
+    """When it was called, by the clock of the monitor; None when the records do not say."""
+    columns = said.job.columns
+    calls = (columns["group"] == found.group) & (columns["seq"] == found.sequence)
+    times = [ns for ns in columns["created_ns"][calls].tolist() if ns != NONE]
+    return min(times) / 1e9 if times else None
+
+
+def _silent_verdict(group: GroupName, said: Opinion, found: Finding, since_s: float) -> Verdict:
+    between = tuple(rank for side in found.between for rank in side)
+    culprits = said.names(found.culprits) or said.names(between)
+    label = "?" if found.group is None else said.job.groups[found.group].label
+    return Verdict(
+        kind=Kind.MISMATCH,
+        culprits=culprits,
+        groups=(group,),
+        reason=found.reason,
+        confidence=found.confidence if sure(found) else Confidence.UNSURE,
+        since_s=since_s,
+        evidence=dict(found.evidence),
+        signature=f"mismatch:silent:{label}:{found.op}",
+        spare=_SPARE,
+    )

@@ -1,0 +1,198 @@
+"""How long a rank may stand still before it is called hung, and why so long.
+
+Theory of operation. The longest of what speaks for the rank counts: the floor, a higher one where
+nobody says what it does; its learned step time; a pause of the same kind that it, its role, or
+peers at this very moment made; the budgets of declared phases, of healing and of the first steps.
+Each has a source, which the verdict states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+
+from monitor.detect.history import History
+from monitor.detect.track import FINISHED_PHASE, OUTSIDE, RUNNING, UNDECLARED, RankTrack
+from monitor.model.names import RankName
+from monitor.model.wording import seconds
+from worker_server.wire import LONG_PHASES, WAITING_PHASE, Doing
+
+LASTS = frozenset({Doing.COMPILE, Doing.SAVE, Doing.EVALUATE, Doing.START})
+"""What may hold a healthy rank at one line for long while others wait."""
+_BLOCKS = frozenset({Doing.LOCK, Doing.IO, Doing.SLEEP, Doing.PROCESS})
+_WORKS_CORES = 0.05
+"""Who waits in TorchFT uses 0.007, and moves 2 kB a second (seen in the field suite)."""
+_WORKS_BYTES_S = 1e6
+_FETCHES = frozenset({Doing.DATA, Doing.PROCESS})
+_SEEN_OFTEN = 3
+"""Declared pauses after which their usual length is believed instead of the budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """A threshold and where it comes from."""
+
+    span_s: float
+    source: str
+
+    def __str__(self) -> str:
+        """Such as `5 s floor`, or `2 x learned gap 10 s of 'other': 20 s`."""
+        plain = self.source.startswith(f"{self.span_s:g} s")
+        return self.source if plain else f"{self.source}: {seconds(self.span_s)}"
+
+    def times(self, factor: float, why: str) -> Allowance:
+        """So many times as long."""
+        if factor == 1:
+            return self
+        return Allowance(factor * self.span_s, f"{factor:g} x ({self.source}), {why}")
+
+
+def allowance(history: History, track: RankTrack) -> Allowance:
+    """How long this rank may stand still in what it does now."""
+    if track.doing == FINISHED_PHASE:
+        return Allowance(inf, "it has finished")
+    best = max(_reasons(history, track), key=lambda one: one.span_s)
+    if track.running and track.doing not in LONG_PHASES:
+        config, usual = history.config, _ordinary(history, track)
+        longer = usual.times(config.running_factor, "its main thread runs")
+        if longer.span_s > max(usual.span_s, config.lasting_floor_s):
+            most_s = max(usual.span_s, config.lasting_floor_s)
+            longer = Allowance(most_s, f"{most_s:.0f} s while its main thread runs")
+        best = max(best, longer, key=lambda one: one.span_s)
+    return best
+
+
+def undeclared(history: History, track: RankTrack) -> Allowance | None:
+    """What one has who is in no collective and does not say what it does; None: it says.
+
+    Two stacks that agree shorten it, where they stand in no work that is known to last.
+    """
+    if track.doing not in (OUTSIDE, UNDECLARED, WAITING_PHASE):
+        return None
+    config, witness = history.config, track.witness
+    lasting = _lasting(track)
+    if lasting is not None:
+        floor_s = config.lasting_floor_s
+        return Allowance(floor_s, f"{floor_s:g} s to {lasting}, by its stacks")
+    if witness is None or (witness.doing is Doing.UNKNOWN and track.state in RUNNING):
+        floor_s = config.undeclared_floor_s
+        return Allowance(floor_s, f"{floor_s:g} s where no phase is declared")
+    if witness.doing in _FETCHES and _active(track):
+        floor_s = config.undeclared_floor_s
+        return Allowance(floor_s, f"{floor_s:g} s while a child or it is at work")
+    if witness.doing is Doing.DATA:
+        floor_s = config.data_floor_s
+        return Allowance(floor_s, f"{floor_s:g} s to wait for data, by {witness.samples} stacks")
+    floor_s = config.witnessed_floor_s
+    return Allowance(floor_s, f"{floor_s:g} s at one place, by {witness.samples} stacks")
+
+
+def works(track: RankTrack) -> bool:
+    """Whether stacks show it in work that is known to last, and the kernel that it is at work."""
+    return _lasting(track) is not None and _active(track)
+
+
+def _lasting(track: RankTrack) -> Doing | None:
+    """The work that is known to last in which its last stack stood: it goes from line to line, so
+    two that agree are not asked for.
+    """
+    seen = None if track.fresh is None else track.fresh.witness
+    return seen.doing if seen is not None and seen.doing in LASTS else None
+
+
+def _active(track: RankTrack) -> bool:
+    """Whether it, or a child of it, uses cores or moves bytes."""
+    process = track.used
+    if track.fresh is None or process is None:
+        return False
+    return (process.cores or 0.0) >= _WORKS_CORES or (process.bytes_s or 0.0) >= _WORKS_BYTES_S
+
+
+def _ordinary(history: History, track: RankTrack) -> Allowance:
+    """What every rank has, whatever it does."""
+    span_s, step_s = history.hang_after_s(track), history.learned_step_s(track)
+    if span_s <= history.config.stall_floor_s:
+        return Allowance(span_s, f"{span_s:g} s floor")
+    return Allowance(span_s, f"{span_s / step_s:.2g} x learned step {seconds(step_s)}")
+
+
+def _reasons(history: History, track: RankTrack) -> Iterable[Allowance]:
+    config, step = history.config, track.step
+    yield _ordinary(history, track)
+    for tag in () if step is None else sorted(LONG_PHASES.intersection(step.tags)):
+        budget_s = config.long_phase_budget_s
+        yield Allowance(budget_s, f"{budget_s:g} s for {tag}, by its tag")
+    if track.doing in LONG_PHASES:
+        yield _declared(history, track)
+    else:
+        yield from _learned(history, track)
+    if step is not None and step.healing and not _blocked(track):  # it is told at an attempt's end
+        yield Allowance(config.healing_budget_s, f"{seconds(config.healing_budget_s)} to heal")
+    if history.starting(track):
+        if _blocked(track):
+            floor_s = config.undeclared_floor_s
+            yield Allowance(floor_s, f"{floor_s:g} s at one place in its first steps")
+        elif track.healed_commits is None:
+            yield Allowance(config.warm_up_budget_s, f"{config.warm_up_budget_s:g} s to start")
+        else:
+            yield Allowance(
+                config.healing_budget_s, f"{config.healing_budget_s:g} s for first steps after heal"
+            )
+
+
+def _blocked(track: RankTrack) -> bool:
+    """Whether it has committed in this life, and stacks show it blocked: that is no slow start."""
+    witness = track.witness
+    return track.commits > 0 and witness is not None and witness.doing in _BLOCKS
+
+
+def _declared(history: History, track: RankTrack) -> Allowance:
+    """The budget of a declared long phase, or what the job has shown to be usual."""
+    config, phase = history.config, track.doing
+    budget = Allowance(config.long_phase_budget_s, f"{config.long_phase_budget_s:g} s for {phase}")
+    known = history.habits.learned(track.identity.group_rank, phase, history.now_s, None)
+    if known is None or known.events < _SEEN_OFTEN:
+        return budget
+    span_s = max(config.long_phase_floor_s, config.long_phase_factor * known.span_s)
+    if span_s >= budget.span_s:
+        return budget
+    factor = f"{config.long_phase_factor:g} x learned gap {seconds(known.span_s)} of '{phase}'"
+    return Allowance(span_s, f"{factor}, at least {seconds(config.long_phase_floor_s)}")
+
+
+def _learned(history: History, track: RankTrack) -> Iterable[Allowance]:
+    """What earlier pauses in this phase allow for, and those of peers at this moment."""
+    config, phase = history.config, track.doing
+    number = None if track.step is None else track.step.step
+    known = history.habits.learned(track.identity.group_rank, phase, history.now_s, number)
+    if known is not None:
+        factor = config.habit_factor if known.due else 1.0
+        often = "" if known.every is None else f", every {known.every} steps"
+        late = "" if known.due else ", not due now"
+        yield Allowance(
+            min(factor * known.span_s, config.long_phase_budget_s),
+            f"{factor:g} x learned gap {seconds(known.span_s)} of '{phase}'{often}{late}",
+        )
+    since_s = history.now_s - track.stall_s
+    peer = history.habits.meanwhile(phase, since_s, track.rank)
+    if peer is not None:
+        yield Allowance(
+            min(config.habit_factor * peer.span_s, config.long_phase_budget_s),
+            f"{config.habit_factor:g} x gap {seconds(peer.span_s)} of '{phase}' that {peer.rank} "
+            "made meanwhile",
+        )
+
+
+def giving_up(history: History, victims: Iterable[RankName]) -> frozenset[RankName]:
+    """Victims that left what they waited in without a commit, and may be about to end.
+
+    Their interpreters go through their last steps then, and answer nobody.
+    """
+    return frozenset(rank for rank in victims if _ends(history.tracks[rank], history))
+
+
+def _ends(track: RankTrack, history: History) -> bool:
+    stopped = track.fresh is None or history.stopped(track)
+    outside = track.doing in (UNDECLARED, OUTSIDE)
+    return outside and not stopped and track.stall_s < history.config.ending_s

@@ -1,0 +1,254 @@
+"""Who came to the quorums: heals, failed commits and re-entries of each replica group. Pure.
+
+Theory of operation. Counters that only grow are compared from tick to tick, so that a missed poll
+loses nothing but the moment. A heal shows as the Manager's flag in the last attempt that ended, or
+as a committed step that ran ahead of the commits of the same process (between two ticks many
+attempts may end, and the flag speaks of the last one only). Neither counts before the first commit
+of a process: whoever joins heals once. An entry is a group that comes into the quorum again, after
+it was seen without it or under another replica id; its first is none. While some group starts no
+failed commit counts: with fewer groups than `min_replica_size` none goes through. Events older than
+the window are forgotten; so are those that another fault explains, when the pipeline says so.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
+from typing import Final
+
+from monitor.model.config import KeeperConfig
+from monitor.model.names import GroupName, RankName, ReplicaId
+
+_OF_A_HEAL_S: Final = 10.0
+"""For so long after a heal or a failed commit quorums follow from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one rank reports of its attempts, in one tick."""
+
+    rank: RankName
+    group: GroupName
+    incarnation: str
+    commits: int
+    failures: int
+    """Attempts that ended without a commit."""
+    committed_step: int | None
+    healing: bool
+    """Whether the last attempt that ended had healed."""
+    errored: bool
+    """Whether TorchFT met an error in it."""
+    fresh: bool = False
+    """Whether its process has yet to make its first commits."""
+
+    @property
+    def ended(self) -> int:
+        """Attempts that are over."""
+        return self.commits + self.failures
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """The Lighthouse's last quorum."""
+
+    id: int
+    members: Mapping[GroupName, ReplicaId]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Commits that failed between two ticks."""
+
+    at_s: float
+    count: int
+    errored: bool
+
+
+@dataclass(slots=True)
+class Attended:
+    """One replica group, over the window."""
+
+    heals: list[float] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    commits: list[tuple[float, int]] = field(default_factory=list)
+    """Time of a tick, commits since the one before."""
+    entries: list[float] = field(default_factory=list)
+    replica_id: ReplicaId | None = None
+    """Under which it was in the quorum last."""
+    inside: bool = False
+    restarted_s: float | None = None
+    """When one of its ranks was last seen to be another process."""
+    absent_since_s: float | None = None
+    """Since when it could take part and does not; None while it does, or is excused."""
+    others_commits: int = 0
+    """Commits of the others since then."""
+
+    def failed(self, since_s: float = 0.0) -> int:
+        """Attempts without a commit since then."""
+        return sum(one.count for one in self.failures if one.at_s >= since_s)
+
+    def committed(self, since_s: float = 0.0) -> int:
+        """Commits since then."""
+        return sum(count for at_s, count in self.commits if at_s >= since_s)
+
+    def errored(self) -> int:
+        """Ticks that saw a failed commit with an error of its own."""
+        return sum(one.errored for one in self.failures)
+
+    def forgive(self) -> None:
+        """Another fault explains what was seen so far."""
+        self.heals, self.failures, self.entries = [], [], []
+        self.absent_since_s, self.others_commits = None, 0
+
+    def forget(self, before_s: float) -> None:
+        """Drop what is older; each list is in order of time, and mostly nothing has aged."""
+        del self.heals[: bisect_left(self.heals, before_s)]
+        del self.failures[: bisect_left(self.failures, before_s, key=attrgetter("at_s"))]
+        del self.commits[: bisect_left(self.commits, before_s, key=itemgetter(0))]
+        del self.entries[: bisect_left(self.entries, before_s)]
+
+
+@dataclass(slots=True)
+class Attendance:
+    """Every replica group's record of attendance."""
+
+    config: KeeperConfig
+    groups: dict[GroupName, Attended] = field(default_factory=dict)
+    advances: list[tuple[float, int]] = field(default_factory=list)
+    """Time of a tick, and by how much the quorum id grew in it beyond who came and who left, with
+    no heal or failed commit near it."""
+    _quorum_id: int | None = None
+    _busy_s: float = float("-inf")
+    """When a heal or a failed commit was last seen: TorchFT asks for a new quorum after each."""
+    _turns: dict[RankName, Turn] = field(default_factory=dict)
+    _healed_at: dict[RankName, int] = field(default_factory=dict)
+    """Commits of a rank when its last heal was counted."""
+
+    def push(
+        self,
+        now_s: float,
+        turns: Iterable[Turn],
+        quorum: Quorum | None,
+        absent: Collection[GroupName],
+    ) -> None:
+        """Take in one tick.
+
+        Args:
+            now_s: its time.
+            turns: one for each rank that answered and runs under a Manager.
+            quorum: the last one; None while the Lighthouse cannot be seen.
+            absent: groups that could take part and are not in it.
+        """
+        by_group: dict[GroupName, list[Turn]] = {}
+        for turn in turns:
+            by_group.setdefault(turn.group, []).append(turn)
+        committed = {group: self._commits(now_s, group, own) for group, own in by_group.items()}
+        jumped = {group: any(map(self._jumped, own)) for group, own in by_group.items()}
+        steady = any(count and not jumped[group] for group, count in committed.items())
+        awaited = any(turn.fresh for own in by_group.values() for turn in own)
+        for group, own in by_group.items():
+            self._heal(now_s, group, own, jumped=jumped[group] and steady)
+            if not awaited:
+                self._fail(now_s, group, own)
+        for turn in (turn for own in by_group.values() for turn in own):
+            self._turns[turn.rank] = turn
+        if quorum is not None:
+            self._advanced(now_s, quorum)
+            self._entered(now_s, quorum.members)
+            self._stayed_out(now_s, absent, committed)
+        self._forget(now_s)
+
+    def _log(self, group: GroupName) -> Attended:
+        return self.groups.setdefault(group, Attended())
+
+    def _before(self, turn: Turn) -> Turn | None:
+        before = self._turns.get(turn.rank)
+        same = before is not None and before.incarnation == turn.incarnation
+        return before if same else None
+
+    def _commits(self, now_s: float, group: GroupName, own: list[Turn]) -> int:
+        count = 0
+        for turn in own:
+            before = self._before(turn)
+            if before is not None:
+                count = max(count, turn.commits - before.commits)
+            elif turn.rank in self._turns:
+                self._log(group).restarted_s = now_s
+                self._healed_at.pop(turn.rank, None)
+        if count > 0:
+            self._log(group).commits.append((now_s, count))
+        return count
+
+    def _jumped(self, turn: Turn) -> bool:
+        """Whether its committed step ran ahead of its commits: it healed."""
+        before = self._before(turn)
+        if before is None or before.commits < 1:
+            return False
+        if turn.committed_step is None or before.committed_step is None:
+            return False
+        ahead = turn.committed_step - before.committed_step > turn.commits - before.commits
+        return ahead and before.commits > self._healed_at.get(turn.rank, -1)
+
+    def _flagged(self, turn: Turn) -> bool:
+        """Whether its Manager says that it healed, in an attempt that was not counted yet."""
+        before = self._before(turn)
+        if before is None or before.commits < 1 or not turn.healing:
+            return False
+        return turn.ended > before.ended or not before.healing
+
+    def _heal(self, now_s: float, group: GroupName, own: list[Turn], *, jumped: bool) -> None:
+        if jumped or any(map(self._flagged, own)):
+            self._log(group).heals.append(now_s)
+            self._busy_s = now_s
+            self._healed_at.update((turn.rank, turn.commits) for turn in own)
+
+    def _fail(self, now_s: float, group: GroupName, own: list[Turn]) -> None:
+        log, failed = self._log(group), 0
+        for turn in own:
+            before = self._before(turn)
+            failed = max(failed, 0 if before is None else turn.failures - before.failures)
+        if failed > 0:
+            self._busy_s = now_s
+            log.failures.append(Failure(now_s, failed, any(turn.errored for turn in own)))
+
+    def _advanced(self, now_s: float, quorum: Quorum) -> None:
+        before, self._quorum_id = self._quorum_id, quorum.id
+        if before is None:
+            return
+        here = {group: log.replica_id for group, log in self.groups.items() if log.inside}
+        came_or_left = sum(
+            here.get(group) != quorum.members.get(group) for group in {*here, *quorum.members}
+        )
+        beyond = quorum.id - before - came_or_left
+        if beyond > 0 and now_s - self._busy_s > _OF_A_HEAL_S:
+            self.advances.append((now_s, beyond))
+
+    def _entered(self, now_s: float, members: Mapping[GroupName, ReplicaId]) -> None:
+        for group, replica_id in members.items():
+            log = self._log(group)
+            known = log.replica_id is not None
+            if known and (not log.inside or log.replica_id != replica_id):
+                log.entries.append(now_s)
+            log.replica_id, log.inside = replica_id, True
+        for group, log in self.groups.items():
+            log.inside = group in members
+
+    def _stayed_out(
+        self, now_s: float, absent: Collection[GroupName], committed: Mapping[GroupName, int]
+    ) -> None:
+        for group, log in self.groups.items():
+            if group not in absent:
+                log.absent_since_s, log.others_commits = None, 0
+                continue
+            if log.absent_since_s is None:
+                log.absent_since_s = now_s
+            others = (count for other, count in committed.items() if other != group)
+            log.others_commits += max(others, default=0)
+
+    def _forget(self, now_s: float) -> None:
+        before_s = now_s - self.config.lag_window_s
+        for log in self.groups.values():
+            log.forget(before_s)
+        del self.advances[: bisect_left(self.advances, before_s, key=itemgetter(0))]

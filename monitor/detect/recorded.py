@@ -1,0 +1,194 @@
+"""Who waits for whom where neither phases nor heads show it: by the flight records.
+
+Theory of operation. DDP's reducer calls its collectives from C++, so no head of such a job moves in
+a step, and a rank that waits in one looks like a rank that pauses. Once every rank of a replica
+group stands still, in no collective by its heads, for half of what it is allowed, the group is
+*quiet*, and its records are asked for. Who has not entered what others wait in, by records that
+were read while nobody moved, is missing there as if heads had shown it; those who wait are held.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import is_
+from typing import Final
+
+import numpy as np
+
+from monitor.detect.history import History, Reading
+from monitor.detect.patience import allowance, undeclared
+from monitor.detect.track import RankTrack
+from monitor.model.names import GroupName, RankName
+from monitor.model.verdict import Confidence, Standing
+from monitor.records import ring as ring_rows
+from monitor.records.analyse import analyse
+from monitor.records.findings import Fault, Finding
+from monitor.records.job import Job, Problem, State
+from monitor.records.ring import Answer, from_answers
+from monitor.records.safe_pickle import FlightRecordError
+
+# -- recorded ----------------------------------------------------------------------------------
+# What the flight records of a replica group say, by the analysis of `lightkeeper analyze`.
+#
+# The detectors look at heads and phases every tick; only on suspicion are records there, and then
+# the same code judges them that judges a folder of dumps offline.
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """Findings within one replica group, and whom their numbers mean."""
+
+    job: Job
+    findings: tuple[Finding, ...]
+
+    def names(self, ranks: tuple[int, ...]) -> tuple[RankName, ...]:
+        """Ranks by their names, sorted."""
+        return tuple(sorted(RankName(self.job.name(rank)) for rank in ranks))
+
+
+def opinion(history: History, group: GroupName) -> Opinion | None:
+    """What the group's records say; None as long as a member's is not at hand.
+
+    Of the group alone: what waits across groups is the wait-for graph's to judge, which sees
+    phases and quorums.
+    """
+    tracks = history.groups().get(group, ())
+    readings = (history.asked(track) for track in tracks)
+    known = tuple(held for held in readings if held is not None)
+    if not known or len(known) < len(tracks) or len(tracks) < tracks[0].identity.world_size:
+        return None
+    for held, before in _LATELY:
+        if len(held) == len(known) and all(map(is_, held, known)):
+            return before
+    found = _opinion(known, len(tracks))
+    _LATELY.append((known, found))
+    return found
+
+
+_LATELY: Final[deque[tuple[tuple[Reading, ...], Opinion]]] = deque(maxlen=4)
+"""Judged lately: the same readings are asked about for some ticks, and say the same."""
+
+
+def lane(history: History, number: int) -> tuple[RankTrack, ...]:
+    """The ranks of one number in their groups: they share TorchFT's process group."""
+    return tuple(t for t in history.present() if t.identity.group_rank == number)
+
+
+def across(history: History, tracks: Sequence[RankTrack], since_s: float) -> Opinion | None:
+    """What records across groups say, one rank of each; None as long as one was not read since."""
+    known = [history.reading(track) for track in tracks]
+    if len(known) < 2 or any(held is None or held.at_s < since_s for held in known):
+        return None
+    worlds = history.groups()
+    read = [
+        _read(held, len(worlds[track.group]))
+        for track, held in zip(tracks, known, strict=True)
+        if held is not None
+    ]
+    if None in read:
+        return None
+    job = from_answers(one for one in read if one is not None)
+    return Opinion(job, tuple(analyse(job).findings))
+
+
+def unread(history: History, tracks: Sequence[RankTrack], since_s: float) -> tuple[RankName, ...]:
+    """Of these, whose record was not read since then."""
+    return tuple(
+        track.rank
+        for track in tracks
+        if (held := history.asked(track)) is None or held.at_s < since_s
+    )
+
+
+def _read(held: Reading, world: int) -> Answer | None:
+    """The record's rows; None where it cannot be read, or says that its group has more ranks."""
+    if held.garbage or held.answer.identity.world_size > world:
+        return None
+    try:
+        return ring_rows.read(held.answer, taken_ns=int(held.at_s * 1e9))
+    except FlightRecordError:
+        return None
+
+
+def _opinion(known: tuple[Reading, ...], world: int) -> Opinion:
+    """What those say whose record can be read; of the others nothing is known, and none is named.
+
+    A rank that got out of a collective across groups with an error waits there no more.
+    """
+    read = {held.answer.identity.rank: _read(held, world) for held in known}
+    garbage = {name: Problem("", "garbage") for name, one in read.items() if one is None}
+    job = from_answers((one for one in read.values() if one is not None), lost=garbage)
+    between = np.array([group.generation is not None for group in job.groups], np.bool_)
+    keep = (job.columns["state"] != State.FAILED) | ~between[job.columns["group"]]
+    job = replace(job, columns={name: column[keep] for name, column in job.columns.items()})
+    inside = {rank for rank, name in job.names.items() if name not in garbage}
+    found = tuple(
+        one
+        for one in analyse(job).findings
+        if {*one.culprits, *one.victims} <= inside and not _across(job, one)
+    )
+    return Opinion(job, found)
+
+
+def sure(found: Finding) -> bool:
+    """Whether it accuses anybody."""
+    return bool(found.culprits) and found.confidence is not Confidence.UNSURE
+
+
+def _across(job: Job, one: Finding) -> bool:
+    return one.group is not None and job.groups[one.group].generation is not None
+
+
+# -- recorded wait -----------------------------------------------------------------------------
+
+MISSING = (Fault.NOT_ENTERED, Fault.NOT_ENQUEUING, Fault.SILENT)
+"""Findings of a rank that others wait for."""
+
+
+def quiet_groups(history: History, standing: Mapping[RankName, Standing]) -> tuple[GroupName, ...]:
+    """Replica groups in which nobody moves and nothing tells why; sorted.
+
+    Of one rank alone there is nobody in the group to wait for it.
+    """
+    return tuple(
+        group
+        for group, members in history.groups().items()
+        if len(members) > 1
+        and all(standing[t.rank] is Standing.UNKNOWN and _still(history, t) for t in members)
+    )
+
+
+def missed_by_records(
+    history: History, quiet: Iterable[GroupName]
+) -> dict[RankName, tuple[RankName, ...]]:
+    """Ranks of quiet groups that their records show missing -> those who wait for them; sorted."""
+    found: dict[RankName, set[RankName]] = {}
+    for group in quiet:
+        if not all(_read_since(history, track) for track in history.groups()[group]):
+            continue
+        said = opinion(history, group)
+        if said is None:
+            continue
+        for one in said.findings:
+            if sure(one) and one.kind in MISSING:
+                for rank in said.names(one.culprits):
+                    found.setdefault(rank, set()).update(said.names(one.victims))
+    return {rank: tuple(sorted(waiting)) for rank, waiting in sorted(found.items())}
+
+
+def _still(history: History, track: RankTrack) -> bool:
+    """Whether it stands still for half of what it is allowed."""
+    if track.fresh is None or track.stall_s < history.config.stall_floor_s / 2:
+        return False  # nobody is allowed less; most are asked no further
+    spans_s = [allowance(history, track).span_s]
+    floor = undeclared(history, track)
+    if floor is not None:
+        spans_s.append(floor.span_s)
+    return track.stall_s >= max(spans_s) / 2
+
+
+def _read_since(history: History, track: RankTrack) -> bool:
+    age_s = history.record_age_s(track.rank)
+    return age_s is not None and age_s < track.stall_s

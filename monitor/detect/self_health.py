@@ -1,0 +1,179 @@
+"""The monitor's own health: how far it may trust what it sees. Pure.
+
+Theory of operation (Lifeguard's local health multiplier, arXiv 1707.00788; memberlist
+`awareness.go`). Each tick brings evidence against the observer: it ran late, many targets fell
+silent at once, its wall clock jumped, its threads waited for a core, its disk takes no writes.
+Evidence against its eyes raises a score, a clean tick lowers it by one; thresholds are multiplied
+by one plus the score, so that what may be our own sickness needs to last longer before anybody is
+accused. While the score of the eyes is above zero, or what was decided could not be remembered,
+nobody is evicted. Nothing here ever accuses: doubt only makes the keeper slower.
+
+What is silent for long is news no more: it still holds evictions, and scales nothing, so that a
+lost rack does not blind the monitor to the next fault. Silent targets of a single host are that
+host's sickness, not ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+from monitor.model.config import KeeperConfig
+from monitor.model.names import RankName
+from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
+
+MOST: Final = 7
+"""Highest score: thresholds grow at most eightfold (memberlist's `AwarenessMaxMultiplier` is 8)."""
+_GROSS: Final = 3
+"""What gross evidence weighs, in ticks of ordinary evidence."""
+_GROSS_LATE_TICKS: Final = 10.0
+_GROSS_SHARE: Final = 0.5
+_NEWS_S: Final = 30.0
+"""For so long a silence says something about us; later only about the target."""
+_JUMP_S: Final = 1.0
+"""Wall against monotonic clock, in one tick: NTP slews by at most 0.5 ms a second."""
+_STRAIN_MOST: Final = 1
+"""Starvation alone doubles thresholds at most: what it does to the eyes shows as lateness."""
+
+
+class Condition(StrEnum):
+    """What is wrong with the monitor, worst first."""
+
+    CUT_OFF = "cut_off"  # many targets on several hosts are silent at once
+    LATE = "late"  # the tick ran late, or its sweep took too long
+    CLOCK_JUMPED = "clock_jumped"  # its host was suspended, or somebody set the clock
+    STARVED = "starved"  # its threads wait for a core
+    CANNOT_WRITE = "cannot_write"  # what it decides now would be forgotten by a restart
+    RECOVERING = "recovering"  # the last ticks were clean, the score is not zero yet
+    WELL = "well"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How the monitor is in one tick."""
+
+    conditions: Mapping[Condition, str] = field(default_factory=dict)
+    """Condition -> what was seen, worst first; empty when it is well."""
+    score: int = 0
+    hold: str | None = None
+    """Why nobody may be evicted on what this tick saw; None: no objection."""
+
+    @property
+    def state(self) -> Condition:
+        """The worst condition; `WELL` when there is none."""
+        return next(iter(self.conditions), Condition.WELL)
+
+    @property
+    def scale(self) -> float:
+        """What thresholds are multiplied by."""
+        return 1.0 + self.score
+
+
+@dataclass(slots=True)
+class SelfHealth:
+    """Keeps the score from tick to tick."""
+
+    config: KeeperConfig
+    _eyes: int = 0
+    _strain: int = 0
+    _silent_since: dict[RankName, float] = field(default_factory=dict)
+    _offset_s: float | None = None
+    """Wall clock minus the steady one."""
+
+    def push(self, snapshot: Snapshot) -> Health:
+        """Take in one tick."""
+        found: dict[Condition, str] = {}
+        weight = max(
+            self._silence(snapshot, found), self._lateness(snapshot, found),
+            self._clock(snapshot, found),
+        )  # fmt: skip
+        self._eyes = min(MOST, self._eyes + weight) if weight else max(0, self._eyes - 1)
+        starved = self._starvation(snapshot, found)
+        self._strain = min(_STRAIN_MOST, self._strain + 1) if starved else max(0, self._strain - 1)
+        if snapshot.vitals.disk is not None:
+            found[Condition.CANNOT_WRITE] = f"its disk takes no writes: {snapshot.vitals.disk}"
+        score = max(self._eyes, self._strain)
+        if score and not found:
+            found[Condition.RECOVERING] = "it was late or cut off a moment ago"
+        ordered = {one: found[one] for one in Condition if one in found}
+        return Health(ordered, score, self._hold(ordered))
+
+    def _hold(self, found: Mapping[Condition, str]) -> str | None:
+        for condition in (Condition.CUT_OFF, Condition.LATE, Condition.CLOCK_JUMPED):
+            if condition in found:
+                return f"this monitor may be the sick one: {found[condition]}"
+        if Condition.CANNOT_WRITE in found:
+            return f"this monitor could not remember it: {found[Condition.CANNOT_WRITE]}"
+        if self._eyes:
+            return "this monitor was late or cut off a moment ago"
+        return None
+
+    # -- evidence: each returns its weight, 0 when there is none or it is old --------------------
+
+    def _silence(self, snapshot: Snapshot, found: dict[Condition, str]) -> int:
+        silent = [seen for seen in snapshot.observations if _is_silent(seen)]
+        self._silent_since = {
+            seen.rank: self._silent_since.get(seen.rank, snapshot.now_s) for seen in silent
+        }
+        limit = self.config.unreachable_share * len(snapshot.observations)
+        if len(silent) < 2 or len(silent) <= limit:
+            return 0
+        if len({seen.identity.host for seen in silent}) < 2:
+            return 0
+        found[Condition.CUT_OFF] = (
+            f"{len(silent)} of {len(snapshot.observations)} targets are silent at once"
+        )
+        new = sum(snapshot.now_s - at_s < _NEWS_S for at_s in self._silent_since.values())
+        if new < 2 or new <= limit:
+            return 0
+        return _GROSS if new >= _GROSS_SHARE * len(snapshot.observations) else 1
+
+    def _lateness(self, snapshot: Snapshot, found: dict[Condition, str]) -> int:
+        ticks = snapshot.lateness_s / self.config.tick_s
+        if ticks <= self.config.lateness_ticks:
+            return 0
+        found[Condition.LATE] = f"it runs late by {snapshot.lateness_s:.1f} s"
+        return _GROSS if ticks >= _GROSS_LATE_TICKS else 1
+
+    def _clock(self, snapshot: Snapshot, found: dict[Condition, str]) -> int:
+        wall_s = snapshot.vitals.wall_s
+        if wall_s is None:
+            return 0
+        before_s, self._offset_s = self._offset_s, wall_s - snapshot.now_s
+        if before_s is None or abs(self._offset_s - before_s) <= _JUMP_S:
+            return 0
+        jump_s = self._offset_s - before_s
+        found[Condition.CLOCK_JUMPED] = f"its wall clock jumped by {jump_s:+.1f} s"
+        return 1
+
+    def _starvation(self, snapshot: Snapshot, found: dict[Condition, str]) -> bool:
+        starved = snapshot.vitals.starved
+        if starved is None or starved <= self.config.starved_share:
+            return False
+        found[Condition.STARVED] = f"its threads waited for a core {starved:.0%} of the last tick"
+        return True
+
+
+def _is_silent(seen: Observation) -> bool:
+    """Whether nothing came of it; one that answers nonsense is heard, and is the sick one."""
+    return isinstance(seen.outcome, Unreachable) and seen.outcome.reason not in _HEARD
+
+
+_HEARD: Final = (Failure.GARBAGE, Failure.HTTP, Failure.STRANGER)
+_SCALED: Final = (
+    "stall_floor_s", "undeclared_floor_s", "witnessed_floor_s", "stall_factor", "silent_s",
+    "host_lost_s", "mismatch_suspect_s", "lighthouse_away_s", "lag_absent_s",
+)  # fmt: skip
+"""Thresholds on how long something has to last: those that a sick monitor may see wrongly."""
+
+
+def scaled(config: KeeperConfig, scale: float) -> KeeperConfig:
+    """The configuration that a doubtful monitor judges by."""
+    if scale == 1.0:
+        return config
+    changes: dict[str, float] = {
+        name: config.limited(name, scale * getattr(config, name)) for name in _SCALED
+    }
+    return replace(config, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,777 @@
+"""Slow ranks (classes S1 and S2): busy when the others already wait.
+
+Measured: busy seconds a step (`monitor.detect.pace`), in windows common to the fleet, against the
+ranks of the same role: the same group rank in the other groups (ALGORITHMS.md section 6). Windows
+that a start, a heal or a death touched do not exist. Who waits for longer than another is not what
+the job waits for, however long its work takes. The milder, the longer it has to last. With 4 and
+more in the cohort a robust z-score must agree; under 4 the rank must also have become slower than
+it was, or stay slow for long. A rank with more tokens than its peers is slow only if it is slow a
+token. What it is slow at is the phase with the greatest excess; where all ranks of a group spend
+theirs inside the group's own collectives it is the transfer that is slow, and the group, not a
+rank, is to blame. Where a rank's waiting for its own group does not show (torch's DDP waits in
+C++), the group is told, and that it cannot be known which of its ranks is the slow one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+import numpy as np
+
+from monitor.detect.history import History
+from monitor.detect.learned_pauses import Gap
+from monitor.detect.pace import Pace, Paces, Window, side_by_side
+from monitor.detect.track import RankTrack
+from monitor.model import cohort
+from monitor.model.cohort import Floats
+from monitor.model.names import GroupName, RankName, group_of
+from monitor.model.verdict import Confidence, Kind, Verdict
+from monitor.model.wording import listed, plural, seconds
+from worker_server.wire import LONG_PHASES, WAITING_PHASE
+
+# -- slow phase --------------------------------------------------------------------------------
+
+_KINDS: Final[Mapping[str, str]] = {
+    "data": "data loading",
+    "forward": "compute",
+    "backward": "compute",
+    "optimizer": "compute",
+}
+_QUIET: Final = LONG_PHASES | {WAITING_PHASE}
+TRANSFERS: Final = "communication inside its group"
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """Where a rank's excess lies, in medians over some windows."""
+
+    kind: str | None
+    """`data loading`, `compute`, or a phase of the user's own in quotes; None: no phases tell."""
+    own_s: float
+    """Seconds a step that it spends there."""
+    peers_s: float
+    """The same of its peers."""
+    peers: int
+    peers_alone_s: float
+    """Seconds a step in which its peers worked: busy, and not held inside collectives."""
+
+
+def blame(windows: Sequence[Window], rank: RankName) -> Blame:
+    """The kind of phase with the greatest excess over the peers in these windows."""
+    own: dict[str, list[float]] = {}
+    theirs: dict[str, list[float]] = {}
+    alone: list[float] = []
+    most = 0
+    for paces in (window.paces for window in windows):
+        place = paces.roster.places.get(rank)
+        if place is None:
+            continue
+        peers = paces.roster.lanes == paces.roster.lanes[place]
+        peers[place] = False
+        most = max(most, int(peers.sum()))
+        for kind, spent_s in sorted(by_kind(paces).items()):
+            if not np.isnan(spent_s[place]) or not np.isnan(spent_s[peers]).all():
+                known_s = np.nan_to_num(spent_s)
+                own.setdefault(kind, []).append(float(known_s[place]))
+                theirs.setdefault(kind, []).append(_median(known_s[peers]))
+        alone.append(_median(paces.figure("alone_s")[peers]))
+    excess = {kind: _median(own[kind]) - _median(theirs[kind]) for kind in own}
+    worst = max(sorted(excess), key=lambda kind: excess[kind], default=None)
+    return Blame(
+        kind=worst,
+        own_s=_median(own.get(worst or "", ())),
+        peers_s=_median(theirs.get(worst or "", ())),
+        peers=most,
+        peers_alone_s=_median(alone),
+    )
+
+
+def by_kind(paces: Paces) -> dict[str, Floats]:
+    """Busy seconds a step of all ranks by kind of phase; not a number for who has none."""
+    found: dict[str, Floats] = {}
+    for phase in paces.phases:
+        if phase not in _QUIET:
+            kind, spent_s = _KINDS.get(phase, f"'{phase}'"), paces.phase(phase)
+            before = found.get(kind)
+            found[kind] = spent_s if before is None else _sum(before, spent_s)
+    return found
+
+
+def _sum(one: Floats, other: Floats) -> Floats:
+    return np.where(np.isnan(one), other, one + np.nan_to_num(other))
+
+
+def _median(values: Iterable[float] | Floats) -> float:
+    known = list(values)
+    return float(median(known)) if known else 0.0
+
+
+# -- straggler ---------------------------------------------------------------------------------
+
+_SHARE_OF_STEP = 0.1
+"""Of a step, what the excess must come to: less slows nobody down noticeably."""
+_BASELINE_WINDOWS = 3
+_MILD_WINDOWS, _MILD_SLOW, _MILD_PERSISTENT = 12, 10, 24
+"""As `straggler_windows`, `straggler_slow_windows` and `persistent_windows`, for `mild_ratio`."""
+_STEADY_WINDOWS, _STEADY_AHEAD = 16, 14
+_STARVED_WINDOWS, _STARVED_AHEAD = 6, 5
+"""The same for a rank that alone gets no core."""
+_STARVED, _STARVED_TIMES = 0.35, 2.0
+_CROWDED = 0.5
+_SMALL_S = 40.0
+"""A cohort under 4 without phases is looked at for so long at least: on cores that all share, one
+of two ranks may get less of them for 25 s (seen at a load of 40 on 2 cores)."""
+_PAIR_PERSISTENT_S, _SMALL_PERSISTENT_S = 120.0, 60.0
+"""So long a rank of such a cohort is slow that was never seen to be well: one of two, of three."""
+_PAST = 0.9
+"""Its slow windows must exceed this share of its own past."""
+_MOSTLY_INSIDE = 0.5
+"""Share of the sweeps inside collectives from which a group is said to spend its time there."""
+_MOSTLY = 0.5
+_HELD = 0.2
+"""Share of its busy time from which what collectives held a rank is looked at on its own."""
+_OWN_SHARE = 2 / 3
+"""Of slow ranks in one group, those that work at least so long as the busiest are culprits; the
+others are slow because they wait for it inside forward and backward."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """How slow for how long."""
+
+    ratio: float
+    windows: int
+    slow: int
+    persistent: int
+
+    def lasting(self, windows: Sequence[Window], members: int) -> _Rule:
+        """The same over so many windows that they fill `_SMALL_S`."""
+        persistent_s = _PAIR_PERSISTENT_S if members < 3 else _SMALL_PERSISTENT_S
+        now_s = windows[-1].end_s
+        span = sum(now_s - window.start_s < _SMALL_S for window in windows) + 1
+        long = sum(now_s - window.start_s < persistent_s for window in windows) + 1
+        if span <= self.windows:
+            return self
+        slow = -(-span * self.slow // self.windows)
+        return _Rule(self.ratio, span, slow, max(self.persistent, long))
+
+
+@dataclass(frozen=True, slots=True)
+class _Starved:
+    """Shares of the time in which ranks were ready to run and got no core."""
+
+    own: float
+    others: float
+    """Of whoever else had the greatest."""
+
+    @property
+    def alone(self) -> bool:
+        """The kernel's word that this rank is held up, whatever else the samples say."""
+        return self.own >= max(_STARVED, _STARVED_TIMES * self.others)
+
+    @property
+    def together(self) -> bool:
+        """Cores are too few for all of them, and chance says who gets less."""
+        return self.own >= _CROWDED and not self.alone
+
+
+@dataclass(frozen=True, slots=True)
+class _Slow:
+    rank: RankName
+    rule: _Rule
+    ratio: float
+    last: Pace
+    busy_s: float
+    """Medians over the windows looked at, as the next."""
+    usual_s: float
+    since_s: float
+    lost_s: float
+    alone_s: float
+    """Seconds a step in which it worked: busy, and not held inside collectives."""
+    held: float
+    """Share of its busy time in which they held it."""
+    persistent: bool
+    blame: Blame
+    starved: _Starved
+    steady: bool = False
+    """Only all of its windows together show it: it may as well work more in every few steps."""
+
+
+def straggler(history: History) -> tuple[Verdict, ...]:
+    """One verdict for each replica group with ranks that have been slow for several windows."""
+    windows = list(history.pace.windows)
+    if len(windows) < history.config.straggler_windows:
+        return ()
+    if history.now_s - history.disturbed_s < history.config.restart_quiet_s:
+        return ()
+    by_group: dict[GroupName, list[_Slow]] = {}
+    suspects = _suspects(history, windows)
+    for track in history.present():
+        if track.rank in suspects and history.participating(track):
+            found = _judge(history, track, windows)
+            if found is not None and not _waits_longer(windows, found):
+                by_group.setdefault(track.group, []).append(found)
+    told = (_verdict(history, group, slow) for group, slow in by_group.items())
+    return tuple(verdict for verdict in told if verdict is not None)
+
+
+def _suspects(history: History, windows: Sequence[Window]) -> frozenset[RankName]:
+    """Who may be slow by one of the rules: all others need not be looked at, rank by rank."""
+    last, config = windows[-1].paces, history.config
+    slow = cohort.slower(
+        last.figure("low_s") / last.figure("work"),
+        last.figure("usual_s"),
+        step=last.figure("step_s"),
+        score=last.figure("z"),
+        members=last.figure("cohort"),
+        ratio=min(config.straggler_ratio, config.mild_ratio),
+        share=_SHARE_OF_STEP,
+        least_score=config.straggler_z,
+    )
+    found = {rank for rank, one in zip(last, slow, strict=True) if one}
+    if not np.isnan(last.figure("calls")).all():
+        found |= _busier(windows, config.mild_ratio)
+    return frozenset(found)
+
+
+def _busier(windows: Sequence[Window], ratio: float) -> set[RankName]:
+    """Who works longer than its peers over the windows that `_steady` looks at."""
+    found: set[RankName] = set()
+    for count in (_STARVED_WINDOWS, _STEADY_WINDOWS):
+        recent = windows[-count:]
+        roster, busy = side_by_side(recent, lambda p: p.figure("busy_s") / p.figure("work"))
+        _, usual = side_by_side(recent, lambda p: p.figure("usual_s"))
+        more = busy.sum(axis=0) > _least_busy(ratio) * usual.sum(axis=0)
+        found.update(rank for rank, one in zip(roster.ranks, more, strict=True) if one)
+    return found
+
+
+def _least_busy(ratio: float) -> float:
+    return (1 + ratio) / 2
+
+
+def _slow(history: History, pace: Pace, rule: _Rule) -> bool:
+    """Whether one window shows a rank slower than its cohort, and to the fleet's cost."""
+    return bool(
+        cohort.slower(
+            pace.low_s / pace.work,
+            pace.usual_s,
+            step=pace.step_s,
+            score=pace.z,
+            members=pace.cohort,
+            ratio=rule.ratio,
+            share=_SHARE_OF_STEP,
+            least_score=history.config.straggler_z,
+        )
+    )
+
+
+def _judge(history: History, track: RankTrack, windows: Sequence[Window]) -> _Slow | None:
+    config = history.config
+    clear = _Rule(
+        config.straggler_ratio,
+        config.straggler_windows,
+        config.straggler_slow_windows,
+        config.persistent_windows,
+    )
+    mild = _Rule(config.mild_ratio, _MILD_WINDOWS, _MILD_SLOW, _MILD_PERSISTENT)
+    return (
+        _by(history, track, windows, clear)
+        or _by(history, track, windows, mild)
+        or _steady(track, windows, mild)
+    )
+
+
+def _steady(track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow | None:
+    """Slow all along where single windows say little: two steps a poll make each of them noisy.
+
+    One of three at least without phases, whose peers agree: the busiest in nearly every window, by
+    as much as the mild rule asks of one, over so many windows together.
+    """
+    last = _pace(windows[-1], track)
+    if last is None or last.calls is None or last.cohort < 3:
+        return None
+    count, least_ahead = _STARVED_WINDOWS, _STARVED_AHEAD
+    if not _starved(windows[-count:], track.rank).alone:
+        count, least_ahead = _STEADY_WINDOWS, _STEADY_AHEAD
+    recent = windows[-count:]
+    present = [p for window in recent if (p := _pace(window, track)) is not None]
+    if len(present) < count:
+        return None
+    busy_s = sum(p.busy_s / p.work for p in present) / len(present)
+    if busy_s <= _least_busy(rule.ratio) * sum(p.usual_s for p in present) / len(present):
+        return None  # most: its peers need not be gone through
+    lane = track.identity.group_rank
+    peers: dict[RankName, list[Pace]] = {}
+    for paces in (window.paces for window in recent):
+        for place in np.flatnonzero(paces.roster.lanes == lane):
+            if (rank := paces.roster.ranks[place]) != track.rank:
+                peers.setdefault(rank, []).append(paces[rank])
+    most_s = [max(p.busy_s for p in each) for each in zip(*peers.values(), strict=False)]
+    ahead = sum(p.busy_s > m for p, m in zip(present, most_s, strict=False))
+    means = [sum(p.busy_s for p in each) / len(each) for each in peers.values()]
+    lows = [sum(p.low_s for p in each) / len(each) for each in peers.values()]
+    low_s = sum(p.low_s / p.work for p in present) / len(present)
+    step_s = sum(p.step_s for p in present) / len(present)
+    excess_s = busy_s - max(means)
+    apart = max(means) - min(means) <= excess_s / 2 and busy_s > rule.ratio * max(means)
+    apart = apart and low_s > rule.ratio * max(lows)  # not only in every fifth step
+    if ahead < least_ahead or not apart or excess_s <= _SHARE_OF_STEP * step_s:
+        return None
+    return _Slow(
+        rank=track.rank,
+        rule=_Rule(rule.ratio, count, ahead, count),
+        ratio=busy_s / max(means),
+        last=present[-1],
+        busy_s=busy_s,
+        usual_s=max(means),
+        since_s=recent[0].start_s,
+        lost_s=sum((p.busy_s - p.usual_s) * p.steps for p in present),
+        alone_s=median([pace.alone_s for pace in present]),
+        held=sum(pace.held for pace in present) / len(present),
+        persistent=False,
+        blame=blame(recent, track.rank),
+        starved=_starved(recent, track.rank),
+        steady=True,
+    )
+
+
+def _by(history: History, track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow | None:
+    last = _pace(windows[-1], track)
+    if last is not None and last.calls is not None and last.cohort < cohort.SMALL:
+        rule = rule.lasting(windows, last.cohort)
+    present = [p for window in windows[-rule.windows :] if (p := _pace(window, track)) is not None]
+    if len(present) < rule.windows or not _slow(history, present[-1], rule):
+        return None
+    if sum(_slow(history, pace, rule) for pace in present) < rule.slow:
+        return None
+    start, lost_s = _episode(history, track, windows, rule)
+    persistent = _persistent(history, track, windows, rule)
+    if present[-1].cohort < cohort.SMALL and not (
+        _changed(history, track, windows[:start], present) or persistent
+    ):
+        return None
+    held = sum(pace.held for pace in present) / len(present)
+    return _Slow(
+        rank=track.rank,
+        rule=rule,
+        ratio=median([p.busy_s / max(p.usual_s, 1e-9) for p in present if _slow(history, p, rule)]),
+        last=present[-1],
+        busy_s=median([pace.busy_s for pace in present]),
+        usual_s=median([pace.usual_s for pace in present]),
+        since_s=windows[start].start_s,
+        lost_s=max(0.0, lost_s),
+        alone_s=median([pace.alone_s for pace in present]),
+        held=held,
+        persistent=persistent,
+        blame=blame(windows[-rule.windows :], track.rank),
+        starved=_starved(windows[-rule.windows :], track.rank),
+    )
+
+
+def _waits_longer(windows: Sequence[Window], found: _Slow) -> bool:
+    """Whether it waits for longer than somebody else, who then is what the job waits for.
+
+    Who works while no other does gets all the cores: the victim of a slow rank in its own group may
+    look quick, and its peer elsewhere slow beside it.
+    """
+    recent = windows[-found.rule.windows :]
+    roster, waits_s = side_by_side(recent, lambda p: p.figure("step_s") - p.figure("busy_s"))
+    middles_s = np.nanmedian(waits_s, axis=0)
+    place = roster.places[found.rank]
+    own_s = float(middles_s[place])
+    least_s = float(np.delete(middles_s, place).min(initial=own_s))
+    return own_s - least_s > (found.busy_s - found.usual_s) / 2
+
+
+def _cores(history: History, rank: RankName) -> tuple[float, float]:
+    """What it uses of late, and its peers at the median."""
+    used = {t.rank: t.used.cores or 0.0 for t in history.present() if t.used is not None}
+    return used.pop(rank, 0.0), median(used.values()) if used else 0.0
+
+
+def _starved(windows: Sequence[Window], rank: RankName) -> _Starved:
+    roster, shares = side_by_side(windows, lambda paces: paces.figure("starved"))
+    means = np.nanmean(shares, axis=0)
+    place = roster.places.get(rank)
+    if place is None:
+        return _Starved(0.0, float(means.max(initial=0.0)))
+    return _Starved(float(means[place]), float(np.delete(means, place).max(initial=0.0)))
+
+
+def _pace(window: Window, track: RankTrack) -> Pace | None:
+    pace = window.paces.get(track.rank)
+    return pace if pace is not None and pace.incarnation == track.identity.incarnation else None
+
+
+def _changed(
+    history: History, track: RankTrack, before: Sequence[Window], present: Sequence[Pace]
+) -> bool:
+    """Whether a rank is slower than it was before it was slow."""
+    past = [pace.busy_s for window in before if (pace := _pace(window, track)) is not None]
+    if len(past) < _BASELINE_WINDOWS:
+        return False
+    now_s = median([pace.busy_s for pace in present])
+    noisy_s = sorted(past)[int(_PAST * (len(past) - 1))]
+    return now_s > max(history.config.own_change_ratio * median(past), noisy_s)
+
+
+def _persistent(history: History, track: RankTrack, windows: Sequence[Window], rule: _Rule) -> bool:
+    """Whether a rank was slow in each of the last windows."""
+    paces = [_pace(window, track) for window in windows[-rule.persistent :]]
+    return len(paces) == rule.persistent and all(
+        p is not None and _slow(history, p, rule) for p in paces
+    )
+
+
+def _episode(
+    history: History, track: RankTrack, windows: Sequence[Window], rule: _Rule
+) -> tuple[int, float]:
+    """First window of the present slowness, and the seconds that it has cost the fleet.
+
+    One good window may lie between two slow ones.
+    """
+    start, lost_s, pending_s, good = len(windows), 0.0, 0.0, 0
+    for index in range(len(windows) - 1, -1, -1):
+        pace = _pace(windows[index], track)
+        if pace is None or good > 1:
+            break
+        pending_s += (pace.busy_s - pace.usual_s) * pace.steps
+        if _slow(history, pace, rule):
+            start, lost_s, pending_s, good = index, lost_s + pending_s, 0.0, 0
+        else:
+            good += 1
+    return start, lost_s
+
+
+def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdict | None:
+    """None when all of them only wait, for one who is not known to be slow yet."""
+    transfer = _slow_transfer(history, group, suspects)
+    workers = suspects if transfer else [one for one in suspects if not _waits(history, one)]
+    if not workers:
+        return None
+    most_s = max(found.alone_s for found in workers)
+    slow = [one for one in workers if transfer or one.alone_s >= _OWN_SHARE * most_s]
+    held = {found.rank for found in suspects} - {found.rank for found in slow}
+    worst = max(slow, key=lambda found: (found.ratio, found.rank))
+    culprits = tuple(found.rank for found in slow)
+    doubted = any(found.steady and not found.starved.alone for found in slow)
+    crowded = worst.starved.together
+    clear = transfer or all(found.last.sees_group for found in slow) or _well(history, worst, slow)
+    since_s = min(found.since_s for found in slow)
+    victims = tuple(
+        track.rank
+        for track in history.present()
+        if track.rank in held or (track.group != group and history.participating(track))
+    )
+    told = _transfer(culprits, worst) if transfer else _work(culprits, worst, clear=clear)
+    if doubted:
+        told += ", all along or in every few steps: the samples are too coarse to tell"
+    uses, others_use = _cores(history, worst.rank)
+    if uses > max(0.5, 1.5 * others_use):
+        told += (
+            f"; it uses {uses:.1f} cores, its peers {others_use:.1f}: it computes more than they"
+        )
+    elif worst.starved.alone:
+        told += (
+            f"; for {worst.starved.own:.0%} of the time it was ready to run and got no core: a CPU "
+            "limit, or other programs on its host"
+        )
+    elif crowded:
+        told += (
+            f"; it waits for a core for {worst.starved.own:.0%} of the time, and others wait much "
+            "as long: there are too few for all, and chance says who gets less"
+        )
+    return Verdict(
+        kind=Kind.STRAGGLER,
+        culprits=culprits,
+        groups=(group,),
+        reason=f"{told}; {listed(victims)} {plural(victims, 'waits', 'wait')} "
+        f"{seconds(max(0.0, worst.busy_s - worst.usual_s))} a step for that, for "
+        f"{seconds(history.now_s - since_s)} now",
+        confidence=Confidence.LIKELY
+        if clear and not doubted and not crowded
+        else Confidence.UNSURE,
+        since_s=since_s,
+        victims=victims,
+        evidence={
+            found.rank: f"busy {found.last.busy_s:.4f} s a step, peers {found.last.usual_s:.4f} s, "
+            f"lost {found.lost_s:.1f} s since {found.since_s:.0f}"
+            for found in slow
+        }
+        | {
+            "slow at": TRANSFERS if transfer else worst.blame.kind or "its own work",
+            "course": _course(slow, worst),
+            "source": f"{'phases' if worst.blame.kind else 'waits that its WorkerServer saw'}, "
+            f"medians over windows of {seconds(history.config.window_s)} and more",
+        },
+        lost_s=max(found.lost_s for found in slow),
+        signature=f"straggler:{culprits[0]}",
+    )
+
+
+def _well(history: History, worst: _Slow, slow: list[_Slow]) -> bool:
+    """Whether it is the only slow rank of a group whose waits show in part.
+
+    What does not show looks like work: who looks no busier than its peers is none of the slow.
+    """
+    mates = {track.rank for track in history.groups().get(group_of(worst.rank), ())}
+    windows = list(history.pace.windows)[-worst.rule.windows :]
+    return len(slow) == 1 and all(
+        len(paces) == len(windows)
+        and median([p.busy_s for p in paces])
+        <= history.config.mild_ratio * median([p.usual_s for p in paces])
+        for mate in mates - {worst.rank}
+        for paces in ([w.paces[mate] for w in windows if mate in w.paces],)
+    )
+
+
+def _course(slow: list[_Slow], worst: _Slow) -> str:
+    rule, times = worst.rule, f"{worst.ratio:.1f} times as long as its peers"
+    if any(found.persistent for found in slow):
+        return f"persistent: {times}, slow in each of the last {rule.persistent} windows"
+    return f"lately: {times}, slow in {rule.slow} of {rule.windows} windows"
+
+
+def _waits(history: History, found: _Slow) -> bool:
+    """Whether it is slow only by what collectives held it: its own work takes no longer."""
+    own_s = found.alone_s / found.last.work
+    return found.held >= _HELD and own_s <= (
+        history.config.straggler_ratio * found.blame.peers_alone_s
+    )
+
+
+def _slow_transfer(history: History, group: GroupName, suspects: list[_Slow]) -> bool:
+    """Whether all ranks of a group are slow, in its collectives and not at work of their own.
+
+    All come in time then, and the transfer takes long (class S2): a link, not a rank.
+    """
+    ratio = history.config.straggler_ratio
+    return 1 < len(history.groups().get(group, ())) == len(suspects) and all(
+        found.held >= _MOSTLY_INSIDE and found.alone_s <= ratio * found.blame.peers_alone_s
+        for found in suspects
+    )
+
+
+def _transfer(culprits: tuple[RankName, ...], worst: _Slow) -> str:
+    last = worst.last
+    peers = f"{last.cohort - 1} other {'group takes' if last.cohort == 2 else 'groups take'}"
+    return (
+        f"the collectives inside the group of {listed(culprits)} are slow: its ranks come in "
+        f"time and take {seconds(worst.busy_s)} a step where {peers} {seconds(worst.usual_s)}"
+    )
+
+
+def _work(culprits: tuple[RankName, ...], worst: _Slow, *, clear: bool) -> str:
+    """Such as `1.0 slows everybody: its own work takes 1.1 s a step where its peers take 0.2 s`."""
+    last, found = worst.last, worst.blame
+    peers = "its peer takes" if last.cohort == 2 else "its peers take"
+    work = f"own work takes {seconds(worst.busy_s)} a step where {peers} {seconds(worst.usual_s)}"
+    where = ""
+    if found.kind is not None:
+        where = f", in {found.kind} {seconds(found.own_s)} where they take {seconds(found.peers_s)}"
+    if last.stopped >= _MOSTLY:
+        where += f"; a signal had stopped it at {last.stopped:.0%} of the looks"
+    elif last.witness is not None:
+        where += f"; it was seen to stand in {last.witness.frame}"
+    if not clear:
+        return (
+            f"a rank of group {group_of(worst.rank)} slows everybody, perhaps "
+            f"{' or '.join(culprits)} (how long its ranks wait for each other does not show): "
+            f"of {worst.rank} its {work}{where}"
+        )
+    if len(culprits) > 1:
+        return f"{listed(culprits)} slow everybody: of {worst.rank}, the slowest, its {work}{where}"
+    return f"{worst.rank} slows everybody: its {work}{where}"
+
+
+# -- slow pause --------------------------------------------------------------------------------
+
+_PHASES = ("checkpoint", "evaluation")
+_NOW = 3
+"""Pauses on end that have to be slow, and pauses before that make the past."""
+_RATIO = 2.0
+_GROWN = 1.3
+"""Peers' pauses that have grown so much speak for the storage."""
+_EXCESS_S = 1.0
+"""Less costs nobody anything."""
+_FRESH_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    was_s: float
+    now: tuple[Gap, ...]
+
+    @property
+    def now_s(self) -> float:
+        return median(gap.span_s for gap in self.now)
+
+    @property
+    def slow(self) -> bool:
+        return all(
+            gap.span_s > _RATIO * self.was_s and gap.span_s - self.was_s > _EXCESS_S
+            for gap in self.now
+        )
+
+
+def slow_pause(history: History) -> tuple[Verdict, ...]:
+    """One verdict for each rank and phase; most ticks none.
+
+    Checkpoints and evaluations that have become slow on one rank.
+
+    Declared long phases are no part of a rank's pace, and by design not alike: often only one group
+    saves. So a rank is compared with its own past first, and with ranks of its role that make such
+    pauses too: if theirs have grown as well, it is the storage and nobody is named. Without such
+    peers it cannot be told.
+    """
+    found: list[Verdict] = []
+    for track in history.present():
+        if not history.participating(track):
+            continue
+        for phase in _PHASES:
+            change = _change(history.habits.declared(track.rank, phase))
+            if change is None or not change.slow:
+                continue
+            if history.now_s - change.now[-1].ended_s <= _FRESH_S:
+                found += _judge_pause(history, track, phase, change)
+    return tuple(found)
+
+
+def _change(gaps: Sequence[Gap]) -> _Change | None:
+    """The last pauses against the longest of those before; None while there are too few.
+
+    What is slow now is no past to compare with: the first half of what is known is.
+    """
+    if len(gaps) < 2 * _NOW:
+        return None
+    before = gaps[: max(_NOW, len(gaps) // 2)]
+    return _Change(max(gap.span_s for gap in before), tuple(gaps[-_NOW:]))
+
+
+def _judge_pause(
+    history: History, track: RankTrack, phase: str, change: _Change
+) -> tuple[Verdict, ...]:
+    known = [
+        history.habits.declared(other.rank, phase)
+        for other in history.present()
+        if other.group != track.group and other.identity.group_rank == track.identity.group_rank
+    ]
+    changes = [_change(gaps) for gaps in known if gaps]
+    peers = [change for change in changes if change is not None]
+    if len(peers) < len(changes):
+        return ()  # one that makes such pauses, too few of them seen to say more
+    if any(peer.now_s > _GROWN * peer.was_s for peer in peers):
+        return ()  # theirs grow too: the storage
+    lost_s = sum(gap.span_s - change.was_s for gap in change.now)
+    beside = (
+        f"{len(peers)} {'peer takes' if len(peers) == 1 else 'peers take'} "
+        f"{seconds(median(peer.now_s for peer in peers))}"
+        if peers
+        else "no peer has such pauses, so it may be the storage"
+    )
+    return (
+        Verdict(
+            kind=Kind.STRAGGLER,
+            culprits=(track.rank,),
+            groups=(track.group,),
+            reason=f"{track.rank} is slow in {phase}, {seconds(change.now_s)} each of the last "
+            f"{len(change.now)} times where it took {seconds(change.was_s)} before; {beside}",
+            confidence=Confidence.LIKELY if peers else Confidence.UNSURE,
+            since_s=change.now[0].ended_s - change.now[0].span_s,
+            victims=tuple(t.rank for t in history.present() if t.group != track.group),
+            evidence={
+                "slow at": phase,
+                "course": f"persistent: the last {len(change.now)} times",
+                "source": "phases, seconds as the rank counts them",
+            },
+            lost_s=lost_s,
+            signature=f"straggler:{track.rank}:{phase}",
+        ),
+    )
+
+
+# -- slow transfer -----------------------------------------------------------------------------
+
+_TRANSFER_BASELINE_WINDOWS = 6
+_TRANSFER_RATIO = 2.0
+"""Against its own past: half of a link's speed is lost. Lower tells of a busy network."""
+_TRANSFER_SHARE_OF_STEP = 0.2
+"""Of a step, what the excess must come to: twice that of a rank, for nobody can be evicted."""
+
+
+def slow_transfer(history: History) -> tuple[Verdict, ...]:
+    """At most one verdict; it accuses nobody.
+
+    Slow communication across replica groups (class S2): all come in time, and wait longer.
+
+    Measured: the waiting of whoever waits least. The last to arrive waits for nobody, so what is
+    left of its waiting is the transfer itself, with TorchFT's quorum and commit. When that grows in
+    window after window against what it was, the network between the groups is slow, or somebody's
+    link; which one, phases cannot tell, so nobody is accused. Long steps now on one rank and now on
+    another make everybody wait too; they show in the sum of all ranks' work, which must not have
+    grown along.
+    """
+    config = history.config
+    windows = [window for window in history.pace.windows if len(window.paces) > 1]
+    count = config.straggler_windows
+    if len(windows) < count + _TRANSFER_BASELINE_WINDOWS:
+        return ()
+    if history.now_s - history.disturbed_s < config.restart_quiet_s:
+        return ()
+    slow = [_least_s(window) for window in windows]
+    past = len(windows) - (2 * count if len(windows) > 2 * count else count)
+    usual_s = median(slow[:past])
+    late = [_late(window, usual_s) for window in windows[-count:]]
+    if not late[-1] or sum(late) < config.straggler_slow_windows:
+        return ()
+    since = next((n for n in range(len(windows) - 1, -1, -1) if not _late(windows[n], usual_s)), -1)
+    if _work_s(windows[-count:]) - _work_s(windows[:past]) > median(slow[-count:]) - usual_s:
+        return ()
+    first = windows[min(since + 1, len(windows) - 1)]
+    now_s = median(slow[-count:])
+    steps = sum(int(w.paces.figure("steps").max()) for w in windows[since + 1 :])
+    return (
+        Verdict(
+            kind=Kind.STRAGGLER,
+            culprits=(),
+            groups=(),
+            reason=f"communication across groups takes {seconds(now_s)} a step even for the last "
+            f"to arrive, {seconds(usual_s)} before: the network is slow, or somebody's link; "
+            "phases cannot tell whose",
+            confidence=Confidence.UNSURE,
+            since_s=first.start_s,
+            victims=tuple(sorted(windows[-1].paces)),
+            evidence={
+                "slow at": "communication across groups",
+                "late arrival": "no: whoever waits least waits longer too",
+                "source": f"phases, means over windows of {seconds(config.window_s)} and more",
+            },
+            lost_s=max(0.0, (now_s - usual_s) * steps),
+            signature="straggler:across",
+        ),
+    )
+
+
+def _least_s(window: Window) -> float:
+    """Waiting seconds a step of whoever waits least."""
+    return float(np.nan_to_num(window.paces.phase(WAITING_PHASE)).min())
+
+
+def _work_s(windows: Sequence[Window]) -> float:
+    """Seconds a step that all ranks work together, the median over these windows."""
+    return median(
+        sum(float(np.nansum(spent_s)) for spent_s in by_kind(window.paces).values())
+        for window in windows
+    )
+
+
+def _late(window: Window, usual_s: float) -> bool:
+    step_s = float(window.paces.figure("step_s").max())
+    least_s = _least_s(window)
+    return (
+        least_s > _TRANSFER_RATIO * usual_s and least_s - usual_s > _TRANSFER_SHARE_OF_STEP * step_s
+    )

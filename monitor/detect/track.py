@@ -1,0 +1,280 @@
+"""One incarnation of one rank, as its reports tell it.
+
+Theory of operation. A stall is a lower bound: the smaller of the rank's own ages (of its phase, and
+of the last collective it entered or left) and the time over which this monitor saw the same
+counters. So neither a late monitor nor a missed poll can inflate it, and a rank that moved and
+came back to the same phase is not stalled.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+from monitor.model.names import GroupName, RankName
+from monitor.model.observation import (
+    Observation,
+)
+from worker_server.wire import (
+    ACROSS,
+    LONG_PHASES,
+    SOURCE_REPORTER,
+    WAITING_PHASE,
+    GroupHead,
+    Identity,
+    Process,
+    StateReport,
+    StepState,
+    Tracer,
+    Witness,
+)
+
+FINISHED_PHASE: Final = "finished"
+"""What a rank reports when its training is over: it may then stand still or end at will."""
+OUTSIDE: Final = "outside of collectives"
+"""What a rank that reports no phases is said to be in, when it is in no collective."""
+UNDECLARED: Final = "other"
+"""What the reporter calls the time between phases."""
+INSIDE: Final = "inside a collective"
+"""Where ranks stand that are all in one and wait for its end."""
+
+_FAILED_MAX: Final = 64
+"""More of them in a row are a fault of their own, not what one of another group costs."""
+RUNNING: Final = ("R", "D")
+"""States of a main thread that works, wants to work or waits for the disk."""
+
+
+@dataclass(slots=True)
+class RankTrack:
+    """One incarnation of one rank, as seen so far."""
+
+    identity: Identity
+    first_seen_s: float
+    seen_s: float
+    """Last tick in which the target was registered at all."""
+    predecessor: str | None = None
+    """Incarnation before this one, when this monitor saw it."""
+    observation: Observation | None = None
+    """Of the latest tick; None once the target is registered no more."""
+    report: StateReport | None = None
+    """The latest report, however old."""
+    report_s: float | None = None
+    silent_since_s: float | None = None
+    """First tick of the present silence; None while it answers."""
+    progress: tuple[int, int] | None = None
+    """Phase changes and collectives entered or left, so far."""
+    progress_since_s: float = 0.0
+    moved_s: float | None = None
+    """When this monitor last saw the progress counter change."""
+    still_sweeps: int = 0
+    """Sweeps in a row that saw no progress."""
+    running_sweeps: int = 0
+    """Of these, those that saw the main thread run or wait for the disk."""
+    unread: int = 0
+    """How often its past may still be asked for: it made steps before this monitor saw it."""
+    healed_commits: int | None = None
+    """Commits of this incarnation when it was last seen healing; None: never."""
+    used: Process | None = None
+    """The latest report that told what it uses: one may miss a look."""
+    traced_since_s: float | None = None
+    """First sweep that found it traced; None while nobody does."""
+    died_s: float | None = None
+    first_commit_s: float | None = None
+    """When the first commit of this incarnation was seen; None before, or when missed."""
+    last_commit_s: float | None = None
+    failed: list[tuple[float, int]] = field(default_factory=list)
+    """Attempts without a commit: the tick that showed them, and how many; the latest."""
+
+    # what follows from the above is asked for many times a tick, so it is found out once
+
+    fresh: StateReport | None = None
+    """The report of the latest tick; None when there was none."""
+    step: StepState | None = None
+    """Step state of the latest report, however old."""
+    ring_heads: tuple[GroupHead, ...] = ()
+    """Those of the rank's own ring: its threads moved them, and they are in every report."""
+    stall_s: float = 0.0
+    """At least so long without progress, at the time of the latest report."""
+    participating: bool = False
+    """See `History.participating`."""
+    rank: RankName = field(init=False)
+    group: GroupName = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rank, self.group = self.identity.rank, self.identity.group
+
+    def see(self, observation: Observation | None) -> None:
+        """Take in how it looks in this tick; None: its target is registered no more."""
+        self.observation = observation
+        self.fresh = None if observation is None else observation.report
+
+    @property
+    def commits(self) -> int:
+        """Commits of this incarnation, by the latest report."""
+        return 0 if self.step is None else self.step.commits
+
+    @property
+    def doing(self) -> str:
+        """The phase of the latest report; `OUTSIDE` where no phases are reported."""
+        return OUTSIDE if self.step is None else self.step.phase
+
+    @property
+    def phased(self) -> bool:
+        """Whether the loop itself says when it waits; what others call a phase may hold waiting."""
+        return self.step is not None and self.step.source == SOURCE_REPORTER
+
+    @property
+    def running(self) -> bool:
+        """Whether its main thread was seen running in most sweeps of a stall, and in 3 at least."""
+        return self.still_sweeps >= 3 and 4 * self.running_sweeps >= 3 * self.still_sweeps
+
+    @property
+    def step_s(self) -> float | None:
+        """Mean seconds a step over this incarnation's life, long phases left out."""
+        step = self.step
+        if step is None or step.attempt < 1 or not step.seconds:
+            return None
+        return sum(s for name, s in step.seconds.items() if name not in LONG_PHASES) / step.attempt
+
+    @property
+    def held_s(self) -> float | None:
+        """Seconds of this incarnation in which collectives held it and no phase said so.
+
+        The one that holds it now included; None where the WorkerServer does not tell.
+        """
+        report, step = self.report, self.step
+        if report is None or step is None or step.held_s is None:
+            return None
+        now_s = [head.age_s for head in report.heads if head.inside > 0]
+        return step.held_s + (max(now_s, default=0.0) if step.phase != WAITING_PHASE else 0.0)
+
+    @property
+    def state(self) -> str | None:
+        """Letter of its main thread's state, in the latest tick."""
+        return None if self.fresh is None else self.fresh.process.state
+
+    @property
+    def tracer(self) -> Tracer | None:
+        """Who traces it, other than its WorkerServer, in the latest tick."""
+        return None if self.fresh is None else self.fresh.process.tracer
+
+    @property
+    def waits_in(self) -> str | None:
+        """Whether it waits for a quorum or a commit vote, as TorchFT's own calls tell."""
+        return None if self.fresh is None or self.step is None else self.step.waits_in
+
+    @property
+    def witness(self) -> Witness | None:
+        """Where its main thread stands, by two samples at least that agree."""
+        seen = None if self.fresh is None else self.fresh.witness
+        return seen if seen is not None and seen.samples >= 2 else None
+
+    @property
+    def waited_s(self) -> float | None:
+        """Seconds of this incarnation in which its main thread waited for others, by now.
+
+        None where its source of steps does not tell.
+        """
+        report, step = self.report, self.step
+        if report is None or step is None or step.waited_s is None:
+            return None
+        inside_s = max((head.age_s for head in report.heads if head.inside > 0), default=0.0)
+        return step.waited_s + (inside_s if step.waits_s is None else step.waits_s)
+
+    @property
+    def paced(self) -> bool:
+        """Whether it is known how much of its time is its own: by its phases, or by its waits."""
+        return self.phased or (self.step is not None and self.step.waited_s is not None)
+
+    @property
+    def inside_own(self) -> bool:
+        """Whether it is inside a collective of its own replica group, in the latest tick."""
+        report = self.fresh
+        return report is not None and any(inside_own_group(head, self) for head in report.heads)
+
+    @property
+    def inside_any(self) -> bool:
+        """Whether it is inside any collective, of its own group or across groups."""
+        return self.fresh is not None and any(head.inside > 0 for head in self.fresh.heads)
+
+    @property
+    def only_whole(self) -> bool:
+        """Whether all its process groups hold the whole replica group (or itself alone)."""
+        heads = () if self.report is None else self.report.heads
+        return bool(heads) and all(head.size in (1, self.identity.world_size) for head in heads)
+
+    def take(self, report: StateReport, now_s: float) -> None:
+        """Take in a report of this incarnation."""
+        self._take_step(report, now_s)
+        self._take_process(report, now_s)
+
+    def _take_step(self, report: StateReport, now_s: float) -> None:
+        before, step = self.step, report.step
+        self.report, self.report_s, self.step = report, now_s, step
+        moves, least_s = self._take_heads(report)
+        if step is not None:
+            least_s = min(least_s, step.phase_age_s)
+        progress = 0 if step is None else step.progress, moves
+        if progress != self.progress:
+            if self.progress is not None:
+                self.moved_s = now_s
+            self.progress, self.progress_since_s = progress, now_s
+            self.still_sweeps = self.running_sweeps = 0
+        elif report.process.tracer is not None:  # what follows a look is counted from its end
+            self.progress_since_s = now_s
+            self.still_sweeps = self.running_sweeps = 0
+        else:
+            self.still_sweeps += 1
+            self.running_sweeps += report.process.state in RUNNING
+        told = least_s < math.inf
+        self.stall_s = max(0.0, min(least_s, now_s - self.progress_since_s)) if told else 0.0
+        if step is None:
+            return
+        if step.healing:
+            self.healed_commits = step.commits
+        if before is not None and step.commit_failures > before.commit_failures:
+            self.failed.append((now_s, step.commit_failures - before.commit_failures))
+            del self.failed[:-_FAILED_MAX]
+        if step.last_commit_age_s is not None:
+            self.last_commit_s = now_s - step.last_commit_age_s
+            if self.first_commit_s is None and (before is not None or step.commits == 1):
+                self.first_commit_s = self.last_commit_s
+
+    def _take_heads(self, report: StateReport) -> tuple[int, float]:
+        """How often heads have moved so far, and the least of their ages."""
+        moves, least_s, ring = 0, math.inf, []
+        for head in report.heads:
+            if head.enqueued:  # none: no age
+                least_s = min(least_s, head.age_s)
+            if head.read_age_s is None:
+                ring.append(head)
+                moves += head.enqueued + head.completed
+        self.ring_heads = report.heads if len(ring) == len(report.heads) else tuple(ring)
+        return moves, least_s
+
+    def _take_process(self, report: StateReport, now_s: float) -> None:
+        if report.process.cores is not None:
+            self.used = report.process
+        if report.process.tracer is None:
+            self.traced_since_s = None
+        elif self.traced_since_s is None:
+            self.traced_since_s = now_s
+        if report.process.alive:
+            self.died_s = None
+        elif self.died_s is None:
+            self.died_s = now_s - (report.process.dead_age_s or 0.0)
+
+
+def inside_own_group(head: GroupHead, track: RankTrack) -> bool:
+    """Whether the rank is inside a collective of its own replica group.
+
+    A process group that spans replica groups is not its own: that wait is TorchFT's.
+    """
+    return head.inside > 0 and of_own_group(head, track)
+
+
+def of_own_group(head: GroupHead, track: RankTrack) -> bool:
+    """Whether a process group holds several ranks of its replica group, and no others."""
+    across = head.name.startswith(ACROSS) or head.size > track.identity.world_size
+    return head.size > 1 and not across

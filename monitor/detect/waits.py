@@ -1,0 +1,537 @@
+"""Who waits for whom: the wait-for graph over ranks (ALGORITHMS.md section 2).
+
+Theory of operation. Each rank is given one standing. Waiting is a fact, not a phase: a rank inside
+an unfinished collective of its own group waits for the members that have not entered it (ring
+heads). One that TorchFT's own calls show in a quorum or a commit vote, that is inside a collective
+across groups, that reports phase `communication`, or whose stack stands in a wait for other ranks,
+waits across groups: for its counterparts (same group rank) elsewhere, and for its own group, by the
+commit vote. Any other rank is alone: nothing but itself holds it up. So is a stopped process, one
+whose interpreter does not run, and one left behind in a collective that a peer has completed,
+whatever phase they report. One that somebody traces is held up by who looks, and is no root.
+A rank alone that stands still for longer than its allowance is a root. Whoever reaches a root is
+its victim. Edges may name too many ranks, never too few: an edge to a rank that moves accuses
+nobody. When all pause at once and nobody waits, it is the job that pauses, and no rank. What ranks
+that report no phases of their own are doing follows from the heads of their process groups, see
+`outside`, and where heads do not move from their records, see `recorded_wait`.
+(Source of the closed form: FT-HSDP, arXiv 2602.00277; Mycroft, SOSP'25.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from monitor.detect.history import History
+from monitor.detect.intake import HEARTBEAT_TIMEOUT_S
+from monitor.detect.patience import Allowance, allowance, undeclared
+from monitor.detect.recorded import missed_by_records, quiet_groups
+from monitor.detect.track import RankTrack, inside_own_group
+from monitor.model.names import GroupName, RankName
+from monitor.model.verdict import Standing
+from worker_server.wire import (
+    ACROSS,
+    WAIT_COMMIT,
+    WAIT_QUORUM,
+    WAITING_PHASE,
+    Doing,
+    GroupHead,
+    StepState,
+)
+
+# -- stuck -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """An unfinished collective of one replica group's process group."""
+
+    group: GroupName
+    process_group: str
+    seq: int
+    size: int
+    ops: tuple[str, ...]
+    """Names under which its members entered it, sorted."""
+    joined: tuple[RankName, ...]
+    """Inside it now."""
+    absent: tuple[RankName, ...]
+    """Of the members known, those that have not entered it."""
+    completed: tuple[RankName, ...]
+    """Those that are through with it."""
+    stall_s: float
+    """At least so long no one inside moved."""
+    recorded: bool = False
+    """By heads of torch's recorder: no ring has its entries."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every member is inside, or has been: nobody is waited for."""
+        return not self.absent
+
+
+def stuck_in(
+    group: GroupName, members: tuple[RankTrack, ...], standing: Mapping[RankName, Standing]
+) -> Iterable[Stuck]:
+    """Each collective in which a member of the group stands, by process group and sequence."""
+    held = [track for track in members if standing[track.rank] is Standing.HELD]
+    if not held:
+        return
+    heads = {
+        track.rank: {head.name: head for head in track.report.heads}
+        for track in members
+        if track.report is not None
+    }
+    names = sorted(
+        {
+            head.name
+            for track in held
+            for head in heads[track.rank].values()
+            if inside_own_group(head, track)
+        }
+    )
+    for name in names:
+        inside = [
+            t for t in held if name in heads[t.rank] and inside_own_group(heads[t.rank][name], t)
+        ]
+        for seq in sorted({heads[track.rank][name].inside for track in inside}):
+            joined = [t for t in inside if heads[t.rank][name].inside == seq]
+            size = heads[joined[0].rank][name].size
+            knowing = [t for t in members if name in heads.get(t.rank, {})]
+            pool = knowing if len(knowing) >= size else members
+            absent = tuple(
+                track.rank
+                for track in pool
+                if name not in heads.get(track.rank, {}) or heads[track.rank][name].enqueued < seq
+            )
+            completed = tuple(
+                track.rank
+                for track in pool
+                if name in heads.get(track.rank, {}) and heads[track.rank][name].completed >= seq
+            )
+            yield Stuck(
+                group=group,
+                process_group=name,
+                seq=seq,
+                size=size,
+                ops=tuple(sorted({heads[track.rank][name].op for track in joined})),
+                joined=tuple(track.rank for track in joined),
+                absent=absent,
+                completed=completed,
+                stall_s=min(track.stall_s for track in joined),
+                recorded=heads[joined[0].rank][name].read_age_s is not None,
+            )
+
+
+# -- outside -----------------------------------------------------------------------------------
+# Who is missing, where phases do not tell: by the heads of the process groups.
+#
+# Theory of operation. A rank that only attached still counts its collectives, and so does one that
+# says only that it waits. Whoever is in none, while peers stand in one that it has not entered, is
+# missing there: the wait itself is the witness. Between replica groups there are two such places:
+# TorchFT's own process group, whose sequence ids begin again with each quorum, and the quorum,
+# which a rank enters when its Manager begins a step (`/v1/state` says which step, and whether it
+# has begun). Within a group there is a third, the commit vote. Not every wait can be seen by heads
+# (C++ calls collectives of its own), so records are read and stacks are looked at before anybody is
+# accused, see `unphased`. Where all others are seen waiting, the one group that does not wait is
+# missing, wherever that is.
+
+_QUORUMS: Final = "torchft"
+"""Steps told by TorchFT's Manager: one begins when the rank asks for a quorum."""
+
+
+def inside_across(track: RankTrack) -> bool:
+    """Whether the rank is inside a collective that spans replica groups."""
+    return track.fresh is not None and any(head.inside > 0 for head in across(track))
+
+
+def missed(
+    history: History,
+    tracks: Sequence[RankTrack],
+    standing: Mapping[RankName, Standing],
+    stuck: Iterable[Stuck],
+) -> dict[RankName, tuple[RankName, ...]]:
+    """Ranks that may be in no collective -> those who wait for them there; both sorted.
+
+    Who waits for another one itself is left out: it is a victim, whoever waits for it.
+    """
+    found: dict[RankName, set[RankName]] = {}
+    for one in stuck:
+        for rank in one.absent:
+            if standing[rank] in (Standing.UNKNOWN, Standing.TRACED):
+                found.setdefault(rank, set()).update(one.joined)
+    looked_at = {track.group for track in tracks if standing[track.rank] is Standing.TRACED}
+    unknown = [
+        track
+        for track in tracks
+        if _may_be_outside(track, standing[track.rank])
+        # beside one that is traced it may wait for it, in a backward pass that looks like work
+        and (track.group not in looked_at or standing[track.rank] is Standing.TRACED)
+    ]
+    for track, waiting in _awaited(history, tracks, unknown):
+        found.setdefault(track.rank, set()).update(mate.rank for mate in waiting)
+    found = found or _by_elimination(history, tracks, standing)
+    victims = {waiter for waiting in found.values() for waiter in waiting}
+    return {
+        rank: tuple(sorted(waiting))
+        for rank, waiting in sorted(found.items())
+        if rank not in victims
+    }
+
+
+def _awaited(
+    history: History, tracks: Iterable[RankTrack], unknown: Sequence[RankTrack]
+) -> Iterable[tuple[RankTrack, list[RankTrack]]]:
+    """Those for whom ranks of other groups, or of their own, are seen waiting; with these."""
+    still_s = history.config.stall_floor_s / 2
+    lanes: dict[int, dict[_Place, list[RankTrack]]] = {}
+    for track in tracks if unknown else ():
+        if track.fresh is not None and track.stall_s >= still_s:
+            lane = lanes.setdefault(track.identity.group_rank, {})
+            lane.setdefault(_place_across(track), []).append(track)
+    for track in unknown:
+        waiting: list[RankTrack] = []
+        # else nobody waits for it there, however its quorum id reads
+        if _reaches_quorums(history, track):
+            for mates in lanes.get(track.identity.group_rank, {}).values():
+                if _waits_for(mates[0], track):
+                    waiting += (mate for mate in mates if mate.group != track.group)
+        own = history.groups()[track.group]
+        waiting += [m for m in own if m.stall_s >= still_s and _waits_within(m, track)]
+        if waiting:
+            yield track, waiting
+
+
+def _by_elimination(
+    history: History, tracks: Sequence[RankTrack], standing: Mapping[RankName, Standing]
+) -> dict[RankName, set[RankName]]:
+    """Ranks of the one group that does not wait where all others are seen waiting."""
+    there = [track for track in tracks if standing[track.rank] is not Standing.DEAD]
+    still_s = history.config.stall_floor_s / 2
+    waits = (Standing.WAITING, Standing.HELD)
+    waiting = {t.rank for t in there if standing[t.rank] in waits and t.stall_s >= still_s}
+    rest = [track for track in there if track.rank not in waiting]
+    outside = [t for t in rest if standing[t.rank] is Standing.UNKNOWN and t.witness is not None]
+    groups = {track.group for track in rest}
+    elsewhere = {t.rank for t in there if t.rank in waiting and t.group not in groups}
+    if len(groups) != 1 or len(outside) < len(rest) or not elsewhere:
+        return {}
+    return {track.rank: set(waiting) for track in outside if not _launched(track)}
+
+
+def _reaches_quorums(history: History, track: RankTrack) -> bool:
+    """Whether its group is waited for by quorums: it is in the last, or beats and stands still."""
+    if history.in_quorum(track.group) is not False:
+        return True
+    age_s = history.heartbeat_age_s(track.group)
+    return track.witness is not None and age_s is not None and age_s < HEARTBEAT_TIMEOUT_S
+
+
+def _may_be_outside(track: RankTrack, standing: Standing) -> bool:
+    """Whether it may be in no collective at all: it does not say, or says only that it waits."""
+    says_so = standing is Standing.WAITING and track.phased
+    waits = says_so and not inside_across(track) and track.waits_in is None
+    return waits or standing in (Standing.UNKNOWN, Standing.TRACED)
+
+
+def across(track: RankTrack) -> Iterable[GroupHead]:
+    """Heads of its process groups that span replica groups."""
+    heads = () if track.report is None else track.report.heads
+    return (head for head in heads if head.name.startswith(ACROSS))
+
+
+def _launched(track: RankTrack) -> bool:
+    """Whether a collective across groups that it has launched is under way."""
+    return any(head.enqueued > head.completed for head in across(track))
+
+
+_Place = tuple[object, ...]
+
+
+def _place_across(track: RankTrack) -> _Place:
+    """All that `_waits_for` asks of a mate: thousands stand at one place, asked about once."""
+    step = track.step
+    heads = tuple((h.name, h.inside, h.enqueued, h.completed) for h in across(track))
+    return (heads, step and (step.quorum_id, step.source, _place(step)))
+
+
+def _waits_for(mate: RankTrack, track: RankTrack) -> bool:
+    """Whether a rank of another replica group waits for this one across groups."""
+    if track.report is None:
+        return False
+    if any(_not_entered(head, mate, track) for head in across(mate)):
+        return True
+    if track.phased:  # it may wait for the quorum, and for the commit vote: heads do not show it
+        return False
+    return not inside_across(mate) and _behind(track, mate)
+
+
+def _waits_within(mate: RankTrack, track: RankTrack) -> bool:
+    """Whether a rank waits for this one of its own group, in a quorum or a commit vote."""
+    ours, theirs = track.step, mate.step
+    if mate is track or track.phased or ours is None or theirs is None:
+        return False
+    if mate.waits_in == WAIT_COMMIT:
+        return ours.source == _QUORUMS and _place(ours) <= _place(theirs)
+    return mate.waits_in == WAIT_QUORUM and _behind(track, mate)
+
+
+def _behind(track: RankTrack, mate: RankTrack) -> bool:
+    """Whether it has not begun the step in which the other waits, both by TorchFT's own count."""
+    ours, theirs = track.step, mate.step
+    if ours is None or theirs is None or not ours.source == theirs.source == _QUORUMS:
+        return False
+    return _place(ours) < _place(theirs)
+
+
+def _not_entered(head: GroupHead, mate: RankTrack, track: RankTrack) -> bool:
+    """Whether the mate is inside a collective across groups that this rank has not entered.
+
+    What was launched and is not over counts as well: TorchFT's DDP waits for it in C++, unseen.
+    """
+    reached = head.inside or (head.enqueued if head.enqueued > head.completed else 0)
+    known = next((own for own in across(track) if own.name == head.name), None)
+    if reached == 0 or known is None or known.enqueued == 0:
+        return False  # it is in no such group, or takes the weights first: a new quorum begins at 0
+    same = track.step is None or mate.step is None or track.step.quorum_id == mate.step.quorum_id
+    return known.enqueued < reached if same else not track.phased
+
+
+def _place(step: StepState) -> int:
+    """How far a rank is: a step that is over lies between two that are begun."""
+    over = step.attempt == step.commits + step.commit_failures
+    return 2 * step.step + over
+
+
+# -- waits -------------------------------------------------------------------------------------
+
+_QUORUM_PHASE: Final = "quorum"
+"""What loops that wait for TorchFT's quorum by itself call it: a wait for the Lighthouse and for
+the other groups, whoever is to blame."""
+
+
+SELF_HELD = frozenset(
+    {Standing.STOPPED, Standing.FROZEN, Standing.LEFT, Standing.ALONE, Standing.OUTSIDE}
+)
+_PAUSING = frozenset({Standing.FROZEN, Standing.ALONE, Standing.OUTSIDE})
+
+
+@dataclass(frozen=True, slots=True)
+class WaitGraph:
+    """The standing of every rank in one tick, and what follows from it."""
+
+    standing: Mapping[RankName, Standing]
+    roots: tuple[RankName, ...]
+    """Alone and still for longer than allowed; sorted."""
+    suspects: tuple[RankName, ...]
+    """Alone and still for at least half the stall floor, allowed or not; holds the roots."""
+    stuck: tuple[Stuck, ...]
+    fleet_pauses: bool
+    """Whether most ranks stand still by themselves at once and nobody waits."""
+    quiet: tuple[GroupName, ...] = ()
+    """Replica groups that stand still, and only their records can tell why; sorted."""
+    next_root_s: float = math.inf
+    """In so many seconds the next of the suspects has stood still for longer than allowed."""
+    by_records: frozenset[RankName] = frozenset()
+    """Ranks that are missing somewhere by their group's records alone."""
+    _stalled: frozenset[RankName] = frozenset()
+    _held_by: Mapping[RankName, tuple[RankName, ...]] = field(default_factory=dict)
+    _lanes: Mapping[int, tuple[RankName, ...]] = field(default_factory=dict)
+    _groups: Mapping[GroupName, tuple[RankName, ...]] = field(default_factory=dict)
+    _place: Mapping[RankName, tuple[GroupName, int]] = field(default_factory=dict)
+
+    @property
+    def pausing(self) -> frozenset[RankName]:
+        """Suspects who may be in a pause of their own; if they go on, it was one."""
+        return frozenset(rank for rank in self.suspects if self.standing[rank] in _PAUSING)
+
+    def left_since(self, history: History) -> dict[RankName, float]:
+        """Ranks whose peers are through with the collective that they are in -> first seen so."""
+        gone = (Standing.LEFT, Standing.SILENT)
+        before = {r: at_s for r, at_s in history.left_s.items() if self.standing.get(r) in gone}
+        now = (rank for rank, standing in self.standing.items() if standing is Standing.LEFT)
+        return dict.fromkeys(now, history.now_s) | before
+
+    @property
+    def all_in(self) -> frozenset[RankName]:
+        """Ranks that stand in a collective from which nobody is missing."""
+        return frozenset(
+            rank
+            for one in self.stuck
+            if one.complete and not one.completed
+            for rank in one.joined
+            if rank in self._stalled
+        )
+
+    def victims(self, of: Iterable[RankName]) -> tuple[RankName, ...]:
+        """Ranks that stand still because they wait, directly or not, for one of `of`; sorted."""
+        culprits = set(of)
+        found: set[RankName] = set()
+        frontier = sorted(culprits)
+        lanes: set[int] = set()
+        groups: set[GroupName] = set()
+        while frontier:
+            rank = frontier.pop()
+            waiters = list(self._held_by.get(rank, ()))
+            group, lane = self._place[rank]
+            if lane not in lanes:
+                lanes.add(lane)
+                waiters += self._lanes.get(lane, ())
+            if group not in groups:
+                groups.add(group)
+                waiters += self._groups.get(group, ())
+            new = [w for w in waiters if w not in found and w not in culprits]
+            found.update(new)
+            frontier += new
+        return tuple(sorted(found & self._stalled))
+
+
+def build(history: History) -> WaitGraph:
+    """The wait-for graph of the latest tick."""
+    tracks = history.present()
+    standing = {track.rank: _standing(history, track) for track in tracks}
+    stuck = tuple(
+        found
+        for group, members in history.groups().items()
+        for found in stuck_in(group, members, standing)
+    )
+    for found in stuck:
+        if found.complete and found.completed:
+            standing.update(dict.fromkeys(found.joined, Standing.LEFT))
+    missing = missed(history, tracks, standing, stuck)
+    outside = (rank for rank in missing if standing[rank] is not Standing.TRACED)
+    standing.update(dict.fromkeys(outside, Standing.OUTSIDE))
+    quiet = quiet_groups(history, standing)
+    recorded = missed_by_records(history, quiet)
+    standing.update({held: Standing.HELD for waiting in recorded.values() for held in waiting})
+    standing.update(dict.fromkeys(recorded, Standing.OUTSIDE))
+    missing |= recorded
+    waiters = {waiter for waiting in missing.values() for waiter in waiting}
+    held_up = (rank for rank in waiters if standing[rank] is Standing.UNKNOWN)
+    standing.update(dict.fromkeys(held_up, Standing.WAITING))
+    floor_s = history.config.stall_floor_s / 2
+    stalled = frozenset(t.rank for t in tracks if t.fresh is not None and t.stall_s >= floor_s)
+    lanes: dict[int, list[RankName]] = {}
+    groups: dict[GroupName, list[RankName]] = {}
+    for track in tracks:
+        if standing[track.rank] is Standing.WAITING:
+            lanes.setdefault(track.identity.group_rank, []).append(track.rank)
+            groups.setdefault(track.group, []).append(track.rank)
+    held_by: dict[RankName, list[RankName]] = {}
+    for found in stuck:
+        for rank in found.absent:
+            held_by.setdefault(rank, []).extend(found.joined)
+    for rank, waiting in missing.items():
+        known = held_by.setdefault(rank, [])
+        known.extend(waiter for waiter in waiting if waiter not in known)
+    graph = WaitGraph(
+        standing=standing,
+        roots=(),
+        suspects=tuple(
+            track.rank
+            for track in tracks
+            if standing[track.rank] in SELF_HELD and track.rank in stalled
+        ),
+        stuck=stuck,
+        fleet_pauses=_fleet_pauses(tracks, standing, stalled),
+        quiet=quiet,
+        by_records=frozenset(recorded),
+        _stalled=stalled,
+        _held_by={rank: tuple(holders) for rank, holders in held_by.items()},
+        _lanes={lane: tuple(ranks) for lane, ranks in lanes.items()},
+        _groups={group: tuple(ranks) for group, ranks in groups.items()},
+        _place={track.rank: (track.group, track.identity.group_rank) for track in tracks},
+    )
+    return _with_roots(history, graph)
+
+
+def _with_roots(history: History, graph: WaitGraph) -> WaitGraph:
+    left_s = {
+        rank: patience(history, graph, history.tracks[rank]).span_s - _stood_s(history, graph, rank)
+        for rank in graph.suspects
+    }
+    return replace(
+        graph,
+        roots=tuple(rank for rank, span_s in left_s.items() if span_s <= 0),
+        next_root_s=min((span_s for span_s in left_s.values() if span_s > 0), default=math.inf),
+    )
+
+
+def _stood_s(history: History, graph: WaitGraph, rank: RankName) -> float:
+    """How long a rank stands still by itself.
+
+    One without phases only while somebody is seen waiting for it: what it did before they came
+    nobody knows, all may have paused. One left behind since its peers were seen to be through:
+    before, it waited for them.
+    """
+    stall_s = history.tracks[rank].stall_s
+    if graph.standing[rank] is Standing.LEFT:
+        return min(stall_s, history.now_s - history.left_s.get(rank, history.now_s))
+    if graph.standing[rank] is not Standing.OUTSIDE:
+        return stall_s
+    waits_s = (history.tracks[waiter].stall_s for waiter in graph._held_by.get(rank, ()))
+    return min(stall_s, max(waits_s, default=0.0))
+
+
+def patience(history: History, graph: WaitGraph, track: RankTrack) -> Allowance:
+    """How long a rank that nothing but itself holds up may stand still, all things considered."""
+    allowed, longer = allowance(history, track), history.config.unwitnessed_factor
+    standing = graph.standing[track.rank]
+    if standing in (Standing.STOPPED, Standing.FROZEN):
+        return allowed
+    if standing is Standing.LEFT:  # its part of the data may still be under way
+        return allowed.times(longer, "a peer left the collective")
+    floor = undeclared(history, track)
+    if floor is not None and floor.span_s > allowed.span_s:
+        allowed = floor
+    if graph.fleet_pauses:
+        budget_s = history.config.long_phase_budget_s
+        if budget_s > allowed.span_s:
+            return Allowance(budget_s, f"{budget_s:g} s when all pause at once")
+    if graph.victims((track.rank,)):
+        return allowed
+    return allowed.times(longer, "nobody is seen waiting")
+
+
+def _fleet_pauses(
+    tracks: Iterable[RankTrack],
+    standing: Mapping[RankName, Standing],
+    stalled: frozenset[RankName],
+) -> bool:
+    """Whether at least half of the ranks alive, and two, may pause by themselves, and nobody waits.
+
+    A rank that cannot be seen may be in the pause too; what it does is no witness.
+    """
+    alive = [track.rank for track in tracks if standing[track.rank] is not Standing.DEAD]
+    waiting = (Standing.HELD, Standing.WAITING, Standing.LEFT)
+    if any(standing[rank] in waiting and rank in stalled for rank in alive):
+        return False
+    pausing = [rank for rank in alive if standing[rank] in _PAUSING and rank in stalled]
+    silent = sum(standing[rank] is Standing.SILENT for rank in alive)
+    return bool(pausing) and len(pausing) + silent >= max(2, len(alive) / 2)
+
+
+def _standing(history: History, track: RankTrack) -> Standing:  # noqa: PLR0911
+    report = track.fresh
+    if report is None:
+        return Standing.SILENT
+    if not report.process.alive:
+        return Standing.DEAD
+    if track.tracer is not None:
+        return Standing.TRACED
+    if history.stopped(track):
+        return Standing.STOPPED
+    frozen_s = report.process.interpreter_age_s
+    at_least_s = history.config.stall_floor_s
+    if frozen_s is not None and frozen_s >= at_least_s and frozen_s >= history.hang_after_s(track):
+        return Standing.FROZEN
+    if any(inside_own_group(head, track) for head in report.heads):
+        return Standing.HELD
+    if track.waits_in is not None or inside_across(track):
+        return Standing.WAITING
+    if not track.phased:  # what a framework calls a phase may hold waiting inside
+        witness = track.witness
+        waits = witness is not None and witness.doing is Doing.COLLECTIVE
+        return Standing.WAITING if waits else Standing.UNKNOWN
+    waits = track.doing in (WAITING_PHASE, _QUORUM_PHASE)
+    return Standing.WAITING if waits else Standing.ALONE

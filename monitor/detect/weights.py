@@ -1,0 +1,312 @@
+"""Fingerprints of the weights, as they come in from all ranks, and which of them disagree.
+
+Theory of operation. Ranks that hold the same part of the weights share a *lane*. Of the same lane,
+committed step and part all values must be equal. Four things keep a healthy rank from being
+outvoted:
+
+- A majority is one of all ranks of the lane, those included whose value is late or lost: what is
+  missing can turn no vote, and dropping or delaying an observation adds no accusation. Nor does one
+  who was equal to the others and has died since: two against two stays that when one of them goes.
+- A group that heals has the weights of the group it healed from, and would give that one a second
+  voice. So a rank votes in the *life* (incarnation and lineage) in which it was last seen in full
+  agreement with all others, and in no later one.
+- Steps that are done again (a checkpoint from before, a job from the start) have other values. When
+  a rank goes back, what was seen before that moment is compared no more; nor is what a rank said
+  that has ended, or in a former life.
+- One disagreement is not enough: two, at different steps, must name the same ranks (see
+  `detectors.corrupt`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final
+
+from monitor.model.names import GroupName, RankName
+from worker_server.wire import Prints, StepState
+
+# -- prints ------------------------------------------------------------------------------------
+
+Life = tuple[str, int]
+"""Incarnation and lineage: for so long a rank's weights are its own history."""
+
+_STEPS_KEPT: Final = 32
+_DISSENTS_KEPT: Final = 16
+_PARTS_KEPT: Final = 256
+_WITNESSES: Final = 2
+"""Of those who are right, so many must be known to have their weights from nobody else."""
+
+
+@dataclass(slots=True)
+class Voice:
+    """One rank in one sweep, as far as fingerprints go."""
+
+    rank: RankName
+    group: GroupName
+    incarnation: str
+    gone: bool
+    """Its process has ended: it has committed nothing since its last row."""
+    participants: int | None
+    """Groups in its quorum, as it says."""
+    prints: Prints | None
+
+
+@dataclass(frozen=True, slots=True)
+class Dissent:
+    """One step at which fingerprints that must be equal were not."""
+
+    lane: int
+    step: int
+    part: int
+    odd: tuple[RankName, ...]
+    """Those whom a strict majority outvotes, sorted; empty: it cannot be told."""
+    sides: tuple[tuple[RankName, ...], ...]
+    """Who agrees with whom, the largest side first."""
+    lives: Mapping[RankName, Life]
+    seen_s: float
+    known: bool
+    """Whether all of them were seen to be equal before, in the same life."""
+
+
+@dataclass(slots=True)
+class _Row:
+    value: int
+    part: int
+    life: Life
+    seen_s: float
+
+
+@dataclass(slots=True)
+class _Lane:
+    steps: dict[int, dict[RankName, _Row]] = field(default_factory=dict)
+    agreed: dict[int, dict[RankName, Life]] = field(default_factory=dict)
+    """Part -> in which life a rank was last seen to be equal to all others."""
+    dissents: dict[int, Dissent] = field(default_factory=dict)
+    since_s: float = float("-inf")
+    """When one of its ranks last went back."""
+
+
+@dataclass(slots=True)
+class PrintBook:
+    """All fingerprints that still matter."""
+
+    lives: dict[RankName, Life] = field(default_factory=dict)
+    """As of the latest sweep, or of the last fingerprint."""
+    _incarnations: dict[RankName, str] = field(default_factory=dict)
+    _lanes: dict[int, _Lane] = field(default_factory=dict)
+    _lane_of: dict[RankName, int] = field(default_factory=dict)
+    _reached: dict[RankName, int] = field(default_factory=dict)
+    """The last step of which a rank had a fingerprint, in any life."""
+
+    def push(self, now_s: float, voices: Iterable[Voice]) -> None:
+        """Take in one sweep: the latest report of every registered rank."""
+        present = {voice.rank: voice for voice in voices}
+        self._incarnations = {rank: voice.incarnation for rank, voice in present.items()}
+        self._lane_of = {rank: lane for rank, lane in self._lane_of.items() if rank in present}
+        self.lives = {rank: life for rank, life in self.lives.items() if rank in present}
+        self._reached = {rank: step for rank, step in self._reached.items() if rank in present}
+        fresh: set[tuple[int, int]] = set()
+        for voice in present.values():
+            if voice.prints is not None:
+                fresh |= self._take(now_s, voice, voice.prints)
+        for lane, step in sorted(fresh):
+            self._judge(now_s, lane, step, present)
+        self._forget()
+
+    def dissents(self) -> tuple[Dissent, ...]:
+        """Disagreements in which everybody still lives the same life; oldest first."""
+        found = [
+            dissent
+            for lane in self._lanes.values()
+            for dissent in lane.dissents.values()
+            if all(self._lives_on(rank, dissent.lives[rank]) for rank in _blamed(dissent))
+        ]
+        return tuple(sorted(found, key=lambda dissent: (dissent.step, dissent.lane)))
+
+    def _lives_on(self, rank: RankName, life: Life) -> bool:
+        """Whether it lives this life still: who began anew may have told no fingerprint yet."""
+        return self.lives.get(rank) == life and self._incarnations.get(rank) == life[0]
+
+    def _take(self, now_s: float, voice: Voice, prints: Prints) -> set[tuple[int, int]]:
+        life, rank = (voice.incarnation, prints.lineage), voice.rank
+        lane = self._lanes.setdefault(prints.lane, _Lane())
+        reached = self._reached.get(rank, -1)
+        if self.lives.get(rank, life) != life and any(row[0] <= reached for row in prints.rows):
+            lane.since_s = now_s
+        self.lives[rank], self._lane_of[rank] = life, prints.lane
+        self._reached[rank] = max((reached, *(row[0] for row in prints.rows)))
+        fresh = set()
+        for step, value, part in prints.rows:
+            rows = lane.steps.setdefault(step, {})
+            if rank not in rows or rows[rank].life != life:
+                rows[rank] = _Row(value, part, life, now_s)
+                fresh.add((prints.lane, step))
+        return fresh
+
+    def _judge(
+        self, now_s: float, number: int, step: int, present: Mapping[RankName, Voice]
+    ) -> None:
+        lane = self._lanes[number]
+        rows = self._comparable(lane, step, present)
+        if not rows:
+            return
+        part = Counter(row.part for row in rows.values()).most_common(1)[0][0]
+        values = {rank: row for rank, row in rows.items() if row.part == part}
+        missing = self._missing(number, rows, step, present)
+        if len({row.value for row in values.values()}) == 1:
+            lane.dissents.pop(step, None)
+            if not missing and len({present[rank].group for rank in values}) > 1:
+                lane.agreed[part] = {rank: row.life for rank, row in values.items()}
+            return
+        lane.dissents[step] = _dissent(
+            now_s, number, step, part, values, lane.agreed.get(part, {}), missing
+        )
+
+    def _comparable(
+        self, lane: _Lane, step: int, present: Mapping[RankName, Voice]
+    ) -> dict[RankName, _Row]:
+        """What ranks that live say of this step, in the lives that they live now."""
+        return {
+            rank: row
+            for rank, row in lane.steps[step].items()
+            if rank in present
+            and not present[rank].gone
+            and row.life == self.lives.get(rank)
+            and row.seen_s >= lane.since_s
+        }
+
+    def _missing(
+        self,
+        number: int,
+        rows: Mapping[RankName, _Row],
+        step: int,
+        present: Mapping[RankName, Voice],
+    ) -> int:
+        """Ranks of the lane whose value for this step is not there, and may be anything."""
+        members = [rank for rank, own in self._lane_of.items() if own == number]
+        absent = [r for r in members if r not in rows and not _over(present[r], step)]
+        groups = {voice.group for voice in present.values() if not voice.gone}
+        told = max((present[rank].participants or 0 for rank in rows), default=0)
+        share = Counter(present[r].group for r in members)
+        unseen = max(0, told - len(groups)) * max(share.values(), default=1)
+        return len(absent) + unseen
+
+    def _forget(self) -> None:
+        for number, lane in list(self._lanes.items()):
+            for step in sorted(lane.steps)[:-_STEPS_KEPT]:
+                del lane.steps[step]
+            for step in sorted(lane.dissents)[:-_DISSENTS_KEPT]:
+                del lane.dissents[step]
+            for part in sorted(lane.agreed)[_PARTS_KEPT:]:
+                del lane.agreed[part]
+            if number not in self._lane_of.values():
+                del self._lanes[number]
+
+
+def _over(voice: Voice, step: int) -> bool:
+    """Whether a rank ended before this step, and so has no voice in it."""
+    rows = () if voice.prints is None else voice.prints.rows
+    return voice.gone and all(row[0] < step for row in rows)
+
+
+def _blamed(dissent: Dissent) -> tuple[RankName, ...]:
+    return dissent.odd or tuple(rank for side in dissent.sides for rank in side)
+
+
+def _dissent(  # noqa: PLR0917
+    now_s: float,
+    lane: int,
+    step: int,
+    part: int,
+    values: Mapping[RankName, _Row],
+    agreed: Mapping[RankName, Life],
+    missing: int,
+) -> Dissent:
+    sides: dict[int, list[RankName]] = {}
+    for rank in sorted(values):
+        sides.setdefault(values[rank].value, []).append(rank)
+    ordered = sorted(sides.values(), key=lambda side: (-len(side), side))
+    voters = {rank for rank, row in values.items() if agreed.get(rank) == row.life}
+    votes = sorted((len(voters.intersection(side)) for side in ordered), reverse=True)
+    first = max(ordered, key=lambda side: (len(voters.intersection(side)), side))
+    everyone = max(len(values) + missing, len(agreed))  # who has left since takes no vote along
+    told = votes[0] >= _WITNESSES and 2 * votes[0] > everyone
+    odd = [rank for rank in sorted(values) if rank not in first] if told else []
+    return Dissent(
+        lane=lane,
+        step=step,
+        part=part,
+        odd=tuple(odd),
+        sides=tuple(tuple(side) for side in ordered),
+        lives={rank: row.life for rank, row in values.items()},
+        seen_s=now_s,
+        known=len(voters) == len(values),
+    )
+
+
+# -- losses ------------------------------------------------------------------------------------
+
+LATEST: Final = 3
+"""Samples that are compared with those before them."""
+_KEPT: Final = 60
+_FEWEST: Final = 20
+_FLAT: Final = 0.02
+"""Of the median: a loss that hardly moves must not make every tremor a spike."""
+
+
+@dataclass(slots=True)
+class _Course:
+    incarnation: str
+    attempt: int
+    losses: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class LossBook:
+    """The losses of every rank's present incarnation.
+
+    Losses as the ranks report them, a minute of them, and how far the latest lie off.
+
+    One sample a sweep at most: the loss of the attempt that ended last. Robust: a median and its
+    absolute deviation, so that a few high ones do not hide the next.
+    """
+
+    _courses: dict[RankName, _Course] = field(default_factory=dict)
+
+    def push(self, readings: Iterable[tuple[RankName, str, StepState]]) -> None:
+        """Take in one sweep: rank, incarnation and step of the participating ranks."""
+        here: set[RankName] = set()
+        for rank, incarnation, step in readings:
+            here.add(rank)
+            ended = step.commits + step.commit_failures
+            course = self._courses.get(rank)
+            if course is None or course.incarnation != incarnation:
+                course = self._courses[rank] = _Course(incarnation, -1)
+            if step.loss is not None and ended != course.attempt:
+                course.attempt = ended
+                course.losses.append(step.loss)
+                del course.losses[:-_KEPT]
+        self._courses = {rank: course for rank, course in self._courses.items() if rank in here}
+
+    def risen(self, rank: RankName, times: float) -> bool:
+        """Whether the latest samples may be so many times the usual one: a cheap first look."""
+        course = self._courses.get(rank)
+        if course is None or len(course.losses) < _FEWEST + LATEST:
+            return False
+        return course.losses[-1] > times * min(course.losses)
+
+    def excess(self, rank: RankName) -> tuple[float, float, float] | None:
+        """The smallest robust z-score among the latest samples, the latest loss and the usual one;
+        None while there are too few.
+        """
+        course = self._courses.get(rank)
+        if course is None or len(course.losses) < _FEWEST + LATEST:
+            return None
+        past, latest = course.losses[:-LATEST], course.losses[-LATEST:]
+        usual = median(past)
+        spread = median([abs(loss - usual) for loss in past])
+        width = 1.4826 * max(spread, _FLAT * abs(usual), 1e-12)
+        return (min(latest) - usual) / width, latest[-1], usual

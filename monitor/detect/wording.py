@@ -1,0 +1,231 @@
+"""What a person would say who had looked: who, where, for how long, who waits. Pure.
+
+Each verdict's first sentence is made here of fields: the stack's user frame and what it is known to
+do, the exception of a dead rank, what the others wait in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from monitor.detect.history import History
+from monitor.detect.patience import LASTS
+from monitor.detect.track import RankTrack
+from monitor.model.names import RankName
+from monitor.model.verdict import Standing
+from monitor.model.wording import listed, plural, seconds
+from worker_server.wire import (
+    WAIT_COMMIT,
+    WAIT_HEAL,
+    WAIT_QUORUM,
+    WAITING_PHASE,
+    Doing,
+    Ending,
+    Frame,
+    Tracer,
+)
+
+# -- sentence ----------------------------------------------------------------------------------
+
+_DOING: Final[Mapping[Doing, str]] = {
+    Doing.LOCK: "waiting for a lock",
+    Doing.SLEEP: "sleeping",
+    Doing.IO: "blocked on a file, a pipe or a socket",
+    Doing.DATA: "waiting for its data loader",
+    Doing.PROCESS: "waiting for another process",
+    Doing.COLLECTIVE: "waiting for other ranks",
+    Doing.COMPILE: "compiling",
+    Doing.SAVE: "saving or loading a checkpoint",
+    Doing.EVALUATE: "evaluating",
+    Doing.START: "importing or starting",
+}
+_HANGS: Final = ("hangs", "hang")
+_HELD: Final[Mapping[Standing, tuple[str, str]]] = {
+    Standing.STOPPED: ("is stopped by a signal (state T)", "are stopped by a signal (state T)"),
+    Standing.FROZEN: ("holds the GIL, so that no Python runs,", "hold the GIL, each its own,"),
+    Standing.SILENT: (
+        "is stuck in the kernel, on a disk or a file server (state D),",
+        "are stuck in the kernel, on a disk or a file server (state D),",
+    ),
+    Standing.LEFT: (
+        "is still inside a collective that its peers have completed",
+        "are still inside a collective that their peers have completed",
+    ),
+}
+_WAITS: Final = {
+    WAIT_QUORUM: "the quorum",
+    WAIT_HEAL: "the new quorum's process groups or weights",
+    WAIT_COMMIT: "the commit vote",
+}
+
+
+def named(ranks: Sequence[RankName]) -> str:
+    """`rank rg_1.0`, `ranks rg_1.0 and rg_1.1`."""
+    return f"{plural(ranks, 'rank', 'ranks')} {listed(ranks)}"
+
+
+def hangs(
+    history: History,
+    roots: Sequence[RankTrack],
+    standing: Mapping[RankName, Standing],
+    for_s: float,
+) -> str:
+    """`rank rg_1.0 hangs in Deadlock.log_step (train.py:66), waiting for a lock, for 12 s`."""
+    places: dict[tuple[Standing, str], list[RankName]] = {}
+    for track in roots:
+        held = standing[track.rank] if standing[track.rank] in _HELD else Standing.ALONE
+        if held is Standing.FROZEN and track.state == "D":
+            held = Standing.SILENT  # no Python runs either, and it is not the GIL
+        places.setdefault((held, _place(track, held in _HELD)), []).append(track.rank)
+    said = [
+        f"{named(ranks)} {plural(ranks, *_HELD.get(held, _verb(history.tracks[ranks[0]])))}{place}"
+        for (held, place), ranks in places.items()
+    ]
+    usual_s = max(history.learned_step_s(track) for track in roots)
+    usual = f" (a step takes {seconds(usual_s)})" if usual_s > 0 else ""
+    said[:-1] = [one.rstrip(",") for one in said[:-1]]
+    return f"{', and '.join(said)} for {seconds(for_s)}{usual}"
+
+
+def waits_for(history: History, victims: Sequence[RankName], culprits: Sequence[RankName]) -> str:
+    """`rg_0.0 and rg_2.0 wait for it in the quorum`."""
+    if not victims:
+        return "nobody is seen waiting for it"
+    whom = "it" if len(culprits) == 1 else "them"
+    return f"{listed(victims)} {plural(victims, 'waits', 'wait')} for {whom}" + waits_in(
+        history, victims
+    )
+
+
+def waits_in(history: History, ranks: Iterable[RankName]) -> str:
+    """` in the quorum`, ` in all_reduce`: where most of them wait; empty where that is not seen."""
+    places = Counter(
+        place
+        for rank in ranks
+        if (track := history.tracks.get(rank)) is not None and (place := _waits_in(track))
+    )
+    return f" in {places.most_common(1)[0][0]}" if places else ""
+
+
+def looks(tracer: Tracer) -> str:
+    """`gdb (pid 4711)`."""
+    return f"{tracer.name} (pid {tracer.pid})"
+
+
+def why_it_died(track: RankTrack) -> str:
+    """What ended it, as far as it is known; empty: nothing is."""
+    report = track.report
+    if report is None:
+        return ""
+    ending, process = report.ending, report.process
+    if ending is not None and ending.exception is not None:
+        where = "" if ending.frame is None else f" in {ending.frame}"
+        return f"{ending.exception}{where}"
+    if process.exit_signal is not None:
+        return f"ended by {process.exit_signal}" + _sentence_of(ending, process.exit_signal)
+    if process.exit_code is not None:
+        return f"exit code {process.exit_code}"
+    return ""
+
+
+def _sentence_of(ending: Ending | None, known: str) -> str:
+    """What the WorkerServer's sentence adds to the bare signal, such as the OOM killer."""
+    if ending is None or not ending.sentence.startswith(f"Killed by {known}"):
+        return ""
+    return ending.sentence.removeprefix(f"Killed by {known}").rstrip(".")
+
+
+def what_they_do(tracks: Iterable[RankTrack]) -> list[str]:
+    """Of those who are not seen waiting: `rg_1.0 is in evaluate (train.py:80), evaluating`."""
+    places: dict[str, list[RankName]] = {}
+    for track in tracks:
+        place = "?" if track.fresh is None else _place(track, lasts=True).rstrip(",")
+        places.setdefault(place, []).append(track.rank)
+    return [
+        f"{listed(ranks)} cannot be seen"
+        if place == "?"
+        else f"{listed(ranks)} {plural(ranks, 'is', 'are')}{place or ' moving'}"
+        for place, ranks in places.items()
+    ]
+
+
+def _verb(track: RankTrack) -> tuple[str, str]:
+    """`hangs`, or `has been evaluating`: what is known to last is no hang, only too long."""
+    seen = None if track.fresh is None else track.fresh.witness
+    if seen is not None and seen.doing in LASTS:
+        return f"has been {_DOING[seen.doing]}", f"have been {_DOING[seen.doing]}"
+    return _HANGS
+
+
+def _place(track: RankTrack, held: bool = False, *, lasts: bool = False) -> str:
+    """` in log_step (train.py:66), waiting for a lock,`: by its stacks, else by its own words."""
+    seen = None if track.fresh is None else track.fresh.witness
+    if seen is not None:
+        if (seen.frame.file, seen.frame.function) == ("threading.py", "_shutdown"):
+            return " at its end: its program is over, and a thread that is no daemon keeps it,"
+        told = not held and seen.doing in _DOING and (lasts or seen.doing not in LASTS)
+        doing = f", {_DOING[seen.doing]}," if told else ""
+        return f" in {seen.frame}{doing}"
+    if track.phased:
+        return f" in phase {track.doing!r}"
+    return "" if track.inside_any else " outside of any collective"
+
+
+def _waits_in(track: RankTrack) -> str:
+    if track.waits_in is not None:
+        return _WAITS.get(track.waits_in, track.waits_in)
+    heads = () if track.report is None else track.report.heads
+    inside = [head for head in heads if head.inside > 0 or head.enqueued > head.completed]
+    if inside:
+        return max(inside, key=lambda head: head.age_s).op
+    return f"phase {track.doing!r}" if track.phased and track.doing == WAITING_PHASE else ""
+
+
+# -- signature ---------------------------------------------------------------------------------
+# Where in the program a fault stands: the same place again is the same bug.
+#
+# The innermost frame of the user's code, with its line, or the exception with it. The rank is no
+# part of it: a bug moves with the program. Empty where nothing tells: then nobody can say "again".
+
+_OF_PEERS: Final = (
+    "connection", "timed out", "timeout", "gloo", "nccl", "socket", "peer", "abort", "broken pipe",
+    "quorum", "lighthouse", "transport", "unavailable", "cancelled", "rendezvous", "store",
+    "distbackend", "closed", "disconnected",
+)  # fmt: skip
+"""Words of exceptions that say that somebody else is gone, in lower case."""
+
+
+def of_peers(exception: str) -> bool:
+    """Whether an exception says that somebody else is gone."""
+    told = exception.lower()
+    kind, _, message = told.partition(":")
+    if kind == "assertionerror" and not message.strip():
+        return True  # all that torchft's DDP says of a peer that died in an all-reduce
+    if "dataloader worker" in told:
+        return False  # its own child, whatever killed it
+    return any(word in told for word in _OF_PEERS)
+
+
+def of_hang(roots: Sequence[RankTrack]) -> str:
+    """Of ranks that stand still: by their stacks, else by the phase that the loop declares."""
+    for track in roots:
+        seen = None if track.fresh is None else track.fresh.witness
+        if seen is not None:
+            return f"not_entered@{_at(seen.frame)}"
+    track = roots[0]
+    return f"not_entered:{track.rank}:{track.doing}" if track.phased else ""
+
+
+def of_death(track: RankTrack) -> str:
+    """Of a dead rank: its exception and where it was raised; a bare signal tells no bug."""
+    ending = None if track.report is None else track.report.ending
+    if ending is None or ending.exception is None or of_peers(ending.exception):
+        return ""
+    kind = ending.exception.partition(":")[0]
+    return f"dead:{kind}@{_at(ending.frame)}" if ending.frame is not None else f"dead:{kind}"
+
+
+def _at(frame: Frame) -> str:
+    return f"{frame.file}:{frame.line}:{frame.function}"

@@ -1,0 +1,294 @@
+"""Calls under way, the replica ids that make them, and whether a call may pass. No connection."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Protocol
+
+from monitor.gate.denylist import AccessRefused, DenyList, Scope
+from monitor.gate.messages import (
+    HEARTBEAT_PATH,
+    QUORUM_PATH,
+    CallHeaders,
+    QuorumRequest,
+    read_heartbeat,
+    read_quorum_request,
+)
+from monitor.gate.view import Seen
+from monitor.model.names import Host, ReplicaId, group_of_replica
+
+log = logging.getLogger("lightkeeper.gate")
+
+HOLD_S: Final = 10.0
+"""How long a quorum request of an unknown incarnation waits for a newer list."""
+REFUSE_AFTER_S: Final = 1.0
+"""A refused heartbeat is answered so late: a manager dials again at once after each failure."""
+SILENT_S: Final = 120.0
+"""A replica id that said nothing for so long is forgotten: TorchFT's is 5 s, and an id that
+restarts never comes back."""
+REPLICAS_MAX: Final = 20_000
+"""Replica ids that are remembered; beyond, calls pass unseen."""
+_HEARTBEATS_MAX: Final = 20_000
+_HEARTBEAT_BYTES: Final = 1100
+BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+
+
+@dataclass(slots=True)
+class Replica:
+    """One replica id, as it was heard. Times are of the steady clock."""
+
+    replica_id: ReplicaId
+    heard_s: float
+    heartbeat_s: float | None = None
+    heartbeats: int = 0
+    answered_s: float | None = None
+    """When the heartbeat was passed on that the Lighthouse answered last."""
+    request: QuorumRequest | None = None
+    """Its last one."""
+    host: Host | None = None
+    quorum_requests: int = 0
+    asking_since_s: float | None = None
+    refused: int = 0
+    refusal: AccessRefused | None = None
+    list_version: int = -1
+    """Of the deny list from which `refusal` follows."""
+
+    def seen(self, now_s: float) -> Seen:
+        """As it stands in the view."""
+        request, beat_s, since_s = self.request, self.heartbeat_s, self.asking_since_s
+        return Seen(
+            replica_id=self.replica_id,
+            group=group_of_replica(self.replica_id),
+            heartbeat_age_s=None if beat_s is None else round(now_s - beat_s, 3),
+            heartbeats=self.heartbeats,
+            quorum_requests=self.quorum_requests,
+            asking_for_s=None if since_s is None else round(now_s - since_s, 3),
+            step=None if request is None else request.step,
+            commit_failures=None if request is None else request.commit_failures,
+            address=None if request is None else request.address,
+            store_address=None if request is None else request.store_address,
+            world_size=None if request is None else request.world_size,
+            refused=self.refused,
+            refused_for=None if self.refusal is None else self.refusal.reason,
+        )
+
+
+class Method(Enum):
+    """What the gate does with a call."""
+
+    HEARTBEAT = HEARTBEAT_PATH
+    QUORUM = QUORUM_PATH
+    OTHER = ""
+    """Passed on without looking."""
+
+
+class Stage(Enum):
+    """How far a call is."""
+
+    READING = "reading"
+    """Its message is not whole yet."""
+    WAITING = "waiting"
+    """It may pass; the Lighthouse is not there, or not ready for it."""
+    REFUSED = "refused"
+    """It may not; the answer is due at `due_s`."""
+    HELD = "held"
+    """Nobody said yet whether it may; it passes at `due_s`."""
+    SENT = "sent"
+    """The Lighthouse has it."""
+
+
+class Carrier(Protocol):
+    """A connection to the Lighthouse that has a call."""
+
+    def send_headers(self, stream: int, block: bytes, *, end: bool) -> None:
+        """The client's trailers."""
+
+    def send_data(self, stream: int, data: bytes, *, end: bool) -> None:
+        """More of its message."""
+
+    def credit(self, stream: int, size: int) -> None:
+        """The client has that much more of the answer."""
+
+    def forsake(self, stream: int, code: int) -> None:
+        """The client no longer waits for this call."""
+
+
+_METHODS: Final = {HEARTBEAT_PATH: Method.HEARTBEAT, QUORUM_PATH: Method.QUORUM}
+
+
+@dataclass(slots=True)
+class ProxiedCall:
+    """One call under way. Times are of the steady clock."""
+
+    number: int
+    """Of its stream at the client."""
+    headers: CallHeaders
+    began_s: float
+    ended: bool
+    """Whether the client has sent all of its request."""
+    method: Method = Method.OTHER
+    stage: Stage = Stage.READING
+    data: bytearray = field(default_factory=bytearray)
+    """What the client sent: all of it where `kept`, else what did not go on yet."""
+    kept: bool = True
+    credited: int = 0
+    """Bytes for which the client has got room again though they did not go on yet."""
+    trailers: bytes | None = None
+    resent: int = 0
+    via: Carrier | None = None
+    """Which connection carries it to the Lighthouse, and there under `via_number`."""
+    via_number: int = 0
+    replica: Replica | None = None
+    since_s: float = 0.0
+    """Since when it is at its stage."""
+    due_s: float = 0.0
+    reply: bytearray = field(default_factory=bytearray)
+    """Of a quorum: what came of the answer's message so far."""
+    replied: bool = False
+    """Whether it went on: what follows is passed as it comes."""
+    answered: bool = False
+    """Whether a part of the answer went to the client: from then on nobody is asked again."""
+
+    def __post_init__(self) -> None:
+        self.method = _METHODS.get(self.headers.path, Method.OTHER)
+        self.kept = self.method is not Method.OTHER
+
+    @property
+    def deadline_s(self) -> float | None:
+        """The client's own."""
+        timeout_s = self.headers.timeout_s
+        return None if timeout_s is None else self.began_s + timeout_s
+
+
+@dataclass
+class GateCounts:
+    """Since the start; read by `admin`."""
+
+    heartbeats: int = 0
+    quorum_requests: int = 0
+    unread: int = 0
+    waved: int = 0
+    upstream_retries: int = 0
+    resent: int = 0
+    bad_clients: int = 0
+    refused: dict[Scope, int] = field(default_factory=lambda: dict.fromkeys(Scope, 0))
+    answer_seconds: float = 0.0
+    answer_buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
+
+    def answered(self, seconds: float) -> None:
+        """A heartbeat was answered by the Lighthouse that much after it was passed on."""
+        self.answer_seconds += seconds
+        self.answer_buckets[bisect_left(BUCKETS_S, seconds)] += 1
+
+
+class AdmissionControl:
+    """Who calls, and whether the call may pass; one for all connections of a gate."""
+
+    def __init__(self, now_s: Callable[[], float], hold_s: float) -> None:
+        self.denylist = DenyList()
+        self.counts = GateCounts()
+        self.replicas: dict[ReplicaId, Replica] = {}
+        """Every replica id that was heard of lately."""
+        self._now_s = now_s
+        self._hold_s = hold_s
+        self._by_heartbeat: dict[bytes, Replica] = {}  # message -> who sends it ten times a second
+
+    def decide(self, call: ProxiedCall) -> tuple[Stage, float]:
+        """The next stage of a call whose message is whole, and when it is due.
+
+        What cannot be read passes.
+        """
+        now_s = self._now_s()
+        replica = call.replica
+        if replica is None:
+            replica = call.replica = self._identify(call, now_s)
+            if replica is None:
+                self.counts.unread += 1
+                return Stage.WAITING, now_s
+        if replica.list_version != self.denylist.version:
+            replica.refusal = self.denylist.refusal(replica.replica_id, replica.host)
+            replica.list_version = self.denylist.version
+        if replica.refusal is None:
+            return (Stage.SENT if call.stage is Stage.SENT else Stage.WAITING), now_s
+        if call.method is not Method.QUORUM:
+            return Stage.REFUSED, call.began_s + REFUSE_AFTER_S
+        if replica.refusal.held:
+            return Stage.HELD, max(call.began_s, now_s) + self._hold_s
+        return Stage.REFUSED, now_s
+
+    def _identify(self, call: ProxiedCall, now_s: float) -> Replica | None:
+        message = bytes(call.data)
+        if call.method is Method.HEARTBEAT:
+            return self._of_heartbeat(message, now_s)
+        self.counts.quorum_requests += 1
+        request = read_quorum_request(message)
+        replica = None if request is None else self._replica(request.replica_id, now_s)
+        if request is None or replica is None:
+            return None
+        if replica.host != request.host:
+            replica.host, replica.list_version = request.host, -1
+        replica.request = request
+        replica.quorum_requests += 1
+        replica.asking_since_s = now_s
+        return replica
+
+    def _of_heartbeat(self, message: bytes, now_s: float) -> Replica | None:
+        self.counts.heartbeats += 1
+        replica = self._by_heartbeat.get(message)
+        if replica is None:
+            replica_id = read_heartbeat(message)
+            replica = None if replica_id is None else self._replica(replica_id, now_s)
+            if replica is None:
+                return None
+            if len(self._by_heartbeat) >= _HEARTBEATS_MAX:
+                self._by_heartbeat.clear()
+            if len(message) <= _HEARTBEAT_BYTES:
+                self._by_heartbeat[message] = replica
+        replica.heartbeats += 1
+        replica.heartbeat_s = replica.heard_s = now_s
+        return replica
+
+    def _replica(self, replica_id: ReplicaId, now_s: float) -> Replica | None:
+        """None when there are too many."""
+        replica = self.replicas.get(replica_id)
+        if replica is None and len(self.replicas) < REPLICAS_MAX:
+            replica = self.replicas[replica_id] = Replica(replica_id, now_s)
+        if replica is not None:
+            replica.heard_s = now_s
+        return replica
+
+    def wave(self, call: ProxiedCall) -> None:
+        """Nobody said in time whether this incarnation may pass."""
+        if call.replica is not None:
+            log.warning("%s was held and nobody said: it passes", call.replica.replica_id)
+            self.counts.waved += 1
+            self.denylist.wave(call.replica.replica_id)
+
+    def refused(self, call: ProxiedCall) -> str:
+        """A call is refused now; why."""
+        if call.replica is None or call.replica.refusal is None:
+            return ""
+        call.replica.refused += 1
+        self.counts.refused[call.replica.refusal.scope] += 1
+        return call.replica.refusal.reason
+
+    def over(self, call: ProxiedCall) -> None:
+        """A call is over."""
+        if call.method is Method.QUORUM and call.replica is not None:
+            call.replica.asking_since_s = None
+
+    def forget(self) -> None:
+        """Drop those who fell silent."""
+        now_s = self._now_s()
+        for replica_id, replica in list(self.replicas.items()):
+            if replica.asking_since_s is None and now_s - replica.heard_s > SILENT_S:
+                del self.replicas[replica_id]
+        self._by_heartbeat = {
+            message: replica
+            for message, replica in self._by_heartbeat.items()
+            if self.replicas.get(replica.replica_id) is replica
+        }

@@ -1,0 +1,781 @@
+"""Keeps the gate's sockets and open questions, so that a process that dies is nobody's loss.
+
+Theory of operation. TorchFT asks for a quorum once; when the connection breaks before the answer
+every rank waits out its timeout and exits, whatever TORCHFT_QUORUM_RETRIES says. So the process
+that reads and writes (the worker) is not the one that holds the connections: its supervisor holds a
+duplicate of each socket and the bytes of each quorum request under way, reads nothing from the
+network and so has little to die of. When the worker dies or falls silent, a spare one that has
+already started gets all of it.
+
+When the supervisor itself dies, the worker serves on, for training goes before tidiness. The next
+`lightkeeper gate` on the same address finds it by a name in the abstract namespace of Unix sockets,
+which no file outlives, and becomes its supervisor: it is told everything, and then asks the worker
+to end. What follows is what follows any worker's end. Until then the old worker serves; from then
+on it reads nothing more, so that at no time two processes serve one port with two lists. Only
+supervisor and worker at once lose a question.
+
+A worker that begins has the sockets, the quorum requests that were under way on them, the number of
+the last call that its predecessor had read of each client, and whatever the client sent since,
+which the kernel kept. Quorum requests are asked again; other calls up to that number are reset, for
+a manager waits for the answer to a heartbeat without a limit. Headers can be read without what came
+before, because clients were told to keep no table. No GOAWAY: TorchFT's client cancels a request
+that it begins while one arrives (seen in 1 of 5 restarts), and never asks again.
+
+One datagram each travels over a Unix socket; a client's socket travels with the one that names it.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import mmap
+import os
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from monitor.gate import http2
+from monitor.gate.calls import Method, ProxiedCall
+from monitor.gate.denylist import Denial, denials_json, parse_denials
+from monitor.gate.listener import GateOptions, NewClient, raise_file_limit
+from monitor.gate.messages import CallHeaders
+from monitor.gate.proxy import Downstream, Proxy, Successor
+from monitor.gate.quorum_ids import QuorumIds
+
+log = logging.getLogger("lightkeeper.gate")
+
+SILENT_S: Final = 10.0
+"""A worker says every second that it is alive; one that is stopped or stuck is replaced."""
+ALONE_S: Final = 3600.0
+"""Without a single client for so long, a worker without a supervisor ends: a fleet that restarts
+takes minutes."""
+SPARE_PAUSE_S: Final = 10.0
+"""Between two starts of a spare worker that does not stay: it must not cost a core."""
+_ALIVE_S: Final = 1.0
+_READY_S: Final = 30.0
+_SHORT_S: Final = 0.5
+"""A worker that lived no longer is followed by a pause."""
+_GRACE_S: Final = 5.0
+_LOOK_S: Final = 1.0
+_REMIND_S: Final = 300.0
+_TELL_S: Final = 2.0
+"""A supervisor only has to read what is sent, and our clients wait meanwhile."""
+_FLUSH_TURNS: Final = 20
+_EARLIER: Final = 40
+"""Calls before the last one that may still wait: a manager has one heartbeat under way."""
+_UNREAD_MAX: Final = 1024 * 1024
+
+
+# -- what travels ------------------------------------------------------------------------------
+
+DATAGRAM_MAX: Final = 192 * 1024
+"""Below Linux's default for one datagram (wmem_default, 208 KiB)."""
+_REQUEST_MAX: Final = 128 * 1024
+"""A larger quorum request is not kept: it is lost with its worker, as without a supervisor."""
+_HEAD: Final = struct.Struct(">cQL")  # what it is; of which client; of which call
+_NAMES: Final = "lightkeeper-gate/3/"
+"""Begins the name under which a worker waits; the number is that of what both say."""
+
+OPTIONS, LISTENERS, CLIENT, ASKED, OVER, LEFT, DENIED, NUMBERS, GO, ALIVE, ALL, END = (
+    b"O", b"L", b"C", b"Q", b"A", b"X", b"D", b"N", b"G", b".", b"E", b"S",
+)  # fmt: skip
+
+
+def datagram(kind: bytes, key: int = 0, number: int = 0, body: bytes = b"") -> bytes:
+    """One thing said."""
+    return _HEAD.pack(kind, key, number) + body
+
+
+def send(channel: socket.socket, data: bytes, *files: int) -> bool:
+    """One datagram; False when the other end is gone or does not keep up."""
+    rights: list[Any] = []
+    if files:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))]
+    try:
+        channel.sendmsg([data], rights)
+    except OSError:
+        return False
+    return True
+
+
+def receive(channel: socket.socket) -> tuple[bytes, list[int]]:
+    """One datagram and the files that came with it; empty when the other end is gone."""
+    try:
+        data, rights, _, _ = channel.recvmsg(DATAGRAM_MAX, socket.CMSG_SPACE(8 * 4))
+    except ConnectionResetError:  # it was killed with something of ours unread
+        return b"", []
+    files = array.array("i")
+    for level, kind, body in rights:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            files.frombytes(body[: len(body) - len(body) % files.itemsize])
+    return data, list(files)
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a channel that keeps datagrams whole."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in ends:
+        _widen(end)
+    return ends
+
+
+def _widen(channel: socket.socket) -> None:
+    """Room for a burst: 1,000 groups ask within a moment."""
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        with contextlib.suppress(OSError):
+            channel.setsockopt(socket.SOL_SOCKET, option, 8 * 1024 * 1024)
+
+
+def _request(client: Downstream, call: ProxiedCall) -> bytes:
+    """A quorum request with what is needed to answer it on the connection that it came by. Times
+    are of the system's steady clock, common to processes.
+    """
+    headers = call.headers
+    windows = (max(0, client.send_window), client.initial_window)
+    head = [headers.path, headers.timeout_s, call.began_s, len(headers.block), *windows]
+    return json.dumps(head).encode() + b"\n" + headers.block + call.data
+
+
+def read_request(number: int, body: bytes) -> ProxiedCall:
+    """The inverse; both ends are ours."""
+    head, _, rest = body.partition(b"\n")
+    path, timeout_s, began_s, size, *_ = json.loads(head)
+    call = ProxiedCall(number, CallHeaders(path, timeout_s, rest[:size]), began_s, ended=True)
+    call.data += rest[size:]
+    return call
+
+
+class ReadPositions:
+    """Memory that outlives a worker: for each connection the number of the last call that was
+    read, and how much its client takes. Writing costs a fraction of a microsecond.
+    """
+
+    SLOTS: Final = 16_384
+    _SLOT: Final = struct.Struct("=IiI")
+
+    def __init__(self, file: int | None = None) -> None:
+        """`file`: of another process's; None: an empty one."""
+        self.file = os.memfd_create("lightkeeper-gate") if file is None else file
+        if file is None:
+            os.ftruncate(self.file, self.SLOTS * self._SLOT.size)
+        self._memory = mmap.mmap(self.file, self.SLOTS * self._SLOT.size)
+
+    def write(self, key: int, number: int, window: int, initial_window: int) -> None:
+        """What is known of the connection with this key, whose lower bits are its slot."""
+        if (slot := key & 0xFFFF) < self.SLOTS:
+            self._SLOT.pack_into(
+                self._memory, slot * self._SLOT.size, number, window, initial_window
+            )
+
+    def read(self, key: int) -> tuple[int, int, int]:
+        """Number, window of the connection, window of a new stream."""
+        if (slot := key & 0xFFFF) >= self.SLOTS:
+            return 0, 0, 0
+        number, window, initial = self._SLOT.unpack_from(self._memory, slot * self._SLOT.size)
+        return number, window, initial
+
+
+@dataclass
+class SharedState:
+    """What outlives a worker: a supervisor's, and what the next worker begins with."""
+
+    listeners: list[socket.socket] = field(default_factory=list)
+    positions: ReadPositions = field(default_factory=ReadPositions)
+    denied: bytes = b""
+    numbers: bytes = b""
+    """How far the quorum ids are."""
+    clients: dict[int, int] = field(default_factory=dict)
+    """Key to a duplicate of the socket."""
+    asked: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    """Key to number to the request."""
+
+    def note(self, data: bytes, files: list[int]) -> None:
+        """What was said."""
+        kind, key, number = _HEAD.unpack_from(data)
+        body = data[_HEAD.size :]
+        if kind == LISTENERS and not self.listeners:
+            *listeners, positions = files
+            self.listeners = [socket.socket(fileno=file) for file in listeners]
+            os.close(self.positions.file)
+            self.positions, files = ReadPositions(positions), []
+        elif kind == CLIENT and files:
+            self._forget(key)
+            self.clients[key] = files.pop()
+        elif kind == ASKED:
+            self.asked.setdefault(key, {})[number] = body
+        elif kind == OVER:
+            self.asked.get(key, {}).pop(number, None)
+        elif kind == LEFT:
+            self._forget(key)
+        elif kind == DENIED:
+            self.denied = body
+        elif kind == NUMBERS:
+            self.numbers = body
+        for file in files:
+            os.close(file)
+
+    def _forget(self, key: int) -> None:
+        self.asked.pop(key, None)
+        if (file := self.clients.pop(key, None)) is not None:
+            os.close(file)
+
+    def hand_over(self, channel: socket.socket) -> None:
+        """To a worker."""
+        files = [listener.fileno() for listener in self.listeners]
+        send(channel, datagram(LISTENERS), *files, self.positions.file)
+        if self.denied:
+            send(channel, datagram(DENIED, body=self.denied))
+        if self.numbers:
+            send(channel, datagram(NUMBERS, body=self.numbers))
+        for key, file in self.clients.items():
+            send(channel, datagram(CLIENT, key), file)
+            for number, body in self.asked.get(key, {}).items():
+                send(channel, datagram(ASKED, key, number, body))
+        send(channel, datagram(GO))
+
+    def close(self) -> None:
+        """Nothing of it is ours."""
+        for listener in self.listeners:
+            listener.close()
+        for file in [*self.clients.values(), self.positions.file]:
+            os.close(file)
+
+
+# -- the worker --------------------------------------------------------------------------------
+
+
+class SupervisorLink(Successor):
+    """A worker tells its supervisor which connections it has and who asks for a quorum on them.
+
+    Never blocks: where the supervisor does not keep up, something is not kept, and is counted.
+    """
+
+    def __init__(
+        self,
+        proxy: Proxy,
+        channel: socket.socket,
+        listeners: Sequence[socket.socket],
+        positions: ReadPositions,
+        inherited: Sequence[int] = (),
+        *,
+        alone_s: float = ALONE_S,
+    ) -> None:
+        """`inherited`: keys in use."""
+        channel.setblocking(False)
+        self.kept = True
+        self.positions = positions
+        self._proxy = proxy
+        self._channel: socket.socket | None = channel
+        self._listeners = listeners
+        self._alone_s = alone_s
+        self._serials = itertools.count(time.monotonic_ns() & 0xFFFFFFFFFF)
+        used = {key & 0xFFFF for key in inherited}
+        self._slots = [slot for slot in range(ReadPositions.SLOTS) if slot not in used]
+
+    # -- what is told -------------------------------------------------------------------------
+
+    def came(self, transport: asyncio.Transport) -> int:
+        """A client has connected; its key."""
+        slot = self._slots.pop() if self._slots else 0xFFFF
+        key = next(self._serials) << 16 | slot
+        self.positions.write(key, 0, 0, 0)
+        connection = transport.get_extra_info("socket")
+        if connection is not None:
+            self._tell(datagram(CLIENT, key), connection.fileno())
+        return key
+
+    def left(self, key: int) -> None:
+        """It is gone."""
+        if key & 0xFFFF < ReadPositions.SLOTS:
+            self._slots.append(key & 0xFFFF)
+        self._tell(datagram(LEFT, key))
+
+    def read(self, client: Downstream, number: int) -> None:
+        """A call with this number was read."""
+        self.positions.write(client.key, number, max(0, client.send_window), client.initial_window)
+
+    def asked(self, client: Downstream, call: ProxiedCall) -> None:
+        """A quorum request is under way."""
+        body = _request(client, call)
+        if len(body) <= _REQUEST_MAX:
+            self._tell(datagram(ASKED, client.key, call.number, body))
+
+    def over(self, client: Downstream, call: ProxiedCall) -> None:
+        """It no longer is."""
+        self._tell(datagram(OVER, client.key, call.number))
+
+    def denied(self, denials: Sequence[Denial]) -> None:
+        """Another list is in force."""
+        body = json.dumps(denials_json(denials)).encode()
+        if len(body) + _HEAD.size >= DATAGRAM_MAX:
+            self.missed += 1
+            body = b""  # an older list would be worse than none, which the monitor teaches anew
+        self._tell(datagram(DENIED, body=body))
+
+    def numbered(self, quorum_ids: QuorumIds) -> None:
+        """The groups are about to be told another quorum id."""
+        self._tell(datagram(NUMBERS, body=json.dumps(quorum_ids.to_json()).encode()))
+
+    def _tell(self, data: bytes, *files: int) -> bool:
+        told = self._channel is not None and send(self._channel, data, *files)
+        self.missed += not told and self._channel is not None
+        return told
+
+    # -- with a supervisor, and without ---------------------------------------------------------
+
+    async def serve(self) -> None:
+        """For as long as the worker lives."""
+        while True:
+            await self._until_alone()
+            self.kept = False
+            try:
+                await self._until_found()
+            except OSError as exc:
+                log.warning("nobody can take over from this worker: %s", exc)
+                await asyncio.sleep(_LOOK_S)
+
+    async def _until_alone(self) -> None:
+        """Say now and then that we live; end when we are asked to."""
+        while self._channel is not None:
+            self._tell(datagram(ALIVE))
+            said = b""
+            try:
+                async with asyncio.timeout(_ALIVE_S):
+                    said = await asyncio.get_running_loop().sock_recv(self._channel, 4096)
+            except TimeoutError:
+                continue
+            except OSError:
+                pass
+            if said[:1] == END:
+                await self._end()
+            if not said:
+                self._channel.close()
+                self._channel = None
+
+    async def _until_found(self) -> None:
+        """Wait for the next gate; end when nobody has been here for long.
+
+        Raises:
+            OSError: we cannot be found.
+        """
+        loop = asyncio.get_running_loop()
+        seen_s, reminded_s = time.monotonic(), -_REMIND_S
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+            door.setblocking(False)
+            door.bind(name_of(self._listeners[0].getsockname(), os.getpid()))
+            door.listen(1)
+            while self._channel is None:
+                now_s = time.monotonic()
+                seen_s = now_s if self._proxy.clients else seen_s
+                if now_s - seen_s >= self._alone_s:
+                    log.warning("no keeper and no client for %.0f s: the gate ends", self._alone_s)
+                    os.kill(os.getpid(), signal.SIGTERM)
+                if now_s - reminded_s >= _REMIND_S:
+                    reminded_s = now_s
+                    log.warning(
+                        "the keeper is gone: serving on (pid %d), with nobody to go on after us, "
+                        "until the next `lightkeeper gate` on the same address takes over",
+                        os.getpid(),
+                    )
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(_LOOK_S, self._alone_s)):
+                        channel, _ = await loop.sock_accept(door)
+                        if not self._tell_all(channel):
+                            channel.close()
+
+    def _tell_all(self, channel: socket.socket) -> bool:
+        """To the next supervisor, in one go: nothing is read or written meanwhile."""
+        if _peer(channel)[1] != os.getuid():
+            return False
+        _widen(channel)
+        channel.settimeout(_TELL_S)
+        self._channel, missed = channel, self.missed
+        files = [listener.fileno() for listener in self._listeners]
+        self._tell(datagram(LISTENERS), *files, self.positions.file)
+        self.denied(self._proxy.denylist.denials)
+        self.numbered(self._proxy.quorum_ids)
+        for client in self._proxy.clients:
+            connection = client.transport.get_extra_info("socket")
+            if self.missed == missed and connection is not None:
+                self._tell(datagram(CLIENT, client.key), connection.fileno())
+                for call in client.calls.values():
+                    if call.method is Method.QUORUM and call.replica is not None:
+                        self.asked(client, call)
+        self._tell(datagram(ALL))
+        channel.setblocking(False)
+        if self.missed != missed:
+            log.warning("somebody came to take over and did not: serving on")
+            self._channel = None
+        return self._channel is not None
+
+    async def _end(self) -> None:
+        """From here on the sockets are another's."""
+        for _ in range(_FLUSH_TURNS):
+            self._proxy.flush()
+            if not any(client.transport.get_write_buffer_size() for client in self._proxy.clients):
+                break
+            await asyncio.sleep(0)
+        for client in self._proxy.clients:
+            if client.transport.get_write_buffer_size() or client.unread:
+                self._tell(datagram(LEFT, client.key))  # within a frame: nothing to go on from
+        os._exit(0)
+
+
+class AdoptedConnection(Downstream):
+    """A client of a worker that died: its connection goes on, and nothing that it asked is lost."""
+
+    def __init__(
+        self,
+        proxy: Proxy,
+        key: int,
+        positions: ReadPositions,
+        asked: Sequence[ProxiedCall],
+        unread: bytes,
+    ) -> None:
+        """`unread`: what the client sent since."""
+        super().__init__(proxy, key)
+        self._positions = positions
+        self._asked = {call.number: call for call in asked}
+        self._unread = unread
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take up what was asked, reset the rest, and read on."""
+        http2.Connection.connection_made(self, transport)
+        self._proxy.transports[self.transport] = None
+        self._proxy.clients.add(self)
+        last, *windows = self._positions.read(self.key)
+        if last:
+            self.send_window, self.initial_window = windows
+        self._last = max([last, *self._asked])
+        self.write(http2.window_update(0, http2.WINDOW_DEFAULT // 2))  # what was not credited
+        for number in range(max(1, self._last - 2 * _EARLIER | 1), self._last + 1, 2):
+            if number not in self._asked:
+                self.write(http2.reset(number, http2.CANCEL))
+        for call in self._asked.values():
+            self.calls[call.number] = call
+            self._keep(len(call.data))
+            self._judge(call)
+        self.data_received(self._unread)
+
+
+async def adopt(
+    proxy: Proxy,
+    positions: ReadPositions,
+    key: int,
+    client: socket.socket,
+    asked: Sequence[ProxiedCall],
+) -> None:
+    """Go on with a client of a worker that died."""
+    loop = asyncio.get_running_loop()
+    client.setblocking(False)
+    unread = b""
+    with contextlib.suppress(OSError):
+        while len(unread) < _UNREAD_MAX and (more := client.recv(65_536)):
+            unread += more
+    fresh = not asked and unread.startswith(http2.PREFACE[: len(unread) or 1])
+    with contextlib.suppress(OSError):
+        if fresh:
+            _, arrived = await loop.connect_accepted_socket(lambda: NewClient(proxy), client)
+            arrived.data_received(unread)
+        else:
+            adopted = AdoptedConnection(proxy, key, positions, asked, unread)
+            await loop.connect_accepted_socket(lambda: adopted, client)
+
+
+def main() -> int:
+    """A worker: import everything, wait until needed, serve.
+
+    It ends when its supervisor ends before.
+    """
+    from monitor.gate.serve import run  # noqa: PLC0415 - a supervisor starts without aiohttp
+
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's
+    _widen(channel)
+    logging.basicConfig(
+        level=logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    send(channel, datagram(ALIVE))
+    options, state = GateOptions(("", 0)), SharedState()
+    while (said := receive(channel))[0][:1] != GO:
+        if not said[0]:
+            return 0
+        if said[0][:1] == OPTIONS:
+            options = _options(json.loads(said[0][_HEAD.size :]))
+        else:
+            state.note(*said)
+    if options.verbose:
+        log.setLevel(logging.INFO)
+
+    async def go_on(proxy: Proxy) -> None:
+        await _go_on(proxy, channel, state)
+
+    run(options, state.listeners, go_on)
+    return 0
+
+
+def _options(data: dict[str, Any]) -> GateOptions:
+    state = None if data["state"] is None else Path(data["state"])
+    return GateOptions(**{**data, "lighthouse": tuple(data["lighthouse"]), "state": state})
+
+
+async def _go_on(proxy: Proxy, channel: socket.socket, state: SharedState) -> None:
+    """Where the worker before ended."""
+    positions = state.positions
+    link = SupervisorLink(proxy, channel, state.listeners, positions, list(state.clients))
+    proxy.successor = link
+    if state.denied:
+        proxy.deny(parse_denials(json.loads(state.denied)))
+    if state.numbers:
+        try:
+            proxy.quorum_ids = QuorumIds.from_json(json.loads(state.numbers))
+        except (ValueError, KeyError, TypeError) as exc:  # keeps no worker from serving
+            log.warning("the worker before left no count of quorums: %s", exc)
+    proxy.lighthouse.inherited(len(state.clients))
+    for key, file in state.clients.items():
+        requests = state.asked.get(key, {})
+        calls = [read_request(number, body) for number, body in requests.items()]
+        await adopt(proxy, positions, key, socket.socket(fileno=file), calls)
+    proxy.tasks.add(asyncio.get_running_loop().create_task(link.serve()))
+
+
+# -- the supervisor ----------------------------------------------------------------------------
+
+
+class Worker:
+    """One worker process, waiting or at work."""
+
+    def __init__(self) -> None:
+        self.channel, theirs = pair()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "monitor.gate.hot_restart", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+        self.began_s = self.heard_s = time.monotonic()
+
+    def ready(self) -> Worker:
+        """Wait until it has imported everything."""
+        self.channel.settimeout(_READY_S)
+        with contextlib.suppress(OSError):
+            receive(self.channel)
+        return self
+
+    def gone(self) -> bool:
+        """Whether it has ended; then nothing of it is left."""
+        if self.process.poll() is None:
+            return False
+        self.channel.close()
+        return True
+
+    def begin(self, options: GateOptions, state: SharedState) -> Worker:
+        """Put it to work."""
+        self.channel.settimeout(_GRACE_S)
+        said = json.dumps(asdict(options), default=str).encode()
+        send(self.channel, datagram(OPTIONS, body=said))
+        state.hand_over(self.channel)
+        self.began_s = self.heard_s = time.monotonic()
+        return self
+
+    def end(self, number: signal.Signals) -> None:
+        """Signal it, and wait; kill it when it takes too long."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+        try:
+            self.process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.channel.close()
+
+
+class _Standby(Protocol):
+    def gone(self) -> bool:
+        """Whether it has ended."""
+
+
+S = TypeVar("S", bound=_Standby)
+
+
+class Spare(Generic[S]):
+    """Keeps one worker standing by.
+
+    One that died unseen would be missed only when the worker dies: the next would begin to import
+    while all clients wait.
+    """
+
+    def __init__(self, start: Callable[[], S], clock: Callable[[], float] = time.monotonic) -> None:
+        self._start = start
+        self._clock = clock
+        self._due_s = clock()
+        self.there: S | None = None
+        self.look()
+
+    def look(self) -> None:
+        """Start another when there is none."""
+        now_s = self._clock()
+        if self.there is not None and self.there.gone():
+            self.there = None
+            log.warning("the spare worker is gone: another is started")
+        if self.there is None and now_s >= self._due_s:
+            self.there = self._start()
+            self._due_s = now_s + SPARE_PAUSE_S
+
+    def take(self) -> S:
+        """The one that stands by, or a new one; the next look starts another."""
+        taken, self.there = self.there, None
+        self._due_s = self._clock()
+        return self._start() if taken is None or taken.gone() else taken
+
+
+class WorkerSupervisor:
+    """Holds the shared state, and sees that somebody works."""
+
+    def __init__(self, options: GateOptions, state: SharedState, first: Worker) -> None:
+        self._options = options
+        self._state = state
+        self._first = first
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        """Until SIGTERM or SIGINT."""
+        raise_file_limit()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._stopping.set())
+        wake, wakes = socket.socketpair()
+        wakes.setblocking(False)
+        signal.set_wakeup_fd(wakes.fileno())
+        worker = self._first.begin(self._options, self._state)
+        spare = Spare(Worker)
+        try:
+            while True:
+                self._watch(worker, spare, wake)
+                if self._stopping.is_set():
+                    break
+                worker.end(signal.SIGKILL)
+                if time.monotonic() - worker.began_s < _SHORT_S:
+                    time.sleep(_SHORT_S)
+                log.warning("the worker (pid %d) is gone: another takes over", worker.process.pid)
+                worker = spare.take().begin(self._options, self._state)
+        finally:
+            signal.set_wakeup_fd(-1)
+            worker.end(signal.SIGTERM)
+            if spare.there is not None:
+                spare.there.end(signal.SIGKILL)
+
+    def _watch(self, worker: Worker, spare: Spare[Worker], wake: socket.socket) -> None:
+        """Note what the worker says, until it is gone, or as good as gone, or we are to stop."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(worker.channel, selectors.EVENT_READ)
+            selector.register(wake, selectors.EVENT_READ)
+            while not self._stopping.is_set():
+                ready = selector.select(timeout=1.0)
+                spare.look()
+                if any(key.fileobj is worker.channel for key, _ in ready):
+                    try:
+                        data, files = receive(worker.channel)
+                    except OSError:
+                        return
+                    if not data:
+                        return
+                    worker.heard_s = time.monotonic()
+                    self._state.note(data, files)
+                elif time.monotonic() - worker.heard_s > SILENT_S:
+                    log.warning("the worker (pid %d) is silent", worker.process.pid)
+                    return
+
+
+# -- a worker whose supervisor died ------------------------------------------------------------
+
+
+def name_of(address: Any, pid: int | str) -> bytes:
+    """Where a worker without a supervisor waits: a name that is no file, goes with the worker, and
+    that nobody else can take beforehand. `address`: a listener's, resolved.
+    """
+    host, port = address[:2]
+    return f"\0{_NAMES}{host}/{port}/{pid}".encode()
+
+
+def unsupervised() -> list[bytes]:
+    """Names of the workers on this host that wait for a supervisor."""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/net/unix").read_bytes().split(b"\n")
+        names = {line.rpartition(b" ")[2] for line in lines}
+        return sorted(b"\0" + name[1:] for name in names if name[1:].startswith(_NAMES.encode()))
+    return []
+
+
+def shown(name: bytes) -> str:
+    """`127.0.0.1:29511 (pid 4711)`, for a person."""
+    host, port, pid = name.decode("utf-8", "replace").rsplit("/", 2)
+    host = host.rpartition("/")[2]
+    return f"{f'[{host}]' if ':' in host else host}:{port} (pid {pid})"
+
+
+def take_over(address: Any, *, silent_s: float = SILENT_S) -> SharedState | None:
+    """From a worker at this socket address whose supervisor died; None: there is none.
+
+    One that does not answer for `silent_s` is ended, as its supervisor would have done.
+    """
+    for name in unsupervised():
+        if name.startswith(name_of(address, "")):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
+                state = SharedState()
+                if _take(channel, name, silent_s, state):
+                    asked = sum(map(len, state.asked.values()))
+                    log.warning(
+                        "taken over from the worker of a gate that died: %d clients, %d quorum"
+                        " requests", len(state.clients), asked,
+                    )  # fmt: skip
+                    return state
+                state.close()
+    return None
+
+
+def _take(channel: socket.socket, name: bytes, silent_s: float, state: SharedState) -> bool:
+    """All or nothing: until the worker is asked to end it serves, whatever becomes of us."""
+    _widen(channel)
+    channel.settimeout(silent_s)
+    asked_to_end = False
+    try:
+        channel.connect(name)
+        if _peer(channel)[1] != os.getuid():
+            return False
+        while (said := receive(channel))[0]:
+            if said[0][:1] == ALL:
+                asked_to_end = send(channel, datagram(END))
+            state.note(*said)
+    except TimeoutError:
+        log.warning("the worker at %s does not answer: it is ended", shown(name))
+        with contextlib.suppress(OSError):
+            os.kill(_peer(channel)[0], signal.SIGKILL)
+    except OSError:
+        return False
+    return asked_to_end
+
+
+def _peer(channel: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end."""
+    answer = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, user, _ = struct.unpack("3i", answer)
+    return pid, user
+
+
+if __name__ == "__main__":
+    sys.exit(main())

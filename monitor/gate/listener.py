@@ -1,0 +1,196 @@
+"""Sockets on which groups come in, and what a client that comes speaks.
+
+Its first bytes decide: HTTP/2 goes through the proxy, anything else straight through. The
+Lighthouse serves its page, its status and its kill button on the same port by HTTP/1.1; such a
+connection is joined to one of its own, byte for byte, with each side's pace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast
+
+from monitor.gate import http2
+from monitor.gate.calls import HOLD_S
+from monitor.gate.proxy import CLIENTS_MAX, Downstream, Proxy
+from monitor.gate.upstream import keep_alive
+
+TUNNELS_MAX: Final = 256
+"""Of the clients, browsers and scrapers."""
+FIRST_S: Final = 30.0
+"""Within this time a client has to say what it speaks."""
+BACKLOG: Final = 4096
+"""After a restart of the gate all groups dial at once."""
+_CONNECT_S: Final = 5.0
+_UNREAD: Final = 64 * 1024
+"""Bytes of a client that the kernel keeps for us."""
+_OTHER_FILES: Final = 384
+"""Browsers, the admin port's clients, and our own."""
+_AWAY: Final = (
+    b"HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+    b"lightkeeper gate: the Lighthouse does not answer\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GateOptions:
+    """What a gate is told."""
+
+    lighthouse: tuple[str, int]
+    state: Path | None = None
+    token: str | None = field(default=None, repr=False)
+    hold_s: float = HOLD_S
+    verbose: bool = False
+
+
+# -- sockets ---------------------------------------------------------------------------------------
+
+
+def resolve(host: str, port: int) -> tuple[int, Any]:
+    """Family and socket address of a host's name or number, of IPv4 where it has both.
+
+    Raises:
+        OSError: nobody knows the name.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    return family, address
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        OSError: the address is in use or not ours.
+    """
+    family, address = resolve(host, port)
+    made = socket.socket(family)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # and never SO_REUSEPORT
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD)
+        made.bind(address)
+        made.listen(BACKLOG)
+        made.setblocking(False)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def raise_file_limit() -> int:
+    """Two connections a group: as many files as the system lets us have, and room for how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * CLIENTS_MAX + _OTHER_FILES
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return (limit - min(_OTHER_FILES, limit // 2)) // 2
+
+
+# -- clients that come -------------------------------------------------------------------------
+
+
+class NewClient(asyncio.Protocol):
+    """A client that has not said yet what it speaks."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+        self._first = b""
+        self._key = 0
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for its first bytes, a while."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._key = self._proxy.came(self._transport)
+        keep_alive(self._transport, idle_s=20, interval_s=10, deaf_ms=60_000)
+        self._timer = asyncio.get_running_loop().call_later(FIRST_S, self._transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """Enough to tell, or not yet."""
+        if self._transport is None:
+            return
+        self._first += data
+        if len(self._first) < len(http2.PREFACE) and http2.PREFACE.startswith(self._first):
+            return
+        self._stop()
+        transport, self._transport = self._transport, None
+        if self._first.startswith(http2.PREFACE):
+            client = Downstream(self._proxy, self._key)
+            transport.set_protocol(client)
+            client.connection_made(transport)
+            client.data_received(self._first[len(http2.PREFACE) :])
+        else:
+            tunnel(self._proxy, transport, self._key, self._first)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It left without a word."""
+        del exc
+        self._stop()
+        if self._transport is not None:
+            self._proxy.left(self._transport, self._key)
+
+
+def tunnel(proxy: Proxy, transport: asyncio.Transport, key: int, first: bytes) -> None:
+    """Join a client that does not speak HTTP/2 to a connection of its own to the Lighthouse."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport.set_protocol(protocol)
+    protocol.connection_made(transport)
+    reader.feed_data(first)
+    client = asyncio.StreamWriter(transport, protocol, reader, loop)
+
+    async def joined() -> None:
+        proxy.tunnels += 1
+        try:
+            if proxy.tunnels > TUNNELS_MAX:
+                transport.abort()
+            else:
+                await _join(proxy, reader, client)
+        finally:
+            proxy.tunnels -= 1
+            transport.close()
+            proxy.left(transport, key)
+
+    task = loop.create_task(joined())
+    proxy.tasks.add(task)
+    task.add_done_callback(proxy.tasks.discard)
+
+
+async def _join(proxy: Proxy, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+    lighthouse = proxy.lighthouse
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            answers, server = await asyncio.open_connection(lighthouse.host, lighthouse.port)
+    except OSError:
+        client.write(_AWAY)
+        return
+    asking = asyncio.get_running_loop().create_task(_copy(reader, server))
+    try:
+        await _copy(answers, client)  # once that has ended nothing is left to be answered
+    finally:
+        asking.cancel()
+        server.close()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Until one side has said all; where one reads slowly, the other is read slowly."""
+    with contextlib.suppress(OSError):
+        while data := await reader.read(_UNREAD):
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()

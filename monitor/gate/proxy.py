@@ -1,0 +1,655 @@
+"""The proxy between clients and Lighthouse: reads, judges and passes on their calls.
+
+Theory of operation. A heartbeat or quorum request is read whole, then judged, then handed to the
+Lighthouse byte for byte; what cannot be read is handed on as it comes, as is any other call. The
+request is kept until its answer begins: when the Lighthouse goes away before, the very same bytes
+are sent again to the one that comes back, while the client, which knows nothing of it, waits.
+
+How much of one client is handled before the others have their turn: work is counted in units of
+about 6 us: a frame is one, a field of a header block that was not seen before another, a call
+`CALL`. A client has a share for nothing: what a manager needs for its heartbeats, several times
+over, so that an honest one is always handled at once. Whoever sends more is not read any further
+and waits in `FairTurns`; all who wait get `TURN` together in one turn of the loop, a `SLICE` each,
+in their order. So a call of an honest client costs it a few turns of some milliseconds, however
+many others send however much. What belongs to no call (headers of calls that are over, cancelled
+calls, pings, settings, crumbs of data) also has an end: `SPARE_MAX`, earned again by calls that
+are answered and by time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from monitor.gate import http2
+from monitor.gate.calls import HOLD_S, AdmissionControl, Method, ProxiedCall, Stage
+from monitor.gate.denylist import Denial
+from monitor.gate.messages import (
+    DEADLINE_EXCEEDED,
+    HEADERS_MAX,
+    PERMISSION_DENIED,
+    UNAVAILABLE,
+    HeaderReader,
+    failure,
+    is_whole,
+)
+from monitor.gate.quorum_ids import QuorumIds
+from monitor.gate.upstream import Lighthouse, Upstream
+from monitor.gate.view import GateView
+
+log = logging.getLogger("lightkeeper.gate")
+
+TICK_S: Final = 0.1
+PATIENCE_S: Final = 2.0
+"""How long a heartbeat waits for a Lighthouse that is away."""
+CLIENTS_MAX: Final = 16_384
+"""Connections at once; each costs two file descriptors and about 10 KB. One more takes the place of
+the one that was answered least recently: a manager is answered many times a second."""
+CALLS_MAX: Final = 100
+"""Calls under way of one client; a manager has two."""
+KEPT_MAX: Final = 1024 * 1024
+"""Bytes of requests that are kept for one client, to read them and to send them again."""
+KEPT_OF_ALL: Final = 64 * 1024 * 1024
+"""Beyond, only what is short is kept."""
+RESENT_MAX: Final = 8
+"""A call at which the Lighthouse ends its connection each time is not asked for ever."""
+_REPLY_MAX: Final = 512 * 1024
+"""A quorum of 2,500 groups. A longer one passes as it comes: more would not fit the window."""
+
+CALL: Final = 8
+"""Beside its frames: reading its message, passing it on, its answer."""
+SHARE_A_S: Final = 240.0
+"""A manager that beats every 0.1 s takes 100 to 120."""
+SHARE_MAX: Final = 120.0
+SLICE: Final = 40.0
+TURN: Final = 400.0
+SPARE_MAX: Final = 1000.0
+SPARE_A_S: Final = 2.0
+EARNED: Final = 8.0
+"""By a call that was answered."""
+UNREAD_MAX: Final = 32 * 1024 * 1024
+"""Bytes of all who wait; beyond, those with more than a frame are sent away."""
+
+_SETTINGS: Final = {
+    http2.HEADER_TABLE_SIZE: 0,  # so that a block says all by itself
+    http2.MAX_CONCURRENT_STREAMS: CALLS_MAX,
+    http2.MAX_HEADER_LIST_SIZE: HEADERS_MAX,
+}
+_NOT_SENT: Final = frozenset({Stage.WAITING, Stage.HELD, Stage.REFUSED})
+_ITS_TURN: Final = "it waits for its turn"
+_CLIENT_SLOW: Final = "the client does not take it"
+
+
+class Successor:
+    """Hears of all that somebody needs to go on when this process dies. This one is nobody.
+
+    `hot_restart` has one that is.
+    """
+
+    kept: bool | None = None
+    """Whether somebody listens; None: nobody ever does."""
+    missed: int = 0
+    """What could not be told."""
+
+    def came(self, transport: asyncio.Transport) -> int:
+        """A client has connected; the key by which it is known from now on."""
+        del transport
+        return 0
+
+    def left(self, key: int) -> None:
+        """It is gone."""
+
+    def read(self, client: Downstream, number: int) -> None:
+        """A call with this number was read: of those up to it nobody reads anything again."""
+
+    def asked(self, client: Downstream, call: ProxiedCall) -> None:
+        """A quorum request is under way."""
+
+    def over(self, client: Downstream, call: ProxiedCall) -> None:
+        """It no longer is."""
+
+    def denied(self, denials: Sequence[Denial]) -> None:
+        """Another list is in force."""
+
+    def numbered(self, quorum_ids: QuorumIds) -> None:
+        """The groups are about to be told another quorum id."""
+
+
+class Proxy:
+    """What the connections of one gate share: one per process, on one loop."""
+
+    def __init__(
+        self,
+        lighthouse: tuple[str, int],
+        clock: Callable[[], float],
+        *,
+        hold_s: float = HOLD_S,
+        now_s: Callable[[], float] = time.monotonic,
+        clients_max: int = CLIENTS_MAX,
+    ) -> None:
+        """`clock`: Unix seconds, for expiry; `now_s`: a steady clock, for the rest."""
+        self.now_s = now_s  # not the loop's: uvloop's stands still within a turn, in steps of 1 ms
+        self.clock = clock
+        self.admission = AdmissionControl(now_s, hold_s)
+        self.denylist = self.admission.denylist
+        self.counts = self.admission.counts
+        self.quorum_ids = QuorumIds()
+        self.successor = Successor()
+        self.turns = FairTurns(self.flush)
+        self.lighthouse = Lighthouse(lighthouse, self.admission, self, now_s, self.advance_all)
+        self.clients_max = clients_max
+        self.transports: OrderedDict[asyncio.Transport, None] = OrderedDict()
+        """Of all clients, in the order in which they came or were answered last."""
+        self.clients: set[Downstream] = set()
+        """Of these, those that speak HTTP/2."""
+        self.tunnels = 0
+        """Clients that speak something else."""
+        self.tasks: set[asyncio.Task[None]] = set()
+        """They end with the gate."""
+        self.kept_bytes = 0
+        self._waiting: set[Downstream] = set()
+        self._to_flush: list[http2.Connection] = []
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def to_flush(self, connection: http2.Connection) -> None:
+        """A connection has something to write."""
+        self._to_flush.append(connection)
+
+    def flush(self) -> None:
+        """Write it."""
+        while self._to_flush:
+            self._to_flush.pop().flush()
+
+    # -- who is here --------------------------------------------------------------------------
+
+    def came(self, transport: asyncio.Transport) -> int:
+        """A client has connected; its key."""
+        self.transports[transport] = None
+        if len(self.transports) > self.clients_max:
+            self.transports.popitem(last=False)[0].abort()
+        return self.successor.came(transport)
+
+    def served(self, transport: asyncio.Transport) -> None:
+        """One of its calls was answered."""
+        if transport in self.transports:
+            self.transports.move_to_end(transport)
+
+    def left(self, transport: asyncio.Transport, key: int) -> None:
+        """It is gone."""
+        self.transports.pop(transport, None)
+        self.successor.left(key)
+
+    # -- who may pass -------------------------------------------------------------------------
+
+    def deny(self, denials: Sequence[Denial]) -> bool:
+        """Put a list in force, also for calls under way; whether it is another one."""
+        changed = self.denylist.replace(denials, self.clock())
+        if changed:
+            self.successor.denied(self.denylist.denials)
+            self._judge_again()
+        return changed
+
+    def _judge_again(self) -> None:
+        for client in list(self.clients):
+            client.judge_again()
+        self.flush()
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def waits(self, client: Downstream) -> None:
+        """A call of this client is not with the Lighthouse."""
+        self._waiting.add(client)
+
+    def advance_all(self) -> None:
+        """The Lighthouse is ready: hand it what waits."""
+        for client in list(self._waiting):
+            client.advance()
+        self.flush()
+
+    def tick(self) -> None:
+        """Do what is due."""
+        now_s = self.now_s()
+        if self.denylist.expire(self.clock()):
+            self._judge_again()
+        self.lighthouse.tick(now_s)
+        for client in list(self._waiting):
+            if not client.tick(now_s):
+                self._waiting.discard(client)
+        self.flush()
+
+    def view(self) -> GateView:
+        """What it sees now."""
+        now_s = self.now_s()
+        replicas = sorted(self.admission.replicas.items())
+        return GateView(
+            lighthouse=f"http://{self.lighthouse.host}:{self.lighthouse.port}",
+            lighthouse_up=self.lighthouse.up is True,
+            denied=self.denylist.denials,
+            replicas=tuple(replica.seen(now_s) for _, replica in replicas),
+        )
+
+
+class Downstream(http2.Connection):
+    """A client's connection: a TorchFT manager, or whoever else speaks gRPC to the gate."""
+
+    def __init__(self, proxy: Proxy, key: int) -> None:
+        """`key`: by which a successor knows this connection."""
+        super().__init__(proxy, window=http2.WINDOW_DEFAULT)
+        self.key = key
+        self.calls: dict[int, ProxiedCall] = {}
+        self._proxy = proxy
+        self._headers_read = HeaderReader()
+        self._last = 0  # the highest number of a call
+        self._kept_bytes = 0
+        self._leaving = False
+        self._upstream: Upstream | None = None
+        self._dialing: asyncio.Task[None] | None = None
+        self._spare = SPARE_MAX
+        self._share = 0.0
+        self._shared_s = proxy.now_s()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Its preface has come: answer with our settings."""
+        super().connection_made(transport)
+        self._proxy.clients.add(self)
+        self.write(http2.settings(_SETTINGS))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone, and its calls with it."""
+        del exc
+        self.closed = True
+        self._proxy.left(self.transport, self.key)
+        self._proxy.clients.discard(self)
+        self._proxy.turns.leave(self)
+        for call in list(self.calls.values()):
+            self._finish(call)
+        if self._dialing is not None:
+            self._dialing.cancel()
+        if self._upstream is not None:
+            self._upstream.close()
+
+    def fail(self, code: int, why: str) -> None:
+        """End this connection: the client broke the protocol."""
+        if not self.closed:
+            self._proxy.counts.bad_clients += 1
+            log.info("client %s: %s", self.transport.get_extra_info("peername"), why)
+        super().fail(code, why)
+
+    # -- its turn -----------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """What is within its share at once, the rest in its turn."""
+        now_s = self._proxy.now_s()
+        gone_s, self._shared_s = now_s - self._shared_s, now_s
+        self._spare = min(SPARE_MAX, self._spare + gone_s * SPARE_A_S)
+        self._share = min(SHARE_MAX, self._share + gone_s * SHARE_A_S)
+        share = 0.0 if _ITS_TURN in self._pauses else self._share
+        if self.take(data, share):
+            self.pause_reading(_ITS_TURN)
+            self._proxy.turns.wait(self)
+        self._share -= share - self._budget
+        self._proxy.flush()
+
+    def go_on(self, most: float) -> float:
+        """Its turn has come: how much work it was."""
+        if self._pauses != {_ITS_TURN} or self.closed:
+            return 0.0
+        if self.take(b"", most):
+            self._proxy.turns.wait(self)
+        else:
+            self.resume_reading(_ITS_TURN)
+        return most - self._budget
+
+    def resume_reading(self, why: str) -> None:
+        """One reason less not to read; first what was not looked at."""
+        super().resume_reading(why)
+        if self._pauses == {_ITS_TURN}:
+            self._proxy.turns.wait(self)
+
+    def spend(self, work: float) -> None:
+        """Something came in that belongs to no call, and was so much work."""
+        self._budget -= work
+        self._spare -= work
+        if self._spare < 0:
+            raise http2.Http2Error(http2.ENHANCE_YOUR_CALM, "too much that belongs to no call")
+
+    # -- what the client sends ----------------------------------------------------------------
+
+    def on_headers(self, stream: int, block: bytes, *, end: bool) -> None:
+        """A call begins, or ends with trailers."""
+        headers, work = self._headers_read.read(block)  # always: later blocks may refer to it
+        call = self.calls.get(stream)
+        if call is not None:
+            self.spend(work)
+            self._trailers(call, headers.block)
+            return
+        if stream <= self._last:
+            self.spend(1 + work)
+            return  # the end of a call that is over
+        if not stream & 1:
+            raise http2.Http2Error(http2.PROTOCOL_ERROR, "a stream with an even number")
+        self._last = stream
+        self._proxy.successor.read(self, stream)
+        if len(self.calls) >= CALLS_MAX or self._leaving:
+            self.spend(1 + work)
+            self.write(http2.reset(stream, http2.REFUSED_STREAM))
+            return
+        self._budget -= CALL + work
+        call = self.calls[stream] = ProxiedCall(stream, headers, self._proxy.now_s(), ended=end)
+        if call.method is Method.OTHER or end:
+            self._wait(call)
+
+    def _trailers(self, call: ProxiedCall, block: bytes) -> None:
+        if call.ended:
+            raise http2.Http2Error(http2.PROTOCOL_ERROR, "headers after the end of a call")
+        call.ended, call.trailers = True, block
+        if call.stage is Stage.READING:
+            self._judge(call)
+        elif call.via is not None:
+            call.via.send_headers(call.via_number, block, end=True)
+
+    def on_data(self, stream: int, data: bytes, *, end: bool) -> None:
+        """A part of a call's message."""
+        call = self.calls.get(stream)
+        if call is None or call.ended:
+            self.ignore(stream, len(data))
+            return
+        call.ended = end
+        most = KEPT_MAX if self._proxy.kept_bytes < KEPT_OF_ALL else http2.FRAME_MAX
+        if call.kept and self._kept_bytes + len(data) > most:
+            self._let_go(call)
+        if call.kept:
+            call.data += data
+            call.credited += len(data)
+            self._keep(len(data))
+            self.credit(stream, len(data))
+        if call.stage is Stage.SENT:
+            if call.via is not None:
+                call.via.send_data(call.via_number, data, end=end)
+            return
+        if not call.kept:
+            call.data += data  # bounded by the window: it is credited when it went on
+        if call.stage is Stage.READING and (end or is_whole(call.data) is not False):
+            self._judge(call)
+
+    def _keep(self, size: int) -> None:
+        self._kept_bytes += size
+        self._proxy.kept_bytes += size
+
+    def _let_go(self, call: ProxiedCall) -> None:
+        """Too large to be kept: passed on unread, and never sent again."""
+        call.kept = False
+        self._keep(-len(call.data))
+        if call.stage is Stage.READING:
+            self._proxy.counts.unread += 1
+            self._wait(call)
+
+    def on_reset(self, stream: int, code: int) -> None:
+        """The client no longer waits for a call."""
+        call = self.calls.get(stream)
+        self.drop(stream)
+        self.spend(1)
+        if call is not None:
+            self._forsake(call, code)
+
+    def on_goaway(self, last_stream: int) -> None:
+        """The client begins nothing more; what is under way goes on."""
+        del last_stream
+        self._leaving = True
+        if not self.calls:
+            self.close()
+
+    # -- whether it may pass ------------------------------------------------------------------
+
+    def _judge(self, call: ProxiedCall) -> None:
+        """Once its message is whole; again when the list changes."""
+        if call.method is Method.QUORUM and call.replica is None:
+            self._proxy.successor.asked(self, call)
+        stage, due_s = self._proxy.admission.decide(call)
+        if stage is call.stage:
+            return
+        if stage is Stage.WAITING:
+            self._wait(call)
+            return
+        if call.via is not None:
+            call.via.forsake(call.via_number, http2.CANCEL)
+            call.via = None
+        self._proxy.waits(self)
+        call.stage, call.since_s, call.due_s = stage, self._proxy.now_s(), due_s
+        if stage is Stage.REFUSED and due_s <= call.since_s:
+            self._refuse(call)
+
+    def _refuse(self, call: ProxiedCall) -> None:
+        self._respond(call, PERMISSION_DENIED, self._proxy.admission.refused(call))
+
+    def judge_again(self) -> None:
+        """The list has changed."""
+        for call in list(self.calls.values()):
+            if call.replica is None or call.answered or call.stage is Stage.READING:
+                continue
+            if call.method is Method.QUORUM or call.stage is Stage.REFUSED:
+                self._judge(call)
+
+    # -- on to the Lighthouse -----------------------------------------------------------------
+
+    def _wait(self, call: ProxiedCall) -> None:
+        call.stage, call.since_s = Stage.WAITING, self._proxy.now_s()
+        if not self._pass_on(call):
+            self._proxy.waits(self)
+
+    def _pass_on(self, call: ProxiedCall) -> bool:
+        upstream = self._upstream
+        if upstream is None or not upstream.takes:
+            if self._dialing is None and not self.closed:
+                self._dialing = asyncio.get_running_loop().create_task(self._dial())
+            return False
+        if call.method is Method.QUORUM and self._proxy.lighthouse.settling:
+            return False
+        call.stage, call.since_s = Stage.SENT, self._proxy.now_s()
+        upstream.carry(call)
+        if not call.kept:
+            call.data.clear()
+        return True
+
+    async def _dial(self) -> None:
+        try:
+            upstream = await self._proxy.lighthouse.connect(self)
+        finally:
+            self._dialing = None
+        if self.closed:
+            upstream.close()
+            return
+        if not upstream.closed:
+            self._upstream = upstream
+        self.advance()
+        self._proxy.flush()
+
+    def advance(self) -> None:
+        """The Lighthouse is there: hand it what waits, in the order of the stream numbers."""
+        for number in sorted(self.calls):
+            if self.calls[number].stage is Stage.WAITING:
+                self._pass_on(self.calls[number])
+
+    def unanswered(
+        self, upstream: Upstream, calls: Sequence[ProxiedCall], *, lost: bool = False
+    ) -> None:
+        """It took these calls and did not answer them; `lost`: and it ended the connection."""
+        if self._upstream is upstream:
+            self._upstream = None
+        if upstream.closed:
+            self._proxy.lighthouse.ended(upstream, self, lost=lost)
+        for call in () if self.closed else calls:
+            if call.answered:
+                self.answer_reset(call, http2.CANCEL)
+            elif not call.kept or call.resent >= RESENT_MAX:
+                self._respond(call, UNAVAILABLE, "lightkeeper: the Lighthouse went away")
+            else:
+                call.resent += 1
+                self._proxy.counts.resent += call.method is Method.QUORUM
+                self._wait(call)
+
+    def tick(self, now_s: float) -> bool:
+        """Do what is due; whether anything still waits."""
+        for call in [call for call in self.calls.values() if call.stage in _NOT_SENT]:
+            absence = self._proxy.lighthouse.absence()
+            if call.deadline_s is not None and now_s >= call.deadline_s:
+                self._respond(call, DEADLINE_EXCEEDED, f"{absence} until this call's deadline")
+            elif call.stage is Stage.WAITING:
+                passed = self._pass_on(call) or call.method is Method.QUORUM
+                if not passed and now_s - call.since_s >= PATIENCE_S:
+                    self._respond(call, UNAVAILABLE, absence)
+            elif now_s >= call.due_s and call.stage is Stage.REFUSED:
+                self._refuse(call)
+            elif now_s >= call.due_s:
+                self._proxy.admission.wave(call)
+                self._judge(call)
+        return any(call.stage in _NOT_SENT for call in self.calls.values())
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def answer_headers(self, call: ProxiedCall, block: bytes, *, end: bool) -> None:
+        """An answer begins or ends."""
+        self._begin_answer(call)
+        if call.reply:  # less than a message, and no more comes
+            self.send_data(call.number, bytes(call.reply), end=False)
+            call.reply.clear()
+        self.send_headers(call.number, block, end=end)
+        if end:
+            self._answered(call)
+
+    def answer_data(self, call: ProxiedCall, data: bytes, *, end: bool) -> None:
+        """A part of an answer; a quorum passes as a whole, see `quorum_ids`."""
+        self._begin_answer(call)
+        if call.method is Method.QUORUM and not call.replied:
+            call.reply += data
+            if not end and is_whole(call.reply) is False and len(call.reply) < _REPLY_MAX:
+                return
+            data, call.replied = self._numbered(bytes(call.reply)), True
+            call.reply.clear()
+        self.send_data(call.number, data, end=end)
+        if end:
+            self._answered(call)
+
+    def _numbered(self, message: bytes) -> bytes:
+        """A successor knows of another number before the client does."""
+        quorum_ids = self._proxy.quorum_ids
+        before = quorum_ids.highest
+        message = quorum_ids.framed(message)
+        if quorum_ids.highest != before:
+            self._proxy.successor.numbered(quorum_ids)
+        return message
+
+    def _begin_answer(self, call: ProxiedCall) -> None:
+        if call.answered:
+            return
+        call.answered = True
+        if call.replica is not None and call.method is Method.HEARTBEAT:
+            self._proxy.counts.answered(self._proxy.now_s() - call.since_s)
+            call.replica.answered_s = call.since_s
+            self._proxy.lighthouse.heard(call.replica)
+
+    def _answered(self, call: ProxiedCall) -> None:
+        self._proxy.served(self.transport)
+        self._spare += EARNED
+        self._finish(call)
+
+    def answer_reset(self, call: ProxiedCall, code: int) -> None:
+        """The Lighthouse ends a call without an answer."""
+        self.send_reset(call.number, code)
+        self._finish(call)
+
+    def _respond(self, call: ProxiedCall, status: int, message: str) -> None:
+        """Answer in the Lighthouse's place: only ever a failure, and always with its reason."""
+        self.send_headers(call.number, failure(status, message), end=True)
+        if not call.ended:
+            self.write(http2.reset(call.number, http2.NO_ERROR))
+        self._spare += EARNED
+        self._forsake(call, http2.CANCEL)
+
+    def _forsake(self, call: ProxiedCall, code: int) -> None:
+        if call.via is not None:
+            call.via.forsake(call.via_number, code)
+        self._finish(call)
+
+    def _finish(self, call: ProxiedCall) -> None:
+        if self.calls.pop(call.number, None) is None:
+            return
+        self._stream_credit.pop(call.number, None)  # who never ends its request leaves one behind
+        if call.kept:
+            self._keep(-len(call.data))
+        elif len(call.data) > call.credited:
+            self.ignore(call.number, len(call.data) - call.credited)
+        self._proxy.admission.over(call)
+        if call.method is Method.QUORUM:
+            self._proxy.flush()  # first the answer, then nobody has to remember the question
+            self._proxy.successor.over(self, call)
+        if self._leaving and not self.calls and not self._queued:
+            self._proxy.flush()
+            self.close()
+
+    # -- flow control -------------------------------------------------------------------------
+
+    def knows(self, stream: int) -> bool:
+        """Whether this stream is under way."""
+        return stream in self.calls
+
+    def went_on(self, stream: int, size: int) -> None:
+        """The client has that much more of an answer."""
+        call = self.calls.get(stream)
+        if call is not None and call.via is not None:
+            call.via.credit(call.via_number, size)
+        elif self._upstream is not None:
+            self._upstream.credit(0, size)
+
+    def held_up(self, held: bool) -> None:
+        """The client reads too slowly, or does again."""
+        if self._upstream is not None and held:
+            self._upstream.pause_reading(_CLIENT_SLOW)
+        elif self._upstream is not None:
+            self._upstream.resume_reading(_CLIENT_SLOW)
+
+
+class FairTurns:
+    """Clients that have sent more than their share."""
+
+    def __init__(self, flush: Callable[[], None]) -> None:
+        """`flush`: writes out what was gathered, at the end of a turn."""
+        self._flush = flush
+        self._waiting: OrderedDict[Downstream, int] = OrderedDict()
+        self._unread = 0
+        self._next: asyncio.Handle | None = None
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def wait(self, client: Downstream) -> None:
+        """Its turn comes after those of all who wait."""
+        self.leave(client)
+        unread = client.unread
+        if self._unread + unread > UNREAD_MAX and unread > http2.FRAME_MAX:
+            client.fail(http2.ENHANCE_YOUR_CALM, "too many clients send too much")
+            return
+        if self._next is None:
+            self._next = asyncio.get_running_loop().call_soon(self._turn)
+        self._waiting[client] = unread
+        self._unread += unread
+
+    def leave(self, client: Downstream) -> None:
+        """It is gone."""
+        self._unread -= self._waiting.pop(client, 0)
+
+    def _turn(self) -> None:
+        """A slice for each, as far as one turn of the loop goes."""
+        left = TURN
+        while self._waiting and left > 0:
+            client, unread = self._waiting.popitem(last=False)
+            self._unread -= unread
+            left -= 1 + client.go_on(SLICE)
+        self._flush()
+        self._next = asyncio.get_running_loop().call_soon(self._turn) if self._waiting else None

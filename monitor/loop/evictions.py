@@ -1,0 +1,313 @@
+"""The last third of a tick: what was decided is written down, then handed over to the evictor.
+
+Nothing is asked of anybody before the decision is on disk. While the disk does not take it the
+decision waits, for as long as the pipeline itself waits for it (`eviction_ack_s`), and is told.
+Two threads decide: the tick, and a person's request. `Acting.deciding` is held while one does.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from monitor.act import quarantine as offences
+from monitor.act.evictor import EvictionLog, Evidence
+from monitor.decide.accounts import with_by_hand
+from monitor.decide.pipeline import TickResult
+from monitor.decide.view import Chronicle, NotPossible, View, groups_of
+from monitor.loop.parts import Bulkheads, Parts, rungs_for
+from monitor.model.config import KeeperConfig
+from monitor.model.escalation import DecidedAgain, HandedOver, Reviewed, decided
+from monitor.model.eviction import (
+    KEEPER,
+    Accused,
+    Decision,
+    DecisionRow,
+    Evict,
+    Eviction,
+    EvictionState,
+    Hold,
+    Remembered,
+    row_of,
+)
+from monitor.model.incident import Incident, State
+from monitor.model.names import MANUAL, GroupName, IncidentId, RankName, may_be_of
+from monitor.model.observation import Snapshot
+from monitor.model.verdict import Kind
+
+log = logging.getLogger(__package__)
+
+# -- whom a decision means -----------------------------------------------------------------------
+
+_STANDSTILLS: Final = frozenset({Kind.NOT_ENTERED, Kind.MISMATCH, Kind.DEADLOCK})
+"""Kinds whose culprits do not move: one that moves has recovered."""
+
+
+def accused_in(group: GroupName, snapshot: Snapshot) -> tuple[Accused, ...]:
+    """Every process of a group."""
+    return tuple(
+        Accused(one.rank, one.identity.incarnation, one.url, one.identity.host, one.identity.place)
+        for one in snapshot.observations
+        if one.identity.group == group
+    )
+
+
+def handed_over(eviction: Eviction, snapshot: Snapshot, incident: Incident | None) -> HandedOver:
+    """What the evictor is told; `incident` is None when a person decided."""
+    return HandedOver(
+        asked_s=snapshot.now_s,
+        accused=accused_in(eviction.group, snapshot),
+        stood=_stood(snapshot, incident),
+        refused=_restarted(eviction, snapshot, incident),
+    )
+
+
+def _stood(snapshot: Snapshot, incident: Incident | None) -> dict[RankName, int]:
+    """Culprits of a standstill, and how many phases they had changed by this tick."""
+    if incident is None or incident.kind not in _STANDSTILLS:
+        return {}
+    found = {one.rank: one.report for one in snapshot.observations if one.report is not None}
+    steps = {rank: found[rank].step for rank in incident.culprits if rank in found}
+    stood = {rank: step.progress for rank, step in steps.items() if step is not None}
+    return stood if len(stood) == len(incident.culprits) else {}
+
+
+def _restarted(eviction: Eviction, snapshot: Snapshot, incident: Incident | None) -> str | None:
+    """Why this group is not the one that was accused any more."""
+    for one in snapshot.observations:
+        if one.identity.group != eviction.group:
+            continue
+        mine = incident is not None and one.rank in incident.culprits
+        accused = incident.incarnations if incident is not None and mine else ()
+        if accused and one.identity.incarnation not in accused:
+            return f"{one.rank} has restarted since it was accused"
+        step = None if one.report is None else one.report.step
+        told = None if step is None else step.replica_id
+        if None not in (told, eviction.replica_id) and told != eviction.replica_id:
+            return f"{one.rank} runs as {told} now, not as {eviction.replica_id}"
+    return None
+
+
+# -- acting --------------------------------------------------------------------------------------
+
+
+class Acting:
+    """Writes down and hands over.
+
+    Args:
+        parts: what the loop drives.
+        remembered: what the store holds.
+        bulkheads: around what may crash alone.
+        config: what holds now.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        remembered: Remembered,
+        bulkheads: Bulkheads,
+        config: Callable[[], KeeperConfig],
+    ) -> None:
+        self._parts = parts
+        self._bulkheads = bulkheads
+        self._config = config
+        self.chronicle = Chronicle(remembered)
+        self._held: dict[IncidentId, str] = {}
+        """Why an incident's eviction is held back."""
+        self.deciding = threading.RLock()
+
+    @property
+    def _evictions(self) -> EvictionLog:
+        return self._parts.evictors.log
+
+    def adopt(self, found: Remembered) -> None:
+        """Go on from what the store holds."""
+        self.chronicle = Chronicle(found)
+        if self._parts.auditor is not None:
+            self._parts.auditor.adopt(found)
+
+    def act(self, result: TickResult, snapshot: Snapshot, epoch: int) -> None:
+        """Write down what was decided, then hand it over."""
+        parts = self._parts
+        known = (self.chronicle.get(incident.id) for incident in result.changed)
+        before = {one.id: one for one in known if one is not None}
+        parts.instruments.count_incidents(result.changed, tuple(before.values()))
+        parts.store.save_incidents(result.changed)
+        self.chronicle.take_incidents(result.changed)
+        with self._bulkheads.part("offences"):
+            self._remember_offences(result, before, snapshot)
+        self._audit(snapshot, result, before)
+        for incident in result.changed:
+            _log(incident, before.get(incident.id))
+        with self.deciding:
+            for decision in result.decisions:
+                self._take(decision, snapshot, epoch)
+            self._review(snapshot)
+            self._tell_changes()
+            self._hand_over(snapshot)
+        parts.store.flush()
+        self.chronicle.take_evictions(parts.evictors.progress())
+        with self.deciding:
+            self._tell_changes()
+
+    def _take(self, decision: Decision, snapshot: Snapshot, epoch: int) -> None:
+        """Log it, and write it down."""
+        parts = self._parts
+        match decision:
+            case Evict():
+                log.warning("evict %s: %s", decision.group, decision.reason)
+                self._held.pop(decision.incident_id, None)
+                self._decided(decision, snapshot, epoch)
+            case Hold():
+                told = (decision.incident_id, decision.guard, decision.reason, decision.release)
+                log.warning("nobody is evicted for %s (%s): %s. %s", *told)
+                self._held[decision.incident_id] = f"{decision.guard}: {decision.reason}"
+                rungs = rungs_for(decision, parts)
+                self._told(parts.store.save_hold(decision, snapshot.now_s, rungs=rungs))
+                parts.instruments.holds.labels(str(decision.guard)).inc()
+
+    def _decided(self, evict: Evict, snapshot: Snapshot, epoch: int, author: str = KEEPER) -> None:
+        """A new eviction, or the one for this incident that has no end yet, once more."""
+        accused, going = (
+            accused_in(evict.group, snapshot),
+            self._evictions.open_about(evict.incident_id),
+        )
+        if going is None:
+            self._evictions.add(decided(evict, accused, snapshot.now_s, author=author, epoch=epoch))
+        else:
+            self._evictions.post(going.key, DecidedAgain(evict, accused, epoch))
+        self._tell_changes()
+
+    def _review(self, snapshot: Snapshot) -> None:
+        """What becomes of those that nobody has: another monitor left them, or the disk."""
+        config = self._config()
+        times_s = (config.eviction_deadline_s, config.eviction_ack_s)
+        for one in self._evictions.all():
+            incident, held = self.chronicle.get(one.incident_id), self._held.get(one.incident_id)
+            self._evictions.post(one.key, Reviewed(snapshot, incident, held, *times_s))
+
+    def _hand_over(self, snapshot: Snapshot) -> None:
+        """What is written, with a look at this tick's fleet; all else waits."""
+        parts = self._parts
+        waiting = self._waiting()
+        if not waiting or not parts.store.flush():
+            return
+        for one in waiting:
+            if parts.lease is not None and parts.lease.why_not() is not None:
+                return
+            incident = self.chronicle.get(one.incident_id)
+            event = handed_over(one, snapshot, incident)
+            evidence = None if event.refused is not None else self._evidence_for(one, incident)
+            parts.evictors.submit(one.key, event, evidence)
+        self._tell_changes()
+
+    def _waiting(self) -> list[Eviction]:
+        """Decided, and nobody has it."""
+        return [one for one in self._evictions.all() if one.state is EvictionState.DECIDED]
+
+    def _evidence_for(self, eviction: Eviction, incident: Incident | None) -> Evidence | None:
+        """Waits for what is saved before anybody is asked; None without, also when that crashes."""
+        evidence = self._parts.evidence
+        if evidence is not None:
+            with self._bulkheads.part("witness"):
+                ticket = evidence.before_eviction(eviction, incident)
+                if ticket is not None:
+                    return ticket.wait
+        return None
+
+    def _tell_changes(self) -> None:
+        """Count and show what has become of evictions."""
+        for before, after in self._evictions.take_changes():
+            if before is None or row_of(before) != row_of(after):
+                self._told(row_of(after))
+            if before is not None and before.under_way and not after.open:
+                incident = self.chronicle.get(after.incident_id)
+                kind = "by_hand" if incident is None else str(incident.kind)
+                outcome = "left" if after.gone_s is None else "gone"
+                if after.failed is not None:
+                    outcome = "failed"
+                self._parts.instruments.evictions.labels(kind, outcome).inc()
+
+    def _told(self, row: DecisionRow) -> None:
+        self.chronicle.take_decision(row)
+        if self._parts.auditor is not None:
+            with self._bulkheads.part("audit"):
+                self._parts.auditor.decided(row, self.chronicle.get(row.incident_id))
+
+    def troubles(self) -> Iterator[str]:
+        """Decisions that wait for the disk."""
+        for one in self._waiting():
+            why = self._parts.store.last_error or "not on disk yet"
+            yield f"eviction of {one.group} waits: its decision is not written ({why})"
+
+    def _remember_offences(
+        self, result: TickResult, before: Mapping[IncidentId, Incident], snapshot: Snapshot
+    ) -> None:
+        """What this tick says about hosts: kept for weeks, and the evidence of a quarantine."""
+        quarantine = self._parts.quarantine
+        quarantine.take(offences.accusations(result.changed, before, snapshot))
+        quarantine.take(offences.evictions(result.decisions, self.chronicle.get, snapshot))
+
+    def _audit(
+        self, snapshot: Snapshot, result: TickResult, before: Mapping[IncidentId, Incident]
+    ) -> None:
+        """Note what the account of an incident needs, before anything is carried out."""
+        parts, chronicle = self._parts, self.chronicle
+        if parts.auditor is not None:
+            with self._bulkheads.part("audit"):
+                parts.auditor.took_place(snapshot, result.changed, before)
+                parts.auditor.count(self.accounted(), chronicle.decisions(), snapshot.now_s)
+
+    # -- by hand ------------------------------------------------------------------------------
+
+    def accounted(self) -> tuple[Incident, ...]:
+        """Incidents, and evictions by hand, which have an account too."""
+        auditor, chronicle = self._parts.auditor, self.chronicle
+        found = chronicle.incidents()
+        if auditor is not None:
+            with self._bulkheads.part("by hand"):
+                found = with_by_hand(found, chronicle.decisions(), auditor.books)
+        return found
+
+    def by_hand(
+        self, group: GroupName, reason: str, author: str, view: View | None, epoch: int
+    ) -> IncidentId:
+        """Evict a group because a person says so; no guard but the incarnation check applies.
+
+        Raises:
+            NotPossible: there is no such group, or it is being evicted already.
+        """
+        groups = () if view is None else groups_of(view)
+        found = [one for one in groups if one.group == group]
+        if view is None or not found:
+            raise NotPossible(f"no such group: {group}")
+        incident_id = IncidentId(f"{MANUAL}{group}-{view.snapshot.tick}-{int(view.snapshot.now_s)}")
+        replica_id, told = found[0].replica_id, [one.replica_id for one in groups]
+        if told.count(replica_id) > 1 or (replica_id and not may_be_of(replica_id, group)):
+            replica_id = None  # it may be another group's, whom the Lighthouse would kill
+        evict = Evict(incident_id, group, replica_id, (), reason)
+        with self.deciding:
+            if any(one.group == group and one.open for one in self._evictions.all()):
+                raise NotPossible(f"{group} is being evicted already")
+            self._decided(evict, view.snapshot, epoch, author=author)
+            self._hand_over(view.snapshot)
+        return incident_id
+
+
+def _log(incident: Incident, before: Incident | None) -> None:
+    """An incident that has fired, is being evicted or is over; who never fired is no news."""
+    state, fired = incident.state, incident.milestones.firing_s is not None
+    if not fired or (before is not None and before.state is state):
+        return
+    match state:
+        case State.FIRING:
+            said = (incident.severity, incident.id, incident.verdict.reason)
+            log.warning("%s incident %s: %s", *said)
+        case State.EVICTING:
+            log.info("%s: %s is being evicted", incident.id, ", ".join(incident.groups))
+        case State.RESOLVED:
+            log.info("%s is over: %s", incident.id, incident.resolution)
+        case State.PENDING:
+            pass

@@ -1,0 +1,184 @@
+"""What the loop drives, each part made before it and handed over, and what is wrong with them.
+
+A crash of one part ends where that part ends (`Bulkheads`): counted, logged when new, and told on
+the page that people read, as every other trouble of the monitor itself (`troubles`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from prometheus_client import Counter
+
+from monitor.act.evictor import Evictors
+from monitor.act.evidence import Evidence
+from monitor.act.gate import Gatekeeper
+from monitor.act.lighthouse import Lighthouse
+from monitor.act.notify import Notifier
+from monitor.act.pausing import PauseSwitch
+from monitor.act.poller import Poller
+from monitor.act.quarantine import Quarantine
+from monitor.act.schedulers.reconcile import Reconcilers
+from monitor.act.targets import Registry, TargetsFile
+from monitor.clock import Clock
+from monitor.decide.guards import PastEviction
+from monitor.decide.pipeline import Pipeline, TickResult
+from monitor.detect.self_health import Condition
+from monitor.journal.writer import Journal
+from monitor.loop.auditor import Auditor
+from monitor.metrics import Instruments
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Decision, DecisionRow, Evict, Eviction, Remembered, Rung
+from monitor.model.names import GroupName
+from monitor.rulebook import Rulebook
+from monitor.store.lease import Lease
+from monitor.store.store import Store
+from monitor.vitals import VitalSigns
+
+# -- crashes -----------------------------------------------------------------------------------
+
+log = logging.getLogger(__package__)
+
+
+class Bulkheads:
+    """Which parts of the loop crash, and why.
+
+    Args:
+        failures: counts them, by part.
+    """
+
+    def __init__(self, failures: Counter) -> None:
+        self._failures = failures
+        self._broken: dict[str, str] = {}
+
+    @property
+    def broken(self) -> Mapping[str, str]:
+        """Parts that crashed when they were last run, and why."""
+        return dict(self._broken)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Runs one part of the tick; a crash of it ends here."""
+        try:
+            yield
+        except Exception as exc:
+            self._failures.labels(name).inc()
+            problem = f"{type(exc).__name__}: {exc}"
+            if self._broken.get(name) != problem:
+                log.exception("%s failed", name)
+            self._broken[name] = problem
+        else:
+            if self._broken.pop(name, None) is not None:
+                log.info("%s works again", name)
+
+
+# -- parts -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Deeds:
+    """What only the monitor has that acts: made when it begins to, closed when it ends."""
+
+    notify: Notifier | None = None
+    journal: Journal | None = None
+
+    def close(self) -> None:
+        """End both."""
+        if self.notify is not None:
+            self.notify.close()
+        if self.journal is not None:
+            self.journal.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the loop drives."""
+
+    config: KeeperConfig
+    clock: Clock
+    registry: Registry
+    poller: Poller
+    lighthouse: Lighthouse | None
+    judge: Pipeline
+    store: Store
+    quarantine: Quarantine
+    evictors: Evictors
+    instruments: Instruments
+    targets_file: TargetsFile | None = None
+    vitals: VitalSigns | None = None
+    evidence: Evidence | None = None
+    notify: Notifier | None = None
+    journal: Journal | None = None
+    auditor: Auditor | None = None
+    lease: Lease | None = None
+    """None: there is no other monitor, and this one acts."""
+    begin: Callable[[Remembered, Sequence[Eviction], int], Deeds] | None = None
+    """Makes what only the active monitor has, from what the store held, the evictions of the last
+    hour, and the number of the last tick."""
+    rulebook: Rulebook | None = None
+    pause: PauseSwitch | None = None
+    gatekeeper: Gatekeeper | None = None
+    schedulers: Reconcilers | None = None
+
+
+# -- observe mode ------------------------------------------------------------------------------
+
+
+def rungs_for(decision: Decision, parts: Parts) -> tuple[Rung, ...]:
+    """Those that this monitor has for an eviction that observe mode held back; () for any other."""
+    if isinstance(decision, Evict) or decision.would is None:
+        return ()
+    would = decision.would
+    has = {
+        Rung.EVIDENCE: parts.evidence is not None,
+        Rung.QUARANTINE: bool(would.quarantine),
+        Rung.GATE: parts.gatekeeper is not None and would.replica_id is not None,
+        Rung.LIGHTHOUSE_KILL: parts.lighthouse is not None and would.replica_id is not None,
+        Rung.WORKER_EVICT: True,
+        Rung.SCHEDULER: parts.schedulers is not None,
+    }
+    return tuple(rung for rung in Rung if has.get(rung, False))
+
+
+def held_back(decisions: Iterable[DecisionRow]) -> tuple[PastEviction, ...]:
+    """Evictions that observe mode had held back, oldest first."""
+    return tuple(
+        PastEviction(row.incident_id, GroupName(str(row.body["group"])), row.at_s)
+        for row in decisions
+        if row.action == "would_evict" and "group" in row.body
+    )
+
+
+# -- troubles ----------------------------------------------------------------------------------
+
+
+def troubles(
+    parts: Parts, result: TickResult, broken: Mapping[str, str], deeds: Deeds
+) -> Iterator[str]:
+    """Of this tick; `broken` says which parts of the loop crashed, and why; `deeds` is what it has
+    while it acts.
+    """
+    for condition, seen in result.health.conditions.items():
+        told = condition is Condition.CANNOT_WRITE and parts.store.last_error is not None
+        if not told:  # the store says it better
+            yield f"the monitor doubts itself ({condition}): {seen}"
+    if (error := parts.store.last_error) is not None:
+        waiting = parts.store.pending
+        yield f"the store does not take writes ({error}): {waiting} kept in memory"
+    if parts.lease is not None and (problem := parts.lease.standing().problem) is not None:
+        yield f"the lease cannot be renewed ({problem}): nobody acts"
+    several = (
+        parts.evidence, deeds.notify, deeds.journal, parts.rulebook, parts.gatekeeper,
+        parts.schedulers, parts.auditor,
+    )  # fmt: skip
+    for part in several:
+        if part is not None:
+            yield from part.troubles()
+    for name, problem in sorted(broken.items()):
+        yield f"{name} failed: {problem}"
+    for detector, problem in sorted(result.detector_failures.items()):
+        if not any(problem in why for why in result.unknown.values()):
+            yield f"{detector} crashed: {problem}"  # the others are told as unknown

@@ -1,0 +1,839 @@
+"""How an eviction goes on: `handle(eviction, event, now_s)` is the same eviction afterwards, and
+what is to be done now. Pure: `act.evictor` carries the instructions out and reports events.
+
+Theory of operation.
+
+    decided --handed over--> preparing --saved--> asking --gone, or out of sight--> confirmed
+       |                         |                  |
+       |                         +------------------+-- refused, revoked, late, crashed --> failed
+       +-- its monitor ended, or the disk did not take it: interrupted --reviewed--> decided again,
+                                                                       confirmed, or abandoned
+
+A decision is on disk as `decided` before it is handed over, and as `preparing` before anybody is
+asked (`Begin`). Then:
+
+1. evidence: flight records, stacks and states of the group are saved. Culprits of a standstill that
+   move by then are let go.
+2. quarantine: the culprit's hosts go on the deny list before the group is gone, so that the
+   launcher that restarts it is refused.
+3. gate, where there is one: the replica id goes on its list, which follows from the record of this
+   rung. It needs nobody's cooperation: the others' next quorum comes when its heartbeats have aged
+   out.
+4. lighthouse_kill, together with the gate: the Lighthouse's kill button, pressed once. A kill that
+   works answers 500, one on a stopped group takes 30 s to fail, so only looking counts. It reaches
+   the manager in group rank 0 alone, and cannot work when that process is stopped or its
+   interpreter is stuck: then it is skipped.
+5. worker_evict: `POST /v1/evict` to the WorkerServer of every rank still alive: at once where the
+   kill cannot work or has ended a part of the group, else after `kill_s`.
+6. scheduler, where there is one: it removes the pod or the job step, when the WorkerServers had
+   their time (`worker_s`) and somebody is not gone.
+7. page: nothing helped; a person is told.
+
+Each look (`TakeLook`) at the accused and the Lighthouse moves all rungs; none waits. The worker's
+part is over when every accused *incarnation* is gone (a defunct process is: it runs no more), or
+those left are out of sight and the group's heartbeat is dead; it has failed when neither is so in
+time. The group is *out* when besides its replica id has left the quorum, which later looks note; a
+replica id that beats on though its processes are gone is a failure. Nobody is asked of whom a look
+has not just shown that the accused incarnation lives, or who is out of sight with no newer one
+registered: a group that has restarted is never hit.
+
+A restart of the monitor, a standby that takes over and a person who evicts are events like others.
+Who takes over finds an eviction `interrupted`. What the pipeline decides again is the same eviction
+going on (another attempt). Where the accused are gone it was carried out; where the fault has
+passed, or a guard has held it for too long, it is abandoned and says why. One that a person asked
+for has no incident that could be decided again: it goes on while the very same processes still run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+from monitor.model.eviction import (
+    ASKING,
+    KEEPER,
+    Accused,
+    Ask,
+    Evict,
+    Eviction,
+    EvictionState,
+    Rung,
+    RungOutcome,
+    RungResult,
+)
+from monitor.model.incident import Incident
+from monitor.model.names import RankName, ReplicaId
+from monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
+from worker_server.wire import split_rank_name
+
+# -- what it is given ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long each part of an eviction gets. All times are seconds."""
+
+    kill_s: float = 2.0
+    """For the Lighthouse kill; one that works takes 0.4 to 0.5 s (facts/torchft.md)."""
+    gate_s: float = 5.0
+    """Until the gate is seen to refuse the group. It takes a new list at once; it is asked on."""
+    worker_s: float = 9.0
+    """For the WorkerServers, from when all are asked: a grace of 1 s, then 5 s in which each looks
+    whether its process is gone, and one more try. Then the scheduler's turn comes."""
+    scheduler_s: float = 30.0
+    """For the schedulers: a pod's grace, or `scancel` until the step has ended."""
+    schedule_again_s: float = 10.0
+    """Before a scheduler that failed is asked again."""
+    grace_s: float = 1.0
+    """Between SIGTERM and SIGKILL. Longer lets a checkpoint finish, shorter frees the fleet."""
+    confirm_s: float = 25.0
+    """In all but the schedulers' time, before giving up. Together below the policy's own
+    `eviction_deadline_s`."""
+    look_s: float = 1.0
+    """Deadline of one look."""
+    pause_s: float = 0.25
+    """Between two looks."""
+    ask_again_s: float = 3.0
+    """Before the WorkerServer of a rank that is still alive is asked again."""
+    interpreter_stuck_s: float = 3.0
+    """An interpreter that ran nothing for so long cannot carry out a kill."""
+    heartbeat_dead_s: float = 6.0
+    """An older heartbeat counts for no quorum: above the Lighthouse's own 5 s."""
+    leave_s: float = 15.0
+    """A replica id that still beats so long after its last known process was seen gone has a
+    process that nobody told of; a Lighthouse takes its heartbeat timeout (5 s) to notice."""
+    quarantine_s: float | None = 24 * 3600.0
+    """How long an automatic quarantine lasts; None: until a person releases it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What this monitor has for an eviction."""
+
+    timeouts: Timeouts = Timeouts()
+    gate: bool = False
+    schedulers: tuple[str, ...] = ()
+    """Names."""
+    told: tuple[str, ...] = ()
+    """Names of those whom a failure is told to."""
+
+    @property
+    def given_s(self) -> float:
+        """In which all rungs have to do it."""
+        times = self.timeouts
+        return times.confirm_s + (times.scheduler_s if self.schedulers else 0.0)
+
+
+SLACK_S: Final = 3.0
+"""A heartbeat is a second old on the page, and a death is seen a second late."""
+
+
+class Life(StrEnum):
+    """What one look says of one accused incarnation."""
+
+    ALIVE = "alive"
+    STUCK = "stuck"  # alive, and nothing that needs its cooperation can work
+    GONE = "gone"
+    UNSEEN = "unseen"
+
+
+@dataclass(frozen=True, slots=True)
+class LighthouseSeen:
+    """What a look at the Lighthouse and the gate shows of one replica id."""
+
+    view: LighthouseView | LighthouseAway
+    refused_for_s: float | None = None
+    """How long the gate is seen to refuse it; None while it is not."""
+
+    def out(self, replica_id: ReplicaId, dead_s: float) -> str | None:
+        """How it is known that it has left the quorum; None while it is not.
+
+        The Lighthouse's word counts before the gate's. While it is away, an id that the gate
+        refuses for longer than a heartbeat lives (`dead_s`) is in none of its quorums when it is
+        back.
+        """
+        if isinstance(self.view, LighthouseView):
+            if not self.view.out(replica_id, dead_s):
+                return None
+            return "it left the quorum" if self.view.members else "the Lighthouse hears it no more"
+        if self.refused_for_s is not None and self.refused_for_s > dead_s:
+            return f"the gate refuses it for {self.refused_for_s:.0f} s, the Lighthouse is away"
+        return None
+
+    def silent(self, replica_id: ReplicaId, dead_s: float) -> bool:
+        """Whether the Lighthouse counts it for no quorum any more: its heartbeat is dead there."""
+        if self.refused_for_s is not None and self.refused_for_s > dead_s:
+            return True
+        if isinstance(self.view, LighthouseAway):
+            return False
+        age_s = self.view.heartbeat_ages_s.get(replica_id)
+        known = bool(self.view.members or self.view.heartbeat_ages_s)
+        return known if age_s is None else age_s > dead_s
+
+    def beats_on(self, replica_id: ReplicaId, gone_for_s: float, leave_s: float) -> bool:
+        """Whether somebody beats under its name long after its last known process was gone."""
+        if isinstance(self.view, LighthouseAway) or gone_for_s < leave_s:
+            return False
+        age_s = self.view.heartbeat_ages_s.get(replica_id)
+        return age_s is not None and age_s + SLACK_S < gone_for_s
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One fresh look at the accused, the Lighthouse and the gate."""
+
+    lives: Mapping[RankName, Life]
+    details: Mapping[RankName, str]
+    lighthouse: LighthouseSeen
+    progress: Mapping[RankName, int] = field(default_factory=dict)
+    """Phase changes of those that report steps."""
+    current: frozenset[RankName] = frozenset()
+    """Accused that are registered as this very incarnation."""
+    superseded: frozenset[RankName] = frozenset()
+    """Accused whose name another incarnation bears."""
+    gate_trouble: str | None = None
+    """Why the gate cannot be taught; None while it can."""
+
+    def moving(self, stood: Mapping[RankName, int]) -> bool:
+        """Whether all of those who stood still have moved since: there is nothing to evict."""
+        return bool(stood) and all(
+            self.lives.get(rank) is Life.ALIVE and self.progress.get(rank, -1) > before
+            for rank, before in stood.items()
+        )
+
+    def having(self, *lives: Life) -> tuple[RankName, ...]:
+        """Accused ranks in one of these conditions, sorted."""
+        return tuple(sorted(rank for rank, life in self.lives.items() if life in lives))
+
+    @property
+    def all_gone(self) -> bool:
+        """Whether every accused incarnation is gone; never when none is known."""
+        return bool(self.lives) and all(life is Life.GONE for life in self.lives.values())
+
+
+# -- events --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedAgain:
+    """The same decision once more, by who took over, or after the disk did not take it."""
+
+    evict: Evict
+    accused: tuple[Accused, ...]
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """Its decision is on disk, and the evictor has it, with a look at this tick's fleet."""
+
+    asked_s: float
+    accused: tuple[Accused, ...] = ()
+    stood: Mapping[RankName, int] = field(default_factory=dict)
+    refused: str | None = None
+    """Why it must not be carried out after all: the group has restarted since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Its monitor has ended, or acts no more; who reports this has taken over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reviewed:
+    """A tick in which nobody has it."""
+
+    snapshot: Snapshot
+    incident: Incident | None
+    held: str | None
+    """Why it is not decided again."""
+    patience_s: float
+    """For how long that may be."""
+    ack_s: float
+    """For how long the disk may not have taken its decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """Whether it is on disk that it begins now, and this monitor may act."""
+
+    may: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A fresh look."""
+
+    look: Look
+    may: bool = True
+    """Whether somebody may be asked at this moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Somebody who was asked has answered, or could not be asked."""
+
+    rung: Rung
+    whom: str
+    said: str
+    done: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """Nobody may be asked any more."""
+
+    why: str
+
+
+Event = (
+    DecidedAgain | HandedOver | Interrupted | Reviewed | Cleared | Looked | Answered
+    | Revoked | LighthouseSeen
+)  # fmt: skip
+
+# -- instructions --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Have it on disk that it begins, then say `Cleared`."""
+
+    after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TakeLook:
+    """Tell the answers that have come, look, then say `Looked`."""
+
+    after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Climb:
+    """Do what a rung asks for, then say `Answered`: at once where it saves evidence or denies
+    launchers, which takes a few seconds at most, else when an answer has come.
+    """
+
+    rung: Rung
+    whom: str = ""
+    """As in `Ask`."""
+
+
+Instruction = Begin | TakeLook | Climb
+Instructions = tuple[Instruction, ...]
+Move = tuple[Eviction, Instructions]
+
+# -- moving --------------------------------------------------------------------------------------
+
+RECOVERED: Final = "it moves again: nobody is evicted"
+"""Found by a last look at those who had stood still, after their evidence was saved."""
+
+
+def decided(
+    evict: Evict,
+    accused: tuple[Accused, ...],
+    now_s: float,
+    *,
+    author: str = KEEPER,
+    epoch: int = 0,
+) -> Eviction:
+    """An eviction that is decided now."""
+    return Eviction(
+        incident_id=evict.incident_id,
+        group=evict.group,
+        replica_id=evict.replica_id,
+        asked_s=now_s,
+        decided_s=now_s,
+        state=EvictionState.DECIDED,
+        reason=evict.reason,
+        author=author,
+        epoch=epoch,
+        quarantine=evict.quarantine,
+        keep_out=evict.keep_out,
+        accused=accused,
+        taken_up=False,
+    )
+
+
+def handle(eviction: Eviction, event: Event, now_s: float, means: Means) -> Move:
+    """The eviction after an event, and what is to be done; an event out of place changes nothing.
+
+    Args:
+        eviction: as it was.
+        event: what has happened.
+        now_s: Unix time.
+        means: what this monitor has to do it with.
+    """
+    if isinstance(event, LighthouseSeen):
+        return _seen(eviction, event, now_s, means), ()
+    if isinstance(event, Interrupted):
+        if eviction.open:
+            return replace(eviction, state=EvictionState.INTERRUPTED, interrupted_s=now_s), ()
+        return replace(eviction, interrupted_s=None), ()  # shown like one of its own
+    if eviction.under_way:
+        return _under_way(eviction, event, now_s, means)
+    return _not_taken_up(eviction, event, now_s, means) if eviction.open else (eviction, ())
+
+
+def _not_taken_up(eviction: Eviction, event: Event, now_s: float, means: Means) -> Move:
+    """Decided, or interrupted."""
+    left = eviction.state is EvictionState.INTERRUPTED
+    match event:
+        case DecidedAgain():
+            return _decided_again(eviction, event, now_s), ()
+        case Revoked():
+            return _abandoned(eviction, event.why, now_s), ()
+        case Reviewed() if left:
+            return _reviewed(eviction, event, now_s), ()
+        case Reviewed() if now_s - eviction.asked_s > event.ack_s:
+            since_s = eviction.asked_s
+            return replace(eviction, state=EvictionState.INTERRUPTED, interrupted_s=since_s), ()
+        case HandedOver() if not left:
+            return _handed_over(eviction, event, now_s, means)
+        case _:
+            return eviction, ()
+
+
+def _under_way(eviction: Eviction, event: Event, now_s: float, means: Means) -> Move:
+    """Preparing, or asking."""
+    preparing = eviction.state is EvictionState.PREPARING
+    match event:
+        case Looked():
+            return _looked(eviction, event, now_s, means)
+        case Revoked():
+            return _failed(eviction, event.why, now_s, means)
+        case Cleared() if preparing:
+            return _cleared(eviction, event, now_s, means)
+        case Answered():
+            return _answered(eviction, event, now_s)
+        case _:
+            return eviction, ()
+
+
+def _decided_again(eviction: Eviction, event: DecidedAgain, now_s: float) -> Eviction:
+    evict = event.evict
+    return replace(
+        _again(eviction, now_s),
+        replica_id=evict.replica_id,
+        reason=evict.reason,
+        quarantine=evict.quarantine,
+        keep_out=evict.keep_out,
+        accused=event.accused,
+        epoch=event.epoch,
+    )
+
+
+def _again(eviction: Eviction, now_s: float) -> Eviction:
+    """Its next attempt, where somebody may have been asked; else this one still."""
+    interrupted = eviction.state is EvictionState.INTERRUPTED
+    return replace(
+        eviction,
+        state=EvictionState.DECIDED,
+        asked_s=now_s,
+        decided_s=eviction.of_s,
+        attempt=eviction.attempt + (interrupted and eviction.taken_up),
+        asks=(),
+        asking_s=None,
+        workers_turn_s=None,
+        interrupted_s=None,
+    )
+
+
+def _handed_over(eviction: Eviction, event: HandedOver, now_s: float, means: Means) -> Move:
+    eviction = replace(
+        eviction,
+        state=EvictionState.PREPARING,
+        asked_s=event.asked_s,
+        accused=event.accused,
+        stood=event.stood,
+        taken_up=True,
+        asking_s=now_s,
+    )
+    if event.refused is not None:
+        return _failed(eviction, event.refused, now_s, means)
+    return eviction, (Begin(),)
+
+
+def _cleared(eviction: Eviction, event: Cleared, now_s: float, means: Means) -> Move:
+    if event.may:
+        return _asked(eviction, Rung.EVIDENCE, now_s)
+    if _spent_s(eviction, now_s) >= means.timeouts.confirm_s:
+        why = "it could not be written down in time, so nobody was asked"
+        return _failed(eviction, why, now_s, means)
+    return eviction, (Begin(means.timeouts.pause_s),)
+
+
+def _answered(eviction: Eviction, event: Answered, now_s: float) -> Move:
+    ask = eviction.ask(event.rung, event.whom)
+    if ask is None or not ask.waits:
+        return eviction, ()
+    done = True if ask.done else event.done  # a WorkerServer that said "gone" may say less later
+    eviction = eviction.with_ask(replace(ask, said=event.said, waits=False, done=done))
+    if event.rung in (Rung.EVIDENCE, Rung.QUARANTINE) and event.said:
+        result = RungResult.WORKED if done else RungResult.FAILED
+        outcome = RungOutcome(event.rung, ask.asked_s, now_s, event.said, result)
+        eviction = eviction.with_rung(outcome)
+    if event.rung is not Rung.EVIDENCE:
+        return eviction, ()
+    eviction = replace(eviction, asking_s=now_s)
+    if eviction.stood:  # who has moved meanwhile is let go
+        return eviction, (TakeLook(),)
+    return _begin_to_ask(eviction, now_s)
+
+
+def _begin_to_ask(eviction: Eviction, now_s: float) -> Move:
+    eviction = replace(eviction, state=EvictionState.ASKING)
+    if not eviction.quarantine and not eviction.keep_out:
+        return eviction, (TakeLook(),)
+    eviction, deny = _asked(eviction, Rung.QUARANTINE, now_s)
+    return eviction, (*deny, TakeLook())
+
+
+def _looked(eviction: Eviction, event: Looked, now_s: float, means: Means) -> Move:
+    look, times = event.look, means.timeouts
+    eviction = _seen(eviction, look.lighthouse, now_s, means)
+    late = _spent_s(eviction, now_s) >= means.given_s
+    if eviction.state is EvictionState.PREPARING:
+        if look.moving(eviction.stood):
+            return _failed(eviction, RECOVERED, now_s, means)
+        if event.may:
+            return _begin_to_ask(eviction, now_s)
+    elif look.all_gone:
+        by = "; ".join(f"{rank} {look.details[rank]}" for rank in sorted(look.details)[:8])
+        how = f"every known process of it is gone ({by})"
+        said = "every accused process is gone"
+        eviction = replace(_climbed(eviction, look, now_s, means, last=True)[0], gone_s=now_s)
+        return _confirmed(eviction, how, said, now_s), ()
+    elif (unseen := _out_of_sight(eviction, look, times)) is not None:
+        said = "its group has left, its processes cannot be seen"
+        eviction = replace(_climbed(eviction, look, now_s, means, last=True)[0], unseen_s=now_s)
+        return _confirmed(eviction, unseen, said, now_s), ()
+    if late:
+        why = _not_gone(eviction, look, means)
+        return _failed(_climbed(eviction, look, now_s, means, last=True)[0], why, now_s, means)
+    asked: Instructions = ()
+    if event.may and eviction.state is EvictionState.ASKING:
+        eviction, asked = _climbed(eviction, look, now_s, means)
+    return eviction, (*asked, TakeLook(times.pause_s))
+
+
+def _spent_s(eviction: Eviction, now_s: float) -> float:
+    """Of the time that it is given."""
+    return now_s - (eviction.asked_s if eviction.asking_s is None else eviction.asking_s)
+
+
+def _not_gone(eviction: Eviction, look: Look, means: Means) -> str:
+    still = "; ".join(
+        f"{rank} {look.details[rank]}"
+        for rank in sorted(look.lives)
+        if look.lives[rank] is not Life.GONE
+    )
+    asked = eviction.rung(Rung.WORKER_EVICT)
+    said = "" if asked is None else f" (asked: {asked.detail})"
+    return f"not gone after {means.given_s:.0f} s: {still}{said}"
+
+
+def _out_of_sight(eviction: Eviction, look: Look, times: Timeouts) -> str | None:
+    """Why those not seen dead may be let go: they are all out of sight and were asked, and the
+    heartbeat of their group is dead. More cannot be known of a lost host.
+    """
+    replica_id = eviction.replica_id
+    if look.having(Life.ALIVE, Life.STUCK) or replica_id is None:
+        return None
+    if not look.lighthouse.silent(replica_id, times.heartbeat_dead_s):
+        return None
+    if not eviction.accused:
+        return "its heartbeat ended; no WorkerServer of it is known"
+    unseen = look.having(Life.UNSEEN)
+    asks = eviction.asks_by(Rung.WORKER_EVICT)
+    if not unseen or not asks or any(one.waits for one in asks):
+        return None
+    return f"host out of sight, its heartbeat is dead ({', '.join(unseen)} not seen)"
+
+
+# -- ends ----------------------------------------------------------------------------------------
+
+
+def _confirmed(eviction: Eviction, how: str, outcome: str, now_s: float) -> Eviction:
+    ended = replace(eviction, state=EvictionState.CONFIRMED, outcome=outcome, ended_s=now_s)
+    return _shown(ended, how)
+
+
+def _shown(eviction: Eviction, how: str) -> Eviction:
+    """With what a person may know by that it is out."""
+    if how not in eviction.shown:
+        eviction = replace(eviction, shown=(*eviction.shown, how))
+    if eviction.out and eviction.confirmed is None:
+        eviction = replace(eviction, confirmed="; ".join(eviction.shown))
+    return eviction
+
+
+def _failed(eviction: Eviction, why: str, now_s: float, means: Means) -> Move:
+    """A person is needed, unless nobody has been asked to do anything."""
+    for one in eviction.rungs:
+        if one.result is None:
+            eviction = eviction.with_rung(_ended(one, now_s, one.detail, RungResult.UNKNOWN))
+    if any(one.rung in ASKING for one in eviction.rungs):
+        told, result = f"handed to {', '.join(means.told)}", RungResult.WORKED
+        if not means.told:
+            told, result = "nobody is told: no --notify sink", RungResult.SKIPPED
+        eviction = eviction.with_rung(RungOutcome(Rung.PAGE, now_s, now_s, told, result))
+    ended_s = now_s if eviction.ended_s is None else eviction.ended_s
+    state = EvictionState.FAILED
+    return replace(eviction, state=state, failed=why, outcome=why, ended_s=ended_s), ()
+
+
+def _abandoned(eviction: Eviction, why: str, now_s: float) -> Eviction:
+    return replace(
+        eviction,
+        state=EvictionState.ABANDONED,
+        failed=f"abandoned: {why}",
+        outcome=why,
+        ended_s=now_s,
+    )
+
+
+def _seen(eviction: Eviction, event: LighthouseSeen, now_s: float, means: Means) -> Eviction:
+    replica_id, gone_s, times = eviction.replica_id, eviction.gone_s, means.timeouts
+    known = eviction.under_way or not eviction.open
+    if replica_id is None or eviction.left_quorum_s is not None or not known:
+        return eviction
+    out = event.out(replica_id, times.heartbeat_dead_s)
+    if out is not None:
+        return _shown(replace(eviction, left_quorum_s=now_s), out)
+    if eviction.state is not EvictionState.CONFIRMED or gone_s is None:
+        return eviction
+    if not event.beats_on(replica_id, now_s - gone_s, times.leave_s):
+        return eviction
+    who = "a process of which no WorkerServer tells hosts its manager"
+    why = f"its processes are gone, yet {replica_id} still beats: {who}"
+    return _failed(eviction, why, now_s, means)[0]
+
+
+def _reviewed(  # noqa: PLR0911 - one reason a line
+    eviction: Eviction, event: Reviewed, now_s: float
+) -> Eviction:
+    """What becomes of one that another monitor left; as it is while that is not known yet."""
+    lives = _lives(eviction.accused, event.snapshot)
+    incident, asked = event.incident, eviction.taken_up
+    if lives and all(life is False for life in lives):
+        if not asked:
+            why = "its processes had gone before anybody was asked"
+            return _abandoned(eviction, why, now_s)
+        gone = replace(eviction, gone_s=now_s)
+        why = "its processes are gone: seen by who took over"
+        return _confirmed(gone, why, why, now_s)
+    if incident is not None and not incident.open:
+        why = incident.resolution or "its incident is over"
+        left_s = incident.milestones.left_quorum_s
+        if asked and left_s is not None and left_s >= eviction.of_s:
+            return _confirmed(replace(eviction, gone_s=now_s), why, why, now_s)
+        return _abandoned(eviction, f"not asked again: {why}", now_s)
+    if incident is None and eviction.by_hand and lives and all(lives):
+        return _again(eviction, now_s)
+    since_s = now_s if eviction.interrupted_s is None else eviction.interrupted_s
+    if now_s - since_s < event.patience_s:
+        return eviction
+    unseen = "its processes cannot be seen" if None in lives else "it was not seen again"
+    why = f"not asked again within {event.patience_s:.0f} s: {event.held or unseen}"
+    return _abandoned(eviction, why, now_s)
+
+
+def _lives(accused: Iterable[Accused], snapshot: Snapshot) -> Sequence[bool | None]:
+    """For each accused incarnation whether it lives; None: it cannot be seen."""
+    seen = snapshot.by_rank
+    found: list[bool | None] = []
+    for one in accused:
+        observation = seen.get(one.rank)
+        if observation is None:
+            found.append(None)
+        elif observation.identity.incarnation != one.incarnation:
+            found.append(False)
+        else:
+            report = observation.report
+            found.append(None if report is None else report.process.alive)
+    return found
+
+
+# -- rungs ---------------------------------------------------------------------------------------
+
+
+def _climbed(
+    eviction: Eviction, look: Look, now_s: float, means: Means, *, last: bool = False
+) -> Move:
+    """Every rung after a look. At the `last` one nobody is asked, and each says how it ended."""
+    asked: Instructions = ()
+    for climb in (_gate, _kill, _workers, _schedulers):
+        eviction, more = climb(eviction, look, now_s, means, last)
+        asked += more
+    return eviction, asked
+
+
+def _late(outcome: RungOutcome, now_s: float) -> bool:
+    """Whether a rung had its time."""
+    return now_s - outcome.started_s >= (outcome.deadline_s or 0.0)
+
+
+def _ended(outcome: RungOutcome, now_s: float, detail: str, result: RungResult) -> RungOutcome:
+    return replace(outcome, finished_s=now_s, detail=detail, result=result)
+
+
+def _asked(eviction: Eviction, rung: Rung, now_s: float, whom: str = "") -> Move:
+    before = eviction.ask(rung, whom) or Ask(rung, whom, now_s)
+    asked = eviction.with_ask(replace(before, asked_s=now_s, waits=True))
+    return asked, (Climb(rung, whom),)
+
+
+def _gate(eviction: Eviction, look: Look, now_s: float, means: Means, last: bool) -> Move:
+    """Taught once this rung is recorded, again every few seconds until it is seen in force."""
+    times, rung, taught = means.timeouts, eviction.rung(Rung.GATE), eviction.ask(Rung.GATE)
+    if rung is None:
+        if last or not means.gate:
+            return eviction, ()
+        rung = RungOutcome(Rung.GATE, now_s, None, "asked", None, times.gate_s)
+        if eviction.replica_id is None:
+            why = "the group never joined a quorum"
+            rung = _ended(rung, now_s, why, RungResult.SKIPPED)
+        return eviction.with_rung(rung), ()
+    trouble = (taught and taught.said) or look.gate_trouble
+    if rung.result in (RungResult.WORKED, RungResult.SKIPPED) or (last and rung.result):
+        return eviction, ()
+    if last:
+        why = trouble or "the group was gone before its list was seen in force"
+        rung = _ended(rung, now_s, why, RungResult.UNKNOWN)
+    elif look.lighthouse.refused_for_s is not None:
+        rung = _ended(rung, now_s, f"it refuses {eviction.replica_id}", RungResult.WORKED)
+    else:
+        if _late(rung, now_s) and rung.result is None:
+            why = trouble or "its list has not been seen in force"
+            eviction = eviction.with_rung(_ended(rung, now_s, why, RungResult.FAILED))
+        if taught is None or now_s - taught.asked_s >= times.ask_again_s:
+            return _asked(eviction, Rung.GATE, now_s)
+        return eviction, ()
+    return eviction.with_rung(rung), ()
+
+
+def _kill(eviction: Eviction, look: Look, now_s: float, means: Means, last: bool) -> Move:
+    """By replica id, once: a second press of a button that hangs hangs too."""
+    kill, limit_s = Rung.LIGHTHOUSE_KILL, means.timeouts.kill_s
+    rung, ask = eviction.rung(kill), eviction.ask(kill)
+    if rung is None:
+        if last:
+            return eviction, ()
+        rung = RungOutcome(kill, now_s, None, "asked", None, limit_s)
+        obstacle = _kill_obstacle(eviction, look)
+        if obstacle is not None:
+            rung = _ended(rung, now_s, f"skipped: {obstacle}", RungResult.SKIPPED)
+            return eviction.with_rung(rung), ()
+        return _asked(eviction.with_rung(rung), kill, now_s)
+    answered = ask is not None and not ask.waits
+    if rung.finished_s is None and (answered or last):
+        said = ask.said if ask is not None and answered else "no answer so far"
+        rung = replace(rung, finished_s=now_s, detail=said or "")
+        if ask is not None and ask.done is False:
+            rung = replace(rung, result=RungResult.FAILED)
+    if rung.result is None and (last or _late(rung, now_s)):
+        rung = replace(rung, result=_killed(eviction, look))
+    return eviction.with_rung(rung), ()
+
+
+def _managers(eviction: Eviction) -> list[RankName]:
+    """It reaches the manager, which lives in group rank 0, and no other process."""
+    return [one.rank for one in eviction.accused if split_rank_name(one.rank)[1] == 0]
+
+
+def _kill_obstacle(eviction: Eviction, look: Look) -> str | None:
+    view = look.lighthouse.view
+    if isinstance(view, LighthouseAway):
+        return "no Lighthouse answers"
+    if eviction.replica_id is None:
+        return "the group never joined a quorum"
+    if eviction.ask(Rung.LIGHTHOUSE_KILL) is not None:
+        return "it was pressed before"
+    if eviction.replica_id not in view.ids:
+        return "the Lighthouse kills members of its last quorum only"
+    for rank in _managers(eviction):
+        if look.lives[rank] in (Life.STUCK, Life.GONE):
+            return f"{rank}, which hosts the manager: {look.details[rank]}"
+    return None
+
+
+def _killed(eviction: Eviction, look: Look) -> RungResult:
+    """By looking: an answer 500 is what a kill that worked says, and others too."""
+    lives = [look.lives[rank] for rank in _managers(eviction)]
+    if not lives or Life.UNSEEN in lives:
+        return RungResult.UNKNOWN
+    return RungResult.WORKED if all(life is Life.GONE for life in lives) else RungResult.FAILED
+
+
+def _workers(eviction: Eviction, look: Look, now_s: float, means: Means, last: bool) -> Move:
+    """Those still alive, once the kill is over or has ended a part of the group, and the stuck ones
+    before; each again every `ask_again_s`.
+    """
+    times, kill = means.timeouts, eviction.rung(Rung.LIGHTHOUSE_KILL)
+    killed = kill is not None and (kill.result is not None or _late(kill, now_s))
+    everyone = killed or bool(look.having(Life.GONE))
+    if everyone and eviction.workers_turn_s is None:
+        eviction = replace(eviction, workers_turn_s=now_s)
+    asked: Instructions = ()
+    for one in () if last else eviction.accused:
+        before, life = eviction.ask(Rung.WORKER_EVICT, one.rank), look.lives[one.rank]
+        lately = before is not None and now_s - before.asked_s < times.ask_again_s
+        busy = before is not None and before.waits
+        due = everyone or life is Life.STUCK
+        # alive, or nothing is seen and no newer incarnation bears the name
+        there = life in (Life.ALIVE, Life.STUCK) or (
+            life is Life.UNSEEN and one.rank in look.current
+        )
+        if due and there and not busy and not lately:
+            eviction, more = _asked(eviction, Rung.WORKER_EVICT, now_s, one.rank)
+            asked += more
+    asks = sorted(eviction.asks_by(Rung.WORKER_EVICT), key=lambda ask: ask.whom)
+    if not asks:
+        return eviction, ()
+    rung = eviction.rung(Rung.WORKER_EVICT) or RungOutcome(
+        Rung.WORKER_EVICT, now_s, None, "", None, times.worker_s
+    )
+    rung = replace(rung, detail="; ".join(f"{one.whom} {one.said or 'asked'}" for one in asks))
+    if last:
+        lives = {look.lives[RankName(one.whom)] for one in asks}
+        result = RungResult.UNKNOWN if lives <= {Life.GONE, Life.UNSEEN} else RungResult.FAILED
+        result = RungResult.WORKED if lives <= {Life.GONE} else result
+        rung = _ended(rung, now_s, rung.detail, result)
+    return eviction.with_rung(rung), asked
+
+
+def _schedulers(eviction: Eviction, look: Look, now_s: float, means: Means, last: bool) -> Move:
+    """Those who have not done it, after the WorkerServers; one that refused again after a while. A
+    scheduler ends whatever runs there: it is never asked about a group that has restarted.
+    """
+    times, turn_s, rung = means.timeouts, eviction.workers_turn_s, eviction.rung(Rung.SCHEDULER)
+    if rung is None:
+        turn = turn_s is not None and now_s - turn_s >= times.worker_s
+        if last or not turn or not means.schedulers:
+            return eviction, ()
+        rung = RungOutcome(Rung.SCHEDULER, now_s, None, "asked", None, times.scheduler_s)
+    if rung.result is not None:
+        return eviction, ()
+    if look.superseded and not last:
+        why = f"skipped: {min(look.superseded)} is another process by now"
+        return eviction.with_rung(_ended(rung, now_s, why, RungResult.SKIPPED)), ()
+    over = last or _late(rung, now_s)
+    asked: Instructions = ()
+    for name in () if over else means.schedulers:
+        before = eviction.ask(Rung.SCHEDULER, name)
+        lately = before is not None and now_s - before.asked_s < times.schedule_again_s
+        if not lately and (before is None or not (before.waits or before.done)):
+            eviction, more = _asked(eviction, Rung.SCHEDULER, now_s, name)
+            asked += more
+    asks = sorted(
+        eviction.asks_by(Rung.SCHEDULER), key=lambda ask: means.schedulers.index(ask.whom)
+    )
+    rung = replace(rung, detail="; ".join(f"{one.whom}: {one.said or 'asked'}" for one in asks))
+    if over or all(one.done for one in asks):
+        result = RungResult.FAILED if all(not one.waits for one in asks) else RungResult.UNKNOWN
+        result = RungResult.WORKED if any(one.done for one in asks) else result
+        rung = _ended(rung, now_s, rung.detail, result)
+    return eviction.with_rung(rung), asked

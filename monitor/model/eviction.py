@@ -1,0 +1,492 @@
+"""What the policy says about an incident, and the eviction that follows. Pure.
+
+`Evict` and `Hold` are decisions of one moment. An `Eviction` is one `Evict` from its writing to its
+end: the same value is stored, journalled, shown, and resumed by whoever takes over; `escalation`
+moves it. A `DecisionRow` is a line of the list of decisions that people read: of a hold all that
+there is, of an eviction how far it came (`row_of`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from monitor.model.incident import Incident
+from monitor.model.names import MANUAL, GroupName, Host, IncidentId, RankName, ReplicaId
+from monitor.model.plain import from_plain, to_plain
+
+# -- decisions ---------------------------------------------------------------------------------
+
+
+class Guard(StrEnum):
+    """What may hold an eviction back, in the order in which it is asked."""
+
+    UNSURE = "unsure"  # the verdict cannot tell the culprit
+    SPARED = "spared"  # the verdict itself says why an eviction would not mend it
+    ALREADY_GONE = "already_gone"  # the group left by itself
+    NOT_WORTH_IT = "not_worth_it"  # a straggler has cost less so far than an eviction would
+    POLICY = "policy"  # the operator wants a person for this kind of fault, and no eviction
+    CRASH_LOOP = "crash_loop"  # it stops nobody, and came again after an eviction: a program bug
+    TRACED = "traced"  # somebody looks at one of its ranks with a debugger
+    SELF_DOUBT = "self_doubt"  # the monitor is late, cut off, or cannot write
+    LIGHTHOUSE_AWAY = "lighthouse_away"  # nobody sees the quorum, or could confirm without it
+    BREAKER = "breaker"  # too much of the fleet is accused at once
+    MIN_REPLICAS = "min_replicas"  # too few healthy groups would be left
+    IN_FLIGHT = "in_flight"  # another eviction is still under way
+    BUDGET = "budget"  # too many evictions within the hour
+    GROUP_BUDGET = "group_budget"  # too many evictions of this very group within the hour
+    COOL_DOWN = "cool_down"  # too soon after the last one
+    MAINTENANCE = "maintenance"  # the policy names this time as one of maintenance
+    PAUSED = "paused"  # a person pressed the big red switch
+    OBSERVE = "observe"  # the monitor was told to change nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Put this replica group out."""
+
+    incident_id: IncidentId
+    group: GroupName
+    replica_id: ReplicaId | None
+    """None when the group never joined a quorum: only its processes can be ended."""
+    quarantine: tuple[Host, ...]
+    """Hosts to which the group must not come back; empty when the host is not to blame."""
+    reason: str
+    keep_out: tuple[GroupName, ...] = ()
+    """Names under which it must not come back, whatever its host: the same bug has come again.
+    Its launcher's name is among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Do nothing about this incident now."""
+
+    incident_id: IncidentId
+    guard: Guard
+    reason: str
+    release: str = ""
+    """What would lift this guard."""
+    would: Evict | None = None
+    """The eviction that only observe mode held back: nothing else stood against it."""
+
+
+Decision = Evict | Hold
+
+
+# -- eviction ----------------------------------------------------------------------------------
+
+KEEPER: Final = "lightkeeper"
+"""The author of what no person asked for."""
+
+
+class Rung(StrEnum):
+    """The steps of an eviction, in the order in which they are tried."""
+
+    EVIDENCE = "evidence"  # what the group says last is saved first
+    QUARANTINE = "quarantine"
+    GATE = "gate"  # refuses its heartbeats and quorum requests
+    LIGHTHOUSE_KILL = "lighthouse_kill"
+    WORKER_EVICT = "worker_evict"
+    SCHEDULER = "scheduler"  # removes the pod, or the job step
+    PAGE = "page"  # nothing helped: a person is needed
+
+
+ASKING: Final = frozenset({Rung.GATE, Rung.LIGHTHOUSE_KILL, Rung.WORKER_EVICT, Rung.SCHEDULER})
+"""Rungs that ask somebody to put the group out: their record says that it was not called off."""
+_ORDER: Final = {rung: number for number, rung in enumerate(Rung)}
+
+
+class RungResult(StrEnum):
+    """How a rung ended, as far as can be told."""
+
+    WORKED = "worked"
+    FAILED = "failed"
+    SKIPPED = "skipped"  # it could not have worked, or was not needed any more
+    UNKNOWN = "unknown"  # it gave no answer that proves anything
+
+
+@dataclass(frozen=True, slots=True)
+class RungOutcome:
+    """What one rung did, as far as its own answer says; the quorum says what it achieved."""
+
+    rung: Rung
+    started_s: float
+    finished_s: float | None
+    detail: str
+    result: RungResult | None = None
+    """None while it is under way."""
+    deadline_s: float | None = None
+    """Seconds that it is given."""
+
+
+_UNKNOWN: Final = Host("")
+
+
+@dataclass(frozen=True, slots=True)
+class Accused:
+    """One rank process that may be signalled: this incarnation and no other."""
+
+    rank: RankName
+    incarnation: str
+    url: str = ""
+    host: Host = _UNKNOWN
+    place: Mapping[str, str] = field(default_factory=dict)
+    """Where its scheduler put it (`Identity.place`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Who was asked by a rung, and what they said."""
+
+    rung: Rung
+    whom: str
+    """Rank or scheduler; empty where a rung asks one party alone."""
+    asked_s: float
+    """Last."""
+    said: str | None = None
+    """Last; None: nothing so far."""
+    waits: bool = True
+    """Whether the last request has no answer yet."""
+    done: bool | None = None
+    """Whether they say that it is done; None: they do not say."""
+
+
+class EvictionState(StrEnum):
+    """How far an eviction came. The last three are ends."""
+
+    DECIDED = "decided"  # written or about to be, and nobody has it
+    PREPARING = "preparing"  # the evictor has it: evidence is saved, nobody is asked yet
+    ASKING = "asking"
+    INTERRUPTED = "interrupted"  # its monitor is gone: decided again, or ended, by who took over
+    CONFIRMED = "confirmed"  # the accused were seen gone, or out of sight with a dead heartbeat
+    FAILED = "failed"
+    ABANDONED = "abandoned"  # knowingly: it was not called for any more
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """One decision to evict, and how far it came."""
+
+    incident_id: IncidentId
+    group: GroupName
+    replica_id: ReplicaId | None
+    """None when the group never joined a quorum: only its processes can be ended."""
+    asked_s: float
+    """When the evictor got it last; before that when it was decided last."""
+    rungs: tuple[RungOutcome, ...] = ()
+    """In their order."""
+    gone_s: float | None = None
+    """When every rank process of the group was seen dead."""
+    left_quorum_s: float | None = None
+    """When a quorum without the replica id was seen."""
+    failed: str | None = None
+    """Why it was given up; None while it goes on and when it succeeded."""
+    unseen_s: float | None = None
+    """When processes not seen dead were let go: their host is out of sight, the heartbeat of the
+    replica id is dead, and it is in no quorum."""
+    confirmed: str | None = None
+    """What shows that the group is out, for a person; None before."""
+    decided_s: float | None = None
+    """When it was decided first, where that is not `asked_s`: with the incident its name."""
+    attempt: int = 1
+    """More than 1: a monitor that died, or lost the lease, was in the middle of it."""
+    ended_s: float | None = None
+    """When the evictor was done with it, however that ended."""
+    state: EvictionState = EvictionState.ASKING
+    reason: str = ""
+    author: str = KEEPER
+    epoch: int = 0
+    """Of the lease under which it was last taken up; 0: there was none."""
+    quarantine: tuple[Host, ...] = ()
+    keep_out: tuple[GroupName, ...] = ()
+    accused: tuple[Accused, ...] = ()
+    """Every rank of the group, as the deciding tick saw it, then the one that handed it over."""
+    stood: Mapping[RankName, int] = field(default_factory=dict)
+    """Culprits that stood still when it was handed over, and how many phases they had changed."""
+    taken_up: bool = True
+    """Whether an evictor ever had it: somebody may have been asked."""
+    asks: tuple[Ask, ...] = ()
+    """Of this attempt."""
+    asking_s: float | None = None
+    """When the time of this attempt's rungs began."""
+    workers_turn_s: float | None = None
+    """Since when all WorkerServers are asked, and not the stuck ones alone."""
+    shown: tuple[str, ...] = ()
+    """What shows that it is out, so far."""
+    interrupted_s: float | None = None
+    """When it was found without anybody who carries it out; None while somebody does."""
+    outcome: str = ""
+    """What came of it, once it has ended."""
+
+    @property
+    def out(self) -> bool:
+        """Whether the group is evicted: out of the quorum, and its processes are gone (or out of
+        sight with a dead heartbeat). One that never joined a quorum has none to leave.
+        """
+        left = self.left_quorum_s is not None or self.replica_id is None
+        return left and (self.gone_s is not None or self.unseen_s is not None)
+
+    @property
+    def of_s(self) -> float:
+        """Time of the decision that it carries out."""
+        return self.asked_s if self.decided_s is None else self.decided_s
+
+    @property
+    def key(self) -> tuple[IncidentId, float]:
+        """Its name."""
+        return self.incident_id, self.of_s
+
+    @property
+    def open(self) -> bool:
+        """Whether it has no end yet."""
+        ends = (EvictionState.CONFIRMED, EvictionState.FAILED, EvictionState.ABANDONED)
+        return self.state not in ends
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the evictor is at it."""
+        return self.state in (EvictionState.PREPARING, EvictionState.ASKING)
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether a person asked for it, and no incident."""
+        return self.incident_id.startswith(MANUAL)
+
+    def rung(self, rung: Rung) -> RungOutcome | None:
+        """What a rung did in this attempt."""
+        since_s = self.asked_s if self.asking_s is None else self.asking_s
+        found = (one for one in self.rungs if one.rung is rung and one.started_s >= since_s)
+        return next(found, None)
+
+    def with_rung(self, outcome: RungOutcome | None) -> Eviction:
+        """The same, with what one rung did."""
+        if outcome is None:
+            return self
+        others = (one for one in self.rungs if one.rung is not outcome.rung)
+        return replace(self, rungs=tuple(sorted((*others, outcome), key=lambda o: _ORDER[o.rung])))
+
+    def ask(self, rung: Rung, whom: str = "") -> Ask | None:
+        """Whether somebody was asked in this attempt, and what they said."""
+        return next((one for one in self.asks if (one.rung, one.whom) == (rung, whom)), None)
+
+    def asks_by(self, rung: Rung) -> list[Ask]:
+        """Who was asked by a rung in this attempt."""
+        return [one for one in self.asks if one.rung is rung]
+
+    def with_ask(self, ask: Ask) -> Eviction:
+        """The same, with what somebody was asked or said."""
+        others = (one for one in self.asks if (one.rung, one.whom) != (ask.rung, ask.whom))
+        return replace(self, asks=(*others, ask))
+
+
+def eviction_from_json(data: Any) -> Eviction:
+    """Inverse of `to_plain`. One that an earlier version wrote has no state: its end tells it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    eviction = from_plain(Eviction, data)
+    if "state" in data:
+        return eviction
+    if eviction.failed is not None:
+        return replace(eviction, state=EvictionState.FAILED, outcome=eviction.failed)
+    ended = eviction.ended_s is not None or eviction.gone_s is not None
+    return replace(eviction, state=EvictionState.CONFIRMED) if ended else eviction
+
+
+_SHOWN: Final = (
+    "incident_id", "group", "replica_id", "asked_s", "rungs", "gone_s", "left_quorum_s", "failed",
+    "unseen_s", "confirmed", "decided_s", "attempt", "ended_s",
+)  # fmt: skip
+
+
+def eviction_to_json(eviction: Eviction) -> dict[str, Any]:
+    """What readers of `/v1` are told of it: its decision tells the rest."""
+    plain = to_plain(eviction)
+    return {name: plain[name] for name in _SHOWN}
+
+
+# -- rows --------------------------------------------------------------------------------------
+
+
+class DecisionState(StrEnum):
+    """How far a decision came. The last four are ends."""
+
+    DECIDED = "decided"  # written, and nobody asked yet
+    CARRIED_OUT = "carried_out"  # the evictor has it: somebody may have been asked
+    CONFIRMED = "confirmed"  # the accused were seen gone
+    FAILED = "failed"
+    ABANDONED = "abandoned"  # knowingly: after a restart it was not called for any more
+    HELD = "held"  # a hold is carried out by doing nothing
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """A decision as people read it; with its eviction it shares incident and time."""
+
+    incident_id: IncidentId
+    at_s: float
+    action: str
+    """`evict`, `hold`, or `would_evict`: held back by observe mode alone."""
+    guard: str | None
+    reason: str
+    state: DecisionState = DecisionState.HELD
+    author: str = KEEPER
+    epoch: int = 0
+    """Of the lease under which it was last taken up; 0: there was none."""
+    attempt: int = 1
+    """More than 1: a monitor that died, or lost the lease, was in the middle of it."""
+    ended_s: float | None = None
+    outcome: str = ""
+    """What came of it, once it has ended."""
+    body: Mapping[str, Any] = field(default_factory=dict)
+    """Of an eviction: group, replica id, hosts to quarantine, and the accused incarnations; of a
+    hold what would release it; of one by observe mode both, and the rungs it would have climbed."""
+
+
+def row_of(eviction: Eviction) -> DecisionRow:
+    """The line of the list of decisions that tells of an eviction."""
+    match eviction.state:
+        case EvictionState.CONFIRMED | EvictionState.FAILED | EvictionState.ABANDONED as end:
+            state = DecisionState(end.value)
+        case EvictionState.PREPARING | EvictionState.ASKING:
+            state = DecisionState.CARRIED_OUT
+        case EvictionState.INTERRUPTED if eviction.taken_up:
+            state = DecisionState.CARRIED_OUT
+        case EvictionState.DECIDED | EvictionState.INTERRUPTED:
+            state = DecisionState.DECIDED
+    return DecisionRow(
+        incident_id=eviction.incident_id,
+        at_s=eviction.of_s,
+        action="evict",
+        guard=None,
+        reason=eviction.reason,
+        state=state,
+        author=eviction.author,
+        epoch=eviction.epoch,
+        attempt=eviction.attempt,
+        ended_s=eviction.ended_s,
+        outcome=eviction.outcome,
+        body={
+            "group": eviction.group,
+            "replica_id": eviction.replica_id,
+            "quarantine": list(eviction.quarantine),
+            "accused": {one.rank: one.incarnation for one in eviction.accused},
+        },
+    )
+
+
+# -- quarantine --------------------------------------------------------------------------------
+
+
+class Scope(StrEnum):
+    """What is held out."""
+
+    HOST = "host"
+    GROUP = "group"
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Who writes: only while the lease's row says so in the same transaction."""
+
+    holder: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineEntry:
+    """A host to which no group may come back, or a replica group that may not come back at all."""
+
+    name: str
+    """Of the host, or of the group where `scope` says so."""
+    reason: str
+    author: str
+    """`KEEPER`, or who asked for it, by their own account: shown, and trusted for nothing."""
+    since_s: float
+    until_s: float | None
+    """None: until a person releases it."""
+    incident_id: IncidentId | None
+    scope: Scope = Scope.HOST
+    kind: str | None = None
+    """Of the incident, where there is one."""
+    findings: str = ""
+    """What the verdict rested on, in one line."""
+    note: str = ""
+    """Why for so long: the host's record; empty when there is nothing to say."""
+
+    @property
+    def host(self) -> Host:
+        """The name, of those whose scope is a host."""
+        return Host(self.name)
+
+
+class Change(StrEnum):
+    """What happened to a host or a group."""
+
+    ADDED = "added"  # to the quarantine
+    EXTENDED = "extended"
+    SHORTENED = "shortened"
+    RELEASED = "released"  # by a person
+    EXPIRED = "expired"
+    ACCUSED = "accused"  # an incident fired whose culprit ran there
+    EVICTED = "evicted"  # the culprit's group was asked out
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineEvent:
+    """One line of the history of a host or a group."""
+
+    at_s: float
+    change: Change
+    name: str
+    reason: str
+    author: str = KEEPER
+    scope: Scope = Scope.HOST
+    until_s: float | None = None
+    incident_id: IncidentId | None = None
+    kind: str | None = None
+    findings: str = ""
+    signature: str = ""
+    """Of the incident."""
+    wide: bool = False
+    """Whether the incident held up other replica groups than the culprit's."""
+
+    @property
+    def id(self) -> str:
+        """The same for the same thing: what an incident says of a host is told once."""
+        once = self.change in (Change.ACCUSED, Change.EVICTED)
+        told = self.incident_id if once else f"{self.at_s:.3f}"
+        return f"{self.scope}/{self.name}/{self.change}/{told}"
+
+
+# -- remembered --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """Everything that an earlier monitor left."""
+
+    incidents: tuple[Incident, ...] = ()
+    """Newest first."""
+    decisions: tuple[DecisionRow, ...] = ()
+    evictions: tuple[Eviction, ...] = ()
+    """Also those that no evictor had yet."""
+    quarantine: tuple[QuarantineEntry, ...] = ()
+    """Hosts and groups."""
+    quarantine_events: tuple[QuarantineEvent, ...] = ()
+    """Oldest first."""
+    targets: tuple[Mapping[str, Any], ...] = ()
+    notices: tuple[tuple[str, str, Mapping[str, Any]], ...] = ()
+    """Sink, key, and what it was told."""
+    audit: tuple[tuple[IncidentId, str, Mapping[str, Any]], ...] = ()
+    """Incident, part (`keeper.auditor`), and what was noted."""
+    switches: Mapping[str, str] = field(default_factory=dict)
+    """Name -> what was last said."""
+
+    @property
+    def taken_up(self) -> tuple[Eviction, ...]:
+        """Evictions that an evictor had: somebody may have been asked."""
+        return tuple(one for one in self.evictions if one.taken_up)

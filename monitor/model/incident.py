@@ -1,0 +1,178 @@
+"""Incidents: verdicts that last, from pending to resolved, with their story; and their JSON.
+
+How they move is in `tracker`.
+
+pending --held for `hold_s`--> firing --eviction asked--> evicting --group left--> resolved
+   |                              |                           |
+   +--not seen for `clear_s`------+---------------------------+--> resolved
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from monitor.model.plain import from_plain, to_plain
+from monitor.model.verdict import Confidence, Kind, Severity, Verdict
+
+# -- incident ----------------------------------------------------------------------------------
+
+
+class IncidentError(ValueError):
+    """Stored JSON that is no incident; the message names the key."""
+
+
+class State(StrEnum):
+    """Where an incident stands."""
+
+    PENDING = "pending"
+    FIRING = "firing"
+    EVICTING = "evicting"
+    RESOLVED = "resolved"
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One line of an incident's story."""
+
+    at_s: float
+    to: str
+    """A `State`, or the name of a milestone."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Milestones:
+    """Unix times of what happened after the fault; None is 'not yet'."""
+
+    first_seen_s: float
+    firing_s: float | None = None
+    evict_asked_s: float | None = None
+    left_quorum_s: float | None = None
+    """The evicted replica id is in no quorum any more."""
+    survivor_commit_s: float | None = None
+    """First commit of another group after the eviction was asked (after firing, if nobody
+    evicted), the stall being over."""
+    rejoined_s: float | None = None
+    """First commit of the same group under a new replica id, all its ranks alive."""
+    resumed_s: float | None = None
+    """First commit of as many groups as before the fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strength:
+    """How many groups took part in the job's steps."""
+
+    quorums: tuple[int, ...]
+    """Ids of the quorums that ranks reported."""
+    participants: int
+    """The most that any of them reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One fault, from first sight to the end."""
+
+    id: IncidentId
+    kind: Kind
+    fingerprint: str
+    """Same kind, same culprits: same incident while it is open."""
+    signature: str
+    state: State
+    culprits: tuple[RankName, ...]
+    groups: tuple[GroupName, ...]
+    replica_ids: tuple[ReplicaId, ...]
+    """Replica ids of `groups` when it was first seen: what an eviction removes."""
+    incarnations: tuple[str, ...]
+    """Incarnations of the culprits when it was first seen: a restarted rank is another."""
+    verdict: Verdict
+    """The latest."""
+    milestones: Milestones
+    story: tuple[Transition, ...]
+    last_seen_s: float
+    resolution: str | None = None
+    """Why it ended; None while open."""
+    severity: Severity = Severity.WARNING
+    """Of the latest verdict."""
+    hosts: tuple[Host, ...] = ()
+    """Of the culprits when they were first seen, sorted."""
+    before: Strength | None = None
+    """When it was first seen; None in a job without TorchFT."""
+    lost_steps: int | None = None
+    """Attempts of the other groups that did not commit, until the job was whole again; at least.
+    None where nobody can tell."""
+
+    @property
+    def open(self) -> bool:
+        """Whether it still asks for attention."""
+        return self.state is not State.RESOLVED
+
+
+_OF_VERDICT: Final = ("reason", "confidence", "since_s", "victims", "evidence", "lost_s")
+
+
+def incident_to_json(incident: Incident) -> dict[str, Any]:
+    """Plain JSON types; None stays None. The latest verdict's fields lie flat beside the rest."""
+    told = to_plain(incident)
+    verdict = told.pop("verdict")
+    return {**told, **{key: verdict[key] for key in _OF_VERDICT}}
+
+
+def incident_from_json(data: Any) -> Incident:
+    """Inverse of `incident_to_json`; unknown keys are ignored.
+
+    Raises:
+        IncidentError: a key is missing or ill-typed.
+    """
+    if not isinstance(data, dict):
+        raise IncidentError("no incident: no object")
+    try:
+        return from_plain(Incident, {**data, "verdict": data})
+    except ValueError as exc:
+        raise IncidentError(f"no incident: {exc}") from exc
+
+
+@dataclass(frozen=True, slots=True)
+class BundleView:
+    """The evidence of one incident, on disk."""
+
+    nbytes: int
+    written_s: float
+    """Unix time."""
+
+
+# -- severity ----------------------------------------------------------------------------------
+
+STRAGGLER_COSTS_S: Final = 15.0
+"""Fleet seconds lost from which a straggler is more than a note: `eviction_cost_s` by default."""
+
+
+def severity_of(verdict: Verdict, costs_s: float = STRAGGLER_COSTS_S) -> Severity:
+    """Severity of a fault, from its latest verdict.
+
+    How bad an incident is: by its kind, by who waits, by what it costs.
+
+    Severity says how soon a person should look, in Alertmanager's usual words; it does not say
+    whether anybody is evicted (that is policy) nor how sure the verdict is (that is confidence).
+
+    Critical: somebody waits for it, so the job (or a part of it) stands; or no rank can end it; or
+    what is known for certain cannot end by itself; or the numbers of several groups are spoilt.
+    Info: an unsure word that harms nobody, and a straggler that has cost less than `costs_s`, which
+    is what an eviction would.
+    """
+    match verdict.kind:
+        case Kind.STRAGGLER:
+            return Severity.INFO if verdict.lost_s <= costs_s else Severity.WARNING
+        case Kind.DEAD | Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY | Kind.UNSEEN:
+            return Severity.CRITICAL if verdict.victims else Severity.WARNING
+        case Kind.STATE_CORRUPT if len(verdict.groups) > 1:
+            return Severity.CRITICAL  # whoever was first, the job as a whole is being spoilt
+        case Kind.MISMATCH | Kind.DEADLOCK if verdict.stops:
+            return Severity.CRITICAL  # whoever is in it waits for ever, and names itself no victim
+        case _:  # hangs, spared mismatches, spoilt state
+            if verdict.victims or verdict.confidence is Confidence.CERTAIN:
+                return Severity.CRITICAL
+            unsure = verdict.confidence is Confidence.UNSURE
+            return Severity.INFO if unsure else Severity.WARNING

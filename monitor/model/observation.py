@@ -1,0 +1,201 @@
+"""What was seen in one tick, frozen: the only input of everything that decides.
+
+Sickness is data: a rank that cannot be reached is an `Unreachable` beside the healthy ones,
+a Lighthouse that does not answer is a `LighthouseAway`. Nothing here is ever half filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import Final
+
+from monitor.model.eviction import Eviction
+from monitor.model.names import RankName, ReplicaId
+from worker_server.wire import (
+    LONG_PHASES,
+    WAITING_PHASE,
+    FlightRecord,
+    Identity,
+    StateReport,
+    StepLog,
+)
+
+
+class Failure(StrEnum):
+    """Why a target gave no report; each speaks for a different fault."""
+
+    REFUSED = "refused"  # nobody listens: the sidecar is gone
+    TIMEOUT = "timeout"  # host or network stuck, or the sidecar starved
+    UNRESOLVED = "unresolved"  # no such host
+    HTTP = "http"  # answered with a status other than 200
+    GARBAGE = "garbage"  # answered something that is not our schema
+    UNASKED = "unasked"  # the sweep was over before its turn; it is among the next one's first
+    STRANGER = "stranger"  # answered in our schema, as another rank than the one registered
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """A target that gave no usable answer within its deadline."""
+
+    reason: Failure
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One target in one tick."""
+
+    identity: Identity
+    """As registered: known even while the target is unreachable."""
+    url: str
+    outcome: StateReport | Unreachable
+    round_trip_s: float
+
+    @property
+    def rank(self) -> RankName:
+        """Name of the rank observed."""
+        return self.identity.rank
+
+    @property
+    def report(self) -> StateReport | None:
+        """The report, or None when the target was unreachable."""
+        return self.outcome if isinstance(self.outcome, StateReport) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A replica group in the Lighthouse's last quorum."""
+
+    replica_id: ReplicaId
+    step: int
+    address: str | None = None
+    """Of its manager."""
+    store_address: str | None = None
+    world_size: int | None = None
+    recovering: bool = False
+    """Behind the others: it takes their weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class LighthouseView:
+    """The Lighthouse's own page, parsed."""
+
+    quorum_id: int
+    members: tuple[Member, ...]
+    heartbeat_ages_s: Mapping[ReplicaId, float]
+    """Never pruned by the Lighthouse: holds every replica id it ever heard."""
+    status: str
+    """Its sentence about the next quorum."""
+
+    @property
+    def ids(self) -> frozenset[ReplicaId]:
+        """Replica ids of the last quorum."""
+        return frozenset(member.replica_id for member in self.members)
+
+    def anew(self, before: LighthouseView) -> bool:
+        """Whether another process answers than gave `before`: its quorums are counted anew, or it
+        has forgotten a heartbeat, which no Lighthouse does.
+        """
+        forgotten = before.heartbeat_ages_s.keys() - self.heartbeat_ages_s.keys()
+        return self.quorum_id < before.quorum_id or bool(forgotten)
+
+    def out(self, replica_id: ReplicaId, dead_s: float) -> bool | None:
+        """Whether a replica id is in no quorum; None while that cannot be told.
+
+        A Lighthouse that has formed no quorum yet, such as one that has started anew, shows it out
+        when it hears no heartbeat of it that is younger than `dead_s`.
+        """
+        if self.members:
+            return replica_id not in self.ids
+        age_s = self.heartbeat_ages_s.get(replica_id)
+        return True if self.heartbeat_ages_s and (age_s is None or age_s > dead_s) else None
+
+
+NO_LIGHTHOUSE: Final = "none configured"
+"""Why there is no Lighthouse where the monitor was not told of one: that is no fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class LighthouseAway:
+    """No usable answer from the Lighthouse, or none configured."""
+
+    reason: str
+
+    @property
+    def missed(self) -> bool:
+        """Whether there should be a Lighthouse."""
+        return self.reason != NO_LIGHTHOUSE
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The big red switch, pressed: nobody is evicted but by hand."""
+
+    reason: str
+    author: str
+    since_s: float
+    until_s: float | None
+    """None: until a person lets it go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """What the monitor measured of itself in one tick; None: not measured."""
+
+    wall_s: float | None = None
+    """The wall clock, which may jump, at the time of the snapshot."""
+    starved: float | None = None
+    """Largest share of the time since the last tick in which one of its threads was ready to run
+    and got no core, 0 to 1."""
+    disk: str | None = None
+    """Why what it decides cannot be written down; None while it can."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything that one tick saw."""
+
+    now_s: float
+    """Unix time of the tick, steady: it advances with the monotonic clock and never jumps."""
+    tick: int
+    lateness_s: float
+    """How much later than planned this tick ran; large means that we are the sick one."""
+    observations: tuple[Observation, ...]
+    """One for each registered target, sorted by rank."""
+    lighthouse: LighthouseView | LighthouseAway
+    records: Mapping[RankName, FlightRecord | Unreachable] = field(default_factory=dict)
+    """Flight records of the ranks that the previous tick asked for (tier 2)."""
+    evictions: tuple[Eviction, ...] = ()
+    steps: Mapping[RankName, StepLog | Unreachable] = field(default_factory=dict)
+    """Steps that ranks made before this monitor saw them, of those that the previous tick asked
+    for; only rows that hold a pause (`habits.with_pauses`)."""
+    vitals: Vitals = Vitals()
+    gate_up: bool = False
+    """Whether a gate answers: it refuses an evicted replica id whatever the Lighthouse does."""
+    pause: Pause | None = None
+    """The big red switch; None while it is not pressed."""
+
+    @cached_property
+    def by_rank(self) -> Mapping[RankName, Observation]:
+        """The observations by name, in their order."""
+        return {one.identity.rank: one for one in self.observations}
+
+
+PAUSE_S: Final = 1.0
+"""Shorter stretches in a phase are not told of; half the smallest useful floor."""
+
+
+def with_pauses(log: StepLog) -> StepLog:
+    """The log without the rows in which nothing lasted: of thousands a few are left."""
+    rows = (
+        row
+        for row in log.rows
+        if any(
+            name in LONG_PHASES or (name != WAITING_PHASE and spent_s >= PAUSE_S)
+            for name, spent_s in row.seconds.items()
+        )
+    )
+    return replace(log, rows=tuple(rows))

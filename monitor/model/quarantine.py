@@ -1,0 +1,232 @@
+"""What a host's history says about it: repeat offenders, and for how long they stay out. Pure.
+
+A few hosts cause many of a cluster's failures while every health check calls them well: Meta calls
+them lemon nodes and finds them by what happened on them over 28 days (A. Kokolis et al.,
+"Revisiting Reliability in Large-Scale Machine Learning Research Clusters", HPCA 2025, section IV).
+Its signals, and what a monitor of one job sees of them:
+
+    excl_jobid_count               `exclusions`: times that a person quarantined it; shown only, for
+                                   it says what people believe
+    out_count                      `quarantines`: times that it was taken out, by anybody
+    multi_node_node_fails          `wide`: incidents on it that held up other replica groups
+    single_node_node_fails         `narrow`: incidents on it that its own group alone felt
+    single_node_node_failure_rate  `failed_readmissions` of `readmissions`: how often letting it in
+                                   again went wrong
+    xid_cnt, tickets               not visible here
+
+and beside them incidents by kind and evictions. A host is a lemon when lightkeeper has quarantined
+it so often, when it failed so often right after it was let in, or when it had so many separate
+faults; the thresholds and their reasons are in `monitor.model.config`. The mark quarantines nobody
+by itself: it makes the next quarantine last until a person releases the host.
+
+What is no fault of a host: kinds that blame the program (a mismatch, a deadlock, lag, a Lighthouse
+that is away); a first death, which may be the program's; an incident whose signature, which holds
+the rank, was also seen with that rank on another host: the fault moves with the program.
+
+A release by a person says "repaired": nothing from before counts. But when the host fails again
+within `readmission_hours`, it was not, and all of it counts again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import KEEPER, Change, QuarantineEvent, Scope
+from monitor.model.names import Host, IncidentId
+from monitor.model.verdict import Kind
+
+_DAY_S: Final = 86_400.0
+_HOUR_S: Final = 3600.0
+_BLAMES_HOST: Final = frozenset({Kind.NOT_ENTERED, Kind.STRAGGLER, Kind.DEAD, Kind.STATE_CORRUPT})
+"""Those for which policy may quarantine a host."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostRecord:
+    """One host over the window."""
+
+    host: Host
+    incidents: Mapping[str, int] = field(default_factory=dict)
+    """Kind of incident -> times that its culprit ran here."""
+    wide: int = 0
+    narrow: int = 0
+    evictions: int = 0
+    quarantines: int = 0
+    exclusions: int = 0
+    readmissions: int = 0
+    """Times that it was let in again, by a person or because its time was over."""
+    failed_readmissions: int = 0
+    offences: int = 0
+    """Separate faults of the host itself that count today."""
+    counted_quarantines: int = 0
+    """By lightkeeper, that count today."""
+    reset_s: float | None = None
+    """When a person released it, and nothing from before counts; None: all of the window does."""
+    readmitted_s: float | None = None
+    """When it was last let in again."""
+    readmitted_by: str = ""
+    lemon: str | None = None
+    """Why it is one; None when it is not."""
+
+    @property
+    def clean(self) -> bool:
+        """Whether nobody ever accused or excluded it within the window."""
+        return not (self.incidents or self.quarantines or self.evictions)
+
+
+def records(
+    events: Iterable[QuarantineEvent], now_s: float, config: KeeperConfig
+) -> dict[Host, HostRecord]:
+    """The record of every host that these events name; events out of the window do not count."""
+    since_s = now_s - config.lemon_window_days * _DAY_S
+    by_host: dict[Host, list[QuarantineEvent]] = {}
+    for event in events:
+        if event.scope is Scope.HOST and since_s < event.at_s <= now_s:
+            by_host.setdefault(Host(event.name), []).append(event)
+    seen = _incidents_by_signature(by_host)
+    return {
+        host: _record(host, sorted(told, key=lambda one: one.at_s), seen, config)
+        for host, told in sorted(by_host.items())
+    }
+
+
+def length_s(record: HostRecord, first_s: float | None, config: KeeperConfig) -> float | None:
+    """How long a quarantine by lightkeeper lasts that begins now; None: until a person's release.
+
+    `record` includes this quarantine. `first_s`: of a host's first.
+    """
+    if record.lemon is not None or first_s is None:
+        return None
+    return first_s * (config.quarantine_again_factor if record.counted_quarantines > 1 else 1.0)
+
+
+def note_on(record: HostRecord, now_s: float, config: KeeperConfig) -> str:
+    """What a person should know of the host's past when it is quarantined; empty: nothing."""
+    said = []
+    if record.readmitted_s is not None:
+        ago_s = now_s - record.readmitted_s
+        if ago_s <= config.readmission_hours * _HOUR_S:
+            said.append(f"again {span(ago_s)} after {record.readmitted_by} let it in")
+    if record.lemon is not None:
+        said.append(f"a lemon: {record.lemon}; out until a person releases it")
+    elif record.counted_quarantines > 1:
+        days = config.lemon_window_days
+        said.append(f"{ordinal(record.counted_quarantines)} quarantine in {days:g} days")
+    return "; ".join(said)
+
+
+_Seen = Mapping[str, Mapping[Host, frozenset[IncidentId]]]
+
+
+def _incidents_by_signature(by_host: Mapping[Host, Sequence[QuarantineEvent]]) -> _Seen:
+    seen: dict[str, dict[Host, frozenset[IncidentId]]] = {}
+    for host, events in by_host.items():
+        for event in events:
+            if event.change is Change.ACCUSED and event.signature and event.incident_id is not None:
+                hosts = seen.setdefault(event.signature, {})
+                hosts[host] = hosts.get(host, frozenset()) | {event.incident_id}
+    return seen
+
+
+def _moves(event: QuarantineEvent, seen: _Seen) -> bool:
+    """Whether another incident of the same signature was seen on another host."""
+    hosts = seen.get(event.signature, {})
+    own = hosts.get(Host(event.name), frozenset())
+    return any(ids - own for host, ids in hosts.items() if host != event.name)
+
+
+def _record(
+    host: Host, events: Sequence[QuarantineEvent], seen: _Seen, config: KeeperConfig
+) -> HostRecord:
+    accused = [one for one in events if one.change is Change.ACCUSED]
+    added = [one for one in events if one.change is Change.ADDED]
+    back = [one for one in events if one.change in (Change.RELEASED, Change.EXPIRED)]
+    faults = [one for one in accused if one.kind in _BLAMES_HOST and not _moves(one, seen)]
+    within_s = config.readmission_hours * _HOUR_S
+    failed = [one for one in back if _failed(one, back, faults, within_s)]
+    reset_s = max(
+        (one.at_s for one in back if one.change is Change.RELEASED and one not in failed),
+        default=None,
+    )
+    since_s = float("-inf") if reset_s is None else reset_s
+    counted = sum(one.author == KEEPER and one.at_s > since_s for one in added)
+    offences = _separate([one for one in faults if one.at_s > since_s], config.lemon_apart_s)
+    failures = sum(one.at_s > since_s for one in failed)
+    return HostRecord(
+        host=host,
+        incidents=dict(sorted(Counter(str(one.kind) for one in accused).items())),
+        wide=sum(one.wide for one in accused),
+        narrow=sum(not one.wide for one in accused),
+        evictions=sum(one.change is Change.EVICTED for one in events),
+        quarantines=len(added),
+        exclusions=sum(one.author != KEEPER for one in added),
+        readmissions=len(back),
+        failed_readmissions=len(failed),
+        offences=offences,
+        counted_quarantines=counted,
+        reset_s=reset_s,
+        readmitted_s=back[-1].at_s if back else None,
+        readmitted_by=_who(back[-1]) if back else "",
+        lemon=_lemon(counted, failures, offences, config),
+    )
+
+
+def _failed(
+    back: QuarantineEvent,
+    others: Sequence[QuarantineEvent],
+    faults: Sequence[QuarantineEvent],
+    within_s: float,
+) -> bool:
+    """Whether the host failed again soon after this, and before it was let in another time."""
+    later = min((one.at_s for one in others if one.at_s > back.at_s), default=float("inf"))
+    end_s = min(later, back.at_s + within_s)
+    return any(back.at_s < fault.at_s <= end_s for fault in faults)
+
+
+def _separate(faults: Sequence[QuarantineEvent], apart_s: float) -> int:
+    """Faults so far apart that they are not one; a death only when it is not the first."""
+    count, last_s, deaths = 0, float("-inf"), 0
+    for fault in faults:
+        deaths += fault.kind == Kind.DEAD
+        if fault.kind == Kind.DEAD and deaths == 1:
+            continue
+        if fault.at_s - last_s >= apart_s:
+            count, last_s = count + 1, fault.at_s
+    return count
+
+
+def _lemon(quarantines: int, failures: int, offences: int, config: KeeperConfig) -> str | None:
+    reasons = []
+    if quarantines >= config.lemon_quarantines:
+        reasons.append(f"{quarantines} quarantines")
+    if failures >= config.lemon_readmissions:
+        reasons.append(f"failed {failures} times soon after it was let in")
+    if offences >= config.lemon_faults:
+        reasons.append(f"{offences} separate faults")
+    return f"{', '.join(reasons)} in {config.lemon_window_days:g} days" if reasons else None
+
+
+def _who(back: QuarantineEvent) -> str:
+    return "the end of its quarantine" if back.change is Change.EXPIRED else back.author
+
+
+def ordinal(number: int) -> str:
+    """`1st`, `2nd`, `3rd`, `11th`."""
+    if number % 100 in (11, 12, 13):
+        return f"{number}th"
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
+
+
+def span(seconds: float) -> str:
+    """A span that people think in: `40 s`, `12 min`, `3.5 h`, `2 days`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 2 * _HOUR_S:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 2 * _DAY_S:
+        return f"{seconds / _HOUR_S:.3g} h"
+    return f"{seconds / _DAY_S:.3g} days"

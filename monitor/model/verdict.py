@@ -1,0 +1,111 @@
+"""What a detector says: who did what, since when, on what evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from monitor.model.names import GroupName, RankName
+
+# -- verdict -----------------------------------------------------------------------------------
+
+
+class Confidence(StrEnum):
+    """How much an accusation may be trusted to act on."""
+
+    CERTAIN = "certain"
+    """Seen directly (a dead process), or the only explanation of what every rank shows."""
+    LIKELY = "likely"
+    """Supported by a strict majority or by the rank's own history, contradicted by nothing."""
+    UNSURE = "unsure"
+    """Culprits tie or evidence is missing; never evicts."""
+
+
+class Kind(StrEnum):
+    """Fault kinds; the class in ALGORITHMS.md section 0 beside each."""
+
+    DEAD = "dead"  # D
+    NOT_ENTERED = "not_entered"  # H1: a hang outside any collective
+    MISMATCH = "mismatch"  # H2
+    DEADLOCK = "deadlock"  # H2 by order, H3: all wait inside of collectives, nobody is absent
+    STRAGGLER = "straggler"  # S1
+    REPLICA_LAG = "replica_lag"  # heals in a loop, fails commits, flaps, does not take part
+    LIGHTHOUSE_AWAY = "lighthouse_away"  # accuses no rank
+    STATE_CORRUPT = "state_corrupt"  # X: NaN or Inf, unequal replicas, a loss that jumps
+    UNSEEN = "unseen"  # takes part, and no WorkerServer reports it; accuses no rank
+    BY_HAND = "by_hand"  # no fault: a person evicted; no detector says so and no policy rules it
+
+
+FAULTS: tuple[Kind, ...] = tuple(kind for kind in Kind if kind is not Kind.BY_HAND)
+"""What detectors find and policies rule."""
+
+
+class Severity(StrEnum):
+    """How bad a fault is for the job, in Alertmanager's usual words."""
+
+    INFO = "info"  # worth knowing; nothing to do yet
+    WARNING = "warning"  # the job goes on, slower or at a risk
+    CRITICAL = "critical"  # somebody waits for ever, or the state is spoilt
+
+
+SLOWS_ONLY: frozenset[Kind] = frozenset(
+    {Kind.STRAGGLER, Kind.REPLICA_LAG, Kind.STATE_CORRUPT, Kind.UNSEEN, Kind.BY_HAND}
+)
+"""Kinds that stop nobody: beside them the fleet still has a pace to compare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One detector's finding in one tick."""
+
+    kind: Kind
+    culprits: tuple[RankName, ...]
+    """Sorted. Those between whom it cannot be told, when `confidence` is UNSURE; empty when the
+    fault is no rank's."""
+    groups: tuple[GroupName, ...]
+    """Replica groups of the culprits, sorted; empty with them: nobody can be evicted for it."""
+    reason: str
+    """One English sentence that a tired person understands."""
+    confidence: Confidence
+    since_s: float
+    """Unix time at which the fault began, as nearly as it can be known."""
+    victims: tuple[RankName, ...] = ()
+    """Ranks that wait for the culprits."""
+    evidence: Mapping[str, str] = field(default_factory=dict)
+    """What it rests on: source -> observation."""
+    lost_s: float = 0.0
+    """Fleet time lost to it so far, for faults that only slow (straggler)."""
+    spare: str = ""
+    """Why an eviction would not mend it, or is not called for (yet); empty: nothing against it."""
+    signature: str = ""
+    """Same program place, same signature: `mismatch:intra:all_reduce/all_gather`."""
+
+    settled: bool = field(default=False, compare=False)
+    """It has happened, and needs not last to be true: a death of which the cause is known."""
+
+    @property
+    def stops(self) -> bool:
+        """Whether anybody stands still because of it; a mismatch that is spared hangs nothing."""
+        if self.kind is Kind.LIGHTHOUSE_AWAY:
+            return bool(self.victims)
+        return self.kind not in SLOWS_ONLY and not (self.kind is Kind.MISMATCH and self.spare)
+
+
+# -- standing ----------------------------------------------------------------------------------
+
+
+class Standing(StrEnum):
+    """What holds a rank up, if anything."""
+
+    DEAD = "dead"
+    SILENT = "silent"  # no report in this tick
+    UNKNOWN = "unknown"  # no phases of its own, and nobody waits for it
+    STOPPED = "stopped"  # by a signal (state T)
+    TRACED = "traced"  # by a debugger or the like: somebody looks at it
+    FROZEN = "frozen"  # the interpreter does not run: the GIL is held
+    HELD = "held"  # inside an unfinished collective of its own group
+    WAITING = "waiting"  # in communication across groups
+    LEFT = "left"  # inside a collective that all have entered and a peer has left
+    ALONE = "alone"  # works by itself
+    OUTSIDE = "outside"  # reports no phases, and is not in the collective that others wait in

@@ -1,0 +1,645 @@
+"""From a job's flight records to what is wrong with it.
+
+Theory of operation. `analyse` draws the wait-for graph (`waits`), looks for calls that differ
+(`divergence`), and asks each witness in this file whom the standing ranks wait for: cycles, ranks
+that did not come, ranks without a record. What a divergence explains is not said twice, and what
+the records do not show as one moment is not said at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from monitor.model.verdict import Confidence
+from monitor.model.wording import plural
+from monitor.records import findings as wording
+from monitor.records.divergence import (
+    Divergence,
+    Habit,
+    Witness,
+    calls_of,
+    divergences,
+    doubled,
+    inside,
+    mismatch,
+    orders,
+    settled,
+    slips,
+    wholes,
+    young,
+)
+from monitor.records.findings import Analysis, Fault, Finding, Root, Wait, evidence_of, victims_of
+from monitor.records.job import NONE, Backend, Job, State
+from monitor.records.waits import (
+    SYNCHRONISING,
+    Graph,
+    Stuck,
+    build_graph,
+    build_index,
+    moved,
+    timed_out,
+)
+
+_MOST = 64
+"""Collectives of one cycle that are compared with each other."""
+_STEPS = 16
+"""Calls of a rank before the one it is stuck in that are compared with its past."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    ranks: tuple[int, ...]
+    stuck: Stuck
+
+
+def cycles(graph: Graph, witness: Witness) -> Iterable[Root]:
+    """One finding for each cycle.
+
+    Two collectives of a cycle conflict when ranks that have to call both are stuck in the one and
+    others in the other. A strict majority of those who have to call both says which comes first.
+    Where they tie, the past of the ranks decides: who calls what it did not call at this place
+    before is wrong. Failing that, nobody is accused.
+    """
+    for nodes in (*graph.roots, *graph.knots):
+        if len(nodes) > 1:
+            yield _cycle(graph, witness, nodes)
+
+
+def _cycle(graph: Graph, witness: Witness, nodes: tuple[int, ...]) -> Root:
+    sides = _sides(graph, nodes)
+    if all(side.stuck.transfer is not None for side in sides):
+        return _root(graph, nodes, Fault.POINT_TO_POINT, sides, ())
+    collectives = [side for side in sides if side.stuck.transfer is None][:_MOST]
+    culprits: set[int] = set()
+    for one, other in combinations(collectives, 2):
+        culprits.update(_conflict(graph, witness, one, other))
+    kind = Fault.ORDER_INVERSION
+    if len(collectives) < len(sides) and not culprits:
+        culprits.update(_out_of_habit(graph, witness, sides))
+        kind = Fault.POINT_TO_POINT if culprits else kind
+    return _root(graph, nodes, kind, sides, tuple(sorted(culprits)))
+
+
+def _out_of_habit(graph: Graph, witness: Witness, sides: Sequence[_Side]) -> tuple[int, ...]:
+    """The one side that calls what it never called at this place, all others being as usual.
+
+    A rank in a transfer and one in a collective both have to call neither: nothing to count.
+    """
+    front = graph.index.front
+    first = [[min(front.get(rank, ()), default=None) for rank in side.ranks] for side in sides]
+    if any(row is None for rows in first for row in rows):
+        return ()
+    habits = [witness.of(row for row in rows if row is not None) for rows in first]
+    if habits.count(Habit.UNUSUAL) != 1 or habits.count(Habit.USUAL) != len(habits) - 1:
+        return ()
+    return sides[habits.index(Habit.UNUSUAL)].ranks
+
+
+def _conflict(graph: Graph, witness: Witness, one: _Side, other: _Side) -> tuple[int, ...]:
+    """Who of two sides is wrong; nobody where they do not conflict or nothing decides."""
+    first, second = (_members(graph, side) for side in (one, other))
+    both = first & second
+    sides = [tuple(rank for rank in side.ranks if rank in both) for side in (one, other)]
+    if not all(sides):
+        return ()
+    for mine, theirs in (sides, sides[::-1]):
+        if 2 * len(theirs) > len(both):
+            return mine
+    habits = [
+        _habit(graph, witness, ranks, mine.stuck.group, theirs.stuck.group)
+        for mine, theirs, ranks in zip((one, other), (other, one), sides, strict=True)
+    ]
+    if set(habits) == {Habit.USUAL, Habit.UNUSUAL}:
+        return sides[habits.index(Habit.UNUSUAL)]
+    return ()
+
+
+def _habit(graph: Graph, witness: Witness, ranks: Sequence[int], own: int, theirs: int) -> Habit:
+    """Whether ranks came to where they are stuck as usual, since they last called for the others.
+
+    Who leaves out a call may find itself in a usual one soon after.
+    """
+    heads = [graph.index.head_row(rank, own) for rank in ranks]
+    way = (row for head in heads for row in _way(graph, head, theirs))
+    if any(witness.of((row,)) is Habit.UNUSUAL for row in way):
+        return Habit.UNUSUAL
+    return witness.of(heads)
+
+
+def _way(graph: Graph, head: int, group: int) -> Iterable[int]:
+    """The rows of a rank before one, back to its last call in a group."""
+    columns = graph.index.job.columns
+    for row in range(head - 1, max(head - _STEPS, 0) - 1, -1):
+        if columns["rank"][row] != columns["rank"][head] or columns["group"][row] == group:
+            return
+        yield row
+
+
+def _members(graph: Graph, side: _Side) -> set[int]:
+    return set(graph.index.groups[side.stuck.group].members.tolist())
+
+
+def _sides(graph: Graph, nodes: tuple[int, ...]) -> list[_Side]:
+    """The ranks of a cycle by what they are stuck in first."""
+    own, sides = set(nodes), dict[int, list[int]]()
+    for node in nodes:
+        rank = graph.rank_of(node)
+        if rank is not None:
+            into = min(target for target in graph.edges[node] if target in own)
+            sides.setdefault(into, []).append(rank)
+    found = [_Side(tuple(sorted(r)), graph.stuck_of(into)) for into, r in sides.items()]
+    return sorted(found, key=lambda side: side.ranks)
+
+
+def _root(
+    graph: Graph,
+    nodes: tuple[int, ...],
+    kind: Fault,
+    sides: Sequence[_Side],
+    culprits: tuple[int, ...],
+) -> Root:
+    job = graph.index.job
+    scene = tuple(dict.fromkeys(side.stuck for side in sides))
+    blamed = sorted(sides, key=lambda side: not set(side.ranks) & set(culprits))
+    said = [
+        f"{wording.ranks_listed(job, side.ranks)} {plural(side.ranks, 'is', 'are')} in "
+        f"{wording.collective(graph.index, side.stuck)}{wording.site(graph.index, side.stuck.row)}"
+        for side in blamed[:4]
+    ]
+    who = wording.ranks_listed(job, culprits) if culprits else ""
+    reason = f"{wording.joined(said)}, and each waits for the other"
+    match kind:
+        case Fault.POINT_TO_POINT if culprits:
+            reason += f": {who} never called that at this place before."
+        case Fault.POINT_TO_POINT:
+            reason += ": the sends and receives are in an order that cannot work."
+        case _ if culprits:
+            reason += f": {who} took them in another order than the others."
+        case _:
+            reason += ": the records cannot tell whose order is wrong."
+    involved = {rank for node in nodes if (rank := graph.rank_of(node)) is not None}
+    return Root(
+        Finding(
+            kind=kind,
+            confidence=Confidence.LIKELY if culprits else Confidence.UNSURE,
+            reason=reason,
+            culprits=culprits,
+            between=() if culprits else tuple(sorted(side.ranks for side in sides)),
+            victims=tuple(sorted((set(graph.reaching(nodes)) | involved) - set(culprits))),
+            group=scene[0].group,
+            sequence=scene[0].sequence,
+            op=graph.index.op(scene[0].row),
+            evidence={
+                wording.collective(graph.index, side.stuck): wording.ranks_listed(job, side.ranks)
+                + wording.site(graph.index, side.stuck.row)
+                for side in sides[:8]
+            },
+        ),
+        scene,
+    )
+
+
+def absent(graph: Graph, witness: Witness, different: Collection[int] = ()) -> Iterable[Root]:
+    """Ranks with nothing unfinished that others wait for; or, outnumbered, those who wait.
+
+    `different` ranks are known to give something else than their peers: nobody asks their past
+    whether a call is usual.
+
+    The sides are weighed: when as many of a group are missing as have come, or more, it may be that
+    those inside called one too many. Then their past decides, and where it does not, nobody is
+    accused of the larger side.
+    """
+    index, alone = graph.index, graph.unbegun.union(graph.lost)
+    still = {
+        rank
+        for nodes in graph.roots
+        if len(nodes) == 1 and (rank := graph.rank_of(nodes[0])) is not None
+        if rank in index.job.ranks and rank not in alone
+    }
+    waited: dict[int, list[Stuck]] = {rank: [] for rank in sorted(still)}
+    for one in graph.stuck:
+        for rank in still.intersection(one.absent if one.inside else ()):
+            waited[rank].append(one)
+    doubted = {
+        one: _usual(graph, witness, one, different)
+        for one in graph.stuck
+        if _outnumbered(one, still)
+    }
+    guilty = {
+        rank
+        for one in graph.stuck
+        if one.inside and _blames(one, doubted.get(one), still)
+        for rank in still.intersection(one.absent)
+    }
+    _infect(waited, guilty)
+    for ranks in _together(waited, guilty):
+        scene = _scene(waited, ranks)
+        for kind in sorted({_kind(graph, rank, waited[rank]) for rank in ranks}):
+            some = [rank for rank in ranks if _kind(graph, rank, waited[rank]) is kind]
+            yield _missing(graph, kind, some, _scene(waited, some) or scene)
+    told = set[tuple[int, ...]]()
+    for one, usual in doubted.items():
+        if not guilty & set(one.absent) and one.joined not in told:
+            told.add(one.joined)
+            yield _ahead(graph, one, sure=usual is Habit.UNUSUAL)
+
+
+def _outnumbered(one: Stuck, still: set[int]) -> bool:
+    """Whether those who have not come are as many as those who have, or more."""
+    return bool(still & set(one.absent)) and len(one.absent) >= len(one.joined)
+
+
+def _blames(one: Stuck, usual: Habit | None, still: set[int]) -> bool:
+    """Whether a collective speaks against those who did not come to it.
+
+    Without a past it does if they are not the larger side; who is held up elsewhere is on none.
+    """
+    if usual is None or usual is Habit.UNKNOWN:
+        return len(still & set(one.absent)) <= len(one.joined)
+    return usual is Habit.USUAL
+
+
+def _usual(graph: Graph, witness: Witness, one: Stuck, different: Collection[int]) -> Habit:
+    """Whether those inside call what they called at this place before."""
+    if one.transfer is not None:
+        return Habit.UNKNOWN
+    asked = [rank for rank in one.inside if rank not in different] or one.inside
+    return witness.of(graph.index.head_row(rank, one.group) for rank in asked)
+
+
+def _infect(waited: Mapping[int, Iterable[Stuck]], guilty: set[int]) -> None:
+    """Who is missing beside a guilty rank is guilty too: what they are missed in is real."""
+    real = {rank: [one for one in scene if one.transfer is None] for rank, scene in waited.items()}
+    for ranks in _linked(guilty, real, waited.keys()):
+        guilty |= ranks
+
+
+def _together(waited: dict[int, list[Stuck]], guilty: set[int]) -> list[list[int]]:
+    """Guilty ranks that the same collective waits for, together."""
+    return sorted(map(sorted, _linked(guilty, waited, guilty)), key=max)
+
+
+def _linked(
+    some: Iterable[int], waited: Mapping[int, Iterable[Stuck]], among: Collection[int]
+) -> list[set[int]]:
+    """These ranks, each with those among whom the same collectives wait for, directly or not."""
+    seen: set[int] = set()
+    looked: set[int] = set()
+    found: list[set[int]] = []
+    for first in sorted(some):
+        todo, linked = [first] if first not in seen else [], set[int]()
+        while todo:
+            rank = todo.pop()
+            linked.add(rank)
+            new = [one for one in waited[rank] if id(one) not in looked]
+            looked.update(map(id, new))
+            more = {r for one in new for r in one.absent if r in among} - seen - linked
+            todo += more
+            seen.update((rank, *more))
+        if linked:
+            found.append(linked)
+    return found
+
+
+def _scene(waited: dict[int, list[Stuck]], ranks: Iterable[int]) -> tuple[Stuck, ...]:
+    """What is waited in for these ranks, those first in which somebody is stuck first."""
+    found = {(one.group, one.sequence, one.row): one for rank in ranks for one in waited[rank]}
+    return tuple(sorted(found.values(), key=_telling))
+
+
+def _telling(one: Stuck) -> tuple[bool, bool, int, int, int, int]:
+    """Sorts what convinces most to the front."""
+    transfer = one.transfer is not None
+    return (not one.front, transfer, -len(one.inside), one.group, one.sequence, one.row)
+
+
+def _kind(graph: Graph, rank: int, scene: list[Stuck]) -> Fault:
+    """How a rank that did not come is called: by how much it is short of."""
+    if all(one.transfer is not None for one in scene) or rank in graph.index.hidden:
+        return Fault.POINT_TO_POINT
+    collectives = [one for one in scene if one.transfer is None]
+    groups = {one.group for one in collectives}
+    short = 0
+    for group in groups:
+        at = graph.index.groups[group]
+        short += int(at.enqueued.max()) - int(at.enqueued[at.members == rank][0])
+    launched = graph.index.job.ranks[rank].only_active
+    return Fault.NOT_ENQUEUING if launched or short > 1 else Fault.NOT_ENTERED
+
+
+def _missing(graph: Graph, kind: Fault, ranks: list[int], scene: tuple[Stuck, ...]) -> Root:
+    index, first = graph.index, scene[0]
+    who, has = wording.ranks_listed(index.job, ranks), plural(ranks, "has", "have")
+    what = wording.collective(index, first)
+    match kind:
+        case Fault.NOT_ENQUEUING:
+            reason = (
+                f"{who} {has} launched nothing since {plural(ranks, 'it', 'they')} finished "
+                f"all that {plural(ranks, 'it', 'they')} had launched, and peers launched "
+                f"more: {wording.waiting(index, first, f'in {what}')}."
+            )
+        case Fault.POINT_TO_POINT:
+            hidden = any(rank in index.hidden for rank in ranks)
+            where = (
+                "in a send or recv that gloo does not record" if hidden else "nowhere to be seen"
+            )
+            reason = (
+                f"{who} {plural(ranks, 'is', 'are')} {where}: "
+                f"{wording.waiting(index, first, f'in {what}')}."
+            )
+        case _:
+            reason = (
+                f"{who} {has} not entered {what}, nor anything else: "
+                f"{wording.waiting(index, first)}."
+            )
+    reason += wording.last_call(index, ranks)
+    return Root(
+        Finding(
+            kind=kind,
+            confidence=Confidence.LIKELY,
+            reason=reason,
+            culprits=tuple(ranks),
+            victims=victims_of(graph, graph.nodes_of(ranks), ranks),
+            group=first.group,
+            sequence=first.sequence,
+            op=graph.index.op(first.row),
+            evidence=evidence_of(graph, ranks, scene),
+        ),
+        scene,
+    )
+
+
+def _ahead(graph: Graph, one: Stuck, *, sure: bool) -> Root:
+    job = graph.index.job
+    reason = (
+        f"{wording.ranks_listed(job, one.joined)} alone {plural(one.joined, 'is', 'are')} in "
+        f"{wording.collective(graph.index, one)}{wording.site(graph.index, one.row)}, and "
+        f"{wording.ranks_listed(job, one.absent)} finished "
+        f"all before it and {plural(one.absent, 'calls', 'call')} nothing more: "
+    )
+    if sure:
+        reason += "in earlier steps nobody called it at this place, so the call is one too many."
+    else:
+        reason += "the records cannot tell whether the call is one too many or was not made."
+    return Root(
+        Finding(
+            kind=Fault.EXTRA if sure else Fault.NOT_ENTERED,
+            confidence=Confidence.LIKELY if sure else Confidence.UNSURE,
+            reason=reason,
+            culprits=one.joined if sure else (),
+            between=() if sure else tuple(sorted((one.joined, one.absent))),
+            victims=tuple(rank for rank in one.absent if rank in job.ranks) if sure else (),
+            group=one.group,
+            sequence=one.sequence,
+            op=graph.index.op(one.row),
+            evidence=evidence_of(graph, one.joined, (one,)),
+        ),
+        (one,),
+    )
+
+
+_FEW = 4
+"""Accused are at most one in so many. Lower: a job of which half the records were lost accuses
+them. Higher: a host that died is called unknown."""
+
+
+def _over(graph: Graph, one: Stuck) -> bool:
+    """Whether somebody got out of it, and nobody does before all are in: the silent were, too.
+
+    What gloo ended by an error looks completed (see `lost`).
+    """
+    ranks = graph.index.job.ranks
+    through = any(ranks[rank].backend is Backend.NCCL for rank in one.done)
+    return through and graph.index.op(one.row) in SYNCHRONISING
+
+
+def _member(graph: Graph, one: Stuck, rank: int) -> bool:
+    """Whether a rank without a record is known to be in what others wait in.
+
+    Where members are not recorded, so it is when all whose record was read are.
+    """
+    job = graph.index.job
+    members = job.groups[one.group].members
+    return rank in members or (len(members) > 1 and set(members) >= job.ranks.keys())
+
+
+def silent(graph: Graph) -> Iterable[Root]:
+    """At most one finding: the silent ranks that others wait for.
+
+    A rank that cannot write its record is often the one that is dead or stopped, but a record may
+    also be lost. So the silent are accused only where nothing that did speak explains the wait, and
+    only when they are few. Of several, those are accused for which alone a collective waits.
+    """
+    waiting = [
+        one for one in graph.stuck if one.silent and not one.absent and not _over(graph, one)
+    ]
+    alone = {one.silent[0] for one in waiting if len(one.silent) == 1}
+    unclear = {r for one in waiting if not alone & set(one.silent) for r in one.silent}
+    accused = tuple(sorted(alone | unclear))
+    if not accused:
+        return
+    job = graph.index.job
+    scene = tuple(one for one in waiting if set(accused) & set(one.silent))
+    members = set(accused) <= {r for one in scene for r in one.silent if _member(graph, one, r)}
+    few = not unclear and (len(accused) == 1 or _FEW * len(accused) <= len(job.expected))
+    sure, first = few and members, scene[0]
+    reason = f"{wording.ranks_listed(job, accused)} left no record, and "
+    if sure:
+        reason += plural(accused, "it is the only one", "they are the only ones") + " missing"
+    elif few:
+        reason += f"nothing tells whether the others wait for {plural(accused, 'it', 'them')}"
+    else:
+        reason += "too many are missing to tell which of them holds up the rest"
+    what = wording.collective(graph.index, first)
+    reason += f": {wording.waiting(graph.index, first, f'in {what}')}."
+    yield Root(
+        Finding(
+            kind=Fault.SILENT,
+            confidence=Confidence.LIKELY if sure else Confidence.UNSURE,
+            reason=reason,
+            culprits=accused if sure else (),
+            between=() if sure else tuple((rank,) for rank in accused),
+            victims=tuple(
+                rank
+                for rank in graph.reaching(graph.nodes_of(accused))
+                if rank not in accused and rank in job.ranks
+            ),
+            group=first.group,
+            sequence=first.sequence,
+            op=graph.index.op(first.row),
+            evidence={
+                wording.collective(graph.index, one): "without a record: "
+                + wording.ranks_listed(job, one.silent)
+                for one in scene[:4]
+            },
+        ),
+        scene,
+    )
+
+
+_ORDER = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.UNSURE)
+
+
+def analyse(job: Job) -> Analysis:
+    """Name the culprits of a job's flight records, and who only waits for them.
+
+    Linear in entries. Nobody is accused where sides tie, where the records do not show one moment
+    (a running job), or where a rank that nobody heard of may be the reason.
+    """
+    index = build_index(job)
+    failed = timed_out(index)
+    if failed:
+        state = job.columns["state"].copy()
+        state[failed] = State.FAILED
+        index = build_index(replace(job, columns={**job.columns, "state": state}))
+    graph = build_graph(index)
+    calls = calls_of(job)
+    witness = Witness(job, calls)
+    diverging = divergences(graph.index, calls, witness)
+    diverging = (*diverging, *slips(graph, calls, diverging))
+    diverging = (*diverging, *wholes(graph, calls, diverging))
+    different = {rank for one in diverging for rank in one.culprits}
+    candidates = (
+        *absent(graph, witness, different),
+        *inside(graph),
+        *_inverted(graph, witness),
+        *doubled(graph, calls, witness),
+    )
+    of_group: dict[int, list[Divergence]] = {}
+    for one in diverging:
+        of_group.setdefault(one.group, []).append(one)
+    found = [
+        root
+        for root in candidates
+        if not any(
+            _follows(graph, root, one)
+            for group in {stuck.group for stuck in root.scene}
+            for one in of_group.get(group, ())
+        )
+        and not young(graph, root.scene)
+    ]
+    culprits = different | {rank for root in found for rank in root.finding.culprits}
+    still = [root for root in found if settled(graph, root.scene, culprits)]
+    if not still and not any(one.live for one in diverging):
+        still += [
+            root
+            for root in silent(graph)
+            if settled(graph, root.scene, ()) and not young(graph, root.scene)
+        ]
+    findings = [mismatch(graph, one) for one in diverging] + [root.finding for root in still]
+    return Analysis(
+        findings=_sorted(findings),
+        waits=tuple(_waits(graph)),
+        notes=tuple(_notes(graph, skewed=len(still) < len(found), found=bool(findings))),
+    )
+
+
+def _inverted(graph: Graph, witness: Witness) -> Iterable[Root]:
+    """Cycles, and ranks whose calls are in another order without one; each rank once.
+
+    Where the stuck tie, those who queue behind them may have settled whose order is wrong.
+    """
+    known = tuple(cycles(graph, witness))
+    named = {rank for root in known for rank in root.finding.culprits}
+    queued = [one for one in orders(graph, witness) if not named & set(one.finding.culprits)]
+    decided = {rank for one in queued for rank in one.finding.culprits}
+    for root in known:
+        if root.finding.culprits or not decided & {r for s in root.finding.between for r in s}:
+            yield root
+    yield from queued
+
+
+def _follows(graph: Graph, root: Root, one: Divergence) -> bool:
+    """Whether a root is only what a divergence leads to.
+
+    Ranks inside a collective that differs, or after one in a sequence that slipped, are. A rank
+    that did not come at all is a fault of its own, unless the slip left it a call behind or made
+    those inside a call ahead; so is one whose GPU stopped elsewhere or did not even begin, and one
+    that takes another order than ranks which do not differ.
+    """
+    if not any(one.explains(stuck.group, stuck.sequence) for stuck in root.scene):
+        return False
+    culprits = set(root.finding.culprits)
+    own = bool(culprits) and culprits <= set(one.culprits)
+    match root.finding.kind:
+        case Fault.GPU_BEHIND:
+            here = (root.finding.group, root.finding.sequence) == (one.group, one.sequence)
+            return here and (own or not culprits <= graph.unbegun)
+        case Fault.NOT_ENTERED | Fault.NOT_ENQUEUING | Fault.EXTRA:
+            joined = {rank for stuck in root.scene for rank in stuck.joined}
+            slipped = one.kind in (Fault.SKIPPED, Fault.EXTRA)
+            return slipped and (own or joined <= set(one.culprits))
+        case Fault.ORDER_INVERSION:
+            # where nobody knows who differs, it may be one of these, and the order its consequence
+            tied = set() if one.culprits else {rank for side in one.sides for rank in side}
+            return not culprits or own or bool(culprits & tied)
+        case _:
+            return True
+
+
+def _sorted(findings: list[Finding]) -> tuple[Finding, ...]:
+    culprits = {rank for one in findings for rank in one.culprits}
+    cleared = [
+        replace(one, victims=tuple(rank for rank in one.victims if rank not in culprits))
+        for one in findings
+    ]
+    cleared.sort(
+        key=lambda one: (
+            _ORDER.index(one.confidence),
+            NONE if one.group is None else one.group,
+            NONE if one.sequence is None else one.sequence,
+            one.kind,
+            one.culprits,
+            one.between,
+        )
+    )
+    return tuple(cleared)
+
+
+def _waits(graph: Graph) -> Iterable[Wait]:
+    """Of each rank, the collective in which it is stuck first."""
+    columns = graph.index.job.columns
+    by_rank: dict[int, tuple[int, Stuck]] = {}
+    for one in graph.stuck:
+        for rank in one.front:
+            row = min(row for row in graph.index.front[rank] if columns["group"][row] == one.group)
+            if rank not in by_rank or row < by_rank[rank][0]:
+                by_rank[rank] = (row, one)
+    for rank, (row, one) in sorted(by_rank.items()):
+        yield Wait(
+            rank=rank,
+            waits_for=tuple(sorted({*one.absent, *one.held, *one.silent})),
+            group=one.group,
+            sequence=int(columns["seq"][row]),
+            op=graph.index.op(row),
+            row=row,
+            since_ns=int(columns["created_ns"][row]),
+        )
+
+
+def _notes(graph: Graph, *, skewed: bool, found: bool) -> Iterable[str]:
+    job = graph.index.job
+    if found and any(info.taken_ns == NONE for info in job.ranks.values()):
+        yield (
+            "Nobody says when the records were taken: those of a job that still runs, "
+            "a call apart, can look like a hang."
+        )
+    unread = [rank for rank in job.silent if rank not in job.gaps]
+    if unread:
+        yield f"No record of {wording.ranks_listed(job, unread)}."
+    if job.gaps:
+        who = wording.ranks_listed(job, job.gaps).capitalize()
+        left = plural(job.gaps, "it", "them")
+        yield f"{who} left no dump: the numbers of the others' dumps leave {left} out."
+    wrapped = [rank for rank, info in job.ranks.items() if info.dropped]
+    if wrapped:
+        older = wording.ranks_listed(job, wrapped)
+        yield f"Older entries of {older} were overwritten in the buffer."
+    if any(group.inferred or not group.members for group in job.groups):
+        yield "The members of some groups are not recorded; those seen in them are taken for all."
+    if skewed:
+        later = sorted(moved(graph.index))
+        whose = f": {wording.ranks_listed(job, later)} moved on after it" if later else ""
+        yield f"The records do not show one moment{whose}. What only looks stuck is left out."

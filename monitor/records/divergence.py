@@ -1,0 +1,1065 @@
+"""Calls that differ from those of peers, or from the ranks' own past.
+
+Theory of operation. All members of a group make the same calls in the same order, and a step makes
+the calls of the step before. So two witnesses tell who is wrong: the majority of a group, and where
+it ties, what a rank called at this place before. Each function that returns divergences or roots
+says what it looks for and why that accuses somebody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import islice, pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monitor.model.verdict import Confidence
+from monitor.model.wording import plural
+from monitor.records import findings as wording
+from monitor.records.findings import Fault, Finding, Root, evidence_of, victims_of
+from monitor.records.job import NONE, Backend, Job, State
+from monitor.records.signature import Signature, disagree, signature_of, silent
+from monitor.records.waits import (
+    CLOCKS_NS,
+    YOUNG_NS,
+    Graph,
+    Index,
+    Ints,
+    Stuck,
+    moved,
+    pairs,
+    stopped_short,
+)
+
+_LONGEST: Final = 64
+"""Calls of context that are compared; more tell no more, fewer confuse loops with steps."""
+
+
+class Habit(Enum):
+    """Whether a call is what the program makes at its place."""
+
+    USUAL = "usual"
+    UNUSUAL = "unusual"
+    UNKNOWN = "unknown"
+
+
+def habit(calls: Sequence[Hashable]) -> Habit:
+    """Whether the last call is what followed the calls before it in earlier steps.
+
+    Training repeats itself. What a rank called so far is compared with its own past: the longest
+    stretch of calls up to here that occurred before says what came next then. A call counts as the
+    same when its group, signature and call site are. A past in which all calls are the same says
+    nothing.
+    """
+    before, now = calls[:-1], calls[-1]
+    best, followers = 0, set[Hashable]()
+    for end, length in enumerate(_common_suffixes(before), 1):
+        if length > best:
+            best, followers = length, {before[end]}
+        elif length == best and length:
+            followers.add(before[end])
+    if len(set(before[len(before) - best :])) < 2:
+        return Habit.UNKNOWN
+    return Habit.USUAL if now in followers else Habit.UNUSUAL
+
+
+def _common_suffixes(before: Sequence[Hashable]) -> list[int]:
+    """For each end but the last, from 1 on: how many calls before it are those at the last.
+
+    The Z function of the calls backwards: linear, also where they are all the same.
+    """
+    calls, same = before[::-1], [0] * len(before)
+    left = right = 0
+    for at in range(1, len(calls)):
+        length = min(right - at, same[at - left]) if at < right else 0
+        while at + length < len(calls) and calls[length] == calls[at + length]:
+            length += 1
+        if at + length > right:
+            left, right = at, at + length
+        same[at] = length
+    return [min(length, _LONGEST) for length in same[:0:-1]]
+
+
+_PAST: Final = 4000
+"""Calls of a rank that are remembered to say what it usually does: twice torch's own buffer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """By (group, sequence, rank), sorted so: what the rank gave there.
+
+    Signatures are compared as numbers, for all entries at once. The parts of a coalesced operation
+    share a sequence, so what a rank gave there is the sum of theirs.
+    """
+
+    group: NDArray[Any]
+    sequence: NDArray[Any]
+    rank: NDArray[Any]
+    given: NDArray[np.uint64]
+    row: NDArray[Any]
+    site: NDArray[Any]
+    place: Mapping[int, tuple[int, int]]
+    """Group -> where its calls begin and end."""
+    signatures: tuple[Signature, ...]
+    by_row: NDArray[np.int64]
+    """Row -> which of the signatures; -1 of transfers."""
+
+    def of(self, group: int, rank: int, first: int, last: int) -> dict[int, int]:
+        """Sequence -> what a rank gave, from first to last."""
+        begin, end = self.place[group]
+        low = begin + int(np.searchsorted(self.sequence[begin:end], first))
+        high = begin + int(np.searchsorted(self.sequence[begin:end], last, side="right"))
+        mine = low + np.flatnonzero(self.rank[low:high] == rank)
+        sequences, given = self.sequence[mine].tolist(), self.given[mine].tolist()
+        return dict(zip(sequences, given, strict=True))
+
+    def common(self, group: int, ranks: Sequence[int], first: int, last: int) -> dict[int, int]:
+        """Sequence -> what all of the ranks gave that called it, from first to last."""
+        begin, end = self.place[group]
+        low = begin + int(np.searchsorted(self.sequence[begin:end], first))
+        high = begin + int(np.searchsorted(self.sequence[begin:end], last, side="right"))
+        theirs = low + np.flatnonzero(np.isin(self.rank[low:high], ranks))
+        given: dict[int, set[int]] = {}
+        for sequence, one in zip(
+            self.sequence[theirs].tolist(), self.given[theirs].tolist(), strict=True
+        ):
+            given.setdefault(sequence, set()).add(one)
+        return {sequence: one.pop() for sequence, one in given.items() if len(one) == 1}
+
+
+def past(job: Job, calls: Calls, row: int) -> list[Hashable]:
+    """What the rank of a row called up to there, in any group, oldest first; the row's own last."""
+    columns = job.columns
+    rank = columns["rank"]
+    begin = max(int(np.searchsorted(rank, rank[row])), row - _PAST)
+    rows = slice(begin, row + 1)
+    names = ("group", "site", "peer")
+    given = np.where(calls.by_row[rows] >= 0, calls.by_row[rows], columns["payload"][rows])
+    return list(zip(given.tolist(), *(columns[name][rows].tolist() for name in names), strict=True))
+
+
+def _signatures(job: Job) -> tuple[list[Signature], NDArray[np.int64]]:
+    """The distinct signatures, and by row which of them; -1 of transfers."""
+    sizes = np.array([len(group.members) for group in job.groups], dtype=np.int64)
+    columns = job.columns
+    keys = (
+        columns["payload"].astype(np.int64) * (int(sizes.max(initial=0)) + 1)
+        + sizes[columns["group"]]
+    )
+    distinct, inverse = np.unique(keys, return_inverse=True)
+    numbers: dict[Signature, int] = {}
+    by_key = []
+    for key in distinct.tolist():
+        payload = job.payloads[key // (int(sizes.max()) + 1)]
+        one = signature_of(payload, key % (int(sizes.max()) + 1))
+        by_key.append(numbers.setdefault(one, len(numbers)))
+    by_row = np.array(by_key, dtype=np.int64)[inverse.reshape(-1)]
+    by_row[columns["p2p"]] = -1
+    return list(numbers), by_row
+
+
+def calls_of(job: Job) -> Calls:
+    """The calls of a job."""
+    signatures, by_row = _signatures(job)
+    rows = np.flatnonzero(by_row >= 0)
+    columns = job.columns
+    group, sequence, rank = (columns[name][rows] for name in ("group", "seq", "rank"))
+    order = np.lexsort((rank, sequence, group))
+    rows, group, sequence, rank = rows[order], group[order], sequence[order], rank[order]
+    new = np.ones(len(rows), dtype=np.bool_)
+    new[1:] = (np.diff(group) != 0) | (np.diff(sequence) != 0) | (np.diff(rank) != 0)
+    starts = np.flatnonzero(new)
+    # any odd multiplier mixes well enough; sums wrap around on purpose
+    mixed = (by_row[rows].astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= mixed >> np.uint64(29)
+    given = np.add.reduceat(mixed, starts) if len(starts) else mixed
+    group = group[starts]
+    edges = np.flatnonzero(np.diff(group, prepend=-1, append=-1))
+    place = {int(group[a]): (int(a), int(b)) for a, b in pairwise(edges)}
+    first = rows[starts]
+    return Calls(
+        group=group,
+        sequence=sequence[starts],
+        rank=rank[starts],
+        given=given,
+        row=first,
+        site=columns["site"][first],
+        place=place,
+        signatures=tuple(signatures),
+        by_row=by_row,
+    )
+
+
+_WITNESSES: Final = 8
+"""Ranks of one side whose past is looked at: they run the same program."""
+_LOOKS: Final = 1 << 18, 16
+"""Calls of the past that are gone over in all: at least (0.1 s), or for each entry of the job.
+Lower: thousands of ties in one job stay open. Higher: thousands of odd groups take minutes."""
+
+
+class Witness:
+    """The past of a job's ranks, asked once for each call."""
+
+    def __init__(self, job: Job, calls: Calls) -> None:
+        self._job = job
+        self._calls = calls
+        self._known: dict[int, Habit] = {}
+        self._left = _LOOKS[0] + _LOOKS[1] * len(job)
+
+    def of(self, rows: Iterable[int]) -> Habit:
+        """Whether the calls in these rows are usual at their place; UNKNOWN when they differ."""
+        habits = {self._one(row) for row in islice(rows, _WITNESSES)} - {Habit.UNKNOWN}
+        return habits.pop() if len(habits) == 1 else Habit.UNKNOWN
+
+    def _one(self, row: int) -> Habit:
+        rank = int(self._job.columns["rank"][row])
+        if self._job.ranks[rank].only_active:
+            return Habit.UNKNOWN  # what is over was left out: there is no past
+        if row not in self._known:
+            before = past(self._job, self._calls, row) if self._left > 0 else []
+            self._left -= len(before)
+            self._known[row] = habit(before) if before else Habit.UNKNOWN
+        return self._known[row]
+
+
+_WINDOW: Final = 32
+"""Sequences after a divergence that are compared to tell a slip from a wrong size."""
+_BEFORE: Final = 256
+"""Sequences before a divergence that tell what usually follows."""
+_PER_GROUP: Final = 64
+"""Diverging sequences looked at in one group: after a slip, all differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first sequence of a group at which these ranks differ from their peers."""
+
+    kind: Fault
+    group: int
+    sequence: int
+    sides: tuple[tuple[int, ...], ...]
+    """Ranks by what they gave, the largest side first."""
+    rows: tuple[int, ...]
+    """An entry of each side."""
+    said: tuple[str, ...]
+    """What each side gave, for people."""
+    culprits: tuple[int, ...]
+    """Empty on a tie."""
+    live: bool
+    """Whether somebody is still inside."""
+
+    @property
+    def passing(self) -> bool:
+        """Whether all go on as before: what follows is not its consequence."""
+        return self.kind is Fault.SILENT_MISMATCH
+
+    def explains(self, group: int, sequence: int) -> bool:
+        """Whether a hang in this collective follows from it."""
+        lasting = self.live or self.kind in (Fault.SKIPPED, Fault.EXTRA)
+        return lasting and group == self.group and sequence >= self.sequence
+
+
+def divergences(index: Index, calls: Calls, witness: Witness) -> tuple[Divergence, ...]:
+    """All of them, by group and sequence; one for each set of ranks that differs.
+
+    All members must give the same signature to the same sequence of a group (ALGORITHMS.md section
+    4). A strict majority of the group makes the rest the culprits; without one nobody is accused,
+    unless the past of the ranks tells which side calls something new. If a culprit's calls fit the
+    others' again when moved by one, it skipped or added a collective, and the size or op at which
+    it shows is only the consequence.
+    """
+    found: list[Divergence] = []
+    known: dict[int, list[Divergence]] = {}
+    for begin, end in _differing(calls):
+        earlier = known.setdefault(int(calls.group[begin]), [])
+        tied = any(not d.culprits and not d.passing for d in earlier)
+        if len(earlier) > _PER_GROUP or (tied and not _most_agree(index, calls, begin, end)):
+            continue
+        one = _judge(index, calls, witness, slice(begin, end))
+        if not any(_repeats(one, before) for before in earlier):
+            found.append(one)
+        earlier.append(one)
+    return tuple(found)
+
+
+def _most_agree(index: Index, calls: Calls, begin: int, end: int) -> bool:
+    """Whether a strict majority of the group gave the same; cheaper than asking their past."""
+    size = max(end - begin, len(index.job.groups[int(calls.group[begin])].members))
+    return 2 * int(np.unique(calls.given[begin:end], return_counts=True)[1].max()) > size
+
+
+def _repeats(one: Divergence, before: Divergence) -> bool:
+    """Whether a divergence shows nobody who did not differ before.
+
+    After a tie everything may be its consequence, but for those who differ where its sides agree.
+    """
+    if one.culprits and not before.culprits and not before.passing:
+        agreeing = set(one.sides[0])
+        return sum(bool(agreeing & set(side)) for side in before.sides) < 2
+    if one.culprits:
+        return set(one.culprits) <= set(before.culprits)
+    return one.sides == before.sides or not before.passing
+
+
+def _differing(calls: Calls) -> Iterable[tuple[int, int]]:
+    """Ranges of calls of one (group, sequence) that are not all the same."""
+    if not len(calls.group):
+        return
+    new = np.ones(len(calls.group), dtype=np.bool_)
+    new[1:] = (np.diff(calls.group) != 0) | (np.diff(calls.sequence) != 0)
+    starts = np.flatnonzero(new)
+    ends = np.append(starts[1:], len(new))
+    low = np.minimum.reduceat(calls.given, starts)
+    high = np.maximum.reduceat(calls.given, starts)
+    for at in np.flatnonzero(low != high).tolist():
+        yield int(starts[at]), int(ends[at])
+
+
+def _judge(index: Index, calls: Calls, witness: Witness, here: slice) -> Divergence:
+    sides: dict[int, list[tuple[int, int]]] = {}
+    ranks, rows = calls.rank[here].tolist(), calls.row[here].tolist()
+    for rank, row, given in zip(ranks, rows, calls.given[here].tolist(), strict=True):
+        sides.setdefault(given, []).append((rank, row))
+    ordered = sorted(sides.values(), key=lambda side: (-len(side), side))
+    group, sequence = int(calls.group[here][0]), int(calls.sequence[here][0])
+    joined = sum(len(side) for side in ordered)
+    size = max(joined, len(index.job.groups[group].members))
+    culprits: list[int] = []
+    if 2 * len(ordered[0]) > size:
+        culprits = sorted(rank for side in ordered[1:] for rank, _ in side)
+    else:
+        habits = [witness.of(row for _, row in side) for side in ordered]
+        if habits.count(Habit.USUAL) == 1 and habits.count(Habit.UNUSUAL) == len(habits) - 1:
+            ordered.insert(0, ordered.pop(habits.index(Habit.USUAL)))
+            culprits = sorted(rank for side in ordered[1:] for rank, _ in side)
+    shown = [calls.signatures[int(calls.by_row[side[0][1]])] for side in ordered]
+    kind = (
+        Fault.SILENT_MISMATCH if all(silent(one, shown[0]) for one in shown[1:]) else Fault.MISMATCH
+    )
+    if culprits and kind is Fault.MISMATCH:
+        kind = _slip(calls, group, sequence, [rank for rank, _ in ordered[0]], culprits)
+    return Divergence(
+        kind=kind,
+        group=group,
+        sequence=sequence,
+        sides=tuple(tuple(rank for rank, _ in side) for side in ordered),
+        rows=tuple(side[0][1] for side in ordered),
+        said=tuple(str(one) for one in shown),
+        culprits=tuple(culprits),
+        live=bool(index.live[calls.row[here]].any()),
+    )
+
+
+def _slip(calls: Calls, group: int, sequence: int, right: list[int], culprits: list[int]) -> Fault:
+    """Whether what the culprits did from here on is what their peers did, one call apart."""
+    last = sequence + _WINDOW
+    theirs = calls.common(group, right, sequence - _BEFORE, last + 1)
+    kinds = set()
+    for rank in culprits:
+        mine = calls.of(group, rank, sequence, last + 1)
+        in_place = _fit(mine, theirs, sequence + 1, last, 0)
+        skipped = _fit(mine, theirs, sequence, last, 1)
+        extra = _fit(mine, theirs, sequence + 1, last, -1)
+        kinds.add(
+            _kind(in_place, skipped, extra)
+            if in_place or skipped or extra
+            else _kind_here(mine[sequence], theirs, sequence)
+        )
+    return kinds.pop() if len(kinds) == 1 else Fault.MISMATCH
+
+
+def _fit(mine: Mapping[int, int], theirs: Mapping[int, int], first: int, last: int, by: int) -> int:
+    """How many of the calls that both have agree when moved by so many; 0 when any does not."""
+    pairs = [
+        (mine[s], theirs[s + by]) for s in range(first, last) if s in mine and s + by in theirs
+    ]
+    return len(pairs) if all(a == b for a, b in pairs) else 0
+
+
+def _kind(in_place: int, skipped: int, extra: int) -> Fault:
+    if in_place or not (skipped or extra) or skipped == extra:
+        return Fault.MISMATCH
+    return Fault.SKIPPED if skipped > extra else Fault.EXTRA
+
+
+def _kind_here(given: int, theirs: Mapping[int, int], sequence: int) -> Fault:
+    """The same where nobody called anything after it: by what usually comes next."""
+    repeated, following = given == theirs.get(sequence - 1), _following(theirs, sequence)
+    if given in following:
+        return Fault.MISMATCH if repeated else Fault.SKIPPED
+    return Fault.EXTRA if repeated and following else Fault.MISMATCH
+
+
+def _following(theirs: Mapping[int, int], sequence: int) -> set[int]:
+    """What came after the same two calls before; what the program would call next."""
+    pair = (theirs.get(sequence - 1), theirs.get(sequence))
+    return {
+        theirs[s + 1]
+        for s in theirs
+        if s < sequence and (theirs.get(s - 1), theirs[s]) == pair and s + 1 in theirs
+    } - {theirs[sequence]}
+
+
+def mismatch(graph: Graph, one: Divergence) -> Finding:
+    """What a divergence says."""
+    index, job = graph.index, graph.index.job
+    op = index.op(one.rows[0])
+    what = f"collective {one.sequence} of {job.groups[one.group].label}"
+    said = [
+        f"{wording.ranks_listed(job, side)} {plural(side, 'calls', 'call')} {text}"
+        + wording.site(index, row)
+        for side, text, row in zip(one.sides[:4], one.said, one.rows, strict=False)
+    ]
+    if one.culprits:
+        said = [f"{wording.joined(said[1:])} where {said[0]}"]
+    involved = {rank for side in one.sides for rank in side}
+    nodes = [
+        graph.front_node(number)
+        for number in graph.collectives.get(one.group, ())
+        if one.explains(one.group, graph.stuck[number].sequence)
+    ]
+    waiting = set(graph.reaching(nodes)) | involved
+    return Finding(
+        kind=one.kind,
+        confidence=Confidence.LIKELY if one.culprits else Confidence.UNSURE,
+        reason=f"{wording.joined(said)}, in {what}: {_end(one)}",
+        culprits=one.culprits,
+        between=() if one.culprits else tuple(sorted(one.sides)),
+        victims=tuple(sorted(waiting - set(one.culprits))) if one.culprits else (),
+        group=one.group,
+        sequence=one.sequence,
+        op=op,
+        evidence={
+            wording.ranks_listed(job, side): text + wording.site(index, row)
+            for side, text, row in zip(one.sides[:8], one.said, one.rows, strict=False)
+        },
+    )
+
+
+def _end(one: Divergence) -> str:
+    does = plural(one.culprits, "it does", "they do")
+    match one.kind:
+        case _ if not one.culprits:
+            return "the records cannot tell which of them is wrong."
+        case Fault.SKIPPED:
+            return f"from there on {does} what the others do one call later, so one was left out."
+        case Fault.EXTRA:
+            return f"from there on {does} what the others do one call sooner: one call too many."
+        case Fault.SILENT_MISMATCH:
+            return "nothing hangs, but the numbers are wrong."
+        case _ if one.live:
+            return "nobody gets out."
+        case _:
+            return "nobody is inside any more."
+
+
+_FEW: Final = 16
+"""Ranks that may have slipped together; more are no minority worth the comparison."""
+
+_Places = dict[int, tuple[int, int]]
+"""Sequence -> (site, row) of one rank."""
+
+
+def slips(graph: Graph, calls: Calls, known: Iterable[Divergence]) -> tuple[Divergence, ...]:
+    """Slips that lead to a hang, in groups where nothing else differs.
+
+    Where all calls of a group have one signature, nothing differs when a rank leaves one out or
+    makes one more; the job hangs much later, when one side has no partner left. Then one side is a
+    single call ahead. From the slip on the call sites of the few are those of the many, moved by
+    one call. Lines may also differ because the program has one line for each role, so sites are
+    asked only of a group that hangs in this shape, and only a perfect fit counts.
+    """
+    told = {one.group for one in known}
+    found = (
+        _slip_by_site(graph, calls, stuck)
+        for stuck in graph.stuck
+        if stuck.transfer is None and stuck.group not in told
+    )
+    return tuple(one for one in found if one is not None)
+
+
+def _slip_by_site(graph: Graph, calls: Calls, stuck: Stuck) -> Divergence | None:
+    size = len(graph.index.job.groups[stuck.group].members)
+    behind, ahead = stuck.absent, stuck.joined
+    if not behind or stuck.silent or not _one_behind(graph, stuck):
+        return None
+    few, many, by = (behind, ahead, 1) if len(behind) < len(ahead) else (ahead, behind, -1)
+    if 2 * len(many) <= size or len(few) > _FEW:
+        return None
+    right = max((_places(calls, stuck.group, rank) for rank in many[:_FEW]), key=len)
+    begins = {_begin(_places(calls, stuck.group, rank), right, by) for rank in few}
+    if len(begins) != 1 or (begin := begins.pop()) is None:
+        return None
+    begun, end = calls.place[stuck.group]
+    here = calls.sequence[begun:end] == begin
+    here &= calls.site[begun:end] == right[begin][0]
+    if 2 * int(np.isin(calls.rank[begun:end][here], many).sum()) <= size:
+        return None
+    rows = right[begin][1], _places(calls, stuck.group, few[0])[begin][1]
+    return Divergence(
+        kind=Fault.SKIPPED if by > 0 else Fault.EXTRA,
+        group=stuck.group,
+        sequence=begin,
+        sides=(many, few),
+        rows=rows,
+        said=tuple(str(calls.signatures[int(calls.by_row[row])]) for row in rows),
+        culprits=few,
+        live=True,
+    )
+
+
+def _one_behind(graph: Graph, stuck: Stuck) -> bool:
+    """Whether all who have not come are exactly one call short of it."""
+    at = graph.index.groups[stuck.group]
+    short = at.enqueued[np.isin(at.members, stuck.absent)]
+    return bool(np.all(short == stuck.sequence - 1))
+
+
+def _places(calls: Calls, group: int, rank: int) -> _Places:
+    begin, end = calls.place[group]
+    mine = begin + np.flatnonzero(calls.rank[begin:end] == rank)
+    values = zip(calls.site[mine].tolist(), calls.row[mine].tolist(), strict=True)
+    return dict(zip(calls.sequence[mine].tolist(), values, strict=True))
+
+
+def _begin(mine: _Places, theirs: _Places, by: int) -> int | None:
+    """Where the sites part for good, if from there they fit when moved by one; else None."""
+    both = sorted(mine.keys() & theirs.keys())
+    begin = next((s for s in both if mine[s][0] != theirs[s][0]), None)
+    if begin is None:
+        return None
+    first = begin if by > 0 else begin + 1  # the call too many itself has no partner
+    pairs = [(mine[s][0], theirs[s + by][0]) for s in mine if s >= first and s + by in theirs]
+    fits = bool(pairs) and all(a == b != NONE for a, b in pairs)
+    return begin if fits else None
+
+
+_WHOLE = frozenset({"all_to_all", "gather", "scatter"})
+
+
+def wholes(graph: Graph, calls: Calls, known: Iterable[Divergence]) -> tuple[Divergence, ...]:
+    """Those that do not add up, in groups where nothing else differs.
+
+    No two members of an all_to_all or a gather have to give the same, so nothing differs between
+    them; only the whole does not add up, or has two roots. Whose number is wrong nobody can tell.
+    Asked only of what hangs: NCCL records the first tensor only of an all_to_all of lists, and that
+    one completes.
+    """
+    told = {one.group for one in known}
+    found = (
+        _whole(graph, calls, stuck)
+        for stuck in graph.stuck
+        if stuck.transfer is None
+        and stuck.group not in told
+        and graph.index.op(stuck.row) in _WHOLE
+        and not stuck.absent
+        and not stuck.silent
+    )
+    return tuple(one for one in found if one is not None)
+
+
+def _whole(graph: Graph, calls: Calls, stuck: Stuck) -> Divergence | None:
+    job = graph.index.job
+    begin, end = calls.place[stuck.group]
+    here = slice(
+        begin + int(calls.sequence[begin:end].searchsorted(stuck.sequence)),
+        begin + int(calls.sequence[begin:end].searchsorted(stuck.sequence, side="right")),
+    )
+    rows = dict(zip(calls.rank[here].tolist(), calls.row[here].tolist(), strict=True))
+    payloads = {rank: job.payloads[int(job.columns["payload"][row])] for rank, row in rows.items()}
+    sides = disagree(payloads, len(job.groups[stuck.group].members))
+    if not sides:
+        return None
+    return Divergence(
+        kind=Fault.MISMATCH,
+        group=stuck.group,
+        sequence=stuck.sequence,
+        sides=tuple(side.ranks for side in sides),
+        rows=tuple(rows[side.ranks[0]] for side in sides),
+        said=tuple(str(side.signature) for side in sides),
+        culprits=(),
+        live=True,
+    )
+
+
+def settled(graph: Graph, scene: Iterable[Stuck], culprits: Iterable[int]) -> bool:
+    """Whether what is seen around these collectives can be one moment, but for the culprits.
+
+    A culprit may have lost track of its GPU; it may not have moved, for then it did come.
+
+    Ranks are not dumped at one moment. In a hang that does not matter, for nothing moves between
+    the dumps. In a running job it makes ranks look absent or behind that were merely dumped first.
+    Two things are impossible while nothing moves, and so give it away:
+
+    - somebody completed a collective that another has not even enqueued, although nobody gets out
+      of such a one before all are in: the other moved after its dump;
+    - ranks that are not to blame are at different points of one communicator: what one of them
+      completed, the healthy complete too, within milliseconds.
+    """
+    restless = moved(graph.index) | (frozenset(graph.lost) - frozenset(culprits))
+    around = {rank for one in scene for rank in (*one.joined, *one.absent)}
+    return not (restless & around)
+
+
+def young(graph: Graph, scene: Iterable[Stuck]) -> bool:
+    """Whether it is known of all who wait that they have only just begun to."""
+    ages = [age for one in scene for rank in one.inside for age in _ages(graph, one, rank)]
+    return bool(ages) and all(-CLOCKS_NS < age < YOUNG_NS for age in ages)
+
+
+def old(graph: Graph, scene: Iterable[Stuck], at_least_ns: int) -> bool:
+    """Whether it is known of somebody who waits that it does so for long."""
+    return any(
+        age >= at_least_ns
+        for one in scene
+        for rank in one.inside
+        for age in _ages(graph, one, rank)
+    )
+
+
+def _ages(graph: Graph, stuck: Stuck, rank: int) -> list[int]:
+    rows = graph.index.head_rows.get((rank, stuck.group, stuck.sequence), ())
+    return [age for row in rows if (age := graph.index.age_ns(row)) is not None]
+
+
+_LONG_NS: Final = 10_000_000_000
+"""A collective that all are in and that is known to last so long is stuck. Lower: a slow one is
+called stuck. Higher: a stuck one is said later; nobody is accused of it anyway."""
+
+
+def inside(graph: Graph) -> Iterable[Root]:
+    """Collectives that nobody is missing from, and that some or all do not get out of.
+
+    With NCCL an entry stays unfinished until the GPU completed it. A rank whose peers completed
+    what it has unfinished, or began what it has not begun, is behind by itself (see `lost`). If all
+    are equal, it is the group and not a rank. A running job looks the same in places, so what may
+    be a moment's delay is told only when it is known to last.
+    """
+    for nodes in graph.roots:
+        if len(nodes) > 1 or graph.rank_of(nodes[0]) is not None:
+            continue
+        one = graph.stuck_of(nodes[0])
+        if graph.unbegun.intersection(one.front):
+            continue
+        if one.transfer is not None:
+            if lasting(graph, one):
+                yield _transfer(graph, one)
+        elif not one.done:
+            yield from _all_in(graph, one)
+        elif len(one.front) == 1 and len(one.done) > 1 and lasting(graph, one):
+            yield _stuck_inside(graph, one, timed_out=False)
+    yield from _behind(graph)
+
+
+def _behind(graph: Graph) -> Iterable[Root]:
+    """Ranks whose GPU did not finish what it finished on their peers, or did not come to it."""
+    waited = {graph.rank_of(nodes[0]) for nodes in graph.roots if len(nodes) == 1}
+    where = _where_lost(graph)
+    accused = {
+        rank: one
+        for rank, unfinished in sorted(graph.lost.items())
+        if rank in waited
+        for one in (where[rank],)
+        if _really_behind(graph, one, rank, unfinished)
+    }
+    if accused and 2 * len(accused) < len(graph.index.job.ranks):
+        yield _gpu_behind(graph, list(accused), list(accused.values()), graph.lost)
+    late = {
+        rank: one
+        for one in graph.stuck
+        for rank in one.front
+        if rank in graph.unbegun and rank not in graph.lost
+        if (rank in waited or len(one.front) > 1) and lasting(graph, one)
+    }
+    if late:
+        ranks = sorted(late)
+        yield _gpu_behind(graph, ranks, [late[rank] for rank in ranks], None)
+
+
+def _where_lost(graph: Graph) -> dict[int, Stuck]:
+    """By rank the first collective that it does not finish and peers did, in its own order."""
+    found: dict[int, tuple[int, Stuck]] = {}
+    for one in graph.stuck:
+        if one.done and not one.transfer:
+            for rank in one.inside:
+                row = graph.index.head_row(rank, one.group)
+                if rank not in found or row < found[rank][0]:
+                    found[rank] = row, one
+    return {rank: one for rank, (_, one) in found.items()}
+
+
+def _really_behind(graph: Graph, one: Stuck, rank: int, unfinished: int) -> bool:
+    """Whether it cannot be that this rank was merely dumped before its peers."""
+    if old(graph, (one,), _LONG_NS):
+        return True
+    partial = graph.index.job.ranks[rank].only_active
+    return unfinished > 1 and (partial or stopped_short(graph.index, rank))
+
+
+def _gpu_behind(
+    graph: Graph, ranks: list[int], at: list[Stuck], trailing: Mapping[int, int] | None
+) -> Root:
+    index, job = graph.index, graph.index.job
+    scene = _waiting_for(graph, ranks)
+    who = wording.ranks_listed(job, ranks)
+    what = wording.joined(list(dict.fromkeys(wording.collective(index, one) for one in at))[:3])
+    gpus = f"the {plural(ranks, 'GPU', 'GPUs')} of {who}"
+    if trailing is None:
+        has = plural(ranks, "has", "have")
+        reason = f"{gpus} {has} not begun {what}, which those of peers have"
+    else:
+        reason = f"{gpus} stopped in {what}, which those of all peers finished"
+    if scene:
+        reason += (
+            f": {wording.waiting(index, scene[0], f'in {wording.collective(index, scene[0])}')}"
+        )
+    evidence = {
+        f"rank {job.name(rank)}": f"first unfinished: {wording.collective(index, one)}"
+        + (f"; {trailing[rank]} unfinished that peers finished" if trailing else "")
+        for rank, one in zip(ranks, at, strict=True)
+    }
+    first = at[0]
+    return Root(
+        Finding(
+            kind=Fault.GPU_BEHIND,
+            confidence=Confidence.LIKELY,
+            reason=f"{reason}.",
+            culprits=tuple(ranks),
+            victims=victims_of(graph, graph.nodes_of(ranks), ranks),
+            group=first.group,
+            sequence=first.sequence,
+            op=index.op(first.row),
+            evidence=evidence | evidence_of(graph, (), scene),
+        ),
+        (*dict.fromkeys((*at, *scene)),),
+    )
+
+
+def _waiting_for(graph: Graph, ranks: Iterable[int]) -> tuple[Stuck, ...]:
+    some = set(ranks)
+    return tuple(
+        one for one in graph.stuck if one.front and some.intersection((*one.absent, *one.held))
+    )
+
+
+def _all_in(graph: Graph, one: Stuck) -> Iterable[Root]:
+    failed = [rank for rank in one.front if _state(graph, one, rank) is State.FAILED]
+    if failed or lasting(graph, one):
+        yield _stuck_inside(graph, one, timed_out=len(failed) == len(one.front))
+
+
+def lasting(graph: Graph, one: Stuck) -> bool:
+    """Whether a collective that all are in is known to last long.
+
+    So it is too when only unfinished entries were written: because something was stuck.
+    """
+    ranks = graph.index.job.ranks.values()
+    if old(graph, (one,), _LONG_NS):
+        return True
+    return any(info.only_active and info.backend is Backend.NCCL for info in ranks)
+
+
+def _state(graph: Graph, one: Stuck, rank: int) -> State:
+    return State(int(graph.index.job.columns["state"][graph.index.head_row(rank, one.group)]))
+
+
+def _stuck_inside(graph: Graph, one: Stuck, *, timed_out: bool) -> Root:
+    what = wording.collective(graph.index, one)
+    ended = "all of them did" if timed_out else "none gets out"
+    reason = (
+        f"{wording.waiting(graph.index, one, f'in {what}')}, nobody is missing, and {ended}: a GPU "
+        "or the network between them; the records cannot tell whose."
+    )
+    return _nobodys(
+        graph,
+        one,
+        kind=Fault.TIMED_OUT if timed_out else Fault.STUCK_INSIDE,
+        members=one.front,
+        between=tuple((rank,) for rank in one.front) + ((one.done,) if one.done else ()),
+        reason=reason,
+    )
+
+
+def _transfer(graph: Graph, one: Stuck) -> Root:
+    what = wording.collective(graph.index, one)
+    reason = (
+        f"{wording.waiting(graph.index, one, f'in {what}')}: both are there and it does not end; "
+        "the records cannot tell whose fault."
+    )
+    between = tuple((rank,) for rank in one.inside)
+    return _nobodys(
+        graph, one, kind=Fault.POINT_TO_POINT, members=one.inside, between=between, reason=reason
+    )
+
+
+def _nobodys(
+    graph: Graph,
+    one: Stuck,
+    *,
+    kind: Fault,
+    members: tuple[int, ...],
+    between: tuple[tuple[int, ...], ...],
+    reason: str,
+) -> Root:
+    """A standstill of which the records do not tell whose fault it is."""
+    return Root(
+        Finding(
+            kind=kind,
+            confidence=Confidence.UNSURE,
+            reason=reason,
+            between=between,
+            victims=victims_of(graph, (graph.front_node(graph.stuck.index(one)),), members),
+            group=one.group,
+            sequence=one.sequence,
+            op=graph.index.op(one.row),
+            evidence=evidence_of(graph, (), (one,)),
+        ),
+        (one,),
+    )
+
+
+_VOTERS = 3
+"""Members in common without which there is no majority against one."""
+_CANDIDATES = 4
+"""Calls of one group that are compared with one of another: beyond, it is no order but a slip."""
+_ORDERS_LOOKED_AT = 100_000, 16
+"""Of a rank from an unfinished call to its others: at least (half a second), or for each call."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """Unfinished collectives of one rank in one group, in the order in which it called them."""
+
+    rows: Ints
+    sequences: Ints
+
+    def after(self, row: int) -> int | None:
+        """The sequence of the first one after a row."""
+        at = int(np.searchsorted(self.rows, row))
+        return int(self.sequences[at]) if at < len(self.rows) else None
+
+    def row_of(self, sequence: int) -> int | None:
+        """The row of a sequence."""
+        at = int(np.searchsorted(self.sequences, sequence))
+        found = at < len(self.rows) and self.sequences[at] == sequence
+        return int(self.rows[at]) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Inversion:
+    """Two collectives, and who called them in which order."""
+
+    rows: tuple[int, int]
+    """An entry of each, of a rank that is wrong, in its order."""
+    wrong: tuple[int, ...]
+    others: tuple[int, ...]
+    scene: tuple[Stuck, ...]
+
+
+def orders(graph: Graph, witness: Witness) -> Iterable[Root]:
+    """One finding for each set of ranks that takes another order.
+
+    A cycle in the wait-for graph shows an order inversion only once both sides have come to it. But
+    a CPU runs ahead, and its record keeps the order in which it called: where another fault holds
+    up everybody before, the inversion stands in the queues. Asked are pairs of unfinished
+    collectives of two groups; a strict majority of all who have to call both says which comes
+    first. Two groups with less than three members in common have no majority. A rank whose past
+    shows that this order is its own is left alone, and so is a job that may still be running.
+    """
+    told = set[tuple[int, ...]]()
+    for one in _inversions(graph):
+        if one.wrong not in told and witness.of(one.rows[:1]) is not Habit.USUAL:
+            told.add(one.wrong)
+            yield _root(graph, one)
+
+
+def _inversions(graph: Graph) -> Iterable[Inversion]:
+    queues = _queues(graph)
+    of_rank: dict[int, list[int]] = {}
+    for rank, group in queues:
+        of_rank.setdefault(rank, []).append(group)
+    shared = _Shared(graph.index.job)
+    left = max(_ORDERS_LOOKED_AT[0], _ORDERS_LOOKED_AT[1] * len(queues))
+    for stuck in graph.stuck:
+        if stuck.transfer is not None or not lasting(graph, stuck):
+            continue
+        left -= sum(len(of_rank[rank]) for rank in stuck.joined if rank in of_rank)
+        if left < 0:
+            return  # thousands of groups, all unfinished, are no program's
+        called = _rows(queues, stuck.joined, stuck.group, stuck.sequence)
+        nexts: dict[int, set[int]] = {}
+        for rank, row in called.items():
+            for group in of_rank[rank]:
+                if group != stuck.group and shared.of(stuck.group, group) >= _VOTERS:
+                    after = queues[rank, group].after(row)
+                    nexts.setdefault(group, set()).update(() if after is None else (after,))
+        for group, sequences in sorted(nexts.items()):
+            for sequence in sorted(sequences)[:_CANDIDATES]:
+                rows = _rows(queues, called, group, sequence)
+                yield from _judge_order(stuck, called, rows, shared.of(stuck.group, group))
+
+
+def _queues(graph: Graph) -> dict[tuple[int, int], _Queue]:
+    job = graph.index.job
+    rows = np.flatnonzero(graph.index.live & ~job.columns["p2p"])
+    if not len(rows):
+        return {}
+    keys = pairs(job, rows)
+    order = np.argsort(keys, kind="stable")
+    keys, rows = keys[order], rows[order]
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    return {
+        divmod(int(key), len(job.groups)): _Queue(some, job.columns["seq"][some])
+        for key, some in zip(keys[starts], np.split(rows, starts[1:]), strict=True)
+    }
+
+
+class _Shared:
+    """How many members two groups have in common, counted once."""
+
+    def __init__(self, job: Job) -> None:
+        self._members = [frozenset(group.members) for group in job.groups]
+        self._known: dict[tuple[int, int], int] = {}
+
+    def of(self, one: int, other: int) -> int:
+        if (one, other) not in self._known:
+            self._known[one, other] = len(self._members[one] & self._members[other])
+        return self._known[one, other]
+
+
+def _rows(
+    queues: Mapping[tuple[int, int], _Queue], called: Iterable[int], group: int, sequence: int
+) -> dict[int, int]:
+    """Where each rank called another collective."""
+    found = {}
+    for rank in called:
+        queue = queues.get((rank, group))
+        row = None if queue is None else queue.row_of(sequence)
+        if row is not None:
+            found[rank] = row
+    return found
+
+
+def _judge_order(
+    stuck: Stuck, called: Mapping[int, int], rows: Mapping[int, int], voters: int
+) -> Iterable[Inversion]:
+    """Who is outvoted on which of two collectives comes first."""
+    before = tuple(sorted(rank for rank, row in rows.items() if row < called[rank]))
+    after = tuple(sorted(rows.keys() - set(before)))
+    if before and after and 2 * max(len(before), len(after)) > voters:
+        wrong, others = sorted((before, after), key=len)
+        pair = sorted((rows[wrong[0]], called[wrong[0]]))
+        yield Inversion((pair[0], pair[1]), wrong, others, (stuck,))
+
+
+def _root(graph: Graph, one: Inversion) -> Root:
+    index, job = graph.index, graph.index.job
+    columns = job.columns
+    first, second = (
+        f"{index.op(row)} {columns['seq'][row]} of {job.groups[int(columns['group'][row])].label}"
+        + wording.site(index, row)
+        for row in one.rows
+    )
+    wrong, others = wording.ranks_listed(job, one.wrong), wording.ranks_listed(job, one.others)
+    return Root(
+        Finding(
+            kind=Fault.ORDER_INVERSION,
+            confidence=Confidence.LIKELY,
+            reason=(
+                f"{wrong} called {first} before {second}, and {others} called them the other way "
+                f"round: {plural(one.wrong, 'it takes', 'they take')} another order."
+            ),
+            culprits=one.wrong,
+            group=int(columns["group"][one.rows[0]]),
+            sequence=int(columns["seq"][one.rows[0]]),
+            op=index.op(one.rows[0]),
+            evidence={
+                f"{wrong}, in this order": f"{first}; {second}",
+                **evidence_of(graph, (), one.scene),
+            },
+        ),
+        one.scene,
+    )
+
+
+def doubled(graph: Graph, calls: Calls, witness: Witness) -> Iterable[Root]:
+    """Ranks that called once more what their peers called last.
+
+    `absent` finds a call too many by those who wait in it for ranks that are done. Where the GPUs
+    are stuck before it nobody waits in it yet, and only the queues tell: most members called
+    nothing after this call, and one made the same call again, which it never did at this place. A
+    rank that simply got further would call what comes next, and go on from there; so only the same
+    call counts, as the last one of all.
+    """
+    last = _last_rows(graph)
+    for one in graph.stuck:
+        if one.transfer is None and not one.silent and lasting(graph, one):
+            yield from _of(graph, calls, witness, one, last)
+
+
+def _last_rows(graph: Graph) -> dict[int, int]:
+    """The row of the last call of each rank."""
+    ranks = graph.index.job.columns["rank"]
+    ends = np.flatnonzero(np.diff(ranks, append=-1))
+    return dict(zip(ranks[ends].tolist(), ends.tolist(), strict=True))
+
+
+def _of(
+    graph: Graph, calls: Calls, witness: Witness, one: Stuck, last: dict[int, int]
+) -> Iterable[Root]:
+    at = graph.index.groups[one.group]
+    top = int(at.enqueued.max())
+    ahead = at.members[at.enqueued == top].tolist()
+    most = at.members[at.enqueued == top - 1].tolist()
+    if 2 * len(most) <= len(at.members) or top <= one.sequence:
+        return
+    if not all(_ends_in(graph, one.group, last.get(rank)) for rank in (*ahead, *most)):
+        return
+    rows = [last[rank] for rank in ahead]
+    same = all(_same(graph, calls, row - 1, row) for row in rows)
+    if same and witness.of(rows) is Habit.UNUSUAL:
+        yield _doubled_root(graph, one, tuple(ahead), tuple(most), rows[0])
+
+
+def _ends_in(graph: Graph, group: int, row: int | None) -> bool:
+    """Whether a rank's last call is a collective of that group."""
+    columns = graph.index.job.columns
+    return row is not None and columns["group"][row] == group and not columns["p2p"][row]
+
+
+def _same(graph: Graph, calls: Calls, before: int, row: int) -> bool:
+    """Whether two calls in a row of one rank are the same."""
+    columns = graph.index.job.columns
+    if before < 0 or any(columns[name][before] != columns[name][row] for name in ("rank", "group")):
+        return False
+    return bool(calls.by_row[before] == calls.by_row[row])
+
+
+def _doubled_root(
+    graph: Graph, one: Stuck, ahead: tuple[int, ...], most: tuple[int, ...], row: int
+) -> Root:
+    index, job = graph.index, graph.index.job
+    sequence = int(job.columns["seq"][row])
+    op, label = index.op(row), job.groups[one.group].label
+    reason = (
+        f"{wording.ranks_listed(job, ahead)} called {op} {sequence - 1} of {label} once more"
+        f"{wording.site(index, row)}, as never at this place before: one call too many. Nothing "
+        f"after it was called by {wording.ranks_listed(job, most)}."
+    )
+    return Root(
+        Finding(
+            kind=Fault.EXTRA,
+            confidence=Confidence.LIKELY,
+            reason=reason,
+            culprits=ahead,
+            group=one.group,
+            sequence=sequence,
+            op=op,
+            evidence=evidence_of(graph, ahead, (one,)),
+        ),
+        (one,),
+    )

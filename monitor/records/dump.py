@@ -1,0 +1,1000 @@
+"""Flight records as torch writes them: a rank's dump in columns, and the dumps of a job assembled.
+
+Theory of operation. A dump is read without knowing any other rank: groups and payloads are numbered
+within it, and peers are ranks of their group. Read are NCCL's pickle and JSON and gloo's, schema
+2.0 to 2.10 and newer ones as far as they keep the keys; what the writers mean stands in torch's
+`FlightRecorder.hpp` and `FlightRecorderDetail.hpp` (2.10). `assemble` makes a job of several.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monitor.records import fast_pickle, safe_pickle
+from monitor.records.job import (
+    COLUMNS,
+    NONE,
+    Backend,
+    Group,
+    Job,
+    Payload,
+    Problem,
+    RankInfo,
+    Sites,
+    State,
+    Status,
+)
+from monitor.records.ops import POINT_TO_POINT, closes_coalesced, peers_of
+from monitor.records.rows import PayloadKey, Rows, payload_numbers
+from monitor.records.safe_pickle import FlightRecordError
+from monitor.records.signature import payload_of
+
+# -- entries -----------------------------------------------------------------------------------
+
+_STATES: Final = {
+    "scheduled": State.SCHEDULED,
+    "started": State.STARTED,
+    "completed": State.COMPLETED,
+}
+_LONGEST_NAME: Final = 200
+_LAST_TIME: Final = 1 << 62
+GroupKey = tuple[str, str, int]
+"""Name, description, pg_id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Entries of one dump in the order of their record ids."""
+
+    columns: Mapping[str, NDArray[Any]]
+    retired: NDArray[np.bool_]
+    groups: tuple[GroupKey, ...]
+    payloads: tuple[Payload, ...]
+    sites: tuple[str, ...]
+
+
+def read_entries(rows: Sequence[Any] | Rows) -> Table:
+    """Columns of the entries; keys that a schema does not have are filled in.
+
+    Raises:
+        FlightRecordError: a value is not what it should be.
+        TypeError, ValueError, LookupError ...: likewise, found by Python first.
+    """
+    table = rows if isinstance(rows, Rows) else Rows(rows)
+    group, groups = _number(_group_keys(table))
+    payload, keys = payload_numbers(table)
+    payloads = tuple(_payload(key) for key in keys)
+    payload = table.spread(payload)
+    of_kind = _of(payload, [_is_p2p(one) for one in payloads], np.bool_)
+    p2p = table.spread(_flags(table, "is_p2p")) | of_kind
+    seq = _integers(table, ("collective_seq_id", "seq_id"))
+    sites = Sites()
+    columns: dict[str, NDArray[Any]] = {
+        "group": table.spread(group),
+        "seq": np.where(p2p, _integers(table, ("p2p_seq_id", "seq_id")), seq),
+        "op_id": _integers(table, ("op_id",)),
+        "record": _integers(table, ("record_id", "id"), counted=True),
+        "payload": payload,
+        "site": table.spread(
+            np.array([sites.of(frames) for frames in table.column("frames")], np.int32)
+        ),
+        "state": table.spread(_states(table)),
+        "p2p": p2p,
+        "peer": np.where(p2p, _of(payload, [_peer(one) for one in payloads], np.int32), NONE),
+        "created_ns": _times(table, "time_created_ns"),
+        "started_ns": _times(table, "time_discovered_started_ns"),
+        "completed_ns": _times(table, "time_discovered_completed_ns"),
+    }
+    retired = table.spread(_flags(table, "retired"))
+    record = columns["record"]
+    if (record[1:] < record[:-1]).any():
+        order = np.argsort(record, kind="stable")
+        columns = {name: column[order] for name, column in columns.items()}
+        retired = retired[order]
+    return Table(columns, retired, groups, payloads, sites.texts)
+
+
+def spread_coalesced(columns: Mapping[str, NDArray[Any]], payloads: Sequence[Payload]) -> None:
+    """Give the parts of a coalesced operation the state and times of the whole, in place.
+
+    NCCL records each part without events, so that it stays "scheduled", and then the whole, which
+    has the state and no sizes; they share the sequence id, each part has an op_id of its own
+    (FlightRecorder.hpp; torch's test_batched_send_recv). All get the op_id of the whole. Another
+    whole ends the search for parts: they stand between the two.
+    """
+    whole = _of(columns["payload"], [closes_coalesced(p.recorded) for p in payloads], np.bool_)
+    rows = np.flatnonzero(whole)
+    group, seq, p2p, state = (columns[name] for name in ("group", "seq", "p2p", "state"))
+    for row in rows.tolist():
+        at = row - 1
+        while (
+            at >= 0
+            and not whole[at]
+            and (group[at], seq[at], p2p[at]) == (group[row], seq[row], p2p[row])
+            and state[at] <= State.SCHEDULED
+        ):
+            for name in ("state", "started_ns", "completed_ns", "op_id"):
+                columns[name][at] = columns[name][row]
+            at -= 1
+
+
+def close_finished_batches(
+    columns: Mapping[str, NDArray[Any]],
+    payloads: Sequence[Payload],
+    status: Mapping[int, Status],
+) -> None:
+    """Mark parts of batches that are over and whose whole was left out as completed, in place.
+
+    A dump of unfinished entries only leaves out the whole of a finished batch and keeps its parts,
+    which never finish. Where sends and receives are batched (a whole or two parts of one sequence
+    id are there) and the group's last completed sequence id is one of a batch (it lies beyond all
+    of its collectives), the parts up to it are over.
+    """
+    p2p = columns["p2p"]
+    if not p2p.any():
+        return
+    whole = _of(columns["payload"], [closes_coalesced(p.recorded) for p in payloads], np.bool_)
+    order = np.argsort(columns["group"], kind="stable")
+    cuts = np.searchsorted(columns["group"][order], np.arange(max(status, default=-1) + 2))
+    for index, known in status.items():
+        mine = order[cuts[index] : cuts[index + 1]]
+        moved = p2p[mine]
+        sends = mine[moved & ~whole[mine]]
+        seqs = columns["seq"][sends]
+        batched = (whole[mine] & moved).any() or len(np.unique(seqs)) < len(seqs)
+        if batched and known.completed > columns["seq"][mine[~moved]].max(initial=0):
+            over = sends[seqs <= known.completed]
+            columns["state"][over] = State.COMPLETED
+
+
+def _number(keys: Sequence[Any]) -> tuple[NDArray[np.int32], tuple[Any, ...]]:
+    """Keys as numbers in order of appearance, and the keys by number."""
+    table: dict[Any, int] = {}
+    numbers = [table.setdefault(key, len(table)) for key in keys]
+    return np.array(numbers, np.int32), tuple(table)
+
+
+def _of(index: NDArray[np.int32], values: Sequence[Any], dtype: Any) -> NDArray[Any]:
+    return np.array(values, dtype)[index] if len(index) else np.zeros(0, dtype)
+
+
+def _group_keys(rows: Rows) -> list[GroupKey]:
+    ids = _given(rows, "pg_id").tolist()
+    known: dict[Any, tuple[str, str]] = {}
+    keys = []
+    for name, pg_id in zip(rows.column("process_group", ""), ids, strict=True):
+        # no more of a list than tells that it is too long: a pickle may name one a million times
+        plain = tuple(name[:3]) if type(name) is list else name
+        named = known.get(plain)
+        if named is None:
+            named = known[plain] = _named(plain)
+        keys.append((*named, pg_id))
+    return keys
+
+
+def _named(value: Any) -> tuple[str, str]:
+    """Name and description: a pair since schema 2.2, before it the name alone."""
+    if isinstance(value, str):
+        return value, ""
+    if isinstance(value, tuple) and len(value) == 2 and all(isinstance(p, str) for p in value):
+        return value[0], "" if value[1] == "undefined" else value[1]
+    raise FlightRecordError("process_group is a name and a description")
+
+
+def _payload(key: PayloadKey) -> Payload:
+    recorded, sizes_in, sizes_out, dtypes_in, dtypes_out = key
+    return payload_of(recorded, sizes_in, sizes_out, dtypes_in=dtypes_in, dtypes_out=dtypes_out)
+
+
+def _is_p2p(payload: Payload) -> bool:
+    return payload.op in POINT_TO_POINT
+
+
+def _peer(payload: Payload) -> int:
+    """Rank in the group of the other side, from `nccl:send 0->1` and `nccl:recv 0<-1`."""
+    ends = peers_of(payload.recorded[:_LONGEST_NAME])
+    if ends is None:
+        return NONE
+    peer = ends[1] if payload.op == "send" else ends[0]
+    return peer if peer < 1 << 31 else NONE
+
+
+def _states(rows: Rows) -> NDArray[np.int8]:
+    return np.array([_STATES.get(one, State.UNKNOWN) for one in rows.column("state")], np.int8)
+
+
+def _flags(rows: Rows, key: str) -> NDArray[np.bool_]:
+    return np.array([one is True for one in rows.column(key)], np.bool_)
+
+
+def _times(rows: Rows, key: str) -> NDArray[np.int64]:
+    """Nanoseconds; pickles write None for an unset one and JSON writes 0."""
+    times = rows.numbers(key, _int64([one or NONE for one in rows.column(key)], key))
+    return np.where((times > 0) & (times < _LAST_TIME), times, NONE)
+
+
+def _given(rows: Rows, key: str) -> NDArray[np.int64]:
+    """Numbers under a key of the rows that are given out."""
+    if not rows.has(key):
+        return np.full(len(rows.column(key)), NONE, np.int64)
+    return _int64(rows.column(key), key)
+
+
+def _integers(rows: Rows, keys: tuple[str, ...], *, counted: bool = False) -> NDArray[np.int64]:
+    """Numbers under the first of `keys` that the rows have; of none, NONE or the rows counted."""
+    for key in keys:
+        if rows.has(key):
+            return rows.numbers(key, _int64(rows.column(key), key))
+    if counted:
+        return np.arange(len(rows), dtype=np.int64)
+    return rows.spread(np.full(len(rows), NONE, np.int64))
+
+
+def _int64(values: Sequence[Any], key: str) -> NDArray[np.int64]:
+    if not set(map(type, values)) <= {int}:
+        raise FlightRecordError(f"{key} is a number")
+    return np.array(values, np.int64)
+
+
+# -- groups ------------------------------------------------------------------------------------
+
+_LONGEST_LIST: Final = 16 << 20
+_QUORUM: Final = re.compile(r"torchft_quorum_(\d{1,18})_rank_\d+$")
+"""TorchFT's name for the group of one quorum (torchft/process_group.py)."""
+_STATUS: Final = (
+    "last_enqueued_collective", "last_started_collective", "last_completed_collective",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LocalGroup:
+    """One process group in one dump."""
+
+    name: str
+    """Empty where torch has none."""
+    desc: str = ""
+    members: tuple[int, ...] = ()
+    """As recorded, in order of group ranks; empty when they are not."""
+    pg_id: int = NONE
+    """Counts the groups of that process; NONE when no entry tells it."""
+    age: int = 0
+    """How many newer groups of the same name the dump has."""
+    generation: int | None = None
+    """TorchFT's quorum id, where it can be told."""
+    inferred: bool = False
+    """Whether there may be more members than these."""
+
+
+def of_generation(group: LocalGroup, generation: int) -> LocalGroup:
+    """The same, where it tells no quorum of its own and is one that TorchFT makes anew."""
+    if group.generation is not None or group.name:
+        return group
+    return replace(group, generation=generation)
+
+
+def from_entries(keys: Sequence[GroupKey], config: Any) -> tuple[LocalGroup, ...]:
+    """The groups of the entries, in their order, and after them those without any."""
+    configured = _config(config)
+    found = []
+    for name, desc, pg_id in keys:
+        told = configured.get(name, _Config())
+        found.append(_group(name, desc or told.desc, told.members, pg_id))
+    named = {name for name, _, _ in keys}
+    idle = [
+        _group(name, told.desc, told.members, NONE)
+        for name, told in configured.items()
+        if name not in named and (name or told.members)
+    ]
+    return _with_ages([*found, *idle])
+
+
+def _group(name: str, desc: str, members: tuple[int, ...], pg_id: int) -> LocalGroup:
+    quorum = _QUORUM.match(name)
+    return LocalGroup(
+        name, desc, members, pg_id, generation=None if quorum is None else int(quorum[1])
+    )
+
+
+def _with_ages(found: Sequence[LocalGroup]) -> tuple[LocalGroup, ...]:
+    """A name may come again in a process (destroyed and made anew): the newest has age 0."""
+    ids: dict[str, list[int]] = {}
+    for group in found:
+        ids.setdefault(group.name, []).append(group.pg_id)
+    for listed in ids.values():
+        listed.sort(reverse=True)
+    age: dict[tuple[str, int], int] = {}
+    for name, listed in ids.items():
+        for at, pg_id in enumerate(listed):
+            age.setdefault((name, pg_id), at)
+    return tuple(replace(group, age=age[group.name, group.pg_id]) for group in found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Config:
+    desc: str = ""
+    members: tuple[int, ...] = ()
+
+
+def _config(config: Any) -> dict[str, _Config]:
+    """`pg_config`: name -> description and members."""
+    if config is None:
+        return {}
+    if not isinstance(config, Mapping):
+        raise FlightRecordError(f"pg_config is an object, not a {type(config).__name__}")
+    found = {}
+    for name, told in config.items():
+        if not isinstance(name, str) or not isinstance(told, Mapping):
+            raise FlightRecordError("pg_config names groups and describes them")
+        desc = told.get("desc")
+        desc = desc if isinstance(desc, str) and desc != "undefined" else ""
+        found[name] = _Config(desc, _ranks(told.get("ranks")))
+    return found
+
+
+def _ranks(ranks: Any) -> tuple[int, ...]:
+    if isinstance(ranks, str):
+        return _listed(ranks)
+    if isinstance(ranks, list | tuple) and all(type(rank) is int for rank in ranks):
+        return tuple(ranks)
+    return ()
+
+
+@lru_cache(1024)
+def _listed(text: str) -> tuple[int, ...]:
+    """Ranks in a text such as `[0, 1]`; what is none of that is unknown, not an error."""
+    if len(text) > _LONGEST_LIST or not text.startswith("["):
+        return ()
+    try:
+        ranks = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    if not all(type(rank) is int and 0 <= rank < 1 << 31 for rank in ranks):
+        return ()
+    return tuple(dict.fromkeys(ranks))
+
+
+def statuses(status: Any) -> dict[int, Status]:
+    """`pg_status`: pg_id -> where that group is; JSON writes its numbers as texts."""
+    if status is None:
+        return {}
+    if not isinstance(status, Mapping):
+        raise FlightRecordError(f"pg_status is an object, not a {type(status).__name__}")
+    return {
+        int(pg_id): Status(*(_group_number(told.get(key, NONE)) for key in _STATUS))
+        for pg_id, told in status.items()
+    }
+
+
+def _group_number(value: Any) -> int:
+    number = int(value)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise FlightRecordError("a sequence id of more than 64 bits")
+    return number
+
+
+def place(
+    seen: tuple[LocalGroup, ...], status: Mapping[int, Status]
+) -> tuple[tuple[LocalGroup, ...], dict[int, Status], int]:
+    """Groups with what is known of their `pg_id`, statuses by group, and how many have none.
+
+    `pg_status` knows groups by pg_id and `pg_config` by name; entries have both. For a group
+    without entries both count upwards in the order in which the process made its groups, if torch
+    numbered its name, and whoever has a status has been configured (NCCL's communicator is made
+    before its first entry). So between two groups that entries tell, as many names as pg_ids
+    belong to each other in order; where the numbers differ nobody can tell, and nothing is said.
+    """
+    by_id = {group.pg_id: index for index, group in enumerate(seen) if group.pg_id != NONE}
+    waiting = sorted(pg_id for pg_id in status if pg_id not in by_id)
+    idle = [index for index, group in enumerate(seen) if group.pg_id == NONE]
+    guessed = _in_order(seen, by_id, waiting, idle)
+    changed = list(seen)
+    for pg_id, index in guessed.items():
+        changed[index] = replace(changed[index], pg_id=pg_id)
+    by_id |= guessed
+    placed = {by_id[pg_id]: one for pg_id, one in status.items() if pg_id in by_id}
+    return tuple(changed), placed, len(status) - len(placed)
+
+
+def _in_order(
+    seen: Sequence[LocalGroup], by_id: Mapping[int, int], waiting: list[int], idle: list[int]
+) -> dict[int, int]:
+    if len(waiting) == len(idle) == 1:
+        return {waiting[0]: idle[0]}
+    if len(waiting) > len(idle):  # somebody has a status and is not configured
+        return {}
+    names = [group.name for group in seen]
+    if len(set(names)) < len(names) or not all(name.isdecimal() for name in names):
+        return {}
+    known = sorted((pg_id, int(names[index])) for pg_id, index in by_id.items())
+    if any(a[1] >= b[1] for a, b in pairwise(known)):
+        return {}
+    bounds = [(-1, -1), *known, (1 << 62, 1 << 62)]
+    found: dict[int, int] = {}
+    idle = sorted(idle, key=lambda index: int(names[index]))
+    numbers = [int(names[index]) for index in idle]
+    for (low_id, low), (high_id, high) in pairwise(bounds):
+        ids = waiting[bisect_right(waiting, low_id) : bisect_left(waiting, high_id)]
+        between = idle[bisect_right(numbers, low) : bisect_left(numbers, high)]
+        if len(ids) == len(between):
+            found.update(zip(ids, between, strict=True))
+    return found
+
+
+# -- one dump ----------------------------------------------------------------------------------
+
+MAX_JSON: Final = 128 << 20
+ODD: Final = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError,
+    ValueError,
+)  # fmt: skip
+"""What Python raises when a value is not what it was taken for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """One rank's record."""
+
+    backend: Backend
+    version: str
+    only_active: bool
+    dropped: int
+    groups: tuple[LocalGroup, ...]
+    status: Mapping[int, Status]
+    """By index into `groups`."""
+    unplaced: int
+    """Statuses of which nobody can say what group they belong to."""
+    payloads: tuple[Payload, ...]
+    sites: tuple[str, ...]
+    columns: Mapping[str, NDArray[Any]]
+    """Those of `job.COLUMNS` but `rank`; `peer` is a rank of the group."""
+    one_count: bool = False
+    """Whether `seq` counts the calls of all groups together, see `one_count`."""
+    global_peers: bool = False
+    """Whether `peer` is a rank of the job already."""
+
+    @property
+    def newest_ns(self) -> int:
+        """The latest moment that it speaks of."""
+        names = ("created_ns", "started_ns", "completed_ns")
+        return max((int(self.columns[name].max(initial=NONE)) for name in names), default=NONE)
+
+
+def decode(data: bytes) -> Mapping[str, Any]:
+    """The object in a file: pickle or JSON, told apart by its first byte.
+
+    Raises:
+        FlightRecordError: neither, or broken.
+    """
+    start = data[:64].lstrip()[:1]
+    if start == b"\x80":
+        value = safe_pickle.loads(data)
+    elif start in (b"{", b"["):
+        value = _json(data)
+    else:
+        raise FlightRecordError("neither a pickle nor JSON" if data else "empty")
+    if not isinstance(value, dict):
+        raise FlightRecordError(f"a record is an object, this is a {type(value).__name__}")
+    return value
+
+
+def read_alike(data: bytes, fewest: int = fast_pickle.FEWEST) -> Dump | None:
+    """The dump of a pickle whose entries are written alike, as `read(decode(data))` has it.
+
+    None where it has to be read in that way: it is another one, or it cannot be read at all.
+    """
+    try:
+        value = fast_pickle.document(data, fewest)
+        return None if value is None or "identity" in value else read(value)
+    except FlightRecordError:
+        return None
+
+
+def _json(data: bytes) -> Any:
+    if len(data) > MAX_JSON:
+        raise FlightRecordError(f"JSON of {len(data)} bytes; at most {MAX_JSON} are read")
+    try:
+        return json.loads(data)
+    except json.JSONDecodeError as exc:
+        raise FlightRecordError(f"broken JSON: {exc}") from exc
+    except (ValueError, RecursionError, MemoryError) as exc:
+        raise FlightRecordError(f"broken JSON: {type(exc).__name__}") from exc
+
+
+def read(data: Mapping[str, Any]) -> Dump:
+    """The columns of one decoded dump.
+
+    Raises:
+        FlightRecordError: not a Flight Recorder dump, or a value in it is not what it should be.
+    """
+    version = data.get("version")
+    if not isinstance(version, str):
+        raise FlightRecordError("not a flight record: it has no version")
+    if version.partition(".")[0] != "2" and "pg_config" not in data and "entries" not in data:
+        raise FlightRecordError(f"not a flight record that can be read: schema {version[:20]!r}")
+    try:
+        return _read(data, version)
+    except FlightRecordError:
+        raise
+    except ODD as exc:
+        raise FlightRecordError(f"not a flight record: {type(exc).__name__}: {exc}"[:200]) from exc
+
+
+def _read(data: Mapping[str, Any], version: str) -> Dump:
+    rows = data.get("entries")  # the key is absent when nothing was recorded
+    if rows is not None and not isinstance(rows, list | tuple | Rows):
+        raise FlightRecordError(f"entries are a list, not a {type(rows).__name__}")
+    table = read_entries(() if rows is None else rows)
+    backend = _backend(data, table.payloads)
+    seen = from_entries(table.groups, data.get("pg_config"))
+    # gloo counts sends, receives and barriers' parts too: nothing that a peer could be held against
+    raw = {} if backend is Backend.GLOO else statuses(data.get("pg_status"))
+    seen, status, unplaced = place(seen, raw)
+    columns = dict(table.columns)
+    one_count = _one_count(data, table)
+    if one_count:  # its communicators have names, and all the same description
+        seen = tuple(replace(group, desc="") for group in seen)
+    no_events = backend is Backend.GLOO or (one_count and (columns["started_ns"] == NONE).all())
+    columns["state"] = _states_known(columns, table.retired, no_events, one_count)
+    active = _only_active(columns, raw)
+    spread_coalesced(columns, table.payloads)
+    if active:
+        close_finished_batches(columns, table.payloads, status)
+    first = columns["record"][:1]
+    return Dump(
+        backend=backend,
+        version=version,
+        only_active=active,
+        dropped=0 if active or not len(first) else max(0, int(first[0])),
+        groups=seen,
+        status=status,
+        unplaced=unplaced,
+        payloads=table.payloads,
+        sites=table.sites,
+        columns=columns,
+        one_count=one_count,
+    )
+
+
+def _one_count(data: Mapping[str, Any], table: Table) -> bool:
+    """Whether torchcomms wrote it: no status, and groups described by their backend's name."""
+    writers = {payload.recorded.partition(":")[0] for payload in table.payloads}
+    described = {desc for _, desc, _ in table.groups}
+    return bool(described) and described == writers and not data.get("pg_status")
+
+
+def _backend(data: Mapping[str, Any], payloads: tuple[Payload, ...]) -> Backend:
+    writers = {payload.recorded.partition(":")[0] for payload in payloads}
+    if "gloo" in writers:
+        return Backend.GLOO
+    if (
+        any(name.startswith("nccl") for name in writers)
+        or data.get("nccl_version")
+        or data.get("comm_lib_version")
+    ):
+        return Backend.NCCL
+    config = data.get("pg_config")
+    named = isinstance(config, Mapping) and any(name for name in config)
+    return Backend.NCCL if named else Backend.UNKNOWN
+
+
+def _states_known(
+    columns: Mapping[str, NDArray[Any]],
+    retired: NDArray[np.bool_],
+    no_events: bool,
+    one_count: bool,
+) -> NDArray[np.int8]:
+    """What a writer's state means.
+
+    NCCL: an entry that is retired and not completed has timed out (FlightRecorder.hpp, `retired_`).
+    Gloo: without events the state stays "scheduled" for ever; retired is over, in whatever way.
+    torchcomms retires an entry when its work is over, whether its events were seen to be or not.
+    """
+    states = columns["state"].copy()
+    open_ = states < State.COMPLETED
+    if no_events:
+        states[open_] = State.UNKNOWN
+    states[open_ & retired] = State.COMPLETED if no_events or one_count else State.FAILED
+    return states
+
+
+def _only_active(columns: Mapping[str, NDArray[Any]], status: Mapping[int, Status]) -> bool:
+    """Whether completed entries were left out: evident, no dump says so.
+
+    Entries were recorded before the first that is there, or it is known that some were, and not
+    one of those that are there has completed.
+    """
+    if (columns["state"] == State.COMPLETED).any():
+        return False
+    if len(columns["record"]):
+        record = columns["record"]
+        return bool(record[0] > 0 or record[-1] - record[0] >= len(record))
+    return any(one.enqueued > 0 for one in status.values())
+
+
+def with_generation(dump: Dump, generation: int) -> Dump:
+    """The dump as one of TorchFT's quorum `generation` (told by the file's name)."""
+    changed = tuple(of_generation(group, generation) for group in dump.groups)
+    return replace(dump, groups=changed)
+
+
+# -- torchcomms' one count of all calls --------------------------------------------------------
+
+_COMMON: Final = 0.5
+"""Share of the numbers of a group, where two records overlap, that both have to have."""
+UNCOUNTED: Final = (
+    "torchcomms counts the calls of all its communicators together, its oldest entries are "
+    "overwritten, and ranks make different calls: they cannot be compared; a larger "
+    "TORCHCOMM_FR_BUFFER_SIZE keeps them all"
+)
+
+
+def by_group(dumps: Sequence[Dump]) -> tuple[list[Dump], str | None]:
+    """The same dumps, numbered within each group; and why something was left out.
+
+    Ranks are compared by the number of a call in its group. A recorder that still has the rank's
+    first call is counted anew, group by group. One that has overwritten it keeps the common
+    numbers: they agree between ranks that make the same calls in all (each has a communicator of
+    every kind), and that is checked, for a pipeline's ranks do not. Where the check fails, what
+    torchcomms recorded cannot be compared and is left out. (What it writes: torchcomms 2026-08,
+    hooks/fr/FlightRecorder.cpp.)
+    """
+    mine = [one for one in dumps if one.one_count]
+    if all(one.dropped == 0 for one in mine):
+        return [_counted(one) if one.one_count else one for one in dumps], None
+    if _agree(mine):
+        return list(dumps), None
+    nothing = [_without_entries(one) if one.one_count else one for one in dumps]
+    return nothing, UNCOUNTED
+
+
+def _counted(dump: Dump) -> Dump:
+    """Collectives and point-to-point calls of each group counted from 1, each by itself."""
+    columns = dump.columns
+    seq = columns["seq"].copy()
+    kinds = columns["group"].astype(np.int64) * 2 + columns["p2p"]
+    for kind in np.unique(kinds).tolist():
+        rows = kinds == kind
+        seq[rows] = np.arange(1, rows.sum() + 1)
+    return replace(dump, columns={**columns, "seq": seq})
+
+
+def _without_entries(dump: Dump) -> Dump:
+    nothing = {name: column[:0] for name, column in dump.columns.items()}
+    return replace(dump, columns=nothing, status={})
+
+
+def _agree(dumps: Iterable[Dump]) -> bool:
+    """Whether records have most of each group's numbers in common.
+
+    Of thousands not every pair is compared: each with the one that begins last, which overlaps the
+    others least, and with the next in the order of their beginnings.
+    """
+    by_name: dict[str, list[NDArray[Any]]] = {}
+    for one in dumps:
+        for name, numbers in _numbers(one).items():
+            by_name.setdefault(name, []).append(numbers)
+    for same in by_name.values():
+        same.sort(key=lambda numbers: (int(numbers[0]), int(numbers[-1])))
+    return all(
+        _overlap(numbers, other)
+        for same in by_name.values()
+        for numbers, following in pairwise(same)
+        for other in (following, same[-1])
+    )
+
+
+def _numbers(dump: Dump) -> Mapping[str, NDArray[Any]]:
+    columns = dump.columns
+    own = ~columns["p2p"]
+    return {
+        group.name: columns["seq"][own & (columns["group"] == at)]
+        for at, group in enumerate(dump.groups)
+        if (own & (columns["group"] == at)).any()
+    }
+
+
+def _overlap(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    first, last = max(a[0], b[0]), min(a[-1], b[-1])
+    sides = [x[(x >= first) & (x <= last)] for x in (a, b)]
+    most = max(map(len, sides))
+    return bool(most) and len(np.intersect1d(*sides)) >= _COMMON * most
+
+
+# -- the job of many dumps ---------------------------------------------------------------------
+
+_WORLD: Final = "default_pg"
+"""Torch's description of the group that all ranks of a job are in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One rank's dump and where it comes from."""
+
+    rank: int
+    dump: Dump
+    path: str = ""
+
+
+class _Key(NamedTuple):
+    """What makes one group of the job."""
+
+    name: str
+    members: tuple[int, ...]
+    """Empty when nobody knows them."""
+    age: int
+    generation: int | None
+    inferred: bool = False
+    """Whether there may be more members."""
+    owner: int = NONE
+    """The one rank that knows it, where it cannot be matched with anything of its peers'."""
+
+
+def assemble(
+    records: Iterable[Record],
+    *,
+    world_size: int | None = None,
+    members: Mapping[str, Sequence[int]] | None = None,
+    problems: Iterable[Problem] = (),
+    gaps: Iterable[int] = (),
+) -> Job:
+    """The job of these records, at most one of a rank.
+
+    `members` names the global ranks of groups, by name or description, where the records do not;
+    `gaps` ranks that the records' numbers leave out.
+
+    What a rank calls its groups is matched with what its peers call theirs: by name and members,
+    because pg_ids and record ids count within a process and names may be used twice (each replica
+    group of TorchFT's has a group "0" of its own). A rank that does not know the members takes the
+    one group of that name that has it; where there is none, the group is inferred from the ranks
+    that have entries in it. The result depends on the records alone, not on the order in which they
+    came.
+    """
+    ordered = sorted(records, key=lambda record: record.rank)
+    dumps, uncounted = by_group([record.dump for record in ordered])
+    ordered = [replace(r, dump=known) for r, known in zip(ordered, dumps, strict=True)]
+    shifted = _global_members(ordered)
+    found = [*problems, *_unplaced(ordered)]
+    found += [] if uncounted is None else [Problem(ordered[0].path, uncounted)]
+    known = {one.rank for one in found if one.rank is not None}
+    known.update(record.rank for record in ordered)
+    told = set[int]().union(*{members for listed in shifted for members in listed})
+    told |= known.union(range(world_size or 0))
+    expected = tuple(sorted(told.union(gaps)))
+    keys = _keys(ordered, shifted, dict(members or {}), expected if world_size else ())
+    table = _Groups(ordered, keys, expected)
+    columns, payloads, sites = _columns(ordered, table)
+    return Job(
+        expected=expected,
+        ranks={r.rank: _info(r, table.of[at]) for at, r in enumerate(ordered)},
+        groups=table.groups,
+        payloads=payloads,
+        sites=sites,
+        columns=columns,
+        problems=tuple(sorted(found, key=lambda one: (one.path, one.reason))),
+        gaps=tuple(sorted(set(gaps) - told)),
+    )
+
+
+def _global_members(records: Sequence[Record]) -> list[list[tuple[int, ...]]]:
+    """Members of each local group of each record, as global ranks.
+
+    Under TorchFT each replica group is a world of its own that counts its ranks from 0, while the
+    file's name tells the rank in the whole job: but for the first replica group, such a world does
+    not have the rank. (Torch's `transform_ft` needs the size of a replica group as an option.)
+    """
+    found = []
+    for record in records:
+        shift = _shift(record)
+        found.append(
+            [
+                tuple(rank + shift for rank in group.members)
+                if shift and record.rank not in group.members
+                else group.members
+                for group in record.dump.groups
+            ]
+        )
+    return found
+
+
+def _shift(record: Record) -> int:
+    for group in record.dump.groups:
+        size = len(group.members)
+        if group.desc == _WORLD and 0 < size <= record.rank and group.members == tuple(range(size)):
+            return record.rank - record.rank % size
+    return 0
+
+
+def _keys(
+    records: Sequence[Record],
+    shifted: Sequence[Sequence[tuple[int, ...]]],
+    supplied: Mapping[str, Sequence[int]],
+    world: tuple[int, ...],
+) -> list[list[_Key]]:
+    """The key of each local group of each record."""
+    first = [
+        [
+            _key(group, members or _supplied(group, supplied, world), record.rank)
+            for group, members in zip(record.dump.groups, listed, strict=True)
+        ]
+        for record, listed in zip(records, shifted, strict=True)
+    ]
+    told: dict[tuple[str, int], dict[_Key, None]] = {}
+    for key in {key: None for keys in first for key in keys if key.members}:
+        told.setdefault((key.name, key.age), {})[key] = None
+    return [
+        [_adopt(key, record.rank, told) for key in keys]
+        for record, keys in zip(records, first, strict=True)
+    ]
+
+
+def _supplied(
+    group: LocalGroup, supplied: Mapping[str, Sequence[int]], world: tuple[int, ...]
+) -> tuple[int, ...]:
+    for name in (group.name, group.desc):
+        if name in supplied:
+            return tuple(supplied[name])
+    return world if group.desc == _WORLD else ()
+
+
+def _key(group: LocalGroup, members: tuple[int, ...], rank: int) -> _Key:
+    if members or group.name:
+        return _Key(group.name, members, group.age, group.generation, group.inferred)
+    # nameless, and members unknown: peers' nameless groups may be any others
+    return _Key("", (), group.age, group.generation, owner=rank)
+
+
+def _adopt(key: _Key, rank: int, told: Mapping[tuple[str, int], Mapping[_Key, None]]) -> _Key:
+    """The group that peers with more knowledge mean by the same name, if there is just one."""
+    if key.members or key.owner != NONE:
+        return key
+    fitting = [one for one in told.get((key.name, key.age), ()) if rank in one.members]
+    return fitting[0] if len(fitting) == 1 else key
+
+
+class _Groups:
+    """The groups of the job, and for each record its local groups' indices."""
+
+    def __init__(
+        self, records: Sequence[Record], keys: Sequence[Sequence[_Key]], expected: Sequence[int]
+    ) -> None:
+        desc: dict[_Key, str] = {}
+        seen: dict[_Key, list[int]] = {}
+        for record, listed in zip(records, keys, strict=True):
+            for group, key in zip(record.dump.groups, listed, strict=True):
+                desc[key] = desc.get(key) or group.desc
+                seen.setdefault(key, []).append(record.rank)
+        ordered = sorted(desc, key=_order)
+        index = {key: at for at, key in enumerate(ordered)}
+        self.of = [[index[key] for key in listed] for listed in keys]
+        self.groups = _named_alike(
+            [
+                Group(
+                    name=key.name,
+                    desc=desc[key],
+                    members=key.members or _inferred(desc[key], seen[key], expected),
+                    inferred=key.inferred or not key.members,
+                    generation=key.generation,
+                )
+                for key in ordered
+            ],
+            [key.owner for key in ordered],
+        )
+
+
+def _inferred(desc: str, seen: Sequence[int], expected: Sequence[int]) -> tuple[int, ...]:
+    """The ranks that have entries; everybody is in the world."""
+    return tuple(expected) if desc == _WORLD else tuple(sorted(set(seen)))
+
+
+def _order(key: _Key) -> tuple[Any, ...]:
+    number = int(key.name) if key.name.isdecimal() and len(key.name) < 19 else 1 << 62
+    generation = NONE if key.generation is None else key.generation
+    return number, key.name, -generation, key.age, key.members, key.owner
+
+
+def _named_alike(groups: Sequence[Group], owners: Sequence[int]) -> tuple[Group, ...]:
+    """Names that are unique in the job; the newest of one name keeps it."""
+    used: set[str] = set()
+    next_number: dict[str, int] = {}
+    named = []
+    for group, owner in zip(groups, owners, strict=True):
+        name = group.name or ("unnamed" if owner == NONE else f"unnamed of rank {owner}")
+        if name in used and group.generation is not None:
+            name = f"{name}@{group.generation}"
+        unique = name
+        while unique in used:
+            next_number[name] = next_number.get(name, 1) + 1
+            unique = f"{name}#{next_number[name]}"
+        used.add(unique)
+        named.append(replace(group, name=unique))
+    return tuple(named)
+
+
+def _info(record: Record, index: Sequence[int]) -> RankInfo:
+    dump = record.dump
+    return RankInfo(
+        rank=record.rank,
+        backend=dump.backend,
+        version=dump.version,
+        only_active=dump.only_active,
+        dropped=dump.dropped,
+        status={index[local]: status for local, status in sorted(dump.status.items())},
+        path=record.path,
+    )
+
+
+def _columns(
+    records: Sequence[Record], table: _Groups
+) -> tuple[dict[str, NDArray[Any]], tuple[Payload, ...], tuple[str, ...]]:
+    """All rows, with what was numbered in each dump numbered in the job."""
+    sizes = [len(record.dump.columns["seq"]) for record in records]
+    columns = {name: np.empty(sum(sizes), dtype) for name, dtype in COLUMNS.items()}
+    payloads: dict[Payload, int] = {}
+    sites: dict[str, int] = {}
+    end = 0
+    for at, (record, size) in enumerate(zip(records, sizes, strict=True)):
+        dump, rows = record.dump, slice(end, end + size)
+        end += size
+        for name, column in dump.columns.items():
+            columns[name][rows] = column
+        columns["rank"][rows] = record.rank
+        columns["group"][rows] = _renumbered(dump.columns["group"], table.of[at])
+        columns["payload"][rows] = _renumbered(
+            dump.columns["payload"], [payloads.setdefault(p, len(payloads)) for p in dump.payloads]
+        )
+        columns["site"][rows] = _renumbered(
+            dump.columns["site"], [sites.setdefault(s, len(sites)) for s in dump.sites]
+        )
+        if not dump.global_peers:
+            columns["peer"][rows] = _peers(columns, rows, table.groups)
+    return columns, tuple(payloads), tuple(sites)
+
+
+def _renumbered(column: NDArray[Any], numbers: Sequence[int]) -> NDArray[np.int32]:
+    """`numbers` at the places that `column` names; NONE stays NONE."""
+    renumbered: NDArray[np.int32] = np.array([*numbers, NONE], np.int32)[column]
+    return renumbered
+
+
+def _peers(
+    columns: Mapping[str, NDArray[Any]], rows: slice, groups: Sequence[Group]
+) -> NDArray[np.int32]:
+    """Group ranks of peers as global ranks; unknown where the members are."""
+    peers: NDArray[np.int32] = columns["peer"][rows].copy()
+    if not (peers != NONE).any():
+        return peers
+    given = np.flatnonzero(peers != NONE)
+    group = columns["group"][rows][given]
+    order = np.argsort(group, kind="stable")
+    cuts = np.flatnonzero(np.diff(group[order])) + 1
+    for mine in np.split(given[order], cuts):
+        index = int(columns["group"][rows][mine[0]])
+        members = () if groups[index].inferred else groups[index].members
+        known = peers[mine] < len(members)
+        peers[mine[known]] = np.array(members, np.int32)[peers[mine[known]]]
+        peers[mine[~known]] = NONE
+    return peers
+
+
+def _unplaced(records: Sequence[Record]) -> list[Problem]:
+    lost = [record for record in records if record.dump.unplaced]
+    if not lost:
+        return []
+    named = ", ".join(str(record.rank) for record in lost[:8])
+    more = " ..." if len(lost) > 8 else ""
+    return [
+        Problem(
+            lost[0].path,
+            f"pg_status of groups without entries cannot be given to a group (ranks {named}{more})",
+        )
+    ]

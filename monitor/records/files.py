@@ -1,0 +1,661 @@
+"""From paths to a job: files read side by side, each in a process that may fail alone.
+
+Folders, zips and evidence bundles are searched for records (`find`); of several of a rank one is
+chosen (`of_answers`, `of_dumps`). The manifest of an evidence bundle is written by the monitor
+(`act.bundles`) and read here, maybe years later and from a file that somebody edited: whatever
+cannot be read of it is left out, nothing raises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import lzma
+import math
+import os
+import re
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Final
+
+from monitor.model.names import RankName, split_rank_name
+from monitor.records import dump, ring
+from monitor.records.dump import Dump, Record, assemble
+from monitor.records.job import NONE, Job, Problem, RankInfo
+from monitor.records.ring import Answer, from_answers
+from monitor.records.safe_pickle import FlightRecordError
+from worker_server.wire import WireError, parse_flight_record
+
+# -- where records are -------------------------------------------------------------------------
+
+MAX_FILE: Final = 128 << 20
+MAX_ZIP: Final = 16 << 30
+"""Of all its members unpacked: a small zip may be made to unpack for days."""
+MAX_ALL: Final = 64 << 30
+MAX_SOURCES: Final = 1 << 18
+"""Files, and members of zips: 16,384 ranks' are fewer by far."""
+BROKEN_ZIP: Final = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, NotImplementedError, RuntimeError,
+    EOFError, ValueError, OverflowError,
+)  # fmt: skip
+_ENDS: Final = (".json", ".pickle", ".pkl")
+_RANK: Final = re.compile(
+    r"(?<!local)(?<!local[_-])rank[_=-]?(?P<named>\d{1,9})(?!\d)|(?<!\d)(?P<last>\d{1,9})$",
+    re.IGNORECASE,
+)
+_OTHER_END: Final = re.compile(r"\.[a-z]\w*$", re.IGNORECASE)
+_QUORUM: Final = re.compile(r"_quorum_(\d{1,18})$")
+"""TorchFT's folder of one quorum: PREFIX_quorum_ID/RANK (torchft/manager.py, _update_fr_path)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file, or one member of a zip."""
+
+    path: str
+    """For people: `bundle.zip/rank_3` for a member."""
+    file: str
+    member: str | None = None
+    size: int = 0
+    rank: int | None = None
+    """Told by the name; an answer of a WorkerServer says itself whose it is."""
+    quorum: int | None = None
+    named: bool = False
+    """Whether the user named this very file: it has to be a record then."""
+    whose: RankName | None = None
+    """The rank that an evidence bundle's manifest says."""
+    taken_ns: int | None = None
+    """When it was answered, as the manifest says; Unix time."""
+
+    @property
+    def prefix(self) -> str:
+        """The path up to the rank: equal for the records of one job's ranks."""
+        folder, _, name = self.path.rpartition("/")
+        found = _rank_in(_stem(name))
+        return f"{folder}/{_stem(name) if found is None else name[: found.start()]}"
+
+    @property
+    def rank_name(self) -> RankName | None:
+        """The rank's name that ends the file's: `rg_1.0` for `bundle.zip/rg_1.0.json`."""
+        if self.whose is not None:
+            return _whole_name(self.whose)
+        return _whole_name(_stem(self.path.rpartition("/")[2]))
+
+    def read(self, bundle: zipfile.ZipFile | None = None) -> bytes:
+        """The whole file; `bundle` is the zip that it is a member of.
+
+        Raises:
+            FlightRecordError: unreadable or too large.
+        """
+        try:
+            if bundle is None or self.member is None:
+                data = _whole(self.file)
+            else:
+                with bundle.open(self.member) as file:
+                    data = file.read(MAX_FILE + 1)
+        except OSError as exc:
+            raise FlightRecordError(exc.strerror or str(exc)) from exc
+        except BROKEN_ZIP as exc:
+            raise FlightRecordError(f"broken zip: {exc}") from exc
+        if len(data) > MAX_FILE:
+            raise FlightRecordError(f"more than {MAX_FILE} bytes")
+        return data
+
+
+def _whole(path: str) -> bytes:
+    """All of a file, or more than is allowed.
+
+    Not asked for `MAX_FILE` at once: room would be mapped for that, and mapped anew for each file.
+    """
+    with open(path, "rb") as file:
+        size = min(os.fstat(file.fileno()).st_size, MAX_FILE)
+        data = file.read(size + 1)
+        return data + file.read(MAX_FILE + 1 - len(data)) if len(data) > size else data
+
+
+class TooMuchError(Exception):
+    """More than is ever read: judging a part of it might accuse the wrong rank."""
+
+
+def find(paths: Sequence[Path]) -> tuple[list[Source], list[Problem]]:
+    """All files under `paths` that may be records, sorted, each once; and what cannot be looked at.
+
+    In a folder or a zip those count whose name, without .json or .pickle, tells a rank, and all
+    that end in .json; a file that is named counts always.
+
+    Raises:
+        TooMuchError: too many, or of too many bytes in all.
+    """
+    sources: dict[str, Source] = {}
+    problems: list[Problem] = []
+    for path in paths:
+        for file, named in _files(path, problems):
+            try:
+                for source in _in_file(file, named=named):
+                    key = os.path.realpath(source.file) + "\0" + (source.member or "")
+                    sources.setdefault(key, source)
+                    if len(sources) > MAX_SOURCES:
+                        raise TooMuchError(f"more than {MAX_SOURCES:,} files")
+            except (OSError, *BROKEN_ZIP) as exc:
+                problems.append(_problem(file, exc))
+    if sum(source.size for source in sources.values()) > MAX_ALL:
+        raise TooMuchError(f"more than {MAX_ALL >> 30} GiB")
+    return sorted(sources.values(), key=lambda source: source.path), problems
+
+
+def _files(path: Path, problems: list[Problem]) -> Iterator[tuple[Path, bool]]:
+    """Files under a path, and whether the user named them."""
+    if not path.is_dir():
+        yield path, True
+        return
+    unread: list[OSError] = []
+    for folder, folders, names in os.walk(path, onerror=unread.append):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if _may_be(name) or name.endswith(".zip"):
+                yield Path(folder, name), False
+    problems += [_problem(Path(exc.filename or path), exc) for exc in unread]
+
+
+def _problem(path: Path, exc: Exception) -> Problem:
+    reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+    return Problem(str(path), reason)
+
+
+def _in_file(path: Path, *, named: bool) -> Iterator[Source]:
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError("neither a file nor a folder")
+    if path.suffix == ".zip" or (named and zipfile.is_zipfile(path)):
+        yield from _zipped(path)
+    else:
+        yield _source(str(path), str(path), found.st_size, named=named)
+
+
+def _zipped(path: Path) -> Iterator[Source]:
+    with zipfile.ZipFile(path) as bundle:
+        members = [
+            info
+            for info in bundle.infolist()
+            if not info.is_dir() and _may_be(info.filename.rpartition("/")[2])
+        ]
+    if sum(info.file_size for info in members) > MAX_ZIP:
+        raise ValueError(f"a zip of more than {MAX_ZIP >> 30} GiB")
+    for info in members:
+        yield _source(f"{path}/{info.filename}", str(path), info.file_size, member=info.filename)
+
+
+def _source(
+    name: str, file: str, size: int, *, member: str | None = None, named: bool = False
+) -> Source:
+    folder, _, last = name.rpartition("/")
+    quorum = _QUORUM.search(folder)
+    return Source(
+        path=name,
+        file=file,
+        member=member,
+        size=size,
+        rank=rank_of(last),
+        quorum=None if quorum is None else int(quorum[1]),
+        named=named,
+    )
+
+
+def rank_of(name: str) -> int | None:
+    """The rank that a file's name tells: 3 for `_dump_3`, `dump_rank3_node1.json`, `rank_3.pkl`."""
+    found = _rank_in(_stem(name))
+    return None if found is None else int(found["named"] or found["last"])
+
+
+def _rank_in(stem: str) -> re.Match[str] | None:
+    """Where a name says `rank3`, else the number that ends it."""
+    found = list(_RANK.finditer(stem))
+    named = next((one for one in found if one["named"]), None)
+    if named is not None and not _OTHER_END.search(stem):
+        return named
+    return next((one for one in found if one["last"]), None)
+
+
+def _whole_name(name: str) -> RankName | None:
+    try:
+        split_rank_name(name)
+    except ValueError:
+        return None
+    return RankName(name)
+
+
+def _stem(name: str) -> str:
+    end = next((end for end in _ENDS if name.lower().endswith(end)), "")
+    return name[: len(name) - len(end)]
+
+
+def _may_be(name: str) -> bool:
+    if name.startswith("."):
+        return False
+    return name.lower().endswith(".json") or rank_of(name) is not None
+
+
+# -- which of them count -----------------------------------------------------------------------
+
+_ONE_IN: Final = 16
+"""Records of fewer than one rank in so many are numbered by something else (a pid), and a gap in
+their numbers is none. Lower: one host's records of a large job tell nothing of the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What became of one file."""
+
+    source: Source
+    dump: Dump | None = None
+    answer: Answer | None = None
+    """Of a WorkerServer."""
+    problem: str | None = None
+
+
+def of_answers(
+    reads: Sequence[Read],
+    members: Mapping[str, Sequence[int]] | None,
+    problems: Sequence[Problem],
+) -> Job:
+    """The job of the WorkerServers' answers among `reads`; the newest of each rank."""
+    best: dict[RankName, Answer] = {}
+    found = list(problems)
+    lost: dict[RankName, Problem] = {}
+    for read in reads:
+        if read.answer is not None:
+            name = read.answer.record.identity.rank
+            kept = best.setdefault(name, read.answer)
+            if kept is not read.answer:
+                kept, other = sorted((kept, read.answer), key=lambda a: (-a.taken_ns, a.path))
+                best[name] = kept
+                found.append(_superseded(other.path, kept.path))
+        elif read.dump is not None:
+            found.append(Problem(read.source.path, "left out: answers of WorkerServers say more"))
+        elif read.problem is not None:
+            problem = Problem(read.source.path, read.problem)
+            named = read.source.rank_name
+            if named is None:
+                found.append(problem)
+            else:
+                lost[named] = problem
+    found += [lost.pop(name) for name in best if name in lost]
+    return from_answers(best.values(), lost=lost, members=members, problems=found)
+
+
+def _superseded(path: str, kept: str) -> Problem:
+    return Problem(path, f"left out: {kept} is of the same rank and newer")
+
+
+def of_dumps(reads: Sequence[Read]) -> tuple[list[Record], list[Problem]]:
+    """One record a rank, and what was wrong with the rest.
+
+    Of TorchFT's quorums only the newest counts: a rank's record of an older one would be held
+    against peers of whom only the newer was read.
+    """
+    problems = []
+    best: dict[int, tuple[Source, Dump]] = {}
+    newest = max((r.source.quorum for r in reads if r.source.quorum is not None), default=None)
+    for read in reads:
+        source, found = read.source, read.dump
+        if found is None:
+            continue
+        if source.rank is None:
+            problems.append(Problem(source.path, "its name tells no rank"))
+        elif source.quorum != newest:
+            problems.append(Problem(source.path, f"left out: quorum {newest} is newer"))
+        elif source.rank in best:
+            kept, other = _newer(best[source.rank], (source, found))
+            best[source.rank] = kept
+            problems.append(_superseded(other[0].path, kept[0].path))
+        else:
+            best[source.rank] = source, found
+    alike = {source.prefix for source, _ in best.values()}
+    for read in reads:
+        if read.problem is not None:
+            source = read.source
+            # a stray file that cannot be read makes no rank, one among records does
+            stray = bool(alike) and source.prefix not in alike
+            lost = None if stray or source.rank in best else source.rank
+            problems.append(Problem(source.path, read.problem, lost))
+    return [Record(rank, d, source.path) for rank, (source, d) in best.items()], problems
+
+
+def _newer(
+    a: tuple[Source, Dump], b: tuple[Source, Dump]
+) -> tuple[tuple[Source, Dump], tuple[Source, Dump]]:
+    """The two, the one that speaks of later moments first; among equals by path."""
+    first, second = sorted((a, b), key=lambda one: (-one[1].newest_ns, one[0].path))
+    return first, second
+
+
+def gaps(records: Sequence[Record]) -> frozenset[int]:
+    """Ranks that the others' numbers leave out: ranks are numbered from 0.
+
+    Not of TorchFT's quorums: who was in none of the newest is no rank that is missing.
+    """
+    known = {record.rank for record in records}
+    quorums = any(group.generation is not None for one in records for group in one.dump.groups)
+    world = max(known, default=-1) + 1
+    return frozenset(() if quorums or world > _ONE_IN * len(known) else range(world)) - known
+
+
+# -- an evidence bundle's manifest -------------------------------------------------------------
+
+NAME: Final = "manifest.json"
+FORMAT: Final = "lightkeeper-evidence"
+SCHEMA: Final = 1
+RECORD: Final = "flight_recorder"
+"""The part that the analysis reads."""
+MAX_BYTES: Final = 16 << 20
+"""160 parts of each moment take about 60 KiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One answer of one rank's WorkerServer, or why there is none."""
+
+    rank: RankName
+    part: str
+    file: str | None
+    """Member of the zip; None when nothing usable came."""
+    status: str
+    taken_ns: int | None = None
+    """When it was answered, Unix time by the monitor's clock."""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One time at which everybody concerned was asked."""
+
+    name: str
+    began_s: float
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def records(self) -> tuple[Part, ...]:
+        """The flight records that are there."""
+        return tuple(one for one in self.parts if one.part == RECORD and one.file is not None)
+
+    @property
+    def lost(self) -> tuple[Part, ...]:
+        """The flight records that are not."""
+        return tuple(one for one in self.parts if one.part == RECORD and one.file is None)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a bundle says of itself."""
+
+    id: str
+    moments: tuple[Moment, ...] = ()
+    incident: Mapping[str, Any] = field(default_factory=dict)
+    """As `monitor.model.incident.incident_to_json` wrote it; empty for an eviction by hand."""
+
+    @property
+    def latest_s(self) -> float:
+        """When somebody was last asked."""
+        return max((one.began_s for one in self.moments), default=0.0)
+
+    def chosen(self) -> Moment | None:
+        """The moment whose flight records speak: with the most of them, of equals the latest.
+
+        Records of two moments are never mixed: a rank that was asked earlier than its peers
+        would seem to be behind them.
+        """
+        known = [one for one in self.moments if one.records]
+        return max(known, key=lambda one: (len(one.records), one.began_s), default=None)
+
+
+def read_manifest(file: str) -> Manifest | None:
+    """The manifest of this zip; None when it is no evidence bundle."""
+    try:
+        with zipfile.ZipFile(file) as bundle, bundle.open(NAME) as member:
+            return parse(json.loads(member.read(MAX_BYTES)))
+    except (OSError, KeyError, RecursionError, *BROKEN_ZIP):
+        return None
+
+
+def parse(data: Any) -> Manifest | None:
+    """The manifest in this JSON; None when it is none of ours."""
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        return None
+    incident = data.get("incident")
+    return Manifest(
+        id=str(data.get("id", ""))[:500],
+        moments=tuple(_moment(one) for one in _objects(data.get("moments"))),
+        incident=incident if isinstance(incident, dict) else {},
+    )
+
+
+def _moment(data: Mapping[str, Any]) -> Moment:
+    began_s = _number(data.get("began_s"))
+    return Moment(
+        name=str(data.get("moment", ""))[:100],
+        began_s=0.0 if began_s is None else began_s,
+        parts=tuple(_part(one) for one in _objects(data.get("parts"))),
+    )
+
+
+def _part(data: Mapping[str, Any]) -> Part:
+    file, error, taken_s = data.get("file"), data.get("error"), _number(data.get("taken_s"))
+    return Part(
+        rank=RankName(str(data.get("rank", ""))),
+        part=str(data.get("part", "")),
+        file=file if isinstance(file, str) else None,
+        status=str(data.get("status", "")),
+        taken_ns=None if taken_s is None else int(taken_s * 1e9),
+        error=error if isinstance(error, str) else None,
+    )
+
+
+def _objects(value: Any) -> Sequence[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _number(value: Any) -> float | None:
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if plain and math.isfinite(value) and 0 <= value < 1e10 else None
+
+
+# -- evidence bundles among the zips -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """One evidence bundle, and the moment whose flight records are taken."""
+
+    path: str
+    manifest: Manifest
+    moment: Moment | None
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What the bundles leave to be read."""
+
+    sources: list[Source]
+    bundle: Bundle | None = None
+    """The latest, whose records are among `sources`."""
+    lost: tuple[Read, ...] = ()
+    """Ranks that were asked for their flight record in the moment taken, and gave none."""
+    problems: tuple[Problem, ...] = ()
+
+
+def bundle_in(paths: Sequence[Path]) -> Bundle | None:
+    """The latest evidence bundle among these files and folders."""
+    return open_bundles(find(paths)[0]).bundle
+
+
+def open_bundles(sources: Sequence[Source]) -> Opened:
+    """Of the latest bundle one moment's flight records, with the manifest's dates.
+
+    Earlier ones are left out: a rank's record of another incident would be held against peers
+    whose records are of this one.
+    """
+    named = dict.fromkeys(source.file for source in sources if source.member == NAME)
+    found = [(file, read_manifest(file)) for file in named]
+    bundles = [Bundle(file, one, one.chosen()) for file, one in found if one is not None]
+    if not bundles:
+        return Opened(list(sources))
+    latest = max(bundles, key=lambda one: (one.manifest.latest_s, one.path))
+    kept: list[Source] = []
+    files = {one.path for one in bundles}
+    for source in sources:
+        if source.file not in files:
+            kept.append(source)
+        elif source.file == latest.path and latest.moment is not None:
+            told = _part_of(latest.moment, source.member)
+            if told is not None:
+                kept.append(replace(source, whose=told.rank, taken_ns=told.taken_ns))
+    lost = () if latest.moment is None else latest.moment.lost
+    return Opened(
+        kept,
+        latest,
+        tuple(_lost(latest, one) for one in lost),
+        tuple(
+            Problem(one.path, f"left out: {latest.path} is of a later incident")
+            for one in bundles
+            if one is not latest
+        ),
+    )
+
+
+def _lost(bundle: Bundle, one: Part) -> Read:
+    moment = "" if bundle.moment is None else bundle.moment.name
+    where = Source(f"{bundle.path}/{moment}/{one.rank}", bundle.path, whose=one.rank)
+    return Read(where, problem=f"no flight record: {one.error or one.status}")
+
+
+def _part_of(moment: Moment, member: str | None) -> Part | None:
+    return next((one for one in moment.records if one.file == member), None)
+
+
+# -- load --------------------------------------------------------------------------------------
+
+_WORTH_A_PROCESS: Final = 64 << 20
+"""Bytes for each: about a second of reading pickles, where starting one costs half of one."""
+_CHUNK: Final = 8
+
+
+def load(
+    paths: Sequence[Path],
+    *,
+    world_size: int | None = None,
+    members: Mapping[str, Sequence[int]] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    workers: int | None = None,
+) -> Job:
+    """The job whose records lie under `paths`: files, folders and zips.
+
+    A file that cannot be read is a `Problem` of the job and spoils its rank only. `progress` is
+    called with how many files are done and how many there are. `workers` is the number of
+    processes, by default one for each core where there is enough to do; 1 reads in this process.
+    """
+    found, problems = find(paths)
+    opened = open_bundles(found)
+    sources, reads = opened.sources, list(opened.lost)
+    problems += opened.problems
+    for done, read in enumerate(_read_all(sources, workers), 1):
+        reads.append(read)
+        if progress is not None:
+            progress(done, len(sources))
+    if any(read.answer is not None for read in reads):
+        return of_answers(reads, members, problems)
+    records, more = of_dumps(reads)
+    job = assemble(
+        records,
+        world_size=world_size,
+        members=members,
+        problems=[*problems, *more],
+        gaps=() if world_size else gaps(records),
+    )
+    return replace(job, ranks={rank: _dated(info) for rank, info in job.ranks.items()})
+
+
+def _dated(info: RankInfo) -> RankInfo:
+    """With the file's date for the time at which the record was written, where nothing else says.
+
+    A copy may be dated later, so it is an upper bound; members of a zip have no zone and no date.
+    """
+    if info.taken_ns != NONE or not info.path:
+        return info
+    try:
+        return replace(info, taken_ns=os.stat(info.path).st_mtime_ns)
+    except OSError:
+        return info
+
+
+def _read_all(sources: Sequence[Source], workers: int | None) -> Iterator[Read]:
+    """Each source read, in order; in this process where the others cannot be started."""
+    if workers is None:
+        enough = sum(source.size for source in sources) // _WORTH_A_PROCESS
+        workers = min(len(os.sched_getaffinity(0)), enough)
+    done = 0
+    try:
+        if workers > 1:
+            with (
+                contextlib.suppress(BrokenProcessPool),  # killed for its memory, or cannot import
+                ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool,
+            ):
+                for read in pool.map(_read, sources, chunksize=_CHUNK):
+                    done += 1
+                    yield read
+        for source in sources[done:]:
+            yield _read(source)
+    finally:
+        _opened.cache_clear()
+
+
+@lru_cache(1)
+def _opened(file: str) -> zipfile.ZipFile:
+    """A zip of which one member after another is read: listing 60,000 takes half a second."""
+    try:
+        return zipfile.ZipFile(file)
+    except (OSError, *BROKEN_ZIP) as exc:
+        raise FlightRecordError(f"broken zip: {exc}") from exc
+
+
+def _read(source: Source) -> Read:
+    """Reads one file; never raises for what is in it."""
+    enabled = gc.isenabled()
+    gc.disable()  # millions of small objects, none of them in a cycle: a third of the time
+    try:
+        raw = source.read(_opened(source.file) if source.member else None)
+        found = dump.read_alike(raw)
+        if found is None:
+            data = dump.decode(raw)
+            if "identity" in data and "schema" in data:
+                return _read_answer(source, data)
+            found = dump.read(data)
+        if source.quorum is not None:
+            found = dump.with_generation(found, source.quorum)
+        return Read(source, found)
+    except FlightRecordError as exc:
+        return Read(source, problem=str(exc))
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _read_answer(source: Source, data: Mapping[str, Any]) -> Read:
+    """What a WorkerServer answered; its other answers lie beside records in a bundle."""
+    if "ring" not in data and not source.named and source.whose is None:
+        return Read(source)
+    try:
+        record = parse_flight_record(data)
+    except WireError as exc:
+        raise FlightRecordError(f"not a WorkerServer's flight record: {exc}") from exc
+    taken_ns = NONE if source.taken_ns is None else source.taken_ns
+    return Read(source, answer=ring.read(record, source.path, taken_ns))

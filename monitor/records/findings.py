@@ -1,0 +1,235 @@
+"""What the analysis says of a job's flight records, in sentences for people who were woken up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from monitor.model.verdict import Confidence
+from monitor.model.wording import plural
+from monitor.records.job import Job, State
+from monitor.records.waits import Graph, Index, Stuck
+
+
+class Fault(StrEnum):
+    """Kinds of faults; the class of ALGORITHMS.md section 0 beside each."""
+
+    NOT_ENTERED = "not_entered"  # H1: has work of its own behind it and did not come
+    NOT_ENQUEUING = "not_enqueuing"  # H1: its CPU stopped launching; GIL, exception, stop
+    SILENT = "silent"  # H1 or D: no record at all, and others wait for it
+    GPU_BEHIND = "gpu_behind"  # H3 localised: launched all, its GPU stopped before its peers'
+    STUCK_INSIDE = "stuck_inside"  # H3: all are inside the same thing; a group, not a rank
+    MISMATCH = "mismatch"  # H2: another op, size, dtype, reduce op or root
+    SKIPPED = "skipped_collective"  # H2: its sequence has one fewer than its peers'
+    EXTRA = "extra_collective"  # H2: its sequence has one more than its peers'
+    SILENT_MISMATCH = "silent_mismatch"  # H2: same bytes, another dtype: no hang, wrong numbers
+    ORDER_INVERSION = "order_inversion"  # H2: a cycle of collectives, each waiting for the other
+    POINT_TO_POINT = "point_to_point"  # H1 or H2: a send or recv whose peer does not answer
+    TIMED_OUT = "timed_out"  # H3: ended everywhere by its timeout or an error
+    # Add one only where no kind above says it; each is explained in docs/analyze.md.
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault: who caused it, who waits for them, and why that is so."""
+
+    kind: Fault
+    confidence: Confidence
+    reason: str
+    """One English sentence that a tired person understands."""
+    culprits: tuple[int, ...] = ()
+    """Global ranks, sorted. Empty when `confidence` is UNSURE: nobody is accused."""
+    between: tuple[tuple[int, ...], ...] = ()
+    """Sides between which it cannot be told, sorted; empty when it can."""
+    victims: tuple[int, ...] = ()
+    """Ranks that wait, directly or not, for the culprits, sorted; no finding's culprit is one."""
+    group: int | None = None
+    """Index into `Job.groups` of the collective at which it shows."""
+    sequence: int | None = None
+    op: str | None = None
+    evidence: Mapping[str, str] = field(default_factory=dict)
+    """What it rests on, in order: what -> observation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One edge of the wait-for graph, of a rank: for the reports."""
+
+    rank: int
+    waits_for: tuple[int, ...]
+    """Ranks that hold it up, sorted; empty: everybody is there and nothing moves."""
+    group: int
+    sequence: int
+    op: str
+    row: int
+    """Of the entry in which it is stuck, in `Job.columns`."""
+    since_ns: int = -1
+    """When it enqueued that, Unix time of its own clock; -1 unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """All that follows from a job's flight records."""
+
+    findings: tuple[Finding, ...]
+    """Most certain first, then by group and sequence; deterministic."""
+    waits: tuple[Wait, ...]
+    """By rank."""
+    notes: tuple[str, ...] = ()
+    """What limits the findings (missing ranks, wrapped buffers, unknown members), for people."""
+
+    @property
+    def culprits(self) -> tuple[int, ...]:
+        """The union over all findings, sorted."""
+        return tuple(sorted({rank for one in self.findings for rank in one.culprits}))
+
+
+_LISTED = 8
+"""More ranks than so many are counted, not all named."""
+
+
+def ranks_listed(job: Job, some: Sequence[int]) -> str:
+    """`rank 3`, `ranks 3 and 5`, `ranks 0, 1, 2 and 13 more`."""
+    names = [job.name(rank) for rank in some]
+    word = "rank" if len(names) == 1 else "ranks"
+    if len(names) > _LISTED:
+        return f"{word} {', '.join(names[:3])} and {len(names) - 3} more"
+    return f"{word} {joined(names)}"
+
+
+def joined(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def collective(index: Index, stuck: Stuck) -> str:
+    """`all_reduce 12 of DATA_PARALLEL_GROUP (7)`."""
+    label = index.job.groups[stuck.group].label
+    if stuck.transfer is not None:
+        name = index.job.name
+        way = f"rank {name(stuck.transfer.source)} to rank {name(stuck.transfer.target)}"
+        return f"the transfer from {way} in {label}"
+    return f"{index.op(stuck.row)} {stuck.sequence} of {label}"
+
+
+def site(index: Index, row: int) -> str:
+    """` at train.py:66 (log_step)`, or nothing."""
+    text = index.site(row)
+    if text is None:
+        return ""
+    line, _, function = text.partition(" ")
+    return f" at {line} ({function})" if function else f" at {line}"
+
+
+def span(ns: int) -> str:
+    """`0.4 s`, `31 s`, `12 min`, `1.5 h`."""
+    seconds = ns / 1e9
+    if seconds < 10:
+        return f"{max(seconds, 0):.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def waiting(index: Index, stuck: Stuck, where: str = "there") -> str:
+    """`ranks 0 and 1 wait there at train.py:66 (step) for 31 s`; of who left: that, and how."""
+    job, columns = index.job, index.job.columns
+    rows = [
+        row
+        for rank in stuck.inside
+        for row in _heads(index, stuck, rank)
+        if index.place(row) == (stuck.transfer or (stuck.group, stuck.sequence))
+    ]
+    failed = [row for row in rows if columns["state"][row] == State.FAILED]
+    inside = [row for row in rows if columns["state"][row] != State.FAILED]
+    parts = []
+    for some, left in ((failed, True), (inside, False)):
+        if not some:
+            continue
+        who = [int(columns["rank"][row]) for row in some]
+        if left:
+            ages = [age for row in some if (age := index.stayed_ns(row)) is not None]
+            did, end = "waited", " and left by a timeout or an error"
+        else:
+            ages = [age for row in some if (age := _age_ns(index, row)) is not None]
+            did, end = plural(who, "waits", "wait"), ""
+        long = f" for {span(max(ages))}" if ages else ""
+        parts.append(f"{ranks_listed(job, who)} {did} {where}{site(index, some[0])}{long}{end}")
+    return "; ".join(parts)
+
+
+def _heads(index: Index, stuck: Stuck, rank: int) -> Sequence[int]:
+    if stuck.transfer is not None:
+        return index.heads[rank]
+    return index.head_rows.get((rank, stuck.group, stuck.sequence), ())
+
+
+def _age_ns(index: Index, row: int) -> int | None:
+    """An entry's age, where a WorkerServer dated the record: a file may be a copy."""
+    known = index.job.ranks[int(index.job.columns["rank"][row])].alive is not None
+    return index.age_ns(row) if known else None
+
+
+def last_call(index: Index, some: Sequence[int]) -> str:
+    """`Its last call was all_gather 7 of tp at data.py:12 (load), 33 s before its dump.`
+
+    Empty where the ranks' last calls are not the same, or not recorded.
+    """
+    columns = index.job.columns
+    rows = [int(np.searchsorted(columns["rank"], rank, side="right")) - 1 for rank in some]
+    if any(row < 0 or columns["rank"][row] != rank for row, rank in zip(rows, some, strict=True)):
+        return ""
+    if len({tuple(int(columns[c][row]) for c in ("group", "seq", "payload")) for row in rows}) > 1:
+        return ""
+    row = rows[0]
+    label = index.job.groups[int(columns["group"][row])].label
+    ages = [age for row in rows if (age := _age_ns(index, row)) is not None]
+    whose = plural(some, "its", "their")
+    when = f", {span(max(ages))} before {plural(some, 'its dump', 'their dumps')}" if ages else ""
+    what = f"{index.op(row)} {columns['seq'][row]} of {label}{site(index, row)}"
+    return f" {whose.capitalize()} last call was {what}{when}."
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A finding, and what it rests on."""
+
+    finding: Finding
+    scene: tuple[Stuck, ...]
+    """The collectives at which it shows."""
+
+
+def evidence_of(graph: Graph, ranks: Iterable[int], scene: tuple[Stuck, ...]) -> dict[str, str]:
+    """Who is where in the collectives of a scene, and how far these ranks got in the first."""
+    index, job = graph.index, graph.index.job
+    evidence: dict[str, str] = {}
+    for one in scene[:4]:
+        inside = f"inside: {ranks_listed(job, one.inside)}"
+        if one.absent:
+            inside += f"; not come: {ranks_listed(job, one.absent)}"
+        if one.held:
+            inside += f"; stuck before it: {ranks_listed(job, one.held)}"
+        if one.silent:
+            inside += f"; without a record: {ranks_listed(job, one.silent)}"
+        evidence[collective(index, one)] = inside
+    sites = {index.site(one.row) for one in scene[:1]} - {None}
+    for site in sites:
+        evidence["called at"] = str(site)
+    for rank in list(ranks)[:4]:
+        for one in scene[:1]:
+            if one.transfer is None:
+                at = index.groups[one.group]
+                last = int(at.enqueued[at.members == rank].max(initial=0))
+                evidence[f"rank {job.name(rank)}"] = (
+                    f"enqueued up to {last} in {job.groups[one.group].label}"
+                )
+    return evidence
+
+
+def victims_of(graph: Graph, nodes: Iterable[int], culprits: Iterable[int]) -> tuple[int, ...]:
+    """Ranks that wait, directly or not, for these nodes of the graph."""
+    own = set(culprits)
+    return tuple(rank for rank in graph.reaching(nodes) if rank not in own)

@@ -1,0 +1,240 @@
+"""The normal form of a whole job's flight records: columns over the entries of all its ranks.
+
+Theory of operation. A job of 1,024 ranks has two million entries, so an entry is a row of numpy
+columns and not an object. What repeats (process groups, payloads, call sites) stands once in a
+table of the job and is named by its index. Whoever wrote a record (NCCL, gloo, the WorkerServer's
+ring) and in which format is forgotten here, but for `RankInfo.backend`, because each leaves other
+things out.
+
+Rows are sorted by rank, and within a rank they keep the order in which it called them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monitor.records.safe_pickle import FlightRecordError
+
+NONE: Final = -1
+"""No such thing, or not recorded: of ranks, indices, sequence ids and times alike."""
+
+
+class State(IntEnum):
+    """How far a collective got, as far as its writer can tell."""
+
+    UNKNOWN = 0
+    """Unfinished, as far as known; whether it began is not recorded (gloo)."""
+    SCHEDULED = 1
+    STARTED = 2
+    COMPLETED = 3
+    FAILED = 4
+    """The rank got out of it with an error, or is known to have timed out in it."""
+
+
+class Backend(IntEnum):
+    """Who wrote a rank's record."""
+
+    UNKNOWN = 0
+    NCCL = 1
+    GLOO = 2
+    RING = 3
+    """The WorkerServer's own ring."""
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What one rank gave to one collective, as it was recorded."""
+
+    op: str
+    """Family name: `all_gather` for `nccl:_all_gather_base` (see `semantics.op_name`)."""
+    recorded: str
+    """The name as it stands in the record."""
+    sizes_in: tuple[tuple[int, ...], ...] = ()
+    sizes_out: tuple[tuple[int, ...], ...] = ()
+    dtypes_in: tuple[str, ...] = ()
+    """Torch's names: `float32`."""
+    dtypes_out: tuple[str, ...] = ()
+    reduce_op: str | None = None
+    root: int | None = None
+    """Global rank; None where it is not recorded, or where the op has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One process group of the job, the same index on every rank."""
+
+    name: str
+    """Torch's name, or one of ours where it has none; unique in the job."""
+    desc: str = ""
+    """What the program calls it: TENSOR_MODEL_PARALLEL_GROUP; empty when it does not."""
+    members: tuple[int, ...] = ()
+    """Global ranks in the order of their group ranks; empty when nobody knows."""
+    inferred: bool = False
+    """Whether `members` are only those whose entries were seen: there may be more."""
+    generation: int | None = None
+    """TorchFT's quorum id, where groups of one name come and go with the quorum."""
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        text = f"{self.desc} ({self.name})" if self.desc and self.desc != self.name else self.name
+        return text if self.generation is None else f"{text} of quorum {self.generation}"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a rank's record says of one group beside its entries (torch's `pg_status`).
+
+    NCCL writes the number of whatever came last: in a group with sends it may be a p2p_seq_id.
+    """
+
+    enqueued: int = NONE
+    started: int = NONE
+    completed: int = NONE
+
+
+@dataclass(frozen=True, slots=True)
+class RankInfo:
+    """One rank's record as a whole."""
+
+    rank: int
+    backend: Backend = Backend.UNKNOWN
+    version: str = ""
+    """Of the schema, as recorded: `2.10`."""
+    only_active: bool = False
+    """Whether completed entries were left out when it was written (told or evident)."""
+    dropped: int = 0
+    """Older entries that the ring buffer had overwritten; a lower bound."""
+    status: Mapping[int, Status] = field(default_factory=dict)
+    """By index of the group."""
+    path: str = ""
+    taken_ns: int = NONE
+    """When it was written, Unix time, where that is known."""
+    alive: bool | None = None
+    """Whether its process lived then; None when nobody looked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that could not be read; the rest was."""
+
+    path: str
+    reason: str
+    rank: int | None = None
+    """The rank that is silent because of it; None when nobody can tell, or none is."""
+
+
+COLUMNS: Final[Mapping[str, Any]] = {
+    "rank": np.int32,       # global rank
+    "group": np.int32,      # index into Job.groups
+    "seq": np.int64,        # collective_seq_id; of a point-to-point op p2p_seq_id
+    "op_id": np.int64,      # torch's op_id: equal for the parts of one coalesced operation
+    "record": np.int64,     # record_id; per process, means nothing on another rank
+    "payload": np.int32,    # index into Job.payloads
+    "site": np.int32,       # index into Job.sites, or NONE
+    "state": np.int8,       # State
+    "p2p": np.bool_,        # point-to-point: waits for `peer` only
+    "peer": np.int32,       # global rank of the other side of a send or recv, or NONE
+    "created_ns": np.int64,    # enqueued: Unix time of that rank's clock, or NONE
+    "started_ns": np.int64,    # found started (NCCL: watchdog's poll, about 100 ms), or NONE
+    "completed_ns": np.int64,  # found completed, or NONE
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """All that is known of a job's collectives."""
+
+    expected: tuple[int, ...]
+    """Global ranks that the job has, sorted: supplied, or the union of what records tell."""
+    ranks: Mapping[int, RankInfo]
+    """Those whose record was read, by global rank, in order."""
+    groups: tuple[Group, ...]
+    payloads: tuple[Payload, ...]
+    sites: tuple[str, ...]
+    """Call sites, `file.py:12 function`, the nearest frame of the program itself."""
+    columns: Mapping[str, NDArray[Any]]
+    """Each of `COLUMNS`, all of one length."""
+    problems: tuple[Problem, ...] = ()
+    names: Mapping[int, str] = field(default_factory=dict)
+    """What people call a rank, where that is not its number (`rg_1.0` in the monitor)."""
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    """Host of a rank, where it is known."""
+    gaps: tuple[int, ...] = ()
+    """Silent ranks of which only the numbers of the others tell, sorted: 2 where 0, 1, 3 are."""
+
+    @property
+    def silent(self) -> tuple[int, ...]:
+        """Expected ranks without a record, sorted."""
+        return tuple(rank for rank in self.expected if rank not in self.ranks)
+
+    def __len__(self) -> int:
+        """How many entries."""
+        return len(self.columns["rank"])
+
+    def name(self, rank: int) -> str:
+        """For people."""
+        return self.names.get(rank, str(rank))
+
+
+_FOREIGN: Final = (
+    "/site-packages/", "/dist-packages/", "/lib/python", "/torch/", "/torchft/",
+    "/worker_server/",  # an attached rank's calls pass through our own wrappers
+)  # fmt: skip
+_DEEPEST: Final = 2048
+"""Frames of a stack that are looked at: Python stops at 1,000, and a pickle may lie."""
+_NAMELESS: Final = ("", "<", "??")
+
+
+class Sites:
+    """Numbers the call sites of one dump."""
+
+    def __init__(self) -> None:
+        self._by_frames: dict[tuple[int, ...], int] = {}
+        self._by_text: dict[str, int] = {}
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Call sites by number."""
+        return tuple(self._by_text)
+
+    def of(self, frames: Any) -> int:
+        """Number of the call site of a stack, innermost frame first; NONE without one.
+
+        Stacks share their frames (a pickle's memo), so they are told apart by identity; the caller
+        keeps them alive.
+        """
+        if not frames:
+            return NONE
+        frames = frames[:_DEEPEST]
+        key = tuple(map(id, frames))
+        number = self._by_frames.get(key)
+        if number is None:
+            text = _site(frames)
+            number = self._by_text.setdefault(text, len(self._by_text)) if text else NONE
+            self._by_frames[key] = number
+        return number
+
+
+def _site(frames: Any) -> str:
+    """The nearest frame of the program itself, else the innermost that has a file."""
+    if not isinstance(frames, list | tuple):
+        raise FlightRecordError("frames are a list")
+    fallback = ""
+    for frame in frames:
+        name, line, function = frame.get("filename"), frame.get("line"), frame.get("name")
+        if not isinstance(name, str) or not isinstance(function, str) or type(line) is not int:
+            raise FlightRecordError("a frame is a file, a line and a name")
+        if name.startswith(_NAMELESS[1:]) or not name:
+            continue
+        text = f"{name.rpartition('/')[2]}:{line} {function}"
+        if name.endswith(".py") and not any(part in name for part in _FOREIGN):
+            return text
+        fallback = fallback or text
+    return fallback

@@ -1,0 +1,783 @@
+"""WorkerServers' answers: read row by row, and made into one job.
+
+Theory of operation. An answer holds the rank's ring and torch's own record. For each process group
+one of the two is taken, the same on all ranks, because they count differently: torch's where it
+alone has everything (NCCL; C++ that calls by itself, as DDP's reducer does; a ring that has
+forgotten how many sends it counted) and every rank has it, else the ring, which knows on gloo
+what torch does not: exits, errors, roots, point-to-point, TorchFT's quorums.
+
+Ranks are called by replica group and group rank; they are numbered in that order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from operator import attrgetter, is_
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monitor.model.names import GroupName, RankName, rank_name, split_rank_name
+from monitor.records import dump
+from monitor.records.dump import Dump, LocalGroup, Record, assemble
+from monitor.records.job import COLUMNS, NONE, Backend, Job, Payload, Problem, State, Status
+from monitor.records.ops import POINT_TO_POINT, dtype_name, op_name
+from monitor.records.safe_pickle import FlightRecordError
+from monitor.records.signature import Signature, payload_of, signature_of
+from worker_server.wire import ACROSS, RING_CALLS, FlightRecord, RingEntry
+
+
+def collectives(record: FlightRecord) -> tuple[RingEntry, ...]:
+    """The ring without point-to-point operations, each process group only as it is now.
+
+    Sequence ids that start again belong to a new process group of the same name.
+
+    Raises:
+        FlightRecordError: a sequence id below 1.
+    """
+    calls = [entry for entry in record.ring if op_name(entry.op) not in POINT_TO_POINT]
+    last: dict[str, int] = {}
+    begins: dict[str, int] = {}
+    for at, entry in enumerate(calls):
+        if entry.seq < 1:
+            raise FlightRecordError(
+                f"ring of {record.identity.rank}: sequence {entry.seq} of {entry.group!r}"
+            )
+        if entry.seq <= last.get(entry.group, 0):
+            begins[entry.group] = at
+        last[entry.group] = entry.seq
+    return tuple(call for at, call in enumerate(calls) if at >= begins.get(call.group, 0))
+
+
+_SAID = attrgetter("op", "sizes_in", "sizes_out", "dtype", "reduce_op", "root")
+
+
+def signature_in_ring(call: RingEntry) -> Signature:
+    """The signature of one call, whatever the size of its group."""
+    return _signature(_SAID(call))
+
+
+@lru_cache(4096)
+def _signature(said: tuple[Any, ...]) -> Signature:
+    op, sizes_in, sizes_out, dtype, reduce_op, root = said
+    dtypes = () if dtype is None else (dtype,)
+    payload = payload_of(
+        op, sizes_in, sizes_out,
+        dtypes_in=dtypes, dtypes_out=dtypes, reduce_op=reduce_op, root=root,
+    )  # fmt: skip
+    return replace(signature_of(payload), out=())
+
+
+# -- rows of one answer ------------------------------------------------------------------------
+
+
+class GroupKey(NamedTuple):
+    """A process group as one rank speaks of it."""
+
+    name: str
+    places: tuple[int, ...] = ()
+    """Group ranks of its members within the replica group, when known."""
+    quorum: int | None = None
+    age: int = 0
+    """How many newer ones of the same name there are, where sequence ids began again."""
+
+    @property
+    def across(self) -> bool:
+        """Whether it spans replica groups."""
+        return self.name.partition(".")[0] == ACROSS
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One collective of one rank; ranks are those of the replica group."""
+
+    group: GroupKey
+    seq: int
+    payload: Payload
+    state: State
+    op_id: int = NONE
+    record: int = NONE
+    site: str | None = None
+    p2p: bool = False
+    peer: int = NONE
+    created_ns: int = NONE
+    started_ns: int = NONE
+    completed_ns: int = NONE
+    torch_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One rank's record in both forms."""
+
+    record: FlightRecord
+    path: str = ""
+    ring: tuple[Row, ...] = ()
+    torch: tuple[Row, ...] = ()
+    """In the groups of the ring, as far as they can be told to be the same."""
+    dumps: tuple[tuple[dump.Dump, tuple[GroupKey, ...]], ...] = ()
+    """Torch's records, and their groups in the ring's terms."""
+    taken_ns: int = NONE
+    problem: str | None = None
+    """Of each group of `dump` the ring's."""
+    alone: frozenset[int] = field(default=frozenset())
+    """Record ids of torch's that no entry of the ring explains."""
+
+
+# -- torch's record, told in the ring's groups -------------------------------------------------
+
+
+def torch_rows(
+    found: dump.Dump, groups: Sequence[GroupKey], owners: Mapping[int, Row]
+) -> tuple[Row, ...]:
+    """Torch's rows in the ring's groups, with what only the ring knows of them."""
+    columns = {name: column.tolist() for name, column in found.columns.items()}
+    found_rows = []
+    for at, record in enumerate(columns["record"]):
+        own, site = owners.get(record), columns["site"][at]
+        payload = found.payloads[columns["payload"][at]]
+        if own is not None:
+            payload = replace(payload, reduce_op=own.payload.reduce_op, root=own.payload.root)
+        state = State(columns["state"][at])
+        if own is not None and (own.state is State.FAILED or state is State.UNKNOWN):
+            state = own.state
+        found_rows.append(
+            Row(
+                group=groups[columns["group"][at]],
+                seq=columns["seq"][at],
+                payload=payload,
+                state=state,
+                op_id=columns["op_id"][at],
+                record=record,
+                site=own.site if own is not None else found.sites[site] if site != NONE else None,
+                p2p=columns["p2p"][at],
+                peer=_torch_place(columns["peer"][at], found, columns["group"][at]),
+                created_ns=columns["created_ns"][at],
+                started_ns=columns["started_ns"][at],
+                completed_ns=columns["completed_ns"][at],
+                torch_ids=(record,),
+            )
+        )
+    return tuple(found_rows)
+
+
+def _torch_place(peer: int, found: dump.Dump, group: int) -> int:
+    """A rank of the group as one of the replica group."""
+    members = found.groups[group].members
+    return members[peer] if peer != NONE and peer < len(members) else NONE
+
+
+def torch_homes(
+    found: dump.Dump, ring: Sequence[Row], places: Mapping[str, tuple[int, ...]]
+) -> tuple[GroupKey, ...]:
+    """For each group of torch's the ring's: the one that most of its matched entries are in.
+
+    One without matches is the ring's of the same name, else a group that only torch knows.
+    """
+    owners = owners_of(ring)
+    votes: dict[int, Counter[GroupKey]] = {}
+    pairs = (found.columns[name].tolist() for name in ("record", "group"))
+    for record, index in zip(*pairs, strict=True):
+        if record in owners:
+            votes.setdefault(index, Counter())[owners[record].group] += 1
+    named = {row.group.name: row.group for row in ring if not row.group.across}
+    keys = []
+    for index, group in enumerate(found.groups):
+        world = group.desc == "default_pg"
+        name = "default" if world else group.desc or group.name or f"unnamed {group.pg_id}"
+        if index in votes:
+            keys.append(max(votes[index].items(), key=lambda vote: (vote[1], vote[0].name))[0])
+        elif name in named and group.age == 0:
+            keys.append(named[name])
+        else:
+            members = group.members or places.get(name, ())
+            keys.append(GroupKey(name, tuple(members), group.generation, group.age))
+    return tuple(keys)
+
+
+def apart(
+    homes: Sequence[tuple[GroupKey, ...]], dumps: Sequence[dump.Dump]
+) -> list[tuple[GroupKey, ...]]:
+    """Groups that several backends serve, each with a count of its own, as one for each."""
+    taken: set[GroupKey] = set()
+    told = []
+    for keys, found in zip(homes, dumps, strict=True):
+        plain = [key._replace(places=()) for key in keys]
+        kept = (
+            key._replace(name=f"{key.name}.{found.backend.name.lower()}") if of in taken else key
+            for key, of in zip(keys, plain, strict=True)
+        )
+        told.append(tuple(kept))
+        taken.update(plain)
+    return told
+
+
+def owners_of(ring: Iterable[Row]) -> dict[int, Row]:
+    """Torch's record id -> the ring's row that it belongs to."""
+    return {number: row for row in ring for number in row.torch_ids}
+
+
+# -- one answer, read --------------------------------------------------------------------------
+
+_COPY: Final = re.compile(r"#\d+$")
+"""The ring tells groups of one description apart by the order in which that process made them."""
+_NS: Final = 1_000_000_000
+_LARGEST_WORLD: Final = 1 << 16
+"""Ranks of one replica group; each is counted as expected."""
+_LONGEST_AGE_S: Final = 1e9
+_LARGEST: Final = 1 << 62
+_STRIDE: Final = 1 << 40
+"""Between the entries of two recorders: each counts its own from 0."""
+
+
+def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> Answer:
+    """All records of an answer as rows; parts of torch's may be unreadable, which is a problem.
+
+    `taken_ns`: when it was answered, Unix time, if torch's times do not tell.
+
+    Raises:
+        FlightRecordError: a sequence id or a world that no program has.
+    """
+    check(record)
+    dumps: list[dump.Dump] = []
+    problems: list[str] = []
+    alone: set[int] = set()
+    first = {name: at * _STRIDE for at, (name, _) in enumerate(record.parts)}
+    for name, part in record.parts:
+        if part.error is not None:
+            problems.append(part.error)
+        try:
+            found = None if part.record is None else dump.read(part.record)
+        except FlightRecordError as exc:
+            problems.append(f"torch's part{f' of {name}' if name else ''}: {exc}")
+            continue
+        if found is not None:
+            number = found.columns["record"] + first[name]
+            dumps.append(replace(found, columns={**found.columns, "record": number}))
+        alone.update(number + first[name] for number in part.only)
+    entries = tuple(_numbered(entry, first) for entry in record.ring) if dumps[1:] else record.ring
+    taken_ns = _taken(entries, dumps, taken_ns)
+    ring = _ring_rows(replace(record, ring=entries), dumps, taken_ns)
+    owners = owners_of(ring)
+    homes = apart([torch_homes(found, ring, record.members) for found in dumps], dumps)
+    return Answer(
+        record=record,
+        path=path,
+        ring=ring,
+        torch=tuple(
+            row
+            for found, keys in zip(dumps, homes, strict=True)
+            for row in torch_rows(found, keys, owners)
+        ),
+        dumps=tuple(zip(dumps, homes, strict=True)),
+        taken_ns=taken_ns,
+        problem="; ".join(problems) or None,
+        alone=frozenset(alone),
+    )
+
+
+def _numbered(entry: RingEntry, first: Mapping[str | None, int]) -> RingEntry:
+    """The entry with torch's numbers as they are here, where each recorder has its own."""
+    at = first.get(entry.recorder)
+    return replace(entry, torch_ids=() if at is None else tuple(n + at for n in entry.torch_ids))
+
+
+def check(record: FlightRecord) -> None:
+    """Refuse numbers that no program has.
+
+    Raises:
+        FlightRecordError: there is one.
+    """
+    if not record.identity.group:
+        raise FlightRecordError("a rank of no replica group")
+    if record.identity.world_size > _LARGEST_WORLD:
+        raise FlightRecordError(f"a world of {record.identity.world_size} ranks")
+    for entry in record.ring:
+        if max(entry.seq, entry.id or 0) >= _LARGEST:
+            raise FlightRecordError(f"ring: sequence {entry.seq} of {entry.group[:40]!r}")
+        if max(entry.enter_age_s, entry.exit_age_s or 0) > _LONGEST_AGE_S:
+            raise FlightRecordError(f"ring: an age of {entry.enter_age_s} s")
+
+
+def _taken(ring: Iterable[RingEntry], dumps: Iterable[dump.Dump], known: int) -> int:
+    """The moment that the ages count from: torch made its entry just after the ring its own."""
+    created = {
+        number: moment
+        for found in dumps
+        for number, moment in zip(
+            found.columns["record"].tolist(), found.columns["created_ns"].tolist(), strict=True
+        )
+    }
+    guesses = [
+        created[number] + int(entry.enter_age_s * _NS)
+        for entry in ring
+        for number in entry.torch_ids
+        if created.get(number, NONE) != NONE
+    ]
+    return min(guesses, default=known)
+
+
+def _ring_rows(record: FlightRecord, dumps: Iterable[dump.Dump], taken_ns: int) -> tuple[Row, ...]:
+    over = {number: state for found in dumps for number, state in _over(found).items()}
+    rows = [_ring_row(entry, key, taken_ns, over) for entry, key in _keyed(record)]
+    rows = _close_unwaited(rows, record.ring)
+    return _renumbered(rows) if is_whole(record) else tuple(rows)
+
+
+def is_whole(record: FlightRecord) -> bool:
+    """Whether the ring has every call of that process: nothing forgotten, nothing left out."""
+    return all(entry.id == number for number, entry in enumerate(record.ring, 1))
+
+
+def _keyed(record: FlightRecord) -> Iterable[tuple[RingEntry, GroupKey]]:
+    """Entries with their groups; sequence ids that begin again make a group of their own."""
+    last: dict[tuple[str, int | None], int] = {}
+    begun: Counter[tuple[str, int | None]] = Counter()
+    epochs = []
+    for entry in record.ring:
+        name = entry.group, entry.quorum
+        if entry.seq <= last.get(name, -1):
+            begun[name] += 1
+        last[name] = entry.seq
+        epochs.append(begun[name])
+    for entry, epoch in zip(record.ring, epochs, strict=True):
+        age = begun[entry.group, entry.quorum] - epoch
+        places = record.members.get(entry.group, ())
+        base = _COPY.sub("", entry.group) if places else entry.group
+        yield entry, GroupKey(base, tuple(places), entry.quorum, age)
+
+
+def _ring_row(entry: RingEntry, key: GroupKey, taken_ns: int, over: Mapping[int, State]) -> Row:
+    p2p = entry.op in POINT_TO_POINT
+    dtypes = () if dtype_name(entry.dtype) is None else (str(entry.dtype),)
+    payload = payload_of(
+        entry.op,
+        entry.sizes_in,
+        entry.sizes_out,
+        dtypes_in=dtypes * len(entry.sizes_in),
+        dtypes_out=dtypes * len(entry.sizes_out),
+        reduce_op=entry.reduce_op,
+        root=None if p2p or key.across else entry.root,
+    )
+    state = _state(entry, over)
+    known = taken_ns != NONE
+    left = known and entry.exit_age_s is not None and state is State.COMPLETED
+    return Row(
+        group=key,
+        seq=entry.seq,
+        payload=payload,
+        state=state,
+        op_id=NONE if entry.id is None else entry.id,
+        record=NONE if entry.id is None else entry.id,
+        site=entry.site,
+        p2p=p2p,
+        peer=entry.root if p2p and entry.root is not None and not key.across else NONE,
+        created_ns=taken_ns - int(entry.enter_age_s * _NS) if known else NONE,
+        completed_ns=taken_ns - int((entry.exit_age_s or 0) * _NS) if left else NONE,
+        torch_ids=entry.torch_ids,
+    )
+
+
+def _state(entry: RingEntry, over: Mapping[int, State]) -> State:
+    """With NCCL the host's exit does not mean that the GPU is done: torch's own state does."""
+    if entry.error is not None:
+        return State.FAILED
+    told = [over[number] for number in entry.torch_ids if number in over]
+    if told:
+        return min(told)
+    return State.UNKNOWN if entry.exit_age_s is None else State.COMPLETED
+
+
+def _over(found: dump.Dump) -> dict[int, State]:
+    """Torch's record id -> a state that is worth more than the ring's.
+
+    NCCL's are real. Gloo only knows what is over, which matters for a work that nobody waited for.
+    """
+    columns = found.columns
+    states = dict(zip(columns["record"].tolist(), columns["state"].tolist(), strict=True))
+    real = found.backend is Backend.NCCL
+    return {
+        number: State(state) for number, state in states.items() if real or state == State.COMPLETED
+    }
+
+
+def _close_unwaited(rows: Sequence[Row], ring: Sequence[RingEntry]) -> list[Row]:
+    """An asynchronous call before one that has completed in its group is over, waited for or not.
+
+    Its missing exit may only mean that nobody called wait(); a group's work is done in order.
+    """
+    last: dict[GroupKey, int] = {}
+    for row in rows:
+        if row.state is State.COMPLETED:
+            last[row.group] = max(row.seq, last.get(row.group, 0))
+    return [
+        replace(row, state=State.COMPLETED)
+        if entry.is_async and row.state is State.UNKNOWN and row.seq < last.get(row.group, 0)
+        else row
+        for row, entry in zip(rows, ring, strict=True)
+    ]
+
+
+def _renumbered(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Sequence ids that count collectives and point-to-point apart, as torch's do.
+
+    The ring counts both together, so that members with other sends would seem out of step. Needs
+    a whole ring.
+    """
+    counts: Counter[tuple[GroupKey, bool]] = Counter()
+    mixed = {row.group for row in rows if row.p2p}
+    renumbered = []
+    for row in rows:
+        if row.group in mixed:
+            counts[row.group, row.p2p] += 1
+            renumbered.append(replace(row, seq=counts[row.group, row.p2p]))
+        else:
+            renumbered.append(row)
+    return tuple(renumbered)
+
+
+# -- bounds ------------------------------------------------------------------------------------
+
+_RING: Final = 2 * RING_CALLS
+_ENTRIES: Final = 8192
+"""Of all of torch's recorders: each keeps 2,000 by default."""
+_RECORDERS: Final = 8
+_GROUPS: Final = 512
+"""Process groups of one rank. A large job's rank is in some tens, and in one more with each
+quorum; each costs the analysis 0.1 ms."""
+_TORCH_IDS: Final = 64
+"""Records of torch's that belong to one call: the parts of a coalesced one."""
+
+
+def bounded(record: FlightRecord) -> FlightRecord:
+    """The newest entries of a record.
+
+    Raises:
+        FlightRecordError: no program's record looks like it.
+
+    A tick may be held by no rank, so a record has as many entries as its recorders keep, and no
+    more: of a longer one the newest count, as if the recorder had overwritten the others. What no
+    program can have made is not read at all: it is garbage, and the others are judged without. With
+    these bounds reading and judging takes no longer than for an honest rank that calls much.
+    """
+    check(record)
+    if len(record.recorders) >= _RECORDERS:
+        raise FlightRecordError(f"{len(record.recorders)} recorders")
+    world = max(record.identity.world_size, 1)
+    if len(record.members) > _RING or any(len(m) > world for m in record.members.values()):
+        raise FlightRecordError("members of its process groups that its world does not have")
+    ring = _newest_calls(record.ring)
+    if any(len(entry.torch_ids) > _TORCH_IDS for entry in ring):
+        raise FlightRecordError(f"an entry of more than {_TORCH_IDS} of torch's")
+    most = _ENTRIES // (1 + len(record.recorders))
+    return replace(
+        record,
+        ring=ring,
+        dropped=record.dropped + len(record.ring) - len(ring),
+        torch=_newest(record.torch, most),
+        recorders={
+            name: replace(one, record=_newest(one.record, most))
+            for name, one in record.recorders.items()
+        },
+    )
+
+
+def _newest_calls(ring: tuple[RingEntry, ...]) -> tuple[RingEntry, ...]:
+    """The last calls of a ring; where sequence ids begin again is another group."""
+    first: dict[tuple[str, int | None], int] = {}
+    begun = 0
+    for place, entry in enumerate(reversed(ring)):
+        key = entry.group, entry.quorum
+        begun += entry.seq >= first.get(key, 0)
+        if place == _RING or begun > _GROUPS:
+            return ring[len(ring) - place :]
+        first[key] = entry.seq
+    return ring
+
+
+def _newest(torch: Mapping[str, Any] | None, most: int) -> Mapping[str, Any] | None:
+    entries = None if torch is None else torch.get("entries")
+    if torch is None or not isinstance(entries, list):
+        return torch
+    for key in ("pg_config", "pg_status"):
+        _few(torch.get(key))
+    rows = entries[-most:]
+    ids = (row.get("pg_id") for row in rows if isinstance(row, dict))
+    _few({number for number in ids if type(number) is int})
+    return torch if len(rows) == len(entries) else {**torch, "entries": rows}
+
+
+def _few(groups: Any) -> None:
+    if isinstance(groups, set | dict) and len(groups) > _GROUPS:
+        raise FlightRecordError(f"{len(groups)} process groups")
+
+
+# -- the job of many answers -------------------------------------------------------------------
+
+_AS_THEY_ARE: Final = (
+    "seq", "op_id", "record", "state", "p2p", "created_ns", "started_ns", "completed_ns",
+)  # fmt: skip
+_WORLD: Final = "default"
+"""The ring's name for a replica group's own world."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    """Global ranks of a job that has replica groups."""
+
+    number: Mapping[tuple[str, int], int]
+    alone: bool
+    """Whether there is one replica group, so that names need not tell which."""
+    lanes: int
+    """Ranks of the largest replica group."""
+
+    def members(self, group: str, places: Iterable[int]) -> tuple[int, ...]:
+        """Global ranks of a replica group's ranks; empty when one of them is none."""
+        found = [self.number.get((group, place), NONE) for place in places]
+        return () if NONE in found else tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """What the rows of one rank repeat."""
+
+    groups: tuple[GroupKey, ...]
+    payloads: tuple[Payload, ...]
+    sites: tuple[str, ...]
+
+
+def from_answers(
+    answers: Iterable[Answer],
+    *,
+    expected: Iterable[RankName] = (),
+    lost: Mapping[RankName, Problem] | None = None,
+    members: Mapping[str, Sequence[int]] | None = None,
+    problems: Iterable[Problem] = (),
+) -> Job:
+    """The job of these answers, at most one of a rank; see `read`.
+
+    `expected` names ranks that must be there, also those of replica groups that did not answer;
+    `lost` those whose answer cannot be read.
+    """
+    known = _counted(sorted(answers, key=lambda one: _place(one.record.identity.rank)))
+    lost = lost or {}
+    ranks = _ranks(known, [*expected, *lost])
+    by_torch = _groups_by_torch(known)
+    quorums = _quorums(known)
+    records = [_record(one, ranks, by_torch, quorums) for one in known]
+    odd = [Problem(one.path, one.problem) for one in known if one.problem is not None]
+    gone = [replace(lost[name], rank=ranks.number[_place(name)]) for name in lost]
+    job = assemble(
+        records,
+        world_size=len(ranks.number),
+        members=members,
+        problems=[*problems, *odd, *gone],
+    )
+    names = {number: rank_name(*place) for place, number in ranks.number.items()}
+    infos = {
+        record.rank: replace(job.ranks[record.rank], alive=one.record.alive, taken_ns=one.taken_ns)
+        for one, record in zip(known, records, strict=True)
+    }
+    hosts = {
+        record.rank: str(one.record.identity.host)
+        for one, record in zip(known, records, strict=True)
+    }
+    return replace(job, names=names, hosts=hosts, ranks=infos)
+
+
+def _counted(answers: Sequence[Answer]) -> list[Answer]:
+    """With the numbers that each group's calls have, whoever counted them."""
+    before = [found for one in answers for found, _ in one.dumps]
+    dumps, uncounted = dump.by_group(before)
+    if all(map(is_, before, dumps)):
+        return list(answers)
+    after = iter(dumps)
+    counted = []
+    for one in answers:
+        mine = [next(after) for _ in one.dumps]
+        columns = [(found.columns["record"].tolist(), found.columns["seq"]) for found in mine]
+        seq = {n: at for known, of in columns for n, at in zip(known, of.tolist(), strict=True)}
+        counted.append(
+            replace(
+                one,
+                torch=tuple(replace(r, seq=seq[r.record]) for r in one.torch if r.record in seq),
+                dumps=tuple((f, keys) for f, (_, keys) in zip(mine, one.dumps, strict=True)),
+                problem="; ".join(filter(None, (one.problem, uncounted))) or None,
+            )
+        )
+    return counted
+
+
+def _place(name: RankName) -> tuple[GroupName, int]:
+    return split_rank_name(name)
+
+
+def _ranks(answers: Sequence[Answer], expected: Iterable[RankName]) -> _Ranks:
+    places = {_place(name) for name in expected}
+    for one in answers:
+        identity = one.record.identity
+        places.update((identity.group, place) for place in range(identity.world_size))
+    number: dict[tuple[str, int], int] = {place: at for at, place in enumerate(sorted(places))}
+    lanes = 1 + max((lane for _, lane in places), default=0)
+    return _Ranks(number, len({group for group, _ in places}) == 1, lanes)
+
+
+def _groups_by_torch(answers: Sequence[Answer]) -> frozenset[tuple[str, GroupKey]]:
+    """(replica group, process group) for which torch's record is taken; "" across them."""
+    ring: dict[tuple[str, GroupKey], bool] = {}
+    wanted: set[tuple[str, GroupKey]] = set()
+    for one in answers:
+        torch = {row.group for row in one.torch}
+        nccl = {key for found, keys in one.dumps for key in keys if found.backend is Backend.NCCL}
+        more = {row.group for row in one.torch if row.record in one.alone}
+        mixed = {row.group for row in one.ring if row.p2p}
+        mixed = set() if is_whole(one.record) else mixed
+        for key in {row.group for row in one.ring if not row.p2p} | torch:
+            where = _where(one, key)
+            ring[where] = ring.get(where, True) and key in torch
+            if key in nccl or key in more or key in mixed:
+                wanted.add(where)
+    return frozenset(where for where in wanted if ring[where])
+
+
+def _where(one: Answer, key: GroupKey) -> tuple[str, GroupKey]:
+    return ("" if key.across else one.record.identity.group), key
+
+
+def _quorums(answers: Sequence[Answer]) -> dict[GroupKey, set[str]]:
+    """Groups that span replica groups -> the replica groups that were in them."""
+    found: dict[GroupKey, set[str]] = {}
+    for one in answers:
+        for row in (*one.ring, *one.torch):
+            if row.group.across:
+                found.setdefault(row.group, set()).add(one.record.identity.group)
+    return found
+
+
+def _record(
+    one: Answer,
+    ranks: _Ranks,
+    by_torch: frozenset[tuple[str, GroupKey]],
+    quorums: Mapping[GroupKey, set[str]],
+) -> Record:
+    identity = one.record.identity
+    rows = _rows(one, by_torch)
+    status = _status(one, by_torch)
+    tables = _Tables(
+        groups=tuple(dict.fromkeys([*(row.group for row in rows), *status])),
+        payloads=tuple(dict.fromkeys(_with_root(row.payload, one, ranks) for row in rows)),
+        sites=tuple(dict.fromkeys(row.site for row in rows if row.site is not None)),
+    )
+    backends = [found.backend for found, _ in one.dumps] or [Backend.RING]
+    backend = Backend.NCCL if Backend.NCCL in backends else backends[0]
+    return Record(
+        rank=ranks.number[identity.group, identity.group_rank],
+        path=one.path,
+        dump=Dump(
+            backend=Backend.RING if one.ring else backend,
+            version="" if not one.dumps else one.dumps[0][0].version,
+            only_active=_only_active(one, rows),
+            dropped=one.record.dropped,
+            groups=tuple(_local(key, one, ranks, quorums) for key in tables.groups),
+            status={tables.groups.index(key): head for key, head in status.items()},
+            unplaced=0,
+            payloads=tables.payloads,
+            sites=tables.sites,
+            columns=_columns(rows, one, ranks, tables),
+            global_peers=True,
+        ),
+    )
+
+
+def _rows(one: Answer, by_torch: frozenset[tuple[str, GroupKey]]) -> list[Row]:
+    """Each group's rows from the one record that is taken for it, in order of their calls."""
+    mine = {row.group for row in one.ring if not row.p2p}
+    ring = [row for row in one.ring if row.p2p or _where(one, row.group) not in by_torch]
+    sends = {row.group for row in one.torch if row.p2p}
+    torch = [
+        row for row in one.torch if row.group not in mine or _where(one, row.group) in by_torch
+    ]
+    rows = [row for row in ring if not (row.p2p and row.group in sends)] + torch
+    if all(row.created_ns != NONE for row in rows):
+        rows.sort(key=lambda row: row.created_ns)
+    return rows
+
+
+def _status(one: Answer, by_torch: frozenset[tuple[str, GroupKey]]) -> dict[GroupKey, Status]:
+    """Where torch says the groups are that are counted as it counts."""
+    mine = {row.group for row in one.ring if not row.p2p}
+    heads = {
+        keys[index]: head
+        for found, keys in one.dumps
+        for index, head in sorted(found.status.items())
+    }
+    return {
+        key: head for key, head in heads.items() if key not in mine or _where(one, key) in by_torch
+    }
+
+
+def _only_active(one: Answer, rows: Sequence[Row]) -> bool:
+    """Whether only unfinished calls were asked for: evident from numbers that are missing."""
+    if any(row.state is State.COMPLETED for row in rows):
+        return False
+    torch = any(found.only_active for found, _ in one.dumps)
+    ring = bool(one.record.ring) and (one.record.ring[0].id or 0) > one.record.dropped + 1
+    return torch or ring
+
+
+def _local(
+    key: GroupKey, one: Answer, ranks: _Ranks, quorums: Mapping[GroupKey, set[str]]
+) -> LocalGroup:
+    """The group with its members as global ranks.
+
+    Across replica groups every group rank has a group of its own, with its like in each replica
+    group that was in the quorum; one that has not answered may have been in it too.
+    """
+    identity = one.record.identity
+    if key.across:
+        lane = identity.group_rank
+        like = [(group, lane) for group in sorted(quorums.get(key, ()))]
+        members = tuple(ranks.number[place] for place in like if place in ranks.number)
+        name = key.name if ranks.lanes == 1 else f"{key.name}/{lane}"
+        return LocalGroup(name, members=members, age=key.age, generation=key.quorum, inferred=True)
+    places = key.places
+    if not places and key.name == _WORLD:
+        places = tuple(range(identity.world_size))
+    return LocalGroup(
+        key.name if ranks.alone else f"{identity.group}/{key.name}",
+        members=ranks.members(identity.group, places),
+        age=key.age,
+        generation=key.quorum,
+    )
+
+
+def _with_root(payload: Payload, one: Answer, ranks: _Ranks) -> Payload:
+    if payload.root is None:
+        return payload
+    root = ranks.number.get((one.record.identity.group, payload.root))
+    return replace(payload, root=root)
+
+
+def _columns(
+    rows: Sequence[Row], one: Answer, ranks: _Ranks, tables: _Tables
+) -> dict[str, NDArray[Any]]:
+    """The rows as columns; peers are numbered in the job already."""
+    group = {key: at for at, key in enumerate(tables.groups)}
+    payload = {known: at for at, known in enumerate(tables.payloads)}
+    site = {text: at for at, text in enumerate(tables.sites)}
+    home = one.record.identity.group
+    values: dict[str, list[Any]] = {
+        name: [getattr(row, name) for row in rows] for name in _AS_THEY_ARE
+    }
+    values |= {
+        "group": [group[row.group] for row in rows],
+        "payload": [payload[_with_root(row.payload, one, ranks)] for row in rows],
+        "site": [NONE if row.site is None else site[row.site] for row in rows],
+        "peer": [ranks.number.get((home, row.peer), NONE) for row in rows],
+    }
+    return {name: np.array(listed, COLUMNS[name]) for name, listed in values.items()}

@@ -1,0 +1,342 @@
+"""Pickles that hold containers, strings and numbers, and nothing else.
+
+Theory of operation. A pickle is a program for a stack machine; a hostile one runs code, fills the
+memory or never ends. So it is looked at before it runs: `instruction_starts` finds where each
+instruction begins, and the whole is refused when one is not among the few that build plain values,
+when a memo index is out of all proportion (the C unpickler makes room for it), or when tuples stand
+in tuples (the hash of such a one as a key of a dict takes time without bounds, or all of the C
+stack). What is left is run by Python's C unpickler, which has been told to import nothing.
+
+How long an instruction is depends on its first byte and at most on the length that follows. So each
+byte is read as if one began there, all at once with numpy; then the chain of those that really do
+is followed from the first.
+
+Torch's C++ pickler writes protocol 2, Python's own 4 or 5; both use only what is listed in
+`LENGTH` and `SIZED`. Instructions: CPython `Lib/pickletools.py`.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+# -- where instructions begin ------------------------------------------------------------------
+
+
+class FlightRecordError(ValueError):
+    """A record that cannot be read; the message says what is wrong with it."""
+
+
+PROTO, FRAME, STOP = 0x80, 0x95, ord(".")
+PUT, LONG_PUT, MEMOIZE = ord("q"), ord("r"), 0x94
+GET, LONG_GET = ord("h"), ord("j")
+TUPLES: Final = {ord(")"): 0, 0x85: 1, 0x86: 2, 0x87: 3}
+LENGTH: Final = {
+    STOP: 1, ord("("): 1, ord("}"): 1, ord("]"): 1, ord("u"): 1, ord("s"): 1, ord("a"): 1,
+    ord("e"): 1, ord("N"): 1, 0x88: 1, 0x89: 1, ord("K"): 2, ord("M"): 3, ord("J"): 5,
+    ord("G"): 9, GET: 2, LONG_GET: 5, PUT: 2, LONG_PUT: 5, MEMOIZE: 1, PROTO: 2, FRAME: 9,
+    **dict.fromkeys(TUPLES, 1),
+}  # fmt: skip
+"""Instruction -> its bytes, where that is fixed."""
+SIZED: Final = {ord("X"): 4, ord("B"): 4, 0x8C: 1, ord("C"): 1, 0x8A: 1, 0x8D: 8, 0x8E: 8}
+"""Instruction -> bytes of the length that stands before its argument: strings, bytes, long ints."""
+_STRIDE: Final = 16
+_BLOCK: Final = 1 << 15
+"""Bytes looked at together: what numpy needs for them fits into the processor's cache."""
+_VARIES, _LAST = 255, 0
+
+
+def table_of(values: Mapping[int, int]) -> bytes:
+    """Instruction -> value, 0 for the others; for `bytes.translate`, the fastest of look-ups."""
+    return bytes(values.get(op, 0) for op in range(256))
+
+
+_STEPS: Final = table_of({**LENGTH, **dict.fromkeys(SIZED, _VARIES), STOP: _LAST})
+"""Instruction -> how far the next is; 0 where none is to be looked at."""
+
+
+def instruction_starts(data: bytes, raw: NDArray[np.uint8], most: int) -> NDArray[np.int64]:
+    """Where instructions begin, up to and with the first that ends the pickle or is unknown.
+
+    Raises:
+        FlightRecordError: there are more than `most`.
+    """
+    end = len(raw)
+    steps = np.frombuffer(data.translate(_STEPS), np.uint8)
+    varies, ends = _sized(raw, steps)
+    found, at, count = [], 0, 0
+    while at < end:
+        block = steps[at : at + _BLOCK]
+        jump = np.arange(len(block)) + block
+        jump[block == _LAST] = end
+        part = slice(*np.searchsorted(varies, (at, at + len(block))))
+        jump[varies[part] - at] = ends[part] - at
+        here = _chain(jump)
+        found.append(here + at)
+        at = min(end, at + int(jump[here[-1]]))
+        count += len(here)
+        if count > most:
+            raise FlightRecordError(f"a pickle of more than {most} instructions")
+    return np.concatenate(found)
+
+
+def _sized(
+    raw: NDArray[np.uint8], steps: NDArray[np.uint8]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Bytes that may begin an instruction with a length of its own, and where it would end."""
+    end = len(raw)
+    varies = np.flatnonzero(steps == _VARIES)
+    ops = raw[varies]
+    ends = np.full(len(varies), end)
+    for op, width in SIZED.items():
+        mine = np.flatnonzero((ops == op) & (varies < end - width))
+        if not len(mine):
+            continue
+        at = varies[mine] + 1
+        ends[mine] = at + width + numbers(raw, at, width, end)
+    return varies, ends
+
+
+def _chain(jump: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where one gets from the first byte of a block by these jumps, up to its end.
+
+    They are followed by `_STRIDE` at once, and the rest between in columns.
+    """
+    end = len(jump)
+    step = np.empty(end + 1, np.int64)
+    np.minimum(jump, end, out=step[:end])
+    step[end] = end  # a place of its own that leads to itself
+    far = step
+    for _ in range(_STRIDE.bit_length() - 1):
+        far = far.take(far)
+    anchors, at, follow = [], 0, far.item
+    while at < end:
+        anchors.append(at)
+        at = follow(at)
+    table = np.empty((len(anchors), _STRIDE), np.int64)
+    table[:, 0] = anchors
+    for column in range(1, _STRIDE):
+        table[:, column] = step.take(table[:, column - 1])
+    starts = table.reshape(-1)
+    return starts[starts < end]
+
+
+def numbers(
+    raw: NDArray[np.uint8], at: NDArray[np.int64], width: int, limit: int
+) -> NDArray[np.int64]:
+    """Little-endian numbers of `width` bytes; none larger than `limit`."""
+    value = np.zeros(len(at), np.int64)
+    for place in range(min(width, 4)):
+        value |= raw[at + place].astype(np.int64) << (8 * place)
+    for place in range(4, width):  # nothing has 4 GiB
+        value[raw[at + place] != 0] = limit
+    return np.minimum(value, limit)
+
+
+# -- which are harmless ------------------------------------------------------------------------
+
+MAX_BYTES: Final = 128 << 20
+"""About 40 times the largest record seen: 20,000 entries with call stacks."""
+MAX_INSTRUCTIONS: Final = 16 << 20
+"""Each makes at most one object of about 64 bytes: 1 GiB."""
+
+_LONG: Final = 0x8A
+_LONGEST_INT: Final = 9
+"""64 bits and a sign: integers of thousands of digits take quadratic time to print."""
+
+
+def _among(ops: Iterable[int]) -> bytes:
+    """Instruction -> whether it is one of these."""
+    return table_of(dict.fromkeys(ops, 1))
+
+
+_SCALAR_OPS: Final = (ord("N"), 0x88, 0x89, ord("K"), ord("M"), ord("J"), ord("G"), *SIZED)
+_PUT_OPS: Final = (PUT, LONG_PUT, MEMOIZE)
+_ALLOWED: Final = _among([*LENGTH, *SIZED])
+_PUTS: Final = _among(_PUT_OPS)
+_GETS: Final = _among([GET, LONG_GET])
+_SCALARS: Final = _among(_SCALAR_OPS)
+_TUPLE: Final = _among(TUPLES)
+_ARITY: Final = table_of(TUPLES)
+_WIDEST: Final = 3
+_MOST_SILENT: Final = 3
+"""Instructions between two values: a value is numbered once, and a frame may begin."""
+_VALUES: Final = _among({*LENGTH, *SIZED} - {*_PUT_OPS, PROTO, FRAME})
+"""All but those that leave the stack as it is."""
+
+
+def loads(data: bytes) -> Any:
+    """The value of a pickle of plain values; nothing it names is imported or called.
+
+    Raises:
+        FlightRecordError: broken, too large, or it holds more than plain values.
+    """
+    inspect(data)
+    return run(data)
+
+
+def run(data: bytes) -> Any:
+    """The value of a pickle that has been inspected."""
+    try:
+        return _Plain(io.BufferedReader(io.BytesIO(data))).load()
+    except FlightRecordError:
+        raise
+    except Exception as exc:
+        raise FlightRecordError(f"broken pickle: {type(exc).__name__}") from exc
+
+
+class _Plain(pickle.Unpickler):
+    """Imports nothing; the inspection has refused all that would ask, so this is a second lock."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise FlightRecordError(f"a pickle that wants to import {module}.{name} is not opened")
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        del pid
+        raise FlightRecordError("a pickle with persistent ids is not opened")
+
+
+class Instructions(NamedTuple):
+    """Those of a pickle: where each begins, and which it is."""
+
+    raw: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    ops: NDArray[np.uint8]
+    values: int
+    """At most so many are numbered."""
+
+    def gets(self) -> NDArray[np.int64]:
+        """Numbers under which values are looked up."""
+        return _index(self, np.flatnonzero(_are(self.ops, _GETS)))
+
+    def puts(self) -> NDArray[np.int64] | None:
+        """Numbers that are given to values, None where that is left to the reader."""
+        at = np.flatnonzero(_are(self.ops, _PUTS))
+        return None if (self.ops[at] == MEMOIZE).any() else _index(self, at)
+
+
+def inspect(data: bytes, values: int = 0) -> Instructions:
+    """The instructions of a pickle, if all are harmless.
+
+    `values` is how many the pickle has of which this is an excerpt.
+
+    Raises:
+        FlightRecordError: broken, too large, or it holds more than plain values.
+    """
+    if len(data) > MAX_BYTES:
+        raise FlightRecordError(f"a pickle of {len(data)} bytes; at most {MAX_BYTES} are read")
+    if not data:
+        raise FlightRecordError("empty")
+    raw = np.frombuffer(data, np.uint8)
+    starts = instruction_starts(data, raw, MAX_INSTRUCTIONS)
+    ops = raw[starts]
+    code = Instructions(raw, starts, ops, max(values, len(ops)))
+    _check_instructions(ops)
+    _check_lengths(code)
+    _check_memo(code)
+    _check_tuples(code)
+    return code
+
+
+def _are(ops: NDArray[np.uint8], table: bytes) -> NDArray[np.bool_]:
+    """For each instruction, whether the table has it."""
+    return np.frombuffer(ops.tobytes().translate(table), np.bool_)
+
+
+def _check_instructions(ops: NDArray[np.uint8]) -> None:
+    allowed = _are(ops, _ALLOWED)
+    if not allowed.all():
+        first = int(ops[np.argmin(allowed)])
+        raise FlightRecordError(
+            f"not a pickle of plain values: instruction {chr(first)!r} ({first:#x})"
+        )
+    if ops[-1] != STOP:
+        raise FlightRecordError("broken pickle: it ends in the middle")
+
+
+def _check_lengths(code: Instructions) -> None:
+    raw, starts, ops, _ = code
+    longs = starts[ops == _LONG]
+    if (raw[longs + 1] > _LONGEST_INT).any():
+        raise FlightRecordError("not a record: an integer of more than 64 bits")
+    if starts[-1] != len(raw) - 1:
+        raise FlightRecordError("broken pickle: more follows after its end")
+
+
+def _check_memo(code: Instructions) -> None:
+    """Refuse an index for which the unpickler would make room without need.
+
+    Writers number all of their values, or leave it to the reader (protocol 4); where both were
+    allowed, nobody could tell here under which number a value is kept.
+    """
+    raw, starts, ops, values = code
+    puts = starts[ops == LONG_PUT]
+    if (numbers(raw, puts + 1, 4, values + 1) > values).any():
+        raise FlightRecordError("broken pickle: a memo index beyond all values")
+    if (ops == MEMOIZE).any() and (len(puts) or (ops == PUT).any()):
+        raise FlightRecordError("broken pickle: two ways of numbering values")
+
+
+def _check_tuples(code: Instructions) -> None:
+    """Refuse tuples of anything but scalars: no value of a record is one.
+
+    Nothing that is allowed takes values off the stack but to put them into a container, so what
+    lies on top is what the last instruction has pushed.
+    """
+    ops = code.ops
+    pushed = np.flatnonzero(_are(ops, _TUPLE))
+    if not len(pushed):
+        return
+    arity = np.frombuffer(_ARITY, np.uint8)[ops[pushed]]
+    at = pushed
+    gets = []
+    for back in range(1, _WIDEST + 1):
+        at = _before(ops, at[arity >= back])
+        arity = arity[arity >= back]
+        got = _are(ops[at], _GETS)
+        if not (_are(ops[at], _SCALARS) | got).all():
+            raise FlightRecordError("not a record: a tuple that holds a container")
+        gets.append(at[got])
+    wanted = _index(code, np.concatenate(gets))
+    if len(wanted) and not _scalars_by_index(code, wanted).all():
+        raise FlightRecordError("not a record: a tuple that holds a container")
+
+
+def _before(ops: NDArray[np.uint8], at: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each instruction the last one before it that has pushed a value."""
+    at = at - 1
+    for _ in range(_MOST_SILENT):
+        silent = (at >= 0) & ~_are(ops[at], _VALUES)
+        if not silent.any():
+            break
+        at = at - silent
+    if (at < 0).any() or not _are(ops[at], _VALUES).all():
+        raise FlightRecordError("broken pickle: a tuple of nothing")
+    return at
+
+
+def _scalars_by_index(code: Instructions, wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether all that is ever kept under an index is a number or a text."""
+    ops = code.ops
+    puts = np.flatnonzero(_are(ops, _PUTS))
+    implied = bool(len(puts)) and ops[puts[0]] == MEMOIZE
+    index = np.arange(len(puts)) if implied else _index(code, puts)
+    plain = (puts > 0) & _are(ops[puts - 1], _SCALARS)
+    scalar = np.zeros(max(index.max(initial=0), wanted.max()) + 1, np.bool_)
+    scalar[index[plain]] = True
+    scalar[index[~plain]] = False
+    return scalar[wanted]
+
+
+def _index(code: Instructions, at: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Memo index that stands in each of these puts and gets."""
+    raw, starts, ops, values = code
+    index = raw[starts[at] + 1].astype(np.int64)
+    wide = (ops[at] == LONG_PUT) | (ops[at] == LONG_GET)
+    index[wide] = numbers(raw, starts[at[wide]] + 1, 4, values)
+    return index

@@ -1,0 +1,1403 @@
+"""Stragglers in recorded timings: each witness is asked, and what one explains is not said twice.
+
+Theory of operation. Ranks of one pipeline stage do the same work on different data, so they are
+each other's reference; stages are never compared (39 % of the jobs in "Understanding Stragglers
+in Large Model Training Using What-if Analysis", OSDI'25, have a heavier last stage, which is no
+fault). Three things vary between such ranks without anybody being sick, and each has its answer:
+
+- long sequences make a microbatch slow on *all* stages of its replica: each duration is divided
+  by what the other stages say of the same microbatch (`work`);
+- pauses (garbage collection) hit few microbatches of a step: a rank's step is the median over its
+  microbatches (`work`);
+- whatever is left hits another rank in another step: a rank is named only if its share of slow
+  steps cannot be explained by the share of its peers (`persist`).
+
+Only one rank's own seconds are ever subtracted from one another, and durations compared: clocks
+of ranks need not agree. The seconds inside a collective are the transfer plus the wait for the
+last member, so the least of the members is the transfer, and whoever has it came last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from math import log
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monitor.model import cohort
+from monitor.model.cohort import Bools, Floats
+from monitor.model.verdict import Confidence
+from monitor.model.wording import plural
+from monitor.records.timings import Role, Table, TableError, codes_of, direction
+
+# -- how long each rank worked, less what its microbatches asked -------------------------------
+
+_BASE: Final = 0.2
+"""Quantile of the durations of one kind on one stage that stands for its usual work: low, so that
+it stays where it is when the later half of the steps is slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """The ranks of one stage. All arrays are steps x ranks of the stage, NaN where no rows are."""
+
+    stage: int
+    ranks: NDArray[np.intp]
+    """Codes of the ranks."""
+    pace: Floats
+    """Own work against the middle of the stage in that step: about 1."""
+    own: Floats
+    """Own work against the usual work of the stage: what own history is told from."""
+    seconds: Floats
+    """Seconds of work that the middle of the stage has in a step; steps x 1."""
+    by_op: Mapping[str, Floats]
+    """Ratio to the median of the others, by type of operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The own work of all ranks."""
+
+    crews: tuple[Crew, ...]
+    replicas: NDArray[np.int64]
+    """Data-parallel ranks, sorted; empty where microbatches cannot be told between stages."""
+    load: Floats
+    """What the microbatches of a replica asked of all of its stages in a step, against the usual;
+    steps x replicas, NaN where nothing tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of own work, and the kind (operation and chunk) of each."""
+
+    rank: NDArray[np.int32]
+    step: NDArray[np.int32]
+    kind: NDArray[np.int64]
+    relative: Floats
+    """Duration against the usual of its kind on its stage."""
+    base: Floats
+    """Usual seconds by kind and stage: [kinds, stages]."""
+    names: tuple[str, ...]
+    """Operation of each kind."""
+
+
+def work(table: Table, *, by_load: bool = True) -> Work:
+    """The work of every crew; `by_load` divides by what the microbatches asked of all stages.
+
+    Raises:
+        TableError: so few rows that nothing could be compared.
+    """
+    rows, picked = _rows(table)
+    load = _Load.none(len(table.steps))
+    relative = rows.relative
+    if by_load and {"dp_rank", "mb_id"} <= table.tells and len(picked):
+        load = _load(table, rows, picked)
+        relative = relative / load.of_row
+    kinds, ranks, steps = len(rows.names), len(table.ranks), len(table.steps)
+    if kinds * ranks * steps > max(1 << 22, 40 * len(table)):
+        raise TableError(f"too few rows for {kinds:,} kinds of work on {ranks:,} ranks")
+    key = (rows.kind * ranks + rows.rank) * steps + rows.step
+    keys, middles, counts = medians(key, relative)
+    del key, relative
+    cells = np.full((kinds, ranks, steps), np.nan)
+    cells.reshape(-1)[keys] = middles
+    number = np.zeros((kinds, ranks, steps), dtype=np.float32)
+    number.reshape(-1)[keys] = counts
+    crews = tuple(
+        _crew(int(stage), table.crew(stage), rows, rows.base[:, place], (cells, number))
+        for place, stage in enumerate(table.stages.tolist())
+    )
+    return Work(crews, load.replicas, load.by_replica)
+
+
+def _rows(table: Table) -> tuple[_Rows, NDArray[np.intp]]:
+    picked = table.rows_of(codes_of(table.ops, Role.OWN))
+    rank, step = table.rank[picked], table.step[picked]
+    chunks = int(table.chunk.max()) + 1
+    raw = table.op[picked].astype(np.int64) * chunks + table.chunk[picked]
+    there = np.unique(raw)
+    kind = np.searchsorted(there, raw).astype(np.int64)
+    stages = table.stages
+    stage = np.searchsorted(stages, table.stage)[rank]
+    duration = table.duration_s[picked]
+    keys, usual, _ = quantiles(kind * len(stages) + stage, duration, _BASE)
+    base = np.full(max(1, len(there)) * len(stages), np.nan)
+    base[keys] = usual
+    with np.errstate(all="ignore"):
+        relative = duration / base[kind * len(stages) + stage]
+    good = np.isfinite(relative)  # a kind that takes no time at all has no ratio
+    names = tuple(table.ops[code // chunks] for code in there.tolist())
+    if not good.all():
+        rank, step, kind, relative, picked = (
+            array[good] for array in (rank, step, kind, relative, picked)
+        )
+    shaped = base.reshape(max(1, len(there)), len(stages))[: len(there)]
+    return _Rows(rank, step, kind, relative, shaped, names), picked
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    replicas: NDArray[np.int64]
+    by_replica: Floats
+    of_row: Floats
+
+    @classmethod
+    def none(cls, steps: int) -> _Load:
+        """Nothing is known."""
+        return cls(np.empty(0, dtype=np.int64), np.empty((steps, 0)), np.empty(0))
+
+
+def _load(table: Table, rows: _Rows, picked: NDArray[np.intp]) -> _Load:
+    """What each microbatch asked of all stages: the lower median of its relative durations.
+
+    The same microbatch passes all stages of a replica, forward and backward apart. One slow stage
+    of two and more does not move the lower median; a long sequence moves them all. Where only one
+    rank has rows of a microbatch, it cannot be told and counts as 1.
+    """
+    replicas = np.unique(table.replica)
+    replica = np.searchsorted(replicas, table.replica)[rows.rank]
+    microbatch = table.microbatch[picked].astype(np.int64)
+    microbatches = int(microbatch.max()) + 1
+    key = (replica * len(table.steps) + rows.step) * len(table.ops) + table.op[picked]
+    key = key * microbatches + microbatch
+    order = np.lexsort((rows.relative, key))
+    ordered = key[order]
+    starts = _starts(ordered)
+    counts = np.diff(starts, append=len(ordered))
+    asked = rows.relative[order[starts + (counts - 1) // 2]]
+    by_rank = rows.rank[order]
+    if len(starts):
+        told = np.minimum.reduceat(by_rank, starts) != np.maximum.reduceat(by_rank, starts)
+        asked = np.where(told, asked, 1.0)
+    of_row = np.empty(len(ordered))
+    of_row[order] = np.repeat(asked, counts)
+    keys, middles, _ = medians(ordered[starts] // (microbatches * len(table.ops)), asked)
+    by_replica = np.full(len(replicas) * len(table.steps), np.nan)
+    by_replica[keys] = middles
+    return _Load(replicas, by_replica.reshape(len(replicas), len(table.steps)).T, of_row)
+
+
+def _crew(
+    stage: int,
+    ranks: NDArray[np.intp],
+    rows: _Rows,
+    base: Floats,
+    cells: tuple[Floats, NDArray[np.float32]],
+) -> Crew:
+    """One stage from the medians and numbers of all cells: kinds x ranks x steps."""
+    shape = (cells[0].shape[2], len(ranks))
+    mine, usual, whole = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    seconds = np.zeros((shape[0], 1))
+    ratios: dict[str, list[Floats]] = {}
+    for kind, name in enumerate(rows.names):
+        held = cells[0][kind][ranks].T
+        there = ~np.isnan(held)
+        if not there.any():
+            continue
+        centre = cohort.middle(held)
+        weight = base[kind] * np.max(cells[1][kind][ranks], axis=0)[:, None]
+        mine += np.where(there, weight * held, 0.0)
+        usual += np.where(there, weight * centre, 0.0)
+        whole += np.where(there, weight, 0.0)
+        seconds += np.nan_to_num(weight * centre)
+        with np.errstate(all="ignore"):
+            ratios.setdefault(name, []).append(held / cohort.usual(held))
+    with np.errstate(all="ignore"):
+        pace, own = mine / usual, mine / whole
+    by_op = {name: _mean(held) for name, held in sorted(ratios.items())}
+    return Crew(stage, ranks, pace, own, seconds, by_op)
+
+
+def _mean(held: list[Floats]) -> Floats:
+    """Over the chunks that have a value."""
+    stacked = np.stack(held)
+    there = ~np.isnan(stacked)
+    with np.errstate(invalid="ignore"):
+        mean = np.where(there, stacked, 0.0).sum(axis=0) / there.sum(axis=0)
+    return np.asarray(mean, dtype=np.float64)
+
+
+def medians(
+    key: NDArray[np.int64], values: NDArray[Any]
+) -> tuple[NDArray[np.int64], Floats, NDArray[np.intp]]:
+    """Distinct keys, sorted, with the median and the number of their values."""
+    keys, order, starts, counts = _grouped(key, values)
+    low = values[order[starts + (counts - 1) // 2]]
+    high = values[order[starts + counts // 2]]
+    return keys, (low + high) / 2, counts
+
+
+def quantiles(
+    key: NDArray[np.int64], values: NDArray[Any], share: float
+) -> tuple[NDArray[np.int64], Floats, NDArray[np.intp]]:
+    """Distinct keys, sorted, with a quantile (the value at or below) and the number of values."""
+    keys, order, starts, counts = _grouped(key, values)
+    return keys, values[order[starts + ((counts - 1) * share).astype(np.intp)]], counts
+
+
+def _grouped(
+    key: NDArray[np.int64], values: NDArray[Any]
+) -> tuple[NDArray[np.int64], NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+    order = np.lexsort((values, key))
+    ordered = key[order]
+    starts = _starts(ordered)
+    return ordered[starts], order, starts, np.diff(starts, append=len(ordered))
+
+
+def _starts(ordered: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Where each run of equal keys begins."""
+    if not len(ordered):
+        return np.empty(0, dtype=np.intp)
+    return np.concatenate(([0], np.flatnonzero(np.diff(ordered)) + 1)).astype(np.intp)
+
+
+# -- how long a step lasts ---------------------------------------------------------------------
+
+
+def step_seconds(table: Table, work: Work) -> Floats:
+    """Seconds by step: the median of the ranks' spans, each on its own clock.
+
+    Without start times it is the work of the busiest stage, which a step takes at least.
+    """
+    least = np.max(np.concatenate([crew.seconds for crew in work.crews], axis=1), axis=1)
+    if table.start_s is None:
+        return np.asarray(least, dtype=np.float64)
+    steps = len(table.steps)
+    cells = len(table.ranks) * steps
+    key = table.rank.astype(np.int64) * steps + table.step
+    begin = np.full(cells, np.inf)
+    end = np.full(cells, -np.inf)
+    np.minimum.at(begin, key, table.start_s)
+    np.maximum.at(end, key, table.start_s + table.duration_s)
+    spans = (end - begin).reshape(len(table.ranks), steps)
+    spans[~np.isfinite(spans)] = np.nan
+    middles = np.array([np.median(one[~np.isnan(one)]) for one in spans.T])
+    return np.asarray(np.maximum(middles, least), dtype=np.float64)
+
+
+# -- persistent or passing ---------------------------------------------------------------------
+
+_SICK: Final = (0.8, 0.5)
+"""Shares of steps in which a sick rank is slow: 4 of 5, as online, or every other one."""
+LEAST_CHANCE: Final = 0.05
+"""Share of slow steps that any healthy rank is granted, however quiet its peers are."""
+_MOST_CHANCE: Final = 0.75
+"""Of a sick rank's share: peers slow so often make slowness no mark of anybody."""
+_FALSE_ALARMS: Final = 0.01
+"""Expected number of stretches found in a whole table in which nobody is sick."""
+_FEW_FALSE_ALARMS: Final = 1e-4
+"""The same in a cohort under 4, where no robust score stands behind a slow step."""
+LEAST: Final = 5
+"""Steps in the shortest stretch that counts."""
+_LONGEST_LEAST: Final = 20
+_LEAST_SHARE: Final = 0.1
+"""Of the table, what a stretch must cover (at most 20 steps are asked): less has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive steps in which a member was slow, with few exceptions."""
+
+    member: int
+    first: int
+    last: int
+    """Inclusive; both are places in the table's steps."""
+    slow: int
+    seen: int
+    chance: float
+    """Share of slow steps among its peers, at least 5 %."""
+
+
+def stretches(
+    slow: Bools, seen: Bools, tests: int, *, least_chance: float = LEAST_CHANCE
+) -> list[Stretch]:
+    """The longest stretch of each member whose slowness its peers' cannot explain.
+
+    A scan statistic: a slow step adds log(sick / chance), another log((1 - sick) / (1 - chance)),
+    and the best run of steps must reach log(tests / 0.01), where `tests` counts ranks times steps
+    of the whole table, for each of the two shares of a sick rank. So a rank slow in 5 of 5 steps
+    is found where its peers never are, and one of many that long sequences hit now and then is
+    not. (Page's CUSUM over a table that is there as a whole.)
+
+    `slow` and `seen` are steps x members. `least_chance` is higher where one of them is always it.
+    """
+    steps, members = slow.shape
+    least = max(LEAST, min(_LONGEST_LEAST, int(np.ceil(_LEAST_SHARE * steps))))
+    peers = cohort.usual(_rates(slow, seen)[None, :])[0]
+    alarms = _FALSE_ALARMS if members >= cohort.SMALL else _FEW_FALSE_ALARMS
+    needed = log(max(1, tests) * len(_SICK) / alarms)
+    found = []
+    for member in np.flatnonzero(slow.sum(axis=0) >= LEAST).tolist():
+        chance = max(least_chance, float(np.nan_to_num(peers[member])))
+        for sick in _SICK:
+            one = _stretch(slow, seen, member, (chance, sick), needed)
+            if one is not None and one.seen >= least:
+                found.append(one)
+                break
+    return found
+
+
+def _rates(slow: Bools, seen: Bools) -> Floats:
+    """Share of slow steps of each member; NaN for one that was never seen."""
+    with np.errstate(invalid="ignore"):
+        rates = (slow & seen).sum(axis=0) / seen.sum(axis=0)
+    return np.asarray(rates, dtype=np.float64)
+
+
+def _stretch(
+    slow: Bools, seen: Bools, member: int, shares: tuple[float, float], needed: float
+) -> Stretch | None:
+    """The best stretch of a member; with few peers it must hold against the steps outside as well.
+
+    Of two ranks hit by turns, the one's luck is the other's misfortune: a peer's rate alone is too
+    low a chance then.
+    """
+    mine, there = slow[:, member], seen[:, member]
+    chance, sick = shares
+    for _ in range(_ROUNDS):
+        if chance > _MOST_CHANCE * sick:
+            return None
+        points = np.where(mine, log(sick / chance), log((1 - sick) / (1 - chance))) * there
+        first, last, score = _best(points)
+        if score < needed:
+            return None
+        outside = np.ones(len(mine), dtype=np.bool_)
+        outside[first : last + 1] = False
+        rate = float(np.nanmax(_rates(slow[outside], seen[outside]), initial=0.0))
+        enough = slow.shape[1] >= cohort.SMALL or np.count_nonzero(outside) < LEAST
+        if enough or rate <= chance:
+            inside = slice(first, last + 1)
+            count = int((mine & there)[inside].sum())
+            return Stretch(member, first, last, count, int(there[inside].sum()), chance)
+        chance = rate
+    return None
+
+
+def _best(points: Floats) -> tuple[int, int, float]:
+    """First and last place of the run with the greatest sum, and the sum."""
+    sums = np.concatenate(([0.0], np.cumsum(points)))
+    lowest = np.minimum.accumulate(sums)[:-1]
+    gains = sums[1:] - lowest
+    last = int(np.argmax(gains))
+    first = int(np.flatnonzero(sums[: last + 1] == lowest[last])[-1])
+    return first, last, float(gains[last])
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A lasting change of a rank's own pace."""
+
+    at: int
+    """Place of the first step after it."""
+    before: float
+    after: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long it takes since."""
+        return self.after / self.before
+
+
+_LEAST_SCORE: Final = 5.0
+_ROUNDS: Final = 4
+_LASTING: Final = 0.8
+"""Share of values on each side of a change that must lie on their side of the middle."""
+
+
+def change(series: Floats) -> Change | None:
+    """The lasting rise in a series, if there is one: CUSUM of deviations from its median.
+
+    Deviations are clipped to a factor of e, so that one pause moves nothing. Both sides need 5
+    values, lie apart by 5 robust standard deviations, and 4 of 5 values of each side must lie on
+    their side of the middle.
+    """
+    places = np.flatnonzero(np.isfinite(series) & (series > 0))
+    values = series[places]
+    if len(values) < 2 * LEAST:
+        return None
+    deviations = np.clip(np.log(values / np.median(values)), -1.0, 1.0)
+    sums = np.cumsum(deviations - deviations.mean())[LEAST - 1 : len(values) - LEAST]
+    cut = int(np.argmin(sums)) + LEAST
+    before, after = values[:cut], values[cut:]
+    low, high = float(np.median(before)), float(np.median(after))
+    noise = np.concatenate((np.abs(before - low), np.abs(after - high)))
+    spread = 1.4826 * max(float(np.median(noise)), 0.01 * low)
+    apart = (low + high) / 2
+    lasting = min(np.mean(before < apart), np.mean(after > apart)) >= _LASTING
+    if high - low <= _LEAST_SCORE * spread or not lasting:
+        return None
+    return Change(int(places[cut]), low, high)
+
+
+# -- what is said of a table -------------------------------------------------------------------
+
+
+class Kind(StrEnum):
+    """The classes of ALGORITHMS.md section 0 in words."""
+
+    STRAGGLER = "straggler"  # S1: works longer than its peers, who wait for it
+    SLOW_TRANSFER = "slow_transfer"  # S2: all come in time, the transfer takes long
+    MIXED = "mixed"  # S3: slow at its own work and in its transfers
+
+
+CLASSES: Mapping[Kind, str] = {
+    Kind.STRAGGLER: "S1",
+    Kind.SLOW_TRANSFER: "S2",
+    Kind.MIXED: "S3",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One fault of the job; ranks are codes of the table."""
+
+    kind: Kind
+    confidence: Confidence
+    reason: str
+    """One English sentence that a tired person understands."""
+    stretch: Stretch
+    """The steps in which it shows."""
+    culprits: tuple[int, ...] = ()
+    between: tuple[tuple[int, ...], ...] = ()
+    """Sides between which it cannot be told."""
+    stage: int | None = None
+    replica: int | None = None
+    """Data-parallel rank."""
+    ratio: float = 1.0
+    by_op: Mapping[str, float] = field(default_factory=dict)
+    lost_s: float = 0.0
+    """Own seconds beyond its peers' between first and last step."""
+    evidence: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """One rank over the whole table."""
+
+    rank: int
+    stage: int
+    replica: int | None
+    ratio: float
+    """Median over the steps of own work against the median of the peers; NaN without peers."""
+    slow: int
+    seen: int
+    by_op: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that follows from a table."""
+
+    verdicts: tuple[Verdict, ...]
+    paces: tuple[Pace, ...]
+    """Slowest first."""
+    step_s: float
+    """Median length of a step."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def culprits(self) -> tuple[int, ...]:
+        """Codes of all ranks that are named, sorted."""
+        return tuple(sorted({rank for one in self.verdicts for rank in one.culprits}))
+
+
+# -- ranks whose own work is slow (class S1) ---------------------------------------------------
+
+RATIO: Final = 1.10
+"""Against the median of the peers (ALGORITHMS.md section 6)."""
+SHARE_OF_STEP: Final = 0.05
+"""Of a step, what the excess must come to: less slows nobody down noticeably."""
+SCORE: Final = 5.0
+FEW_RATIO: Final = 1.5
+"""With 1 or 2 peers and no change of its own: as online (`straggler_ratio`)."""
+FEW_STEPS: Final = 8
+"""Slow steps that are asked then: as online (`persistent_windows`)."""
+ODD_RATIO: Final = 1.2
+"""With 1 or 2 peers that work as long as the ranks of other stages."""
+_STEADY: Final = 2.0
+"""Robust standard deviations of the ratio's logarithm that it must lie from 0."""
+CHANGED: Final = 1.10
+"""Rise of a rank's own pace that agrees with 1 or 2 peers."""
+ALONE_CHANGED: Final = 1.2
+"""The same without peers, where the other stages are the only ones who say that it is not the
+job: above what a change of the data does to one stage and not to another, under the 1.3 of the
+online detector (`own_change_ratio`), which has shorter windows."""
+_BLOCKS: Final = (1, 5, 15)
+"""Steps judged as one by their median: noise that hides 15 % in a step does not in the median of
+five. Larger blocks are looked at only where smaller ones found nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A rank that was slow for long, and what speaks for it."""
+
+    rank: int
+    stretch: Stretch
+    ratio: float
+    lost_s: float
+    peers: int
+    changed: float | None = None
+    """Rise of its own pace, where it had one."""
+    odd: bool = False
+    """Its few peers work as long as the ranks of other stages do, and it does not."""
+    sure: bool = True
+    """False: its peers alone say so, and they are too few or half of them are slow as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Witnesses:
+    """What else is known of a stage with few ranks."""
+
+    raw: Crew | None = None
+    """The same crew without regard to what microbatches asked."""
+    elsewhere: Floats | None = None
+    """Seconds of own work by step, median of the ranks of the other stages."""
+
+
+def suspects(crew: Crew, known: Witnesses, step_s: Floats, tests: int) -> list[Suspect]:
+    """Slow ranks of one stage; the witnesses are asked where peers are few."""
+    members = len(crew.ranks)
+    if members < 2:
+        return _alone(crew, known.raw, step_s)
+    found = list(_against_peers(crew, step_s, tests, SCORE))
+    if members < cohort.SMALL:
+        return [_with_few(crew, known, one) for one in found if steady(crew, one.stretch)]
+    named = {one.rank for one in found}
+    more = [one for one in _against_peers(crew, step_s, tests, 0.0) if one.rank not in named]
+    found += [one for one in more if _stands_out(crew, one.stretch)]
+    if not found and 2 * len(more) == members:  # half of a crew against the other half: a tie
+        return [replace(one, sure=False) for one in more]
+    return found
+
+
+def slow_steps(crew: Crew, step_s: Floats, least_score: float = SCORE, block: int = 1) -> Bools:
+    """Blocks of steps x members: whether a member was slow, and to the job's cost."""
+    pace = blocked(crew.pace, block)
+    seconds = blocked(crew.seconds, block)
+    slow = cohort.slower(
+        pace * seconds,
+        cohort.usual(pace) * seconds,
+        step=blocked(step_s[:, None], block),
+        score=cohort.z_scores(pace),
+        members=np.sum(~np.isnan(pace), axis=1, keepdims=True),
+        ratio=RATIO,
+        share=SHARE_OF_STEP,
+        least_score=least_score,
+    )
+    return np.asarray(slow, dtype=np.bool_)
+
+
+def blocked(values: Floats, block: int) -> Floats:
+    """Medians of `block` steps each, along the first axis; the last block may be shorter."""
+    if block == 1:
+        return values
+    short = -len(values) % block
+    filled = np.concatenate((values, np.full((short, *values.shape[1:]), np.nan)))
+    blocks = filled.reshape(-1, block, *values.shape[1:])
+    return cohort.middle(np.moveaxis(blocks, 1, -1))[..., 0]
+
+
+def _against_peers(crew: Crew, step_s: Floats, tests: int, least_score: float) -> Iterator[Suspect]:
+    named: set[int] = set()
+    steps = len(crew.pace)
+    for block in _BLOCKS:
+        if block > 1 and steps < LEAST * block:
+            return
+        slow = slow_steps(crew, step_s, least_score, block)
+        seen = ~np.isnan(blocked(crew.pace, block))
+        for found in stretches(slow, seen, tests):
+            if found.member not in named:
+                named.add(found.member)
+                yield _suspect(crew, _unblocked(crew, found, block))
+
+
+def _unblocked(crew: Crew, found: Stretch, block: int) -> Stretch:
+    """A stretch of blocks as one of steps."""
+    if block == 1:
+        return found
+    first, last = found.first * block, min(len(crew.pace), (found.last + 1) * block) - 1
+    mine = slice(first, last + 1)
+    above = crew.pace[mine, found.member] > cohort.usual(crew.pace)[mine, found.member]
+    seen = int(np.count_nonzero(~np.isnan(crew.pace[mine, found.member])))
+    return Stretch(found.member, first, last, int(np.count_nonzero(above)), seen, found.chance)
+
+
+def _suspect(crew: Crew, stretch: Stretch) -> Suspect:
+    mine = slice(stretch.first, stretch.last + 1)
+    pace = crew.pace[mine, stretch.member]
+    peers = cohort.usual(crew.pace[mine])[:, stretch.member]
+    lost = (pace - peers) * crew.seconds[mine, 0]
+    ratios = pace / peers
+    slow = ratios[ratios > 1.0]
+    return Suspect(
+        rank=int(crew.ranks[stretch.member]),
+        stretch=stretch,
+        ratio=float(np.median(slow)) if len(slow) else 1.0,
+        lost_s=float(np.nansum(np.maximum(lost, 0.0))),
+        peers=len(crew.ranks) - 1,
+    )
+
+
+def steady(crew: Crew, stretch: Stretch) -> bool:
+    """Whether a rank's distance from one or two peers is greater than its own changes.
+
+    A slow machine is slow by the same factor each time; long sequences are not.
+    """
+    mine = slice(stretch.first, stretch.last + 1)
+    ratios = (crew.pace / cohort.usual(crew.pace))[mine, stretch.member]
+    logs = np.log(ratios[np.isfinite(ratios) & (ratios > 0)])
+    centre = float(np.median(logs))
+    return bool(centre > _STEADY * 1.4826 * float(np.median(np.abs(logs - centre))))
+
+
+def _with_few(crew: Crew, known: Witnesses, one: Suspect) -> Suspect:
+    """One or two peers do not say which of them is the odd one: a second witness must.
+
+    That is the rank's own past; or the other stages, if the peers take as long as those do; or
+    slowness too great and too long to be a matter of taste.
+    """
+    member = one.stretch.member
+    rise = change(crew.own[:, member])
+    before = None if known.raw is None else change(known.raw.own[:, member])
+    changed = None if rise is None or before is None else min(rise.ratio, before.ratio)
+    lasting = one.ratio >= FEW_RATIO and one.stretch.slow >= FEW_STEPS
+    odd = one.ratio >= ODD_RATIO and _as_elsewhere(crew, known.elsewhere, one.stretch)
+    sure = lasting or odd or (changed is not None and changed >= CHANGED)
+    return replace(one, changed=changed, odd=odd, sure=sure)
+
+
+def _as_elsewhere(crew: Crew, elsewhere: Floats | None, stretch: Stretch) -> bool:
+    """Whether the peers of a rank work about as long as the ranks of other stages."""
+    if elsewhere is None:
+        return False
+    mine = slice(stretch.first, stretch.last + 1)
+    peers = cohort.usual(crew.pace)[mine, stretch.member] * crew.seconds[mine, 0]
+    with np.errstate(all="ignore"):
+        against = float(np.nanmedian(peers / elsewhere[mine]))
+    return 1 / RATIO < against < RATIO
+
+
+def _stands_out(crew: Crew, stretch: Stretch) -> bool:
+    """Whether a rank stands out over its whole stretch, if not in each step of it.
+
+    Among long sequences no single step has a score; the medians over many steps have.
+    """
+    mine = crew.pace[stretch.first : stretch.last + 1]
+    over = cohort.middle(mine.T)[:, 0]
+    pace, peers = over[stretch.member], cohort.usual(over)[stretch.member]
+    return bool(pace > RATIO * peers and cohort.z_scores(over)[stretch.member] > SCORE)
+
+
+def _alone(crew: Crew, raw: Crew | None, step_s: Floats) -> list[Suspect]:
+    """A rank without peers, against its own past and what the other stages did meanwhile."""
+    if raw is None:
+        return []
+    rise, seen = change(crew.own[:, 0]), change(raw.own[:, 0])
+    if rise is None or seen is None or min(rise.ratio, seen.ratio) < ALONE_CHANGED:
+        return []
+    series = crew.own[rise.at :, 0]
+    excess = (series - rise.before) * crew.seconds[rise.at :, 0]
+    if np.nanmedian(excess) <= SHARE_OF_STEP * np.nanmedian(step_s):
+        return []
+    slow = series > (rise.before + rise.after) / 2
+    stretch = Stretch(
+        member=0,
+        first=rise.at,
+        last=len(crew.own) - 1,
+        slow=int(np.count_nonzero(slow)),
+        seen=int(np.count_nonzero(~np.isnan(series))),
+        chance=0.0,
+    )
+    lost_s = float(np.nansum(np.maximum(excess, 0.0)))
+    return [Suspect(int(crew.ranks[0]), stretch, rise.ratio, lost_s, 0, rise.ratio)]
+
+
+# -- late arrival or slow transfer -------------------------------------------------------------
+
+LATE: Final = 0.7
+"""P from which on a collective's lost time is late arrival; below 0.3 it is the transfer."""
+_LINK_RATIO: Final = 1.5
+_GROWN: Final = 1.5
+"""Of a group's fastest member, against its own past."""
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A rank for which its stage waits in a collective, again and again."""
+
+    rank: int
+    op: str
+    stretch: Stretch
+    share: float
+    """Median P over the steps in which it came last."""
+    lost_s: float
+    """Seconds that the first to come waited for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowGroup:
+    """A stage whose collective takes longer than it did, though all come in time."""
+
+    stage: int
+    op: str
+    first: int
+    ratio: float
+    share: float
+    lost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLink:
+    """Two neighbours in a pipeline between which transfers take longer than between their peers."""
+
+    ranks: tuple[int, int]
+    replica: int
+    stretch: Stretch
+    ratio: float
+    lost_s: float
+
+
+def collectives(table: Table) -> Iterator[tuple[int, str, NDArray[np.intp], Floats]]:
+    """Stage, operation, ranks, and seconds inside: steps x ranks; only where rows are complete."""
+    for code in codes_of(table.ops, Role.SHARED).tolist():
+        rows = table.rows_of([code])
+        inside = np.full((len(table.ranks), len(table.steps)), np.nan)
+        key = table.rank[rows].astype(np.int64) * len(table.steps) + table.step[rows]
+        sums = np.bincount(key, table.duration_s[rows], minlength=inside.size)
+        there = np.bincount(key, minlength=inside.size) > 0
+        inside.reshape(-1)[there] = sums[there]
+        for stage in table.stages.tolist():
+            ranks = table.crew(stage)
+            mine = inside[ranks].T
+            if len(ranks) > 1 and not np.isnan(mine).all():
+                yield stage, table.ops[code], ranks, _complete(mine)
+
+
+def _complete(inside: Floats) -> Floats:
+    """Without the steps in which a member has no row: who came last cannot be told then."""
+    return np.where(np.isnan(inside).any(axis=1, keepdims=True), np.nan, inside)
+
+
+def late(table: Table, step_s: Floats, tests: int) -> list[Late]:
+    """Ranks that come last, and late, for long."""
+    found = []
+    for _, op, ranks, inside in collectives(table):
+        least, share, lost = _parts(inside)
+        bad = (share >= LATE) & (lost > np.maximum(SHARE_OF_STEP * step_s, 3 * _spread(least)))
+        with np.errstate(invalid="ignore"):
+            near = inside - least[:, None] <= (1 - LATE) * lost[:, None]
+        # Where two come last together, nobody's lateness is what the others wait for.
+        last = near & (bad & (near.sum(axis=1) == 1))[:, None]
+        # Somebody always comes last: by turns, if nobody is sick.
+        turns = max(LEAST_CHANCE, float(last.any(axis=1).mean()) / len(ranks))
+        for stretch in stretches(last, ~np.isnan(inside), tests, least_chance=turns):
+            mine = slice(stretch.first, stretch.last + 1)
+            steps = last[mine, stretch.member]
+            found.append(
+                Late(
+                    rank=int(ranks[stretch.member]),
+                    op=op,
+                    stretch=stretch,
+                    share=float(np.median(share[mine][steps])),
+                    lost_s=float(lost[mine][steps].sum()),
+                )
+            )
+    return found
+
+
+def slow_groups(table: Table, step_s: Floats) -> list[SlowGroup]:
+    """Collectives whose transfer itself became slow and stayed so."""
+    found = []
+    for stage, op, _, inside in collectives(table):
+        least, share, _ = _parts(inside)
+        grown = change(least)
+        if grown is None or grown.ratio < _GROWN:
+            continue
+        excess = least[grown.at :] - grown.before
+        if np.nanmedian(excess) <= SHARE_OF_STEP * np.nanmedian(step_s):
+            continue
+        late_part = float(np.nanmedian(np.nan_to_num(share[grown.at :])))
+        if late_part < LATE:
+            lost_s = float(np.nansum(np.maximum(excess, 0.0)))
+            found.append(SlowGroup(stage, op, grown.at, grown.ratio, late_part, lost_s))
+    return found
+
+
+def _parts(inside: Floats) -> tuple[Floats, Floats, Floats]:
+    """By step: the fastest member, P, and the seconds between the first and the last to come."""
+    with np.errstate(all="ignore"):
+        least = np.fmin.reduce(inside, axis=1)
+        lost = np.fmax.reduce(inside, axis=1) - least
+    there = least[~np.isnan(least)]
+    base = np.full(len(least), np.median(there) if len(there) else np.nan)
+    # A step may be faster than the usual: then the base is what it took itself.
+    return least, cohort.late_share(inside, np.fmin(base, least)), np.nan_to_num(lost)
+
+
+def _spread(values: Floats) -> float:
+    there = values[~np.isnan(values)]
+    return float(np.median(np.abs(there - np.median(there)))) if len(there) else 0.0
+
+
+def slow_links(table: Table, step_s: Floats, tests: int) -> list[SlowLink]:
+    """Links slower than the same link of the other replicas.
+
+    A send and its receive both last from the first side's coming to the end of the transfer, so
+    the shorter of the two is the transfer (and an upper bound where a framework posts a send and a
+    receive as one).
+    """
+    if not {"dp_rank", "seq_id"} <= table.tells or len(table.stages) < 2:
+        return []
+    replicas = np.unique(table.replica)
+    found = []
+    for below, seconds in enumerate(_link_seconds(table, replicas)):
+        slow = _slow_links(seconds, step_s)
+        for stretch in stretches(slow, ~np.isnan(seconds), tests):
+            one = _link(table, below, int(replicas[stretch.member]), stretch, seconds)
+            few = len(replicas) < cohort.SMALL
+            if not (few and (one.ratio < FEW_RATIO or stretch.slow < FEW_STEPS)):
+                found.append(one)
+    return found
+
+
+def _slow_links(seconds: Floats, step_s: Floats) -> Bools:
+    slow = cohort.slower(
+        seconds,
+        cohort.usual(seconds),
+        step=step_s[:, None],
+        score=cohort.z_scores(seconds),
+        members=np.sum(~np.isnan(seconds), axis=1, keepdims=True),
+        ratio=_LINK_RATIO,
+        share=SHARE_OF_STEP,
+        least_score=SCORE,
+    )
+    return np.asarray(slow, dtype=np.bool_)
+
+
+def _link(table: Table, below: int, replica: int, stretch: Stretch, seconds: Floats) -> SlowLink:
+    stages = table.stages
+    both = (stages[below], stages[(below + 1) % len(stages)])
+    ends = [
+        int(np.flatnonzero((table.stage == stage) & (table.replica == replica))[0])
+        for stage in both
+    ]
+    mine = slice(stretch.first, stretch.last + 1)
+    usual = cohort.usual(seconds[mine])[:, stretch.member]
+    held = seconds[mine, stretch.member]
+    return SlowLink(
+        ranks=(ends[0], ends[1]),
+        replica=replica,
+        stretch=stretch,
+        ratio=float(np.nanmedian(held / usual)),
+        lost_s=float(np.nansum(np.maximum(held - usual, 0.0))),
+    )
+
+
+def _link_seconds(table: Table, replicas: NDArray[np.int64]) -> Floats:
+    """Seconds of transfer between each stage and the next: stages x steps x replicas."""
+    total = np.zeros((len(table.stages), len(table.steps), len(replicas)))
+    there = np.zeros(total.shape, dtype=np.bool_)
+    receives = codes_of(table.ops, Role.RECEIVE).tolist()
+    for code in codes_of(table.ops, Role.SEND).tolist():
+        way = direction(table.ops[code])
+        partners = [other for other in receives if direction(table.ops[other]) == way]
+        if len(partners) != 1:
+            continue
+        # A link is named by the stage below it: that of who sends forward, or receives backward.
+        key_a, sent = _messages(table, code, replicas, 0 if way > 0 else 1)
+        key_b, received = _messages(table, partners[0], replicas, 1 if way > 0 else 0)
+        both, a, b = np.intersect1d(key_a, key_b, assume_unique=True, return_indices=True)
+        cells, middles, counts = medians(
+            both // (int(table.sequence.max()) + 1), np.minimum(sent[a], received[b])
+        )
+        total.reshape(-1)[cells] += middles * counts
+        there.reshape(-1)[cells] = True
+    return np.where(there, total, np.nan)
+
+
+def _messages(
+    table: Table, op: int, replicas: NDArray[np.int64], above: int
+) -> tuple[NDArray[np.int64], Floats]:
+    """Key of (link, step, replica, sequence) and seconds: the least where recorded twice.
+
+    `above` is 1 where the rank stands above its link.
+    """
+    rows = table.rows_of([op])
+    rank = table.rank[rows]
+    link = (np.searchsorted(table.stages, table.stage) - above) % len(table.stages)
+    key = link[rank].astype(np.int64) * len(table.steps) + table.step[rows]
+    key = key * len(replicas) + np.searchsorted(replicas, table.replica)[rank]
+    key = key * (int(table.sequence.max()) + 1) + table.sequence[rows]
+    order = np.lexsort((table.duration_s[rows], key))
+    keys, first = np.unique(key[order], return_index=True)
+    return keys, table.duration_s[rows][order][first]
+
+
+# -- verdicts in sentences ---------------------------------------------------------------------
+
+_DURATIONS: Final = "durations of operations, each on its rank's own clock"
+
+
+def slow_rank(table: Table, crew: Crew, one: Suspect) -> Verdict:
+    """A rank slower than its peers, or than it was."""
+    place = one.stretch.member
+    mine = slice(one.stretch.first, one.stretch.last + 1)
+    by_op = {name: float(column_medians(held[mine])[place]) for name, held in crew.by_op.items()}
+    by_op = {name: ratio for name, ratio in by_op.items() if np.isfinite(ratio)}
+    who = f"{named(table, [one.rank])} ({_place(table, one.rank)})"
+    if one.peers:
+        others = "the other rank" if one.peers == 1 else f"the {one.peers} other ranks"
+        parts = ", ".join(f"{name} {ratio:.2f}" for name, ratio in by_op.items())
+        reason = (
+            f"{who} takes {one.ratio:.2f} times as long for its own work as {others} of its stage "
+            f"in {_when(table, one.stretch)}" + (f" ({parts})" if len(by_op) > 1 else "")
+        )
+    else:
+        reason = (
+            f"{who} takes {one.ratio:.2f} times as long for its own work as it did, in "
+            f"{_when(table, one.stretch)}, while the other stages take what they took"
+        )
+    return Verdict(
+        kind=Kind.STRAGGLER,
+        confidence=Confidence.LIKELY,
+        reason=reason,
+        culprits=(one.rank,),
+        stage=crew.stage,
+        replica=table.replica_of(one.rank),
+        ratio=one.ratio,
+        by_op=by_op,
+        lost_s=one.lost_s,
+        evidence=_evidence(table, crew, one),
+        stretch=one.stretch,
+    )
+
+
+def _evidence(table: Table, crew: Crew, one: Suspect) -> dict[str, str]:
+    ops = ", ".join(crew.by_op)
+    found = {
+        "source": f"{ops} of {counted(len(crew.ranks), 'rank')} of stage {crew.stage}; "
+        + _DURATIONS,
+        "resolution": _resolution(table),
+    }
+    mine = slice(one.stretch.first, one.stretch.last + 1)
+    if one.peers:
+        others = np.delete(crew.pace[mine], one.stretch.member, axis=1)
+        scores = cohort.z_scores(crew.pace[mine])[:, one.stretch.member]
+        if one.peers + 1 >= cohort.SMALL:
+            found["score"] = f"{np.nanmedian(scores):.0f} robust standard deviations from the stage"
+            found["peers"] = f"differ by {_spread_told(others):.1%} among themselves"
+            found["chance"] = f"a peer is slow in {one.stretch.chance:.0%} of the steps at most"
+        else:
+            found["peers"] = f"{one.peers} only, too few for a robust score: low confidence"
+    else:
+        found["peers"] = "none, its own past only: low confidence"
+    if one.odd:
+        found["other stages"] = "their ranks take as long as its peers"
+    if one.changed is not None:
+        found["own past"] = f"{one.changed:.2f} times as long as before"
+    elif one.peers + 1 < cohort.SMALL:
+        found["own past"] = "no change: it was so from the beginning of the table"
+    return found
+
+
+def _spread_told(others: Floats) -> float:
+    middle = cohort.middle(others)
+    apart = np.abs(others - middle) / middle
+    return float(np.nanmedian(apart)) if np.isfinite(apart).any() else 0.0
+
+
+def tie(table: Table, crew: Crew, found: Sequence[Suspect]) -> Verdict:
+    """Slow ranks against as many, or one against one."""
+    ranks = sorted(one.rank for one in found)
+    rest = sorted(set(crew.ranks.tolist()) - set(ranks))
+    worst = max(found, key=lambda one: (one.ratio, -one.rank))
+    return Verdict(
+        kind=Kind.STRAGGLER,
+        confidence=Confidence.UNSURE,
+        reason=(
+            f"{named(table, ranks)} of stage {crew.stage} {plural(ranks, 'takes', 'take')} "
+            f"{worst.ratio:.2f} times as long for own work as {named(table, rest)} in "
+            f"{_when(table, worst.stretch)}; peers are too few to tell who is the odd one"
+        ),
+        between=(tuple(ranks), tuple(rest)),
+        stage=crew.stage,
+        ratio=worst.ratio,
+        lost_s=max(one.lost_s for one in found),
+        evidence={
+            "source": f"{', '.join(crew.by_op)}; {_DURATIONS}",
+            "resolution": _resolution(table),
+        },
+        stretch=worst.stretch,
+    )
+
+
+def slow_replica(table: Table, replica: int, one: Suspect) -> Verdict:
+    """All stages of a replica slow alike."""
+    ranks = np.flatnonzero(table.replica == replica).tolist()
+    return Verdict(
+        kind=Kind.STRAGGLER,
+        confidence=Confidence.UNSURE,
+        reason=(
+            f"all stages of data-parallel rank {replica} take {one.ratio:.2f} times as long for "
+            f"the same microbatches as the other replicas in {_when(table, one.stretch)}: its data "
+            "or its hosts, the table does not tell"
+        ),
+        between=(tuple(ranks),),
+        replica=replica,
+        ratio=one.ratio,
+        lost_s=one.lost_s,
+        evidence={
+            "source": f"lower median over the stages of each microbatch; {_DURATIONS}",
+            "resolution": _resolution(table),
+        },
+        stretch=one.stretch,
+    )
+
+
+def with_transfers(
+    table: Table, one: Verdict, kind: Kind, comers: Sequence[Late], links: Sequence[SlowLink]
+) -> Verdict:
+    """With what collectives and links say of it."""
+    evidence = dict(one.evidence)
+    if comers:
+        worst = max(comers, key=lambda comer: comer.lost_s)
+        evidence["late arrival"] = (
+            f"its replica comes last to {worst.op}, where the others waited {worst.lost_s:.1f} s; "
+            f"late share P = {worst.share:.2f}"
+        )
+    if links:
+        worst_link = max(links, key=lambda link: link.ratio)
+        evidence["slow transfer"] = (
+            f"the link between {named(table, worst_link.ranks)} takes {worst_link.ratio:.1f} times "
+            "as long as in the other replicas"
+        )
+    return replace(one, kind=kind, evidence=evidence)
+
+
+def tell_slow_links(table: Table, links: Sequence[SlowLink], culprit: int | None) -> Verdict:
+    """A link, or a rank all of whose links are slow."""
+    worst = max(links, key=lambda link: (link.ratio, link.ranks))
+    when = _when(table, worst.stretch)
+    if culprit is None:
+        reason = (
+            f"transfers between {named(table, worst.ranks)} take {worst.ratio:.1f} times as long "
+            f"as between the same stages of other replicas in {when}; both ends work as usual, "
+            "and which end it is cannot be told"
+        )
+    else:
+        reason = (
+            f"{named(table, [culprit])} ({_place(table, culprit)}) has slow transfers to both of "
+            f"its neighbours, {worst.ratio:.1f} times as long as between the same stages of other "
+            f"replicas in {when}, and works as usual"
+        )
+    ends = sorted({(rank,) for link in links for rank in link.ranks})
+    return Verdict(
+        kind=Kind.SLOW_TRANSFER,
+        confidence=Confidence.UNSURE if culprit is None else Confidence.LIKELY,
+        reason=reason,
+        culprits=() if culprit is None else (culprit,),
+        between=tuple(ends) if culprit is None else (),
+        stage=None if culprit is None else int(table.stage[culprit]),
+        replica=worst.replica,
+        ratio=worst.ratio,
+        lost_s=max(link.lost_s for link in links),
+        evidence={
+            "source": f"the shorter of each send and its receive; {_DURATIONS}",
+            "resolution": "one step: median over its messages",
+        },
+        stretch=worst.stretch,
+    )
+
+
+def slow_group(table: Table, one: SlowGroup) -> Verdict:
+    """A stage's collective became slow for all of its members."""
+    count = len(table.steps) - one.first
+    stretch = Stretch(0, one.first, len(table.steps) - 1, count, count, 0.0)
+    return Verdict(
+        kind=Kind.SLOW_TRANSFER if one.share < 0.3 else Kind.MIXED,
+        confidence=Confidence.LIKELY,
+        reason=(
+            f"{one.op} of stage {one.stage} takes {one.ratio:.1f} times as long as it did since "
+            f"step {table.steps[one.first]}, though all its ranks come in time: the network "
+            "between them, no rank is accused"
+        ),
+        stage=one.stage,
+        ratio=one.ratio,
+        lost_s=one.lost_s,
+        evidence={
+            "source": f"fastest member of {one.op}; {_DURATIONS}",
+            "resolution": "one step",
+            "late arrival": f"late share P = {one.share:.2f}",
+        },
+        stretch=stretch,
+    )
+
+
+def late_rank(table: Table, one: Late, replica: int | None) -> Verdict:
+    """Somebody for whom a collective waits, though its recorded work is as usual."""
+    when = _when(table, one.stretch)
+    lost = f"its peers waited {one.lost_s:.1f} s for it (late share P = {one.share:.2f})"
+    evidence = {
+        "source": f"seconds inside {one.op}; {_DURATIONS}",
+        "resolution": "one step",
+    }
+    if replica is None:
+        reason = (
+            f"{named(table, [one.rank])} comes last to {one.op} in {when} and {lost}, while its "
+            "recorded work is like its peers': the time goes outside of the recorded operations"
+        )
+        ranks = [one.rank]
+    else:
+        ranks = np.flatnonzero(table.replica == replica).tolist()
+        reason = (
+            f"data-parallel rank {replica} comes last to {one.op} in {when} and {lost}, while the "
+            "recorded work of all its stages is like that of others: which rank began it cannot "
+            "be told"
+        )
+    return Verdict(
+        kind=Kind.STRAGGLER,
+        confidence=Confidence.LIKELY if replica is None else Confidence.UNSURE,
+        reason=reason,
+        culprits=tuple(ranks) if replica is None else (),
+        between=() if replica is None else tuple((rank,) for rank in ranks),
+        stage=int(table.stage[one.rank]) if replica is None else None,
+        replica=table.replica_of(one.rank),
+        lost_s=one.lost_s,
+        evidence=evidence,
+        stretch=one.stretch,
+    )
+
+
+def _when(table: Table, stretch: Stretch) -> str:
+    """`44 of 44 steps`, `20 of 22 steps since step 804`, `9 of 9 steps from step 3 to 11`."""
+    count = f"{stretch.slow:,} of {stretch.seen:,} steps"
+    first, last = table.steps[stretch.first], table.steps[stretch.last]
+    if stretch.last < len(table.steps) - 1:
+        return f"{count} from step {first} to {last}"
+    return count if stretch.first == 0 else f"{count} since step {first}"
+
+
+def _resolution(table: Table) -> str:
+    if "mb_id" not in table.tells:
+        return "one step"
+    rows = table.rows_of(codes_of(table.ops, Role.OWN))
+    count = len(np.unique(table.microbatch[rows]))
+    return f"one step: median over its {counted(count, 'microbatch')}"
+
+
+def named(table: Table, ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 3 and 7`, `ranks 3, 7, 9 and 4 more`."""
+    numbers = [str(number) for number in sorted(table.ranks[list(ranks)].tolist())]
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    if len(numbers) > 8:
+        return f"ranks {', '.join(numbers[:7])} and {len(numbers) - 7} more"
+    return f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
+
+
+def _place(table: Table, rank: int) -> str:
+    stage = f"stage {table.stage[rank]}"
+    replica = table.replica_of(rank)
+    return stage if replica is None else f"{stage}, data-parallel rank {replica}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 rank`, `2 ranks`, `2 microbatches`."""
+    many = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else many}"
+
+
+def column_medians(values: Floats) -> Floats:
+    """Median of each column over the rows that have a value."""
+    return cohort.middle(values.T)[:, 0]
+
+
+# -- judge -------------------------------------------------------------------------------------
+
+_EXPLAINS: Final = 0.5
+"""Of the seconds lost to a late rank, the share that its own recorded work must come to."""
+_LEAST_ELSEWHERE: Final = 3
+"""Ranks of other stages that make a witness."""
+
+
+def judge(table: Table) -> Report:
+    """All verdicts on a table. Deterministic; the order of rows changes nothing."""
+    done = work(table)
+    step_s = step_seconds(table, done)
+    tests = len(table.ranks) * len(table.steps)
+    raw: Work | None = None
+    if any(len(crew.ranks) < cohort.SMALL for crew in done.crews):
+        raw = work(table, by_load=False)
+    verdicts: list[Verdict] = []
+    for place, crew in enumerate(done.crews):
+        known = Witnesses() if raw is None else Witnesses(raw.crews[place], _elsewhere(done, place))
+        mine = suspects(crew, known, step_s, tests)
+        verdicts += [slow_rank(table, crew, one) for one in mine if one.sure]
+        tied = [one for one in mine if not one.sure and one.ratio >= ODD_RATIO]
+        verdicts += _unsure(table, crew, tied)
+    told = _explained(table, verdicts)
+    verdicts += [one for one in _loads(table, done, step_s, tests) if one.replica not in told]
+    comers = late(table, step_s, tests)
+    links = slow_links(table, step_s, tests)
+    verdicts = [_with_transfers(table, one, comers, links) for one in verdicts]
+    verdicts += _links(table, links, _explained(table, verdicts))
+    comers = [one for one in comers if not _by_own_work(table, done, one)]
+    verdicts += _late(table, comers, _explained(table, verdicts))
+    stages = {one.stage for one in verdicts}
+    groups = [one for one in slow_groups(table, step_s) if one.stage not in stages]
+    verdicts += [slow_group(table, one) for one in groups]
+    return Report(
+        verdicts=tuple(sorted(verdicts, key=_worst_first)),
+        paces=tuple(_paces(table, done, step_s)),
+        step_s=float(np.median(step_s)),
+        notes=(*table.notes, *_notes(table, done)),
+    )
+
+
+def _worst_first(one: Verdict) -> tuple[bool, float, tuple[int, ...]]:
+    return one.confidence is Confidence.UNSURE, -one.lost_s, one.culprits
+
+
+def _elsewhere(done: Work, place: int) -> Floats | None:
+    """Seconds of own work by step, median of the ranks of other stages; None for under 3."""
+    others = [crew.pace * crew.seconds for at, crew in enumerate(done.crews) if at != place]
+    ranks = np.concatenate(others, axis=1) if others else np.empty((0, 0))
+    return cohort.middle(ranks)[:, 0] if ranks.shape[1] >= _LEAST_ELSEWHERE else None
+
+
+def _unsure(table: Table, crew: Crew, found: list[Suspect]) -> Iterator[Verdict]:
+    """Slow ranks of whom too few peers, or half of them, say otherwise."""
+    if found:
+        yield tie(table, crew, found)
+
+
+def _loads(table: Table, done: Work, step_s: Floats, tests: int) -> Iterator[Verdict]:
+    """Replicas of which all stages are slow alike, for long: their hosts or their data."""
+    if len(done.replicas) < 2:
+        return
+    seconds = np.max(np.concatenate([crew.seconds for crew in done.crews], axis=1), axis=1)
+    fleet = Crew(
+        stage=-1,
+        ranks=np.arange(len(done.replicas)),
+        pace=done.load,
+        own=done.load,
+        seconds=seconds[:, None],
+        by_op={},
+    )
+    for one in suspects(fleet, Witnesses(), step_s, tests):
+        if one.sure and steady(fleet, one.stretch):
+            yield slow_replica(table, int(done.replicas[one.rank]), one)
+
+
+def _explained(table: Table, verdicts: list[Verdict]) -> set[int]:
+    """Replicas of which something is said already: lateness follows from it."""
+    found = {one.replica for one in verdicts if one.replica is not None}
+    for one in verdicts:
+        accused = (*one.culprits, *(rank for side in one.between[:1] for rank in side))
+        found.update(table.replica[list(accused)].tolist())
+    return found
+
+
+def _with_transfers(
+    table: Table, one: Verdict, comers: list[Late], links: list[SlowLink]
+) -> Verdict:
+    """A slow rank with what its replica's collectives and its links show."""
+    if not one.culprits:
+        return one
+    mine = [
+        comer
+        for comer in comers
+        if comer.rank in one.culprits
+        or (one.replica is not None and table.replica_of(comer.rank) == one.replica)
+    ]
+    touching = [link for link in links if set(link.ranks) & set(one.culprits)]
+    kind = Kind.MIXED if touching else one.kind
+    return with_transfers(table, one, kind, mine, touching)
+
+
+def _links(table: Table, links: list[SlowLink], sick: set[int]) -> Iterator[Verdict]:
+    """Slow links of replicas in which nobody works slowly; two of one rank name it."""
+    left = [link for link in links if link.replica not in sick]
+    for replica in sorted({link.replica for link in left}):
+        mine = [link for link in left if link.replica == replica]
+        ends = [rank for link in mine for rank in link.ranks]
+        shared = sorted({rank for rank in ends if ends.count(rank) > 1})
+        if len(mine) == 2 and len(shared) == 1:
+            yield tell_slow_links(table, mine, shared[0])
+        else:
+            for link in mine:
+                yield tell_slow_links(table, [link], None)
+
+
+def _by_own_work(table: Table, done: Work, one: Late) -> bool:
+    """Whether the recorded work of a rank of the replica is what makes it late.
+
+    Then the rules for slow ranks have judged it, and found it too little or too few.
+    """
+    mine = slice(one.stretch.first, one.stretch.last + 1)
+    for crew in done.crews:
+        excess = (crew.pace - cohort.usual(crew.pace)) * crew.seconds
+        for place, rank in enumerate(crew.ranks.tolist()):
+            same = rank == one.rank or table.replica_of(rank) == table.replica_of(one.rank)
+            spent = excess[mine, place]
+            if same and np.nansum(np.maximum(spent, 0.0)) > _EXPLAINS * one.lost_s:
+                return True
+    return False
+
+
+def _late(table: Table, comers: list[Late], sick: set[int]) -> Iterator[Verdict]:
+    """Ranks for which collectives wait though their recorded work is as usual.
+
+    In a pipeline the whole replica comes late together and it cannot be told which of its ranks
+    began; without a pipeline it is the rank itself, outside of what is recorded.
+    """
+    alone = len(table.stages) == 1
+    by_replica: dict[int, list[Late]] = {}
+    for comer in comers:
+        replica = table.replica_of(comer.rank)
+        if (alone or replica is not None) and table.replica[comer.rank] not in sick:
+            by_replica.setdefault(comer.rank if replica is None else replica, []).append(comer)
+    for replica, found in sorted(by_replica.items()):
+        worst = max(found, key=lambda one: (one.lost_s, -one.rank))
+        yield late_rank(table, worst, None if alone else replica)
+
+
+def _paces(table: Table, done: Work, step_s: Floats) -> list[Pace]:
+    found = []
+    for crew in done.crews:
+        with np.errstate(all="ignore"):
+            ratios = column_medians(crew.pace / cohort.usual(crew.pace))
+        slow = slow_steps(crew, step_s)
+        seen = ~np.isnan(crew.pace)
+        by_op = {name: column_medians(held) for name, held in crew.by_op.items()}
+        for place, rank in enumerate(crew.ranks.tolist()):
+            found.append(
+                Pace(
+                    rank=rank,
+                    stage=crew.stage,
+                    replica=table.replica_of(rank),
+                    ratio=float(ratios[place]),
+                    slow=int(slow[:, place].sum()),
+                    seen=int(seen[:, place].sum()),
+                    by_op={name: float(held[place]) for name, held in by_op.items()},
+                )
+            )
+    return sorted(found, key=lambda one: (-one.slow, -np.nan_to_num(one.ratio), one.rank))
+
+
+def _notes(table: Table, done: Work) -> Iterator[str]:
+    if len(table.steps) < LEAST:
+        yield f"{len(table.steps)} steps are too few to call anything persistent: {LEAST} are asked"
+    few = sorted({len(crew.ranks) for crew in done.crews if len(crew.ranks) < cohort.SMALL})
+    if few:
+        sizes = " or ".join(str(size) for size in few)
+        yield (
+            f"stages of {sizes} {'rank' if few == [1] else 'ranks'}: too few peers for a robust "
+            "score, so a rank is named only if its own past or a great ratio agrees"
+        )
+    if not any(np.isfinite(crew.pace).any() for crew in done.crews):
+        yield "no operation is known as a rank's own work: expected names such as forward-compute"

@@ -1,0 +1,934 @@
+"""Who waits for whom: the wait-for graph over ranks and the collectives in which they are stuck.
+
+Theory of operation. A rank points at every collective or transfer in which one of its streams is
+stuck; that points at the members that hold it up. Members that did not enqueue it hold it up in
+any case. Members that did, but are stuck in something earlier (their GPU has not come so far),
+hold up only ranks for which it is the front: for the others their own front is reason enough.
+Strongly connected components that nothing leaves are the roots; who reaches a root is its victim.
+(Closed form: FT-HSDP's analyser, arXiv 2602.00277; Mycroft, SOSP'25.)
+
+A stream is one communicator of one rank: collectives of a group, or the transfers between two ranks
+in it. Within a stream the GPU works in order, across streams it does not, and the CPU runs ahead of
+both. So a stream is stuck in its first unfinished entry (its head), and a rank is stuck in the
+first head in the order in which it called them (its front).
+
+The collectives are nodes of their own, so that a thousand ranks in one make a thousand edges and
+not a million.
+
+Nobody gets out of a synchronising collective before everybody is in. So what one member completed,
+all members have enqueued; and all healthy ones complete it, within milliseconds.
+
+All is vectorised over the entries of the job, and linear in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monitor.records.job import NONE, Backend, Job, State
+from monitor.records.ops import closes_coalesced
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+def live(job: Job) -> Bools:
+    """Unfinished rows, and failed ones after which the rank finished nothing in that group.
+
+    A rank that got over a failure is not stuck in it.
+    """
+    state = job.columns["state"]
+    unfinished = np.isin(state, (State.UNKNOWN, State.SCHEDULED, State.STARTED))
+    unfinished &= ~(_counted_out(job) | _parts_of_the_past(job))
+    failed = np.flatnonzero(state == State.FAILED)
+    if len(failed):
+        done = np.flatnonzero(state == State.COMPLETED)
+        last = dict(zip(pairs(job, done).tolist(), done.tolist(), strict=True))
+        keys = pairs(job, failed).tolist()
+        unfinished[
+            [r for r, k in zip(failed.tolist(), keys, strict=True) if r > last.get(k, -1)]
+        ] = 1
+    return np.asarray(unfinished, dtype=np.bool_)
+
+
+def _counted_out(job: Job) -> Bools:
+    """Transfers that are over by their group's counter.
+
+    NCCL's parts of a batch never finish in a record, and of a finished batch a partial one keeps
+    nothing else. In a group of two all transfers are one stream, which works in order.
+    """
+    columns = job.columns
+    over = np.zeros(len(job), dtype=np.bool_)
+    pairs = [number for number, group in enumerate(job.groups) if len(group.members) == 2]
+    chosen = np.flatnonzero(columns["p2p"] & np.isin(columns["group"], pairs))
+    for row in chosen.tolist():
+        info = job.ranks[int(columns["rank"][row])]
+        status = info.status.get(int(columns["group"][row]))
+        if status is not None and info.only_active and info.backend is Backend.NCCL:
+            over[row] = columns["seq"][row] <= status.completed
+    return over
+
+
+def _parts_of_the_past(job: Job) -> Bools:
+    """Parts of batches that are over, in records of unfinished entries only.
+
+    The whole of a batch ends its parts and has their state (`closes_coalesced`), so where groups of
+    one kind batch, parts without their whole belong to batches that were left out as completed.
+    A batch works in order: not those after a whole that is unfinished.
+    """
+    columns = job.columns
+    over = np.zeros(len(job), dtype=np.bool_)
+    whole = np.array([closes_coalesced(p.recorded) for p in job.payloads], dtype=np.bool_)
+    if not len(job) or not (whole[columns["payload"]] & columns["p2p"]).any():
+        return over
+    whole = whole[columns["payload"]] & columns["p2p"]
+    kinds = [group.desc or group.name for group in job.groups]
+    batching = {kinds[group] for group in np.unique(columns["group"][whole]).tolist()}
+    known = np.array([kind in batching for kind in kinds], dtype=np.bool_)
+    partial = [r for r, i in job.ranks.items() if i.only_active and i.backend is Backend.NCCL]
+    parts = columns["p2p"] & ~whole & known[columns["group"]]
+    parts &= np.isin(columns["rank"], partial) & (columns["state"] == State.SCHEDULED)
+    ends: dict[int, int] = {}
+    wholes = np.flatnonzero(whole)
+    for key, seq in zip(pairs(job, wholes).tolist(), columns["seq"][wholes].tolist(), strict=True):
+        ends[key] = min(seq, ends.get(key, seq))
+    rows = np.flatnonzero(parts)
+    for row, key in zip(rows.tolist(), pairs(job, rows).tolist(), strict=True):
+        over[row] = key not in ends or columns["seq"][row] < ends[key]
+    return over
+
+
+def generations(job: Job) -> tuple[frozenset[int], Bools]:
+    """Groups that were left behind, and by row whether its rank had not left its group.
+
+    With every quorum TorchFT makes a group anew and its sequence starts again; entries of the old
+    one stay in the record for ever, whatever became of them.
+    """
+    generation = np.array([NONE if g.generation is None else g.generation for g in job.groups])
+    current = np.ones(len(job), dtype=np.bool_)
+    if not len(job) or not (generation != NONE).any():
+        return frozenset(), current
+    rank, own = job.columns["rank"], generation[job.columns["group"]]
+    newest = np.full(int(rank.max()) + 1, NONE)
+    np.maximum.at(newest, rank, own)
+    current = (own == NONE) | (own == newest[rank])
+    latest = int(generation.max())
+    return frozenset(np.flatnonzero((generation != NONE) & (generation < latest)).tolist()), current
+
+
+def collective_heads(job: Job, chosen: Bools) -> dict[tuple[int, int], int]:
+    """(rank, group) -> row of its lowest unfinished sequence."""
+    rows = np.flatnonzero(chosen)
+    keys = pairs(job, rows)
+    order = np.lexsort((rows, job.columns["seq"][rows], keys))
+    keys, rows = keys[order], rows[order]
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    return {
+        divmod(int(key), len(job.groups)): int(row)
+        for key, row in zip(keys[starts], rows[starts], strict=True)
+    }
+
+
+def firsts(job: Job, chosen: Bools) -> list[int]:
+    """Of each rank in each group the first of the chosen rows."""
+    rows = np.flatnonzero(chosen)
+    return rows[np.unique(pairs(job, rows), return_index=True)[1]].tolist()  # type: ignore[no-any-return]
+
+
+def transfer_heads(job: Job, chosen: Bools) -> list[int]:
+    """Rows of the first unfinished send and the first unfinished recv of each pair and group."""
+    found: dict[tuple[int, int, int, str], int] = {}
+    columns = job.columns
+    for row in np.flatnonzero(chosen).tolist():
+        op = job.payloads[int(columns["payload"][row])].op
+        key = (int(columns["rank"][row]), int(columns["group"][row]), int(columns["peer"][row]), op)
+        found.setdefault(key, row)
+    return list(found.values())
+
+
+def front_of(job: Job, heads: list[int]) -> tuple[int, ...]:
+    """The first head, with the other parts of a coalesced transfer that it belongs to."""
+    columns, first = job.columns, heads[0]
+    if not columns["p2p"][first] or columns["op_id"][first] == NONE:
+        return (first,)
+    same = ("group", "op_id", "p2p")
+    return tuple(r for r in heads if all(columns[c][r] == columns[c][first] for c in same))
+
+
+def highest(job: Job, chosen: Bools) -> dict[tuple[int, int], int]:
+    """(rank, group) -> highest sequence among the chosen rows."""
+    rows = np.flatnonzero(chosen)
+    keys = pairs(job, rows)
+    order = np.argsort(keys, kind="stable")
+    keys, seqs = keys[order], job.columns["seq"][rows[order]]
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    highest = np.maximum.reduceat(seqs, starts) if len(starts) else seqs
+    return {
+        divmod(int(key), len(job.groups)): int(seq)
+        for key, seq in zip(keys[starts], highest, strict=True)
+    }
+
+
+def pairs(job: Job, rows: NDArray[Any]) -> Ints:
+    """(rank, group) of each row, as one number."""
+    rank = job.columns["rank"][rows].astype(np.int64)
+    return np.asarray(rank * len(job.groups) + job.columns["group"][rows], dtype=np.int64)
+
+
+NEVER: Final = np.iinfo(np.int64).max
+"""Sequence of the head of a stream that has none."""
+SYNCHRONISING: Final = frozenset(
+    {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", "monitored_barrier"}
+)
+"""Nobody gets out of these before everybody is in. A broadcast's root, a reduce's leaf and a
+sender may: their data is buffered."""
+SENDING: Final = frozenset({"broadcast", "scatter"})
+"""Only the root gets out of these alone; who else does has what the root sent."""
+
+_UNSEEN: Final = 2
+"""So many completed calls in a row, of which the record no longer tells what they were, may be
+broadcasts (two in a row stand in the real records). Lower: a rank that did not come is taken for
+one that went on. Higher: the other way round."""
+
+
+COPIED_NS: Final = 7_200_000_000_000
+"""A record that seems to be written so long after the call was copied since, and its date says
+nothing: watchdogs wait 10 to 30 minutes. Lower: a hang with a longer timeout looks undated. Higher:
+records of a running job that were copied look like a hang."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfers:
+    """The stream of sends from one rank to another, as one of the two sees it."""
+
+    group: int
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standings:
+    """The members of one group, side by side: arrays of one length."""
+
+    members: Ints
+    """Global ranks, those without a record too."""
+    read: Bools
+    """Whether the rank's record was read."""
+    known: Bools
+    """Whether its record tells what it enqueued here, be it nothing."""
+    enqueued: Ints
+    """Highest sequence it is known to have enqueued; 0: none."""
+    head: Ints
+    """First unfinished sequence, or NEVER."""
+    front: Bools
+    """Whether that head is what the rank as a whole is stuck in."""
+    passed: Ints
+    """Highest sequence that it completed and that nobody completes alone; 0: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """All that the later stages ask about a job."""
+
+    job: Job
+    live: Bools
+    """By row: unfinished, and still of any interest."""
+    groups: Mapping[int, Standings]
+    """Groups in which anything is unfinished, or in which completion can be compared."""
+    heads: Mapping[int, tuple[int, ...]]
+    """Rank -> rows of the heads of its streams, in the order in which it called them."""
+    collective_heads: Mapping[tuple[int, int], int]
+    """Rank and group -> the row among them that is no transfer."""
+    head_rows: Mapping[tuple[int, int, int], tuple[int, ...]]
+    """The same by rank, group and sequence id."""
+    front: Mapping[int, tuple[int, ...]]
+    """Rank -> rows in which it is stuck: one, or the parts of one coalesced operation."""
+    hidden: Mapping[int, tuple[int, ...]]
+    """Rank -> groups in which its counters show unfinished work that its entries do not."""
+    retired: frozenset[int]
+    """Groups of generations that somebody has left for a newer one."""
+
+    def op(self, row: int) -> str:
+        """The op of an entry, for people."""
+        return self.job.payloads[int(self.job.columns["payload"][row])].op
+
+    def site(self, row: int) -> str | None:
+        """Where the program called it, when recorded."""
+        site = int(self.job.columns["site"][row])
+        return None if site == NONE else self.job.sites[site]
+
+    def age_ns(self, row: int) -> int | None:
+        """How long before its record was written an entry was enqueued, where that is known."""
+        taken_ns = self.job.ranks[int(self.job.columns["rank"][row])].taken_ns
+        created_ns = int(self.job.columns["created_ns"][row])
+        if NONE in (taken_ns, created_ns) or taken_ns - created_ns >= COPIED_NS:
+            return None
+        return taken_ns - created_ns
+
+    def stayed_ns(self, row: int) -> int | None:
+        """How long a rank was inside an entry that it left, where that is known."""
+        created_ns, left_ns = (
+            int(self.job.columns[name][row]) for name in ("created_ns", "completed_ns")
+        )
+        return None if NONE in (created_ns, left_ns) else left_ns - created_ns
+
+    def head_row(self, rank: int, group: int) -> int:
+        """The row of the head of a rank's stream of collectives in a group."""
+        return self.collective_heads[rank, group]
+
+    def transfers(self, row: int) -> Transfers | None:
+        """The stream of a point-to-point entry; None where its peer is not recorded."""
+        columns = self.job.columns
+        rank, peer = int(columns["rank"][row]), int(columns["peer"][row])
+        if peer == NONE:
+            return None
+        source, target = (rank, peer) if self.sends(row) else (peer, rank)
+        return Transfers(int(columns["group"][row]), source, target)
+
+    def place(self, row: int) -> Transfers | tuple[int, int] | None:
+        """Where an entry meets its peers': a stream of transfers, or (group, sequence)."""
+        columns = self.job.columns
+        if columns["p2p"][row]:
+            return self.transfers(row)
+        return int(columns["group"][row]), int(columns["seq"][row])
+
+    def sends(self, row: int) -> bool:
+        """Whether a point-to-point entry is the sending side."""
+        return "send" in self.op(row)
+
+
+def build_index(job: Job) -> Index:
+    """The index of a job."""
+    columns = job.columns
+    retired, current = generations(job)
+    unfinished = live(job) & current
+    collective = ~columns["p2p"]
+    enqueued = highest(job, collective)
+    heads_at = collective_heads(job, unfinished & collective)
+    rows_of_heads = sorted(
+        [*heads_at.values(), *transfer_heads(job, unfinished & columns["p2p"])],
+    )
+    heads: dict[int, list[int]] = {}
+    head_rows: dict[tuple[int, int, int], list[int]] = {}
+    for row in rows_of_heads:
+        rank, group, seq = (int(columns[name][row]) for name in ("rank", "group", "seq"))
+        heads.setdefault(rank, []).append(row)
+        head_rows.setdefault((rank, group, seq), []).append(row)
+    front = {rank: front_of(job, rows) for rank, rows in heads.items()}
+    hidden = _hidden(job, heads)
+    sync = synchronising(job)
+    facts = _Facts(
+        job=job,
+        enqueued=enqueued,
+        passed=highest(job, collective & _surely_completed(job) & sync),
+        heads=heads_at,
+        front=front,
+        trusted=_trusted_counters(job, enqueued, heads_at),
+        whole=_whole(job),
+        buffering=frozenset(np.unique(columns["group"][~sync]).tolist()),
+    )
+    seen: dict[int, list[int]] = {}
+    for rank, group in enqueued:
+        seen.setdefault(group, []).append(rank)
+    groups = {group: _standings(facts, group, tuple(ranks)) for group, ranks in seen.items()}
+    return Index(
+        job=job,
+        live=unfinished,
+        groups=groups,
+        heads={rank: tuple(rows) for rank, rows in sorted(heads.items())},
+        collective_heads=heads_at,
+        head_rows={place: tuple(rows) for place, rows in head_rows.items()},
+        front=front,
+        hidden=hidden,
+        retired=retired,
+    )
+
+
+def _whole(job: Job) -> frozenset[int]:
+    """Ranks whose record holds all that they ever called: each group from its first sequence.
+
+    That nothing was dropped or left out is not enough: it is not always evident that it was.
+    """
+    columns, some = job.columns, np.ones(len(job), dtype=np.bool_)
+    first: dict[int, int] = {}
+    for row in firsts(job, some):
+        rank = int(columns["rank"][row])
+        first[rank] = max(first.get(rank, 0), int(columns["seq"][row]))
+    return frozenset(
+        rank
+        for rank, info in job.ranks.items()
+        if first.get(rank, 2) <= 1 and not info.only_active and not info.dropped
+    )
+
+
+def synchronising(job: Job) -> Bools:
+    """By row: whether nobody gets out of it before everybody is in."""
+    by_payload = np.array([p.op in SYNCHRONISING for p in job.payloads], dtype=np.bool_)
+    if not len(job):
+        return np.zeros(0, dtype=np.bool_)
+    return np.asarray(by_payload[job.columns["payload"]], dtype=np.bool_)
+
+
+def _surely_completed(job: Job) -> Bools:
+    """Rows that ended well: gloo's last one of a group may have ended by an error (facts)."""
+    completed = np.asarray(job.columns["state"] == State.COMPLETED, dtype=np.bool_)
+    doubtful = [r for r, info in job.ranks.items() if info.backend is not Backend.NCCL]
+    if not doubtful:
+        return completed
+    rows = np.flatnonzero(np.isin(job.columns["rank"], doubtful))
+    keys = pairs(job, rows)
+    order = np.argsort(keys, kind="stable")
+    last = np.flatnonzero(np.diff(keys[order], append=-1))
+    completed[rows[order][last]] = False
+    return completed
+
+
+def _trusted_counters(
+    job: Job,
+    enqueued: Mapping[tuple[int, int], int],
+    heads: Mapping[tuple[int, int], int],
+) -> frozenset[int]:
+    """Groups whose `pg_status` counts collectives and nothing else.
+
+    torch keeps one counter for collectives and transfers: with a send or recv in the group it
+    means something else on every rank (seen in the real records: 13998 beside collective 194).
+    Where transfers are no longer in the record, an `op_id` that is not the sequence gives them
+    away. Gloo's counts what it does not record.
+    """
+    columns = job.columns
+    known = (columns["op_id"] != NONE) & ~columns["p2p"]
+    mixed = columns["p2p"] | (known & (columns["op_id"] != columns["seq"]))
+    transferring = set(np.unique(columns["group"][mixed]).tolist())
+    doubtful = {
+        group
+        for (rank, group) in heads
+        if (status := job.ranks[rank].status.get(group)) is not None
+        and status.enqueued != enqueued[rank, group]
+    }
+    return frozenset(set(range(len(job.groups))) - transferring - doubtful)
+
+
+def _hidden(job: Job, heads: Mapping[int, list[int]]) -> dict[int, tuple[int, ...]]:
+    """Ranks that show no unfinished entry, while their counters say that something is.
+
+    Gloo's sends and recvs are such (facts, section 2).
+    """
+    found = {}
+    for rank, info in job.ranks.items():
+        if rank in heads or info.backend is Backend.NCCL:
+            continue
+        groups = [g for g, s in sorted(info.status.items()) if s.enqueued > max(s.completed, 0)]
+        if groups:
+            found[rank] = tuple(groups)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What `_standings` draws on, for all groups."""
+
+    job: Job
+    enqueued: Mapping[tuple[int, int], int]
+    passed: Mapping[tuple[int, int], int]
+    heads: Mapping[tuple[int, int], int]
+    front: Mapping[int, tuple[int, ...]]
+    trusted: frozenset[int]
+    whole: frozenset[int]
+    """Ranks whose record goes back to their first calls."""
+    buffering: frozenset[int]
+    """Groups in which something else than a synchronising collective was seen."""
+
+
+def _standings(facts: _Facts, group: int, seen: tuple[int, ...]) -> Standings:
+    members = facts.job.groups[group].members
+    if not members or facts.job.groups[group].inferred:
+        members = tuple(sorted({*members, *seen}))
+    lines = [_line(facts, group, rank) for rank in members]
+    known, enqueued, head, front, passed = zip(*lines, strict=True) if lines else ((),) * 5
+    return Standings(
+        members=np.array(members, dtype=np.int64),
+        read=np.array([rank in facts.job.ranks for rank in members], dtype=np.bool_),
+        known=np.array(known, dtype=np.bool_),
+        enqueued=np.array(enqueued, dtype=np.int64),
+        head=np.array(head, dtype=np.int64),
+        front=np.array(front, dtype=np.bool_),
+        passed=np.array(passed, dtype=np.int64),
+    )
+
+
+def _line(facts: _Facts, group: int, rank: int) -> tuple[bool, int, int, bool, int]:
+    info, key = facts.job.ranks.get(rank), (rank, group)
+    row = facts.heads.get(key)
+    head = NEVER if row is None else int(facts.job.columns["seq"][row])
+    enqueued, passed = facts.enqueued.get(key, 0), facts.passed.get(key, 0)
+    if info is None:
+        return False, 0, NEVER, False, 0
+    known = key in facts.enqueued or rank in facts.whole
+    if info.backend is Backend.NCCL:
+        status = info.status.get(group)
+        if status is not None and group in facts.trusted and key not in facts.enqueued:
+            known, enqueued = True, max(status.enqueued, 0)
+        if row is not None and group not in facts.buffering:  # a communicator works in order
+            passed = max(passed, head - 1 - _UNSEEN)
+    return known, enqueued, head, row is not None and row in facts.front[rank], passed
+
+
+_MOMENTS: Final = ("created_ns", "started_ns", "completed_ns")
+_DOUBT_NS: Final = 5_000_000_000
+"""What is less apart on two hosts, or on one and in a file's date, has no order. Lower: who came
+late to a running job's collective is said to be missing. Higher: short timeouts stay unsolved."""
+CLOCKS_NS: Final = 10_000_000_000
+"""By so much a file's date and a rank's clock may differ before the date is not believed."""
+YOUNG_NS: Final = 1_000_000_000
+"""Whoever waits for less than a second is not stuck, whatever the records look like. Lower: a
+healthy job that is asked often gets accused. Higher: nothing is lost but that second."""
+
+
+def moved(index: Index) -> frozenset[int]:
+    """Ranks that went on after their dump: peers completed what they had not enqueued."""
+    found: set[int] = set()
+    for group, at in index.groups.items():
+        if group in index.retired or not len(at.passed):
+            continue
+        found.update(at.members[at.known & (at.enqueued < at.passed.max())].tolist())
+    return frozenset(found)
+
+
+def lost(index: Index) -> dict[int, int]:
+    """Ranks with unfinished collectives that their peers completed -> how many such.
+
+    Gloo's records are left out: what one ended by an error looks completed.
+    """
+    found: dict[int, int] = {}
+    for group, at in index.groups.items():
+        if group in index.retired:
+            continue
+        top = finished(at)
+        for rank in at.members[at.read & (at.head <= top)].tolist():
+            row = index.head_row(rank, group)
+            gloo = index.job.ranks[rank].backend is Backend.GLOO
+            head = int(index.job.columns["seq"][row])
+            mine = int(at.enqueued[at.members == rank][0])
+            trailing = min(top, mine) - head + 1
+            if not gloo and _believed(index, at, head, index.op(row), trailing):
+                found[rank] = found.get(rank, 0) + trailing
+    return found
+
+
+def _believed(index: Index, at: Standings, sequence: int, op: str, trailing: int) -> bool:
+    """Whether members that are through with a collective show that the others should be.
+
+    One may be through alone because it called something else there, which a record of unfinished
+    entries only no longer shows: then most must be through, or with more than that one. Of what
+    a root sends, the root gets out first: only the last member that is inside trails the others.
+    """
+    called = at.read & (at.enqueued >= sequence)
+    through = at.members[called & (at.head > sequence)].tolist()
+    inside = int((called & (at.head <= sequence)).sum())
+    if op in SENDING:
+        return inside == 1 and len(through) > 1
+    shown = any(not index.job.ranks[rank].only_active for rank in through)
+    return op in SYNCHRONISING and (shown or len(through) > inside or trailing > 1)
+
+
+def finished(at: Standings) -> int:
+    """The highest sequence that a member is through with; a communicator works in order."""
+    return int(np.minimum(at.enqueued, at.head - 1)[at.read].max(initial=0))
+
+
+def stopped_short(index: Index, rank: int) -> bool:
+    """Whether peers completed exactly what a trailing rank had launched, in every group.
+
+    So it is when its GPU did all of its work and its process lost track of it (a CUDA error, as
+    in the real records). A rank of a running job that was merely dumped first has launched more.
+    """
+    for at in index.groups.values():
+        mine = at.members == rank
+        if not mine.any() or int(at.head[mine][0]) == NEVER:
+            continue
+        top = finished(at)
+        if int(at.head[mine][0]) <= top < int(at.enqueued[mine][0]):
+            return False
+    return True
+
+
+def unbegun(index: Index) -> frozenset[int]:
+    """Ranks that have not begun on the GPU what a peer has begun, or is through with.
+
+    Nothing that they launched before is unfinished, so it is their own GPU that does not get
+    there. Told only by jobs that record when a kernel starts.
+    """
+    columns = index.job.columns
+    began = (columns["state"] == State.STARTED) | (columns["started_ns"] != NONE)
+    if not began.any():
+        return frozenset()
+    at_front: dict[Transfers | tuple[int, int], list[int]] = {}
+    for row in (row for rows in index.front.values() for row in rows):
+        place = index.place(row)
+        if place is not None:
+            at_front.setdefault(place, []).append(row)
+    found: set[int] = set()
+    for place, rows in at_front.items():
+        states = columns["state"][rows]
+        late = [row for row, s in zip(rows, states, strict=True) if s == State.SCHEDULED]
+        begun = int((states == State.STARTED).sum())
+        if not isinstance(place, Transfers):
+            at, sequence = index.groups[place[0]], place[1]
+            begun += int((at.read & (at.enqueued >= sequence) & (at.head > sequence)).sum())
+        if 0 < len(late) <= begun:
+            found.update(int(columns["rank"][row]) for row in late)
+    return frozenset(found)
+
+
+def timed_out(index: Index) -> list[int]:
+    """Rows that look completed and cannot be: a member had not entered while its peers were inside.
+
+    An abort ends the kernel, and NCCL calls that completed; gloo calls everything over that ended,
+    and so does a program that swallows an error. Only where the member's record is younger than
+    what its peers entered: an older one is of a rank that came later (`moved`).
+    """
+    job, columns = index.job, index.job.columns
+    over = (columns["state"] == State.COMPLETED) & ~columns["p2p"]
+    top: dict[int, int] = {}
+    for (_, group), last in highest(job, over & synchronising(job)).items():
+        top[group] = max(last, top.get(group, 0))
+    low = np.full(len(job.groups), NEVER)
+    missing: dict[int, list[tuple[int, int]]] = {}
+    for group in set(top) - index.retired:
+        at = index.groups[group]
+        short = at.known & (at.head == NEVER) & (at.enqueued < top[group])
+        for rank, enqueued in zip(at.members[short], at.enqueued[short], strict=True):
+            missing.setdefault(group, []).append((int(rank), int(enqueued) + 1))
+            low[group] = min(low[group], enqueued + 1)
+    rows = np.flatnonzero(over & (columns["seq"] >= low[columns["group"]])) if missing else ()
+    by_number: dict[int, dict[int, list[int]]] = {}
+    for row in rows:
+        group, number = int(columns["group"][row]), int(columns["seq"][row])
+        by_number.setdefault(group, {}).setdefault(number, []).append(int(row))
+    found: list[int] = []
+    for group, candidates in missing.items():
+        numbers = by_number[group]
+        firsts = [
+            first
+            for rank, first in candidates
+            if _never_came(index, rank, numbers.get(first, ()), last=first == top[group])
+        ]
+        since = min(firsts, default=NEVER)
+        found += sorted(row for number, at in numbers.items() if number >= since for row in at)
+    return found
+
+
+def _never_came(index: Index, rank: int, rows: Sequence[int], *, last: bool) -> bool:
+    """Whether a rank's record shows that it was not in what its peers left, in these rows.
+
+    It has to be younger than their entry by more than the clocks' doubt, and what then remained
+    until they left no longer than that. A file's date may be that of a copy of a running job's: it
+    counts only for what was left after more than a moment, or is the last that anybody left.
+    """
+    columns, ranks = index.job.columns, index.job.ranks
+    entered_ns = max((int(columns["created_ns"][row]) for row in rows), default=NONE)
+    if entered_ns == NONE:
+        return False
+    mine = slice(*np.searchsorted(columns["rank"], [rank, rank + 1]))
+    own_ns = max(int(columns[name][mine].max(initial=NONE)) for name in _MOMENTS)
+    taken_ns = ranks[rank].taken_ns if ranks[rank].taken_ns - entered_ns < COPIED_NS else NONE
+    left = [int(columns["completed_ns"][row]) for row in rows]
+    left_ns = min((ns for ns in left if ns != NONE), default=NONE)
+    dated = ranks[rank].alive is not None or own_ns - entered_ns > _DOUBT_NS
+    if not dated and not (last if left_ns == NONE else left_ns - entered_ns >= YOUNG_NS):
+        return False
+    if left_ns == NONE:
+        left_ns = min(ranks[int(columns["rank"][row])].taken_ns for row in rows)
+    waited_ns = max(own_ns, taken_ns) - entered_ns
+    return waited_ns > _DOUBT_NS and left_ns - entered_ns <= 2 * waited_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A collective that somebody is stuck in, or the head of a stream of transfers."""
+
+    group: int
+    sequence: int
+    row: int
+    """Of the lowest rank inside."""
+    front: tuple[int, ...]
+    """Ranks that are stuck in it before anything else; all ranks sorted."""
+    later: tuple[int, ...]
+    """Ranks for which it is the head of a stream, but not their front."""
+    absent: tuple[int, ...]
+    """Members that did not enqueue it."""
+    held: tuple[int, ...]
+    """Members that enqueued it and are stuck in something earlier."""
+    silent: tuple[int, ...]
+    """Members without a record."""
+    done: tuple[int, ...]
+    """Members that are through with it."""
+    transfer: Transfers | None = None
+
+    @property
+    def joined(self) -> tuple[int, ...]:
+        """Members known to have enqueued it."""
+        return tuple(sorted({*self.front, *self.later, *self.held, *self.done}))
+
+    @property
+    def inside(self) -> tuple[int, ...]:
+        """Members for which it is the head of a stream."""
+        return tuple(sorted({*self.front, *self.later}))
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The stuck collectives, what points where, and the components that nothing leaves."""
+
+    index: Index
+    stuck: tuple[Stuck, ...]
+    edges: tuple[tuple[int, ...], ...]
+    """By node; nodes are ranks by place in `ranks`, then of each stuck its front and its later."""
+    ranks: tuple[int, ...]
+    roots: tuple[tuple[int, ...], ...]
+    """Nodes of each component that no edge leaves; ranks that nobody waits for are left out."""
+    knots: tuple[tuple[int, ...], ...]
+    """Nodes of other cycles of collectives in which ranks are stuck first: deadlocked too, for
+    each collective needs all of its members."""
+    unbegun: frozenset[int]
+    """Ranks whose GPU has not come to where they are stuck, and peers' have: held up by nobody."""
+    back: Mapping[int, tuple[int, ...]]
+    """Node -> who points at it."""
+    collectives: Mapping[int, tuple[int, ...]]
+    """Group -> the places in `stuck` of its collectives."""
+    lost: Mapping[int, int]
+    """Ranks with unfinished collectives that peers completed -> how many. What they are stuck in
+    is over, so nothing holds them up but themselves."""
+
+    def rank_of(self, node: int) -> int | None:
+        """The rank of a node; None when it is a collective."""
+        return self.ranks[node] if node < len(self.ranks) else None
+
+    def stuck_of(self, node: int) -> Stuck:
+        """The collective of a node that is one."""
+        return self.stuck[(node - len(self.ranks)) // 2]
+
+    def front_node(self, number: int) -> int:
+        """The node of the collective `stuck[number]`, for those stuck in it first."""
+        return len(self.ranks) + 2 * number
+
+    def reaching(self, nodes: Iterable[int]) -> tuple[int, ...]:
+        """Ranks that wait, directly or not, for one of the nodes, those themselves included."""
+        seen = set(nodes)
+        todo = list(seen)
+        known = sum(node < len(self.ranks) for node in seen)
+        while todo and known < len(self.ranks):  # no more can be found than all
+            new = [node for node in self.back.get(todo.pop(), ()) if node not in seen]
+            seen.update(new)
+            known += sum(node < len(self.ranks) for node in new)
+            todo += new
+        return tuple(sorted(self.ranks[node] for node in seen if node < len(self.ranks)))
+
+    def nodes_of(self, ranks: Iterable[int]) -> tuple[int, ...]:
+        """The nodes of ranks."""
+        place = {rank: node for node, rank in enumerate(self.ranks)}
+        return tuple(place[rank] for rank in ranks if rank in place)
+
+
+def build_graph(index: Index) -> Graph:
+    """The wait-for graph of a job."""
+    stuck = tuple(_stuck_all(index))
+    involved = {rank for one in stuck for rank in (*one.absent, *one.held, *one.silent)}
+    ranks = tuple(sorted({*index.job.expected, *index.job.ranks, *index.heads, *involved}))
+    place = {rank: node for node, rank in enumerate(ranks)}
+    edges: list[list[int]] = [[] for _ in range(len(ranks) + 2 * len(stuck))]
+    behind, late = lost(index), unbegun(index)
+    alone = late.union(behind)
+    for number, one in enumerate(stuck):
+        front = len(ranks) + 2 * number
+        for rank in set(one.front) - alone:
+            edges[place[rank]].append(front)
+        for rank in set(one.later) - alone:
+            edges[place[rank]].append(front + 1)
+        edges[front] = [place[r] for r in (*one.absent, *one.held, *one.silent)]
+        edges[front + 1] = [place[r] for r in (*one.absent, *one.silent)] if one.later else []
+    # a later head that nobody holds up says nothing: its ranks have their front to explain it
+    empty = {n for n in range(len(ranks) + 1, len(edges), 2) if not edges[n]}
+    empty |= {n for n in range(len(ranks), len(edges), 2) if not stuck[(n - len(ranks)) // 2].front}
+    kept = [tuple(t for t in targets if t not in empty) for targets in edges]
+    waited = {target for targets in kept for target in targets}
+    found = components(kept)
+    leaving = {
+        number
+        for number, nodes in enumerate(found)
+        if any(target not in nodes for node in nodes for target in kept[node])
+    }
+    roots = [
+        nodes
+        for number, nodes in enumerate(found)
+        if number not in leaving and (len(nodes) > 1 or next(iter(nodes)) in waited)
+    ]
+    first = [
+        node for n, one in enumerate(stuck) if one.transfer is None for node in (_at(ranks, n),)
+    ]
+    knots = _knots(kept, len(ranks), set(first), set().union(*roots))
+    back: dict[int, list[int]] = {}
+    for node, targets in enumerate(kept):
+        for target in targets:
+            back.setdefault(target, []).append(node)
+    of_group: dict[int, list[int]] = {}
+    for number, one in enumerate(stuck):
+        if one.transfer is None:
+            of_group.setdefault(one.group, []).append(number)
+    return Graph(
+        index=index,
+        stuck=stuck,
+        edges=tuple(kept),
+        ranks=ranks,
+        roots=_sorted(roots),
+        knots=_sorted(knots),
+        unbegun=late,
+        back={node: tuple(some) for node, some in back.items()},
+        collectives={group: tuple(some) for group, some in of_group.items()},
+        lost=behind,
+    )
+
+
+def _at(ranks: Sequence[int], number: int) -> int:
+    return len(ranks) + 2 * number
+
+
+def _sorted(found: Iterable[frozenset[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(sorted(tuple(sorted(nodes)) for nodes in found))
+
+
+def _knots(
+    edges: Sequence[Sequence[int]], ranks: int, fronts: set[int], known: set[int]
+) -> list[frozenset[int]]:
+    """Cycles through fronts of collectives alone, but for those already known."""
+    only = [
+        [t for t in targets if node in fronts or (node < ranks and t in fronts)]
+        for node, targets in enumerate(edges)
+    ]
+    return [nodes for nodes in components(only) if len(nodes) > 1 and not nodes & known]
+
+
+def _stuck_all(index: Index) -> Iterable[Stuck]:
+    collectives: dict[tuple[int, int], list[int]] = {}
+    transfers: dict[Transfers, list[int]] = {}
+    for row in (row for rows in index.heads.values() for row in rows):
+        place = index.place(row)
+        if isinstance(place, Transfers):
+            transfers.setdefault(place, []).append(row)
+        elif place is not None:
+            collectives.setdefault(place, []).append(row)
+    for (group, sequence), rows in sorted(collectives.items()):
+        yield _collective(index, group, sequence, rows)
+    for stream in sorted(transfers, key=lambda s: (s.group, s.source, s.target)):
+        yield _transfer(index, stream, transfers[stream])
+
+
+def _split(index: Index, rows: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    ranks = {int(index.job.columns["rank"][row]): row for row in rows}
+    front = tuple(sorted(r for r, row in ranks.items() if row in index.front[r]))
+    return front, tuple(sorted(set(ranks) - set(front)))
+
+
+def _collective(index: Index, group: int, sequence: int, rows: list[int]) -> Stuck:
+    front, later = _split(index, rows)
+    at = index.groups[group]
+    gone = np.isin(at.members, _gone(index, group, front + later))
+    enqueued = at.read & (at.enqueued >= sequence)
+    behind = enqueued & ((at.head < sequence) | ((at.head == sequence) & ~at.front))
+    return Stuck(
+        group=group,
+        sequence=sequence,
+        row=min(rows),
+        front=front,
+        later=later,
+        absent=_of(at.members[at.read & ~enqueued & ~gone]),
+        held=_of(at.members[behind]),
+        silent=tuple(sorted({*_of(at.members[~at.read]), *_unseen(index, group)})),
+        done=_of(at.members[enqueued & (at.head > sequence)]),
+    )
+
+
+def _unseen(index: Index, group: int) -> tuple[int, ...]:
+    """Ranks without a record, which may be members of a group whose members were only inferred."""
+    known = index.job.groups[group]
+    return index.job.silent if known.inferred or not known.members else ()
+
+
+def _gone(index: Index, group: int, inside: Sequence[int]) -> list[int]:
+    """Members that left this generation of the group for a newer one."""
+    if group not in index.retired:
+        return []
+    return [rank for rank in index.job.ranks if rank not in inside]
+
+
+def _of(ranks: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[int, ...]:
+    return tuple(sorted(ranks.tolist()))
+
+
+def _transfer(index: Index, stream: Transfers, rows: list[int]) -> Stuck:
+    """The head of the transfers from one rank to another.
+
+    Whether the other side has posted its part is told by any unfinished part of it: sequence
+    numbers of transfers need not agree between ranks, and a finished send may be buffered.
+    """
+    front, later = _split(index, rows)
+    columns = index.job.columns
+    inside = {int(columns["rank"][row]) for row in rows}
+    other = {stream.source, stream.target} - inside
+    read = {rank for rank in other if rank in index.job.ranks}
+    first = rows[0]
+    return Stuck(
+        group=stream.group,
+        sequence=int(columns["seq"][first]),
+        row=min(rows),
+        front=front,
+        later=later,
+        absent=tuple(sorted(read)),
+        held=tuple(rank for rank in later if len(inside) == 2),
+        silent=tuple(sorted(other - read)),
+        done=(),
+        transfer=stream,
+    )
+
+
+def components(edges: Sequence[Sequence[int]]) -> list[frozenset[int]]:
+    """Strongly connected components (Tarjan's, without recursion)."""
+    number: dict[int, int] = {}
+    low: dict[int, int] = {}
+    path: list[int] = []
+    open_nodes: set[int] = set()
+    found: list[frozenset[int]] = []
+    for start in range(len(edges)):
+        todo = [] if start in number else [(start, iter(edges[start]))]
+        while todo:
+            node, targets = todo[-1]
+            if node not in number:
+                number[node] = low[node] = len(number)
+                path.append(node)
+                open_nodes.add(node)
+            for target in targets:
+                if target not in number:
+                    todo.append((target, iter(edges[target])))
+                    break
+                if target in open_nodes:
+                    low[node] = min(low[node], low[target])
+            else:
+                todo.pop()
+                if todo:
+                    low[todo[-1][0]] = min(low[todo[-1][0]], low[node])
+                if low[node] == number[node]:
+                    found.append(_cut(path, open_nodes, node))
+    return found
+
+
+def _cut(path: list[int], open_nodes: set[int], node: int) -> frozenset[int]:
+    component = set()
+    while node not in component:
+        component.add(path.pop())
+    open_nodes -= component
+    return frozenset(component)

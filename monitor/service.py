@@ -1,0 +1,619 @@
+"""One monitor process put together: opened in order, closed in reverse."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from monitor.act.bundles import BundleDir, keep_of
+from monitor.act.evictor import Evictors
+from monitor.act.evidence import Evidence
+from monitor.act.gate import Gate, Gatekeeper, gate_families
+from monitor.act.http import CaError, Fetcher, trust, trust_also
+from monitor.act.lighthouse import Lighthouse
+from monitor.act.notices import Sink
+from monitor.act.notify import Notifier
+from monitor.act.pausing import PauseSwitch
+from monitor.act.poller import Poller
+from monitor.act.quarantine import Quarantine
+from monitor.act.schedulers.base import Scheduler
+from monitor.act.schedulers.build import SchedulerOptions, open_schedulers
+from monitor.act.schedulers.kubernetes import KubeUnusableError
+from monitor.act.schedulers.reconcile import Reconcilers
+from monitor.act.steps import Parties
+from monitor.act.targets import Registry, TargetsError, TargetsFile
+from monitor.bearer import Tokens
+from monitor.clock import SteadyClock
+from monitor.decide.pipeline import Pipeline
+from monitor.decide.rules import PolicyError
+from monitor.journal.entries import Head
+from monitor.journal.writer import Journal, Limits, Shelf
+from monitor.loop.auditor import Auditor
+from monitor.loop.loop import Keeper
+from monitor.loop.parts import Deeds, Parts, held_back
+from monitor.metrics import Bounds, Instruments, Live, ViewCollector, upkeep
+from monitor.model.config import KeeperConfig
+from monitor.model.escalation import Timeouts
+from monitor.model.eviction import Eviction, Remembered
+from monitor.model.names import GroupName
+from monitor.model.observation import LighthouseAway
+from monitor.rulebook import Rulebook, standing
+from monitor.show.answers import Desk
+from monitor.show.incident_page import Stacks
+from monitor.show.server import ServeError, Server, create_app, is_here, is_loopback, parse_bind
+from monitor.show.stacks import StacksReader
+from monitor.store.audit_log import LogFile
+from monitor.store.lease import Lease, LeaseTable, Standing, me
+from monitor.store.place import Place, StoreError
+from monitor.store.store import Store
+from monitor.vitals import VitalSigns
+
+# -- folders -----------------------------------------------------------------------------------
+
+
+def evidence_beside(store: Path | None) -> Path:
+    """Where bundles lie when nobody says. Of two monitors on one store only the active one writes;
+    a store that is no file has none beside it, but each monitor has a state folder.
+    """
+    return state_folder() / "monitor-evidence" if store is None else beside(store, "-evidence")
+
+
+def journal_beside(store: Path | None) -> Path:
+    """Where the journal lies when nobody says."""
+    return state_folder() / "monitor.journal" if store is None else beside(store, ".journal")
+
+
+def beside(store: Path, ending: str) -> Path:
+    """Of the store's name, in its folder."""
+    return store.with_name(f"{store.stem}{ending}")
+
+
+def state_folder() -> Path:
+    """Of this user."""
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(state) / "lightkeeper"
+
+
+# -- options -----------------------------------------------------------------------------------
+
+
+class StartError(Exception):
+    """The monitor cannot start so; the message is one line for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line said."""
+
+    config: KeeperConfig
+    bind: str
+    store: Path | str | Place
+    """A SQLite file, or a database by URL."""
+    lighthouse: str | None = None
+    targets: Path | None = None
+    token: str | None = field(default=None, repr=False)
+    group_tokens: Mapping[GroupName, str] = field(default_factory=dict, repr=False)
+    ca_file: Path | None = None
+    """Authorities to trust for https; None: those that the system trusts."""
+    open_reads: bool = False
+    """Whether ranks may be read through the monitor without the token wherever it is bound."""
+    closed_reads: bool = False
+    """Whether that needs the token on loopback, too."""
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    evidence: Path | None = None
+    """Folder of the evidence bundles; None: beside the store."""
+    sinks: tuple[Sink, ...] = ()
+    """Whom to notify."""
+    public_url: str | None = None
+    """Of this monitor, as people reach it; None: where it is bound."""
+    journal: Path | None = None
+    """Folder of the journal; None: none is kept."""
+    limits: Limits = field(default_factory=Limits)
+    """Of the journal."""
+    schedulers: SchedulerOptions = field(default_factory=SchedulerOptions)
+    """Who is told of quarantine."""
+    audit_log: Path | None = None
+    """Where decisions are written for auditors; None: nowhere but into the store."""
+    audit_log_bytes: int = 64_000_000
+    """When a new file is begun."""
+    rules: Rulebook | None = None
+    """The policy, whose configuration is `config`; None: no file, and none to reload."""
+    bounds: Bounds = field(default_factory=Bounds)
+    """Of the series on `/metrics`."""
+    gate: str | None = None
+    """Admin port of the gate in front of the Lighthouse; None: there is none."""
+
+    @property
+    def tokens(self) -> Tokens:
+        """For WorkerServers, and from them."""
+        return Tokens(self.token, self.group_tokens)
+
+
+# -- surroundings ------------------------------------------------------------------------------
+
+
+def for_people(url: str) -> str:
+    """Where the monitor is bound, but for an address that means every one of this host's."""
+    host = urlsplit(url).hostname or ""
+    every = host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
+    return url.replace(f"[{host}]", host).replace(host, socket.gethostname()) if every else url
+
+
+def reach(url: str) -> str | None:
+    """Why the Lighthouse cannot be reached right now; None when it can."""
+    fetcher = Fetcher()
+    try:
+        view = Lighthouse(url, fetcher).look(2.0)
+        return view.reason if isinstance(view, LighthouseAway) else None
+    finally:
+        fetcher.close()
+
+
+def keep_to_one_arena() -> None:
+    """Memory from one heap for all threads: under the interpreter's lock they hardly ever ask at
+    once, and a heap of each thread's own holds its peak for ever (60 of 414 MiB at 10,000 ranks).
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
+def raise_file_limit() -> None:
+    """One connection a rank: as many files as the system lets us have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def version() -> str:
+    """Of the installed package."""
+    try:
+        return metadata.version("lightkeeper")
+    except metadata.PackageNotFoundError:
+        return "0+source"
+
+
+# -- deeds -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class DeedsMaker:
+    """Called at each handover to this monitor."""
+
+    options: Options
+    store: Store
+    lease: Lease
+    instruments: Instruments
+    pipeline: Pipeline
+    rules: Rulebook
+    url: str
+    """Of this monitor, as people reach it."""
+    stack: ExitStack
+    """Closes what outlives a handover."""
+    _outside: Fetcher | None = None
+    """For messages to people."""
+
+    def __call__(self, held: Remembered, evictions: Sequence[Eviction], last_tick: int) -> Deeds:
+        """From what the store held, the evictions of the last hour, the number of the last tick."""
+        return Deeds(self._notifier(held), self._journal(held, evictions, last_tick))
+
+    def _notifier(self, held: Remembered) -> Notifier | None:
+        """Who tells people; None when nobody is to be told."""
+        options = self.options
+        if not options.sinks:
+            return None
+        return Notifier(
+            options.sinks,
+            fetcher=self._to_people(),
+            store=self.store,
+            instruments=self.instruments,
+            config=options.config,
+            url=self.url,
+            remembered=held.notices,
+        )
+
+    def _to_people(self) -> Fetcher:
+        """By the proxy and the authorities of the internet, not only those of the WorkerServers."""
+        if self._outside is None:
+            ca_file = self.options.ca_file
+            tls = None if ca_file is None else trust_also(ca_file)
+            self._outside = Fetcher(tls, proxies=True, permit=self.lease.why_not)
+            self.stack.callback(self._outside.close)
+        return self._outside
+
+    def _journal(
+        self, held: Remembered, evictions: Sequence[Eviction], last_tick: int
+    ) -> Journal | None:
+        options = self.options
+        if options.journal is None:
+            return None
+        rules = self.rules.applied
+        head = Head(
+            config=rules.config,
+            version=version(),
+            incidents=held.incidents,
+            evictions=tuple(evictions),
+            policy=rules.policy,
+            would=held_back(held.decisions),
+        )
+        shelf = Shelf(options.journal, options.limits)
+        return Journal(shelf, head, self.pipeline.memory, after_tick=last_tick or None)
+
+
+# -- parts -------------------------------------------------------------------------------------
+
+
+class PartsMaker:
+    """Used once.
+
+    Args:
+        options: what the command line said.
+        store: read only until the lease lets this monitor write.
+        lease: renews itself.
+        url: of this monitor, as people reach it.
+        stack: closes what is opened here, in reverse.
+
+    Raises:
+        CaError: the file of authorities cannot be used.
+    """
+
+    def __init__(
+        self, options: Options, store: Store, lease: Lease, *, url: str, stack: ExitStack
+    ) -> None:
+        self._options = options
+        self._store = store
+        self._lease = lease
+        self._url = url
+        self._stack = stack
+        self._clock = clock = SteadyClock()
+        self._registry = Registry(clock, store)
+        self._quarantine = Quarantine(clock, store, options.config)
+        self.pause = PauseSwitch(clock, store)
+        self._instruments = Instruments()
+        self.rules = options.rules or standing(options.config)
+        tls = None if options.ca_file is None else trust(options.ca_file)
+        self.fetcher = Fetcher(tls, permit=lease.why_not, tokens=options.tokens)
+        stack.callback(self.fetcher.close)
+        self._lighthouse = (
+            None if options.lighthouse is None else Lighthouse(options.lighthouse, self.fetcher)
+        )
+
+    def parts(self, remembered: Remembered) -> Parts:
+        """All of them, with what the store holds; what runs in a thread has begun.
+
+        Raises:
+            TargetsError: the list of targets cannot be read.
+            KubeUnusableError: Kubernetes cannot be asked so.
+            StartError: the audit log cannot be written.
+        """
+        options, store, lease = self._options, self._store, self._lease
+        targets_file = self._restore(remembered)
+        gatekeeper = self._gatekeeper()
+        schedulers = open_schedulers(
+            options.schedulers,
+            store,
+            self._registry,
+            lambda tls: Fetcher(tls, proxies=True, permit=lease.why_not),
+            self._stack,
+        )
+        evictors = self._evictors(gatekeeper, schedulers)
+        if gatekeeper is not None:
+            gatekeeper.start(evictors.progress, remembered.evictions)
+            self._stack.callback(gatekeeper.close)
+            self._instruments.registry.register(Live(lambda: gate_families(gatekeeper)))
+        evidence = self._evidence()
+        pipeline = Pipeline(options.config, policy=self.rules.current.policy)
+        return Parts(
+            config=options.config,
+            clock=self._clock,
+            registry=self._registry,
+            poller=Poller(self.fetcher),
+            lighthouse=self._lighthouse,
+            judge=pipeline,
+            store=store,
+            quarantine=self._quarantine,
+            evictors=evictors,
+            instruments=self._instruments,
+            targets_file=targets_file,
+            vitals=VitalSigns((lambda: store.last_error, lease.lapse)),
+            evidence=evidence,
+            schedulers=self._reconcilers(schedulers),
+            auditor=self._auditor(remembered),
+            lease=lease,
+            begin=self._deeds(pipeline),
+            rulebook=self.rules,
+            pause=self.pause,
+            gatekeeper=gatekeeper,
+        )
+
+    def _restore(self, remembered: Remembered) -> TargetsFile | None:
+        """Who is polled, and who is quarantined: launchers ask before the first tick as well."""
+        self._registry.restore(remembered.targets)
+        self._quarantine.restore(remembered.quarantine, remembered.quarantine_events)
+        path = self._options.targets
+        listed = None if path is None else TargetsFile(path)
+        if listed is not None:
+            self._registry.follow(listed.changed() or ())
+        return listed
+
+    def _may_change(self) -> bool:
+        """Whether gate and schedulers may be told at this moment: not by a standby, nor in observe
+        mode.
+        """
+        return not self.rules.current.config.observe and self._lease.why_not() is None
+
+    def _gatekeeper(self) -> Gatekeeper | None:
+        """Who keeps the gate taught; None where there is no gate."""
+        if (url := self._options.gate) is None:
+            return None
+        gate = Gate(url, self.fetcher)
+        quarantine, may = self._quarantine, self._may_change
+        return Gatekeeper(gate, clock=self._clock, quarantine=quarantine, may=may)
+
+    def _evictors(self, gatekeeper: Gatekeeper | None, schedulers: Sequence[Scheduler]) -> Evictors:
+        options = self._options
+        parties = Parties(
+            clock=self._clock,
+            fetcher=self.fetcher,
+            registry=self._registry,
+            quarantine=self._quarantine,
+            lighthouse=self._lighthouse,
+            gate=gatekeeper,
+            schedulers=tuple(schedulers),
+            timeouts=options.timeouts,
+        )
+        evictors = Evictors(
+            parties,
+            record=self._store.save_eviction,
+            permit=self._lease.why_not,
+            durable=self._store.flush,
+            paused=self.pause.why,
+            told=[sink.name for sink in options.sinks],
+        )
+        self._stack.callback(evictors.close)
+        return evictors
+
+    def _reconcilers(self, schedulers: Sequence[Scheduler]) -> Reconcilers | None:
+        """Who makes the schedulers agree with the quarantine list; None: there is no scheduler.
+
+        A pause does not hold them: hosts are quarantined by hand as well.
+        """
+        if not schedulers:
+            return None
+        reconcilers = Reconcilers(
+            schedulers, self._quarantine.active, self._may_change, self._instruments
+        )
+        self._stack.callback(reconcilers.close)
+        return reconcilers
+
+    def _evidence(self) -> Evidence:
+        options = self._options
+        folder = options.evidence or evidence_beside(self._store.place.path)
+        evidence = Evidence(
+            clock=self._clock,
+            fetcher=self.fetcher,
+            bundles=BundleDir(folder, keep_of(options.config)),
+            config=options.config,
+            instruments=self._instruments,
+            version=version(),
+        )
+        self._stack.callback(evidence.close)
+        return evidence
+
+    def _auditor(self, remembered: Remembered) -> Auditor:
+        """Who keeps the books, and is told of every change of the quarantine."""
+        options = self._options
+        audit_log = None
+        if options.audit_log is not None:
+            try:
+                audit_log = LogFile(options.audit_log, max_bytes=options.audit_log_bytes)
+            except OSError as exc:
+                why = exc.strerror or str(exc)
+                raise StartError(f"cannot write --audit-log {options.audit_log}: {why}") from exc
+            self._stack.callback(audit_log.close)
+        auditor = Auditor(self._store, self._instruments, options.config, remembered, audit_log)
+        self._quarantine.told = auditor.quarantined
+        self.rules.told = auditor.reloaded
+        return auditor
+
+    def _deeds(self, pipeline: Pipeline) -> DeedsMaker:
+        return DeedsMaker(
+            options=self._options,
+            store=self._store,
+            lease=self._lease,
+            instruments=self._instruments,
+            pipeline=pipeline,
+            rules=self.rules,
+            url=self._url,
+            stack=self._stack,
+        )
+
+
+# -- service -----------------------------------------------------------------------------------
+
+log = logging.getLogger(__package__)
+
+_SCRAPE_WAITS_S: Final = 0.5
+"""For the end of a tick: Prometheus gives a scrape seconds, and a tick comes each second."""
+_M_ARENA_MAX: Final = -8  # malloc.h
+_LASTING: Final = ("fetch", "http", "lease", "store")
+"""Threads from the first to the last moment; what only the active monitor has comes and goes."""
+TOKENLESS: Final = (
+    "no token is configured: WorkerServers will refuse to evict (and to be read, where they are "
+    "bound to more than loopback), only the Lighthouse's kill is left, and quarantine and eviction "
+    "by hand are off (start with --token-file FILE)"
+)
+
+
+class Service:
+    """A running monitor. A context manager: everything is closed on the way out.
+
+    Raises:
+        StartError: something that the options name cannot be used.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._stack = ExitStack()
+        self._lasting: list[threading.Thread] = []
+        try:
+            self._start()
+        except (ServeError, StoreError, TargetsError, CaError, KubeUnusableError) as exc:
+            self._stack.close()
+            raise StartError(str(exc)) from exc
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stack.close()
+
+    @property
+    def standing(self) -> Standing:
+        """Whether this monitor acts, and who else."""
+        return self._lease.standing()
+
+    def run(self, stop: threading.Event) -> None:
+        """Tick until told to stop."""
+        self.keeper.run(stop)
+
+    def ended(self) -> str | None:
+        """The first of the threads that has ended, though it lives as long as the monitor."""
+        dead = (thread.name for thread in self._lasting if not thread.is_alive())
+        return next((f"the thread {name!r}" for name in dead), None)
+
+    def reload(self) -> None:
+        """Read the policy file again; a bad one changes nothing and is told."""
+        try:
+            self.rules.reload(time.time(), "SIGHUP")
+        except PolicyError as exc:
+            for problem in exc.problems:
+                log.error("the policy is not reloaded: %s", problem)  # noqa: TRY400
+
+    # -- opening, in order --------------------------------------------------------------------
+
+    def _start(self) -> None:
+        options, stack = self._options, self._stack
+        host, port = parse_bind(options.bind)
+        if options.token is None and not is_loopback(host):
+            raise StartError(
+                f"--bind {options.bind} is open to the network and no token is configured: "
+                "anybody could register ranks; give --token-file FILE or bind 127.0.0.1"
+            )
+        if options.closed_reads and (options.token is None or options.open_reads):
+            raise StartError("--closed-reads needs --token-file FILE, and no --open-reads")
+        if options.group_tokens and options.token in (None, *options.group_tokens.values()):
+            raise StartError("--group-tokens needs --token-file FILE, with another token in it")
+        raise_file_limit()
+        keep_to_one_arena()
+        server = Server(host, port)
+        stack.callback(server.close)
+        self.url = server.url
+        store, lease = self._store_and_lease()
+        self._lease = lease
+        remembered = store.remembered()
+        making = PartsMaker(options, store, lease, url=self._for_people(), stack=stack)
+        self.rules = making.rules
+        parts = making.parts(remembered)
+        self.keeper = Keeper(parts, remembered, (TOKENLESS,) if options.token is None else ())
+        stack.callback(self.keeper.close)
+        self.keeper.take_part()
+        _say(len(parts.registry.targets()), remembered)
+        self._collect(parts, server)
+        desk = self._desk(parts, making, server)
+        parts.instruments.event_streams.set_function(lambda: desk.streams.open)
+        stack.callback(desk.streams.close)  # first of all, so that no open page holds up the rest
+        server.start(create_app(desk))
+        self._lasting = [one for one in threading.enumerate() if one.name in _LASTING]
+
+    def _store_and_lease(self) -> tuple[Store, Lease]:
+        """The store, read only until the lease lets this monitor write."""
+        stack, options = self._stack, self._options
+        store = Store(options.store)
+        stack.callback(store.close)
+        store.follow()
+        lease = Lease(LeaseTable(store.database), me(), self._for_people())
+        stack.callback(lease.close)
+        stack.callback(store.flush)
+        lease.start()
+        return store, lease
+
+    def _for_people(self) -> str:
+        return self._options.public_url or for_people(self.url)
+
+    def _collect(self, parts: Parts, server: Server) -> None:
+        """Let Prometheus see what is read when it asks."""
+        keeper, store, made = self.keeper, parts.store, parts.instruments.registry
+        made.register(Live(lambda: upkeep.journal(keeper.journal_stats)))
+        made.register(Live(lambda: upkeep.refusals(parts.registry.refused)))
+        made.register(Live(lambda: upkeep.lease(self._lease.standing())))
+        bounds = self._options.bounds
+        wait = partial(keeper.idle.wait, _SCRAPE_WAITS_S)
+        made.register(
+            ViewCollector(lambda: keeper.view, lambda: store.errors, version(), bounds, wait)
+        )
+        queues: dict[str, Callable[[], int]] = {
+            "store": lambda: store.pending,
+            "journal": lambda: keeper.journal_stats.waiting,
+            "evictions": lambda: len(parts.evictors.active()),
+            "http": lambda: server.waiting,
+        }
+        if parts.auditor is not None and self._options.audit_log is not None:
+            auditor = parts.auditor
+            queues["audit_log"] = lambda: auditor.lines_waiting
+        made.register(Live(lambda: upkeep.waiting(queues, store.place.path)))
+
+    def _desk(self, parts: Parts, making: PartsMaker, server: Server) -> Desk:
+        keeper = self.keeper
+        return Desk(
+            clock=parts.clock,
+            registry=parts.registry,
+            quarantine=parts.quarantine,
+            fetcher=making.fetcher,
+            metrics=parts.instruments.registry,
+            view=lambda: keeper.view,
+            standing=self._lease.standing,
+            evict=keeper.evict_by_hand,
+            tick_s=parts.config.tick_s,
+            version=version(),
+            loopback=is_loopback(parse_bind(self._options.bind)[0])
+            and not self._options.closed_reads,
+            open_reads=self._options.open_reads,
+            journal=self._options.journal,
+            bundle=(lambda _: None) if parts.evidence is None else parts.evidence.path,
+            stacks=(lambda _: Stacks())
+            if parts.evidence is None
+            else StacksReader(parts.evidence.bundles).get,
+            is_own=partial(is_here, port=server.port),
+            ended=self.ended,
+            rules=self.rules,
+            pause=making.pause,
+        )
+
+
+def _say(found: int, remembered: Remembered) -> None:
+    """What came from the store; `found`: ranks."""
+    if found or remembered.incidents or remembered.quarantine:
+        log.info(
+            "from the store: %d ranks, %d incidents (%d open), %d in quarantine",
+            found,
+            len(remembered.incidents),
+            sum(incident.open for incident in remembered.incidents),
+            len(remembered.quarantine),
+        )

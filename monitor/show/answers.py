@@ -1,0 +1,248 @@
+"""What routes may touch, and how each answers: JSON, errors as one line, the token."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+from flask import Flask, Response, current_app, request
+from prometheus_client import CollectorRegistry
+from werkzeug.exceptions import HTTPException
+
+from monitor.act.http import Fetcher
+from monitor.act.pausing import PauseSwitch
+from monitor.act.quarantine import Quarantine
+from monitor.act.targets import Registry
+from monitor.bearer import Tokens
+from monitor.clock import Clock
+from monitor.decide.accounts import Choice, ChoiceError, NoSuchIncidentError
+from monitor.decide.view import NotPossible, View
+from monitor.model.names import GroupName, IncidentId
+from monitor.rulebook import Rulebook
+from monitor.show.incident_page import Stacks
+from monitor.show.latest import Latest
+from monitor.show.streams import Streams
+from monitor.store.lease import Standing
+from worker_server.http_server import names_us
+
+_KEY: Final = "lightkeeper"
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """The monitor, seen from its HTTP side."""
+
+    clock: Clock
+    registry: Registry
+    quarantine: Quarantine
+    fetcher: Fetcher
+    metrics: CollectorRegistry
+    view: Callable[[], View | None]
+    evict: Callable[[GroupName, str, str], IncidentId]
+    """Which, why, who asks. Raises `NotPossible`."""
+    rules: Rulebook
+    pause: PauseSwitch
+    tick_s: float
+    version: str
+    loopback: bool = True
+    """Whether only this machine can reach the monitor."""
+    open_reads: bool = False
+    """Whether anybody who reaches the monitor may read ranks through it."""
+    journal: Path | None = None
+    """Folder of the journal, for who replays it."""
+    standing: Callable[[], Standing | None] = lambda: None
+    """Whether this monitor acts; None: it shares its store with nobody."""
+    bundle: Callable[[IncidentId], Path | None] = lambda _: None
+    """The file of an incident's evidence."""
+    stacks: Callable[[IncidentId], Stacks] = lambda _: Stacks()
+    """What its page shows of that."""
+    is_own: Callable[[str], bool] = lambda _: False
+    """Whether a URL leads to this monitor itself."""
+    ended: Callable[[], str | None] = lambda: None
+    """What has ended though it must not: this process is about to end as well."""
+    streams: Streams = field(default_factory=Streams)
+    """Of server-sent events, for open pages."""
+    bodies: Latest[bytes] = field(default_factory=Latest)
+    """JSON that is made once a view, however many ask for it."""
+
+    @property
+    def tokens(self) -> Tokens:
+        """Who may ask for what, and whom the monitor asks as."""
+        return self.fetcher.tokens
+
+
+def open_desk(app: Flask, desk: Desk) -> None:
+    """Give the routes of this application their desk."""
+    app.extensions[_KEY] = desk
+
+
+def the_desk() -> Desk:
+    """The desk of the application that answers."""
+    return cast("Desk", current_app.extensions[_KEY])
+
+
+log = logging.getLogger(__name__)
+
+BODY_MAX_BYTES: Final = 64 * 1024
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, not an accident
+    """An answer other than 200; the message is one line for a person."""
+
+    def __init__(self, status: int, message: str, more: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.more = more or {}
+        self.headers: dict[str, str] = {}
+
+
+def answer(body: Mapping[str, Any], status: int = 200) -> Response:
+    """A JSON answer."""
+    return Response(dump(body), status, content_type="application/json")
+
+
+def dump(body: Mapping[str, Any] | Sequence[Any]) -> bytes:
+    """Compact JSON, of 10,000 ranks in some 10 ms."""
+    try:
+        return msgspec.json.encode(body) + b"\n"
+    except UnicodeEncodeError:  # half a surrogate pair, as in a path that is not UTF-8
+        return json.dumps(msgspec.to_builtins(body), separators=(",", ":")).encode() + b"\n"
+
+
+def refuse(exc: Exception) -> Response:
+    """Any exception of a route as one JSON line; a bug leaves its traceback in the log only."""
+    match exc:
+        case Refusal():
+            status, message = exc.status, str(exc)
+        case HTTPException():
+            status = exc.code or 500
+            message = f"{exc.name.lower()}: {request.method} {request.path}"
+        case NoSuchIncidentError():
+            status, message = 404, str(exc)
+        case ChoiceError():
+            status, message = 400, str(exc)
+        case NotPossible():
+            status, message = 409, str(exc)
+        case _:
+            log.exception("%s %s failed", request.method, request.path)
+            status, message = 500, "internal error; the monitor's log has the details"
+    more = exc.more if isinstance(exc, Refusal) else {}
+    response = answer({"error": " ".join(message.split()), **more}, status)
+    if isinstance(exc, Refusal):
+        response.headers.update(exc.headers)
+    if isinstance(exc, HTTPException):
+        for name, value in exc.get_headers():
+            if name in ("Allow", "Retry-After"):
+                response.headers[name] = value
+    return response
+
+
+def json_body() -> Mapping[str, Any]:
+    """The request's JSON object.
+
+    Raises:
+        Refusal: it is not one.
+    """
+    try:
+        body = json.loads(request.get_data(cache=False) or b"{}")
+    except (ValueError, RecursionError) as exc:
+        raise Refusal(400, f"the body is not JSON: {exc}") from exc
+    if not isinstance(body, dict):
+        raise Refusal(400, "the body is not a JSON object")
+    return body
+
+
+def text_of(body: Mapping[str, Any], key: str, max_chars: int = 500) -> str:
+    """A text of the body, on one line.
+
+    Raises:
+        Refusal: missing, empty or too long.
+    """
+    value = body.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise Refusal(400, f"'{key}' is not a text: say why")
+    line = " ".join(value.split())
+    if len(line) > max_chars:
+        raise Refusal(400, f"'{key}' has {len(line)} characters, at most {max_chars} are kept")
+    return line
+
+
+def check_token() -> None:
+    """The request carries the monitor's own token.
+
+    Raises:
+        Refusal: 401, or 403 while there is none.
+    """
+    if the_desk().tokens.own is None:
+        raise Refusal(403, "no token is configured: start the monitor with --token-file FILE")
+    if not the_desk().tokens.is_own(bearer()):
+        raise Refusal(401, "wrong or missing token: send 'Authorization: Bearer TOKEN'")
+
+
+def bearer() -> bytes:
+    """The token that the request carries; empty: none."""
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    return given.strip().encode("utf-8", "surrogateescape") if scheme.lower() == "bearer" else b""
+
+
+def check_reader() -> None:
+    """The request may read ranks through the monitor, which asks them with its own token.
+
+    The ranks' own rule (`worker_server.sidecar.guard`): a token, but on loopback a `Host` that
+    names this machine will do. Without that, a page of any web site, whose name resolves to
+    127.0.0.1 (DNS rebinding), would read along.
+
+    Raises:
+        Refusal: 401 or 403.
+    """
+    desk = the_desk()
+    if desk.open_reads or (desk.loopback and names_us(request.host)):
+        return
+    if desk.tokens.own is None:  # only on loopback
+        raise Refusal(403, "the Host header names another host: ask by IP address or as localhost")
+    try:
+        check_token()
+    except Refusal as exc:
+        raise Refusal(
+            401, "pages of ranks need the monitor's token here: curl -H 'Authorization: Bearer "
+            f"TOKEN' {request.base_url}, or ask a monitor bound to 127.0.0.1 (ssh -L), or start "
+            "it with --open-reads",
+        ) from exc  # fmt: skip
+
+
+def check_origin() -> None:
+    """A browser that shows another site's page changes nothing here.
+
+    Raises:
+        Refusal: 403.
+    """
+    origin = request.headers.get("Origin")
+    if origin is not None and origin.partition("://")[2] != request.host:
+        raise Refusal(403, f"requests from pages of {origin} are refused")
+
+
+def the_view() -> View:
+    """The latest view.
+
+    Raises:
+        Refusal: there is none yet.
+    """
+    view = the_desk().view()
+    if view is None:
+        raise Refusal(503, "the monitor has not looked yet: try again in a second")
+    return view
+
+
+def chosen(view: View) -> Choice:
+    """`?since=7d&kind=straggler&group=rg_1&state=open`.
+
+    Raises:
+        ChoiceError: one of them means nothing.
+    """
+    since, kind, group, state = map(request.args.get, ("since", "kind", "group", "state"))
+    return Choice.of(since, kind, group, view.snapshot.now_s, state)

@@ -1,0 +1,255 @@
+"""Routes that change something, the policy and the big red switch among them: a token, and no
+foreign page.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from flask import Blueprint, Response, request
+
+from monitor.act.targets import NEW_A_MINUTE, RANKS_MOST, Standing
+from monitor.decide.rules import PolicyError
+from monitor.decide.view import SCHEMA
+from monitor.decide.view_json import effective_to_json, learned_to_json
+from monitor.model.eviction import KEEPER, QuarantineEntry, Scope
+from monitor.model.names import GroupName, IncidentId, RankName
+from monitor.model.plain import to_plain
+from monitor.show.answers import (
+    Refusal,
+    answer,
+    bearer,
+    check_origin,
+    check_token,
+    json_body,
+    text_of,
+    the_desk,
+)
+from worker_server.wire import Identity, WireError, parse_registration
+
+HOURS_MAX: Final = 24.0 * 366
+_AUTHOR_MAX_CHARS: Final = 80
+_NAME: Final = re.compile(r"(?![-=])[^\x00-\x20\x7f/\\<>\"'\ud800-\udfff]{1,128}")
+"""Names travel into URLs, labels, shells and sheets: no blanks, slashes, quotes or control
+characters, no option of a command and no formula."""
+
+
+_REFUSED: Final = {
+    Standing.SUPERSEDED: "a newer incarnation bears the name {0.rank}",
+    Standing.TAKEN: "{0.rank} answers as itself, on another host: it has its name",
+    Standing.FULL: "as many ranks are registered as this monitor takes",
+    Standing.HASTY: f"{{1}} brings more than {NEW_A_MINUTE:,} new ranks a minute, or than "
+    f"{RANKS_MOST // 2:,} in all: try again in a minute; ranks behind a proxy better go past it",
+    Standing.REFUSED: "its TorchFT Manager calls this replica group {0.group}, which is the name "
+    "of another group that lives: it goes on as {0.launched_as}, its launcher's name; give each "
+    "group's Manager a replica_id of its own",
+}
+_STATUS: Final = {Standing.FULL: 503, Standing.HASTY: 429}
+"""Others are a conflict."""
+
+
+changing = Blueprint("changing", __name__)
+"""Registration, quarantine, eviction by hand."""
+
+
+@changing.before_request
+def guard() -> None:
+    """Refuse foreign pages, wrong tokens, and every change while no token is configured."""
+    check_origin()
+    if not request.path.startswith("/v1/register"):
+        check_token()
+        standing = the_desk().standing()
+        if standing is not None and not standing.active:  # who it is, is told
+            more = {"role": standing.role, "active": standing.url}
+            raise Refusal(409, standing.sentence(), more)
+    elif the_desk().tokens.own is not None and not the_desk().tokens.groups(bearer()):
+        check_token()  # ranks register with every monitor
+
+
+@changing.post("/v1/register")
+def register() -> Response:
+    """Register a WorkerServer, or renew its lease."""
+    try:
+        registration = parse_registration(json_body())
+        _check_names(registration.identity)
+    except WireError as exc:
+        raise Refusal(400, str(exc)) from exc
+    identity, registry = registration.identity, the_desk().registry
+    _check_group(identity.group)
+    _check_group(identity.launched_as or identity.group)
+    if the_desk().is_own(registration.url):
+        raise Refusal(400, f"'url' is {registration.url}, which is this monitor's own address")
+    standing = registry.register(registration, request.remote_addr or "")
+    if standing is not Standing.CURRENT:
+        more = {"refused_name": identity.group} if standing is Standing.REFUSED else {}
+        why = _REFUSED[standing].format(identity, request.remote_addr)
+        raise Refusal(_STATUS.get(standing, 409), why, more)
+    known_as = registry.known_as(identity)
+    told = {"schema": SCHEMA, "known_as": known_as, "renew_s": registry.renew_s}
+    return answer({key: value for key, value in told.items() if value is not None})
+
+
+def _check_group(group: str) -> None:
+    """The token is for ranks of this group."""
+    tokens, told = the_desk().tokens, bearer()
+    if tokens.own is not None and not tokens.is_own(told) and group not in tokens.groups(told):
+        raise Refusal(403, f"this token is not for ranks of {group}", {"refused_name": group})
+
+
+@changing.delete("/v1/register/<rank>")
+def unregister(rank: str) -> Response:
+    """Give a lease back."""
+    incarnation = request.args.get("incarnation", "")
+    if not incarnation:
+        raise Refusal(400, f"say which: DELETE /v1/register/{rank}?incarnation=...")
+    _check_group(rank.rpartition(".")[0])
+    removed = the_desk().registry.unregister(RankName(rank), incarnation)
+    return answer({"schema": SCHEMA, "removed": removed})
+
+
+@changing.put("/v1/quarantine/<name>", defaults={"scope": Scope.HOST})
+@changing.put("/v1/quarantine/groups/<name>", defaults={"scope": Scope.GROUP})
+def quarantine(name: str, scope: Scope) -> Response:
+    """Refuse a host to launchers, or keep a replica group out wherever it starts."""
+    _name(scope, name)
+    body, now_s = json_body(), the_desk().clock.now_s()
+    hours, incident = hours_of(body), body.get("incident_id")
+    entry = the_desk().quarantine.add(
+        QuarantineEntry(
+            name=name,
+            reason=text_of(body, "reason"),
+            author=author_of(body),
+            since_s=now_s,
+            until_s=None if hours is None else now_s + hours * 3600.0,
+            incident_id=None if incident is None else IncidentId(text_of(body, "incident_id")),
+            scope=scope,
+        )
+    )
+    return answer({"schema": SCHEMA, str(scope): name, "until_s": entry.until_s})
+
+
+@changing.delete("/v1/quarantine/<name>", defaults={"scope": Scope.HOST})
+@changing.delete("/v1/quarantine/groups/<name>", defaults={"scope": Scope.GROUP})
+def release(name: str, scope: Scope) -> Response:
+    """Let a host, or a replica group, in again."""
+    body = json_body()
+    reason = text_of(body, "reason") if body.get("reason") is not None else ""
+    said = the_desk().quarantine.release(name, scope, author=author_of(body), reason=reason)
+    if said is None:
+        raise Refusal(404, f"{name} is not quarantined")
+    return answer({"schema": SCHEMA, str(scope): name, "reset": said})
+
+
+def author_of(body: Mapping[str, Any]) -> str:
+    """Who says that they ask: shown, and trusted for nothing."""
+    if body.get("author") is None:
+        return "a person"
+    author = text_of(body, "author", _AUTHOR_MAX_CHARS)
+    return f"{author} (by hand)" if author.casefold() == KEEPER else author
+
+
+@changing.post("/v1/groups/<group>/evict")
+def evict(group: str) -> Response:
+    """Evict a group because a person says so."""
+    body = json_body()
+    reason = text_of(body, "reason")
+    incident_id = the_desk().evict(GroupName(group), reason, author_of(body))
+    pause = the_desk().pause.current()
+    if pause is None:
+        return answer({"schema": SCHEMA, "incident_id": incident_id})
+    why = f"evictions are paused by {pause.author} ({pause.reason}): this one, by hand, is not"
+    return answer({"schema": SCHEMA, "incident_id": incident_id, "note": why})
+
+
+def _check_names(identity: Identity) -> None:
+    for key, value in (
+        ("job", identity.job),
+        ("group", identity.group),
+        ("host", identity.host),
+        ("incarnation", identity.incarnation),
+    ):
+        _name(key, value)
+    if ":" in identity.group:  # what follows it in a replica id is no part of the name
+        raise Refusal(400, f"'group' is not a name without a colon: {identity.group[:60]!r}")
+    if identity.launched_as is not None:
+        _name("launched_as", identity.launched_as)
+
+
+def _name(key: str, value: str) -> None:
+    if _NAME.fullmatch(value) is None or not value.isprintable():
+        raise Refusal(400, f"'{key}' is not a name of 1 to 128 plain characters: {value[:60]!r}")
+
+
+def hours_of(body: Mapping[str, Any]) -> float | None:
+    """For how long, in hours; None when that is not said.
+
+    Raises:
+        Refusal: no such time.
+    """
+    hours = body.get("hours")
+    if hours is None:
+        return None
+    plain = isinstance(hours, int | float) and not isinstance(hours, bool)
+    if not plain or not math.isfinite(hours) or not 0 < hours <= HOURS_MAX:
+        raise Refusal(400, f"'hours' is {hours!r}, expected more than 0 and at most {HOURS_MAX:g}")
+    return float(hours)
+
+
+# The policy, and the big red switch.
+
+policy = Blueprint("policy", __name__)
+"""Reading it: no token."""
+ruling = Blueprint("ruling", __name__)
+"""Changing it: as everything that changes."""
+ruling.before_request(guard)
+
+
+@policy.get("/v1/policy")
+def show() -> Response:
+    """The policy that holds, where it comes from, and what was learned beside it."""
+    return answer(_body())
+
+
+@ruling.post("/v1/policy/reload")
+def reload() -> Response:
+    """Read the policy file again; it holds from the next tick on."""
+    try:
+        the_desk().rules.reload(time.time(), author_of(json_body()))
+    except PolicyError as exc:
+        told = {"error": "nothing has changed: " + "; ".join(exc.problems)}
+        return answer({**told, "problems": list(exc.problems)}, 400)
+    return answer(_body())
+
+
+@ruling.post("/v1/pause")
+def pause() -> Response:
+    """Evict nobody from now on, but by hand."""
+    body = json_body()
+    made = the_desk().pause.press(text_of(body, "reason"), author_of(body), hours_of(body))
+    return answer({"schema": SCHEMA, "pause": to_plain(made)})
+
+
+@ruling.delete("/v1/pause")
+def resume() -> Response:
+    """Evict again."""
+    ended = the_desk().pause.release()
+    if ended is None:
+        raise Refusal(404, "nothing is paused")
+    return answer({"schema": SCHEMA, "ended": to_plain(ended)})
+
+
+def _body() -> dict[str, Any]:
+    desk, view = the_desk(), the_desk().view()
+    pause, held = desk.pause.current(), desk.rules.current
+    learned = {} if view is None else learned_to_json(held.config, view.result.learned)
+    return {
+        "schema": SCHEMA,
+        **effective_to_json(held, desk.clock.now_s()),
+        "problems": list(desk.rules.problems),
+        "pause": None if pause is None else to_plain(pause),
+        "learned": learned,
+    }

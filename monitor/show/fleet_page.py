@@ -1,0 +1,498 @@
+"""The page of the whole fleet: is it training, who holds it up, what was done; then the rest. Pure.
+
+All ranks stand in it at one glance: a cell for each replica group or host, or a card where there
+are few. A cell's ranks are runs of equal states, one glyph a rank; sick ranks are links of their
+own, as many as a page bears. Nothing in a cell changes while its ranks stay as they are, so that of
+a large fleet few cells are made anew in a tick, and few are sent (templates/fleet.html).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from statistics import median
+from typing import Any, Final
+
+from monitor.decide.rules import Effective
+from monitor.decide.view import Ended, GroupView, ended_of, trouble_of, warnings_of
+from monitor.decide.view_json import effective_to_json, learned_to_json
+from monitor.model.observation import LighthouseView, Observation
+from monitor.model.verdict import Severity
+from monitor.show.actions import switch
+from monitor.show.pages import ITEMS, Context, FleetIndex, Page, banners
+from monitor.show.rank_pages import Cells, doing, line_of, list_incidents, quarantine_rows
+from monitor.show.states import EVICTING, LOOKS, ORDER, SICK, still_after_s, worst
+from monitor.show.templating import sections, ui
+from monitor.show.wording import (
+    NONE,
+    ago,
+    counted,
+    figure,
+    natural,
+    path_of,
+    plain,
+    sentence,
+    span,
+    utc,
+    whole,
+)
+
+CARDS: Final = 48
+"""Most ranks that are shown one by one."""
+LINKS: Final = 240
+"""Most sick ranks with links of their own in the grid."""
+CELLS: Final = 2500
+"""Most cells of a grid; beyond, who has nothing to say is counted."""
+_GLYPHS: Final = 32
+"""Most equal ranks that are drawn one by one."""
+_ATTENTION: Final = 25
+"""Most ranks that are told in the table of who needs attention."""
+
+
+def fleet_page(context: Context) -> Page:
+    """All of it."""
+    fleet, view = context.fleet, context.view
+    seen = pulse(fleet)
+    facts = facts_of(fleet, seen)
+    sick, said = _attention(context)
+    items, folded = _items(context)
+    made = sections(
+        "fleet.html",
+        banners=banners(view),
+        facts=facts,
+        conditions=list(_conditions(fleet, seen)),
+        figures=_figures(fleet, seen),
+        sick=sick,
+        said=said,
+        incidents=list_incidents(view.incidents, fleet.now_s),
+        by_host=context.place.by_host,
+        legend=[(state, seen.states[state]) for state in reversed(LOOKS)
+                if seen.states[state] or state == "healthy"],
+        cards=len(fleet.states) <= CARDS,
+        departed=bool(view.departures),
+        ranks=len(fleet.states),
+        ITEMS=ITEMS,
+        folded=folded,
+        quarantine=quarantine_rows(view),
+        why_not=context.why_not,
+        acts=[switch(view.snapshot.pause)],
+        policy=None if view.rules is None else _policy(view.rules, fleet),
+        severities=_SEVERITIES,
+    )  # fmt: skip
+    return Page(str(facts["headline"]), made, items, facts)
+
+
+# Is it training: the answer in a few words, and the figures behind it.
+
+_LATE_S: Final = 2.0
+_LATE_STEPS: Final = 3.0
+"""A commit that has not come for so many seconds, and so many usual steps, is late."""
+_FACES: Final = 5
+"""Open incidents that are spelt out at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """The figures."""
+
+    states: Counter[str]
+    """Of ranks."""
+    groups: int
+    step: int | None
+    commit_age_s: float | None
+    """Of the youngest commit of any rank."""
+    step_s: float | None
+    """Median of all ranks that moved lately."""
+    open_incidents: int
+    held: bool
+    """Whether one of them says that somebody stands still."""
+    evicting: tuple[str, ...]
+    usual_s: float | None = None
+    """Seconds that a commit usually takes."""
+    ended: Ended | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def still(self) -> bool:
+        """Whether nobody has committed for longer than is usual."""
+        if self.commit_age_s is None:
+            return False
+        if self.states["late"] and not self.states["healthy"]:
+            return True
+        return self.commit_age_s > still_after_s(self.step_s, held=self.held)
+
+    @property
+    def late(self) -> bool:
+        """Whether the next commit is later than is usual; it may only be a checkpoint."""
+        if self.commit_age_s is None or self.step_s is None:
+            return False
+        return self.commit_age_s > max(_LATE_S, _LATE_STEPS * self.step_s)
+
+
+def pulse(fleet: FleetIndex) -> Pulse:
+    """Of the whole fleet."""
+    view = fleet.view
+    steps, ages = [], []
+    for seen in view.snapshot.observations:
+        report = seen.report
+        if report is not None and (step := report.step) is not None:
+            steps.append(step.step)
+            if step.last_commit_age_s is not None:
+                ages.append(step.last_commit_age_s)
+    paces = [tempo.step_s for tempo in view.tempos.values()]
+    return Pulse(
+        states=Counter(fleet.states.values()),
+        groups=len(fleet.by_group),
+        step=max(steps, default=None),
+        commit_age_s=min(ages, default=None),
+        step_s=median(paces) if paces else None,
+        open_incidents=sum(one.open for one in view.incidents),
+        held=any(one.open and one.verdict.stops for one in view.incidents),
+        evicting=tuple(sorted(view.evicting)),
+        usual_s=view.spent.usual_s,
+        ended=ended_of(view),
+        warnings=warnings_of(view),
+    )
+
+
+def _headline(fleet: FleetIndex, seen: Pulse) -> tuple[str, str]:
+    if seen.ended is not None:
+        return (
+            ("idle", "The job has finished") if seen.ended.clean else ("bad", "The job has ended")
+        )
+    if not fleet.states:
+        return "start", "Waiting for ranks"
+    doing = "Not training" if seen.still else "Training"
+    if seen.still and not seen.open_incidents:
+        return "bad", "Stalling, verdict pending"
+    if seen.commit_age_s is None:
+        doing = "No steps are reported" if seen.step is None else "No commit seen yet"
+    tone, text = next(_troubles(fleet, seen), ("", ""))
+    if text:
+        return tone, f"{doing}, {text}"
+    if seen.still or seen.commit_age_s is None:
+        return "bad" if seen.still else "start", doing
+    return "good", f"{doing}, all {counted(len(fleet.states), 'rank')} well"
+
+
+def _troubles(fleet: FleetIndex, seen: Pulse) -> Iterator[tuple[str, str]]:
+    """The most telling first."""
+    if seen.evicting:
+        one = len(seen.evicting) == 1
+        yield "wait", f"evicting {seen.evicting[0] if one else f'{len(seen.evicting)} groups'}"
+    if seen.open_incidents:
+        yield "bad", counted(seen.open_incidents, "open incident")
+    if sick := sum(seen.states[state] for state in SICK):
+        yield "bad" if seen.still else "wait", f"{counted(sick, 'rank')} not well"
+    if unknown := len(fleet.view.result.unknown):
+        yield "away", f"{counted(unknown, 'kind')} of fault unknown"
+    if seen.late and not seen.still:
+        yield "wait", "the next commit is late"
+    if seen.warnings:
+        yield "wait", counted(len(seen.warnings), "warning")
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionLine:
+    """A sentence below the headline."""
+
+    key: str
+    tone: str
+    says: str
+    path: str = ""
+    """Of the page of its incident."""
+    next: str = ""
+    """What follows."""
+
+
+def _conditions(fleet: FleetIndex, seen: Pulse) -> Iterator[ConditionLine]:
+    """What the headline rests on: each open incident and each warning."""
+    if seen.ended is not None:
+        told = f"{ago(fleet.now_s - seen.ended.at_s)}: {seen.ended.says}"
+        yield ConditionLine("ended", "bad", told)
+    elif seen.late or seen.still:
+        usual = "" if seen.usual_s is None else f" ({seen.usual_s:.3g} s is usual)"
+        pending = "" if seen.open_incidents else ", verdict pending"
+        told = f"No commit for {span(seen.commit_age_s)}{usual}{pending}"
+        yield ConditionLine("late", "wait", told)
+    for one, face in fleet.faces[:_FACES]:
+        tone = "wait" if one.severity is not Severity.CRITICAL else "bad"
+        path = path_of("incidents", one.id)
+        yield ConditionLine(one.id, tone, sentence(face.says), path, face.next)
+    if len(fleet.faces) > _FACES:
+        yield ConditionLine("more", "wait", f"And {len(fleet.faces) - _FACES:,} more, below")
+    for text in seen.warnings:
+        yield ConditionLine(text, "wait", sentence(text))
+
+
+def _figures(fleet: FleetIndex, seen: Pulse) -> list[tuple[str, str]]:
+    """Step, pace, last commit, quorum, groups, ranks."""
+    quorum, members = _quorum(fleet)
+    known = members is not None and seen.groups
+    return [
+        ("step", whole(seen.step)),
+        ("steps a second",
+         NONE if not seen.step_s or seen.still or seen.ended else f"{1 / seen.step_s:.2f}"),
+        ("last commit", NONE if seen.commit_age_s is None else f"{span(seen.commit_age_s)} ago"),
+        ("quorum", "not seen" if quorum is None else whole(quorum)),
+        ("in the quorum", f"{members:,} of {seen.groups:,} groups" if known else NONE),
+        ("ranks", whole(len(fleet.states))),
+    ]  # fmt: skip
+
+
+def _quorum(fleet: FleetIndex) -> tuple[int | None, int | None]:
+    """Its id and how many groups are in; None while the Lighthouse cannot be seen."""
+    lighthouse = fleet.view.snapshot.lighthouse
+    if not isinstance(lighthouse, LighthouseView):
+        return None, None
+    return lighthouse.quorum_id, len(lighthouse.members)
+
+
+def facts_of(fleet: FleetIndex, seen: Pulse) -> dict[str, Any]:
+    """The same for programs."""
+    quorum, members = _quorum(fleet)
+    tone, text = _headline(fleet, seen)
+    return {
+        "now_s": fleet.now_s,
+        "headline": text,
+        "tone": tone,
+        "step": seen.step,
+        "step_s": None if seen.step_s is None else round(seen.step_s, 4),
+        "commit_age_s": None if seen.commit_age_s is None else round(seen.commit_age_s, 3),
+        "quorum_id": quorum,
+        "members": members,
+        "groups": seen.groups,
+        "ranks": {state: seen.states[state] for state in LOOKS if seen.states[state]},
+        "evicting": list(seen.evicting),
+        "open_incidents": seen.open_incidents,
+        "warnings": list(seen.warnings),
+    }
+
+
+# Who needs attention: the sick ranks, worst first, and why. By their own health: who is put out
+# because it is sick stays here until it is gone.
+
+
+def _attention(context: Context) -> tuple[list[Cells], str]:
+    """The sick ones, each a row, and what is said below or instead of them."""
+    fleet, view, healths = context.fleet, context.view, context.view.result.rank_health
+    sick = [one for one in view.snapshot.observations if healths.get(one.rank) in SICK]
+    blamed = {rank: face for one, face in reversed(fleet.faces) for rank in one.culprits}
+    sick.sort(
+        key=lambda one: (
+            one.rank not in blamed, ORDER[healths[one.rank]], -_age_s(one), one.rank
+        )
+    )  # fmt: skip
+    rows: list[Cells] = []
+    for seen in sick[:_ATTENTION]:
+        face, identity, report = blamed.get(seen.rank), seen.identity, seen.report
+        step = None if report is None or report.step is None else report.step.step
+        rows.append((seen.rank, (
+            ui.link("ranks", seen.rank), ui.state(fleet.states[seen.rank]),
+            ui.link("groups", identity.group), ui.link("hosts", identity.host),
+            doing(seen) or NONE, whole(step),
+            sentence(face.says if face else trouble_of(seen)) or "It makes no progress",
+            ui.sources(seen.rank, context.guarded),
+        )))  # fmt: skip
+    more = len(sick) - len(rows)
+    said = f"And {counted(more, 'rank')} more; the grid below has them." if more else ""
+    if not sick:
+        said = _nobody(fleet)
+    waiting = sum(state == "waiting" for state in fleet.states.values())
+    waits = f"{counted(waiting, 'rank')} {'waits' if waiting == 1 else 'wait'} for others."
+    return rows, f"{said} {waits}".strip() if waiting else said
+
+
+def _nobody(fleet: FleetIndex) -> str:
+    if ended_of(fleet.view) is not None or not fleet.states:
+        return "No rank is left." if fleet.view.departures else "No rank is known yet."
+    if "late" in fleet.states.values():
+        return "Nobody is named yet: the next commit is late, and who holds it up is not known."
+    return "Nobody: no rank is dead, silent or holds up others."
+
+
+def _age_s(seen: Observation) -> float:
+    if seen.report is None:
+        return 0.0
+    dead_s = seen.report.process.dead_age_s
+    step = seen.report.step
+    return dead_s if dead_s is not None else 0.0 if step is None else step.phase_age_s
+
+
+# The grid.
+
+
+@dataclass(frozen=True, slots=True)
+class _Crowd:
+    """A replica group, or a host."""
+
+    name: str
+    ranks: Sequence[Observation]
+    group: GroupView | None
+    states: tuple[str, ...]
+    """Of the ranks."""
+    shown: str
+    """The state that it is shown by."""
+    held_out: bool
+    """Whether it is in quarantine."""
+
+
+def _items(context: Context) -> tuple[dict[str, str], int]:
+    """Cells or cards, by the name of what they show, in natural order; how many are left out."""
+    every = list(_crowds(context.fleet, by_host=context.place.by_host))
+    shown = every if len(every) <= CELLS else _telling(every)
+    crowds = sorted(shown, key=lambda crowd: natural(crowd.name))
+    states = context.fleet.states
+    if len(states) <= CARDS:
+        return {crowd.name: _card(context, crowd) for crowd in crowds}, 0
+    sick = [rank for rank, state in states.items() if state in SICK]
+    sick.sort(key=lambda rank: (ORDER[states[rank]], rank))
+    linked = frozenset(sick[:LINKS])
+    return {crowd.name: _cell(crowd, linked) for crowd in crowds}, len(every) - len(crowds)
+
+
+def _telling(crowds: Sequence[_Crowd]) -> list[_Crowd]:
+    """The worst of a fleet that is too large for a cell each."""
+    odd = [crowd for crowd in crowds if set(crowd.states) != {"healthy"} or _flags(crowd)]
+    return sorted(odd, key=lambda crowd: (ORDER[crowd.shown], natural(crowd.name)))[:CELLS]
+
+
+def _crowds(fleet: FleetIndex, *, by_host: bool) -> Iterator[_Crowd]:
+    view, states = fleet.view, fleet.states
+    entries = view.quarantine if by_host else view.quarantine_groups
+    held = {entry.name for entry in entries}
+    groups: dict[str, GroupView] = {}
+    if not by_host:
+        groups = {group.group: group for group in view.groups}
+    ranks = fleet.by_host if by_host else fleet.by_group
+    for name in ranks if by_host else groups:
+        mine = ranks.get(name, ())
+        has = tuple(states[seen.rank] for seen in mine)
+        evicting = not by_host and name in view.evicting
+        shown = EVICTING if evicting else worst(has)
+        yield _Crowd(name, mine, groups.get(name), has, shown, name in held)
+
+
+def _cell(crowd: _Crowd, linked: frozenset[str]) -> str:
+    links = tuple(one.rank if one.rank in linked else "" for one in crowd.ranks) if linked else ()
+    flags = _flags(crowd)
+    kind = "hosts" if crowd.group is None else "groups"
+    return _drawn(kind, crowd.name, crowd.states, links if any(links) else (), crowd.shown, *flags)
+
+
+def _flags(crowd: _Crowd) -> list[str]:
+    found = []
+    if crowd.group is not None and crowd.group.in_quorum is False:
+        found.append("not in the quorum")
+    if crowd.held_out:
+        found.append("quarantined")
+    return found
+
+
+@lru_cache(maxsize=1 << 15)
+def _drawn(
+    kind: str, name: str, states: Sequence[str], links: Sequence[str], shown: str, *flags: str
+) -> str:
+    """By far the most cells are in one tick what they were in the last: they are drawn once."""
+    counts = Counter(states)
+    parts = [f"{counts[state]} {state}" for state in reversed(LOOKS) if counts[state]]
+    told = f"{counted(len(states), 'rank')}: {', '.join(parts)}" if parts else shown
+    return str(ui.cell(
+        kind, name, label=", ".join((f"{name}, {told}", *flags)), shown=shown,
+        has=" ".join(sorted(counts or {shown})), flags=flags,
+        runs=list(_runs(states, links or ("",) * len(states))),
+    ))  # fmt: skip
+
+
+def _runs(states: Sequence[str], links: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """State, rank and glyphs: of a sick rank with a link, or of a run of equal ones."""
+    for (state, rank), run in groupby(zip(states, links, strict=True)):
+        glyph, count = LOOKS[state].glyph, 1 if rank else sum(1 for _ in run)
+        many = f"{glyph}\N{MULTIPLICATION SIGN}{count:,}"
+        yield state, rank, glyph * count if count <= _GLYPHS else many
+
+
+def _card(context: Context, crowd: _Crowd) -> str:
+    group = crowd.group
+    others = {one.identity.host if group else one.identity.group for one in crowd.ranks}
+    quorum = None if group is None else group.in_quorum
+    return str(ui.card(
+        "hosts" if group is None else "groups",
+        crowd,
+        others=sorted(others, key=natural),
+        beat="" if group is None or group.heartbeat_age_s is None else span(group.heartbeat_age_s),
+        in_quorum=NONE if quorum is None else "yes" if quorum else "no",
+        lines=[line_of(context, seen) for seen in crowd.ranks],
+        has=" ".join(sorted(set(crowd.states) or {crowd.shown})),
+        guarded=context.guarded,
+    ))  # fmt: skip
+
+
+# The policy that holds, in one line and, unfolded, in full.
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyText:
+    """In words."""
+
+    line: str
+    facts: tuple[str, ...]
+    actions: list[Cells]
+    options: list[Cells]
+    windows: list[Cells]
+
+
+_SEVERITIES: Final = ("info", "warning", "critical")
+
+
+def _policy(rules: Effective, fleet: FleetIndex) -> PolicyText:
+    told = effective_to_json(rules, fleet.now_s)
+    learned = learned_to_json(rules.config, fleet.view.result.learned)
+    return PolicyText(
+        line=_line(told, learned),
+        facts=tuple(_facts(told, learned)),
+        actions=[
+            (kind, (plain(kind), *(plain(row[one]) for one in _SEVERITIES)))
+            for kind, row in told["actions"].items()
+        ],
+        options=[
+            (name, (name, figure(one["value"]), one["from"]))
+            for name, one in {**told["guards"], **told["thresholds"]}.items()
+            if one["from"] != "default" or name in told["guards"]
+        ],
+        windows=[
+            (str(n), (str(one["name"]), ", ".join(one.get("days") or ["once"]),
+                      f"{one['from']} to {one['to']} UTC"))
+            for n, one in enumerate(told["maintenance"])
+        ],
+    )  # fmt: skip
+
+
+def _line(told: Mapping[str, Any], learned: Mapping[str, Any]) -> str:
+    kinds: dict[str, list[str]] = {}
+    for kind, row in told["actions"].items():
+        said = " / ".join(dict.fromkeys(plain(row[one]) for one in _SEVERITIES))
+        kinds.setdefault(said, []).append(plain(kind))
+    done = "; ".join(f"{said}: {', '.join(some)}" for said, some in kinds.items())
+    mode = "Observes only" if told["mode"] == "observe" else "Acts"
+    used = sum(learned["evictions_last_hour"].values())
+    most = told["guards"]["budget_per_hour"]["value"]
+    least = counted(learned["min_replicas"]["in_force"], "group")
+    return f"{mode}; {done}; {used} of {most} evictions this hour, never below {least}"
+
+
+def _facts(told: Mapping[str, Any], learned: Mapping[str, Any]) -> Iterator[str]:
+    loaded = f", loaded {utc(told['loaded_s'])}" if told["loaded_s"] else ""
+    yield f"{told['source'] or 'No file: the defaults'}{loaded}"
+    least, cost = learned["min_replicas"], learned["eviction_cost_s"]
+    if least["lighthouse"] is not None:
+        yield (f"Min replicas {least['in_force']} (configured {least['configured']}, "
+               f"the Lighthouse's own {least['lighthouse']})")  # fmt: skip
+    measured = f"measured on {cost['evictions']}" if cost["evictions"] else "as configured"
+    yield f"An eviction costs {figure(cost['in_force'])} fleet seconds, {measured}"
+    used = learned["evictions_last_hour"]
+    if used:
+        yield "Evictions in the last hour: " + ", ".join(f"{one}: {n}" for one, n in used.items())

@@ -1,0 +1,405 @@
+"""The fleet of one tick as `GET /v1/snapshot` tells it, as rows of ranks, groups and hosts. Pure.
+
+Texts are other people's: made safe for a terminal once, here. Then which rows are wanted, in which
+order, and their columns.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, TypeVar
+
+from monitor.decide.pipeline import WORST_FIRST
+from monitor.show.text_table import Cell, Column, age, word
+from monitor.show.wording import clean, natural
+
+T = TypeVar("T")
+HEALTHS: Final = tuple(str(one) for one in WORST_FIRST)
+_NAME: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """One rank; None is not known."""
+
+    name: str
+    group: str
+    host: str
+    health: str
+    phase: str | None
+    phase_age_s: float | None
+    step: int | None
+    commits: int | None
+    commit_age_s: float | None
+    step_s: float | None
+    busy_s: float | None
+    loss: float | None
+    quorum_id: int | None
+    participants: int | None
+    pid: int | None
+    url: str
+    trouble: str
+    """What is wrong with it, or why it cannot be reached; empty: nothing is known."""
+    silent: bool
+    """Whether it does not answer."""
+
+    @property
+    def wait_s(self) -> float | None:
+        """What a step takes beside its own work: it waits for others."""
+        if self.step_s is None or self.busy_s is None:
+            return None
+        return max(0.0, self.step_s - self.busy_s)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """One replica group."""
+
+    name: str
+    host: str
+    health: str
+    """Its worst rank's; `evicting` while it is put out."""
+    step: int | None
+    commits: int | None
+    in_quorum: bool | None
+    size: int
+    heartbeat_age_s: float | None
+    launched_as: str | None = None
+    """What its launcher calls it, where that is another name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Everything that `status`, `ranks`, `groups` and `top` show of one tick."""
+
+    now_s: float
+    tick: int
+    ranks: tuple[RankRow, ...]
+    groups: tuple[GroupRow, ...]
+    incidents: tuple[Mapping[str, Any], ...]
+    """Open ones, as the API tells them."""
+    body: Mapping[str, Any]
+    """The rest of the snapshot."""
+
+    @property
+    def median_step_s(self) -> float | None:
+        """Seconds a step takes, of the ranks of which it is known."""
+        known = [one.step_s for one in self.ranks if one.step_s is not None]
+        return statistics.median(known) if known else None
+
+
+def count(rows: Sequence[RankRow] | Sequence[GroupRow]) -> dict[str, int]:
+    """Health -> how many, worst first; none is left out but those that nobody has."""
+    found: dict[str, int] = {}
+    for one in rows:
+        found[one.health] = found.get(one.health, 0) + 1
+    return dict(sorted(found.items(), key=lambda item: badness(item[0])))
+
+
+def badness(health: str) -> int:
+    """For sorting, worst first; what is not known is bad."""
+    return HEALTHS.index(health) if health in HEALTHS else -1
+
+
+def fleet_of(body: Mapping[str, Any]) -> Fleet:
+    """A snapshot's JSON as values."""
+    return Fleet(
+        now_s=float(body["now_s"]),
+        tick=int(body["tick"]),
+        ranks=ranks_of(body["ranks"]),
+        groups=groups_of(body["groups"]),
+        incidents=tuple(body["incidents"]),
+        body=body,
+    )
+
+
+def ranks_of(rows: Sequence[Mapping[str, Any]]) -> tuple[RankRow, ...]:
+    """`ranks` of `/v1/ranks` or of a snapshot."""
+    return tuple(_rank(one) for one in rows)
+
+
+def groups_of(rows: Sequence[Mapping[str, Any]]) -> tuple[GroupRow, ...]:
+    """`groups` of `/v1/groups` or of a snapshot."""
+    return tuple(
+        GroupRow(
+            name=_name(one["group"]),
+            host=_name(one["host"]),
+            health=_name(one["eviction"] or one["health"]),
+            step=one["step"],
+            commits=one["commits"],
+            in_quorum=one["in_quorum"],
+            size=len(one["ranks"]),
+            heartbeat_age_s=one["heartbeat_age_s"],
+            launched_as=None if (told := one.get("launched_as")) is None else _name(told),
+        )
+        for one in rows
+    )
+
+
+def _rank(one: Mapping[str, Any]) -> RankRow:
+    phase = one["phase"]
+    return RankRow(
+        name=_name(one["rank"]),
+        group=_name(one["group"]),
+        host=_name(one["host"]),
+        health=_name(one["health"]),
+        phase=None if phase is None else _name(phase),
+        phase_age_s=one["phase_age_s"],
+        step=one["step"],
+        commits=one["commits"],
+        commit_age_s=one["last_commit_age_s"],
+        step_s=one["step_s"],
+        busy_s=one["busy_s"],
+        loss=one["loss"],
+        quorum_id=one["quorum_id"],
+        participants=one["participants"],
+        pid=one["pid"],
+        url=_name(one["url"]),
+        trouble=clean(str(one["trouble"]), 300),
+        silent=one["unreachable"] is not None,
+    )
+
+
+def _name(text: object) -> str:
+    return clean(str(text), _NAME) if text is not None else "-"
+
+
+_LAST: Final = float("inf")
+_WELL: Final = ("healthy", "waiting")
+"""Who waits is held up by somebody else."""
+
+
+RANK_ORDERS: Final[Mapping[str, Callable[[RankRow], Any]]] = {
+    "rank": lambda one: natural(one.name),
+    "busy": lambda one: _most(one.busy_s),
+    "wait": lambda one: _most(one.wait_s),
+    "phase-age": lambda one: _most(one.phase_age_s),
+    "step": lambda one: _LAST if one.step is None else one.step,
+    "commit-age": lambda one: _most(one.commit_age_s),
+    "health": lambda one: badness(one.health),
+    "host": lambda one: natural(one.host),
+}
+"""What each order puts first: names in order, the longest busy, waiting or in a phase, the step
+furthest behind, the worst health. Ties by name; what is not known is last."""
+
+GROUP_ORDERS: Final[Mapping[str, Callable[[GroupRow], Any]]] = {
+    "group": lambda one: natural(one.name),
+    "health": lambda one: badness(one.health),
+    "step": lambda one: _LAST if one.step is None else one.step,
+    "heartbeat": lambda one: _most(one.heartbeat_age_s),
+    "host": lambda one: natural(one.host),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Filters; empty ones let everything pass."""
+
+    groups: frozenset[str] = frozenset()
+    hosts: frozenset[str] = frozenset()
+    healths: frozenset[str] = frozenset()
+    unhealthy: bool = False
+
+    def rank(self, one: RankRow) -> bool:
+        """Whether this rank is wanted."""
+        return self._health(one.health) and all(
+            not chosen or has in chosen
+            for chosen, has in ((self.groups, one.group), (self.hosts, one.host))
+        )
+
+    def group(self, one: GroupRow) -> bool:
+        """Whether this group is wanted."""
+        return self._health(one.health) and all(
+            not chosen or has in chosen
+            for chosen, has in ((self.groups, one.name), (self.hosts, one.host))
+        )
+
+    def host(self, one: HostRow) -> bool:
+        """Whether this host is wanted; one in quarantine is not well."""
+        if self.unhealthy and not one.quarantined and one.health in (*_WELL, "-"):
+            return False
+        named = not self.hosts or one.name in self.hosts
+        return named and (not self.healths or one.health in self.healths)
+
+    def _health(self, health: str) -> bool:
+        if self.unhealthy and health in _WELL:
+            return False
+        return not self.healths or health in self.healths
+
+
+def sorted_ranks(ranks: Iterable[RankRow], order: str, *, reverse: bool = False) -> list[RankRow]:
+    """In this order; ties by health and name, and last those of which it is not known."""
+    named = sorted(ranks, key=lambda one: natural(one.name))
+    if order not in ("rank", "host"):
+        named.sort(key=lambda one: badness(one.health))
+    return _ordered(named, RANK_ORDERS[order], reverse=reverse)
+
+
+def sorted_groups(
+    groups: Iterable[GroupRow], order: str, *, reverse: bool = False
+) -> list[GroupRow]:
+    """In this order; ties by name, and last those of which it is not known."""
+    named = sorted(groups, key=lambda one: natural(one.name))
+    return _ordered(named, GROUP_ORDERS[order], reverse=reverse)
+
+
+def _ordered(named: Sequence[T], key: Callable[[T], Any], *, reverse: bool) -> list[T]:
+    keyed = [(key(one), one) for one in named]
+    known = [pair for pair in keyed if pair[0] != _LAST]
+    known.sort(key=lambda pair: pair[0], reverse=reverse)
+    return [one for _, one in known] + [one for value, one in keyed if value == _LAST]
+
+
+def _most(value: float | None) -> float:
+    return _LAST if value is None else -value
+
+
+STYLES: Final = {
+    "healthy": "green",
+    "waiting": "yellow",
+    "starting": "blue",
+    "stalled": "bold red",
+    "dead": "red",
+    "unreachable": "magenta",
+    "evicting": "bold yellow",
+    "late": "yellow",
+    "slow": "bold yellow",
+    "corrupt": "bold red",
+    "traced": "bold magenta",
+}
+"""A health's colour; its word stands beside it."""
+RANK_COLUMNS: Final = (
+    Column("rank"),
+    Column("health", least=11),
+    Column("host", spare=5),
+    Column("phase", spare=1, least=13),
+    Column("for", right=True, least=5),
+    Column("step", right=True, spare=2, least=6),
+    Column("s/step", right=True, spare=4, least=7),
+    Column("busy", right=True, least=7),
+    Column("wait", right=True, spare=3, least=7),
+)
+WIDE_COLUMNS: Final = (
+    Column("commits", right=True),
+    Column("commit", right=True),
+    Column("loss", right=True),
+    Column("quorum", right=True),
+    Column("of", right=True),
+    Column("pid", right=True),
+    Column("url"),
+)
+TROUBLE: Final = Column("trouble")
+GROUP_COLUMNS: Final = (
+    Column("group"),
+    Column("health", least=11),
+    Column("host", spare=3),
+    Column("ranks", right=True, spare=2),
+    Column("step", right=True),
+    Column("commits", right=True, spare=1),
+    Column("quorum"),
+    Column("heartbeat", right=True, spare=4),
+)
+
+
+def rank_columns(*, wide: bool) -> tuple[Column, ...]:
+    """What `ranks` and `top` show."""
+    return (*RANK_COLUMNS, *(WIDE_COLUMNS if wide else ()), TROUBLE)
+
+
+def rank_cells(one: RankRow, *, wide: bool) -> list[Cell]:
+    """One rank, in those columns."""
+    cells = [
+        (word(one.name), ""),
+        health_cell(one.health),
+        (word(one.host), ""),
+        (word(one.phase), ""),
+        (age(one.phase_age_s), ""),
+        (word(one.step), ""),
+        (word(one.step_s), ""),
+        (word(one.busy_s), ""),
+        (word(one.wait_s), ""),
+    ]
+    if wide:
+        more = (one.commits, age(one.commit_age_s), one.loss, one.quorum_id, one.participants,
+                one.pid, one.url)  # fmt: skip
+        cells += [(word(value), "") for value in more]
+    return [*cells, (one.trouble or "-", "magenta" if one.trouble else "dim")]
+
+
+def group_cells(one: GroupRow) -> list[Cell]:
+    """One group."""
+    return [
+        (word(one.name if one.launched_as is None else f"{one.name} ({one.launched_as})"), ""),
+        health_cell(one.health),
+        (word(one.host), ""),
+        (word(one.size), ""),
+        (word(one.step), ""),
+        (word(one.commits), ""),
+        (word(one.in_quorum), ""),
+        (age(one.heartbeat_age_s), ""),
+    ]
+
+
+def health_cell(health: str) -> Cell:
+    """A health's word in its colour."""
+    return (word(health), STYLES.get(health, ""))
+
+
+HOST_COLUMNS: Final = (
+    Column("host"),
+    Column("health"),
+    Column("groups", right=True),
+    Column("ranks", right=True),
+    Column("busy", right=True),
+    Column("incidents", right=True, spare=2),
+    Column("evictions", right=True, spare=1),
+    Column("quarantine"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HostRow:
+    """One host: its ranks and its record."""
+
+    name: str
+    health: str
+    """Of its worst rank; `-` where none runs."""
+    groups: int
+    ranks: int
+    busy_s: float | None
+    """Of its busiest rank."""
+    incidents: int
+    evictions: int
+    """Of the last 28 days."""
+    quarantined: bool
+    until: str
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return asdict(self)
+
+    def cells(self) -> list[Cell]:
+        """In the columns above."""
+        held = f"until {self.until}" if self.quarantined else "-"
+        return [
+            (word(self.name), ""),
+            health_cell(self.health),
+            (word(self.groups), ""),
+            (word(self.ranks), ""),
+            (word(self.busy_s), ""),
+            (word(self.incidents), ""),
+            (word(self.evictions), ""),
+            (held, "bold yellow" if self.quarantined else "dim"),
+        ]
+
+
+def sorted_hosts(hosts: Iterable[HostRow]) -> list[HostRow]:
+    """Those in quarantine first, then the worst; those that run nothing last."""
+    return sorted(
+        hosts,
+        key=lambda one: (
+            not one.quarantined, not one.ranks, badness(one.health), natural(one.name)
+        ),
+    )  # fmt: skip

@@ -1,0 +1,209 @@
+"""What the pages of fleet, group, host and rank are made from, and what they are made into. Pure.
+
+A page is its sections, each rendered by itself, so that an open page is sent those that changed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from monitor.decide.view import View
+from monitor.model.eviction import QuarantineEvent
+from monitor.model.face import Face, face_of
+from monitor.model.incident import Incident, State
+from monitor.model.names import RankName
+from monitor.model.observation import LighthouseAway, Observation, Pause
+from monitor.show.states import states_of
+from monitor.show.wording import natural, path_of, plain, sentence, utc
+from monitor.store.lease import Standing
+
+FLEET: Final = "fleet"
+GROUPS: Final = "groups"
+HOSTS: Final = "hosts"
+RANKS: Final = "ranks"
+_KINDS: Final = (GROUPS, HOSTS, RANKS)
+_NAME_MAX: Final = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One page."""
+
+    kind: str
+    name: str = ""
+    by_host: bool = False
+    """Of the fleet: whether the grid is grouped by host."""
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+        if self.kind == FLEET:
+            return "/?by=host" if self.by_host else "/"
+        return path_of(self.kind, self.name)
+
+    @staticmethod
+    def of(path: str) -> Place | None:
+        """The page at a path of ours; None: there is none."""
+        url = urlsplit(path)
+        if url.path in ("", "/"):
+            return Place(FLEET, by_host=parse_qs(url.query).get("by") == ["host"])
+        _, kind, *rest = url.path.split("/")
+        name = unquote(rest[0]) if len(rest) == 1 else ""
+        return Place(kind, name) if kind in _KINDS and 0 < len(name) <= _NAME_MAX else None
+
+
+class FleetIndex:
+    """One view, and what pages work out of it: once, whichever of them asks first."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+
+    @property
+    def now_s(self) -> float:
+        """Of the tick."""
+        return self.view.snapshot.now_s
+
+    @cached_property
+    def states(self) -> Mapping[RankName, str]:
+        """Of every rank."""
+        return states_of(self.view)
+
+    @cached_property
+    def by_group(self) -> Mapping[str, list[Observation]]:
+        """The ranks of each replica group, by number."""
+        found: dict[str, list[Observation]] = defaultdict(list)
+        for seen in self.view.snapshot.observations:
+            found[seen.identity.group].append(seen)
+        for ranks in found.values():
+            ranks.sort(key=lambda seen: seen.identity.group_rank)
+        return dict(found)
+
+    @cached_property
+    def by_host(self) -> Mapping[str, list[Observation]]:
+        """The ranks on each host, by group and number."""
+        found: dict[str, list[Observation]] = defaultdict(list)
+        for seen in self.view.snapshot.observations:
+            found[seen.identity.host].append(seen)
+        for ranks in found.values():
+            ranks.sort(key=lambda seen: (natural(seen.identity.group), seen.identity.group_rank))
+        return dict(found)
+
+    @cached_property
+    def faces(self) -> tuple[tuple[Incident, Face], ...]:
+        """Open incidents in words, those that name somebody first, then the oldest."""
+        view = self.view
+        opened = sorted(
+            (one for one in view.incidents if one.open),
+            key=lambda one: (one.state is State.PENDING, one.milestones.first_seen_s, one.id),
+        )
+        return tuple(
+            (one, face_of(one, view.decisions.get(one.id, ()), self.now_s)) for one in opened
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One page to make."""
+
+    fleet: FleetIndex
+    place: Place
+    guarded: bool = False
+    """Whether pages of ranks need the token, which a link does not carry."""
+    why_not: str | None = None
+    """Why nothing can be changed from here; None: it can, with the token."""
+    history: tuple[QuarantineEvent, ...] = ()
+    """Of the group or host of this page, newest first."""
+
+    @property
+    def view(self) -> View:
+        """What it shows."""
+        return self.fleet.view
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page at one moment."""
+
+    title: str
+    sections: Mapping[str, str]
+    """Id -> markup, in order; `banners` stand above the others."""
+    items: Mapping[str, str] = field(default_factory=dict)
+    """Key -> markup, of the list that waits for them (`ITEMS`), in order."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """For programs."""
+    found: bool = True
+    """Whether there is such a thing; a page of what is not known says so."""
+
+
+ITEMS: Final = "<!--items-->"
+"""Stands in the list of a section where the items go; no text of anybody can be a comment."""
+
+
+# What a person must know before anything else: pause, observe mode, standby, troubles.
+
+_MOST: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Banner:
+    """One of them."""
+
+    tone: str
+    head: str
+    text: str
+    url: str = ""
+    """Of another monitor, http or https."""
+
+
+def banners(view: View) -> list[Banner]:
+    """All, the most pressing first; of very many the last says how many more there are."""
+    found = list(_banners(view))
+    if len(found) <= _MOST:
+        return found
+    rest = f"And {len(found) - _MOST} more: /v1/snapshot"
+    return [*found[:_MOST], Banner("wait", "", rest)]
+
+
+def _banners(view: View) -> Iterator[Banner]:
+    snapshot = view.snapshot
+    if view.standing is not None and not view.standing.active:
+        yield _standby(view.standing)
+    if snapshot.pause is not None:
+        yield _paused(snapshot.pause)
+    window = None if view.rules is None else view.rules.policy.window(snapshot.now_s)
+    if window is not None:
+        told = f"'{window[0].name}' until {utc(window[1])}: nobody is evicted but by hand."
+        yield Banner("info", "Maintenance window", told)
+    if view.observe:
+        told = "the monitor says what it would evict, and evicts nothing."
+        yield Banner("info", "Observe mode", told)
+    if isinstance(snapshot.lighthouse, LighthouseAway):
+        tone = "wait" if snapshot.lighthouse.missed else "info"
+        yield Banner(tone, "The Lighthouse cannot be seen", sentence(snapshot.lighthouse.reason))
+    for kind, why in sorted(view.result.unknown.items()):
+        told = f"{why}. Such a fault is neither there nor absent: nobody has looked."
+        yield Banner("away", f"Unknown: {plain(kind)}", told)
+    for trouble in view.troubles:
+        yield Banner("wait", "Trouble", sentence(trouble))
+
+
+def _paused(pause: Pause) -> Banner:
+    until = "until a person resumes" if pause.until_s is None else f"until {utc(pause.until_s)}"
+    told = f"{pause.reason}. Nobody is evicted but by hand."
+    return Banner("bad big", f"Paused by {pause.author} {until}", told)
+
+
+def _standby(standing: Standing) -> Banner:
+    if standing.holder is None:
+        told = "and none is active yet: nothing is evicted."
+        return Banner("info", "This monitor stands by", told)
+    since = "" if standing.since_s is None else f" since {utc(standing.since_s)}"
+    told = f"it changes nothing. {standing.holder} is active{since}; what it wrote is shown here. "
+    url = standing.url or ""
+    linked = url.startswith(("http://", "https://"))
+    return Banner("info", "This monitor stands by", told, url if linked else "")

@@ -1,0 +1,285 @@
+"""Routes of the pages for people, and of what keeps an open page up to date; of incidents for
+programs too: one each, and totals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from flask import Blueprint, Flask, Response, current_app, request
+
+from monitor.decide.accounts import Choice, ChoiceError, account, find, totals_to_json
+from monitor.decide.view import SCHEMA, View, bundle_url
+from monitor.decide.view_json import case_of, incident_json
+from monitor.model.eviction import Scope
+from monitor.model.incident import Incident
+from monitor.model.names import GroupName, Host
+from monitor.show.answers import (
+    Desk,
+    Refusal,
+    answer,
+    check_reader,
+    chosen,
+    the_desk,
+    the_view,
+)
+from monitor.show.incident_page import Access, IncidentQuery, Stacks, incident_page, incidents_page
+from monitor.show.live import Pages
+from monitor.show.pages import FLEET, GROUPS, HOSTS, RANKS, Context, FleetIndex, Place
+from monitor.show.streams import unread_of
+from monitor.show.templating import document
+from monitor.show.wording import path_of
+
+_PAGES: Final = "lightkeeper.pages"
+_RETRY_S: Final = 30
+_HTML: Final = "text/html; charset=utf-8"
+
+paging = Blueprint("paging", __name__)
+"""Pages, and their streams: no token, as for the snapshot."""
+
+
+def open_pages(app: Flask, desk: Desk) -> None:
+    """Give the routes of this application the pages of its desk's views."""
+    app.extensions[_PAGES] = Pages(lambda fleet, place: _context(desk, fleet, place))
+
+
+@paging.get("/")
+def fleet() -> Response:
+    """The whole fleet, by replica group or `?by=host`."""
+    return _page(Place(FLEET, by_host=request.args.get("by") == "host"))
+
+
+@paging.get("/groups/<path:name>")
+def group(name: str) -> Response:
+    """One replica group."""
+    return _page(Place(GROUPS, name))
+
+
+@paging.get("/hosts/<path:name>")
+def host(name: str) -> Response:
+    """One host."""
+    return _page(Place(HOSTS, name))
+
+
+@paging.get("/ranks/<path:name>")
+def rank(name: str) -> Response:
+    """One rank."""
+    return _page(Place(RANKS, name))
+
+
+@paging.get("/v1/fleet")
+def state() -> Response:
+    """What a page shows, as JSON; with `?since=TAG` only what has changed since."""
+    made = _pages().latest(the_view(), _asked())
+    return Response(made.told(request.args.get("since", "")), content_type="application/json")
+
+
+@paging.get("/v1/events")
+def events() -> Response:
+    """The same as a stream: first all, or what has changed since; then the changes of each tick."""
+    place, desk = _asked(), the_desk()
+    give_back = desk.streams.take()
+    if give_back is None:
+        refused = Refusal(503, "as many streams are open as there may be: poll /v1/fleet")
+        refused.headers["Retry-After"] = str(_RETRY_S)
+        raise refused
+    since = request.headers.get("Last-Event-ID") or request.args.get("since", "")
+    follower = _Follower(_pages(), place, since)
+    stream = desk.streams.run(lambda: follower.news(desk.view()), unread_of(request.environ))
+    response = Response(stream, content_type="text/event-stream; charset=utf-8")
+    response.call_on_close(give_back)
+    response.headers["X-Accel-Buffering"] = "no"  # a proxy that collects would hold it back
+    return response
+
+
+class _Follower:
+    """One open page: what it has been told, and what is new."""
+
+    def __init__(self, pages: Pages, place: Place, since: str) -> None:
+        self._pages = pages
+        self._place = place
+        self._tag = since
+        self._view: View | None = None
+        """The latest of which it knows the page."""
+
+    def news(self, view: View | None) -> bytes | None:
+        """One event; None: there is no later view."""
+        if view is None or view is self._view:
+            return None
+        made = self._pages.latest(view, self._place)
+        if self._pages.shows(made, view):
+            self._view = view
+        if made.tag == self._tag:
+            return None
+        body, self._tag = made.told(self._tag), made.tag
+        return b"id: " + made.tag.encode() + b"\nevent: page\ndata: " + body + b"\n\n"
+
+
+def _page(place: Place) -> Response:
+    desk = the_desk()
+    view = desk.view()
+    if view is None:
+        return Response(_not_yet(), 503, {"Retry-After": "2"}, content_type=_HTML)
+    made = _pages().latest(view, place)
+    html = made.html(place.path, desk.tick_s)
+    return Response(html, 200 if made.page.found else 404, content_type=_HTML)
+
+
+def _not_yet() -> str:
+    said = "The monitor has just started and has not looked at the fleet yet."
+    inside = f"<section><h1>Starting</h1><p>{said}</p></section>"
+    return document("Starting", inside, again_s=2)
+
+
+def _asked() -> Place:
+    path = request.args.get("page", "/")
+    place = Place.of(path)
+    if place is None:
+        raise Refusal(400, f"page is {path[:60]!r}, expected /, /groups/G, /hosts/H or /ranks/R")
+    return place
+
+
+def _pages() -> Pages:
+    pages: Pages = current_app.extensions[_PAGES]
+    return pages
+
+
+def _context(desk: Desk, fleet: FleetIndex, place: Place) -> Context:
+    """Also made for streams, which outlive their request."""
+    history = desk.quarantine.history
+    events = (
+        history(GroupName(place.name), Scope.GROUP)
+        if place.kind == GROUPS
+        else history(Host(place.name))
+        if place.kind == HOSTS
+        else ()
+    )
+    guarded = not (desk.loopback or desk.open_reads)
+    return Context(fleet, place, guarded, why_not(desk), events)
+
+
+def why_not(desk: Desk) -> str | None:
+    """Why this monitor would refuse every change."""
+    if desk.tokens.own is None:
+        return "no token is configured (start the monitor with --token-file FILE)"
+    standing = desk.standing()
+    return None if standing is None or standing.active else standing.sentence()
+
+
+# Incidents.
+
+_LISTED: Final = 100
+"""On the page of all."""
+_SIMILAR: Final = 8
+
+incident_pages = Blueprint("incident_pages", __name__)
+"""What anybody may read, but for what ranks said: that, `check_reader` rules."""
+
+
+@incident_pages.get("/v1/incidents/<prefix>")
+def incident(prefix: str) -> Response:
+    """One incident with its story; the beginning of its id will do."""
+    view, journal = the_view(), the_desk().journal
+    more = {"journal": None if journal is None else str(journal)}
+    return answer({"schema": SCHEMA, **incident_json(view, find(view.incidents, prefix)), **more})
+
+
+@incident_pages.get("/v1/audit")
+def audit() -> Response:
+    """What incidents and evictions came to, over a span."""
+    view = the_view()
+    choice = chosen(view)
+    return answer({"schema": SCHEMA, **_totals(view, choice, choice.among(view.incidents))})
+
+
+@incident_pages.get("/incidents/<prefix>")
+def incident_for_people(prefix: str) -> Response:
+    """One incident, readable without JavaScript."""
+    view = the_view()
+    one = find(view.incidents, prefix)
+    body, access = incident_json(view, one), _access(one)
+    stacks = the_desk().stacks(one.id) if access.allowed else Stacks()
+    if request.args.get("have") == stacks.stamp != "":
+        stacks = Stacks(stamp=stacks.stamp, kept=True)
+    text = incident_page(
+        body,
+        now_s=view.snapshot.now_s,
+        stacks=stacks,
+        access=access,
+        earlier=_earlier(view, one),
+    )
+    return _html(text)
+
+
+@incident_pages.get("/incidents")
+def incidents_for_people() -> Response:
+    """The latest of those asked for, each with a link to its page."""
+    view, words = the_view(), request.args
+    asked = IncidentQuery(*(words.get(name, "") for name in ("kind", "group", "state", "since")))
+    wrong = ""
+    try:
+        choice = chosen(view)
+    except ChoiceError as exc:
+        choice, wrong = Choice(), str(exc)
+    found = [] if wrong else choice.among(view.incidents)
+    page = incidents_page(
+        [incident_json(view, one) for one in found[:_LISTED]],
+        now_s=view.snapshot.now_s,
+        asked=asked,
+        total=len(found),
+        remembered=len(view.incidents),
+        totals=_totals(view, choice, found) if found else None,
+        wrong=wrong,
+    )
+    return _html(page, 400 if wrong else 200)
+
+
+def _totals(view: View, choice: Choice, found: Sequence[Incident]) -> dict[str, Any]:
+    """As `GET /v1/audit` for the same question."""
+    fired = [case_of(view, one) for one in found if one.milestones.firing_s is not None]
+    return totals_to_json(fired, choice.since_s, view.snapshot.now_s)
+
+
+def _access(one: Incident) -> Access:
+    """Whether this request may see what ranks said, by the rule of their own pages."""
+    root = request.host_url.rstrip("/")
+    url, page = root + bundle_url(one.id), root + path_of("incidents", one.id)
+    try:
+        check_reader()
+    except Refusal as exc:
+        token = "They are shown with the monitor's token."  # noqa: S105 - a sentence
+        return Access(False, token if exc.status == 401 else f"Here {exc}.", url, page)
+    return Access(True, url=url, page=page)
+
+
+def _earlier(view: View, one: Incident) -> list[dict[str, Any]]:
+    """The latest before it on one of its hosts, or in one of its groups."""
+    found = []
+    for other in view.incidents:
+        if other.milestones.first_seen_s >= one.milestones.first_seen_s or other.id == one.id:
+            continue
+        hosts = set(one.hosts) & set(other.hosts)
+        groups = set(one.groups) & set(other.groups)
+        if hosts or groups:
+            same = [f"host {name}" for name in sorted(hosts)[:2]]
+            same += [f"group {name}" for name in sorted(groups)[:2]]
+            found.append(_told_page(view, other, ", ".join(same)))
+        if len(found) == _SIMILAR:
+            break
+    return found
+
+
+def _told_page(view: View, other: Incident, same: str) -> dict[str, Any]:
+    return {
+        "id": other.id,
+        "kind": str(other.kind),
+        "first_seen_s": other.milestones.first_seen_s,
+        "what": f"{account(case_of(view, other)).outcome}, {other.state}: {other.verdict.reason}",
+        "same": same,
+    }
+
+
+def _html(text: str, status: int = 200) -> Response:
+    body = text.encode(errors="replace")
+    return Response(body, status, content_type="text/html; charset=utf-8")

@@ -1,0 +1,245 @@
+"""Routes that only read what the monitor itself knows: no token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flask import Blueprint, Response, request
+
+from monitor.act.lighthouse import lighthouse_json
+from monitor.decide.accounts import Choice
+from monitor.decide.view import SCHEMA, View
+from monitor.decide.view_json import (
+    degraded,
+    entry_to_json,
+    event_to_json,
+    groups_to_json,
+    host_to_json,
+    incident_json,
+    ranks_to_json,
+    self_health_to_json,
+    snapshot_to_json,
+)
+from monitor.metrics import exposition
+from monitor.model.eviction import QuarantineEntry, Scope
+from monitor.model.names import GroupName, Host, RankName
+from monitor.model.quarantine import HostRecord
+from monitor.show.answers import (
+    Refusal,
+    answer,
+    chosen,
+    dump,
+    the_desk,
+    the_view,
+)
+
+_STALE_TICKS = 5.0
+_STALE_LEAST_S = 10.0
+_STUCK_TICKS = 30.0
+_STUCK_LEAST_S = 120.0
+"""Not ready is early; only a restart ends what lasts so long."""
+
+
+reading = Blueprint("reading", __name__)
+"""Everything that a person, a launcher or Prometheus reads."""
+
+
+@reading.get("/v1/snapshot")
+def snapshot() -> Response:
+    """What the last tick saw."""
+    return _rendered("snapshot", snapshot_to_json)
+
+
+@reading.get("/v1/groups")
+def groups() -> Response:
+    """Every replica group."""
+    return _rendered("groups", lambda view: {"schema": SCHEMA, "groups": groups_to_json(view)})
+
+
+@reading.get("/v1/lighthouse")
+def lighthouse() -> Response:
+    """What the Lighthouse shows, which it does not tell as JSON itself, and since when not."""
+    now_s = the_desk().clock.now_s()
+    return answer({"schema": SCHEMA, **lighthouse_json(the_view().lighthouse, now_s)})
+
+
+@reading.get("/v1/ranks")
+def ranks() -> Response:
+    """Every rank."""
+    return _rendered("ranks", lambda view: {"schema": SCHEMA, "ranks": ranks_to_json(view)})
+
+
+@reading.get("/v1/incidents")
+def incidents() -> Response:
+    """Incidents, newest first, resolved ones too."""
+    limit, choice = _limit(), chosen(the_view())
+
+    def body(view: View) -> dict[str, Any]:
+        found = choice.among(view.incidents)[:limit]
+        return {"schema": SCHEMA, "incidents": [incident_json(view, one) for one in found]}
+
+    return _rendered(f"incidents {limit}", body) if choice == Choice() else answer(body(the_view()))
+
+
+@reading.get("/v1/admission")
+def admission() -> Response:
+    """Whether a launcher may start a group on a host."""
+    host, group = request.args.get("host", ""), request.args.get("group", "")
+    if not host:
+        raise Refusal(400, "say which host: /v1/admission?host=HOST&group=GROUP")
+    verdict = the_desk().quarantine.admission(Host(host), GroupName(group) if group else None)
+    body: dict[str, Any] = {"admit": verdict.admit, "reason": verdict.reason}
+    if not verdict.admit:
+        body["until_s"] = verdict.until_s
+        body["refused"] = [_entry(entry) for entry in verdict.entries]
+    return answer(body)
+
+
+@reading.get("/v1/quarantine")
+def quarantine() -> Response:
+    """Hosts and groups in quarantine."""
+    listed = the_desk().quarantine
+    body = {
+        "schema": SCHEMA,
+        "quarantine": [_entry(entry) for entry in listed.active()],
+        "groups": [_entry(entry) for entry in listed.groups()],
+    }
+    return answer(body)
+
+
+@reading.get("/v1/quarantine/<name>", defaults={"scope": Scope.HOST})
+@reading.get("/v1/quarantine/groups/<name>", defaults={"scope": Scope.GROUP})
+def quarantined(name: str, scope: Scope) -> Response:
+    """One host or group: its entry, a host's record, and its history, newest first."""
+    listed, host = the_desk().quarantine, Host(name)
+    entry = listed.get(name, scope)
+    body = {
+        "schema": SCHEMA,
+        str(scope): name,
+        "entry": None if entry is None else _entry(entry),
+        "history": [event_to_json(event) for event in listed.history(name, scope)],
+    }
+    if scope is Scope.HOST:
+        record = listed.records().get(host, HostRecord(host))
+        body["record"] = host_to_json(record, entry, _ranks_by_host().get(host, ()))
+    return answer(body)
+
+
+@reading.get("/v1/hosts")
+def hosts() -> Response:
+    """Every host that runs a rank or has a history, worst first."""
+    listed, ranks = the_desk().quarantine, _ranks_by_host()
+    known = {**{host: HostRecord(host) for host in ranks}, **listed.records()}
+    told = [
+        host_to_json(record, listed.get(host), ranks.get(host, ()))
+        for host, record in sorted(known.items())
+    ]
+    told.sort(key=lambda one: (one["lemon"] is None, not one["quarantined"], -one["offences"]))
+    return answer({"schema": SCHEMA, "hosts": told})
+
+
+def _entry(entry: QuarantineEntry) -> dict[str, Any]:
+    known = entry.incident_id is not None and the_desk().bundle(entry.incident_id) is not None
+    return entry_to_json(entry, the_desk().quarantine.records(), known)
+
+
+def _ranks_by_host() -> dict[Host, list[RankName]]:
+    found: dict[Host, list[RankName]] = {}
+    for target in the_desk().registry.targets():
+        found.setdefault(target.identity.host, []).append(target.rank)
+    return found
+
+
+@reading.get("/v1/sd")
+def service_discovery() -> Response:
+    """Targets for Prometheus' `http_sd`."""
+    return Response(dump(_discovery()), content_type="application/json")
+
+
+@reading.get("/metrics")
+def metrics() -> Response:
+    """The monitor's own metrics."""
+    body, content_type = exposition.page(the_desk().metrics, request.headers.get("Accept", ""))
+    return Response(body, content_type=content_type)
+
+
+@reading.get("/healthz")
+def healthz() -> Response:
+    """Alive. What it cannot do is named; the status stays 200, for a restart mends no detector, and
+    a supervisor would restart it for ever. It is 503 when the loop stands still, or a part of the
+    process has ended: then a restart mends it.
+    """
+    view = the_desk().view()
+    troubles = () if view is None else degraded(view)
+    if (ended := the_desk().ended()) is not None:
+        raise Refusal(503, f"{ended} has ended: this process ends, and is to be started again")
+    stood_s = 0.0 if view is None else the_desk().clock.now_s() - view.snapshot.now_s
+    if stood_s > max(_STUCK_TICKS * the_desk().tick_s, _STUCK_LEAST_S):
+        raise Refusal(503, f"the last tick was {stood_s:.0f} s ago: the loop stands still")
+    body = {
+        "ok": True,
+        "version": the_desk().version,
+        "status": "degraded" if troubles else "ok",
+        "degraded": list(troubles),
+    }
+    if view is not None:
+        body["self_health"] = self_health_to_json(view)
+    return answer({**body, **_standing()})
+
+
+@reading.get("/readyz")
+def readyz() -> Response:
+    """Ready: the loop has ticked lately, and at least one kind of fault is looked for.
+
+    One crashed detector leaves it ready: ranks renew their leases and launchers ask for admission
+    here, and who is not ready gets no requests. A standby is ready too, but for `?role=active`,
+    with which a load balancer finds the one that may be asked for changes.
+    """
+    view = the_view()
+    age_s = the_desk().clock.now_s() - view.snapshot.now_s
+    if age_s > max(_STALE_TICKS * the_desk().tick_s, _STALE_LEAST_S):
+        raise Refusal(503, f"the last tick was {age_s:.0f} s ago: the loop stands still")
+    if view.result.blind:
+        raise Refusal(503, "nothing is judged: every kind of fault is unknown")
+    body = {"ready": True, "last_tick_age_s": round(age_s, 3), "degraded": list(degraded(view))}
+    seen = the_desk().standing()
+    if request.args.get("role") == "active" and seen is not None and not seen.active:
+        raise Refusal(503, seen.sentence(), {"role": seen.role, "active": seen.url})
+    return answer({**body, **_standing()})
+
+
+def _standing() -> dict[str, Any]:
+    """`role` is active or standby; `lease` says who holds it, and since when."""
+    seen = the_desk().standing()
+    told = None if seen is None else seen.to_json()
+    return {"role": "active" if told is None else told["role"], "lease": told}
+
+
+def _limit() -> int:
+    text = request.args.get("limit", "100")
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 10_000:
+        raise Refusal(400, f"limit is {text!r}, expected 1 to 10000")
+    return int(text)
+
+
+def _rendered(name: str, render: Callable[[View], Mapping[str, Any]]) -> Response:
+    view = the_view()
+    body = the_desk().bodies.get(view, name, lambda *_: dump(render(view)))
+    return Response(body, content_type="application/json")
+
+
+def _discovery() -> list[dict[str, Any]]:
+    """Prometheus `http_sd`: every target, complete, so that those evicted vanish there too."""
+    entries = []
+    for target in the_desk().registry.targets():
+        identity = target.identity
+        scheme, _, address = target.url.partition("://")
+        labels = {
+            "__scheme__": scheme,
+            "job_id": identity.job,
+            "replica_group": identity.group,
+            "rank": str(identity.group_rank),
+        }
+        entries.append({"targets": [address.partition("/")[0]], "labels": labels})
+    return entries

@@ -1,0 +1,506 @@
+"""What flight records say, as one value: printed on a terminal, mailed as a page, read by programs.
+
+The verdict first, then who waits for whom, then detail on demand. The page loads nothing and runs
+nothing. Of evidence bundles the report also tells what the monitor had said when it saved them: it
+had seen more than flight records hold (phases, processes, many ticks), so its verdict stands first;
+the analysis of the records is a second look, and the report says whether both agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from monitor.model.incident import Incident, IncidentError, incident_from_json
+from monitor.model.verdict import Confidence
+from monitor.records.files import Bundle
+from monitor.records.findings import Analysis, Finding, Wait
+from monitor.records.job import Job
+from monitor.records.ops import POINT_TO_POINT
+from monitor.show.finding_words import (
+    MEANINGS,
+    ended,
+    group_label,
+    headline,
+    rank_list,
+    rank_word,
+    read_line,
+    title,
+    where,
+    with_hosts,
+)
+from monitor.show.standing import Crowd, Role, concerned, crowds, members, offers, site, stands
+from monitor.show.wording import clean, counted, sentence
+
+_LINES: Final = 12
+_TEXT_ROWS: Final = 40
+_PAGE_ROWS: Final = 60
+_PAGE_GROUPS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """One finding in words."""
+
+    who: str
+    what: str
+    kind: str
+    confidence: Confidence
+    reason: str
+    facts: tuple[tuple[str, str], ...]
+    """Names and what they are; none is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRow:
+    """A row of a table; ranks that stand alike have one."""
+
+    role: str
+    """`Role`, or empty."""
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What the members of a group gave to one collective."""
+
+    sequence: int
+    p2p: bool
+    rows: tuple[ReportRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTable:
+    """Where the members of one process group stand."""
+
+    label: str
+    ranks: tuple[int, ...]
+    inferred: bool
+    """Whether its members are known from its entries alone."""
+    rows: tuple[ReportRow, ...]
+    called: tuple[Called, ...]
+
+
+STAND_HEADS: Final = ("ranks", "are", "enqueued", "completed", "first unfinished", "unfinished")
+CALL_HEADS: Final = ("ranks", "gave", "state", "called at")
+
+
+def ruling(job: Job, finding: Finding) -> Ruling:
+    """A finding in words."""
+    who, what = title(job, finding)
+    facts = (
+        ("shows at", where(job, finding)),
+        ("victims", rank_list(job, finding.victims) if finding.victims else ""),
+        ("hosts", with_hosts(job, finding.culprits)),
+        ("process", ended(job, finding.culprits)),
+        *((clean(name, 80), clean(seen)) for name, seen in finding.evidence.items()),
+    )
+    return Ruling(who, what, finding.kind, finding.confidence, finding.reason, _known(facts))
+
+
+def _known(facts: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    return tuple(fact for fact in facts if fact[1] and fact[1] != "-")
+
+
+def wait_heads(analysis: Analysis) -> tuple[str, ...]:
+    """Heads of the table; nobody is called stuck where nothing is wrong."""
+    within = "stuck in" if analysis.findings else "in"
+    return ("ranks", "are", within, "since", "wait for", "called at")
+
+
+def wait_rows(
+    job: Job, analysis: Analysis, at_most: int, *, free: bool
+) -> tuple[list[ReportRow], int]:
+    """A row for each collective in which a crowd waits, and how many ranks found no room.
+
+    Args:
+        job: the records.
+        analysis: what they say.
+        at_most: crowds.
+        free: whether those are told too who wait for nothing.
+    """
+    every = [one for one in crowds(job, analysis, at_most) if free or one.role is not Role.FREE]
+    rows = []
+    for crowd in every[:at_most]:
+        waits: tuple[Wait | None, ...] = crowd.waits or (None,)
+        for wait in waits:
+            told = (idle(crowd), "-", "-", "-") if wait is None else (
+                stuck_in(job, crowd, wait), moment(wait.since_ns), awaited(job, crowd),
+                site(job, wait.row) or "-",
+            )  # fmt: skip
+            rows.append(
+                ReportRow(crowd.role, (rank_list(job, crowd.ranks), str(crowd.role), *told))
+            )
+    return rows, sum(len(one.ranks) for one in every[at_most:])
+
+
+def stuck_in(job: Job, crowd: Crowd, wait: Wait) -> str:
+    """The collective in which a crowd stands: of one group exactly, of several by their like."""
+    op = clean(wait.op, 80)
+    group = job.groups[wait.group]
+    if crowd.groups == 1:
+        return f"{op} {wait.sequence} of {group_label(group)}"
+    return f"{op} of {clean(group.desc or group.name, 80)} and its like ({crowd.groups} groups)"
+
+
+def idle(crowd: Crowd) -> str:
+    """What a crowd that waits in nothing has instead."""
+    if crowd.role is Role.SILENT or crowd.unfinished is None:
+        return "no record"
+    return f"{crowd.unfinished} unfinished" if crowd.unfinished else "nothing unfinished"
+
+
+def awaited(job: Job, crowd: Crowd) -> str:
+    """For whom a crowd waits."""
+    others = tuple(rank for rank in crowd.waits_for if rank not in crowd.ranks)
+    if crowd.waits_for and not others:
+        return "each other"
+    return rank_list(job, others or crowd.waits_for) if crowd.waits_for else "nobody: all are there"
+
+
+def moment(at_ns: int) -> str:
+    """A time of day, UTC, of that rank's own clock."""
+    if at_ns < 0:
+        return "-"
+    seconds, rest = divmod(at_ns, 10**9)
+    try:
+        at = datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, OSError, ValueError):
+        return "-"
+    return f"{at:%H:%M:%S}.{rest // 10**6:03d}"
+
+
+def standing(job: Job, analysis: Analysis, group: int, at_most: int) -> GroupTable:
+    """One process group; `at_most` rows a table."""
+    one = job.groups[group]
+    rows = tuple(
+        ReportRow(
+            row.role,
+            (
+                rank_list(job, row.ranks), str(row.role),
+                *("-" if cell is None else str(cell) for cell in (
+                    row.enqueued, row.completed, row.first_unfinished, row.unfinished)),
+            ),
+        )
+        for row in stands(job, analysis, group)[:at_most]
+    )  # fmt: skip
+    called = tuple(
+        Called(sequence, p2p, tuple(
+            ReportRow("", (rank_list(job, offer.ranks), offer.what, offer.state, offer.site or "-"))
+            for offer in offers(job, group, sequence, p2p=p2p)[:at_most]
+        ))
+        for sequence, p2p in _sequences(job, analysis, group)
+    )  # fmt: skip
+    inferred = one.inferred or not one.members
+    return GroupTable(group_label(one), members(job, group), inferred, rows, called)
+
+
+def _sequences(job: Job, analysis: Analysis, group: int) -> tuple[tuple[int, bool], ...]:
+    """The collectives of a group that matter, and whether they are point-to-point; a few."""
+    found: dict[tuple[int, bool], None] = {}
+    for wait in analysis.waits:
+        if wait.group == group:
+            found[wait.sequence, bool(job.columns["p2p"][wait.row])] = None
+    for one in analysis.findings:
+        if one.group == group and one.sequence is not None:
+            found[one.sequence, one.op in POINT_TO_POINT] = None
+    return tuple(sorted(found))[:6]
+
+
+def limits(job: Job, analysis: Analysis) -> list[str]:
+    """What could not be read, a line each, and what the analysis says of itself."""
+    lines = []
+    for one in job.problems:
+        silent = () if one.rank is None else (one.rank,)
+        missing = f" ({rank_word(job, silent)} has no record)" if silent else ""
+        lines.append(f"{clean(one.path, 300)}: {clean(one.reason, 300)}{missing}")
+    return [*lines, *map(clean, analysis.notes)]
+
+
+# On a terminal.
+
+_INDENT = (0, 0, 0, 3)
+_STYLES = {
+    Role.CULPRIT: "bold red",
+    Role.SUSPECT: "magenta",
+    Role.SILENT: "magenta",
+    Role.VICTIM: "yellow",
+    Role.WAITING: "yellow",
+}
+
+
+def verdict(
+    number: int,
+    who: str,
+    what: str,
+    *,
+    classes: Iterable[str],
+    confidence: Confidence,
+    reason: str,
+    facts: Iterable[tuple[str, str]],
+    width: int,
+) -> Iterator[RenderableType]:
+    """Lines of one verdict; `width` is that of the facts' names. Empty facts are left out.
+
+    Texts are printed as they are: clean what came from a file.
+    """
+    unsure = confidence is Confidence.UNSURE
+    heading = Text(f"{number}. {who}", "bold magenta" if unsure else "bold red")
+    heading.append(f": {what}", "bold")
+    heading.append(f"  ({', '.join((*classes, confidence))})", "dim")
+    yield heading
+    yield Padding(Text(sentence(reason)), _INDENT)
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", max_width=width)
+    grid.add_column(overflow="fold")
+    for name, seen in (*_known(facts), ("confidence", f"{confidence}: {MEANINGS[confidence]}")):
+        grid.add_row(Text(name), Text(seen))
+    yield Padding(grid, _INDENT)
+
+
+def print_report(out: Console, job: Job, analysis: Analysis, groups: Sequence[int] = ()) -> None:
+    """Write the report; detail for `groups`, indices into `Job.groups`."""
+    for part in _parts(job, analysis, groups):
+        out.print(part)
+
+
+def _parts(job: Job, analysis: Analysis, groups: Sequence[int]) -> Iterator[RenderableType]:
+    style = "bold red" if analysis.findings else "bold green"
+    yield Text(headline(job, analysis.findings, analysis.culprits), style)
+    yield Text(read_line(job), "dim")
+    for number, finding in enumerate(analysis.findings, start=1):
+        one = ruling(job, finding)
+        yield Text()
+        yield from verdict(
+            number, one.who, one.what, classes=(one.kind,), confidence=one.confidence,
+            reason=one.reason, facts=one.facts, width=44,
+        )  # fmt: skip
+    if analysis.waits and (analysis.findings or groups):  # a healthy job waits at any moment
+        rows, rest = wait_rows(job, analysis, _TEXT_ROWS, free=False)
+        made = _table("who waits for whom", wait_heads(analysis), rows)
+        if rest:
+            made.caption = f"and {counted(rest, 'rank')} more; --format json has them all"
+        yield Text()
+        yield made
+    for group in groups:
+        yield Text()
+        yield from _group(job, standing(job, analysis, group, _TEXT_ROWS))
+    lines = limits(job, analysis)
+    if lines:
+        yield Text()
+        yield Text("what limits this", "bold")
+    for line in lines[:_LINES]:
+        yield Padding(Text(f"- {line}"), (0, 0, 0, 2))
+    if len(lines) > _LINES:
+        rest_of = f"- and {len(lines) - _LINES} more; --format json has them"
+        yield Padding(Text(rest_of), (0, 0, 0, 2))
+
+
+def _group(job: Job, one: GroupTable) -> Iterator[RenderableType]:
+    told = ", as far as its entries tell" if one.inferred else ""
+    yield Text(f"group {one.label.removeprefix('group ')}: {rank_word(job, one.ranks)}{told}",
+               "bold")  # fmt: skip
+    yield _table("", STAND_HEADS, one.rows)
+    for called in one.called:
+        yield _table(f"at {called.sequence}", CALL_HEADS, called.rows)
+
+
+def _table(title: str, heads: Iterable[str], rows: Iterable[ReportRow]) -> Table:
+    """The first two cells of who has a role stand in its colour."""
+    made = Table(title=title or None, title_justify="left", title_style="bold", header_style="bold")
+    for head in heads:
+        made.add_column(head, overflow="fold")
+    for row in rows:
+        style = _STYLES.get(Role(row.role), "") if row.role else ""
+        made.add_row(*(Text(cell, style if at < 2 else "") for at, cell in enumerate(row.cells)))
+    return made
+
+
+# As a page to mail.
+
+
+def page(job: Job, analysis: Analysis, told: Online | None = None) -> str:
+    """The whole document; `told` is what the monitor had said, of evidence bundles."""
+    from monitor.show.templating import render  # noqa: PLC0415 - nobody else needs templates here
+
+    rows, rest = wait_rows(job, analysis, _PAGE_ROWS, free=True)
+    shown = concerned(analysis)
+    groups = [standing(job, analysis, group, _PAGE_ROWS) for group in shown[:_PAGE_GROUPS]]
+    return render(
+        "report.html",
+        answer=headline(job, analysis.findings, analysis.culprits),
+        tone="bad" if analysis.culprits else "doubt" if analysis.findings or told else "good",
+        read=read_line(job),
+        told=None if told is None else lines(job, told),
+        rulings=[ruling(job, finding) for finding in analysis.findings],
+        meanings=MEANINGS,
+        waits=rows if analysis.waits else [],
+        wait_heads=wait_heads(analysis),
+        waits_left=rest,
+        groups=[(one, rank_word(job, one.ranks, 12)) for one in groups],
+        groups_left=max(0, len(shown) - _PAGE_GROUPS),
+        stand_heads=STAND_HEADS,
+        call_heads=CALL_HEADS,
+        limits=limits(job, analysis),
+    )
+
+
+# For programs: schema 1, to which keys may be added and from which none goes.
+
+SCHEMA: Final = 1
+
+
+def report(job: Job, analysis: Analysis, told: Online | None = None) -> dict[str, Any]:
+    """What `--format json` prints. Text from records stands as it was; JSON's escapes guard it."""
+    body: dict[str, Any] = {
+        "schema": SCHEMA,
+        "ranks_expected": len({*job.expected, *job.ranks}),
+        "ranks_read": sorted(job.ranks),
+        "ranks_silent": list(job.silent),
+        "verdicts": [_verdict(job, one) for one in analysis.findings],
+        "culprits": list(culprits(analysis, told)),
+        "problems": [
+            {"path": one.path, "rank": one.rank, "reason": one.reason} for one in job.problems
+        ],
+        "notes": list(analysis.notes),
+    }
+    if job.names:
+        body["names"] = {str(rank): job.names[rank] for rank in sorted(job.names)}
+    if told is not None:
+        body["monitor"] = to_json(told)
+    if job.hosts:
+        body["hosts"] = {str(rank): job.hosts[rank] for rank in sorted(job.hosts)}
+    return body
+
+
+def no_answer(reason: str, done: int, total: int) -> dict[str, Any]:
+    """What it prints where a limit was reached: nobody is accused on a part of the evidence."""
+    return {
+        "schema": SCHEMA,
+        "cannot_tell": {"reason": reason, "files_read": done, "files": total},
+        "verdicts": [],
+        "culprits": [],
+        "problems": [],
+        "notes": [],
+    }
+
+
+def _verdict(job: Job, finding: Finding) -> dict[str, Any]:
+    group = None if finding.group is None else job.groups[finding.group]
+    return {
+        "kind": str(finding.kind),
+        "culprits": list(finding.culprits),
+        "cannot_tell_between": [list(side) for side in finding.between],
+        "victims": list(finding.victims),
+        "group": None if group is None else group.name,
+        "group_label": None if group is None else group.label,
+        "sequence": finding.sequence,
+        "op": finding.op,
+        "confidence": str(finding.confidence),
+        "reason": finding.reason,
+        "evidence": dict(finding.evidence),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Online:
+    """The verdict of one bundle's incident."""
+
+    path: str
+    incident: Incident
+    asked: str
+    """The moment whose flight records were read, or why none was."""
+    agreement: str
+    """One of `same`, `none` (the records show no fault), `unsure`, `other`."""
+    culprits: tuple[int, ...]
+    """Numbers in the job of those culprits that have one."""
+
+    @property
+    def sure(self) -> bool:
+        """Whether it accuses anybody."""
+        return self.incident.verdict.confidence is not Confidence.UNSURE
+
+
+def online(job: Job, analysis: Analysis, bundle: Bundle | None) -> Online | None:
+    """The verdict of this bundle; None where there is no incident, as of an eviction by hand."""
+    try:
+        incident = None if bundle is None else incident_from_json(bundle.manifest.incident)
+    except IncidentError:
+        incident = None
+    if bundle is None or incident is None:
+        return None
+    number = {name: rank for rank, name in job.names.items()}
+    asked = "no flight record was to be had"
+    if bundle.moment is not None:
+        asked = f"{bundle.moment.name}, {moment(int(bundle.moment.began_s * 1e9))} UTC"
+    known = sorted(number[name] for name in incident.culprits if name in number)
+    agreement = _agreement(job, analysis, incident)
+    return Online(bundle.path, incident, asked, agreement, tuple(known))
+
+
+def culprits(analysis: Analysis, told: Online | None) -> tuple[int, ...]:
+    """Whom the report accuses: the monitor's culprits where it was sure, else the records'."""
+    return told.culprits if told is not None and told.sure else analysis.culprits
+
+
+def _agreement(job: Job, analysis: Analysis, incident: Incident) -> str:
+    named = {job.name(rank) for rank in analysis.culprits}
+    sure = incident.verdict.confidence is not Confidence.UNSURE
+    if not analysis.findings:
+        return "none"
+    if not named:
+        return "unsure" if sure else "same"
+    return "same" if sure and named == set(incident.culprits) else "other"
+
+
+_SAID = {
+    "same": "the flight records by themselves say the same",
+    "none": "the flight records by themselves show no fault: whoever works slowly, has died, or "
+    "waits outside of collectives leaves none in them",
+    "unsure": "the flight records by themselves do not tell who it was",
+    "other": "the flight records by themselves name others: read both",
+}
+
+
+def lines(job: Job, one: Online) -> tuple[str, list[tuple[str, str]]]:
+    """A heading and facts, for people."""
+    incident = one.incident
+    who = clean(", ".join(incident.culprits), 300) or "nobody"
+    between = "" if one.sure else "cannot tell between "
+    heading = (
+        f"the monitor's verdict: {between}{who} ({incident.kind}, {incident.verdict.confidence})"
+    )
+    facts = [
+        ("", sentence(incident.verdict.reason)),
+        ("incident", f"{clean(incident.id, 200)}, {incident.state}"),
+        ("records of", one.asked),
+        ("second look", _SAID[one.agreement]),
+    ]
+    if one.culprits and not one.sure:
+        facts.insert(1, ("ranks", rank_list(job, one.culprits)))
+    return heading, facts
+
+
+def to_json(one: Online) -> dict[str, Any]:
+    """The same for programs."""
+    incident = one.incident
+    return {
+        "bundle": one.path,
+        "incident": incident.id,
+        "kind": str(incident.kind),
+        "state": str(incident.state),
+        "culprits": list(incident.culprits),
+        "culprit_ranks": list(one.culprits),
+        "groups": list(incident.groups),
+        "confidence": str(incident.verdict.confidence),
+        "reason": incident.verdict.reason,
+        "records_of": one.asked,
+        "records_say": one.agreement,
+    }

@@ -1,0 +1,144 @@
+"""Puts the routes together, and serves them; the server is the WorkerServer's, see
+`worker_server.http_server`.
+"""
+
+from __future__ import annotations
+
+import socket
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
+from socket import AF_INET, AF_INET6
+from typing import Final
+from urllib.parse import urlsplit
+
+from flask import Flask, Response
+
+from monitor.model.urls import host_and_port
+from monitor.show.answers import BODY_MAX_BYTES, Desk, open_desk, refuse
+from monitor.show.changing import changing, policy, ruling
+from monitor.show.paging import incident_pages, open_pages, paging
+from monitor.show.rank_proxy import passing
+from monitor.show.reading import reading
+from worker_server.http_server import HttpServer, Limits
+from worker_server.wire import routed
+
+_STATIC = Path(__file__).parent / "static"
+
+
+def create_app(desk: Desk) -> Flask:
+    """The monitor's WSGI application."""
+    app = Flask("monitor", static_folder=str(_STATIC), static_url_path="/static")
+    app.config["MAX_CONTENT_LENGTH"] = BODY_MAX_BYTES
+    open_desk(app, desk)
+    open_pages(app, desk)
+    for routes in (reading, paging, incident_pages, changing, passing, policy, ruling):
+        app.register_blueprint(routes)
+
+    @app.after_request
+    def harden(response: Response) -> Response:
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "no-referrer"
+        response.headers["Content-Security-Policy"] = "default-src 'self'; frame-ancestors 'none'"
+        response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+    app.register_error_handler(Exception, refuse)
+    return app
+
+
+THREADS: Final = 24
+"""Half of them are never held by an open page (`streams.STREAMS`)."""
+_PORTS: Final = {"http": 80, "https": 443}
+LIMITS: Final = Limits(connections=4096, idle_s=30.0, body_bytes=2 * BODY_MAX_BYTES)
+"""More wait in the kernel's queue. Every rank renews its lease over a short connection."""
+
+
+class ServeError(Exception):
+    """The address cannot be served; the message is one line for a person."""
+
+
+def parse_bind(text: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT` or `[V6]:PORT`.
+
+    Raises:
+        ServeError: not such an address.
+    """
+    found = host_and_port(text)
+    if found is None:
+        raise ServeError(f"--bind is {text!r}, expected HOST:PORT, such as 127.0.0.1:8470")
+    return found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address bound to `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_here(url: str, port: int) -> bool:
+    """Whether a URL leads to this port of this machine, however its address is written.
+
+    A name is looked up where the port is the same.
+    """
+    parts = urlsplit(url)
+    if (parts.port or _PORTS.get(parts.scheme)) != port or parts.hostname is None:
+        return False
+    try:
+        found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
+        return False  # nobody can be asked there either
+    return any(_is_ours(routed(str(address[0]))) for *_, address in found)
+
+
+def _is_ours(address: IPv4Address | IPv6Address) -> bool:
+    """Only an address of this machine can be bound."""
+    with socket.socket(AF_INET6 if address.version == 6 else AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((str(address), 0))
+        except OSError:
+            return False
+    return True
+
+
+class Server:
+    """Serves an application until closed. Binds at once, so that a busy port is known at once."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """Bind.
+
+        Raises:
+            ServeError: the address is in use or not ours.
+        """
+        listener = socket.socket(AF_INET6 if ":" in host else AF_INET)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+        except OSError as exc:
+            listener.close()
+            raise ServeError(f"cannot listen on {host}:{port}: {exc.strerror}") from exc
+        self._listener = listener
+        self._http: HttpServer | None = None
+        self.port: int = listener.getsockname()[1]
+        self.url = f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
+    def waiting(self) -> int:
+        """Requests for which no thread is free."""
+        return 0 if self._http is None else self._http.waiting
+
+    def start(self, app: Flask) -> None:
+        """Begin to answer."""
+        self._listener.listen(2048)
+        self._http = HttpServer(app, self._listener, threads=THREADS, limits=LIMITS)
+        self._http.start()
+
+    def close(self) -> None:
+        """Stop; requests under way get up to a second."""
+        if self._http is None:
+            self._listener.close()
+        else:
+            self._http.close()

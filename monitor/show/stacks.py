@@ -1,0 +1,300 @@
+"""Stacks of the ranks of one moment: culprits first, victims with equal stacks together.
+
+What py-spy prints is read (`Thread ID (idle): "MainThread"` and frames below it), and what
+WorkerServers write alike; what looks otherwise is shown as it is. Two ranks are alike when their
+main threads stand in the same lines: helper threads wait in their own good time.
+
+The stacks in a bundle are read when somebody looks at the page of its incident: in the thread of
+the request, with bounds on bytes and time, the culprits' first, one bundle at a time; kept in
+memory while the bundle stays as it is. Flight records are not read here: their
+analysis takes seconds of CPU, which the tick needs (`lightkeeper analyze` has its own process).
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import dropwhile, takewhile
+from pathlib import Path
+from typing import Final
+
+from monitor.act.bundles import BundleDir
+from monitor.model.names import IncidentId
+from monitor.records.files import Manifest, Moment, Part, read_manifest
+from monitor.show.incident_page import Stacks
+from monitor.show.report import moment as time_of_day
+from monitor.show.templating import render
+from monitor.show.wording import clean
+
+_HEAD: Final = re.compile(
+    r'Thread [^"(:]{1,40}(?:\(([^)]{0,60})\))?:?(?: "(.{0,200})"| \((.{0,60})\))?'
+)
+"""By py-spy with what it does, by the rank itself without (`worker_server.rank.last_words`)."""
+_BEFORE: Final = re.compile(r" ([0-9]{1,9}\.[0-9]) s before the rank died\Z")
+"""How a WorkerServer heads what is left of a dead rank's: it is not where it died."""
+_FRAMES, _THREADS, _NAMED = 60, 24, 24
+_CROWDS: Final = 16
+_LINE: Final = 240
+_MAIN: Final = "MainThread"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one rank gave when it was asked for its stacks."""
+
+    rank: str
+    text: str | None
+    """None: none came."""
+    why: str = ""
+    """Why none came."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackThread:
+    """One thread of a rank."""
+
+    name: str
+    state: str
+    frames: tuple[str, ...]
+    """Innermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackCrowd:
+    """Ranks of one moment whose main threads stand in the same lines."""
+
+    role: str
+    ranks: tuple[str, ...]
+    threads: tuple[StackThread, ...]
+    """Of the first of them: its main thread, then the others."""
+    at: str
+    """The innermost line."""
+    old: str
+    """How its WorkerServer heads stacks that are not of this moment."""
+    opened: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MomentStacks:
+    """One moment's stacks."""
+
+    moment: str
+    crowds: tuple[StackCrowd, ...]
+    left: tuple[int, ...]
+    """Ranks that stand elsewhere and are not shown, of each role."""
+    missing: tuple[tuple[str, tuple[str, ...]], ...]
+    """Why none came, and of whom."""
+
+
+def by_moment(moments: Mapping[str, Sequence[Taken]], culprits: Sequence[str]) -> str:
+    """All moments, the oldest first; opened where the culprits have moved since the one before."""
+    parts, before = [], None
+    for moment, taken in moments.items():
+        now = {one.rank: _standing(_threads(one.text)) for one in taken
+               if one.text is not None and one.rank in culprits}  # fmt: skip
+        told = moment if before is None or now != before else f"{moment}: the culprits as before"
+        if taken:
+            parts.append(_stand(told, taken, culprits, opened=now != before))
+        before = now
+    return render("stacks.html", stands=parts, named=_NAMED, frames=_FRAMES, others=_THREADS)
+
+
+def _stand(
+    moment: str, taken: Sequence[Taken], culprits: Sequence[str], *, opened: bool
+) -> MomentStacks:
+    accused = [one for one in taken if one.rank in culprits]
+    others = [one for one in taken if one.rank not in culprits]
+    first, left = _crowds(accused, "culprit", opened=opened)
+    then, more = _crowds(others, "waits", opened=opened and not accused)
+    by_why: dict[str, list[str]] = {}
+    for one in taken:
+        if one.text is None:
+            by_why.setdefault(clean(one.why, 200), []).append(one.rank)
+    missing = tuple((why, tuple(ranks)) for why, ranks in sorted(by_why.items())[:8])
+    return MomentStacks(moment, (*first, *then), tuple(n for n in (left, more) if n), missing)
+
+
+def _crowds(taken: Sequence[Taken], role: str, *, opened: bool) -> tuple[list[StackCrowd], int]:
+    """The largest first, and how many ranks stand elsewhere."""
+    alike: dict[tuple[str, ...], list[tuple[Taken, list[StackThread]]]] = {}
+    for one in taken:
+        if one.text is not None:
+            threads = _threads(one.text)
+            alike.setdefault(_standing(threads), []).append((one, threads))
+    ordered = sorted(alike.values(), key=lambda some: (-len(some), some[0][0].rank))
+    shown = [_crowd(some, role, opened=opened) for some in ordered[:_CROWDS]]
+    return shown, sum(len(some) for some in ordered[_CROWDS:])
+
+
+def _crowd(
+    some: Sequence[tuple[Taken, list[StackThread]]], role: str, *, opened: bool
+) -> StackCrowd:
+    first, threads = some[0]
+    text = first.text or ""
+    main = _main(threads)
+    at = "" if main is None or not main.frames else f" in {main.frames[0]}"
+    if at and (before := _BEFORE.search(text.partition("\n")[0])):
+        at = f"{at} (stack {before[1]} s before the death)"
+    rest = [thread for thread in threads if thread is not main]
+    ranks = tuple(one.rank for one, _ in some)
+    threads_ = tuple(rest) if main is None else (main, *rest)
+    return StackCrowd(role, ranks, threads_, at, _old(text), opened)
+
+
+def _old(text: str) -> str:
+    """How a WorkerServer heads stacks that are not of this moment: of a dead rank's black box."""
+    head = takewhile(lambda line: line.startswith("#"), text[:1000].splitlines())
+    told = " ".join(line.lstrip("# ") for line in head)
+    return f"({clean(told, 300)})" if told else ""
+
+
+def _threads(text: str) -> list[StackThread]:
+    """The threads of what py-spy printed; one nameless thread of anything else."""
+    found: list[tuple[str, str, list[str]]] = []
+    lines = dropwhile(lambda line: line.startswith("#"), text[:1_000_000].splitlines())
+    for raw in takewhile(lambda line: not line.startswith("#"), lines):  # below are older ones
+        head = _HEAD.fullmatch(raw)
+        if head is not None:
+            name = head[2] or head[3] or "a thread"
+            found.append((clean(name, _LINE), clean(head[1] or "", 60), []))
+        elif found and raw.strip():
+            found[-1][2].append(clean(raw.strip(), _LINE))
+    if not found:
+        every = tuple(clean(line, _LINE) for line in text[:100_000].splitlines() if line.strip())
+        return [StackThread("as it came", "", every)]
+    return [StackThread(name, state, tuple(frames)) for name, state, frames in found]
+
+
+def _main(threads: Sequence[StackThread]) -> StackThread | None:
+    named = [one for one in threads if one.name == _MAIN]
+    return next(iter(named or threads), None)
+
+
+def _standing(threads: Sequence[StackThread]) -> tuple[str, ...]:
+    main = _main(threads)
+    return () if main is None else main.frames
+
+
+# The stacks in a bundle.
+
+_MOMENTS: Final = {
+    "firing": "When it began to fire",
+    "eviction": "Right before the eviction",
+}
+_ONE_MAX: Final = 1 << 20
+_ALL_MAX: Final = 8 << 20
+"""Bytes of text: of one rank, and of all."""
+_PAGE_MAX: Final = 1 << 20
+"""Characters: the page is to open on a phone."""
+_BUNDLE_MAX: Final = 256 << 20
+_READ_S: Final = 2.0
+"""A page waits no longer: what is not read by then is in the bundle."""
+_HELD: Final = 4
+"""Bundles whose stacks are kept in memory: open pages ask every two seconds."""
+_BROKEN: Final = (
+    KeyError, OSError, EOFError, ValueError, RuntimeError, NotImplementedError, zipfile.BadZipFile,
+)  # fmt: skip
+
+
+class StacksReader:
+    """What a page shows of each bundle. Safe to use from any thread."""
+
+    def __init__(self, bundles: BundleDir) -> None:
+        self._bundles = bundles
+        self._lock = threading.Lock()
+        self._held: dict[IncidentId, Stacks] = {}
+
+    def get(self, incident_id: IncidentId) -> Stacks:
+        """What there is; why there is nothing else."""
+        bundle = self._bundles.path(incident_id)
+        if bundle is None:
+            return Stacks()
+        if not self._lock.acquire(timeout=_READ_S):
+            return Stacks(why="another incident's evidence is being read: load the page again")
+        try:
+            return self._of(incident_id, bundle)
+        except OSError as exc:
+            return Stacks(why=f"the bundle cannot be read: {exc.strerror}")
+        finally:
+            self._lock.release()
+
+    def _of(self, incident_id: IncidentId, bundle: Path) -> Stacks:
+        known = bundle.stat()
+        stamp = f"{known.st_mtime_ns}-{known.st_size}"
+        held = self._held.get(incident_id)
+        if held is None or held.stamp != stamp:
+            held = self._held[incident_id] = _read(bundle, stamp, known.st_size)
+            while len(self._held) > _HELD:
+                self._held.pop(next(iter(self._held)))
+        return held
+
+
+def _read(bundle: Path, stamp: str, nbytes: int) -> Stacks:
+    manifest = read_manifest(str(bundle)) if nbytes <= _BUNDLE_MAX else None
+    if manifest is None:
+        why = "is damaged" if nbytes <= _BUNDLE_MAX else "is too large for a page"
+        return Stacks(why=f"the bundle {why}", stamp=stamp)
+    culprits = [str(one) for one in manifest.incident.get("culprits", ())][:1000]
+    try:
+        with zipfile.ZipFile(bundle) as opened:
+            taken = _taken(opened, manifest, frozenset(culprits))
+    except _BROKEN as exc:
+        return Stacks(why=f"the bundle is damaged: {clean(str(exc), 200)}", stamp=stamp)
+    made = by_moment(taken, culprits)
+    if len(made) > _PAGE_MAX:
+        return Stacks(why="so many stacks are too much for a page", stamp=stamp)
+    return Stacks(made, stamp=stamp)
+
+
+def _taken(
+    opened: zipfile.ZipFile, manifest: Manifest, culprits: frozenset[str]
+) -> dict[str, list[Taken]]:
+    """Everybody's stacks, moment by moment."""
+    budget = _Budget()
+    found: dict[str, list[Taken]] = {}
+    for moment in manifest.moments:
+        name = _MOMENTS.get(moment.name)
+        if name is not None:
+            at = time_of_day(int(moment.began_s * 1e9))
+            found[f"{name}, {at} UTC"] = list(_of_moment(opened, moment, culprits, budget))
+    return found
+
+
+class _Budget:
+    """What reading one bundle may take."""
+
+    def __init__(self) -> None:
+        self._until_s = time.monotonic() + _READ_S
+        self.left = _ALL_MAX
+
+    def spent(self) -> bool:
+        """Whether nothing more is to be read."""
+        return self.left <= 0 or time.monotonic() > self._until_s
+
+
+def _of_moment(
+    opened: zipfile.ZipFile, moment: Moment, culprits: frozenset[str], budget: _Budget
+) -> Iterator[Taken]:
+    parts = [part for part in moment.parts if part.part == "stacks"]
+    parts.sort(key=lambda part: part.rank not in culprits)  # stable: else as they stand there
+    for part in parts:
+        if part.file is None:
+            yield Taken(part.rank, None, part.error or part.status)
+        elif budget.spent():
+            yield Taken(part.rank, None, "too much for a page; the bundle has them")
+        else:
+            yield _one(opened, part, budget)
+
+
+def _one(opened: zipfile.ZipFile, part: Part, budget: _Budget) -> Taken:
+    try:
+        with opened.open(part.file or "") as member:
+            text = member.read(min(_ONE_MAX, budget.left))
+    except _BROKEN as exc:
+        return Taken(part.rank, None, f"damaged: {exc}")
+    budget.left -= len(text)
+    return Taken(part.rank, text.decode(errors="replace"))

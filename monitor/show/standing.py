@@ -1,0 +1,400 @@
+"""Where every rank stands, and how far each member of a process group got. Pure.
+
+A job has thousands of ranks and a page has room for a few dozen rows. Ranks that wait in the
+same collective for the same others are one crowd. Where that leaves too many, crowds that cannot
+be told apart by what they wait in, and by whom they wait for, become one: the coarsest partition
+that the wait-for graph allows (partition refinement, as for minimising automata: Hopcroft 1971,
+here in its plain form). So eight tensor-parallel groups that do the same thing are drawn once.
+
+Of one group: what each member gave to one of its collectives, the detail behind a finding
+(`lightkeeper analyze --group NAME`, and the page's sections by group).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monitor.records.findings import Analysis, Wait
+from monitor.records.job import NONE, Job, State, Status
+from monitor.show.wording import clean
+
+_ROUNDS = 12
+
+_Key = Callable[[int], Hashable]
+UNFINISHED = (State.UNKNOWN, State.SCHEDULED, State.STARTED)
+
+
+class Role(StrEnum):
+    """What a rank is in the whole matter; the first that fits, in this order."""
+
+    CULPRIT = "culprit"
+    SUSPECT = "suspect"  # one of the sides between which it cannot be told
+    SILENT = "silent"  # no record
+    VICTIM = "victim"
+    WAITING = "waiting"  # in a collective, and no finding explains it
+    FREE = "free"  # nothing unfinished
+
+
+ORDER = tuple(Role)
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Ranks that stand alike."""
+
+    ranks: tuple[int, ...]
+    role: Role
+    waits: tuple[Wait, ...]
+    """Of its first rank; empty when that rank waits for nothing."""
+    waits_for: tuple[int, ...]
+    """Ranks for which its members wait, sorted."""
+    groups: int
+    """In how many process groups its members wait."""
+    unfinished: int | None
+    """Entries that its first rank has not finished; None without a record."""
+
+
+def rows_of(job: Job, rank: int) -> slice:
+    """A rank's rows in `Job.columns`."""
+    ranks = job.columns["rank"]
+    ends = np.array([rank, rank + 1], ranks.dtype)  # of another type the whole column is converted
+    first, last = np.searchsorted(ranks, ends)
+    return slice(int(first), int(last))
+
+
+def unfinished(job: Job, rank: int | None = None) -> NDArray[np.bool_]:
+    """Which entries, of a rank or of all, no record calls finished."""
+    states = job.columns["state"]
+    return np.isin(states if rank is None else states[rows_of(job, rank)], UNFINISHED)
+
+
+def roles(job: Job, analysis: Analysis) -> dict[int, Role]:
+    """The role of every rank that the job or the analysis knows."""
+    found: dict[int, Role] = dict.fromkeys(sorted({*job.expected, *job.ranks}), Role.FREE)
+    found.update((wait.rank, Role.WAITING) for wait in analysis.waits)
+    for one in analysis.findings:
+        found.update(dict.fromkeys(one.victims, Role.VICTIM))
+    found.update(dict.fromkeys(job.silent, Role.SILENT))
+    for one in analysis.findings:
+        found.update((rank, Role.SUSPECT) for side in one.between for rank in side)
+    found.update(dict.fromkeys(analysis.culprits, Role.CULPRIT))
+    return found
+
+
+def crowds(job: Job, analysis: Analysis, at_most: int) -> tuple[Crowd, ...]:
+    """All ranks, those that stand alike together; culprits first, then by rank.
+
+    Folded as little as `at_most` allows. More come back only if nothing folds them further.
+    """
+    role = roles(job, analysis)
+    waits: dict[int, list[Wait]] = defaultdict(list)
+    for wait in analysis.waits:
+        waits[wait.rank].append(wait)
+    marks = _marks(analysis)
+    exact = _classes(
+        role,
+        lambda rank: (
+            role[rank],
+            marks[rank],
+            tuple((w.group, w.sequence, w.op, _whom(job, w)) for w in waits[rank]),
+        ),
+    )
+    chosen = (
+        exact
+        if len(exact) <= at_most
+        else _coarsest(job, role, marks, waits, exact=exact, at_most=at_most)
+    )
+    made = [_crowd(job, members, role, waits) for members in chosen]
+    return tuple(sorted(made, key=lambda one: (ORDER.index(one.role), one.ranks)))
+
+
+def _whom(job: Job, wait: Wait) -> tuple[int, ...] | None:
+    """For whom a rank waits; None for everybody else in the group, whoever that leaves."""
+    members = job.groups[wait.group].members
+    everybody = len(wait.waits_for) == len(members) - 1 > 1
+    return None if everybody and wait.rank not in wait.waits_for else wait.waits_for
+
+
+def _marks(analysis: Analysis) -> Mapping[int, tuple[int, ...]]:
+    """Which findings accuse or suspect a rank: culprits of different faults never fold."""
+    marks: dict[int, tuple[int, ...]] = defaultdict(tuple)
+    for index, one in enumerate(analysis.findings):
+        for rank in {*one.culprits, *(rank for side in one.between for rank in side)}:
+            marks[rank] = (*marks[rank], index)
+    return marks
+
+
+def _classes(ranks: Iterable[int], key: _Key) -> list[tuple[int, ...]]:
+    by_key: dict[Hashable, list[int]] = defaultdict(list)
+    for rank in sorted(ranks):
+        by_key[key(rank)].append(rank)
+    return [tuple(members) for members in by_key.values()]
+
+
+def _coarsest(
+    job: Job,
+    role: Mapping[int, Role],
+    marks: Mapping[int, tuple[int, ...]],
+    waits: Mapping[int, Sequence[Wait]],
+    *,
+    exact: Sequence[tuple[int, ...]],
+    at_most: int,
+) -> list[tuple[int, ...]]:
+    """Refined by whom they wait for until nothing changes or there would be too many.
+
+    Works on the first rank of each exact class: whom the others wait for is the same.
+    """
+    members = {one[0]: one for one in exact}
+
+    def all_of(classes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        return [tuple(sorted(rank for one in some for rank in members[one])) for some in classes]
+
+    kinds: dict[int, Hashable] = {
+        one: (role[one], marks[one], tuple((_shape(job, w.group), w.op) for w in waits[one]))
+        for one in members
+    }
+    chosen = _classes(members, kinds.__getitem__)
+    if len(chosen) > at_most:  # thousands of things at once: by role alone
+        return all_of(_classes(members, lambda one: (role[one], marks[one][:1])))
+    for _ in range(_ROUNDS):
+        colour = {rank: index for index, some in enumerate(all_of(chosen)) for rank in some}
+        pairs: dict[int, Hashable] = {
+            one: (
+                colour[one],
+                frozenset(colour[to] for w in waits[one] for to in w.waits_for if to in colour),
+            )
+            for one in members
+        }
+        finer = _classes(members, pairs.__getitem__)
+        if len(finer) > at_most or len(finer) == len(chosen):
+            break
+        chosen = finer
+    return all_of(chosen)
+
+
+def _shape(job: Job, group: int) -> Hashable:
+    """What a process group has in common with its like: what the program calls it, or its size."""
+    one = job.groups[group]
+    return one.desc or len(one.members)
+
+
+def _crowd(
+    job: Job,
+    members: tuple[int, ...],
+    role: Mapping[int, Role],
+    waits: Mapping[int, Sequence[Wait]],
+) -> Crowd:
+    every = [wait for rank in members for wait in waits[rank]]
+    return Crowd(
+        members,
+        role[members[0]],
+        tuple(waits[members[0]]),
+        tuple(sorted({to for wait in every for to in wait.waits_for})),
+        len({wait.group for wait in every}),
+        int(unfinished(job, members[0]).sum()) if members[0] in job.ranks else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Where members of a group stand; one row for all that stand alike."""
+
+    ranks: tuple[int, ...]
+    role: Role
+    enqueued: int | None
+    completed: int | None
+    """Last one known to be; None where nothing tells."""
+    first_unfinished: int | None
+    unfinished: int
+
+
+_Standing = tuple[int | None, int | None, int | None, int, Role]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What some members gave to one collective."""
+
+    ranks: tuple[int, ...]
+    what: str
+    state: str
+    site: str
+
+
+def stands(job: Job, analysis: Analysis, group: int) -> tuple[Stand, ...]:
+    """All members of a group, culprits first.
+
+    Counted are its collectives, or its sends and recvs where it has nothing else. Where it has
+    both, pg_status mixes their numbers (ProcessGroupNCCL counts them apart and keeps the last one
+    of either), so that the entries alone can be believed.
+    """
+    columns = job.columns
+    mine = columns["group"] == group
+    both = bool((mine & columns["p2p"]).any()), bool((mine & ~columns["p2p"]).any())
+    if both[1]:
+        mine &= ~columns["p2p"]
+    role = roles(job, analysis)
+    by_key: dict[_Standing, list[int]] = defaultdict(list)
+    for rank in members(job, group):
+        rows = rows_of(job, rank)
+        at = np.flatnonzero(mine[rows]) + rows.start
+        seqs, states = columns["seq"][at], columns["state"][at]
+        waiting = seqs[np.isin(states, UNFINISHED)]
+        info = job.ranks.get(rank)
+        told = Status() if info is None or all(both) else info.status.get(group, Status())
+        key = (
+            _most(told.enqueued, seqs),
+            _most(told.completed, seqs[states == State.COMPLETED]),
+            int(waiting.min()) if len(waiting) else None,
+            len(waiting),
+            role.get(rank, Role.FREE),
+        )
+        by_key[key].append(rank)
+    made = [
+        Stand(tuple(ranks), role_, enqueued, completed, first, count)
+        for (enqueued, completed, first, count, role_), ranks in by_key.items()
+    ]
+    return tuple(sorted(made, key=lambda one: (ORDER.index(one.role), one.ranks)))
+
+
+def members(job: Job, group: int) -> tuple[int, ...]:
+    """Global ranks of a group, sorted; those seen in it where nobody tells."""
+    told = job.groups[group].members
+    if told:
+        return tuple(sorted(told))
+    seen = job.columns["rank"][job.columns["group"] == group]
+    return tuple(int(rank) for rank in np.unique(seen))
+
+
+def _most(told: int, seen: NDArray[np.int64]) -> int | None:
+    most = max(told, int(seen.max()) if len(seen) else NONE)
+    return None if most < 0 else most
+
+
+def offers(job: Job, group: int, sequence: int, *, p2p: bool = False) -> tuple[Offer, ...]:
+    """What each member gave to one collective, and who has no such entry.
+
+    Of point-to-point operations the two sides alone: nobody else takes part.
+    """
+    columns = job.columns
+    at = np.flatnonzero(
+        (columns["group"] == group) & (columns["seq"] == sequence) & (columns["p2p"] == p2p)
+    )
+    if p2p:
+        at = _of_stuck_pairs(job, at)
+    by_key: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    seen = set()
+    for row in at:
+        rank = int(columns["rank"][row])
+        seen.add(rank)
+        by_key[what(job, row), state_word(job, row), site(job, row)].append(rank)
+    gone: dict[str, list[int]] = defaultdict(list)
+    for rank in () if p2p else members(job, group):
+        if rank not in seen:
+            gone[_why_absent(job, rank, group, sequence)].append(rank)
+    made = [Offer(tuple(ranks), *key) for key, ranks in by_key.items()]
+    made += [Offer(tuple(ranks), "-", why, "") for why, ranks in gone.items()]
+    return tuple(sorted(made, key=lambda one: one.ranks))
+
+
+def _of_stuck_pairs(job: Job, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Of all pairs in a group that are at the same number, those of which a side is stuck."""
+    ranks, peers = job.columns["rank"][rows], job.columns["peer"][rows]
+    pairs = list(zip(np.minimum(ranks, peers), np.maximum(ranks, peers), strict=True))
+    stuck = np.isin(job.columns["state"][rows], UNFINISHED)
+    open_pairs = {pair for pair, is_stuck in zip(pairs, stuck, strict=True) if is_stuck}
+    return rows[[pair in open_pairs for pair in pairs]] if open_pairs else rows
+
+
+def _why_absent(job: Job, rank: int, group: int, sequence: int) -> str:
+    info = job.ranks.get(rank)
+    if info is None:
+        return "no record of this rank"
+    mixed = (job.columns["group"] == group) & job.columns["p2p"]
+    told = Status() if mixed.any() else info.status.get(group, Status())
+    if told.completed >= sequence:
+        return "completed"
+    if told.enqueued >= sequence:
+        return "enqueued, entry not in the record"
+    rows = rows_of(job, rank)
+    ours = (job.columns["group"][rows] == group) & ~job.columns["p2p"][rows]
+    seen = job.columns["seq"][rows][ours]
+    if told.enqueued >= 0 or (len(seen) and seen.min() < sequence):
+        return "not enqueued"
+    return "not in the record" if info.dropped or info.only_active else "not enqueued"
+
+
+def what(job: Job, row: int | np.int64) -> str:
+    """An entry's payload: `all_reduce float32[1000, 2]`, `send -> 8 bfloat16[4]`."""
+    payload = job.payloads[job.columns["payload"][row]]
+    words = [clean(payload.op, 80)]
+    peer = int(job.columns["peer"][row])
+    if peer != NONE:
+        towards = "from" if payload.op.endswith("recv") else "to"
+        words.append(f"{towards} {clean(job.name(peer), 80)}")
+    if payload.root is not None:
+        words.append(f"root {clean(job.name(payload.root), 80)}")
+    if payload.reduce_op:
+        words.append(clean(payload.reduce_op, 40))
+    given = _tensors(payload.dtypes_in, payload.sizes_in)
+    got = _tensors(payload.dtypes_out, payload.sizes_out)
+    if given or got:
+        words.append(given if given == got or not got else f"{given or 'nothing'} -> {got}")
+    return " ".join(words)
+
+
+def _tensors(dtypes: Iterable[str], sizes: tuple[tuple[int, ...], ...], at_most: int = 3) -> str:
+    kinds = [clean(one, 40) for one in dtypes]
+    shown = [
+        (kinds[index] if index < len(kinds) else "") + str(list(size))
+        for index, size in enumerate(sizes[:at_most])
+    ]
+    if len(sizes) > at_most:
+        shown.append(f"and {len(sizes) - at_most} more")
+    return ", ".join(shown)
+
+
+def site(job: Job, row: int | np.int64) -> str:
+    """An entry's call site; empty where it is not recorded."""
+    index = int(job.columns["site"][row])
+    return "" if index == NONE else clean(job.sites[index], 200)
+
+
+def state_word(job: Job, row: int | np.int64) -> str:
+    """An entry's state as a word."""
+    match State(int(job.columns["state"][row])):
+        case State.UNKNOWN:
+            return "unfinished"
+        case State.SCHEDULED:
+            return "scheduled"
+        case State.STARTED:
+            return "started"
+        case State.COMPLETED:
+            return "completed"
+        case State.FAILED:
+            return "failed"
+
+
+def named(job: Job, name: str) -> tuple[int, ...]:
+    """Indices of the groups that people mean by a name: its name, its description or both."""
+    for key in ("name", "label", "desc"):
+        found = tuple(i for i, one in enumerate(job.groups) if getattr(one, key) == name)
+        if found:
+            return found
+    return ()
+
+
+def concerned(analysis: Analysis) -> tuple[int, ...]:
+    """Groups of the findings, in their order, then those in which somebody waits."""
+    of_findings = [one.group for one in analysis.findings if one.group is not None]
+    crowded: dict[int, int] = defaultdict(int)
+    for wait in analysis.waits:
+        crowded[wait.group] += 1
+    waiting = sorted(crowded, key=lambda group: (-crowded[group], group))
+    return tuple(dict.fromkeys((*of_findings, *waiting)))

@@ -1,0 +1,159 @@
+// The grid of groups or hosts: takes what has changed, filters, and is one stop of the tab key in
+// which arrow keys move.
+
+import { parse, patch } from "./sections.js";
+
+const STATES = ["dead", "unreachable", "stalled", "corrupt", "traced", "slow", "evicting", "starting", "late", "waiting", "healthy", "unknown"];
+
+export class Grid {
+  constructor(list, place) {
+    this.list = list;
+    this.items = new Map();
+    this.current = null;
+    if (!list) return;
+    for (const item of list.children) this.items.set(item.dataset.key, item);
+    this.#offer(place);
+    if (!list.classList.contains("cells")) return;
+    for (const item of list.children) this.#rove(item);
+    this.#stop(list.querySelector("a"));
+    list.addEventListener("focusin", (event) => this.#stop(event.target.closest("a")));
+    list.addEventListener("keydown", (event) => this.#key(event));
+  }
+
+  // What a tick has changed.
+  apply(news) {
+    if (!this.list) return;
+    for (const item of [...parse(Object.values(news.items).join("")).body.children]) {
+      const key = item.dataset.key;
+      const known = this.items.get(key);
+      if (known) patch(known, item);
+      else this.items.set(key, document.adoptNode(item));
+      this.#rove(this.items.get(key));
+      this.#sieve(this.items.get(key));
+    }
+    if (news.order) this.#arrange(news.order);
+    if (this.current && !this.current.isConnected) this.#stop(this.list.querySelector("li:not([hidden]) a"));
+    this.#count();
+  }
+
+  #arrange(order) {
+    const kept = new Set(order);
+    for (const [key, item] of this.items) {
+      if (kept.has(key)) continue;
+      item.remove();
+      this.items.delete(key);
+    }
+    let at = this.list.firstElementChild;
+    for (const key of order) {
+      const item = this.items.get(key);
+      if (item === at) at = at.nextElementSibling;
+      else if (item) this.list.insertBefore(item, at);
+    }
+  }
+
+  // -- filter ---------------------------------------------------------------------------------
+
+  #offer(place) {
+    if (!place) return;
+    this.text = document.createElement("input");
+    Object.assign(this.text, { type: "search", id: "filter-text", placeholder: "name", maxLength: 120 });
+    this.state = document.createElement("select");
+    this.state.id = "filter-state";
+    for (const state of ["any state", "not healthy", ...STATES]) this.state.append(new Option(state, state));
+    this.shown = document.createElement("span");
+    const labelled = (text, field) => {
+      const label = document.createElement("label");
+      label.textContent = text;
+      label.append(field);
+      return label;
+    };
+    place.replaceChildren(labelled("Show ", this.text), labelled("with ", this.state), this.shown);
+    for (const field of [this.text, this.state]) field.addEventListener("input", () => this.filter());
+    this.text.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      this.text.value = "";
+      this.filter();
+    });
+  }
+
+  filter() {
+    for (const item of this.items.values()) this.#sieve(item);
+    this.#count();
+    if (this.current?.closest("li").hidden) this.#stop(this.list.querySelector("li:not([hidden]) a"));
+  }
+
+  #sieve(item) {
+    if (!this.text) return;
+    const text = this.text.value.trim().toLowerCase();
+    const state = this.state.value;
+    const has = item.dataset.has.split(" ");
+    let fits = state === "any state" || has.includes(state);
+    if (state === "not healthy") fits = has.some((one) => one !== "healthy");
+    if (text) fits &&= item.textContent.toLowerCase().includes(text);
+    if (item.hidden === fits) item.hidden = !fits;
+  }
+
+  #count() {
+    if (!this.text) return;
+    const all = this.items.size;
+    const shown = [...this.items.values()].filter((item) => !item.hidden).length;
+    const said = shown === all ? "" : `${shown.toLocaleString("en")} of ${all.toLocaleString("en")} shown`;
+    if (this.shown.textContent !== said) this.shown.textContent = said;
+  }
+
+  // -- keys -----------------------------------------------------------------------------------
+
+  #rove(item) {
+    if (!this.list.classList.contains("cells")) return;
+    for (const link of item.querySelectorAll("a")) if (link !== this.current) link.tabIndex = -1;
+  }
+
+  #stop(link) {
+    if (!link || link === this.current || !this.list.classList.contains("cells")) return;
+    if (this.current) this.current.tabIndex = -1;
+    this.current = link;
+    link.tabIndex = 0;
+  }
+
+  #key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const link = event.target.closest("a");
+    const to = link && this.#target(event.key, link);
+    if (!to) return;
+    event.preventDefault();
+    to.focus();
+  }
+
+  #target(key, link) {
+    const links = () => [...this.list.querySelectorAll("li:not([hidden]) a")];
+    const item = link.closest("li");
+    switch (key) {
+      case "ArrowRight": { const all = links(); return all[all.indexOf(link) + 1]; }
+      case "ArrowLeft": { const all = links(); return all[all.indexOf(link) - 1]; }
+      case "ArrowDown": return this.#beyond(item, "nextElementSibling");
+      case "ArrowUp": return this.#beyond(item, "previousElementSibling");
+      case "Home": return links()[0];
+      case "End": return links().at(-1);
+      default: return null;
+    }
+  }
+
+  // The cell in the next row that stands nearest.
+  #beyond(item, step) {
+    let row = null;
+    let best = null;
+    for (let at = item[step]; at; at = at[step]) {
+      if (at.hidden || at.offsetTop === item.offsetTop) continue;
+      row ??= at.offsetTop;
+      if (at.offsetTop !== row) break;
+      if (!best || Math.abs(at.offsetLeft - item.offsetLeft) < Math.abs(best.offsetLeft - item.offsetLeft)) best = at;
+    }
+    return best?.querySelector("a");
+  }
+
+  // Where the `/` key leads.
+  focusFilter() {
+    this.text?.focus();
+    return Boolean(this.text);
+  }
+}

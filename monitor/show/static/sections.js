@@ -1,0 +1,82 @@
+// Sections of a page as the monitor wrote them, with every text escaped, put into the open page. What
+// need not change stays the same element: so the keyboard's place, what is selected, scrolled and
+// folded out stay as they are.
+
+const KEPT = new Set(["open", "tabindex", "hidden"]); // what a person or a script has set
+
+// A document of some markup; nothing in it runs, nor would the page's policy let it.
+export function parse(markup) {
+  return new DOMParser().parseFromString(markup, "text/html");
+}
+
+// Makes an element what another one is. The list of the grid and what a script draws are left alone.
+export function patch(element, wanted) {
+  if (element.localName !== wanted.localName) {
+    element.replaceWith(wanted);
+    return;
+  }
+  for (const { name } of [...element.attributes]) {
+    if (!wanted.hasAttribute(name) && !KEPT.has(name)) element.removeAttribute(name);
+  }
+  for (const { name, value } of wanted.attributes) {
+    if (!KEPT.has(name) && element.getAttribute(name) !== value) element.setAttribute(name, value);
+  }
+  if (!wanted.hasAttribute("data-items") && !wanted.hasAttribute("data-own")) patchChildren(element, wanted);
+}
+
+function keyOf(node) {
+  return node.nodeType === Node.ELEMENT_NODE ? node.getAttribute("data-key") : null;
+}
+
+function patchChildren(parent, wanted) {
+  const keys = new Set([...wanted.children].map(keyOf));
+  const known = new Map();
+  for (const node of [...parent.childNodes]) {
+    const key = keyOf(node);
+    if (key === null) continue;
+    if (keys.has(key) && !known.has(key)) known.set(key, node);
+    else node.remove(); // first, so that the others need not move: who moves loses the focus
+  }
+  let at = parent.firstChild;
+  for (const node of [...wanted.childNodes]) at = place(parent, at, node, known);
+  while (at) {
+    const next = at.nextSibling;
+    at.remove();
+    at = next;
+  }
+}
+
+// Drops what stands before a child and bears no key; the child itself if nothing else was there.
+function skipTo(child, at) {
+  let to = at;
+  while (to && to !== child && keyOf(to) === null) to = to.nextSibling;
+  if (to !== child) return at;
+  while (at !== child) {
+    const next = at.nextSibling;
+    at.remove();
+    at = next;
+  }
+  return child;
+}
+
+// Puts one child before `at`, and says what comes after it.
+function place(parent, at, node, known) {
+  const key = keyOf(node);
+  const found = key === null ? null : known.get(key);
+  if (found) {
+    known.delete(key);
+    at = skipTo(found, at);
+    const next = found === at ? at.nextSibling : at;
+    if (found !== at) parent.insertBefore(found, at);
+    patch(found, node);
+    return next;
+  }
+  if (key === null && at && keyOf(at) === null && at.nodeName === node.nodeName) {
+    const next = at.nextSibling;
+    if (node.nodeType === Node.ELEMENT_NODE) patch(at, node);
+    else if (at.data !== node.data) at.data = node.data;
+    return next;
+  }
+  parent.insertBefore(node, at);
+  return at;
+}

@@ -1,0 +1,292 @@
+"""The four answers of `status`: is it training, who holds it back, what did the keeper do, can the
+monitor be trusted. Pure.
+
+Each is a word that scripts may rely on, a sentence for people, and the facts behind it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from monitor.model.observation import NO_LIGHTHOUSE
+from monitor.model.verdict import SLOWS_ONLY, Kind
+from monitor.show.fleet_rows import Fleet, count
+from monitor.show.states import still_after_s
+from monitor.show.text_table import age, clock
+from monitor.show.wording import clean, counted, listed
+
+_SHOWN: Final = 3
+"""Incidents that `status` spells out."""
+_DOUBTS: Final = 5
+"""Doubts in the monitor that it spells out."""
+_HOW: Final = {"evicted": "evicted", "evicting": "is evicting", "failed": "FAILED to evict"}
+
+
+@dataclass(frozen=True, slots=True)
+class StatusFacts:
+    """What the monitor said to one look."""
+
+    fleet: Fleet
+    recent: tuple[Mapping[str, Any], ...] = ()
+    """Incidents of the last hour, newest first."""
+    tick_age_s: float | None = None
+    not_ready: str = ""
+    """Why the monitor calls itself unready."""
+    pause: str = ""
+    """The big red switch in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer."""
+
+    about: str
+    word: str
+    style: str
+    text: str
+    more: tuple[str, ...] = ()
+    """Further lines."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {"is": self.word, "says": self.text, **self.facts}
+
+
+def answers(asked: StatusFacts) -> tuple[Answer, ...]:
+    """All four, in the order in which people ask."""
+    return (training(asked.fleet), held_back(asked.fleet), keeper(asked), trust(asked))
+
+
+def answers_to_json(asked: StatusFacts) -> dict[str, Any]:
+    """The body of `status --format json`."""
+    fleet, lighthouse = asked.fleet, asked.fleet.body["lighthouse"]
+    return {
+        "schema": 1,
+        "now_s": fleet.now_s,
+        "tick": fleet.tick,
+        **{one.about.replace(" ", "_"): one.to_json() for one in answers(asked)},
+        "quorum_id": lighthouse.get("quorum_id"),
+        "groups": {"all": len(fleet.groups), **count(fleet.groups)},
+        "ranks": {"all": len(fleet.ranks), **count(fleet.ranks)},
+    }
+
+
+def training(fleet: Fleet) -> Answer:
+    """Whether anybody commits steps, and whether anything is wrong with that."""
+    about, step_s, ended = "training", fleet.median_step_s, fleet.body["ended"]
+    ages = [one.commit_age_s for one in fleet.ranks if one.commit_age_s is not None]
+    step = max((one.step for one in fleet.ranks if one.step is not None), default=None)
+    warnings = tuple(clean(str(one), 300) for one in fleet.body["warnings"])
+    facts = {"step": step, "step_s": step_s, "commit_age_s": min(ages, default=None),
+             "warnings": list(warnings), "ended": ended}  # fmt: skip
+    if ended is not None:
+        word, style = ("finished", "green") if ended["clean"] else ("ended", "bold red")
+        ago = age(max(0.0, fleet.now_s - ended["at_s"]))
+        return Answer(about, word, style, clean(f"{ago} ago: {ended['says']}", 400), facts=facts)
+    if not fleet.ranks:
+        return Answer(about, "no", "bold red", "no rank has registered here", facts=facts)
+    if not ages:
+        return Answer(about, "starting", "blue", "nobody has committed a step yet", warnings, facts)
+    healths = {one.health for one in fleet.ranks}
+    if min(ages) > _limit_s(fleet) or ("late" in healths and "healthy" not in healths):
+        return _standing(fleet, min(ages), warnings, facts)
+    pace = "" if step_s is None else f", {step_s:.3g} s a step"
+    text = f"step {step}{pace}{_quorum(fleet)}"
+    if warnings or any(one["state"] != "resolved" for one in fleet.incidents):
+        return Answer(about, "disturbed", "yellow", text, warnings, facts)
+    return Answer(about, "yes", "green", text, facts=facts)
+
+
+def _standing(
+    fleet: Fleet, quiet_s: float, warnings: tuple[str, ...], facts: Mapping[str, Any]
+) -> Answer:
+    """Nobody commits: for a fault that is known, or that is still being looked for."""
+    usual_s = fleet.body["usual_step_s"]
+    usual = "" if usual_s is None else f", {usual_s:.3g} s a step is usual"
+    text = f"no commit for {age(quiet_s)} (step {facts['step']}{usual})"
+    if fleet.incidents:
+        return Answer("training", "no", "bold red", text, warnings, facts)
+    return Answer("training", "stalling", "bold red", f"{text}: verdict pending", warnings, facts)
+
+
+def _limit_s(fleet: Fleet) -> float:
+    """So long without a commit is training still."""
+    held = any(_stops(one) for one in fleet.incidents)
+    return still_after_s(fleet.median_step_s, held=held)
+
+
+def _stops(incident: Mapping[str, Any]) -> bool:
+    """Whether it says that anybody stands still."""
+    if incident["kind"] == Kind.LIGHTHOUSE_AWAY:
+        return bool(incident["victims"])
+    return incident["kind"] not in SLOWS_ONLY
+
+
+def _quorum(fleet: Fleet) -> str:
+    lighthouse = fleet.body["lighthouse"]
+    if not lighthouse["up"]:
+        return ""
+    inside = sum(one.in_quorum is True for one in fleet.groups)
+    groups = counted(len(fleet.groups), "group")
+    return f", {inside:,} of {groups} in quorum {lighthouse['quorum_id']}"
+
+
+def held_back(fleet: Fleet) -> Answer:
+    """Whom the open incidents name: never who waits for another of them."""
+    about = "held back by"
+    oldest = sorted(fleet.incidents, key=lambda one: float(one["since_s"]))
+    told = [one for one in oldest if one["state"] != "pending"]
+    doubted = [one for one in oldest if one["state"] == "pending"]
+    facts = {"incidents": [_brief(one) for one in (*told, *doubted)]}
+    if told:
+        word = "named" if any(one["culprits"] for one in told) else "unknown"
+        return Answer(about, word, "bold red", _named(told), tuple(_reasons(told)), facts)
+    if doubted:
+        text = f"{_named(doubted)}: not sure yet"
+        return Answer(about, "suspected", "yellow", text, tuple(_reasons(doubted)), facts)
+    if training(fleet).word == "stalling":
+        return Answer(about, "unknown", "yellow", "nobody is named yet", (), facts)
+    return Answer(about, "nobody", "green", _busiest(fleet), (), facts)
+
+
+def _brief(one: Mapping[str, Any]) -> dict[str, Any]:
+    kept = ("id", "kind", "state", "severity", "culprits", "groups", "since_s", "reason",
+            "says", "next")  # fmt: skip
+    return {name: one[name] for name in kept}
+
+
+def _named(incidents: Sequence[Mapping[str, Any]]) -> str:
+    names: list[str] = []
+    for at, one in enumerate(incidents):
+        waits = {victim for earlier in incidents[:at] for victim in earlier["victims"]}
+        names += [name for name in one["culprits"] if name not in waits and name not in names]
+    kinds = list(dict.fromkeys(str(one["kind"]) for one in incidents))
+    who = listed(names, _SHOWN) if names else "it cannot be told who"
+    return f"{who} ({listed(kinds, _SHOWN)})"
+
+
+def _reasons(incidents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for one in incidents[:_SHOWN]:
+        then = f". {one['next']}" if one["next"] else ""
+        yield clean(f"{one['severity']}, {one['state']}: {one['says']}{then} ({one['id']})", 800)
+    if len(incidents) > _SHOWN:
+        yield f"and {len(incidents) - _SHOWN:,} more: lightkeeper incidents"
+
+
+def _busiest(fleet: Fleet) -> str:
+    busy = [(one.busy_s, one.name) for one in fleet.ranks if one.busy_s is not None]
+    if not busy:
+        return "no incident is open"
+    most_s, name = max(busy)
+    middle_s = statistics.median(seconds for seconds, _ in busy)
+    return f"busiest is {name}: {most_s:.3g} s a step, the median {middle_s:.3g} s"
+
+
+def keeper(asked: StatusFacts) -> Answer:
+    """Whether it acts, and what it did in the last hour."""
+    word, style, text = _mode(asked)
+    body = asked.fleet.body
+    hosts = [str(one["host"]) for one in body["quarantine"]]
+    groups = [str(one["group"]) for one in body["quarantine_groups"]]
+    evicted = [one for one in asked.recent if (one.get("account") or {}).get("outcome")
+               in _HOW]  # fmt: skip
+    facts = {
+        "evicted_last_hour": [
+            {"id": one["id"], "groups": one["groups"], "outcome": one["account"]["outcome"]}
+            for one in evicted
+        ],
+        "quarantined_hosts": hosts,
+        "quarantined_groups": groups,
+    }
+    more = (*_done(asked.fleet, evicted), *_refused(hosts, groups))
+    return Answer("keeper", word, style, text, more, facts)
+
+
+def _mode(asked: StatusFacts) -> tuple[str, str, str]:
+    body = asked.fleet.body
+    lease, window = body.get("monitor"), body.get("maintenance")
+    if lease is not None and lease["role"] == "standby":
+        holder = clean(str(lease["holder"] or "nobody yet"), 80)
+        return "standby", "yellow", f"this monitor stands by; active: {holder}"
+    if asked.pause:
+        return "paused", "bold red", asked.pause
+    if body["observe"]:
+        return "observing", "bold cyan", "observe mode: nothing is evicted"
+    if window is not None:
+        text = f"maintenance {clean(str(window['name']), 80)} until {clock(window['until_s'])}"
+        return "maintenance", "yellow", f"{text}: nothing is evicted"
+    return "acting", "green", "evicts whom it is sure of"
+
+
+def _done(fleet: Fleet, evicted: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if not evicted:
+        yield "evicted nobody in the last hour"
+    for one in evicted[:_SHOWN]:
+        account = one["account"]
+        how = _HOW[account["outcome"]]
+        ago_s = max(0.0, fleet.now_s - _asked_s(one))
+        back = account["back_on"]
+        tail = f", back on {listed(back, _SHOWN)}" if back else ""
+        why = f"{one['kind']} of {listed(one['culprits'], _SHOWN) or 'nobody named'}"
+        if one["kind"] == Kind.BY_HAND:
+            why = "by hand"
+        yield clean(f"{how} {listed(one['groups'], _SHOWN)} {age(ago_s)} ago: {why}{tail}", 300)
+    if len(evicted) > _SHOWN:
+        yield f"and {len(evicted) - _SHOWN:,} more evictions in the last hour"
+
+
+def _asked_s(one: Mapping[str, Any]) -> float:
+    eviction = one.get("eviction")
+    return float(eviction["asked_s"] if eviction else one["last_seen_s"])
+
+
+def _refused(hosts: Sequence[str], groups: Sequence[str]) -> Iterator[str]:
+    if hosts:
+        yield f"in quarantine: {counted(len(hosts), 'host')}: {listed(hosts, _SHOWN)}"
+    if groups:
+        yield f"in quarantine: {counted(len(groups), 'group')}: {listed(groups, _SHOWN)}"
+
+
+def trust(asked: StatusFacts) -> Answer:
+    """What speaks against believing the rest."""
+    doubts = [clean(one, 300) for one in _doubts(asked)]
+    facts = {"doubts": doubts, "last_tick_age_s": asked.tick_age_s}
+    if doubts:
+        rest = f" (and {len(doubts) - 1:,} more)" if len(doubts) > 1 else ""
+        more = (*doubts[1:_DOUBTS], *_more(len(doubts) - _DOUBTS))
+        return Answer("monitor", "doubtful", "yellow", doubts[0] + rest, more, facts)
+    tick = "" if asked.tick_age_s is None else f"looked {age(asked.tick_age_s)} ago, "
+    answering = f"all {counted(len(asked.fleet.ranks), 'rank')} answer"
+    if len(asked.fleet.ranks) <= 1:
+        answering = f"{counted(len(asked.fleet.ranks), 'rank')} answering"
+    return Answer("monitor", "trusted", "green", f"{tick}{answering}", (), facts)
+
+
+def _more(number: int) -> Iterator[str]:
+    if number > 0:
+        yield f"and {number:,} more: --format json has them"
+
+
+def _doubts(asked: StatusFacts) -> Iterator[str]:
+    fleet, body = asked.fleet, asked.fleet.body
+    if asked.not_ready:
+        yield asked.not_ready
+    health = body["self_health"]
+    for said in health["conditions"].values():
+        yield str(said)
+    if health["hold"]:
+        yield f"evicts nobody: {health['hold']}"
+    for one in body["unknown"]:
+        yield f"unknown: {one['kind']}: {one['why']}"
+    yield from body["troubles"]
+    lighthouse = body["lighthouse"]
+    if not lighthouse["up"] and lighthouse["reason"] != NO_LIGHTHOUSE:
+        yield f"Lighthouse away: {lighthouse['reason']}"
+    silent = [one.name for one in fleet.ranks if one.silent]
+    if silent:
+        share = f"{len(silent):,} of {counted(len(fleet.ranks), 'rank')}"
+        yield f"{share} do not answer: {listed(silent, _SHOWN)}"

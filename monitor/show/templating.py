@@ -1,0 +1,157 @@
+"""Jinja2 templates, and what they share: every text is cleaned, then escaped.
+
+A template of a page consists of blocks, one a section; `sections` renders each by itself, so that
+an open page is sent those that have changed. What is not known to a template is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from monitor.show import wording
+from monitor.show.states import LOOKS
+from monitor.show.wording import LONGEST, clean
+
+_FOLDER: Final = Path(__file__).with_name("templates")
+_SHORT: Final = 24
+_SHORT_MARKUP: Final = 18
+_TONES: Final = {
+    "worked": "good", "failed": "bad", "skipped": "start", "unknown": "away", "under way": "wait",
+    "resolved": "good", "firing": "bad", "evicting": "wait", "pending": "wait",
+    "critical": "bad", "warning": "wait", "info": "start",
+    "evicted": "good", "held": "away", "observed": "start", "right": "good", "wrong": "bad",
+}  # fmt: skip
+_GLYPHS: Final = {"good": "✓", "bad": "✗", "wait": "…", "away": "?", "start": "•"}
+"""A shape for each colour: some people tell no colours apart."""
+_SEVERITIES: Final = {"critical": "!!", "warning": "!", "info": "i"}
+_INCIDENT_TONES: Final = {
+    "pending": "wait", "firing": "bad", "evicting": "wait", "resolved": "good",
+    "critical": "bad", "warning": "wait", "info": "info",
+}  # fmt: skip
+_DATA: Final = (
+    ("/v1/snapshot", "snapshot"),
+    ("/v1/incidents", "incidents"),
+    ("/v1/quarantine", "quarantine"),
+    ("/v1/policy", "policy"),
+    ("/v1/sd", "targets"),
+    ("/metrics", "metrics"),
+    ("/healthz", "health"),
+)
+
+
+def harmless(value: object) -> str:
+    """What a template prints; it escapes this, but for markup that a template has made."""
+    if isinstance(value, Markup):
+        return value
+    return "" if value is None else clean(str(value), LONGEST)
+
+
+def attributes(**given: object) -> Markup:
+    """` class="x" data-key="y"`: None and False are left out, True has no value."""
+    return Markup("").join(
+        Markup(' {}="{}"').format(
+            name.rstrip("_").replace("_", "-"), "" if value is True else harmless(value)
+        )
+        for name, value in given.items()
+        if value is not None and value is not False
+    )
+
+
+def lines(given: Iterable[object]) -> Markup:
+    """Below each other in a `pre`."""
+    return Markup("\n").join(harmless(one) for one in given)
+
+
+def is_short(cell: object) -> bool:
+    """Whether a cell of a table is not broken into lines: a date and time is not either."""
+    if isinstance(cell, Markup):
+        return len(cell.striptags()) <= _SHORT_MARKUP
+    return len(str(cell)) <= _SHORT
+
+
+@cache
+def environment() -> Environment:
+    """Made when the first page is."""
+    made = Environment(
+        loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined,
+        finalize=harmless, trim_blocks=True, lstrip_blocks=True, auto_reload=False,
+    )  # fmt: skip
+    filters: tuple[Callable[..., object], ...] = (
+        wording.sentence, wording.plain, wording.span, wording.ago, wording.utc, wording.whole,
+        wording.figure, lines,
+    )  # fmt: skip
+    made.filters.update({one.__name__: one for one in filters})
+    made.globals.update(
+        attributes=attributes, counted=wording.counted, path_of=wording.path_of, clean=clean,
+        NONE=wording.NONE, NEWLINE=Markup("\n"), is_short=is_short, looks=LOOKS, tones=_TONES,
+        glyphs=_GLYPHS,
+        severities=_SEVERITIES, incident_tones=_INCIDENT_TONES,
+    )  # fmt: skip
+    made.globals["ui"] = made.get_template("ui.html").module
+    return made
+
+
+def template(name: str) -> Template:
+    """By its file's name; compiled once."""
+    return environment().get_template(name)
+
+
+def render(name: str, /, **values: Any) -> str:
+    """All of a template."""
+    return template(name).render(values)
+
+
+def sections(name: str, /, **values: Any) -> dict[str, str]:
+    """Each block of a template, in its order; those that have nothing to say are left out."""
+    made = template(name)
+    context = made.new_context(values)
+    found = {part: "".join(block(context)).strip() for part, block in made.blocks.items()}
+    return {part: html for part, html in found.items() if html}
+
+
+def document(
+    title: str,
+    *parts: str,
+    script: str | None = None,
+    styles: tuple[str, ...] = (),
+    here: str = "",
+    notices: str = "",
+    data: dict[str, str] | None = None,
+    again_s: int | None = None,
+) -> str:
+    """A whole page in the monitor's own clothes; it reads without its script.
+
+    The page's policy allows files of ours only, and no style or script within the page.
+
+    Args:
+        title: of the tab.
+        parts: markup of the content.
+        script: path of a JavaScript module of ours.
+        styles: paths of style sheets over and above the common one.
+        here: path of the place in the navigation that this page is, or belongs to.
+        notices: markup between the header and the content.
+        data: `data-` attributes of the body, for the script.
+        again_s: seconds after which the browser loads it again by itself.
+    """
+    return render(
+        "document.html", title=title, script=script, styles=("/static/page.css", *styles),
+        here=here, notices=notices, links=_DATA, again_s=again_s,
+        parts="".join(parts),
+        data={f"data-{name}": value for name, value in (data or {}).items()},
+    )  # fmt: skip
+
+
+class Macros:
+    """The macros of ui.html, for cells of tables that are made in Python."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(environment().globals["ui"], name)
+
+
+ui: Final = Macros()

@@ -1,0 +1,120 @@
+"""Texts, numbers and times in few words, the same on pages, in reports and on the terminal. Pure.
+
+Other people's text becomes one harmless line here (`clean`); markup is escaped by the templates.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import unicodedata
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+LONGEST: Final = 2000
+NONE: Final = "\N{EN DASH}"
+"""Where nothing is known."""
+_DIGITS: Final = re.compile(r"([0-9]+)")
+
+
+def clean(text: str, at_most: int = LONGEST) -> str:
+    """Other people's text in one line, without what steers a terminal or turns text around.
+
+    Control, format (bidirectional overrides among them) and surrogate characters go; see Unicode
+    Standard Annex 9 and "Trojan Source" (CVE-2021-42574) for why format characters do.
+    """
+    if not (text.isascii() and text.isprintable()):
+        line = "".join(" " if one.isspace() else one for one in text)
+        kept = (one for one in line if unicodedata.category(one) not in {"Cc", "Cf", "Cs"})
+        text = " ".join("".join(kept).split())  # last: what goes may have stood between two blanks
+    return text if len(text) <= at_most else text[: at_most - 1] + "…"
+
+
+def sentence(text: str) -> str:
+    """A reason as a sentence of its own. A rank's name at its start keeps its letters."""
+    line = clean(text)
+    begins = line.split(" ", 1)[0]
+    return line[:1].upper() + line[1:] if begins.isalpha() and begins.islower() else line
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 rank`, `2 ranks`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def plain(name: object) -> str:
+    """A name of ours as words."""
+    return str(name).replace("_", " ")
+
+
+def listed(names: Sequence[Any], most: int) -> str:
+    """`a, b, c and 7 more`."""
+    shown = ", ".join(clean(str(name), 80) for name in names[:most])
+    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
+
+
+def span(seconds: float | None) -> str:
+    """`0.4 s`, `43 s`, `12 min`, `3 h`, `5 days`."""
+    if seconds is None or not math.isfinite(seconds):
+        return NONE
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:,.0f} days"
+
+
+def ago(seconds: float) -> str:
+    """The same for what is over, in steps so coarse that a list seldom changes."""
+    if seconds < 60:
+        return "just now"
+    return f"{span(seconds // 60 * 60 if seconds < 7200 else seconds)} ago"
+
+
+def utc(at_s: float | None) -> str:
+    """A moment for people anywhere: `2026-11-23 04:44:21 UTC`."""
+    return NONE if at_s is None else _moment(at_s, "%Y-%m-%d %H:%M:%S UTC")
+
+
+def time_of_day(at_s: float) -> str:
+    """`04:44:21 UTC`, where the day is told beside it."""
+    return _moment(at_s, "%H:%M:%S UTC")
+
+
+def _moment(at_s: float, form: str) -> str:
+    try:
+        return datetime.fromtimestamp(at_s, UTC).strftime(form)
+    except (OverflowError, ValueError, OSError):
+        return "an unknown time"
+
+
+def whole(value: int | None) -> str:
+    """`1,100`; nobody knows: a dash."""
+    return NONE if value is None else f"{value:,}"
+
+
+def figure(value: object) -> str:
+    """0.3333333333 is 0.3333."""
+    if isinstance(value, bool) or not isinstance(value, float):
+        return str(value)
+    return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def path_of(kind: str, name: str) -> str:
+    """`/groups/rg_1`."""
+    return f"/{kind}/{quote(name, safe='', errors='replace')}"
+
+
+@functools.lru_cache(maxsize=1 << 17)  # the same names at each look
+def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
+    """A key that sorts `rg_2` before `rg_10`."""
+    return tuple(
+        (False, int(part[:18]), part) if part.isascii() and part.isdigit() else (True, 0, part)
+        for part in _DIGITS.split(name)
+        if part
+    )

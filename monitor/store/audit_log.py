@@ -1,0 +1,235 @@
+"""The audit log on disk: JSON lines, appended and fsynced by a thread of its own.
+
+Theory of operation. `put` never waits: lines queue in memory, a thread writes all that wait and
+calls `fsync` once. `flush` waits for that, but not for ever: it is asked before an eviction
+is carried out. A disk that is full or gone is told (`trouble`); the lines stay queued, at most
+`WAITING` of them, and when it takes writes again the log says how many were lost. A write that got
+half a line down is ended with a newline before the next, so that one line is spoilt and no other.
+A file over its size is renamed to `.1`, that one to `.2`, and so on; one that somebody else renamed
+or removed is made anew.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+OURSELVES: Final = "lightkeeper"
+Line = dict[str, Any]
+
+
+def line(
+    at_s: float,
+    event: str,
+    by: str,
+    what: str,
+    why: str,
+    *,
+    incident: str | None = None,
+    **more: Any,
+) -> Line:
+    """One line."""
+    made = {"at": _utc(at_s), "at_s": round(at_s, 3), "event": event, "by": by, "what": what}
+    return {**made, "why": why, "incident": incident, **more}
+
+
+def _utc(at_s: float) -> str | None:
+    try:
+        at = datetime.fromtimestamp(at_s, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+WAITING: Final = 10_000
+"""Lines kept while the disk takes none: about 4 MB."""
+KEPT: Final = 10
+"""Older files kept beside the one that is written."""
+_AGAIN_S: Final = 5.0
+"""Between two tries on a disk that takes nothing."""
+_CLOSE_S: Final = 2.0
+
+
+class LogFile:
+    """One audit log. Safe to use from any thread; close it when done.
+
+    Raises:
+        OSError: the file cannot be opened at the start, or is none.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_bytes: int = 64_000_000,
+        again_s: float = _AGAIN_S,
+        write: Callable[[int, bytes], int] = os.write,
+    ) -> None:
+        self.path = path
+        self.trouble: str | None = None
+        """Why it is not written; None while it is."""
+        self.lost = 0
+        """Lines that no disk has taken, since the start."""
+        self._max_bytes = max_bytes
+        self._again_s = again_s
+        self._write = write
+        self._changed = threading.Condition()
+        self._queue: deque[bytes] = deque()
+        self._untold = 0
+        self._asked = 0
+        self._done = 0
+        self._closing = False
+        self._torn = False
+        self._fd = self._open()
+        self._thread = threading.Thread(target=self._run, name="audit log", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Lines that are not written yet."""
+        with self._changed:
+            return len(self._queue)
+
+    def put(self, *lines: Line) -> None:
+        """Have these written; never waits."""
+        if not lines:
+            return
+        with self._changed:
+            for one in lines:
+                self._queue.append(_encoded(one))
+                if len(self._queue) > WAITING:
+                    self._queue.popleft()
+                    self.lost += 1
+                    self._untold += 1
+            self._asked += 1
+            self._changed.notify_all()
+
+    def flush(self, wait_s: float = 1.0) -> bool:
+        """Wait until what was put is on disk; False when it is not in time."""
+        with self._changed:
+            mine = self._asked
+            self._changed.wait_for(lambda: self._done >= mine or bool(self.trouble), wait_s)
+            return self._done >= mine
+
+    def close(self) -> None:
+        """Write what waits, and let go of the file."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(_CLOSE_S)
+        if not self._thread.is_alive() and self._fd >= 0:
+            os.close(self._fd)
+
+    # -- the thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or bool(self._queue))
+                batch, asked, untold = list(self._queue), self._asked, self._untold
+            if not batch:
+                return
+            written, problem = self._try(batch, untold)
+            with self._changed:
+                self.trouble = problem
+                self._take_out(batch[:written])
+                if problem is None:
+                    self._untold -= untold
+                    self._done = asked
+                self._changed.notify_all()
+                if problem is not None:
+                    if self._closing:
+                        return
+                    self._changed.wait_for(lambda: self._closing, self._again_s)
+
+    def _take_out(self, written: list[bytes]) -> None:
+        for one in written:
+            if self._queue and self._queue[0] is one:
+                self._queue.popleft()
+            else:  # given up for newer ones while it was written after all
+                self.lost -= 1
+                self._untold -= 1
+
+    def _try(self, batch: list[bytes], untold: int) -> tuple[int, str | None]:
+        """Write these; how many were written, and why not all."""
+        written = 0
+        try:
+            self._follow(sum(len(one) for one in batch))
+            if untold:
+                what = f"{untold} lines were lost"
+                self._append(_encoded(line(time.time(), "lost", OURSELVES, what, "no disk")))
+            for one in batch:
+                self._append(one)
+                written += 1
+            os.fsync(self._fd)
+        except OSError as exc:
+            return written, f"the audit log {self.path} takes no lines ({exc.strerror or exc})"
+        return written, None
+
+    def _append(self, data: bytes) -> None:
+        if self._torn:
+            self._torn = self._write(self._fd, b"\n") != 1
+        written = 0
+        try:
+            while written < len(data):
+                written += self._write(self._fd, data[written:])
+        finally:
+            self._torn = 0 < written < len(data)
+
+    def _follow(self, more: int) -> None:
+        """Be in the file that bears the name, and in a new one when that is full."""
+        try:
+            named = os.stat(self.path)
+        except FileNotFoundError:
+            named = None
+        held = os.fstat(self._fd) if self._fd >= 0 else None
+        same = named and held and (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
+        full = bool(named and named.st_size and named.st_size + more > self._max_bytes)
+        if same and not full:
+            return
+        if full:
+            self._rotate()
+        fd = self._open()
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self._torn = fd, self._ends_torn(fd)
+
+    def _rotate(self) -> None:
+        for number in range(KEPT, 0, -1):
+            older = self._numbered(number)
+            newer = self.path if number == 1 else self._numbered(number - 1)
+            if newer.exists():
+                newer.replace(older)
+
+    def _numbered(self, number: int) -> Path:
+        return self.path.with_name(f"{self.path.name}.{number}")
+
+    def _open(self) -> int:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.exists() and not self.path.is_file():  # a pipe would block
+            raise OSError(errno.EINVAL, "not a file")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        fd = os.open(self.path, flags, 0o600)
+        self._torn = self._ends_torn(fd)
+        return fd
+
+    def _ends_torn(self, fd: int) -> bool:
+        """Whether a monitor that was killed left half a line."""
+        size = os.fstat(fd).st_size
+        if size == 0:
+            return False
+        with self.path.open("rb") as file:
+            file.seek(size - 1)
+            return file.read(1) not in (b"\n", b"")
+
+
+def _encoded(one: Line) -> bytes:
+    return json.dumps(one, separators=(",", ":"), default=str).encode() + b"\n"

@@ -1,0 +1,473 @@
+"""The thread that renews the lease, or waits until it may be taken.
+
+Theory of operation. The store has one row: holder, epoch, and a beat that every renewal raises by
+one. The holder renews every second; another monitor reads the row every second and takes it when
+it has stood still for `ttl_s` (5 s). Taking and renewing are each one conditional UPDATE, so the
+database's own atomicity lets one of two win. Taking raises the epoch: the fencing token.
+
+Why there are never two that act, whatever any wall clock does: no wall clock is read. The holder
+counts from the moment *before* it sent the last renewal that went through, on its own clock, and
+acts for `ttl_s - margin_s` (4 s) after it. Another one counts from the moment *after* it first
+read this beat, on its own clock, and takes the row `ttl_s` later at the earliest. The renewal was
+committed after the first moment and before the second; so the holder has stopped acting at least
+`margin_s` before another begins, as long as the two clocks do not run apart by a fifth
+(`margin_s / ttl_s`). Both are CLOCK_BOOTTIME, which goes on while a process is stopped and while
+its host sleeps: who wakes knows at its next look that its time is over. "Unchanged" is meant by
+the beat, which never goes back, so a watcher that was itself stopped between two looks draws no
+wrong conclusion.
+
+Two roads are shorter than 5 s. A holder that ends in order gives the row back. And where the holder
+was a process of this very host (same boot, same PID namespace) that is not there any more, nobody
+is left who could act.
+
+What a clock cannot prevent: a process stopped between its last look at the clock and the system
+call that sends a request, or a virtual machine whose clocks stood still with it. Against that there
+is the fence: every write carries holder and epoch and is refused, in the same transaction, when the
+row shows others; an eviction begins with such a write, flushed. What is left is the one request
+that was on its way, and it names the incarnation that it means: at worst it ends a process that the
+other monitor was about to end too.
+
+The database away: nobody can renew, so nobody acts 4 s later; nobody can take either, so when it
+is back and the row is as it was, the holder goes on under its old epoch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from monitor.model.eviction import Fence
+from monitor.store.place import StoreError
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+
+    from monitor.store.database import Database
+
+
+# -- grip --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How long a lease lasts, in seconds."""
+
+    ttl_s: float = 5.0
+    """Shorter hands over sooner, and for a pause of a busy database too."""
+    renew_s: float = 1.0
+    margin_s: float = 1.0
+    """The holder stops acting so long before anybody may take over. Above what two clocks run
+    apart in `ttl_s`, and the time of a request that is on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRow:
+    """The row, as it was read."""
+
+    epoch: int
+    beat: int
+    writes: int
+    """Batches written to the store: a reader that sees another number reads again."""
+    holder: str | None
+    url: str | None
+    since_s: float | None
+    """Unix time at which it was taken, by the wall of who took it: for people alone."""
+    ttl_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Grip:
+    """A lease that this monitor holds.
+
+    When a lease is held, and when it may be taken: functions of rows and moments.
+
+    All moments are seconds on one's own clock, which only ever goes on.
+    """
+
+    epoch: int
+    asked_s: float
+    """Just before the last renewal that went through was sent."""
+    beat_s: float
+    """How long it lasts from then."""
+
+    def left_s(self, now_s: float) -> float:
+        """For how long one may still act; not positive when one may not."""
+        return self.asked_s + self.beat_s - now_s
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Somebody else's row, and since when it stands still."""
+
+    row: LeaseRow
+    since_s: float
+    """Just after it was first read like this."""
+
+    def next(self, row: LeaseRow, read_s: float) -> Watch:
+        """After another look."""
+        same = (row.epoch, row.beat, row.holder) == (self.row.epoch, self.row.beat, self.row.holder)
+        return Watch(row, self.since_s if same else read_s)
+
+    def lapsed(self, now_s: float, ttl_s: float) -> bool:
+        """Whether its holder cannot be acting any more. Of two opinions the longer counts."""
+        return now_s - self.since_s >= max(ttl_s, self.row.ttl_s)
+
+
+# -- holder ------------------------------------------------------------------------------------
+
+_PROC: Final = Path("/proc")
+
+
+def me() -> str:
+    """A name that no other process ever has: host, PID, when and where it started."""
+    return " ".join((*_whereabouts(os.getpid()), secrets.token_hex(4)))
+
+
+def renamed(holder: str) -> str:
+    """The same process under another name."""
+    return " ".join((*holder.split(" ")[:-1], secrets.token_hex(4)))
+
+
+def shown(holder: str) -> str:
+    """A holder's name for people."""
+    host, pid, *_ = (*holder.split(" "), "?", "?")
+    return f"{host} (pid {pid})"
+
+
+def gone(holder: str) -> bool:
+    """Whether that process certainly runs no more; False wherever this cannot be known."""
+    words = holder.split(" ")
+    if len(words) != 6:
+        return False
+    host, pid, started, boot, space, _ = words
+    mine = _whereabouts(os.getpid())
+    if "?" in words or (host, boot, space) != (mine[0], mine[3], mine[4]) or not pid.isdigit():
+        return False
+    return _started(int(pid)) != started
+
+
+def _whereabouts(pid: int) -> tuple[str, str, str, str, str]:
+    return socket.gethostname() or "?", str(pid), _started(pid), _boot(), _space()
+
+
+def _started(pid: int) -> str:
+    """Ticks from the boot to its start; `-`: there is no such process, or only its zombie."""
+    try:
+        after_name = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return "-"
+    except (OSError, ValueError):
+        return "?"
+    return "-" if after_name[0] in "ZX" else after_name[19]  # proc(5): state 3rd, start 22nd
+
+
+def _boot() -> str:
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip() or "?"
+    except OSError:
+        return "?"
+
+
+def _space() -> str:
+    """PID namespace: the same number is another process in another one."""
+    try:
+        return str((_PROC / "self/ns/pid").stat().st_ino)
+    except OSError:
+        return "?"
+
+
+# -- standing ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Who acts, as far as this monitor knows."""
+
+    active: bool
+    """Whether this one may act now."""
+    epoch: int
+    holder: str | None
+    """For people; None: nobody, or not known yet."""
+    url: str | None
+    since_s: float | None
+    """Unix time at which the holder took it."""
+    problem: str | None = None
+    """Why the lease can be neither renewed nor looked at."""
+
+    @property
+    def role(self) -> str:
+        """In one word."""
+        return "active" if self.active else "standby"
+
+    def sentence(self) -> str:
+        """For whoever asked a standby for something that only the active monitor does."""
+        if self.holder is None:
+            return "this monitor stands by, and none is active yet"
+        return f"this monitor stands by: {self.holder} is active, at {self.url or 'no known URL'}"
+
+    def to_json(self) -> dict[str, Any]:
+        """For pages and programs."""
+        return {
+            "role": self.role,
+            "holder": self.holder,
+            "url": self.url,
+            "since_s": self.since_s,
+            "epoch": self.epoch,
+            "problem": self.problem,
+        }
+
+
+# -- lease -------------------------------------------------------------------------------------
+
+log = logging.getLogger(__name__)
+
+
+def boot_time_s() -> float:
+    """Seconds since the boot, those asleep too."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Table(Protocol):
+    """The row: `monitor.store.lease.LeaseTable`. Every call may raise `StoreError`."""
+
+    def read(self) -> LeaseRow:
+        """The row as it is."""
+        ...
+
+    def take(self, seen: LeaseRow, holder: str, url: str, since_s: float, ttl_s: float) -> bool:
+        """Take it, if it is still as it was seen."""
+        ...
+
+    def renew(self, fence: Fence) -> bool:
+        """One more beat; False when it is another's by now."""
+        ...
+
+    def give_back(self, fence: Fence) -> bool:
+        """Nobody's, from now on."""
+        ...
+
+
+class Lease:
+    """The lease on one store. Safe to ask from any thread; close it when done.
+
+    Args:
+        table: with the row.
+        holder: this process, see `holder.me`.
+        url: of this monitor, for people who ask the other one.
+        times: how long it lasts.
+        clock: only ever goes on, also while this process is stopped.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        holder: str,
+        url: str,
+        *,
+        times: Times | None = None,
+        clock: Callable[[], float] = boot_time_s,
+    ) -> None:
+        self._table = table
+        self._holder, self._url = holder, url
+        self._times, self._clock = times or Times(), clock
+        self._lock = threading.Lock()
+        self._grip: Grip | None = None
+        self._watch: Watch | None = None
+        self._since_s: float | None = None
+        self._problem: str | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+
+    def start(self) -> None:
+        """Try once, then go on in a thread."""
+        self.turn()
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop, and give it back, if it is held."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join(self._times.ttl_s)
+        with self._lock:
+            grip, self._grip = self._grip, None
+        if grip is not None:
+            try:
+                self._table.give_back(Fence(self._holder, grip.epoch))
+            except StoreError as exc:
+                log.warning("the lease is not given back, it runs out by itself: %s", exc)
+
+    # -- what the others ask ------------------------------------------------------------------
+
+    def fence(self) -> Fence | None:
+        """Under which to write; None when another monitor has, or may have, the lease.
+
+        Not None while it could not be renewed for a while: nobody else has it then either, as
+        long as the row was not seen to be another's. To act takes more: `why_not`.
+        """
+        with self._lock:
+            return None if self._grip is None else Fence(self._holder, self._grip.epoch)
+
+    def why_not(self) -> str | None:
+        """Why this monitor may not act at this moment; None while it may. Never waits."""
+        now_s = self._clock()
+        with self._lock:
+            grip, problem = self._grip, self._problem
+        if grip is None:
+            return "another monitor holds the lease, or may hold it"
+        if grip.left_s(now_s) > 0:
+            return None
+        why = f": {problem}" if problem else ""
+        return f"the lease could not be renewed for {now_s - grip.asked_s:.0f} s{why}"
+
+    def lapse(self) -> str | None:
+        """Why it may not act although nobody else is known to: the database is away."""
+        return None if self.fence() is None else self.why_not()
+
+    def standing(self) -> Standing:
+        """Who acts."""
+        active = self.why_not() is None
+        with self._lock:
+            grip, watch, problem = self._grip, self._watch, self._problem
+            if grip is not None:
+                return Standing(
+                    active, grip.epoch, shown(self._holder), self._url, self._since_s, problem
+                )
+        if watch is None:
+            return Standing(False, 0, None, None, None, problem)
+        row = watch.row
+        name = None if row.holder is None else shown(row.holder)
+        return Standing(False, row.epoch, name, row.url, row.since_s, problem)
+
+    def writes(self) -> int | None:
+        """A number that is another one after the active monitor wrote; None: not known."""
+        with self._lock:
+            return None if self._watch is None else self._watch.row.writes
+
+    # -- the thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._over.wait(self._times.renew_s):
+            try:
+                self.turn()
+            except Exception:  # a bug here must not end in a lease that nobody renews or takes
+                log.exception("the lease crashed")
+
+    def turn(self) -> None:
+        """Renew it, or take it if that is allowed by now."""
+        with self._lock:
+            grip = self._grip
+        try:
+            if grip is not None:
+                self._renew(grip.epoch)
+            else:
+                self._look()
+        except StoreError as exc:
+            with self._lock:
+                if self._problem is None:
+                    log.warning("the lease cannot be renewed: %s", exc)
+                self._problem = str(exc)
+
+    def _renew(self, epoch: int) -> bool:
+        asked_s = self._clock()
+        renewed = self._table.renew(Fence(self._holder, epoch))
+        if renewed:
+            self._held(epoch, asked_s)
+        else:
+            self._lost()
+        return renewed
+
+    def _look(self) -> None:
+        row = self._table.read()
+        read_s = self._clock()
+        with self._lock:
+            watch = Watch(row, read_s) if self._watch is None else self._watch.next(row, read_s)
+            self._watch, self._problem = watch, None
+        if row.holder == self._holder:  # taken before, and the answer was lost
+            self._renew(row.epoch)
+        elif row.holder is None or gone(row.holder) or watch.lapsed(read_s, self._times.ttl_s):
+            self._take(row)
+
+    def _take(self, row: LeaseRow) -> None:
+        asked_s, wall_s = self._clock(), time.time()
+        if self._table.take(row, self._holder, self._url, wall_s, self._times.ttl_s):
+            self._since_s = wall_s
+            self._held(row.epoch + 1, asked_s)
+
+    def _held(self, epoch: int, asked_s: float) -> None:
+        lasts_s = self._times.ttl_s - self._times.margin_s
+        with self._lock:
+            if self._grip is None:
+                log.info("this monitor holds the lease (epoch %d)", epoch)
+            self._grip = Grip(epoch, asked_s, lasts_s)
+            self._watch = self._problem = None
+
+    def _lost(self) -> None:
+        with self._lock:
+            if self._grip is not None:
+                log.warning("the lease is another monitor's: this one stands by")
+            self._grip = self._watch = None
+            # should a database fail over to a copy that lags behind, the row may bear our name
+            # again: under that name this monitor has lost
+            self._holder = renamed(self._holder)
+
+
+# -- table -------------------------------------------------------------------------------------
+
+
+class LeaseTable:
+    """Of one database. Every call may raise `StoreError`: the database says no, or is away."""
+
+    def __init__(self, database: Database) -> None:
+        # with the store, which has imported sqlalchemy by now
+        from sqlalchemy import and_, select, update  # noqa: PLC0415
+
+        from monitor.store.database import LEASE, SCOPE  # noqa: PLC0415
+
+        self._database = database
+        self._t = LEASE
+        self._and, self._select = and_, select
+        self._mine = LEASE.c.scope == SCOPE
+        self._update = update(LEASE)
+
+    def read(self) -> LeaseRow:
+        """The row as it is."""
+        t = self._t
+        asked = self._select(
+            t.c.epoch, t.c.beat, t.c.writes, t.c.holder, t.c.url, t.c.since_s, t.c.ttl_s
+        ).where(self._mine)
+        with self._database.begin() as db:
+            return LeaseRow(*db.execute(asked).one())
+
+    def take(self, seen: LeaseRow, holder: str, url: str, since_s: float, ttl_s: float) -> bool:
+        """Take it, if it is still as it was seen."""
+        t = self._t
+        same = self._and(self._mine, t.c.epoch == seen.epoch, t.c.beat == seen.beat)
+        return self._changed(
+            same,
+            epoch=seen.epoch + 1, beat=seen.beat + 1, holder=holder, url=url, since_s=since_s,
+            ttl_s=ttl_s,
+        )  # fmt: skip
+
+    def renew(self, fence: Fence) -> bool:
+        """One more beat; False when it is another's by now."""
+        return self._changed(self._held(fence), beat=self._t.c.beat + 1)
+
+    def give_back(self, fence: Fence) -> bool:
+        """Nobody's, from now on."""
+        return self._changed(self._held(fence), beat=self._t.c.beat + 1, holder=None, url=None)
+
+    def _held(self, fence: Fence) -> ColumnElement[bool]:
+        t = self._t
+        return self._and(self._mine, t.c.holder == fence.holder, t.c.epoch == fence.epoch)
+
+    def _changed(self, where: ColumnElement[bool], **values: object) -> bool:
+        with self._database.begin() as db:
+            return db.execute(self._update.where(where).values(**values)).rowcount == 1

@@ -1,0 +1,105 @@
+"""Rows as they lie in the tables, turned into what is remembered. Pure.
+
+One row that cannot be read is no reason to forget the others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+from monitor.model.eviction import (
+    DecisionRow,
+    DecisionState,
+    Eviction,
+    QuarantineEntry,
+    QuarantineEvent,
+    Remembered,
+    eviction_from_json,
+)
+from monitor.model.incident import incident_from_json
+from monitor.model.names import IncidentId
+from monitor.model.plain import from_plain
+
+_T = TypeVar("_T")
+
+
+class Rows(Protocol):
+    """All rows of a table in the order of a column."""
+
+    def __call__(self, table: str, *columns: str, order: str) -> Sequence[tuple[Any, ...]]:
+        """The values of these columns, row by row."""
+        ...
+
+
+def remembered(rows: Rows) -> tuple[Remembered, int]:
+    """What the tables hold, and how many rows cannot be read."""
+    bad = 0
+
+    def read(found: Sequence[tuple[Any, ...]], make: Callable[..., _T]) -> tuple[_T, ...]:
+        nonlocal bad
+        made = []
+        for row in found:
+            try:
+                made.append(make(*row))
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                bad += 1
+        return tuple(made)
+
+    decisions = rows(
+        "decisions", "incident_id", "at_s", "action", "guard", "reason", "body", "state", "author",
+        "epoch", "attempt", "ended_s", "outcome", order="at_s",
+    )  # fmt: skip
+    lines = read(decisions, _decision)
+    told = {(one.incident_id, one.at_s): one for one in lines if one.action == "evict"}
+    notices = rows("notices", "sink", "key", "body", order="key")
+    found = Remembered(
+        incidents=read(
+            rows("incidents", "body", order="-first_seen_s"),
+            lambda body: incident_from_json(json.loads(body)),
+        ),
+        decisions=lines,
+        evictions=read(
+            rows("evictions", "body", order="asked_s"),
+            lambda body: _with_its_line(eviction_from_json(json.loads(body)), told),
+        ),
+        quarantine=read(
+            rows("quarantine_entries", "body", order="scope"),
+            lambda body: from_plain(QuarantineEntry, json.loads(body)),
+        ),
+        quarantine_events=read(
+            rows("quarantine_events", "body", order="at_s"),
+            lambda body: from_plain(QuarantineEvent, json.loads(body)),
+        ),
+        targets=read(rows("targets", "body", order="rank"), json.loads),
+        notices=read(notices, lambda sink, key, body: (sink, key, json.loads(body))),
+        audit=read(
+            rows("audit", "incident_id", "part", "body", order="incident_id"),
+            lambda incident_id, part, body: (IncidentId(incident_id), part, json.loads(body)),
+        ),
+        switches=dict(rows("switches", "name", "body", order="name")),
+    )
+    return found, bad
+
+
+def _with_its_line(
+    eviction: Eviction, told: Mapping[tuple[IncidentId, float], DecisionRow]
+) -> Eviction:
+    """One of an earlier version, whose reason, author and outcome are in its decision alone."""
+    line = told.get(eviction.key)
+    if eviction.reason or line is None:
+        return eviction
+    outcome = eviction.outcome or line.outcome
+    return replace(eviction, reason=line.reason, author=line.author, outcome=outcome)
+
+
+def _decision(  # noqa: PLR0917 - a row of the table
+    incident_id: str, at_s: float, action: str, guard: str | None, reason: str, body: str,
+    state: str, author: str, epoch: int, attempt: int, ended_s: float | None, outcome: str,
+) -> DecisionRow:  # fmt: skip
+    return DecisionRow(
+        IncidentId(incident_id), at_s, action, guard, reason, DecisionState(state), author, epoch,
+        attempt, ended_s, outcome, json.loads(body),
+    )  # fmt: skip

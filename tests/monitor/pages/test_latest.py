@@ -1,0 +1,145 @@
+"""What is made of a view is made once, however many ask for it, and nobody waits for long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from monitor.show import latest as making
+from monitor.show.answers import dump
+from monitor.show.latest import Latest
+from monitor.show.live import Made, Pages
+from monitor.show.pages import FLEET, Context, Place
+from tests.page.views import crowd
+from tests.waiting import wait_for
+
+HERE = Place(FLEET)
+
+
+class Maker:
+    """Makes values that say of which view they are; may be held up."""
+
+    def __init__(self) -> None:
+        self.made: list[int] = []
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+        self.began = threading.Event()
+
+    def __call__(self, number: int, before: str | None) -> str:
+        self.began.set()
+        assert self.goes_on.wait(10)
+        self.made.append(number)
+        return f"view {number} after {before}"
+
+
+def test_many_who_ask_at_once_get_one_value_that_is_made_once() -> None:
+    latest, view, maker = Latest[str](), crowd(1, 1), Maker()
+    with ThreadPoolExecutor(16) as pool:
+        told = set(pool.map(lambda _: latest.get(view, "page", maker), range(64)))
+    assert (told, maker.made) == ({"view 1 after None"}, [1])
+
+
+def test_who_asks_while_it_is_made_gets_the_one_before() -> None:
+    latest, maker = Latest[str](), Maker()
+    first, second = crowd(1, 1), crowd(1, 1, tick=101)
+    latest.get(first, "page", maker)
+    maker.goes_on.clear()
+    maker.began.clear()
+    with ThreadPoolExecutor(1) as pool:
+        later = pool.submit(latest.get, second, "page", maker)
+        assert maker.began.wait(10)
+        assert latest.get(second, "page", maker) == "view 1 after None"
+        maker.goes_on.set()
+        assert later.result(10) == "view 2 after view 1 after None"
+    assert latest.get(second, "page", maker) == "view 2 after view 1 after None"
+
+
+def test_nobody_gets_one_that_is_older_than_that() -> None:
+    latest, maker = Latest[str](), Maker()
+    latest.get(crowd(1, 1), "page", maker)
+    latest.number(crowd(1, 1, tick=101))
+    third = crowd(1, 1, tick=102)
+    maker.goes_on.clear()
+    maker.began.clear()
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(latest.get, third, "page", maker) for _ in range(2)]
+        assert maker.began.wait(10)
+        maker.goes_on.set()
+        assert {one.result(10) for one in waiting} == {"view 3 after view 1 after None"}
+
+
+def test_each_thing_that_is_asked_for_is_made_by_itself_and_few_are_kept() -> None:
+    latest, view, maker = Latest[str](), crowd(1, 1), Maker()
+    for key in range(40):
+        latest.get(view, key, maker)
+    latest.get(view, 39, maker)
+    assert len(maker.made) == 40
+    latest.get(view, 0, maker)
+    assert len(maker.made) == 41
+
+
+def test_what_nobody_asks_for_any_more_is_forgotten() -> None:
+    latest, maker = Latest[str](), Maker()
+    latest.get(crowd(1, 1), "once", maker)
+    for tick in range(40):
+        told = latest.get(crowd(1, 1, tick=tick), "page", maker)
+    assert told.startswith("view 41 after view 40")
+    assert latest.get(crowd(1, 1, tick=40), "once", maker) == "view 42 after None"
+
+
+def test_json_is_json_also_of_a_path_that_is_not_utf_8() -> None:
+    assert dump({"path": "a\udcff"}) == b'{"path":"a\\udcff"}\n'
+    assert dump({"path": "\N{SNOWMAN}"}) == '{"path":"\N{SNOWMAN}"}\n'.encode()
+
+
+def test_who_asks_for_what_is_much_work_gets_the_one_before_and_soon_the_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    latest, maker = Latest[str](), Maker()
+    latest.get(crowd(1, 1), "page", maker)
+    monkeypatch.setattr(making, "LONG_S", -1.0)
+    second = crowd(1, 1, tick=101)
+    maker.goes_on.clear()
+    told = [latest.get(second, "page", maker) for _ in range(3)]
+    assert told == ["view 1 after None"] * 3
+    maker.goes_on.set()
+    wait_for(
+        lambda: latest.get(second, "page", maker) == "view 2 after view 1 after None",
+        within_s=30,
+        what="the new one",
+    )
+    assert maker.made == [1, 2]
+    monkeypatch.setattr(making, "_OLD_S", -1.0)
+    assert latest.get(crowd(1, 1, tick=102), "page", maker).startswith("view 3 ")
+
+
+def test_a_page_of_ten_thousand_ranks_is_answered_from_what_was_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The figures are printed; what is asserted is that asking again costs next to nothing."""
+    monkeypatch.setattr(making, "LONG_S", 60.0)  # it is made here, where it is measured
+    pages = Pages(Context)
+    spent: list[list[float]] = [[], [], []]
+    made: Made | None = None
+    for tick in range(4):
+        view = crowd(1250, 8, tick=100 + tick)
+        before = "" if made is None else made.tag
+        for number, ask in enumerate((
+            lambda v: pages.latest(v, HERE).html("/", 1.0),
+            lambda v: pages.latest(v, HERE).html("/", 1.0),
+            lambda v, since=before: pages.latest(v, HERE).told(since),
+        )):  # fmt: skip
+            began_s = time.thread_time()
+            body = ask(view)
+            spent[number].append(1e3 * (time.thread_time() - began_s))
+        made = pages.latest(view, HERE)
+    assert len(body) < 4000, "only the step has moved"
+    first, again, told = spent
+    print(
+        f"\n10,000 ranks: page {first[0]:.0f} ms of CPU, then {min(first[1:]):.0f} a tick, again "
+        f"{min(again):.2f}; what is new {min(told[1:]):.2f}"
+    )
+    assert min(again) < min(first) / 20

@@ -1,0 +1,97 @@
+"""The thread in which everything runs that the tick does not wait for."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+import pytest
+
+from monitor.background import BackgroundWorker
+from tests.waiting import wait_for
+
+NEVER_S = 1e6
+
+
+class Work:
+    """Every call is seen, and answers what the test says."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.called = queue.Queue()
+
+    def __call__(self):
+        answer = self.answers.pop(0) if self.answers else None
+        self.called.put(answer)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def run():
+    workers = []
+
+    def start(work, after_crash_s=NEVER_S):
+        worker = BackgroundWorker("test", work, after_crash_s=after_crash_s)
+        workers.append(worker)
+        worker.start()
+        return worker
+
+    yield start
+    for worker in workers:
+        worker.close(10)
+        assert not worker._thread.is_alive()
+
+
+def test_work_is_called_again_after_the_time_that_it_says(run):
+    work = Work(0.0, 0.001, None)
+    run(work)
+    assert [work.called.get(timeout=10) for _ in range(3)] == [0.0, 0.001, None]
+
+
+@pytest.mark.parametrize("wait_s", [NEVER_S, None])
+def test_a_worker_that_is_woken_does_not_wait(run, wait_s):
+    work = Work(wait_s, wait_s)
+    worker = run(work)
+    work.called.get(timeout=10)
+    worker.wake()
+    assert work.called.get(timeout=10) == wait_s
+
+
+def test_a_call_during_work_is_not_lost(run):
+    begun, go_on, calls = threading.Event(), threading.Event(), queue.Queue()
+
+    def work():
+        calls.put(None)
+        begun.set()
+        go_on.wait(10)
+
+    worker = run(work)
+    assert begun.wait(10)
+    worker.wake()
+    go_on.set()
+    for _ in range(2):
+        calls.get(timeout=10)
+
+
+def test_a_crash_is_told_once_and_shown_until_work_succeeds(run, caplog):
+    work = Work(ValueError("a bug"), ValueError("another"))
+    worker = run(work)
+    wait_for(lambda: worker.crash == "crashed: ValueError: a bug", within_s=10, what="a crash")
+    worker.wake()
+    wait_for(lambda: worker.crash == "crashed: ValueError: another", within_s=10, what="the next")
+    worker.wake()
+    wait_for(lambda: worker.crash is None, within_s=10, what="success")
+    assert [record.getMessage() for record in caplog.records] == ["test crashed"]
+
+
+def test_work_that_crashed_is_tried_again_by_itself(run):
+    work = Work(ValueError("a bug"))
+    run(work, after_crash_s=0.001)
+    assert isinstance(work.called.get(timeout=10), ValueError)
+    assert work.called.get(timeout=10) is None
+
+
+def test_one_that_was_never_started_can_be_closed():
+    BackgroundWorker("test", lambda: None, after_crash_s=1.0).close()

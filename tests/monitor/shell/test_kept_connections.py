@@ -1,0 +1,161 @@
+"""Plain GETs on kept connections: what is reused, what is asked anew, what is no answer."""
+
+import asyncio
+import contextlib
+import time
+
+import pytest
+
+from monitor.act.kept_connections import Asking, BadAnswerError, KeptConnections, place_of
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+class Server:
+    """Answers each request with the next of `answers`; None: hangs up instead."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.connections, self.requests = 0, []
+        self._serving = []
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        host, port = self._server.sockets[0].getsockname()
+        self.url = f"http://{host}:{port}/v1/host?a=b"
+        return self
+
+    async def __aexit__(self, *exc):
+        self._server.close()
+        await asyncio.gather(*self._serving)
+
+    async def _serve(self, reader, writer):
+        self.connections += 1
+        self._serving.append(asyncio.current_task())
+        try:
+            while True:
+                self.requests.append(await reader.readuntil(b"\r\n\r\n"))
+                said = self.answers.pop(0)
+                if said is None:
+                    break
+                writer.write(said)
+                await writer.drain()
+                if b"close" in said:
+                    break
+        except (asyncio.IncompleteReadError, OSError):
+            pass
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+def asked(*answers, times=1, within_s=5.0, max_bytes=1000):
+    """Replies (or errors) to so many questions, and the server that answered."""
+
+    async def run():
+        told, kept = [], KeptConnections()
+        async with Server(*answers) as server:
+            for _ in range(times):
+                end = asyncio.get_running_loop().time() + within_s
+                try:
+                    told.append(
+                        await kept.get(Asking(place_of(server.url), b"X-A: b\r\n", end, max_bytes))
+                    )
+                except (BadAnswerError, OSError) as exc:
+                    told.append(exc)
+            kept.close()
+        return told, server
+
+    return asyncio.run(run())
+
+
+def test_a_connection_is_kept_and_the_request_is_plain():
+    told, server = asked(OK, OK, OK, times=3)
+    assert [(one.status, bytes(one.body)) for one in told] == [(200, b"ok")] * 3
+    assert server.connections == 1
+    first = server.requests[0].split(b"\r\n")
+    assert first[0] == b"GET /v1/host?a=b HTTP/1.1"
+    assert b"X-A: b" in first
+    assert first[1] == b"Host: " + server.url.split("/")[2].encode()
+
+
+@pytest.mark.parametrize(
+    ("said", "body"),
+    [
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", b"ok"),
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nall there is", b"all there is"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://10.0.0.1/\r\nContent-Length: 0\r\n\r\n", b""),
+    ],
+)
+def test_bodies_of_every_kind(said, body):
+    (reply,), _ = asked(said)
+    assert bytes(reply.body) == body
+
+
+def test_who_hung_up_while_idle_is_asked_anew():
+    told, server = asked(OK, None, OK, times=2)
+    assert [bytes(one.body) for one in told] == [b"ok", b"ok"]
+    assert server.connections == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (None, "hung up without an answer"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "no HTTP"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + OK, "status 100"),
+        (b"HTTP/1.1 101 X\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", "status 101"),
+        (
+            b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 9\r\n\r\nok",
+            "ended in the answer",
+        ),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n" + b"x" * 2000, "body over 1000 bytes"),
+        (b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 20_000, "body over 1000 bytes"),
+    ],
+)
+def test_what_is_no_answer_ends_its_own_request(said, why):
+    (first, second), server = asked(said, OK, times=2)
+    assert isinstance(first, BadAnswerError)
+    assert why in str(first)
+    assert bytes(second.body) == b"ok"
+    assert server.connections == 2
+
+
+def test_two_answers_to_one_question_are_not_the_next_ones():
+    told, server = asked(OK + OK.replace(b"ok", b"no"), OK, times=2)
+    assert [bytes(one.body) for one in told] == [b"ok", b"ok"]
+    assert server.connections == 2
+
+
+def test_who_says_nothing_costs_its_own_time():
+    began_s = time.monotonic()
+    (told,), _ = asked(b"HTTP/1.1 200 OK\r\nContent-", within_s=0.1)
+    assert isinstance(told, TimeoutError)
+    assert time.monotonic() - began_s < 4
+
+
+def test_connections_that_nobody_uses_are_closed(monkeypatch):
+    monkeypatch.setattr("monitor.act.kept_connections.KEPT_S", -1.0)
+    monkeypatch.setattr("monitor.act.kept_connections._LOOK_EVERY_S", 0.0)
+    told, server = asked(OK, OK, times=2)
+    assert [bytes(one.body) for one in told] == [b"ok", b"ok"]
+    assert server.connections == 2
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://127.0.0.1:1/",
+        "http://node7:1/",
+        "http://u@127.0.0.1/",
+        "http://127.0.0.1/a b",
+        "http://127.0.0.1:99999/",
+    ],
+)
+def test_what_aiohttp_is_asked_for(url):
+    assert place_of(url) is None
+
+
+def test_addresses_of_both_families():
+    assert (place_of("http://[::1]:8/x").address, place_of("http://[::1]:8/x").port) == ("::1", 8)
+    assert place_of("http://127.0.0.1").request.startswith(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")

@@ -1,0 +1,112 @@
+"""Whom an eviction asks: in the background, and a crash is an answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from monitor.act.quarantine import Quarantine
+from monitor.act.schedulers.base import Outcome
+from monitor.act.steps import Asker, Parties
+from monitor.act.targets import Registry
+from monitor.model.escalation import Answered
+from monitor.model.eviction import Rung
+from tests.monitor.pure.escalations import ID, RANKS, fresh
+from tests.monitor.shell.doubles import HandClock, Memory
+from tests.monitor.shell.fakes import wait_until
+
+WHOM = {
+    Rung.GATE: "",
+    Rung.LIGHTHOUSE_KILL: "",
+    Rung.WORKER_EVICT: RANKS[1],
+    Rung.SCHEDULER: "slurm",
+}
+
+
+@dataclass
+class World:
+    """A gate, a Lighthouse, WorkerServers and a scheduler in one."""
+
+    kind: str
+    over: threading.Event = field(default_factory=threading.Event)
+    asked: list[str] = field(default_factory=list)
+    name: str = "slurm"
+
+    def ask(self, whom: str) -> Future[Any]:
+        self.asked.append(whom)
+        if self.kind == "crashes":
+            raise RuntimeError("boom")
+        return Future()
+
+    def kick(self) -> None:
+        self.ask("gate")
+
+    def begin_kill(self, replica_id: str, _: float) -> Future[str]:
+        return self.ask(replica_id)
+
+    def submit(self, request: Any) -> Future[Any]:
+        request.close()
+        return self.ask("worker")
+
+    def remove(self, group: str, places: Any, *_: Any) -> Outcome:
+        self.asked.append(group)
+        if self.kind == "crashes":
+            raise RuntimeError("boom")
+        if self.kind == "never answers":
+            self.over.wait(30)
+        return Outcome(True, f"{len(places)} places")
+
+    def asker(self) -> Asker:
+        clock, it = HandClock(), self
+        registry, quarantine = Registry(clock, Memory()), Quarantine(clock, Memory())
+        return Asker(Parties(clock, it, registry, quarantine, it, it, (it,)))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def silent() -> Iterator[World]:
+    world = World("never answers")
+    yield world
+    world.over.set()
+
+
+def test_nobody_is_waited_for(silent: World) -> None:
+    asker, began = silent.asker(), time.monotonic()
+    for rung, whom in WHOM.items():
+        assert asker.ask(fresh(), rung, whom) is None
+    assert list(asker.answers()) == []
+    assert time.monotonic() - began < 0.5
+    wait_until(lambda: len(silent.asked) == len(WHOM), what="all are asked")
+    assert set(silent.asked) == {"gate", ID, "worker", "rg_1"}
+
+
+@pytest.mark.parametrize("rung", WHOM, ids=str)
+def test_who_crashes_when_asked_has_answered_so(rung: Rung) -> None:
+    asker = World("crashes").asker()
+    at_once = asker.ask(fresh(), rung, WHOM[rung])
+    told = [at_once] if at_once is not None else list(asker.answers(wait_s=5.0))
+    assert told == [Answered(rung, WHOM[rung], "crashed: RuntimeError: boom", done=False)]
+
+
+@pytest.mark.parametrize("rung", WHOM, ids=str)
+def test_who_may_not_be_asked_is_not(rung: Rung) -> None:
+    world = World("does it")
+    told = world.asker().ask(fresh(), rung, WHOM[rung], "the lease is lost")
+    assert told == Answered(rung, WHOM[rung], "not asked: the lease is lost")
+    assert world.asked == []
+
+
+def test_the_threads_of_schedulers_end_and_tell() -> None:
+    asker = World("does it").asker()
+    asker.ask(fresh(), Rung.SCHEDULER, "slurm")
+    (told,) = asker.answers(wait_s=5.0)
+    assert told == Answered(Rung.SCHEDULER, "slurm", "2 places", done=True)
+    wait_until(
+        lambda: not any(t.name.startswith("remove by") for t in threading.enumerate()),
+        what="the thread ends",
+    )

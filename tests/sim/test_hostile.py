@@ -1,0 +1,26 @@
+"""Crowds and odd answers beside an honest hang: it is named in its time, by a real monitor."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.integration
+def test_a_hang_is_named_in_its_time_beside_3000_bad_clients_and_155_odd_states() -> None:
+    command = [
+        sys.executable, "-m", "tests.sim", "320", "--seconds", "90", "--hang", "--until-named",
+        "--hostile",
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=180
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout)
+    assert told["seen_least"] == told["good"] == 165
+    assert told["named_after_s"] is not None
+    assert told["named_after_s"] < 20  # the threshold is 10 s; one that doubts itself takes 20

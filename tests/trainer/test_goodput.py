@@ -1,0 +1,345 @@
+"""The closed forms against numbers reckoned by hand, and what must hold for any numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.cli import main as lightkeeper
+from monitor.model.config import KeeperConfig
+from trainer.goodput import (
+    HANG_S,
+    KINDS,
+    MONITOR,
+    SLOW_S,
+    STOP_S,
+    Detection,
+    Handling,
+    Job,
+    Mix,
+    Response,
+    Scenario,
+    ScenarioError,
+    Times,
+    detection,
+    eviction_cost_s,
+    ft_hsdp,
+    kept,
+    linear,
+    main,
+    mean_toll,
+    poisson,
+    toll,
+)
+from trainer.goodput import (
+    MIX as USUAL_MIX,
+)
+from trainer.goodput import (
+    TIMES as USUAL_TIMES,
+)
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+CAMPAIGN = DOCS / "campaign.jsonl"
+STOPS = Mix(stop=1.0)
+JOB = Job(ranks=80, groups=10, mtbf_s=3600.0)
+TIMES = Times(
+    evict_s=1.0, requorum_s=5.0, restart_s=200.0, heal_s=20.0, first_step_s=30.0,
+    job_restart_s=540.0, step_s=10.0,
+)  # fmt: skip
+MIX = Mix(stop=0.7, hang=0.2, slow=0.1, slowdown=2.0, slow_lasts_s=1200.0)
+KEPT = Handling("kept", Response(2.0), Response(10.0), Response(60.0))
+ALONE = Handling("alone", Response(2.0), Response(125.0, takes_job=True), Response(None))
+SYNC = Handling(
+    "synchronous", Response(60.0, takes_job=True), Response(60.0, takes_job=True), Response(None)
+)
+
+
+def scene(
+    handling: Handling = KEPT, *, job: Job = JOB, mix: Mix = MIX, times: Times = TIMES
+) -> Scenario:
+    return Scenario(job, mix, times, handling)
+
+
+# -- the published case ---------------------------------------------------------------------------
+
+
+def test_the_published_rows_come_out_within_half_a_point() -> None:
+    assert [published for published, _ in ft_hsdp()] == [0.44, 0.80]
+    for published, scenario in ft_hsdp():
+        assert linear(scenario) == pytest.approx(published, abs=0.005)
+
+
+def test_the_published_stalls_are_ten_and_three_minutes() -> None:
+    assert [toll(scenario, "stop").stall_s for _, scenario in ft_hsdp()] == [600.0, 180.0]
+
+
+def test_both_arithmetics_of_the_published_case_by_hand() -> None:
+    whole, group = (scenario for _, scenario in ft_hsdp())
+    assert linear(whole) == pytest.approx((18 - 10) / 18)
+    assert linear(group) == pytest.approx((8 + 7 * 11 / 12) / 18)
+    assert poisson(whole) == pytest.approx(math.exp(-10 / 18))
+    present = 1 / (1 + 8 / (18 * 12))  # away for eight minutes, in which it cannot fail
+    assert poisson(group) == pytest.approx(math.exp(-3 / 18 * present) / (1 + 7 / (18 * 12)))
+
+
+# -- one fault ------------------------------------------------------------------------------------
+
+
+def test_a_hang_stalls_for_detecting_evicting_a_quorum_half_a_step_and_the_return() -> None:
+    found = toll(scene(), "hang")
+    assert found.stall_s == 10 + 1 + 5 + 5 + 30
+    assert found.missing_s == 200 + 20 - 5 - 5  # while the others already train
+    assert found.out_s == 10 + 1 + 220
+    assert found.fleet_s(scene()) == 51 + 210 / 10
+
+
+def test_a_fail_stop_needs_no_eviction() -> None:
+    assert toll(scene(), "stop").stall_s == 2 + 5 + 5 + 30
+
+
+def test_a_slow_rank_that_is_found_costs_its_pace_until_then_and_an_eviction_if_still_slow() -> (
+    None
+):
+    found, still = toll(scene(), "slow"), math.exp(-60 / 1200)
+    assert found.dragged_s == pytest.approx(1200 * (1 - still))
+    assert found.stall_s == pytest.approx(still * (1 + 5 + 5 + 30))
+    assert found.missing_s == pytest.approx(still * 210)
+
+
+def test_a_slow_rank_that_nobody_finds_drags_as_long_as_it_is_slow() -> None:
+    found = toll(scene(ALONE), "slow")
+    assert (found.dragged_s, found.stall_s, found.missing_s) == (1200.0, 0.0, 0.0)
+
+
+def test_a_hang_that_takes_the_job_costs_the_whole_restart() -> None:
+    assert toll(scene(ALONE), "hang").fleet_s(scene()) == 125 + 540
+
+
+def test_the_linear_form_adds_up_what_faults_and_false_evictions_take() -> None:
+    hour = 0.7 * (42 + 21) + 0.2 * (51 + 21)
+    still = math.exp(-0.05)
+    hour += 0.1 * (0.5 * 1200 * (1 - still) + still * (41 + 21))
+    assert linear(scene()) == pytest.approx(1 - hour / 3600)
+    false = replace(KEPT, false_per_day=24.0)
+    assert linear(scene(false)) == pytest.approx(1 - (hour + 62) / 3600)
+
+
+def test_the_linear_form_ends_at_nothing() -> None:
+    assert linear(scene(SYNC, job=Job(80, 10, 60.0))) == 0.0
+
+
+def test_a_group_that_is_back_before_the_others_train_is_not_missing() -> None:
+    quick = replace(scene().times, restart_s=1.0, heal_s=1.0)
+    assert toll(scene(times=quick), "hang").missing_s == 0.0
+
+
+# -- evicting a straggler -------------------------------------------------------------------------
+
+
+def test_a_straggler_goes_once_it_has_cost_what_its_eviction_will() -> None:
+    assert eviction_cost_s(scene()) == 41 + 21
+    assert kept("", Detection(slow_s=1.0), scene(), 125.0).slow.after_s == 124.0
+    assert kept("", Detection(slow_s=200.0), scene(), 125.0).slow.after_s == 200.0
+
+
+def test_who_slows_nobody_never_goes() -> None:
+    plain = scene(mix=replace(MIX, slowdown=1.0))
+    assert kept("", Detection(), plain, 125.0).slow.after_s is None
+
+
+# -- lightkeeper's thresholds ---------------------------------------------------------------------
+
+
+def test_the_thresholds_are_the_monitors_own() -> None:
+    usual = KeeperConfig()
+    assert {name: getattr(usual, name) for name in MONITOR} == MONITOR
+
+
+def test_what_was_measured_holds_for_short_steps() -> None:
+    assert detection(0.2, 2.0, 10.0) == Detection(HANG_S, SLOW_S)
+
+
+def test_long_steps_are_waited_for_by_the_monitors_own_rules() -> None:
+    assert detection(20.0, 2.0, 10.0) == Detection(HANG_S + 195.0, SLOW_S + 4 * 55.0)
+    assert detection(20.0, 2.0, 3.0).hang_s == HANG_S + 55.0
+
+
+@pytest.mark.parametrize(("step_s", "slowdown"), [(45.0, 2.0), (1.0, 1.34)])
+def test_a_slow_rank_that_no_window_shows_is_never_found(step_s: float, slowdown: float) -> None:
+    assert detection(step_s, slowdown, 10.0).slow_s is None
+
+
+def test_a_hang_that_is_decided_after_the_survivors_gave_up_takes_the_job() -> None:
+    plain = scene(mix=USUAL_MIX, times=USUAL_TIMES)
+    assert kept("", Detection(124.8), plain, 125.0).hang == Response(125.0, takes_job=True)
+    assert kept("", Detection(124.0), plain, 125.0).hang == Response(124.0)
+
+
+def test_the_times_are_the_medians_of_the_committed_campaign() -> None:
+    lines = CAMPAIGN.read_text().splitlines()
+    latest = {row["key"]: row for row in map(json.loads, lines)}  # the last run counts
+    firing_s: dict[str, list[float]] = {"hang": [], "slow": [], "crash": [], "after": []}
+    for row in latest.values():
+        name = row["class"]
+        if name in ("stop", "gil") or name.startswith("hang-"):
+            firing_s["hang"].append(row["to_firing"])
+            firing_s["after"].append(row["to_survivor_commit"] - row["to_evict_asked"])
+        if name in ("slow-compute", "slow-data"):
+            firing_s["slow"].append(row["to_firing"])
+        if name in ("crash", "segfault", "abort"):
+            firing_s["crash"].append(row["to_survivor_commit"])
+    found = {name: median(said) for name, said in firing_s.items()}
+    assert found["hang"] == pytest.approx(HANG_S, rel=0.05)
+    assert found["slow"] == pytest.approx(SLOW_S, rel=0.05)
+    assert found["crash"] == pytest.approx(STOP_S + USUAL_TIMES.requorum_s, rel=0.05)
+    assert found["after"] == pytest.approx(USUAL_TIMES.evict_s + USUAL_TIMES.requorum_s, rel=0.05)
+
+
+# -- numbers that make no sense -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (lambda: Job(1023, 10, 60.0), "1023 ranks cannot be 10 groups of one size"),
+        (lambda: Job(8, 1, 60.0), "groups is 1, expected 2 to 8"),
+        (lambda: Job(8, 2, math.nan), "mtbf_s is nan, expected 1 to 1e+09"),
+        (lambda: Mix(0.5, 0.5, 0.5), "the shares of stop, hang and slow add up to 1.5, not 1"),
+        (lambda: Mix(slowdown=0.5), "slowdown is 0.5, expected 1 to 1000"),
+        (lambda: Times(heal_s=-1.0), "heal_s is -1, expected 0 to 1e+09"),
+    ],
+)
+def test_nonsense_is_refused_in_one_line(make: object, line: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        make()  # type: ignore[operator]
+    assert str(caught.value) == line
+
+
+# -- for any numbers ------------------------------------------------------------------------------
+
+SECONDS = st.floats(0.0, 1000.0)
+
+
+@given(
+    mtbf_s=st.floats(30.0, 1e6), hang_s=SECONDS, more_s=SECONDS, slow_s=SECONDS,
+    false=st.floats(0.0, 100.0),
+)  # fmt: skip
+def test_goodput_is_a_share_and_nothing_that_takes_longer_raises_it(
+    mtbf_s: float, hang_s: float, more_s: float, slow_s: float, false: float
+) -> None:
+    def at(hang: float, mtbf: float, mistakes: float) -> tuple[float, float]:
+        handling = replace(KEPT, hang=Response(hang), slow=Response(slow_s), false_per_day=mistakes)
+        one = scene(handling, job=replace(JOB, mtbf_s=mtbf))
+        return linear(one), poisson(one)
+
+    base = at(hang_s, mtbf_s, false)
+    assert all(0.0 <= share <= 1.0 for share in base)
+    for worse in (
+        at(hang_s + more_s, mtbf_s, false),
+        at(hang_s, max(1.0, mtbf_s / 2.0), false) if mtbf_s > 3600.0 else base,
+        at(hang_s, mtbf_s, false + 1.0) if mtbf_s > 3600.0 else base,
+    ):
+        assert all(now <= before + 1e-9 for now, before in zip(worse, base, strict=True))
+    assert base[1] >= base[0] - 1e-9  # overlapping faults cost less
+
+
+def test_faults_of_all_kinds_are_weighed_by_their_share() -> None:
+    found = [toll(scene(), kind).stall_s * getattr(MIX, kind) for kind in KINDS]
+    assert mean_toll(scene()).stall_s == pytest.approx(sum(found))
+    assert mean_toll(scene(mix=STOPS)) == toll(scene(), "stop")
+
+
+# -- the command ----------------------------------------------------------------------------------
+
+
+def body(words: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
+    assert main([*words, "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_figures_on_the_page_are_what_the_command_says(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = (DOCS / "goodput.md").read_text()
+    for one in body(["--sweep", "1000:100000"], capsys):
+        shares = " | ".join(f"{way['poisson'] * 100:.2f}" for way in one["ways"])
+        assert f"| {one['job']['ranks']:,} | " in page
+        assert shares in page
+    for row in body(["--case", "ft-hsdp"], capsys):
+        assert f"| {row['linear'] * 100:.1f} % | {row['poisson'] * 100:.1f} % |" in page
+
+
+def test_what_is_said_goes_into_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    said = body(
+        ["--ranks", "64", "--groups", "8", "--rank-mtbf", "64h", "--mix", "50:25:25", "--slowdown",
+         "3", "--slow-lasts", "1h", "--evict", "2", "--restart", "1m", "--step", "1",
+          "--detect-hang", "7", "--false-evictions", "2"],
+        capsys,
+    )  # fmt: skip
+    assert said["job"] == {"ranks": 64, "groups": 8, "mtbf_s": 3600.0}
+    assert said["mix"] == {
+        "stop": 0.5, "hang": 0.25, "slow": 0.25, "slowdown": 3.0, "slow_lasts_s": 3600.0,
+    }  # fmt: skip
+    assert said["times"]["restart_s"] == 60.0
+    keeper, false = said["ways"][3:]
+    assert (keeper["name"], keeper["hang"]["after_s"]) == ("lightkeeper", 7.0)
+    assert (false["name"], false["false_per_day"]) == ("+ 2 false a day", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["--case", "ft-hsdp"], ["published", "44%", "80.09%"]),
+        (["--ranks", "16384", "--groups", "8", "--mtbf", "3h"],
+         ["lightkeeper, as measured", "98.23%", "lower stall_factor"]),
+        (["--sweep", "1000:2000"], ["1,000", "2,000", "99.83%"]),
+    ],
+)  # fmt: skip
+def test_a_person_gets_a_table(
+    words: list[str], names: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in names)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--ranks", "1023"], "1023 ranks cannot be 10 groups of one size"),
+        (["--ranks", "0"], "ranks is 0, expected 2 to 1e+07"),
+        (["--slowdown", "nan"], "slowdown is nan, expected 1 to 1000"),
+        (["--false-evictions", "-1"], "false evictions a day is -1, expected 0 to 1e+06"),
+        (["--case", "ft-hsdp", "--sweep", "1:2"], "not allowed with"),
+        (["--sweep", "5:2"], "the sweep is 5:2, expected 10 to 10000000, in order"),
+        (["--mtbf", "soon"], "'soon' is no time, such as 90, 90s, 18m, 2h or 1d"),
+        (["--heal", "-1"], "'-1' is no time"),
+        (["--mix", "0:0:0"], "'0:0:0' is not STOP:HANG:SLOW, such as 83:12:5"),
+        (["--sweep", "9"], "'9' is not A:B, such as 1000:100000"),
+    ],
+)
+def test_a_wrong_order_is_refused(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert line in capsys.readouterr().err
+
+
+def test_lightkeeper_starts_it_as_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda _, words: started.append(words[1:]))
+    monkeypatch.setattr("monitor.cli._parser_for", lambda _: pytest.fail("it went on"))
+    with pytest.raises(pytest.fail.Exception):
+        lightkeeper(["goodput", "--case", "ft-hsdp"])
+    assert started == [["-m", "trainer.goodput", "--case", "ft-hsdp"]]

@@ -1,0 +1,445 @@
+"""The question before a group starts: may it run on this host?
+
+Three answers, and the third is no error: a monitor that is away admits everybody, for training
+never depends on the monitor. Whoever asks waits for `timeout_s` and not a second longer, whatever
+the network and the name service do. Two ask:
+
+- A launcher, by `lightkeeper admit`, which then *becomes* the command (exec): same pid, standard
+  input, open files, limits and signals, and its exit status is the command's own. What python
+  itself changed on its way here (SIGPIPE ignored, LC_CTYPE set where there was no locale) is
+  changed back.
+- A rank before it joins, with `LIGHTKEEPER_ADMISSION=warn|refuse`. The one place in this package
+  that may end a rank, and only because somebody asked for it: on a host in quarantine, where a
+  launcher starts it all the same (it does not ask, or its scheduler was not told), it would join
+  the quorum again. Before training starts an end costs nothing; later nobody is ended here.
+
+The standard library and the wire only: a launcher asks before every start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import queue
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NoReturn
+from urllib.parse import urlencode, urlsplit
+
+from worker_server.rank.identity import POD, group_of, host_of
+from worker_server.wire import PATH_ADMISSION
+
+REFUSED_STATUS = 75
+"""EX_TEMPFAIL of sysexits.h: not now, try again later. What a refused launcher and a refused rank
+end with."""
+_EACH_S = 2.0
+"""For one monitor of several. One that is up answers within milliseconds."""
+_ANSWER_MAX_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The host may run the group."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The host may not run the group now."""
+
+    reason: str
+    until_s: float | None = None
+    """Unix time; None: until a person releases it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorAway:
+    """No monitor gave an answer that can be understood."""
+
+    reason: str
+
+
+Admission = Admitted | Refused | MonitorAway
+
+
+class UrlError(ValueError):
+    """An address that is none; the message says what is expected."""
+
+
+def monitors_of(text: str) -> tuple[str, ...]:
+    """The monitors of `URL` or `URL,URL`, in the order in which they are asked.
+
+    Raises:
+        UrlError: one is no address.
+    """
+    urls = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
+    for url in urls:
+        try:
+            parts = urlsplit(url)
+            good = parts.scheme in ("http", "https") and bool(parts.hostname)
+            good = good and (parts.port is None or parts.port > 0)
+        except ValueError:
+            good = False
+        if not good:
+            raise UrlError(f"{url!r} is no monitor's address, expected http://HOST:PORT[,URL]")
+    return urls
+
+
+def ask(monitors: list[str], host: str, group: str | None, timeout_s: float) -> Admission:
+    """What the first monitor says that gives a usable answer; never raises. It comes to the front
+    of the list: who asks with it again waits no more for a host that is away.
+
+    All of it in a thread of its own: no deadline of a socket covers a name service that hangs, or
+    a server that answers a byte a second.
+    """
+    answers: queue.SimpleQueue[Admission] = queue.SimpleQueue()
+    threading.Thread(
+        target=lambda: answers.put(_ask_all(monitors, host, group, timeout_s)),
+        name="admission",
+        daemon=True,
+    ).start()
+    try:
+        return answers.get(timeout=timeout_s)
+    except queue.Empty:
+        return MonitorAway(f"no answer of {' or '.join(monitors)} within {timeout_s:g} s")
+
+
+def _ask_all(monitors: list[str], host: str, group: str | None, timeout_s: float) -> Admission:
+    end_s, said = time.monotonic() + timeout_s, []
+    for url in tuple(monitors):
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            break
+        answer = _ask_one(url, host, group, min(_EACH_S, left_s))
+        if not isinstance(answer, MonitorAway):
+            monitors[:] = [url, *(one for one in monitors if one != url)]
+            return answer
+        said.append(f"{url}: {answer.reason}")
+    return MonitorAway("; ".join(said) or "no time left to ask")
+
+
+def _ask_one(url: str, host: str, group: str | None, timeout_s: float) -> Admission:
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    query = urlencode({"host": host, **({} if group is None else {"group": group})})
+    try:
+        with contextlib.closing(kind(parts.netloc, timeout=timeout_s)) as connection:
+            connection.request("GET", f"{parts.path}{PATH_ADMISSION}?{query}")
+            response = connection.getresponse()
+            if response.status != http.HTTPStatus.OK:
+                return MonitorAway(f"it answers {response.status}")
+            return _read(json.loads(response.read(_ANSWER_MAX_BYTES)))
+    except TimeoutError:
+        return MonitorAway("no answer in time")
+    except (OSError, http.client.HTTPException, ValueError, RecursionError) as exc:
+        return MonitorAway(" ".join(f"{type(exc).__name__}: {exc}".split()))
+
+
+def _read(answer: Any) -> Admission:
+    if not isinstance(answer, dict) or not isinstance(answer.get("admit"), bool):
+        return MonitorAway("its answer is no admission")
+    reason, until_s = answer.get("reason"), answer.get("until_s")
+    text = " ".join(reason.split()) if isinstance(reason, str) else ""
+    if answer["admit"]:
+        return Admitted(text)
+    if isinstance(until_s, bool) or not isinstance(until_s, int | float):
+        until_s = None
+    return Refused(text or "no reason given", until_s)
+
+
+def until(at_s: float | None) -> str:
+    """The end of a refusal: a local date and time, or whom it takes."""
+    if at_s is None:
+        return "a person releases it"
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at_s))
+    except (ValueError, OverflowError, OSError):
+        return "some time"
+
+
+# -- a rank asks -------------------------------------------------------------------------------
+
+_JOIN_WAIT_S = 2.0
+"""For the answer. Longer delays every start by a dead monitor."""
+
+
+def ask_to_join(environ: Mapping[str, str], warn: Callable[[str], None]) -> None:
+    """Ask the monitor whether this rank may train here.
+
+    Raises:
+        SystemExit: status 75; it may not, and the environment says `refuse`.
+    """
+    wish = environ["LIGHTKEEPER_ADMISSION"]
+    if wish not in ("warn", "refuse"):
+        warn(f"LIGHTKEEPER_ADMISSION={wish!r} is none of off, warn, refuse: taken for off")
+        return
+    try:
+        monitors = list(monitors_of(environ.get("LIGHTKEEPER_MONITOR", "")))
+        answer = (
+            ask(monitors, host_of(environ), group_of(environ), _JOIN_WAIT_S) if monitors else None
+        )
+    except Exception as exc:  # noqa: BLE001  training goes on without us
+        warn(f"lightkeeper did not ask for admission: {exc!r}")
+        return
+    if not isinstance(answer, Refused):
+        return
+    said = (
+        f"this rank is refused on {host_of(environ)} until {until(answer.until_s)}: {answer.reason}"
+    )
+    if wish != "refuse":
+        warn(f"lightkeeper: {said}; it trains all the same (LIGHTKEEPER_ADMISSION={wish})")
+    elif threading.current_thread() is not threading.main_thread():
+        warn(f"lightkeeper: {said}; it trains all the same: attached in another thread than main")
+    else:
+        _write(f"lightkeeper: {said}; ending with status {REFUSED_STATUS}")
+        raise SystemExit(REFUSED_STATUS)
+
+
+def _write(line: str) -> None:
+    try:
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):  # closed or None: the answer counts
+        pass
+
+
+# -- a launcher asks ---------------------------------------------------------------------------
+
+_USAGE_STATUS = 2
+_CANNOT_RUN_STATUS = 126
+_NOT_FOUND_STATUS = 127
+"""Of a command that cannot be started: what a shell, env and nohup end with."""
+_ASK_S = 5.0
+"""For all monitors together. Longer waits for the dead, shorter starts groups on quarantined hosts
+while a monitor is busy."""
+_LAST_WORD_S = 300.0
+"""A refusal stands for so long after the monitors went away: they may only be restarting. Then the
+group starts: training does not depend on the monitor."""
+_JITTER = 0.5
+"""Every pause is up to so much shorter or longer: a thousand launchers do not ask at once."""
+_HEEDED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Ignored by every python, and the default for everybody else."""
+
+_ABOUT = """\
+Ask the monitor whether a replica group may start on this host, then become the command. A host or
+group in quarantine is refused; a monitor that is away admits everybody.
+"""
+_EXAMPLES = """\
+examples:
+  refused: status 75, and nothing runs:
+    lightkeeper admit -- torchrun --nproc-per-node 8 train.py
+  refused: wait, for an hour at most:
+    lightkeeper admit --wait --timeout 3600 -- torchrun --nproc-per-node 8 train.py
+  two monitors:
+    srun lightkeeper admit --monitor http://head:8470,http://spare:8470 -- torchrun train.py
+  without a command, only the answer:
+    lightkeeper admit --host node17 --group rg_1 || echo "not there"
+
+exit status: the command's own; 75 refused (EX_TEMPFAIL: try again later, or elsewhere); 2 wrong
+use; 126 or 127 the command cannot be run or is not there. See docs/quarantine.md.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(_USAGE_STATUS, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+@dataclass(frozen=True, slots=True)
+class AdmitOptions:
+    """What the command line said."""
+
+    host: str
+    group: str | None
+    monitors: tuple[str, ...]
+    wait: bool
+    timeout_s: float | None
+    poll_s: float
+    command: tuple[str, ...]
+
+
+def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
+    """The options in front of `--`."""
+    made = _Parser(
+        prog="lightkeeper admit",
+        usage="%(prog)s [OPTIONS] [-- COMMAND [ARGS ...]]",
+        description=_ABOUT,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = made.add_argument
+    add(
+        "--host",
+        metavar="NAME",
+        help="this host, as the WorkerServer reports it (default: LIGHTKEEPER_HOST, "
+        f"SLURMD_NODENAME, K8S_NODE_NAME, the host's name; here: {host_of(environ)})",
+    )
+    add("--group", metavar="NAME", help="the replica group (default: REPLICA_GROUP)")
+    add(
+        "--monitor",
+        metavar="URL[,URL]",
+        help="the monitors, in the order in which they are asked (default: LIGHTKEEPER_MONITOR)",
+    )
+    add(
+        "--wait",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="while refused, wait and ask again (default: end with status 75)",
+    )
+    add(
+        "--timeout",
+        type=float,
+        metavar="S",
+        help="with --wait: for at most so long, then status 75",
+    )
+    add("--poll", type=float, metavar="S", default=10.0, help="pause between questions (10)")
+    return made
+
+
+def options(words: Sequence[str], environ: Mapping[str, str]) -> AdmitOptions:
+    """The command line; wrong use ends the process with status 2."""
+    at = words.index("--") if "--" in words else len(words)
+    top = parser(environ)
+    args, extra = top.parse_known_args(words[:at])
+    if extra:
+        top.error(f"{extra[0]!r} is no option: a command comes after --")
+    named = args.monitor if args.monitor is not None else environ.get("LIGHTKEEPER_MONITOR", "")
+    try:
+        monitors = monitors_of(named)
+    except UrlError as exc:
+        top.error(str(exc))
+    if args.timeout is not None and not args.timeout >= 0:
+        top.error(f"--timeout is {args.timeout:g}, expected seconds")
+    if not 0.05 <= args.poll <= 3600:
+        top.error(f"--poll is {args.poll:g}, expected 0.05 to 3600 seconds")
+    return AdmitOptions(
+        host=args.host or host_of(environ),
+        group=args.group or group_of(environ),
+        monitors=monitors,
+        wait=args.wait,
+        timeout_s=args.timeout,
+        poll_s=args.poll,
+        command=tuple(words[at + 1 :]),
+    )
+
+
+@dataclass(slots=True)
+class AdmissionWait:
+    """Asks until there is an answer to go by. What it touches is handed to it."""
+
+    options: AdmitOptions
+    ask: Callable[[], Admission]
+    say: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    chance: Callable[[], float] = random.random
+    _said: object = None
+
+    def admitted(self) -> bool:
+        """Whether the group may start; False once it is refused for good."""
+        began_s = self.clock()
+        refused_s: float | None = None
+        while True:
+            answer = self.ask()
+            now_s = self.clock()
+            match answer:
+                case Admitted():
+                    if refused_s is not None:
+                        self.say(f"admitted after {now_s - began_s:.0f} s")
+                    return True
+                case Refused():
+                    refused_s = now_s
+                    self._tell_refusal(answer)
+                case MonitorAway() if refused_s is None or now_s - refused_s >= _LAST_WORD_S:
+                    self.say(f"the monitor is away ({answer.reason}): starting without its word")
+                    return True
+                case MonitorAway():
+                    self._tell(
+                        f"the monitor is away ({answer.reason}): its refusal stands for "
+                        f"{_LAST_WORD_S:.0f} s",
+                        "away",
+                    )
+            if not self.options.wait:
+                return False
+            pause_s = self.options.poll_s * (1 + _JITTER * (2 * self.chance() - 1))
+            if self.options.timeout_s is not None:
+                left_s = began_s + self.options.timeout_s - now_s
+                if left_s <= 0:
+                    self.say(f"still refused after {now_s - began_s:.0f} s: giving up")
+                    return False
+                pause_s = min(pause_s, left_s)
+            self.sleep(pause_s)
+
+    def _tell_refusal(self, answer: Refused) -> None:
+        then = "waiting" if self.options.wait else f"status {REFUSED_STATUS}"
+        self._tell(f"refused until {until(answer.until_s)}: {answer.reason} ({then})", answer)
+
+    def _tell(self, text: str, key: object) -> None:
+        """Once per change."""
+        if key != self._said:
+            self.say(text)
+        self._said = key
+
+
+def _say(text: str) -> None:
+    _write(f"lightkeeper admit: {text}")
+
+
+def _as_started() -> dict[bytes, bytes]:
+    """The environment as it was when this process began: python may have added LC_CTYPE."""
+    now = dict(os.environb)
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            first = dict(line.split(b"=", 1) for line in file.read().split(b"\0") if b"=" in line)
+    except OSError:
+        return now
+    if b"LC_CTYPE" not in first:
+        now.pop(b"LC_CTYPE", None)
+    return now
+
+
+def become(command: Sequence[str], environ: Mapping[bytes, bytes]) -> int:
+    """Run the command in place of this process; only a command that cannot be run returns."""
+    for number in _HEEDED_BY_PYTHON:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], list(command), environ)  # noqa: S606  it is what we were asked to run
+    except FileNotFoundError:
+        _say(f"{command[0]}: no such command")
+        return _NOT_FOUND_STATUS
+    except (OSError, ValueError) as exc:
+        _say(f"cannot run {command[0]}: {getattr(exc, 'strerror', None) or exc}")
+        return _CANNOT_RUN_STATUS
+
+
+def main(words: Sequence[str]) -> int:
+    """Ask, then become the command; the exit status when there is none, or it may not run."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends us as it would end the command
+    told = options(words, os.environ)
+    if told.monitors:
+        if told.host.startswith(POD):
+            _say(f"the node of {told.host} is not known: set LIGHTKEEPER_HOST from spec.nodeName")
+        question = partial(ask, list(told.monitors), told.host, told.group, _ASK_S)
+        keeper = AdmissionWait(told, question, _say)
+        if not keeper.admitted():
+            return REFUSED_STATUS
+    else:
+        _say("no monitor is named (--monitor, LIGHTKEEPER_MONITOR): starting without asking")
+    return become(told.command, _as_started()) if told.command else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,596 @@
+"""Writes torch.distributed's public collectives into the page's ring.
+
+Each function is replaced by a thin wrapper of the same signature, in `torch.distributed` and in
+`torch.distributed.distributed_c10d`. FSDP2, `torch.distributed.nn`, the `*_object` functions and
+`batch_isend_irecv` call these by their module and are seen with them.
+
+Not seen, and told as torch's alone in the merged record (`sidecar/merge`), heads do not move:
+what C++ does by itself (DDP's reducer; c10d's completion hook exists for NCCL only and takes the
+GIL on the watchdog's thread), functional collectives (DTensor; the compiler traces these very
+functions with fake tensors), symmetric memory, and calls by a name that user code imported before
+the attach (`from torch.distributed import all_reduce`): methods of a C++ class cannot be
+replaced, and swapping a function's code would change what torch.compile inlines. With
+`LIGHTKEEPER_ATTACH=1` or `python -m worker_server` the attach comes before any such import.
+
+An entry is written before the call and completed after it, so that a call that never comes
+back, or takes the process with it, is on record. `async_op=True` completes when the returned
+work's `wait()` returns. With NCCL both mean "the host went on", not "the GPU is done".
+
+Whatever goes wrong in here stays in here: the collective runs, and recording ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from worker_server.rank.page import layout
+from worker_server.rank.page.writer import GroupRow, PageWriter
+from worker_server.rank.reporter import Reporter
+from worker_server.rank.warn_once import warn
+
+_UNNAMED = frozenset({"", "undefined"})
+_MAX_CACHED = 4096
+_compiling = torch.compiler.is_dynamo_compiling
+_Tensor = torch.Tensor
+backends: set[str] = set()
+"""Of groups of torch's that this process has had, and of TorchFT's."""
+_recorded_elsewhere: tuple[type, ...] = ()
+"""Kinds of groups whose own methods write the entry: TorchFT's, see `torchft_groups`."""
+
+
+_NOWHERE = 99
+_ALWAYS_ASYNC = frozenset({"isend", "irecv"})
+_POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Op:
+    """How to read one function's arguments: their positions, `_NOWHERE` for those it has not."""
+
+    name: str
+    order: tuple[str, ...]
+    """Positional parameters; only those up to the last that is read."""
+    group: int
+    async_op: int
+    always_async: bool
+    input: int
+    output: int
+    same: bool
+    """Input and output are one."""
+    reduce_op: int
+    root: int
+    """A global rank."""
+    group_root: int
+    """A rank of the group."""
+
+
+def _op(name: str, parameters: str, sent: str = "", received: str = "") -> _Op:
+    order = tuple(parameters.split())
+    root = next((word for word in ("src", "dst") if word in order), "")
+
+    def place(parameter: str) -> int:
+        return order.index(parameter) if parameter in order else _NOWHERE
+
+    return _Op(
+        name=name,
+        order=order,
+        group=place("group"),
+        async_op=place("async_op"),
+        always_async=name in _ALWAYS_ASYNC,
+        input=place(sent),
+        output=place(received),
+        same=sent == received,
+        reduce_op=place("op"),
+        root=place(root),
+        group_root=place(f"group_{root}"),
+    )
+
+
+_OPS = (
+    _op("all_reduce", "tensor op group async_op", "tensor", "tensor"),
+    _op("all_reduce_coalesced", "tensors op group async_op", "tensors", "tensors"),
+    _op("broadcast", "tensor src group async_op group_src", "tensor", "tensor"),
+    _op("reduce", "tensor dst op group async_op group_dst", "tensor", "tensor"),
+    _op("all_gather", "tensor_list tensor group async_op", "tensor", "tensor_list"),
+    _op("all_gather_into_tensor", "output_tensor input_tensor group async_op",
+        "input_tensor", "output_tensor"),
+    _op("all_gather_single", "output_tensor input_tensor group async_op",
+        "input_tensor", "output_tensor"),
+    _op("all_gather_coalesced", "output_tensor_lists input_tensor_list group async_op",
+        "input_tensor_list"),
+    _op("reduce_scatter", "output input_list op group async_op", "input_list", "output"),
+    _op("reduce_scatter_tensor", "output input op group async_op", "input", "output"),
+    _op("reduce_scatter_single", "output input op group async_op", "input", "output"),
+    _op("all_to_all", "output_tensor_list input_tensor_list group async_op",
+        "input_tensor_list", "output_tensor_list"),
+    _op("all_to_all_single", "output input output_split_sizes input_split_sizes group async_op",
+        "input", "output"),
+    _op("gather", "tensor gather_list dst group async_op group_dst", "tensor", "gather_list"),
+    _op("scatter", "tensor scatter_list src group async_op group_src", "scatter_list", "tensor"),
+    _op("barrier", "group async_op"),
+    _op("monitored_barrier", "group"),
+    _op("send", "tensor dst group tag group_dst", "tensor"),
+    _op("recv", "tensor src group tag group_src", "", "tensor"),
+    _op("isend", "tensor dst group tag group_dst", "tensor"),
+    _op("irecv", "tensor src group tag group_src", "", "tensor"),
+)  # fmt: skip
+
+_recorder: Recorder | None = None
+_originals: dict[str, Callable[..., Any]] = {}
+
+
+def install(reporter: Reporter) -> None:
+    """Record from now on into this reporter's page. Patches once, whoever calls again."""
+    global _recorder  # noqa: PLW0603  the wrappers outlive any one attach
+    _recorder = Recorder(reporter)
+    from worker_server.rank import torchft  # noqa: PLC0415  it records by way of this module
+
+    torchft.install(reporter)
+    if _originals:
+        return
+    for op in _OPS:
+        original = getattr(c10d, op.name, None)
+        if original is None:
+            continue  # another torch
+        _originals[op.name] = original
+        wrapper = _wrap(op, original)
+        for module in (c10d, dist):
+            if getattr(module, op.name, None) is original:
+                setattr(module, op.name, wrapper)
+    _let_p2pop_know()
+    os.register_at_fork(after_in_child=_stop)
+
+
+def current() -> Recorder | None:
+    """Where to record now; None after a fork."""
+    return _recorder
+
+
+def tell_backends() -> None:
+    """Note which backends there are: each has a flight recorder of its own."""
+    if _recorder is not None:
+        for config in tuple(c10d._world.pg_backend_config.values()):
+            backends.update(part.rpartition(":")[2] for part in str(config).split(","))
+        _recorder.page.write_backends(",".join(sorted(backends)))
+
+
+def begin_wait(kind: int = layout.WAIT_COLLECTIVE) -> None:
+    """From now on this thread waits for others."""
+    if _recorder is not None:
+        _recorder.page.begin_wait(kind)
+
+
+def end_wait(kind: int = layout.WAIT_COLLECTIVE) -> None:
+    """Not any more."""
+    if _recorder is not None:
+        _recorder.page.end_wait(kind)
+
+
+def leave_to(kind: type, folder: str) -> None:
+    """Groups of this kind record themselves; frames of files in this folder are no call sites."""
+    global _recorded_elsewhere, _plumbing_folders  # noqa: PLW0603
+    _recorded_elsewhere = (*_recorded_elsewhere, kind)
+    _plumbing_folders = (*_plumbing_folders, folder + os.sep)
+    if _recorder is not None:
+        _recorder.forget_sites()
+
+
+def _stop() -> None:
+    global _recorder  # noqa: PLW0603
+    _recorder = None
+
+
+def _let_p2pop_know() -> None:
+    """P2POp accepts torch's isend and irecv by identity: also those imported before the patch."""
+    pairs = {_originals[name]: getattr(c10d, name) for name in _ALWAYS_ASYNC if name in _originals}
+    made, started = c10d.P2POp.__new__, c10d.P2POp.__init__
+
+    @functools.wraps(made)
+    def new(cls: type, op: Any, *args: Any, **kwargs: Any) -> Any:
+        return made(cls, pairs.get(op, op), *args, **kwargs)
+
+    @functools.wraps(started)
+    def init(self: Any, op: Any, *args: Any, **kwargs: Any) -> None:
+        started(self, pairs.get(op, op), *args, **kwargs)
+
+    c10d.P2POp.__new__ = new  # type: ignore[method-assign]
+    c10d.P2POp.__init__ = init  # type: ignore[method-assign]
+
+
+def _wrap(op: _Op, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        # torch.compile rewrites collectives by identity: show it the original
+        if _compiling():
+            return original(*args, **kwargs)
+        recorder = _recorder
+        if recorder is None:
+            return original(*args, **kwargs)
+        inside = recorder.inside
+        entered = None if inside.depth else recorder.enter(op, args, kwargs)
+        if entered is None:
+            return original(*args, **kwargs)
+        row, ticket, seq, is_async = entered
+        try:
+            inside.depth = 1  # in here: an interrupt must not leave it set
+            if not is_async:
+                recorder.page.begin_wait(layout.WAIT_COLLECTIVE)
+            result = original(*args, **kwargs)
+        except BaseException as exc:
+            inside.depth = 0
+            OpenCall(recorder, row, ticket, seq).complete(exc)
+            raise
+        finally:
+            inside.depth = 0
+            if not is_async:
+                recorder.page.end_wait(layout.WAIT_COLLECTIVE)
+        if is_async and result is not None:
+            return watch(result, OpenCall(recorder, row, ticket, seq))
+        try:
+            recorder.page.leave(row, ticket, seq)
+        except Exception as exc:  # noqa: BLE001  nothing may reach training
+            recorder.disable(exc)
+        return result
+
+    return recorded
+
+
+_Entered = tuple[GroupRow, int, int, bool]
+"""Row, ticket, sequence id, and whether a work comes back that is waited for."""
+
+
+class OpenCall:
+    """A collective on its way, which is waited for or has failed; `complete` ends it once."""
+
+    __slots__ = ("_open", "_row", "_seq", "_ticket", "recorder")
+
+    def __init__(self, recorder: Recorder, row: GroupRow, ticket: int, seq: int) -> None:
+        self.recorder = recorder
+        self._row = row
+        self._ticket = ticket
+        self._seq = seq
+        self._open = True
+
+    def hold(self) -> None:
+        """The rank waits for the work from now on, unless it is known to be done."""
+        if not self._open:
+            return
+        try:
+            self.recorder.page.hold(self._row, self._seq)
+        except Exception as exc:  # noqa: BLE001  nothing may reach training
+            self.recorder.disable(exc)
+
+    def complete(self, error: BaseException | None) -> None:
+        """Write the exit, unless that was done."""
+        if not self._open:
+            return
+        self._open = False
+        try:
+            page = self.recorder.page
+            text = 0 if error is None else page.intern(_in_one_line(error), is_error=True)
+            page.leave(self._row, self._ticket, self._seq, text)
+        except Exception as exc:  # noqa: BLE001
+            self.recorder.disable(exc)
+
+
+def watch(work: Any, entry: OpenCall) -> Any:
+    """The call came back with a work that is waited for later."""
+    if not isinstance(work, dist.Work):
+        return work
+    try:
+        return WatchedWork(work, entry)
+    except Exception as exc:  # noqa: BLE001  nothing may reach training
+        entry.recorder.disable(exc)
+        return work
+
+
+def _in_one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+class WatchedWork(dist.Work):
+    """The work of a collective, which tells the ring when it was waited for."""
+
+    def __init__(self, work: Any, entry: OpenCall) -> None:
+        super().__init__()
+        self._work = work
+        self._entry = entry
+
+    def wait(self, *args: Any, **kwargs: Any) -> Any:
+        """As the work's own; the entry is left when it returns."""
+        self._entry.hold()
+        try:
+            begin_wait()
+            result = self._work.wait(*args, **kwargs)
+        except BaseException as exc:
+            self._entry.complete(exc)
+            raise
+        finally:
+            end_wait()
+        self._entry.complete(None)
+        return result
+
+    def is_completed(self) -> Any:
+        """As the work's own; the entry is left when it is true."""
+        done = self._work.is_completed()
+        if done:
+            self._entry.complete(None)
+        return done
+
+
+def _forward(name: str) -> Callable[..., Any]:
+    def method(self: WatchedWork, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._work, name)(*args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+for _name in dir(dist.Work):
+    if not _name.startswith("__") and _name not in WatchedWork.__dict__ and _name != "unbox":
+        setattr(WatchedWork, _name, _forward(_name))
+
+
+class _Inside(threading.local):
+    """Whether this thread is inside a recorded call: torch's functions call each other."""
+
+    depth = 0
+
+
+_Shapes = tuple[Any, Any, Any]
+"""Shapes of what goes in, of what comes out, and the dtype."""
+
+
+class Recorder:
+    """Turns calls into ring entries."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self.inside = _Inside()
+        self.page: PageWriter = reporter.page
+        self._facts = reporter.loop.facts
+        self._rows: dict[int, tuple[Callable[[], Any], GroupRow | None]] = {}
+        self._sites: dict[tuple[int, int], tuple[CodeType, int]] = {}
+        """By id of the code, which is kept, and place in it: to hash code is to read all of it."""
+        self._shapes: dict[_Shapes, tuple[bytes, int]] = {}
+        self._texts: dict[Any, int] = {}
+        self._reduce_ops: dict[Any, int] = {}
+        self._on = True
+
+    def disable(self, why: BaseException) -> None:
+        """Record no collectives any more; steps are still reported.
+
+        A stack or a memory that was used up for a moment was the caller's, and no reason.
+        """
+        if not self._on or isinstance(why, RecursionError | MemoryError):
+            return
+        self._on = False
+        warn(f"lightkeeper lost the collectives: {why!r}", stacklevel=5)
+
+    def enter(  # noqa: C901, PLR0912
+        self, at: _Op, args: tuple[Any, ...] | list[Any], kwargs: dict[str, Any]
+    ) -> _Entered | None:
+        """Write the entry; None when this call is not recorded.
+
+        In one piece, because each call into Python costs when the caches are the training's.
+        """
+        if not self._on:
+            return None
+        try:
+            if kwargs:
+                args = [*args, *map(kwargs.get, at.order[len(args) :])]
+            count = len(args)
+            group = args[at.group] if count > at.group else None
+            if group is None:
+                group = c10d._world.default_pg
+            known = self._rows.get(id(group))
+            row = known[1] if known is not None and known[0]() is group else self._row(group)
+            if row is None:
+                return None
+            is_async = at.always_async or (count > at.async_op and bool(args[at.async_op]))
+            sizes_in: Any = ()
+            sizes_out: Any = ()
+            dtype = None
+            value = args[at.input] if count > at.input else None
+            if isinstance(value, _Tensor):
+                sizes_in, dtype = (value.shape,), value.dtype
+            elif value is not None:
+                sizes_in, dtype = _sizes(value)
+            if at.same:
+                sizes_out = sizes_in
+            else:
+                value = args[at.output] if count > at.output else None
+                if isinstance(value, _Tensor):
+                    sizes_out, dtype = (value.shape,), dtype or value.dtype
+                elif value is not None:
+                    sizes_out, dtype_out = _sizes(value)
+                    dtype = dtype or dtype_out
+            what = sizes_in, sizes_out, dtype
+            shapes = self._shapes.get(what) or self._shape_text(what)
+            root = layout.NONE if at.root == _NOWHERE else _root(at, args, group)
+        except Exception:  # noqa: BLE001  wrong arguments: torch will tell the caller
+            return None
+        try:
+            reduce_op = layout.NO_STRING
+            if at.reduce_op != _NOWHERE:
+                value = args[at.reduce_op] if count > at.reduce_op else None
+                reduce_op = self._reduce_ops.get(value) or self.reduce_op(value)
+            try:
+                frame: FrameType | None = sys._getframe(2)  # enter <- recorded <- the caller
+            except ValueError:  # a thread of C++'s called it
+                frame = None
+            facts = self._facts
+            ticket, seq = self.page.enter(
+                row,
+                self._texts.get(at.name) or self._text(at.name),
+                shapes[1],
+                reduce_op,
+                root,
+                facts.step,
+                facts.attempt,
+                self._site(frame),
+                is_async,
+                shapes[0],
+            )
+        except Exception as exc:  # noqa: BLE001  nothing may reach training
+            self.disable(exc)
+            return None
+        return row, ticket, seq, is_async
+
+    def enter_read(  # noqa: PLR0917
+        self, row: GroupRow, flags: int, op: str, what: _Shapes, reduce_op: int, root: int
+    ) -> tuple[int, int] | None:
+        """Write the entry of a call that somebody else has read; None when it is not recorded."""
+        if not self._on:
+            return None
+        try:
+            shapes, dtype = self._shape_text(what)
+            facts, site = self._facts, self._site(sys._getframe(1))
+            return self.page.enter(
+                row, self._text(op), dtype, reduce_op, root, facts.step, facts.attempt, site, flags,
+                shapes,
+            )  # fmt: skip
+        except Exception as exc:  # noqa: BLE001  nothing may reach training
+            self.disable(exc)
+            return None
+
+    # -- who ---------------------------------------------------------------------------------
+
+    def _row(self, group: Any) -> GroupRow | None:
+        if group is None:  # not initialized: the call will say so itself
+            return None
+        row = self._new_row(group)
+        if len(self._rows) >= _MAX_CACHED:
+            self._rows.clear()
+        with contextlib.suppress(TypeError):  # no weak references: named anew each time
+            self._rows[id(group)] = weakref.ref(group), row
+        return row
+
+    def _new_row(self, group: Any) -> GroupRow | None:
+        if group is dist.GroupMember.NON_GROUP_MEMBER or isinstance(group, _recorded_elsewhere):
+            return None
+        members = tuple(c10d._world.pg_group_ranks.get(group, ()))
+        world = dist.GroupMember.WORLD
+        name = "default" if group is world else _group_name(group)
+        # a group of torchft's waits for the quorum when it is asked for its size
+        size = len(members) or (group.size() if type(group) is dist.ProcessGroup else 0)
+        return self.page.group_row(name, size, tuple(sorted(members)))
+
+    # -- what ----------------------------------------------------------------------------------
+
+    def _text(self, key: Any) -> int:
+        known = self._texts.get(key)
+        if known is None:
+            text = str(key).removeprefix("torch.")
+            known = self._texts[key] = self.page.intern(text)
+        return known
+
+    def reduce_op(self, op: Any) -> int:
+        """Number of its name."""
+        # an options object has it wrapped, with a factor
+        kind = "SUM" if op is None else getattr(op, "op", op)
+        known = self._reduce_ops.get(kind)
+        if known is None:
+            text = str(kind).rpartition(".")[2].rstrip(">")[:32]
+            known = self._reduce_ops[kind] = self.page.intern(text)
+        if op is None:
+            self._reduce_ops[None] = known
+        return known
+
+    def _shape_text(self, what: _Shapes) -> tuple[bytes, int]:
+        known = self._shapes.get(what)
+        if known is None:
+            sizes_in, sizes_out, dtype = what
+            text = layout.encode_shapes(
+                [tuple(size) for size in sizes_in], [tuple(size) for size in sizes_out]
+            )
+            known = text, layout.NO_STRING if dtype is None else self._text(dtype)
+            if len(self._shapes) >= _MAX_CACHED:
+                self._shapes.clear()
+            self._shapes[what] = known
+        return known
+
+    # -- where ----------------------------------------------------------------------------------
+
+    def _site(self, frame: FrameType | None) -> int:
+        """The nearest frame outside of torch, torchft and this package."""
+        sites = self._sites
+        while frame is not None:
+            code = frame.f_code
+            known = sites.get((id(code), frame.f_lasti))
+            if known is None or known[0] is not code:
+                known = self._new_site(code, frame)
+            if known[1] != _PLUMBING:
+                return known[1]
+            frame = frame.f_back
+        return layout.NO_STRING
+
+    def _new_site(self, code: CodeType, frame: FrameType) -> tuple[CodeType, int]:
+        if code.co_filename.startswith(_plumbing_folders):
+            number = _PLUMBING
+        else:
+            number = self.page.intern(f"{_short(code.co_filename)}:{frame.f_lineno}")
+        if len(self._sites) >= _MAX_CACHED:
+            self._sites.clear()
+        known = self._sites[id(code), frame.f_lasti] = code, number
+        return known
+
+    def forget_sites(self) -> None:
+        """What is plumbing has changed."""
+        self._sites.clear()
+
+
+_PLUMBING = -1
+_plumbing_folders: tuple[str, ...] = (
+    "<",
+    os.path.dirname(torch.__file__) + os.sep,
+    os.path.dirname(os.path.dirname(__file__)) + os.sep,
+    contextlib.__file__,  # a profiler's range around a function of torchft's
+)
+
+
+def _short(path: str) -> str:
+    """The file's own name, with its folder when there is one: enough to find it by eye."""
+    return os.sep.join(path.split(os.sep)[-2:])
+
+
+def _group_name(group: Any) -> str:
+    for attribute in ("group_desc", "group_name"):
+        name = None
+        with contextlib.suppress(Exception):  # a group that torch does not know raises
+            name = getattr(group, attribute)
+        if isinstance(name, str) and name not in _UNNAMED:
+            return name
+    return type(group).__name__
+
+
+def _sizes(value: Any) -> tuple[Any, Any]:
+    """Shapes of a list of tensors, and the dtype of the first."""
+    if not isinstance(value, list | tuple):  # to look into an iterator is to use it up
+        raise TypeError(f"{type(value).__name__} is no list of tensors")
+    shapes = tuple([item.shape for item in value])
+    return shapes, value[0].dtype if shapes else None
+
+
+def _root(at: _Op, args: tuple[Any, ...] | list[Any], group: Any) -> int:
+    """Rank in the job's default group: the one that all members agree on."""
+    count = len(args)
+    root = args[at.root] if count > at.root else None
+    if root is not None:
+        return int(root)
+    local = args[at.group_root] if count > at.group_root else None
+    if local is None:
+        return layout.NONE if at.name in _POINT_TO_POINT else 0
+    return int(c10d.get_global_rank(group, local))

@@ -1,0 +1,418 @@
+"""Who this process is: rank of which group of which job, and on which node.
+
+Theory of operation. Launchers nest: a Kubernetes pod or a Slurm step runs torchrun, which runs
+ranks, and a rank sees the variables of all of them. The innermost launcher tells the rank, for
+the outer ones started something else: under `sbatch` + `srun torchrun` SLURM_PROCID is the number
+of the *launcher*, and `mpirun` in a Slurm job starts one daemon a node by srun. The outer ones
+tell what the inner ones do not know: the job and the node.
+
+    what       by, the first that is there
+    rank       RANK of WORLD_SIZE (torchrun, Kubeflow, Lightning, people)
+               OMPI_COMM_WORLD_RANK of OMPI_COMM_WORLD_SIZE (Open MPI)
+               PMI_RANK of PMI_SIZE (MPICH, Intel MPI)
+               SLURM_PROCID of SLURM_STEP_NUM_TASKS, SLURM_NTASKS (srun; not in the batch script,
+               where SLURM_PROCID is 0 whatever runs: there is no SLURM_STEP_ID)
+               JOB_COMPLETION_INDEX of WORLD_SIZE (Kubernetes Indexed Job; the Job's size is in no
+               variable of Kubernetes)
+               else rank 0 of 1
+    group      REPLICA_GROUP, REPLICA_GROUP_ID (TorchFT), else `job`; as soon as there is a TorchFT
+               Manager, what it was given as replica id: that is who the Lighthouse knows
+    job        LIGHTKEEPER_JOB; Slurm's name and number of the job, of the array or of the whole
+               heterogeneous job; TORCHELASTIC_RUN_ID; else `job`
+    host       LIGHTKEEPER_HOST, SLURMD_NODENAME, K8S_NODE_NAME, the host's name; in a pod that
+               was not told its node `pod:NAME`
+
+The host is the node that quarantine speaks of and that a scheduler can keep work off. A pod's
+name is none: a new pod has a new one, so a quarantine would keep nobody out, and in a StatefulSet
+or an Indexed Job the name stays while the node changes, so it would hit a healthy node. `pod:`
+says on every page that the node is not known.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+from typing import Any, Final
+
+from worker_server import wire
+from worker_server.rank.settings import SettingError, whole_number
+from worker_server.wire import (
+    ACCELERATORS_MAX,
+    PLACE_KEY_MAX_CHARS,
+    PLACE_KEYS_MAX,
+    PLACE_VALUE_MAX_CHARS,
+)
+
+UNNAMED = "job"
+"""A group that no launcher names."""
+_GROUP_NAME = re.compile(r"[^\s/\\<>\"':-][^\s/\\<>\"':]{0,127}")
+POD = "pod:"
+"""Begins a host that is no node: a pod which nobody told where it runs."""
+
+
+_READ_BYTES: Final = 256 * 1024
+
+Read = Callable[[str], str]
+"""The text of a small file; empty when it cannot be had."""
+
+
+def read_file(path: str) -> str:
+    """The beginning of a file; empty when it cannot be read."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(_READ_BYTES).decode(errors="replace")
+    except (OSError, ValueError):
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherVariables:
+    """Which variables of a launcher say a process's rank."""
+
+    name: str
+    rank: str
+    sizes: tuple[str, ...]
+    only_with: str | None = None
+    """A variable without which the rank's variable means something else."""
+
+    def speaks(self, environ: Mapping[str, str]) -> bool:
+        """Whether this launcher started this process (or one that it descends from)."""
+        return bool(environ.get(self.rank)) and (
+            self.only_with is None or self.only_with in environ
+        )
+
+
+LAUNCHERS = (
+    LauncherVariables("torchrun", "RANK", ("WORLD_SIZE",)),
+    LauncherVariables("Open MPI", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
+    LauncherVariables("MPI", "PMI_RANK", ("PMI_SIZE",)),
+    LauncherVariables(
+        "Slurm", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), "SLURM_STEP_ID"
+    ),
+    LauncherVariables("Kubernetes", "JOB_COMPLETION_INDEX", ("WORLD_SIZE",)),
+)
+"""Innermost first."""
+
+_NO_RANKS = frozenset({
+    "torchrun", "torch.distributed.run", "torch.distributed.launch", "torchx",
+    "accelerate", "accelerate-launch", "accelerate.commands.launch",
+    "accelerate.commands.accelerate_cli", "deepspeed", "deepspeed.launcher.runner",
+    "deepspeed.launcher.launch", "composer", "fabric", "lightning", "lightning.fabric.cli",
+    "torchft_lighthouse", "torchft.lighthouse_cli",
+})  # fmt: skip
+"""Programs that import torch, run where ranks run and see what ranks see, and are none."""
+
+
+def launcher_of(environ: Mapping[str, str]) -> LauncherVariables | None:
+    """The launcher that says which rank this process is; None: no launcher made it one."""
+    return next((one for one in LAUNCHERS if one.speaks(environ)), None)
+
+
+def is_rank(environ: Mapping[str, str], command: Sequence[str]) -> bool:
+    """Whether a process with this environment and command line (`sys.orig_argv`) is a rank."""
+    return launcher_of(environ) is not None and not starts_ranks(program_of(command))
+
+
+def starts_ranks(program: str) -> bool:
+    """Whether a program or module (`/usr/bin/torchrun`, `torch.distributed.run`) is no rank."""
+    return program in _NO_RANKS or PurePath(program).name in _NO_RANKS
+
+
+def program_of(command: Sequence[str]) -> str:
+    """The script or module of a python command line; empty when there is none."""
+    rest = iter(command[1:])
+    for word in rest:
+        if not word.startswith("-") or word == "-":
+            return word
+        if word.startswith("--"):
+            if word == "--check-hash-based-pycs":
+                next(rest, "")
+            continue
+        for at, letter in enumerate(word[1:], 2):
+            if letter in "mcWX":  # these take a word, in the same breath or as the next one
+                value = word[at:] or next(rest, "")
+                if letter in "mc":
+                    return value if letter == "m" else ""
+                break
+    return ""
+
+
+def identity_from(
+    environ: Mapping[str, str],
+    pid: int,
+    incarnation: str,
+    hostname: Callable[[], str] = socket.gethostname,
+    read: Read = read_file,
+) -> wire.Identity:
+    """Who this process is, by the variables that the module's table names.
+
+    Raises:
+        SettingError: a rank or a size makes no sense.
+    """
+    rank, size = _place(environ)
+    group = group_of(environ)
+    return wire.Identity(
+        job=_job(environ, grouped=group is not None),
+        group=wire.GroupName(group or UNNAMED),
+        group_rank=rank,
+        world_size=size,
+        host=wire.Host(host_of(environ, hostname)),
+        pid=pid,
+        incarnation=incarnation,
+        place=place_from(environ, hostname, read),
+        accelerators=accelerators_from(environ),
+    )
+
+
+def _place(environ: Mapping[str, str]) -> tuple[int, int]:
+    launcher = launcher_of(environ)
+    if launcher is None:
+        # WORLD_SIZE without RANK: one process that says how many there are, if it says one
+        launcher = LAUNCHERS[0]
+        environ = {"RANK": "0", "WORLD_SIZE": environ.get("WORLD_SIZE") or "1"}
+    named = next((size for size in launcher.sizes if environ.get(size)), None)
+    if named is None and launcher.name == "Kubernetes":
+        raise SettingError(
+            "JOB_COMPLETION_INDEX without WORLD_SIZE: set it to the Job's `completions`"
+        )
+    rank = whole_number(environ, launcher.rank)
+    size = 1 if named is None else whole_number(environ, named)
+    if not 0 <= rank < size:
+        raise SettingError(f"{launcher.rank}={rank} is outside {named or launcher.sizes[0]}={size}")
+    return rank, size
+
+
+def _job(environ: Mapping[str, str], *, grouped: bool) -> str:
+    named = environ.get("LIGHTKEEPER_JOB")
+    if named:
+        return named
+    number = _slurm_job(environ, grouped=grouped)
+    if number:
+        return f"{environ.get('SLURM_JOB_NAME') or 'slurm'}-{number}"
+    run = environ.get("TORCHELASTIC_RUN_ID", "none")
+    # One torchrun a replica group: its run id names the group's agents, not the job.
+    return "job" if grouped or run in ("", "none") or _is_uuid(run) else run
+
+
+def _slurm_job(environ: Mapping[str, str], *, grouped: bool) -> str | None:
+    """The number that all ranks of the job share and no other job has."""
+    array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    if array and task:  # tasks that are replica groups make one job, others are a sweep of jobs
+        return array if grouped else f"{array}_{task}"
+    whole = environ.get("SLURM_JOB_ID_HET_GROUP_0")  # each component has a number of its own
+    return whole or environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
+
+
+def _is_uuid(text: str) -> bool:
+    """Whether `torchrun --standalone` made it up: another one each time, so a name for nothing."""
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+def group_of(environ: Mapping[str, str]) -> str | None:
+    """The replica group that these variables name; None where nobody names one."""
+    return environ.get("REPLICA_GROUP") or environ.get("REPLICA_GROUP_ID") or None
+
+
+def name_in_replica_id(replica_id: str | None) -> wire.GroupName | None:
+    """`my_0` of `my_0:<uuid>`; None where there is none, or none that can name a group.
+
+    A Manager that was given no name has a uuid, another one at each start.
+    """
+    name, _, rest = (replica_id or "").partition(":")
+    usable = _GROUP_NAME.fullmatch(name) and name.isprintable() and not _is_uuid(name)
+    return wire.GroupName(name) if usable and ":" not in rest else None
+
+
+def renamed(launched: wire.Identity, name: wire.GroupName | None) -> wire.Identity:
+    """The identity under the name that its group's Manager goes by; None: there is none."""
+    if name is None or name == launched.group:
+        return launched
+    return replace(launched, group=name, launched_as=launched.group)
+
+
+def host_of(environ: Mapping[str, str], hostname: Callable[[], str] = socket.gethostname) -> str:
+    """The node that this process runs on, as quarantine and the scheduler name it."""
+    for name in ("LIGHTKEEPER_HOST", "SLURMD_NODENAME", "K8S_NODE_NAME"):
+        # NODE_NAME is a habit in pods as well, but build systems use it for other things.
+        told = environ.get(name)
+        if told:
+            return told
+    return (POD if "KUBERNETES_SERVICE_HOST" in environ else "") + hostname()
+
+
+# -- place -----------------------------------------------------------------------------------------
+#
+# Where a scheduler put this process: what it takes to name exactly this job, step or pod to it.
+#
+# Theory of operation. Everything comes from variables that the scheduler or the pod's manifest
+# sets, and from two files that a pod has anyway. What is absent is left out: a place that names
+# too little makes a scheduler refuse, one that names the wrong pod would make it kill a healthy
+# group. For the same reason a value that is too long is left out and never cut.
+#
+#     slurm_job_id        SLURM_JOB_ID
+#     slurm_step_id       SLURM_STEP_ID, inside of srun only: a batch script is no step
+#     slurm_node          SLURMD_NODENAME
+#     slurm_restarts      SLURM_RESTART_COUNT: a requeued job keeps its number
+#     pod                 POD_NAME; else, in a pod, the host's name (unless on the node's network)
+#     namespace           POD_NAMESPACE; else, in a pod, the service account's file
+#     pod_uid             POD_UID; else, in a pod, the kubelet's path of a mount such as /etc/hosts
+#     node                in a pod: K8S_NODE_NAME, NODE_NAME, LIGHTKEEPER_HOST
+#
+# LIGHTKEEPER_PLACE=key=value,key=value adds what a scheduler of one's own needs (the webhook gets
+# it), and overrides.
+
+_BUDGET_BYTES: Final = 1024
+"""Of the page's room for the identity, 1,792 bytes; a state that is polled carries it as well."""
+_NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+_MOUNTS: Final = "/proc/self/mountinfo"
+_POD_UID: Final = re.compile(
+    r"/pods/([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})/"
+)
+_SLURM: Final = (
+    ("slurm_job_id", "SLURM_JOB_ID"),
+    ("slurm_step_id", "SLURM_STEP_ID"),
+    ("slurm_node", "SLURMD_NODENAME"),
+    ("slurm_restarts", "SLURM_RESTART_COUNT"),
+)
+
+
+def place_from(
+    environ: Mapping[str, str], hostname: Callable[[], str], read: Read = read_file
+) -> dict[str, str]:
+    """The place of this process; empty where no scheduler is known."""
+    found = {key: environ.get(name, "") for key, name in _SLURM if environ.get("SLURM_JOB_ID")}
+    if "KUBERNETES_SERVICE_HOST" in environ or "POD_UID" in environ:
+        found.update(_pod(environ, hostname, read))
+    for pair in environ.get("LIGHTKEEPER_PLACE", "").split(","):
+        key, equals, value = pair.partition("=")
+        if equals:
+            found[key.strip()] = value.strip()
+    return _bounded(found)
+
+
+def _pod(environ: Mapping[str, str], hostname: Callable[[], str], read: Read) -> dict[str, str]:
+    uid = environ.get("POD_UID") or _uid(read(_MOUNTS))
+    named = (environ.get(one) for one in ("K8S_NODE_NAME", "NODE_NAME", "LIGHTKEEPER_HOST"))
+    node = next((one for one in named if one), "")
+    name = environ.get("POD_NAME") or hostname()
+    if not environ.get("POD_NAME") and name == node:
+        name = ""  # the pod has the node's network, and its name
+    return {
+        "pod": name,
+        "namespace": environ.get("POD_NAMESPACE") or read(_NAMESPACE).strip(),
+        "pod_uid": uid,
+        "node": node,
+    }
+
+
+def _uid(mounts: str) -> str:
+    """The uid in the kubelet's paths, if all of them agree: a pod that mounts the folder of all
+    pods sees many.
+    """
+    found = {match.group(1) for match in _POD_UID.finditer(mounts)}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _bounded(found: Mapping[str, str]) -> dict[str, str]:
+    kept: dict[str, str] = {}
+    room = _BUDGET_BYTES
+    for key, value in found.items():
+        fits = 0 < len(key) <= PLACE_KEY_MAX_CHARS and 0 < len(value) <= PLACE_VALUE_MAX_CHARS
+        size = len(key) + len(value) + 6
+        plain = key.isascii() and value.isascii() and (key + value).isprintable()
+        if fits and plain and size <= room and len(kept) < PLACE_KEYS_MAX:
+            kept[key] = value
+            room -= size
+    return kept
+
+
+# -- accelerators ----------------------------------------------------------------------------------
+#
+# How many accelerators this rank has, as far as that can be known for nothing.
+#
+# For the accounts of the monitor only (GPU-seconds). CUDA is never initialised here: that would
+# cost seconds and memory on the device, and break a later fork. What is not clear is left unknown,
+# and the monitor's `--gpus-per-rank` stands in for it.
+#
+#     what torch knows            devices on which this process has a context, once it has one
+#     CUDA_VISIBLE_DEVICES        (or HIP_, ROCR_VISIBLE_DEVICES) those named / LOCAL_WORLD_SIZE,
+#                                 where that comes out even; without LOCAL_WORLD_SIZE only one named
+#     /proc/driver/nvidia/gpus    one, where the host has as many as LOCAL_WORLD_SIZE says ranks:
+#                                 with more of them other groups may run beside this one
+
+_VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_DRIVER: Final = "/proc/driver/nvidia/gpus"
+
+Listing = Callable[[], Sequence[str]]
+
+
+def accelerators_from(
+    environ: Mapping[str, str], listing: Listing | None = None, torch: Any = None
+) -> int | None:
+    """How many; None: unknown. Never raises.
+
+    Args:
+        environ: the rank's.
+        listing: the host's devices by its driver; None: asks /proc.
+        torch: the module, if this process has imported it; None: looks.
+    """
+    known = _with_context(sys.modules.get("torch") if torch is None else torch)
+    if known is not None:
+        return known
+    ranks = _whole_of(environ.get("LOCAL_WORLD_SIZE", ""))
+    named = next((environ[name] for name in _VISIBLE if name in environ), None)
+    if named is not None:
+        return _share(_visible(named), ranks)
+    devices = len((listing or _listing)())
+    return 1 if devices and devices == (ranks or 1) else None
+
+
+def _with_context(torch: Any) -> int | None:
+    """Devices on which this process has a context already; asking makes none."""
+    try:
+        if not torch.cuda.is_initialized():
+            return None
+        has = torch._C._cuda_hasPrimaryContext
+        return sum(bool(has(index)) for index in range(torch.cuda.device_count())) or None
+    except Exception:  # noqa: BLE001 - no torch, none with CUDA, or another version
+        return None
+
+
+def _share(devices: int, ranks: int | None) -> int | None:
+    if devices == 0:
+        return 0
+    if ranks is None:
+        return 1 if devices == 1 else None
+    return devices // ranks if devices % ranks == 0 else None
+
+
+def _visible(text: str) -> int:
+    """How many devices a list names; CUDA ignores all from the first on that is none."""
+    count = 0
+    for word in text.split(",")[:ACCELERATORS_MAX]:
+        name = word.strip()
+        if not (name.isascii() and name.isdigit()) and not name.startswith(("GPU-", "MIG-")):
+            break
+        count += 1
+    return count
+
+
+def _whole_of(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and 0 < int(text[:6]) < 10_000 else None
+
+
+def _listing() -> Sequence[str]:
+    try:
+        return os.listdir(_DRIVER)
+    except OSError:
+        return ()

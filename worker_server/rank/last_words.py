@@ -1,0 +1,299 @@
+"""What the rank leaves behind when it ends badly: the exception, and stacks at a fatal signal.
+
+Nothing here may change what the job prints or returns:
+
+- The main thread's exception is read from `sys.last_value`, which the interpreter sets before it
+  prints: `sys.excepthook` stays whose it is, also when it is replaced after the attach, and a
+  hook that fails prints no frame of ours. Others set it too and live on (each failing cell of a
+  notebook, `python -i`, C code that prints an exception): that is no end, see `_is_the_end`.
+- `threading.excepthook` is chained, because threads have no such variable; the former hook is
+  always called.
+- faulthandler is enabled only where nobody enabled it, into a file of ours; it then lets the
+  signal do what it would have done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import os
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from time import monotonic, thread_time
+from typing import Any, NamedTuple
+
+from worker_server.rank.page import layout
+from worker_server.rank.page.writer import PageWriter
+
+# The Python stacks of all threads, as the beat writes them into the page.
+#
+# They are what is left when nobody can look from outside: py-spy is missing, ptrace is forbidden,
+# or the process is dead. faulthandler writes them in C, in one go with the GIL held. A walk over
+# `sys._current_frames()` keeps frames of threads that go on meanwhile; one such walk ended its
+# rank with a segmentation fault in `frame.f_back` (Python 3.11.7, in the campaign).
+
+_MAX_FRAMES = 48
+"""Of one thread, the newest ones: a recursion must not crowd out the other threads."""
+_MAX_THREADS = 64
+DEEPEST = 100
+"""Calls of one thread, and threads, that faulthandler writes; the newest."""
+_MAX_BYTES = 4 * 2**20
+_THREAD = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)\b.*\(most recent call first\):")
+_CALL = re.compile(r'  File "(.*)", line (\S+) in (.*)')
+_ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
+_DUTY = 0.001
+"""Of a core that the beat's stacks may cost: faulthandler writes each word by itself, 0.2 ms for a
+dozen threads, 20 ms for a hundred deep ones."""
+
+
+class _Call(NamedTuple):
+    """One frame; newest first in a thread."""
+
+    file: str
+    line: str
+    name: str
+
+
+def stacks() -> dict[int, list[_Call]]:
+    """By thread, as `threading.get_ident` names it; at most `DEEPEST` of each.
+
+    Raises:
+        OSError: there is no descriptor or memory left to write them into.
+    """
+    fd = os.memfd_create("lightkeeper-stacks")
+    try:
+        faulthandler.dump_traceback(file=fd, all_threads=True)
+        text = os.pread(fd, _MAX_BYTES, 0).decode("ascii", "replace")
+    finally:
+        os.close(fd)
+    return dict(_threads(text))
+
+
+def _threads(text: str) -> Iterator[tuple[int, list[_Call]]]:
+    calls: list[_Call] = []
+    for line in text.splitlines():
+        if (head := _THREAD.match(line)) is not None:
+            calls = []
+            yield int(head[1], 16), calls
+        elif (call := _CALL.fullmatch(line)) is not None:
+            calls.append(_Call(_plain(call[1]), call[2], _plain(call[3])))
+
+
+def _plain(text: str) -> str:
+    """Without faulthandler's escapes of what is not ASCII."""
+    return _ESCAPED.sub(lambda found: chr(int(found[1] or found[2] or found[3], 16)), text)
+
+
+def stacks_text() -> str:
+    """Stacks of all threads but the caller's, main thread first, newest call first.
+
+    Written as py-spy writes them: `Thread 42: "MainThread"`, then `    function (file:line)`.
+    """
+    names = {thread.ident: thread for thread in threading.enumerate()}
+    main = threading.main_thread().ident
+    found = stacks()
+    found.pop(threading.get_ident(), None)
+    lines: list[str] = []
+    for ident in sorted(found, key=lambda ident: (ident != main, ident))[:_MAX_THREADS]:
+        thread = names.get(ident)
+        if thread is None:
+            lines.append(f"Thread {ident:#x}: (not started by Python)")
+        else:
+            lines.append(f'Thread {thread.native_id}: "{thread.name}"')
+        calls = found[ident]
+        lines += [
+            f"    {call.name} ({_shorten(call.file)}:{call.line})" for call in calls[:_MAX_FRAMES]
+        ]
+        if calls[_MAX_FRAMES:]:
+            lines.append("    ... older calls")
+    return "\n".join(lines) + "\n"
+
+
+def keeping(write: Callable[[str], None]) -> Callable[[], None]:
+    """A chore of the beat that hands the stacks on, less often where they cost much."""
+    due_s = 0.0
+
+    def keep() -> None:
+        nonlocal due_s
+        if monotonic() < due_s:
+            return
+        began_s = thread_time()
+        write(stacks_text())
+        due_s = monotonic() + (thread_time() - began_s) / _DUTY - 1.0  # a beat comes each second
+
+    return keep
+
+
+@lru_cache(maxsize=4096)
+def _shorten(path: str) -> str:
+    """The path below the entry of sys.path that it was imported from, as py-spy has it."""
+    roots = [root for root in sys.path if root and path.startswith(root.rstrip("/") + "/")]
+    return path[len(max(roots, key=len).rstrip("/")) + 1 :] if roots else path
+
+
+_MAX_TRACEBACK = 7000
+_MAX_MESSAGE = 500
+_HIGH_FD = 400
+"""Programs that close or reuse low descriptors by number must not find ours among them."""
+
+_page: PageWriter | None = None
+_looked_at: tuple[int, int] | None = None
+"""Which exception was judged last. Not the exception: it would keep the tensors of its frames."""
+_ended = False
+"""Whether the main thread's end is on the page: no thread's that follows may take its place."""
+_hooked = False
+_crash_fd: int | None = None
+_kept: str | None = None
+"""The first error that TorchFT kept from the program since it last asked for a quorum."""
+
+
+def install(page: PageWriter, crash_file: Path) -> None:
+    """Leave notes in this page, and stacks at a fatal signal in this file."""
+    global _page, _hooked  # noqa: PLW0603  hooks are the process's
+    _page = page
+    if not _hooked:
+        _hooked = True
+        _chain_thread_hook()
+    _arm(crash_file)
+
+
+def note_uncaught() -> None:
+    """Note the main thread's exception, once the interpreter has given up on it."""
+    global _looked_at, _ended  # noqa: PLW0603
+    value = getattr(sys, "last_exc", None)
+    if value is None:
+        value = getattr(sys, "last_value", None)
+    if not isinstance(value, BaseException):
+        return
+    which = id(value), id(value.__traceback__)
+    if which == _looked_at:
+        return
+    _looked_at = which
+    if _is_the_end(value):
+        _ended = True
+        _note("the main thread", value)
+
+
+def _is_the_end(value: BaseException) -> bool:
+    """Whether the interpreter itself gave up on this exception and is about to go.
+
+    Then no `__main__` runs any more. What is interactive goes on, and may end at once after its
+    last error: there the exception must have left the main module of a file, and nothing else.
+    """
+    if sys.flags.interactive or sys.flags.inspect or _main_module_runs():
+        return False
+    if not hasattr(sys, "ps1"):
+        return True
+    if value.__traceback__ is None:
+        return False
+    outermost = value.__traceback__.tb_frame
+    code = outermost.f_code
+    return outermost.f_back is None and not code.co_filename.startswith("<")
+
+
+def _main_module_runs() -> bool:
+    """Whether the main thread is still in what `python` was told to run: that is outermost then."""
+    calls = stacks().get(threading.main_thread().ident or 0, [])
+    return bool(calls) and (
+        len(calls) >= DEEPEST or calls[-1].name in ("<module>", "_run_module_as_main")
+    )
+
+
+def forget() -> None:
+    """In a forked child, which is not the rank: its end is no news of the rank."""
+    global _page  # noqa: PLW0603
+    _page = None
+    if _crash_fd is not None:
+        with contextlib.suppress(OSError):
+            _point(_crash_fd, Path(os.devnull))
+
+
+def keep(error: BaseException | None) -> None:
+    """TorchFT keeps this from the program, which may die of what follows; None: that is over."""
+    global _kept  # noqa: PLW0603
+    if error is None:
+        _kept = None
+    elif _kept is None:
+        _kept = _summary(error)
+
+
+def _summary(value: BaseException) -> str:
+    told = traceback.format_exception_only(value)[-1].strip().partition("\n")[0]
+    return told[:_MAX_MESSAGE]
+
+
+def _raised_by_torchft(value: BaseException) -> bool:
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(value.__traceback__)]
+    return bool(files) and Path(files[-1]).parent.name == "torchft"
+
+
+def _note(who: str, value: BaseException) -> None:
+    page = _page
+    if page is None:
+        return
+    # never let an exception that cannot be printed end the beat, or the original hook
+    with contextlib.suppress(Exception):
+        text = "".join(_qualified(value).format())
+        if len(text) > _MAX_TRACEBACK:  # the end has the innermost call and the message
+            text = "... cut\n" + text[-_MAX_TRACEBACK:]
+        summary = _kept if _kept and _raised_by_torchft(value) else _summary(value)
+        page.write_note(layout.NOTE_EXCEPTION, f"{who}\n{summary}\n{text}")
+
+
+def _qualified(value: BaseException) -> traceback.TracebackException:
+    """Its traceback, with classes: `Deadlock.log_step`, where the interpreter prints `log_step`."""
+    whole = traceback.TracebackException.from_exception(value)
+    queue: list[tuple[traceback.TracebackException | None, BaseException | None]] = [(whole, value)]
+    while queue:
+        told, exc = queue.pop()
+        if told is None or exc is None:
+            continue
+        for line, (frame, _) in zip(told.stack, traceback.walk_tb(exc.__traceback__), strict=False):
+            line.name = frame.f_code.co_qualname
+        queue += [(told.__cause__, exc.__cause__), (told.__context__, exc.__context__)]
+    return whole
+
+
+def _chain_thread_hook() -> None:
+    original = threading.excepthook
+
+    def note_and_go_on(args: Any, /) -> None:
+        if args.exc_value is not None and args.exc_type is not SystemExit and not _ended:
+            name = args.thread.name if args.thread is not None else "?"
+            _note(f'the thread "{name}"', args.exc_value)
+        original(args)
+
+    threading.excepthook = note_and_go_on
+
+
+def _arm(path: Path) -> None:
+    """Have stacks written at SIGSEGV, SIGABRT, SIGBUS, SIGFPE and SIGILL."""
+    global _crash_fd  # noqa: PLW0603
+    if _crash_fd is not None:  # a forked child that attaches as a rank of its own
+        _point(_crash_fd, path)
+        return
+    if faulthandler.is_enabled():
+        return
+    low = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
+    try:
+        _crash_fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
+    except OSError:  # a low limit of open files
+        _crash_fd = os.dup(low)
+    finally:
+        os.close(low)
+    faulthandler.enable(file=_crash_fd, all_threads=True)
+
+
+def _point(fd: int, path: Path) -> None:
+    """Let this descriptor, which faulthandler may hold, lead to another file."""
+    new = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
+    try:
+        os.dup2(new, fd, inheritable=False)
+    finally:
+        os.close(new)

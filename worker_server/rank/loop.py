@@ -1,0 +1,342 @@
+"""The training loop as this rank reports it: which step, which attempt, how it ended, how sound.
+
+One `Loop` a process; who may change it is decided in `reporter`. An attempt is open from its
+beginning to its end. One that is begun while another is open puts an end to that one, without a
+commit: each attempt ends exactly once, so that the steps ring has them all.
+
+Soundness: since which attempt this rank's numbers are not finite, and where it was seen. TorchFT
+commits a NaN: it never looks. Who was first is known only to the rank, before it gives its gradient
+away; a step later everybody's loss is NaN. So the rank remembers the beginning of the latest
+*spell*: attempts in a row that were not finite. A spell ends with an attempt of which something was
+looked at and all of it was finite.
+
+Figures are numbers, or what holds one and may be far away. To read a number off a GPU (or out of a
+JAX array) makes the host wait for all that was launched before: a loop that does that does it
+itself, and not because of us.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from time import monotonic_ns
+from typing import Any, Final
+
+from worker_server.rank.identity import UNNAMED, name_in_replica_id
+from worker_server.rank.page import layout
+from worker_server.rank.page.writer import PageWriter, StepFacts
+from worker_server.rank.warn_once import WarnOnce, warn
+
+# -- figures -----------------------------------------------------------------------------------
+
+MOST: Final = 2**61
+LEAST: Final = -MOST
+"""What a word of the page holds, with room for what is added up."""
+
+
+class OddFigureError(ValueError):
+    """It cannot be reported; the message says why."""
+
+
+def to_float(value: Any) -> float:
+    """The number.
+
+    Raises:
+        OddFigureError: it is none, or reading it would make the rank wait.
+    """
+    try:
+        return float(_near(value))
+    except (TypeError, ValueError, OverflowError, RuntimeError) as exc:
+        raise OddFigureError(str(exc)) from exc
+
+
+def to_int(value: Any) -> int:
+    """The whole number.
+
+    Raises:
+        OddFigureError: it is none, is too large, or reading it would make the rank wait.
+    """
+    try:
+        number = int(_near(value))
+    except (TypeError, ValueError, OverflowError, RuntimeError) as exc:
+        raise OddFigureError(str(exc)) from exc
+    if not LEAST < number < MOST:
+        raise OddFigureError("it is beyond 64 bits")
+    return number
+
+
+def to_count(value: Any) -> int:
+    """The whole number, which is added to others.
+
+    Raises:
+        OddFigureError: as `to_int`, or it is negative.
+    """
+    number = to_int(value)
+    if number < 0:
+        raise OddFigureError("what is counted only grows")
+    return number
+
+
+def _near(value: Any) -> Any:
+    device = getattr(value, "device", None)
+    place = getattr(device, "type", device)
+    if place is not None and place != "cpu":
+        raise OddFigureError(f"it is on {place}, and reading it would make the rank wait")
+    return value.detach() if getattr(value, "requires_grad", False) is True else value
+
+
+def is_finite(value: Any) -> bool | None:
+    """Whether a figure is neither NaN nor infinite; None where that cannot be read at once.
+
+    Never waits for an accelerator: what lies on one is not read.
+    """
+    try:
+        return isfinite(value if value.__class__ is float else to_float(value))
+    except OddFigureError:
+        return None
+
+
+def none_is_spoilt(*values: Any) -> bool:
+    """Whether none of these is known to be NaN or infinite; what cannot be read is not."""
+    return all(is_finite(value) is not False for value in values)
+
+
+# -- loop --------------------------------------------------------------------------------------
+
+_SHARED: Final = layout.PLACES[-1]
+"""Where a loss comes from that is not the rank's alone."""
+
+
+class Loop:
+    """What is known of the loop, written to the page whenever it changes."""
+
+    def __init__(self, page: PageWriter) -> None:
+        self.page = page
+        self.facts = StepFacts()
+        """As they are now; the collective ring reads step and attempt."""
+        self.on = True
+        self.due = False
+        """Whether the next phase begins an attempt: the loop tells only the ends of its steps."""
+        self.outer: list[int] = []
+        """Phases that the running one pauses."""
+        self.manager: Any = None
+        """The torchft Manager that is observed."""
+        self._unread = False
+        self._replica = ""
+        self.renamed = False
+        """Whether the group has another name to its Manager than to its launcher."""
+        self._said: str | None = None
+        self._open = False
+        self._begin_ns = 0
+        self._end_ns = 0
+        self.heals = 0
+        """Attempts in which the Manager healed."""
+        self.soundness = Soundness(self)
+
+    @property
+    def attempt_now(self) -> int:
+        """The open attempt, or the one that its end will open."""
+        return self.facts.attempt if self._open else self.facts.attempt + 1
+
+    @property
+    def step_now(self) -> int | None:
+        """The open attempt's step; None while none is open: only its end tells it."""
+        return self.step_of(self.facts.step) if self._open else None
+
+    def step_of(self, step: int, committed: bool = False) -> int:
+        """An attempt's step as TorchFT numbers it by now: where a heal came before the forward
+        pass, the number with which the attempt began is that of weights that are gone.
+        """
+        number = getattr(self.manager, "_step", None)
+        return max(step, number - committed) if number.__class__ is int else step
+
+    def begin(self, step: int) -> None:
+        """An attempt begins; that is progress, whatever the phase."""
+        page, facts = self.page, self.facts
+        now = page.change_phase(page.phase if self.outer else layout.PHASE_OTHER)
+        if self._open:
+            page.end_attempt(facts.attempt, facts.step, self._begin_ns, now, 0)
+        facts.step = step
+        facts.attempt += 1
+        self.due = False
+        self._open = True
+        self._begin_ns = now
+        page.begin_attempt(facts.attempt, step)
+        if self._unread:  # who we are is worth telling before the first end
+            self._unread = False
+            self._read_manager(self.manager, facts)
+            page.write_step(facts)
+
+    def begin_next(self) -> None:
+        """An attempt begins with a phase: of the next step, or of the same again."""
+        facts = self.facts
+        self.begin(facts.step + 1 if facts.committed_step == facts.step else facts.step)
+
+    def end(self, step: int, committed: bool, loss: float | None, tokens: int) -> None:
+        """The open attempt ends, or one that began where the former ended."""
+        page, facts = self.page, self.facts
+        if self._open:
+            now = monotonic_ns()
+        else:
+            now = page.change_phase(page.phase if self.outer else layout.PHASE_OTHER)
+            self._begin_ns = self._end_ns or now
+            facts.attempt += 1
+        facts.step = step
+        if committed:
+            facts.commits += 1
+            facts.committed_step = step
+            facts.tokens += tokens
+            facts.last_commit_ns = now
+        else:
+            facts.failures += 1
+        if loss is not None:
+            self._take_loss(loss)
+        self.soundness.end(loss, self.step_of(step, committed))
+        self._open = False
+        self._end_ns = now
+        if self.manager is not None:
+            self._read_manager(self.manager, facts)
+            self.heals += facts.healing
+        page.end_attempt(facts.attempt, step, self._begin_ns, now, 1 if committed else 0)
+        page.write_step(facts)
+
+    def note_loss(self, loss: float) -> None:
+        """A mean over ranks, told by itself: while its attempt is open, or after its end."""
+        self._take_loss(loss)
+        self.soundness.look(loss, None, _SHARED)
+        self.page.write_step(self.facts)
+
+    def _take_loss(self, loss: float) -> None:
+        self.facts.loss = loss
+        self.facts.loss_kind = layout.LOSS_FINITE if isfinite(loss) else layout.LOSS_NOT_FINITE
+
+    def rest(self) -> int:
+        """The phase outside of every named one."""
+        return layout.PHASE_OTHER if self.facts.attempt else layout.PHASE_INIT
+
+    def disable(self, why: BaseException) -> None:
+        """Report nothing any more; says so once."""
+        if self.on:
+            self.on = False
+            warn(f"lightkeeper stopped reporting: {why!r}", stacklevel=5)
+
+    def observe(self, manager: object) -> None:
+        """Read quorum and health from this torchft Manager, at the end of every attempt."""
+        self.manager = manager
+        self._unread = manager is not None
+        replica = _replica_of(manager)
+        if isinstance(replica, str):
+            self.page.write_replica(replica)
+            self._say_name(replica)
+
+    def _say_name(self, replica: str) -> None:
+        name, launched = name_in_replica_id(replica), self.page.launched_as
+        self.renamed = name not in (None, launched)
+        if self.renamed and launched != UNNAMED and self._said != name:
+            self._said = name
+            warn(
+                f"lightkeeper: this replica group is {launched} to its launcher and {name} to its "
+                f"TorchFT Manager: it is shown as {name}",
+                stacklevel=6,
+            )
+
+    def _read_manager(self, manager: Any, facts: StepFacts) -> None:
+        """Plain attributes only: the Manager's methods wait for the quorum."""
+        try:
+            quorum = manager._quorum_id
+            participants = manager._participating_replica_world_size
+            healing, errored = manager._healing, manager._errored
+        except AttributeError:
+            quorum = getattr(manager, "_quorum_id", None)
+            participants = getattr(manager, "_participating_replica_world_size", None)
+            healing = getattr(manager, "_healing", False)
+            errored = getattr(manager, "_errored", None)
+        replica = _replica_of(manager)
+        if quorum.__class__ is not int or quorum < 0:  # -1: no quorum yet
+            quorum = participants = layout.NONE
+        elif participants.__class__ is not int:
+            participants = layout.NONE
+        facts.quorum_id = quorum
+        facts.participants = participants
+        facts.healing = bool(healing)
+        facts.errored = errored is not None
+        if replica is not self._replica:
+            self._replica = replica
+            known = isinstance(replica, str)
+            facts.replica_id = self.page.intern(replica) if known else layout.NO_STRING
+
+
+def _replica_of(manager: object) -> Any:
+    replica = getattr(getattr(manager, "_logger", None), "_replica_id", None)
+    return getattr(manager, "_replica_id", None) if replica is None else replica
+
+
+# -- soundness ---------------------------------------------------------------------------------
+
+LOCAL: Final = "local"
+_NEVER: Final = -1
+
+
+class Soundness:
+    """Remembers the latest spell. Nothing here raises into training, or waits for a GPU."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._looked = _NEVER
+        """Last attempt of which something was looked at."""
+        self._bad = _NEVER
+        """Last attempt that was not finite."""
+        self._first: tuple[int | None, int, int] = (0, 0, 0)
+        """Step, place and time at which the spell began; the step is None until it is told."""
+        self._run = 0
+        self._attempts = 0
+        self._warn = WarnOnce()
+
+    def look(self, loss: Any, grad_norm: Any, where: str) -> bool:
+        """Whether what could be read is finite; what is not is remembered."""
+        finite, loop = True, self._loop
+        for name, value in (("loss", loss), ("grad_norm", grad_norm)):
+            if value is None:
+                continue
+            known = is_finite(value)
+            if known is None:
+                self._warn(
+                    name,
+                    f"cannot tell without waiting whether {name} is finite: hand in a number, or "
+                    "a tensor on the CPU",
+                )
+                continue
+            finite = finite and known
+            self._looked = loop.attempt_now
+        if not finite:
+            self._note(where, loop.attempt_now, loop.step_now)
+        return finite
+
+    def end(self, loss: float | None, step: int) -> None:
+        """An attempt of this step ends; the loop still counts it as the present one."""
+        attempt = self._loop.facts.attempt
+        if loss is not None:
+            self._looked = attempt
+            if not isfinite(loss):
+                self._note(LOCAL, attempt, step)
+        if self._bad == attempt and self._first[0] is None:
+            self._first = step, *self._first[1:]
+            self._publish()
+        if self._run and self._looked == attempt != self._bad:
+            self._run = 0
+            self._publish()
+
+    def _note(self, where: str, attempt: int, step: int | None) -> None:
+        if attempt == self._bad:
+            return  # what was seen first in an attempt was seen nearest to its origin
+        if not self._run:
+            place = layout.PLACES.index(where) if where in layout.PLACES else 0
+            self._first = step, place, monotonic_ns()
+        self._bad = attempt
+        self._run += 1
+        self._attempts += 1
+        self._publish()
+
+    def _publish(self) -> None:
+        step, place, since_ns = self._first
+        if self._loop.on and step is not None:
+            self._loop.page.write_spoilt(step, place, since_ns, self._run, self._attempts)

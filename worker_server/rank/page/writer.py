@@ -1,0 +1,615 @@
+"""The rank's side of the page: no lock, no syscall and no kept allocation on the hot path.
+
+`time.monotonic_ns` is a vDSO call. Stores go through a memoryview of 8-byte words, which is
+the cheapest store that Python has and never tears a word. See `layout` for the protocol.
+
+What the rank says beside its step and phase (notes, times, tags, counters, waits) takes a lock: any
+thread may say it, also from within a signal handler, so the lock is one that its holder may take
+again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import mmap
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import get_ident
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from worker_server.rank.page import layout
+from worker_server.wire import WAITING_PHASE
+
+if TYPE_CHECKING:
+    from worker_server.wire import Identity
+
+_pack_step = layout.STEP_BODY.pack_into
+_pack_attempt = layout.STEPS_HEAD.pack_into
+_PHASE_WORD, _PHASE_STRIDE, _ = layout.PHASE
+_BEGUN_WORD, _BEGUN_STRIDE, _ = layout.BEGUN
+_WAITS_WORD, _WAITS_STRIDE, _ = layout.WAITS
+
+
+@dataclass(slots=True)
+class StepFacts:
+    """The numbers of a step that are published together. `layout.NONE`: not there."""
+
+    step: int = layout.NONE
+    attempt: int = 0
+    commits: int = 0
+    last_commit_ns: int = layout.NONE
+    quorum_id: int = layout.NONE
+    participants: int = layout.NONE
+    healing: bool = False
+    errored: bool = False
+    replica_id: int = layout.NO_STRING
+    tokens: int = 0
+    loss_kind: int = layout.LOSS_ABSENT
+    loss: float = 0.0
+    committed_step: int = layout.NONE
+    failures: int = 0
+
+
+class GroupRow:
+    """One process group as this rank counts it."""
+
+    __slots__ = (
+        "attempt", "completed", "enqueued", "held", "held_since", "index", "members", "name",
+        "nth", "word",
+    )  # fmt: skip
+
+    def __init__(self, index: int, name: str, members: tuple[int, ...]) -> None:
+        self.index = index
+        self.name = name
+        self.members = members
+        self.enqueued = 0
+        self.completed = 0
+        self.attempt = -1
+        self.nth = 0
+        self.held = 0
+        self.held_since = 0
+        base = layout.GROUP_OFFSET + index * layout.GROUP_BYTES + layout.GROUP_HEAD_OFFSET
+        self.word = base // layout.WORD
+
+
+class PageWriter:
+    """Writes the page of this process. Create with `PageWriter.create`."""
+
+    def __init__(self, buffer: mmap.mmap | bytearray) -> None:
+        self._attach_buffer(buffer)
+        self.group_rank = 0
+        """Of the rank whose page it is."""
+        self.launched_as = ""
+        """Its group, as its launcher names it."""
+        self._lock = threading.RLock()
+        self._strings: dict[str, int] = {}
+        self._error_count = 0
+        self._phase_ids: dict[bytes, int] = {}
+        self._rows: dict[tuple[str, tuple[int, ...]], GroupRow] = {}
+        self._tickets = itertools.count()
+        self._owner = [-1] * layout.RING_SLOTS
+        self._spent = [0] * layout.MAX_PHASES
+        self._progress = 0
+        self.phase = layout.PHASE_INIT
+        """The phase that runs now; change it with `change_phase`."""
+        self._waiting = layout.NONE
+        self._since = monotonic_ns()
+        self._step_writes = 0
+        self._tag_ids: dict[bytes, int] = {}
+        self._counter_ids: dict[bytes, int] = {}
+        self._tag_bits = 0
+        self._tag_depths = [0] * layout.MAX_TAGS
+        self._totals = [0.0] * layout.MAX_COUNTERS
+        self._note_stamps = [0] * len(layout.NOTE_SLOT_BYTES)
+        self._pair_stamps: dict[layout.SlotPair, int] = {}
+        self._times = [[0] * layout.TIMES[0].values for _ in layout.TIMES]
+        self.heals = 0
+        """Checkpoints loaded from other groups so far, each part by itself."""
+        self._trains = threading.main_thread().ident
+        self._waits_stamp = 0
+        self._waits: list[int] = []
+        """What the training thread waits in, innermost last."""
+        self._asks = True
+        self._waits_since = 0
+        self._waited = 0
+
+    def _attach_buffer(self, buffer: mmap.mmap | bytearray) -> None:
+        self._buffer = buffer
+        self._bytes = memoryview(buffer)
+        self._words = self._bytes.cast("q")
+        end = layout.COUNTER_WORD + layout.MAX_COUNTERS
+        self._counters = self._words[layout.COUNTER_WORD : end].cast("B").cast("d")
+        self._spent_words = self._words[layout.SPENT_WORD : layout.SPENT_WORD + layout.MAX_PHASES]
+
+    def detach(self) -> None:
+        """From now on write into private memory: what a forked child does is not the rank's."""
+        self._attach_buffer(bytearray(layout.TOTAL_BYTES))
+        self._lock = threading.RLock()  # another thread may have held it at the fork
+
+    @classmethod
+    def create(cls, path: Path, identity: Identity, start_ticks: int) -> PageWriter:
+        """A new page file, whole before it gets its name.
+
+        Raises:
+            OSError: no space, no right to write, or the file exists.
+        """
+        blob = json.dumps(asdict(identity), separators=(",", ":")).encode()
+        if len(blob) > layout.IDENTITY_BYTES:
+            raise OSError(f"identity takes {len(blob)} bytes, more than {layout.IDENTITY_BYTES}")
+        draft = path.with_suffix(".draft")
+        fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            # On a full tmpfs a store into a hole is SIGBUS: take the space now, or not at all.
+            os.posix_fallocate(fd, 0, layout.TOTAL_BYTES)
+            # and the page tables now: a fault is dearer than a whole step's report
+            page = cls(mmap.mmap(fd, layout.TOTAL_BYTES, mmap.MAP_SHARED | mmap.MAP_POPULATE))
+            page._start(blob, start_ticks)
+            page.group_rank = identity.group_rank
+            page.launched_as = identity.group
+            draft.rename(path)
+        finally:
+            os.close(fd)
+            with contextlib.suppress(OSError):
+                draft.unlink()
+        return page
+
+    def _start(self, identity: bytes, start_ticks: int) -> None:
+        end = layout.IDENTITY_OFFSET + len(identity)
+        self._bytes[layout.IDENTITY_OFFSET : end] = identity
+        words = self._words
+        words[layout.W_VERSION] = layout.VERSION
+        words[layout.W_TOTAL_BYTES] = layout.TOTAL_BYTES
+        words[layout.W_IDENTITY_BYTES] = len(identity)
+        words[layout.W_START_TICKS] = start_ticks
+        words[layout.W_BEAT] = words[layout.W_STARTED] = self._since
+        for name in layout.FIRST_STRINGS:
+            self.intern(name)
+        for name in layout.FIRST_PHASES:
+            self.phase_id(name)
+        words[layout.W_MAGIC] = layout.MAGIC
+
+    # -- liveness ---------------------------------------------------------------------------
+
+    def beat(self) -> None:
+        """Say that the interpreter runs."""
+        self._words[layout.W_BEAT] = monotonic_ns()
+
+    def close(self) -> None:
+        """Say that the rank's work is over, so that its death is no failure."""
+        self._words[layout.W_CLOSED] |= 1
+
+    def end(self) -> None:
+        """Say that the interpreter ends: nobody beats any more."""
+        self._words[layout.W_CLOSED] |= 2
+
+    def write_replica(self, replica_id: str) -> None:
+        """Say as whom TorchFT's Manager goes to the Lighthouse."""
+        self._words[layout.W_REPLICA] = self.intern(replica_id)
+
+    # -- phases -----------------------------------------------------------------------------
+
+    def phase_id(self, name: str) -> int:
+        """Number of a phase; past 16 names everything further counts as `other`."""
+        number = self._name(
+            name, self._phase_ids, layout.MAX_PHASES, layout.PHASE_NAME_OFFSET, layout.W_PHASES
+        )
+        if name == WAITING_PHASE and number is not None:
+            self._waiting = number
+        return layout.PHASE_OTHER if number is None else number
+
+    def change_phase(self, phase: int) -> int:
+        """End the running phase and begin `phase`, which counts as progress; gives the time."""
+        words = self._words
+        now = monotonic_ns()
+        old = self.phase
+        self._progress = stamp = self._progress + 1
+        slot = _PHASE_WORD + (stamp & 1) * _PHASE_STRIDE
+        words[slot] = stamp
+        spent = self._spent
+        spent[old] = total = spent[old] + now - self._since
+        words[layout.SPENT_WORD + old] = total
+        words[slot + 1] = phase
+        words[slot + 2] = now
+        words[slot + 3] = stamp
+        self.phase = phase
+        self._since = now
+        return now
+
+    # -- step -------------------------------------------------------------------------------
+
+    def begin_attempt(self, attempt: int, step: int) -> None:
+        """Publish that an attempt begins; attempts count up one by one."""
+        words = self._words
+        slot = _BEGUN_WORD + (attempt & 1) * _BEGUN_STRIDE
+        words[slot] = attempt
+        words[slot + 1] = step
+        words[slot + 2] = attempt
+
+    def write_step(self, facts: StepFacts) -> None:
+        """Publish the step's numbers together."""
+        self._step_writes = stamp = self._step_writes + 1
+        slot = layout.STEP_WORD + (stamp & 1) * layout.STEP_SLOT_WORDS
+        self._words[slot] = stamp  # by itself: pack_into fills its place with zeros first
+        _pack_step(
+            self._buffer, (slot + 1) * layout.WORD,
+            facts.step, facts.attempt, facts.commits, facts.last_commit_ns, facts.quorum_id,
+            facts.participants, facts.healing, facts.errored, facts.replica_id, facts.tokens,
+            facts.loss_kind, facts.committed_step, facts.failures, facts.loss, stamp,
+        )  # fmt: skip
+
+    def end_attempt(
+        self, attempt: int, step: int, begin_ns: int, end_ns: int, committed: int
+    ) -> None:
+        """Keep an attempt that is over in the steps ring; attempts count up one by one."""
+        words = self._words
+        at = layout.STEPS_WORD + attempt % layout.STEPS_SLOTS * layout.STEPS_SLOT_WORDS
+        words[at] = attempt
+        _pack_attempt(self._buffer, (at + 1) * layout.WORD, step, begin_ns, end_ns, committed)
+        spent = at + layout.STEPS_SPENT_WORD
+        words[spent : spent + layout.MAX_PHASES] = self._spent_words
+        phase = self.phase
+        words[spent + phase] = self._spent[phase] + end_ns - self._since
+        words[at + layout.STEPS_LAST_WORD] = attempt
+        words[layout.W_ENDED] = attempt
+
+    def write_sources(self, steps: str, phases: str, *, waits_declared: bool) -> None:
+        """Say who reports the steps and who the phases; "" for nobody."""
+        self._words[layout.W_STEP_SOURCE] = self.intern(steps)
+        self._words[layout.W_PHASE_SOURCE] = self.intern(phases)
+        self._words[layout.W_WAITS_DECLARED] = waits_declared
+
+    def write_backends(self, names: str) -> None:
+        """The backends of all process groups, joined by commas."""
+        self._words[layout.W_BACKENDS] = self.intern(names)
+
+    def write_unhooked(self, names: str) -> None:
+        """What there is nothing to hook for, joined by commas."""
+        self._words[layout.W_UNHOOKED] = self.intern(names)
+
+    # -- names ------------------------------------------------------------------------------
+
+    def intern(self, text: str, *, is_error: bool = False) -> int:
+        """Number of a string, kept for the life of the page; `TABLE_FULL` when there is no room."""
+        known = self._strings.get(text)
+        if known is not None:
+            return known
+        with self._lock:
+            known = self._strings.get(text, len(self._strings))
+            crowded = is_error and self._error_count >= layout.MAX_ERRORS
+            if known >= layout.MAX_STRINGS or crowded:
+                return layout.TABLE_FULL
+            self._error_count += is_error
+            blob = text.encode(errors="replace")[: layout.STRING_BYTES - 1]
+            offset = layout.STRING_OFFSET + known * layout.STRING_BYTES
+            self._bytes[offset + 1 : offset + 1 + len(blob)] = blob
+            self._bytes[offset] = len(blob)
+            self._words[layout.W_STRINGS] = known + 1
+            self._strings[text] = known
+        return known
+
+    def _name(
+        self, name: str, known: dict[bytes, int], limit: int, offset: int, count_word: int
+    ) -> int | None:
+        blob = layout.encode_name(name, layout.NAME_BYTES)
+        with self._lock:
+            number = known.get(blob, len(known))
+            if number >= limit:
+                return None
+            if number == len(known):
+                at = offset + number * layout.NAME_BYTES
+                self._bytes[at : at + len(blob)] = blob
+                self._words[count_word] = number + 1
+                known[blob] = number
+        return number
+
+    # -- process groups -----------------------------------------------------------------------
+
+    def group_row(self, name: str, size: int, members: tuple[int, ...] = ()) -> GroupRow | None:
+        """The row of a process group, by name and members; None when the table is full.
+
+        A second group of the same name with other members becomes `name#2`.
+        """
+        with self._lock:
+            row = self._rows.get((name, members))
+            if row is not None:
+                return row
+            index = len(self._rows)
+            if index >= layout.MAX_GROUPS:
+                return None
+            row = GroupRow(index, self._unique_group_name(name), members)
+            self._write_row(row, size)
+            self._rows[name, members] = row
+            self._words[layout.W_GROUPS] = index + 1
+        return row
+
+    def restart_group(self, row: GroupRow, size: int) -> GroupRow:
+        """The group is made anew under the same name: its sequence ids begin again at 1.
+
+        Works of the old one may still come back; what they write no longer moves the head.
+        """
+        fresh = GroupRow(row.index, row.name, row.members)
+        fresh.held = row.held
+        row.completed = layout.RETIRED
+        words = self._words
+        words[row.word + 6] = 0
+        words[row.word + 1] = 0
+        words[row.word + 2] = 0
+        words[row.word] = size
+        with self._lock:
+            key = next(key for key, known in self._rows.items() if known.index == row.index)
+            self._rows[key] = fresh
+        return fresh
+
+    def _unique_group_name(self, name: str) -> str:
+        """As it will be read: long names that differ at their ends only must not be one."""
+        short = layout.encode_name(name, layout.GROUP_NAME_BYTES - len("#63")).decode()
+        taken = {row.name for row in self._rows.values()}
+        copies = (f"{short}#{n}" for n in range(2, layout.MAX_GROUPS + 2))
+        return next(text for text in (short, *copies) if text not in taken)
+
+    def _write_row(self, row: GroupRow, size: int) -> None:
+        offset = layout.GROUP_OFFSET + row.index * layout.GROUP_BYTES
+        name = row.name.encode()
+        self._bytes[offset : offset + len(name)] = name
+        members = layout.encode_members(row.members).encode()
+        if len(members) < layout.GROUP_MEMBERS_BYTES:  # else unknown, rather than half a list
+            at = offset + layout.GROUP_NAME_BYTES
+            self._bytes[at : at + len(members)] = members
+        self._words[row.word] = size
+
+    # -- the ring -----------------------------------------------------------------------------
+
+    def enter(  # noqa: PLR0917
+        self,
+        row: GroupRow,
+        op: int,
+        dtype: int,
+        reduce_op: int,
+        root: int,
+        step: int,
+        attempt: int,
+        site: int,
+        is_async: int,
+        shapes: bytes,
+    ) -> tuple[int, int]:
+        """Record that a collective is entered; the answer goes to `leave`.
+
+        `is_async`: bit 0, and the quorum id + 1 of TorchFT's groups above it.
+        """
+        words = self._words
+        now = monotonic_ns()
+        row.enqueued = seq = row.enqueued + 1
+        if row.attempt != attempt:
+            row.attempt = attempt
+            row.nth = 0
+        nth = row.nth
+        row.nth = nth + 1
+        ticket = next(self._tickets)
+        index = ticket % layout.RING_SLOTS
+        self._owner[index] = ticket
+        at = layout.RING_OFFSET + index * layout.RING_SLOT_BYTES
+        words[at >> 3] = ticket + 1
+        layout.RING_BODY.pack_into(
+            self._buffer, at + layout.WORD,
+            row.index, seq, op, dtype, reduce_op, root, step, attempt, nth, site, now, 0, 0,
+            is_async, shapes, ticket + 1,
+        )  # fmt: skip
+        word = row.word
+        words[word + 3] = op
+        words[word + 4] = now
+        if not is_async:
+            words[word + 6] = seq
+            row.held_since = now
+        words[word + 1] = seq
+        return ticket, seq
+
+    def hold(self, row: GroupRow, seq: int) -> None:
+        """Record that the thread waits for a collective that was launched earlier."""
+        self._words[row.word + 6] = seq
+        row.held_since = monotonic_ns()
+
+    def leave(self, row: GroupRow, ticket: int, seq: int, error: int = layout.NO_STRING) -> None:
+        """Record that the collective was left, by return or by exception."""
+        words = self._words
+        now = monotonic_ns()
+        index = ticket % layout.RING_SLOTS
+        if self._owner[index] == ticket:
+            at = (layout.RING_OFFSET + index * layout.RING_SLOT_BYTES) >> 3
+            if error:
+                words[at + layout.RING_ERROR_WORD] = error
+            words[at + layout.RING_EXIT_WORD] = now
+        if seq > row.completed:
+            row.completed = seq
+            words[row.word + 2] = seq
+        words[row.word + 5] = now
+        if words[row.word + 6] == seq:
+            words[row.word + 6] = 0
+            if self.phase != self._waiting:
+                row.held = held = row.held + now - row.held_since
+                words[row.word + 7] = held
+
+    # -- notes ------------------------------------------------------------------------------
+
+    def write_note(self, kind: int, text: str) -> None:
+        """Leave a text for whoever reads the page later; it replaces the former of its kind.
+
+        What does not fit is cut at the end.
+        """
+        size = layout.NOTE_SLOT_BYTES[kind]
+        room = size - layout.NOTE_HEADER_BYTES
+        blob = text[:room].encode(errors="replace")
+        if len(text) > room or len(blob) > room:
+            end = layout.NOTE_CUT.encode()
+            blob = blob[: room - len(end)].decode(errors="ignore").encode() + end
+        with self._lock:
+            self._note_stamps[kind] = stamp = self._note_stamps[kind] + 1
+            offset = layout.NOTE_OFFSETS[kind] + (stamp & 1) * size
+            word = offset // layout.WORD
+            self._words[word] = stamp
+            self._words[word + 1] = monotonic_ns()
+            self._words[word + 2] = len(blob)
+            start = offset + layout.NOTE_HEADER_BYTES
+            self._bytes[start : start + len(blob)] = blob
+            self._words[word + 3] = stamp
+
+    # -- times --------------------------------------------------------------------------------
+
+    def add_time(self, kind: int, seconds: float, nbytes: int = 0, *, again: bool = False) -> None:
+        """Count one more checkpoint staged, loaded or applied, quorum found or group reconfigured.
+
+        Args:
+            kind: which of these.
+            seconds: that it took.
+            nbytes: of the state; 0 where there is none, or it cannot be told.
+            again: it belongs to the one before, which takes longer and moves more by this.
+        """
+        spent_ns = max(0, int(seconds * 1e9))
+        with self._lock:
+            self.heals += kind == layout.TIME_LOAD
+            row = self._times[kind]
+            count, sum_ns, last_ns, sum_bytes, last_bytes = row
+            row[:] = (
+                count if again else count + 1,
+                sum_ns + spent_ns,
+                spent_ns + (last_ns if again else 0),
+                sum_bytes + nbytes,
+                nbytes + (last_bytes if again else 0),
+            )
+            self._write_pair(layout.TIMES[kind], row)
+
+    # -- soundness of the state ---------------------------------------------------------------
+
+    def write_spoilt(self, step: int, place: int, since_ns: int, run: int, attempts: int) -> None:
+        """Say at which step, and where, this rank was first not finite, and how often it was."""
+        self._write_pair(layout.SPOILT, (step, place, since_ns, run, attempts))
+
+    def watch_gradients(self, *, on: bool) -> None:
+        """Say whether a gradient that is not finite would be seen."""
+        self._words[layout.W_GRADIENTS] = on
+
+    def write_prints(self, lane: int, lineage: int, rows: Sequence[tuple[int, int, int]]) -> None:
+        """Publish the last fingerprints (step, value, part), newest last; at most `PRINTS_KEPT`."""
+        absent = [(layout.NONE, 0, 0)] * (layout.PRINTS_KEPT - len(rows))
+        flat = [number for row in (*absent, *rows) for number in row]
+        self._write_pair(layout.PRINTS, (lane, lineage, *flat))
+
+    def _write_pair(self, pair: layout.SlotPair, values: Sequence[int]) -> None:
+        with self._lock:
+            self._pair_stamps[pair] = stamp = self._pair_stamps.get(pair, 0) + 1
+            word = pair.word + (stamp & 1) * pair.stride
+            self._words[word] = stamp
+            for n, value in enumerate((*values, stamp), 1):
+                self._words[word + n] = value
+
+    # -- what the training thread waits in ------------------------------------------------------
+
+    def trains_here(self) -> None:
+        """From now on this thread is the one that trains; before, the main thread is."""
+        with self._lock:
+            if self._trains != get_ident():
+                self._trains = get_ident()
+                self._waits.clear()
+
+    def tell_waits(self) -> None:
+        """Let "waited for 0 s" be told from now on: quorums are seen here."""
+        with self._lock:
+            self._write_waits(monotonic_ns())
+
+    def begin_wait(self, kind: int) -> None:
+        """Say that the training thread waits for others now; of nested waits the union counts."""
+        if self._trains != get_ident() and not _serves_training():
+            return
+        with self._lock:
+            now = monotonic_ns()
+            if self._waits:
+                self._waited += now - self._waits_since
+            self._waits.append(kind)
+            if kind or len(self._waits) > 1:
+                self._write_waits(now)
+            else:  # shows nowhere before it is over
+                self._waits_since = now
+
+    def end_wait(self, kind: int) -> None:
+        """End the waits of this kind and what began within: an interrupt may have left one."""
+        if not self._waits or (self._trains != get_ident() and not _serves_training()):
+            return
+        with self._lock:
+            if kind not in self._waits:
+                return
+            now = monotonic_ns()
+            self._waited += now - self._waits_since
+            del self._waits[self._waits.index(kind) :]
+            self._write_waits(now)
+
+    def ask_quorum(self, asks: bool) -> None:
+        """Say whether TorchFT's own thread asks for a quorum, or is past its answer."""
+        if asks is self._asks:
+            return
+        with self._lock:
+            self._asks = asks
+            if self._waits and self._waits[-1] == layout.WAIT_QUORUM:
+                now = monotonic_ns()
+                self._waited += now - self._waits_since
+                self._write_waits(now)
+
+    def _write_waits(self, now: int) -> None:
+        self._waits_stamp = stamp = self._waits_stamp + 1
+        self._waits_since = now
+        words, word = self._words, _WAITS_WORD + (stamp & 1) * _WAITS_STRIDE
+        words[word] = stamp
+        kind = self._waits[-1] if self._waits else 0
+        asks = self._asks or kind != layout.WAIT_QUORUM
+        words[word + 1] = kind if asks else layout.WAIT_HEAL
+        words[word + 2] = now
+        words[word + 3] = self._waited
+        words[word + 4] = stamp
+
+    # -- tags and counters ------------------------------------------------------------------
+
+    def tag_id(self, name: str) -> int | None:
+        """Number of a tag, kept for the life of the page; None past 16 names."""
+        return self._name(
+            name, self._tag_ids, layout.MAX_TAGS, layout.TAG_NAME_OFFSET, layout.W_TAGS
+        )
+
+    def begin_tag(self, tag: int) -> None:
+        """Turn a tag on; it stays on until it was ended as often as it was begun."""
+        with self._lock:
+            self._tag_depths[tag] += 1
+            self._tag_bits = bits = self._tag_bits | 1 << tag
+            self._words[layout.W_TAG_BITS] = bits
+
+    def end_tag(self, tag: int) -> None:
+        """Turn a tag off where it was turned on last."""
+        with self._lock:
+            self._tag_depths[tag] -= 1
+            if self._tag_depths[tag] <= 0:
+                self._tag_depths[tag] = 0
+                self._tag_bits = bits = self._tag_bits & ~(1 << tag)
+                self._words[layout.W_TAG_BITS] = bits
+
+    def counter_id(self, name: str) -> int | None:
+        """Number of a counter, kept for the life of the page; None past 16 names."""
+        return self._name(
+            name, self._counter_ids, layout.MAX_COUNTERS, layout.COUNTER_NAME_OFFSET,
+            layout.W_COUNTERS,
+        )  # fmt: skip
+
+    def add_count(self, counter: int, amount: float) -> None:
+        """Count up."""
+        with self._lock:
+            self._totals[counter] = total = self._totals[counter] + amount
+            self._counters[counter] = total
+
+
+def _serves_training() -> bool:
+    """Whether this thread is none of Python's: autograd runs hooks in threads of its own, while
+    the training thread waits for them in `backward`.
+    """
+    return isinstance(threading.current_thread(), threading._DummyThread)

@@ -1,0 +1,180 @@
+"""What the environment says of the sidecar; who the rank is stands in `identity`."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+class SettingError(ValueError):
+    """A variable that cannot be understood; the message names it."""
+
+
+def whole_number(environ: Mapping[str, str], name: str, default: int = 0) -> int:
+    """The variable's value.
+
+    Raises:
+        SettingError: it is no whole number.
+    """
+    text = environ.get(name) or str(default)
+    try:
+        return int(text)
+    except ValueError as exc:
+        raise SettingError(f"{name}={text!r} is not a whole number") from exc
+
+
+def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
+    text = environ.get(name) or str(default)
+    try:
+        value = float(text)
+    except ValueError as exc:
+        raise SettingError(f"{name}={text!r} is not a number of seconds") from exc
+    if not 0 <= value < 1e9:
+        raise SettingError(f"{name}={text!r} is not a number of seconds >= 0")
+    return value
+
+
+def _port(environ: Mapping[str, str], name: str) -> int:
+    port = whole_number(environ, name, 0)
+    if not 0 <= port < 65536:
+        raise SettingError(f"{name}={port} is not a port")
+    return port
+
+
+def _flag(environ: Mapping[str, str], name: str) -> bool:
+    text = environ.get(name) or "0"
+    if text not in ("0", "1"):
+        raise SettingError(f"{name}={text!r} is neither 0 nor 1")
+    return text == "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the sidecar is to do."""
+
+    bind: str = "127.0.0.1"
+    port: int = 0
+    """0: one that the kernel picks."""
+    linger_s: float = 120.0
+    """How long a dead rank's endpoints go on answering. Longer keeps evidence for people who
+    come late; shorter frees the memory (about 30 MB) of hosts that restart ranks often."""
+    monitor: str | None = None
+    token: str | None = field(default=None, repr=False)
+    host_port: int = 0
+    """Where `/v1/host` is found whichever ranks the host has; 0: nowhere. One sidecar of the host
+    has it at a time, in addition to its own port."""
+    open_reads: bool = False
+    """Whether reading needs no token even where others than this machine can reach the port."""
+    closed_reads: bool = False
+    """Whether reading needs the token also on loopback: others have accounts on this machine."""
+    tls_cert: Path | None = None
+    """Certificate chain (PEM); set with `tls_key`, the server speaks TLS and nothing else."""
+    tls_key: Path | None = None
+
+    @property
+    def scheme(self) -> str:
+        """Of the server's URL."""
+        return "http" if self.tls_cert is None else "https"
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the server."""
+        if self.bind == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.bind).is_loopback
+        except ValueError:
+            return False
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str], group_rank: int) -> Settings:
+        """Settings by LIGHTKEEPER_*.
+
+        Raises:
+            SettingError: a variable makes no sense, or the token file cannot be read.
+        """
+        base = whole_number(environ, "LIGHTKEEPER_PORT_BASE", 0)
+        port = base + group_rank if base else 0
+        if not 0 <= port < 65536:
+            raise SettingError(f"LIGHTKEEPER_PORT_BASE={base} leads to port {port}")
+        monitor = environ.get("LIGHTKEEPER_MONITOR") or None
+        if monitor is not None and not all(
+            one.startswith(("http://", "https://")) for one in monitors_of(monitor)
+        ):
+            raise SettingError(f"LIGHTKEEPER_MONITOR={monitor!r} is not http(s)://host:port[,...]")
+        cert, key = _tls(environ)
+        open_reads = _flag(environ, "LIGHTKEEPER_OPEN_READS")
+        token, closed_reads = _token(environ), _flag(environ, "LIGHTKEEPER_CLOSED_READS")
+        if closed_reads and (open_reads or token is None):
+            raise SettingError(
+                "LIGHTKEEPER_CLOSED_READS=1 needs LIGHTKEEPER_TOKEN_FILE, and no "
+                "LIGHTKEEPER_OPEN_READS=1"
+            )
+        return cls(
+            bind=environ.get("LIGHTKEEPER_BIND") or "127.0.0.1",
+            port=port,
+            linger_s=_seconds(environ, "LIGHTKEEPER_LINGER_S", 120.0),
+            monitor=monitor,
+            token=token,
+            host_port=_port(environ, "LIGHTKEEPER_HOST_PORT"),
+            open_reads=open_reads,
+            closed_reads=closed_reads,
+            tls_cert=cert,
+            tls_key=key,
+        )
+
+
+def monitors_of(text: str) -> tuple[str, ...]:
+    """The monitors of a comma-separated list; one that stands by is told what the other is told."""
+    return tuple(one.strip() for one in text.split(",") if one.strip()) or (text,)
+
+
+def _tls(environ: Mapping[str, str]) -> tuple[Path | None, Path | None]:
+    """Certificate and key: both or none, and both there. What they hold, the sidecar finds out."""
+    found = []
+    names = ("LIGHTKEEPER_TLS_CERT", "LIGHTKEEPER_TLS_KEY")
+    for name, other in zip(names, reversed(names), strict=True):
+        text = environ.get(name)
+        if text and not environ.get(other):
+            raise SettingError(f"{name} is set and {other} is not: TLS needs both")
+        if text and not os.access(text, os.R_OK):
+            raise SettingError(f"{name}={text}: no such file, or it cannot be read")
+        found.append(Path(text) if text else None)
+    return found[0], found[1]
+
+
+_FILES = ("LIGHTKEEPER_TOKEN_FILE", "LIGHTKEEPER_TLS_CERT", "LIGHTKEEPER_TLS_KEY")
+
+
+def for_sidecar(environ: Mapping[str, str]) -> dict[str, str]:
+    """The rank's environment, as its sidecar understands it, which works in another folder."""
+    files = {name: str(Path(environ[name]).absolute()) for name in _FILES if environ.get(name)}
+    return {**environ, **files}
+
+
+def _token(environ: Mapping[str, str]) -> str | None:
+    """The token; no message of ours has a part of it."""
+    path = environ.get("LIGHTKEEPER_TOKEN_FILE")
+    if not path:
+        return _plain_token("LIGHTKEEPER_TOKEN", environ.get("LIGHTKEEPER_TOKEN", "")) or None
+    try:
+        token = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as exc:
+        raise SettingError(f"LIGHTKEEPER_TOKEN_FILE={path}: not a text") from exc
+    except (OSError, ValueError) as exc:
+        raise SettingError(f"LIGHTKEEPER_TOKEN_FILE={path}: {exc}") from exc
+    token = _plain_token(f"LIGHTKEEPER_TOKEN_FILE={path}", token)
+    if not token:
+        raise SettingError(f"LIGHTKEEPER_TOKEN_FILE={path} is empty")
+    return token
+
+
+def _plain_token(name: str, text: str) -> str:
+    """What travels in a header: clients do not agree on how to send anything but ASCII there."""
+    token = text.strip()
+    if not (token.isascii() and token.isprintable()):
+        raise SettingError(f"{name} is no token: expected one line of plain ASCII characters")
+    return token

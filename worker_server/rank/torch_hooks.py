@@ -1,0 +1,179 @@
+"""What torch calls back for: its own import, each compilation, each step of an optimizer.
+
+- *Import.* Do something as soon as torch (or a part of torchft) is imported, importing it for
+  nobody. The moment is the end of `import torch`: torch.distributed is imported in the middle of
+  it, when half of torch is not there yet.
+- *Compilations* by torch.compile are declared as the tag `compile`. A recompilation in the middle
+  of a run takes a rank tens of seconds while all others wait for it, and looks like a hang. torch
+  calls back when dynamo begins to trace a frame, when a backward pass is compiled late and when
+  CUDA graphs are recorded, and again at the end. It costs nothing otherwise.
+  `torch._dynamo.reset()` forgets those who listen, and so us.
+- *Steps* of a loop that says nothing: each step of its first optimizer is a step. torch calls a
+  global hook after each `Optimizer.step`, a microsecond for ours. Of several optimizers only the
+  first to step is counted (a GAN's critic steps more often than its generator), and another one
+  once that is gone or has been silent for long. A step that a GradScaler skips, for an overflow,
+  does not call the optimizer and is not counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from worker_server.rank.reporter import Reporter, ReportSource
+from worker_server.rank.warn_once import warn
+
+
+def when_imported(name: str, act: Callable[[], None]) -> None:
+    """Call `act` now when this module is imported, else right after it is.
+
+    A fixed moment, not "a second later": every rank must count its collectives from the first.
+    """
+    if name in sys.modules:
+        act()
+    else:
+        sys.meta_path.insert(0, _Watcher(name, act))
+
+
+class _Watcher(MetaPathFinder):
+    """Lets the other finders find the module and adds one act after its import.
+
+    To be asked for the spec is not to be imported: `importlib.util.find_spec("torch")` is how
+    libraries ask whether torch is installed. So it watches until an import was carried out.
+    """
+
+    def __init__(self, name: str, act: Callable[[], None]) -> None:
+        self._name = name
+        self._act = act
+        self._over = False
+        self._asking: set[int] = set()
+        """Threads in which the other finders are being asked: they may ask back."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        me = threading.get_ident()
+        if fullname != self._name or self._over or me in self._asking:
+            return None
+        self._asking.add(me)
+        try:
+            spec = self._ask_others(fullname, path, target)
+        finally:
+            self._asking.discard(me)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._imported)
+        return spec
+
+    def _ask_others(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        for finder in tuple(sys.meta_path):
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
+            if spec is not None:
+                return spec
+        return None
+
+    def _imported(self) -> None:
+        if self._over:
+            return
+        self._over = True
+        with contextlib.suppress(ValueError):  # others tidy up there as well
+            sys.meta_path.remove(self)
+        self._act()
+
+
+class _Loader(Loader):
+    """The loader of the module, but for one thing more; the module itself never sees it."""
+
+    def __init__(self, inner: Loader, act: Callable[[], None]) -> None:
+        self._inner = inner
+        self._act = act
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._inner
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._inner
+        self._inner.exec_module(module)
+        self._act()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+
+# -- compilations --------------------------------------------------------------------------------
+
+
+def declare_compilations(reporter: Reporter) -> None:
+    """Tag every compilation of this process from now on; imports dynamo for nobody."""
+    when_imported("torch._dynamo.callback", lambda: _listen(reporter.tag("compile")))
+
+
+def _listen(tag: AbstractContextManager[Any]) -> None:
+    """Never raises: it runs inside an import, and other torches have other things there."""
+    try:
+        from torch._dynamo.callback import callback_handler  # noqa: PLC0415  it is there
+
+        def end(*_: object) -> None:
+            tag.__exit__(None, None, None)
+
+        # older torches call back without arguments
+        callback_handler.register_start_callback(lambda *_: tag.__enter__())
+        callback_handler.register_end_callback(end)
+    except Exception as exc:  # noqa: BLE001
+        warn(f"lightkeeper does not see what torch.compile does: {exc!r}", stacklevel=2)
+
+
+# -- steps of an optimizer -----------------------------------------------------------------------
+
+_SILENT = 64
+"""Steps of other optimizers without one of the counted one, after which another is counted: more
+than any critic makes for one of its generator's, and a few minutes of training at most."""
+
+
+class StepCounter:
+    """Counts the steps of one optimizer. Never raises: the source does not, and the rest cannot."""
+
+    def __init__(self, source: ReportSource) -> None:
+        self._source = source
+        self._steps = 0
+        self._others = 0
+        self._counted: weakref.ref[Any] | None = None
+
+    def __call__(self, optimizer: Any) -> None:
+        """After `optimizer.step()`."""
+        counted = self._counted
+        if counted is None or counted() is not optimizer:
+            self._others += 1
+            if counted is not None and counted() is not None and self._others < _SILENT:
+                return
+            self._counted = weakref.ref(optimizer)
+        self._others = 0
+        step = self._steps
+        self._steps = step + 1
+        self._source.step(step)
+
+
+def count_steps(source: ReportSource) -> None:
+    """Count every optimizer's steps in this process from now on; torch is imported."""
+    import torch  # noqa: PLC0415  only where it is there already
+    from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: PLC0415
+
+    counter = StepCounter(source)
+
+    def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
+        if not torch.compiler.is_compiling():  # a compiled step is traced: nothing of ours in it
+            counter(optimizer)
+
+    register_optimizer_step_post_hook(after_step)

@@ -1,0 +1,717 @@
+"""TorchFT without a line of code: steps, health, times and collectives, as soon as it is imported.
+
+Every Manager that is made is observed; its `start_quorum` begins a step and its `should_commit`
+ends one, unless the training loop itself reports (`reporter` decides). Plain attributes are read,
+and nothing is called that TorchFT would not call. Methods are wrapped where a class defines them,
+and keep their signatures; a name that this version of torchft does not have is left out, and said
+once where it is one that matters; whatever goes wrong in here ends in one warning.
+
+What the training thread waits in: `quorum` while it is inside of `Manager.wait_quorum`, which all
+that needs a quorum goes through, or in a `start_quorum` that finds the former quorum not done;
+`commit` inside of `should_commit` once the quorum is there; nothing else in these two, for they
+apply loaded states and synchronize with a device. Of works, `wait()` counts: torchft 0.2.0's DDP
+waits in its communication hook, so that is seen, whether backward runs the hook in the training
+thread (CPU) or in one of autograd's. Not seen is what waits in C++ alone: torch's own DDP within
+the group, a hook that returns a future without having waited for it, and, where `wait()` only
+orders streams (NCCL), whatever synchronizes with the device first.
+
+What TorchFT's parts take (staging, loading and applying a state, quorums, new process groups) is
+timed from outside. A call that fails is not counted; of nested calls the outermost is. The quorum's
+time is that from the start of `_async_quorum` to the first thing that follows the answer
+(configuring the group, staging or loading a checkpoint, the end): the client itself is Rust, and is
+left alone. A state that was loaded is applied by the training thread, which may have to wait for
+the load first: that wait is the load's.
+
+Whether gradients are finite is seen where TorchFT averages them, without a call of the user's. What
+is given to `Manager.allreduce` is looked at before it goes (`local`), and some of it again at the
+commit vote (`exchanged`): who was first is known only before the exchange. A look is at 64 numbers,
+so a NaN in a few of a large tensor may pass once; what a loss brings is in all of them. Eight
+tensors are looked at, and all where that takes less than 0.3 % of a step (5 us each, 100 where
+caches are cold); of more, each attempt looks at others. Not looked at: tensors on an accelerator
+(to read one makes the rank wait, or needs a copy and an event in its stream), small ones (metrics
+may hold an Inf for good reasons), subclasses of Tensor, and anything once a GradScaler is used,
+which makes an Inf on purpose. `StepState.gradients_watched` says whether there is a watch.
+`LIGHTKEEPER_GRADIENTS=0` switches it off.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from time import monotonic, perf_counter_ns, thread_time_ns
+from typing import Any, Final, TypeGuard
+
+import torch
+import torch.distributed as dist
+
+from worker_server.rank import collectives, last_words, torchft_groups
+from worker_server.rank.loop import LOCAL, Soundness
+from worker_server.rank.page import layout
+from worker_server.rank.page.writer import PageWriter
+from worker_server.rank.reporter import Reporter, ReportSource
+from worker_server.rank.torch_hooks import when_imported
+from worker_server.rank.torchft_groups import this_thread
+from worker_server.rank.warn_once import warn
+
+try:
+    import numpy as np
+
+    _numpy = True
+except ImportError:  # torch goes without
+    _numpy = False
+
+_MANAGER: Final = "torchft.manager"
+_GROUPS: Final = "torchft.process_group"
+_WRAPPED: Final = "_lightkeeper_wrapped"
+
+Method = Callable[..., Any]
+Around = Callable[[Method, Any, tuple[Any, ...], dict[str, Any]], Any]
+"""What is called in place of a method: it is given the method, its object and the arguments."""
+
+_reporter: Reporter | None = None
+_steps: ReportSource | None = None
+_watch: GradientWatch | None = None
+_meter: EpisodeMeter | None = None
+_patched: set[str] = set()
+_unhooked: set[str] = set()
+"""What this version does not have under a name that is known here."""
+
+
+def install(reporter: Reporter) -> None:
+    """Observe torchft for this reporter from now on; patches once, whoever calls again."""
+    global _reporter, _steps, _watch  # noqa: PLW0603  the wrappers outlive any one attach
+    _reporter, _steps = reporter, reporter.from_source("torchft")
+    install_meter(reporter)
+    torchft_groups.forget()
+    _watch = None
+    if os.environ.get(ENVIRONMENT) != "0":
+        _watch = GradientWatch(reporter.loop.soundness, reporter.page)
+    if "scaler" not in _patched:
+        _patched.add("scaler")
+        mind_scalers(_stop_watch)
+    for name, patch in ((_GROUPS, _patch_groups), (_MANAGER, _patch_manager)):
+        if name not in _patched:
+            _patched.add(name)
+            when_imported(name, functools.partial(_try, patch, name))
+    _tell_unhooked(reporter)
+
+
+def install_meter(reporter: Reporter) -> None:
+    """Time for this reporter from now on."""
+    global _meter  # noqa: PLW0603  as above
+    _meter = EpisodeMeter(reporter)
+
+
+def on() -> bool:
+    """Whether anything is recorded."""
+    return _meter is not None and collectives.current() is not None
+
+
+def safely(act: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """Nothing of ours may reach torchft."""
+    try:
+        if on():
+            act(*args, **kwargs)
+    except Exception as exc:  # noqa: BLE001
+        recorder = collectives.current()
+        if recorder is not None:
+            recorder.disable(exc)
+
+
+def wrap(cls: type, name: str, around: Around) -> bool:
+    """Replace a method where the class itself defines it, and say whether it does."""
+    original = cls.__dict__.get(name)
+    if callable(original) and not hasattr(original, _WRAPPED):
+
+        @functools.wraps(original)
+        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return around(original, self, args, kwargs)
+
+        setattr(wrapper, _WRAPPED, True)
+        setattr(cls, name, wrapper)
+    return callable(original)
+
+
+def _try(patch: Callable[[Any], None], name: str) -> None:
+    """Never raises: it runs inside an import."""
+    try:
+        patch(sys.modules[name])
+    except Exception as exc:  # noqa: BLE001  training goes on without us
+        _unhooked.add(name)
+        warn(f"lightkeeper sees no TorchFT: {exc!r}", stacklevel=5)
+    if _reporter is not None:
+        _tell_unhooked(_reporter)
+
+
+def _miss(owner: str, names: list[str], what: str) -> None:
+    """Say once what this version does not have, and what is not seen for it."""
+    if names:
+        _unhooked.update(f"{owner}.{name}" for name in names)
+        warn(
+            f"lightkeeper does not know this TorchFT: its {owner} has no {', '.join(names)}, so "
+            f"{what} not seen there",
+            stacklevel=7,
+        )
+
+
+def _tell_unhooked(reporter: Reporter) -> None:
+    if _unhooked:
+        reporter.page.write_unhooked(",".join(sorted(_unhooked)))
+
+
+# -- groups --------------------------------------------------------------------------------------
+
+
+def _patch_groups(module: Any) -> None:
+    torchft_groups.install(module)
+    formed = False
+    for cls in vars(module).values():
+        if isinstance(cls, type) and issubclass(cls, module.ProcessGroup):
+            formed |= wrap(cls, "configure", timed_configure(_configured))  # torchft <= 0.2.0
+            formed |= wrap(cls, "reconfigure", timed_configure(_reconfigured))
+    _miss("ProcessGroup", [] if formed else ["reconfigure"], "new quorums' process groups are")
+
+
+def _configured(group: Any, *args: Any, **kwargs: Any) -> None:
+    names = ("store_addr", "replica_id", "rank", "world_size", "quorum_id")
+    values = {**dict(zip(names, args, strict=False)), **kwargs}
+    torchft_groups.configured(group, values["world_size"], values.get("quorum_id"))
+
+
+def _reconfigured(group: Any, opts: Any) -> None:
+    torchft_groups.configured(group, len(opts.handles), opts.uuid)
+
+
+def _manager_reconfigured(manager: Any, communicator_id: int, handles: Any) -> None:
+    torchft_groups.configured(manager._pg, len(handles), communicator_id)
+
+
+# -- the Manager ---------------------------------------------------------------------------------
+
+
+def _patch_manager(module: Any) -> None:
+    manager = module.Manager
+    wrap(manager, "__init__", _observed_init)
+    waits = {
+        "start_quorum": _reported_start,
+        "wait_quorum": _awaited_quorum,
+        "should_commit": _reported_commit,
+        "_async_quorum": _timed_quorum,
+    }
+    unknown = [name for name, make in waits.items() if not wrap(manager, name, make)]
+    forms = wrap(manager, "_reconfigure_pg", timed_configure(_manager_reconfigured))
+    group = getattr(sys.modules.get(_GROUPS), "ProcessGroup", None)
+    old = group is None or hasattr(group, "configure")
+    lost = [] if forms or old else ["_reconfigure_pg"]
+    what = "steps and waits are" if unknown else "quorums of torch's own groups are"
+    _miss("Manager", [*unknown, *lost], what)
+    wrap(manager, "_apply_pending_state_dict", timed_apply)
+    wrap(manager, "allreduce", _gathered_allreduce)
+    wrap(manager, "report_error", _seen_error)
+    work, future = getattr(module, "_ManagedWork", None), getattr(module, "_ManagedFuture", None)
+    if work is not None:
+        torchft_groups.wrap_wait(work, "wait")
+        torchft_groups.wrap_wait(work, "block_current_stream", blocks=False)
+    if future is not None:
+        torchft_groups.wrap_wait(future, "wait", lambda self: self._managed_work())
+
+
+def _observed_init(original: Method, self: Any, args: Any, kwargs: Any) -> None:
+    original(self, *args, **kwargs)
+    safely(_observe, self)
+
+
+def _observe(manager: Any) -> None:
+    if _reporter is not None:
+        _reporter.observe_manager(manager)
+        _reporter.page.tell_waits()
+
+
+def _speaks(manager: object) -> bool:
+    """Of several Managers the one that is observed gives the steps."""
+    return _reporter is not None and _reporter.loop.manager is manager
+
+
+def _reported_start(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
+    safely(_begin, self)
+    former = getattr(self, "_quorum_future", None)
+    if former is None or former.done() or not _speaks(self):
+        return original(self, *args, **kwargs)
+    try:
+        collectives.begin_wait(layout.WAIT_QUORUM)
+        return original(self, *args, **kwargs)
+    finally:
+        collectives.end_wait(layout.WAIT_QUORUM)
+
+
+def _begin(manager: Any) -> None:
+    last_words.keep(None)
+    time_transport(getattr(manager, "_checkpoint_transport", None))
+    if _steps is not None and _speaks(manager):
+        _steps.begin_step(manager._step)
+
+
+def _awaited_quorum(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
+    speaks = _speaks(self)
+    try:
+        if speaks:
+            collectives.begin_wait(layout.WAIT_QUORUM)
+        result = original(self, *args, **kwargs)
+    finally:
+        if speaks:
+            collectives.end_wait(layout.WAIT_QUORUM)
+            if this_thread.votes_early:
+                this_thread.votes_early = False
+                collectives.begin_wait(layout.WAIT_COMMIT)
+    begins, this_thread.begins = this_thread.begins, None
+    if begins is not None:
+        safely(begins)
+    return result
+
+
+def _reported_commit(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
+    try:
+        if _watch is not None and on():
+            _watch.vote()
+        this_thread.votes_early = _speaks(self)
+        committed = original(self, *args, **kwargs)
+    except BaseException:
+        safely(_end, self, False)
+        raise
+    finally:
+        this_thread.votes_early = False
+        collectives.end_wait(layout.WAIT_COMMIT)
+    safely(_end, self, committed)
+    return committed
+
+
+def _end(manager: Any, committed: bool) -> None:
+    """A committed step has been counted already; one that healed has changed its number."""
+    if _steps is not None and _speaks(manager):
+        _steps.end_step(manager._step - bool(committed), committed=bool(committed))
+
+
+def _timed_quorum(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
+    this_thread.background = True
+    quorum_begins(self, told=_speaks(self))
+    try:
+        result = original(self, *args, **kwargs)
+        quorum_is_there()
+    finally:
+        quorum_is_over()
+        this_thread.background = False
+    return result
+
+
+def _gathered_allreduce(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
+    if this_thread.managed is not None or not on():
+        return original(self, *args, **kwargs)
+    if _watch is not None:
+        _watch.give(args[0] if args else kwargs.get("tensor"))
+    entries: list[torchft_groups.OpenGroupCall] = []
+    this_thread.managed = entries
+    if torchft_groups.is_native(getattr(self, "_pg", None)):
+        # it is torch's, none of whose methods is wrapped: this is where it is called
+        this_thread.begins = functools.partial(_begin_native, self, entries, args, kwargs)
+    try:
+        work = original(self, *args, **kwargs)
+    except BaseException as exc:
+        for entry in entries:
+            entry.complete(exc)
+        raise
+    finally:
+        this_thread.managed = this_thread.begins = None
+    if entries and not torchft_groups.hang(work, entries):
+        for entry in entries:
+            entry.complete(_error_of(self))
+    return work
+
+
+def _begin_native(
+    manager: Any, entries: list[torchft_groups.OpenGroupCall], args: tuple[Any, ...], kwargs: Any
+) -> None:
+    values = _named(("tensor", "should_quantize", "reduce_op"), args, kwargs)
+    reduce_op = values.get("reduce_op", dist.ReduceOp.AVG)
+    entry = torchft_groups.begin_allreduce(manager._pg, values["tensor"], reduce_op)
+    if entry is not None:
+        entries.append(entry)
+
+
+def _seen_error(original: Method, self: Any, args: Any, kwargs: Any) -> None:
+    original(self, *args, **kwargs)
+    safely(_note_error, self, *args, **kwargs)
+
+
+def _note_error(manager: Any, e: Exception) -> None:
+    last_words.keep(e)
+    torchft_groups.failed(manager._pg, e)
+
+
+def _error_of(manager: Any) -> BaseException | None:
+    errored = getattr(manager, "_errored", None)
+    original = getattr(errored, "original_exception", errored)
+    return original if isinstance(original, BaseException) else None
+
+
+def _named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: Any) -> dict[str, Any]:
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+# -- times -----------------------------------------------------------------------------------------
+
+_CLOSELY_S: Final = 5.0
+"""An episode that has been over for longer than this is over: pieces that heal in one go are a step
+or two apart, and a step of those who wait for them is seldom longer.
+"""
+_ITEMS_MAX: Final = 200_000
+"""Of a state, containers included; to walk through more takes longer than it is worth."""
+
+Span = tuple[float, float]
+
+
+class Episodes:
+    """Sorts the calls of one kind into episodes; not thread-safe.
+
+    A rank may own a Manager for each piece of its model. When it heals, each loads its own piece,
+    in parallel or one after the other, and perhaps a step apart; people ask how long *the rank*
+    took. So calls of different owners that overlap, or follow closely upon each other, are one
+    episode; the next call of an owner that was in it already begins another. The seconds of an
+    episode are those in which any of them was at it, its bytes are added up, and it counts once.
+    """
+
+    def __init__(self) -> None:
+        self._owners: set[int] = set()
+        self._spans: list[Span] = []
+
+    def take(self, owner: int, begin_s: float, end_s: float) -> tuple[float, bool]:
+        """Take in a call that is over.
+
+        Args:
+            owner: who made it; one owner's calls are never parts of the same episode.
+            begin_s: when it began, by a clock that does not go back.
+            end_s: when it ended. One before the beginning is taken for the beginning.
+
+        Returns:
+            The seconds that it adds to its episode, and whether that episode had begun before.
+        """
+        last_s = max((until_s for _, until_s in self._spans), default=float("-inf"))
+        again = owner not in self._owners and begin_s - last_s <= _CLOSELY_S
+        if not again:
+            self._owners, self._spans = set(), []
+        covered_s = _covered_s(self._spans)
+        self._owners.add(owner)
+        self._spans.append((begin_s, max(begin_s, end_s)))
+        return _covered_s(self._spans) - covered_s, again
+
+
+def _covered_s(spans: list[Span]) -> float:
+    """Seconds that lie within any of these."""
+    total_s, reached_s = 0.0, float("-inf")
+    for begin_s, end_s in sorted(spans):
+        total_s += max(0.0, end_s - max(begin_s, reached_s))
+        reached_s = max(reached_s, end_s)
+    return total_s
+
+
+class _Clock(threading.local):
+    """What is being timed in this thread."""
+
+    asking: tuple[object, float, bool] | None = None
+    """A Manager that asks for a quorum, since when, and whether the waits told are its own."""
+    inside = False
+
+
+class EpisodeMeter:
+    """What one attach has timed so far. Any thread may call: each Manager has one of its own."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._page = reporter.page
+        self.ask_quorum: Callable[[bool], None] = reporter.page.ask_quorum
+        self._lock = threading.RLock()
+        self._episodes = [Episodes() for _ in range(layout.MAX_TIMES)]
+        self._loaded: dict[int, tuple[float, int]] = {}
+        """Transport -> when its last load was over, and its bytes; until it is applied."""
+
+    def add(self, kind: int, owner: object, span: Span, nbytes: int = 0) -> None:
+        """Count a call that is over."""
+        with self._lock:
+            seconds, again = self._episodes[kind].take(id(owner), *span)
+            self._page.add_time(kind, seconds, nbytes, again=again)
+            if kind == layout.TIME_LOAD:
+                self._loaded[id(owner)] = span[1], nbytes
+
+    def applied(self, manager: Any, begin_s: float, end_s: float) -> None:
+        """Count a state that was taken over, if one was loaded."""
+        with self._lock:
+            loaded = self._loaded.pop(id(getattr(manager, "_checkpoint_transport", None)), None)
+        if loaded is not None:
+            loaded_s, nbytes = loaded
+            self.add(layout.TIME_APPLY, manager, (max(begin_s, loaded_s), end_s), nbytes)
+
+
+_clock = _Clock()
+_transports: set[type] = set()
+"""Whose methods are timed."""
+
+
+def timed_configure(done: Callable[..., None]) -> Around:
+    """Around what makes a group anew; `done` is called with the same arguments once it is made."""
+
+    def configure(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
+        def over(_: object, span: Span) -> None:
+            _add(layout.TIME_RECONFIGURE, self, span)
+            done(self, *args, **kwargs)
+
+        return _timed(over, original, self, args, kwargs)
+
+    return configure
+
+
+def time_transport(transport: object) -> None:
+    """Users bring transports of their own: the class is known when a Manager has one."""
+    if type(transport) in _transports:
+        return
+    _transports.add(type(transport))
+    for cls in type(transport).__mro__:
+        wrap(cls, "send_checkpoint", _timed_staging)
+        wrap(cls, "recv_checkpoint", _timed_load)
+
+
+def _timed_staging(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
+    def over(_: object, span: Span) -> None:
+        state = _named(("dst_ranks", "step", "state_dict"), args, kwargs).get("state_dict")
+        _add(layout.TIME_STAGING, self, span, state_bytes(state))
+
+    return _timed(over, original, self, args, kwargs)
+
+
+def _timed_load(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
+    def over(state: object, span: Span) -> None:
+        _add(layout.TIME_LOAD, self, span, state_bytes(state))
+
+    return _timed(over, original, self, args, kwargs)
+
+
+def timed_apply(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
+    """Around the Manager's `_apply_pending_state_dict`."""
+    begin_s = monotonic()
+    result = original(self, *args, **kwargs)
+    safely(_applied, self, begin_s, monotonic())
+    return result
+
+
+def _applied(manager: Any, begin_s: float, end_s: float) -> None:
+    if _meter is not None:
+        _meter.applied(manager, begin_s, end_s)
+
+
+def state_bytes(state: object) -> int:
+    """Bytes of the tensors in dicts, lists and tuples, each storage once: what is handed over.
+
+    0 where that cannot be told. Containers are walked as what they are based on, so that no method
+    of the user's runs.
+    """
+    try:
+        return sum(_storages(state).values())
+    except Exception:  # noqa: BLE001  tensors of odd kinds have no storage; the time counts still
+        return 0
+
+
+def _storages(state: object) -> dict[int, int]:
+    """Bytes by address."""
+    found: dict[int, int] = {}
+    rest = [state]
+    for _ in range(_ITEMS_MAX):
+        if not rest:
+            return found
+        value = rest.pop()
+        if isinstance(value, dict):
+            rest.extend(dict.values(value))
+        elif isinstance(value, list):
+            rest.extend(list.__iter__(value))
+        elif isinstance(value, tuple):
+            rest.extend(tuple.__iter__(value))
+        elif isinstance(value, torch.Tensor):
+            storage = getattr(value, "_local_tensor", value).untyped_storage()  # of a DTensor: ours
+            found[storage.data_ptr()] = storage.nbytes()
+    return {}
+
+
+def quorum_begins(manager: object, *, told: bool = True) -> None:
+    """In this thread a Manager asks for a quorum now; `told`: the waits on the page are its own."""
+    _clock.asking = manager, monotonic(), told
+    safely(_ask, told, True)
+
+
+def quorum_is_there() -> None:
+    """What this thread does now comes after the answer."""
+    asking, _clock.asking = _clock.asking, None
+    if asking is not None:
+        manager, begin_s, told = asking
+        safely(_ask, told, False)
+        safely(_add, layout.TIME_QUORUM, manager, (begin_s, monotonic()))
+
+
+def quorum_is_over() -> None:
+    """Without an answer by now there is none, and nothing to count."""
+    asking, _clock.asking = _clock.asking, None
+    if asking is not None:
+        safely(_ask, asking[2], False)
+
+
+def _timed(
+    over: Callable[[object, Span], None],
+    original: Method,
+    self: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """The outermost of nested calls counts; a failed one does not."""
+    quorum_is_there()
+    if _clock.inside:
+        return original(self, *args, **kwargs)
+    begin_s = monotonic()
+    try:
+        _clock.inside = True  # in here: an interrupt must not leave it set
+        result = original(self, *args, **kwargs)
+    finally:
+        _clock.inside = False
+    safely(over, result, (begin_s, monotonic()))
+    return result
+
+
+def _ask(told: bool, asks: bool) -> None:
+    if told and _meter is not None:
+        _meter.ask_quorum(asks)
+
+
+def _add(kind: int, owner: object, span: Span, nbytes: int = 0) -> None:
+    if _meter is not None:
+        _meter.add(kind, owner, span, nbytes)
+
+
+# -- gradients ------------------------------------------------------------------------------------
+
+ENVIRONMENT: Final = "LIGHTKEEPER_GRADIENTS"
+_SAMPLE: Final = 64
+"""Numbers of a tensor; through numpy, which lets no other thread have the GIL meanwhile."""
+_LEAST: Final = 1024
+_LOOKS: Final = 8
+"""In an attempt, however short it is, before the exchange."""
+_LOOKS_AFTER: Final = 2
+_SHARE: Final = 0.003
+"""Of the time between two votes that looks may take, in CPU: waits for a core are nobody's cost."""
+_NUMPY: Final = (torch.float32, torch.float64, torch.float16)
+_EXCHANGED: Final = layout.PLACES[-1]
+
+
+class GradientWatch:
+    """Looks, and tells `Soundness`. Never raises, and keeps no tensor alive."""
+
+    def __init__(self, soundness: Soundness, page: PageWriter) -> None:
+        self._soundness = soundness
+        self._page = page
+        self._on = True
+        self._calls = self._looks = self._spent_ns = self._turn = 0
+        self._every = self._most = _LOOKS
+        self._voted_ns = perf_counter_ns()
+        self._given: list[weakref.ref[torch.Tensor]] = []
+
+    def give(self, tensor: object) -> None:
+        """The rank gives this tensor to the others now."""
+        if not self._on:
+            return
+        try:
+            if not _usable(tensor):
+                return
+            call, self._calls = self._calls, self._calls + 1
+            if (call + self._turn) % self._every or self._looks >= self._most:
+                return
+            self._look(tensor, LOCAL)
+            if not self._given:
+                self._page.watch_gradients(on=True)
+            if len(self._given) < _LOOKS_AFTER:
+                self._given.append(weakref.ref(tensor))
+        except Exception as exc:  # noqa: BLE001  nothing may reach training
+            self.stop(f"lightkeeper does not look at gradients any more: {exc!r}")
+
+    def vote(self) -> None:
+        """The rank votes on the commit: whatever it gave has come back."""
+        if not self._on:
+            return
+        try:
+            for given in self._given:
+                if (tensor := given()) is not None:
+                    self._look(tensor, _EXCHANGED)
+        except Exception as exc:  # noqa: BLE001
+            self.stop(f"lightkeeper does not look at gradients any more: {exc!r}")
+        if self._looks:
+            now_ns = perf_counter_ns()
+            allowed_ns = _SHARE * (now_ns - self._voted_ns)
+            self._voted_ns = now_ns
+            self._most = max(_LOOKS, int(allowed_ns * (self._looks - 1) / max(1, self._spent_ns)))
+            self._every = -(-self._calls // self._most) or 1
+        self._turn += 1
+        self._calls = self._looks = self._spent_ns = 0
+        self._given.clear()
+
+    def stop(self, why: str | None = None) -> None:
+        """Look at nothing any more."""
+        if self._on:
+            self._on = False
+            self._given.clear()
+            self._page.watch_gradients(on=False)
+            if why is not None:
+                warn(why, stacklevel=5)
+
+    def _look(self, tensor: torch.Tensor, where: str) -> None:
+        began_ns = thread_time_ns()
+        self._soundness.look(None, 0.0 if sample_is_finite(tensor) else float("nan"), where)
+        if self._looks:  # the first finds cold caches, which none after it pays for
+            self._spent_ns += thread_time_ns() - began_ns
+        self._looks += 1
+
+
+def _usable(tensor: object) -> TypeGuard[torch.Tensor]:
+    """Whether it is a large plain tensor on the CPU."""
+    if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
+        return False
+    if not tensor.is_cpu or not tensor.is_floating_point() or tensor.numel() < _LEAST:
+        return False
+    if tensor.layout is not torch.strided or torch.compiler.is_compiling():
+        return False
+    return tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+def sample_is_finite(tensor: object) -> bool | None:
+    """Whether a sample of a large plain tensor on the CPU is finite; None for any other."""
+    if not _usable(tensor):
+        return None
+    step = tensor.numel() // _SAMPLE
+    if _numpy and tensor.dtype in _NUMPY and tensor.is_contiguous():
+        numbers = (tensor.detach() if tensor.requires_grad else tensor).numpy().reshape(-1)
+        return bool(np.isfinite(numbers[::step]).all())
+    sample = tensor.detach().as_strided((_SAMPLE,), (step,))
+    return bool((sample * 0).sum().item() == 0)  # of a NaN or an Inf it is a NaN
+
+
+def mind_scalers(stop: Callable[[], None]) -> None:
+    """Call this once a GradScaler scales: its overflows are no fault."""
+    original = torch.amp.GradScaler.scale
+
+    @functools.wraps(original)
+    def scale(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(self, "_enabled", True):
+            stop()
+        return original(self, *args, **kwargs)
+
+    torch.amp.GradScaler.scale = scale  # type: ignore[method-assign]
+
+
+def _stop_watch() -> None:
+    if _watch is not None:
+        _watch.stop()

@@ -1,0 +1,1050 @@
+"""The wire between a WorkerServer and whoever reads it: paths, names, types, parsing.
+
+Of `worker_server` the monitor imports this and `http_server`, and nothing else. What travels is
+described once, by the annotations below: they carry the bounds, and are all that says what is
+right. msgspec holds what came over a network against them, and the OpenAPI document is made of
+them and of the docstrings. A field without a default has to be there.
+
+All durations are seconds and are *ages at the moment the answer was made*, measured on the
+rank's own host with the monotonic clock. No wall-clock time crosses the wire, so clocks of
+two hosts never have to agree.
+
+Unknown keys are ignored (a newer sidecar may say more); a missing or ill-typed key is a
+`WireError`; a missing optional value is `None` and is never confused with zero. Most answers pass
+at once. One that does not is read once more without what this version need not know: nulls, which
+mean that nothing was said, and cells by which a newer side made a row longer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from enum import StrEnum
+from functools import cache, cached_property
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    NewType,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from msgspec import DecodeError, Meta, Raw, Struct, ValidationError, convert
+from msgspec.json import Decoder, decode
+
+SCHEMA: Final = 1
+
+PATH_STATE: Final = "/v1/state"
+PATH_FLIGHT_RECORDER: Final = "/v1/flight_recorder"
+PATH_STACKS: Final = "/v1/stacks"
+PATH_WAIT_COUNTERS: Final = "/v1/wait_counters"
+PATH_STEPS: Final = "/v1/steps"
+PATH_LAST_WORDS: Final = "/v1/last_words"
+PATH_PROFILE: Final = "/v1/profile"
+PATH_HOST: Final = "/v1/host"
+PATH_OPENAPI: Final = "/openapi.json"
+PATH_EVICT: Final = "/v1/evict"
+PATH_HEALTHZ: Final = "/healthz"
+PATH_METRICS: Final = "/metrics"
+
+# Paths of the monitor that a sidecar and a launcher call.
+PATH_REGISTER: Final = "/v1/register"
+PATH_ADMISSION: Final = "/v1/admission"
+
+GroupName = NewType("GroupName", str)
+"""Stable name of a replica group, such as `rg_1`: the replica id without its uuid."""
+ReplicaId = NewType("ReplicaId", str)
+"""What the Lighthouse knows a group by, such as `rg_1:1f0c...`; new at every start."""
+RankName = NewType("RankName", str)
+"""Replica group and group rank, such as `rg_1.0`; unique in a job, stable over restarts."""
+Host = NewType("Host", str)
+
+WAITING_PHASE: Final = "communication"
+"""The one phase in which a rank waits for others; in every other phase it works alone."""
+
+LONG_PHASES: Final = frozenset({"checkpoint", "evaluation", "compile", "init"})
+"""Declared phases that may last for minutes in a healthy job."""
+
+SOURCE_REPORTER: Final = "reporter"
+"""Steps and phases that the training loop itself reports: only these phases keep the rule that a
+rank waits for others in `communication` and nowhere else. Other sources (a framework's callback,
+an optimizer's hook) know the step, but what they call a phase may hold waiting inside."""
+
+WAIT_QUORUM: Final = "quorum"
+"""Waits for TorchFT's quorum: for every group that has not asked for it."""
+WAIT_HEAL: Final = "heal"
+"""Waits though the quorum is there: for new process groups, for the weights of another group."""
+WAIT_COMMIT: Final = "commit"
+"""Waits for the commit vote: for the other ranks of its own group."""
+
+RING_CALLS: Final = 1024
+"""Collectives that a rank's own record holds: the newest ones."""
+
+TIMES: Final = ("staging", "load", "apply", "reconfigure")
+"""Parts of TorchFT's recovery that a state tells the times of: the donor makes its state ready, the
+healing rank loads it, its training thread takes it over; process groups of a new quorum are built.
+"""
+
+ACROSS: Final = "torchft"
+"""Process groups whose name begins so span replica groups: their members are replica ranks, and
+waiting in them is waiting for other groups."""
+
+
+PLACE_KEYS_MAX: Final = 16
+PLACE_KEY_MAX_CHARS: Final = 64
+PLACE_VALUE_MAX_CHARS: Final = 128
+"""Of `Identity.place`: polled every second, so it is a few short words."""
+LINE_MAX_CHARS: Final = 300
+"""Of an exception, a function or a file name: it becomes part of a sentence."""
+ACCELERATORS_MAX: Final = 1024
+"""Of one rank."""
+_RANK_MAX_DIGITS: Final = 19
+NUMBER_MAX: Final = 1e100
+"""Of a number that is no time: its square is finite as well."""
+
+Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Seconds = Annotated[float, Meta(ge=0.0, le=1e10)]
+"""As many as 64 bits of nanoseconds hold. No bound lets NaN through."""
+Number = Annotated[float, Meta(ge=-NUMBER_MAX, le=NUMBER_MAX)]
+Amount = Annotated[float, Meta(ge=0.0, le=NUMBER_MAX)]
+Shapes = tuple[tuple[Count, ...], ...]
+
+
+class WireError(ValueError):
+    """An answer that does not follow this schema; the message names the key."""
+
+
+def rank_name(group: str, group_rank: int) -> RankName:
+    """Name of a rank in the job, `group.group_rank`."""
+    return RankName(f"{group}.{group_rank}")
+
+
+def split_rank_name(name: str) -> tuple[GroupName, int]:
+    """Inverse of `rank_name`.
+
+    Raises:
+        WireError: `name` does not end in a dot and a number.
+    """
+    group, dot, rank = name.rpartition(".")
+    if not dot or not group or not rank.isdecimal() or len(rank) > _RANK_MAX_DIGITS:
+        raise WireError(f"not a rank name: {name!r} (expected GROUP.RANK, such as rg_0.1)")
+    return GroupName(group), int(rank)
+
+
+def _line(text: str) -> str:
+    """A short text for a sentence: one line, without what would control a terminal."""
+    plain = "".join(char if char.isprintable() else " " for char in text[:LINE_MAX_CHARS])
+    return plain.strip() or "?"
+
+
+_PlaceKey = Annotated[str, Meta(max_length=PLACE_KEY_MAX_CHARS)]
+_PlaceValue = Annotated[str, Meta(max_length=PLACE_VALUE_MAX_CHARS)]
+
+
+@dataclass(frozen=True)  # no slots: they leave no room for a cached property
+class Identity:
+    """Who a rank is. Fixed for the life of its process."""
+
+    job: str
+    group: GroupName
+    group_rank: Count
+    world_size: Count
+    """Ranks in the replica group."""
+    host: Host
+    """Where the group runs, as its launcher names it: what quarantine speaks of."""
+    pid: Whole
+    incarnation: str
+    """Differs between any two processes that ever bore this rank's name."""
+    place: Annotated[Mapping[_PlaceKey, _PlaceValue], Meta(max_length=PLACE_KEYS_MAX)] = field(
+        default_factory=dict, hash=False
+    )
+    """Where a scheduler put it: slurm_job_id, slurm_step_id, pod, namespace, node ...; empty when
+    none did, or none is told."""
+    accelerators: Annotated[int, Meta(ge=0, le=ACCELERATORS_MAX)] | None = None
+    """How many this rank has; None: not known."""
+    launched_as: GroupName | None = None
+    """What its launcher calls the group, where its TorchFT Manager has another name for it: then
+    `group` is the Manager's. None: they agree, or there is no Manager."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.group_rank < self.world_size:
+            raise WireError(f"group_rank {self.group_rank} is outside a world of {self.world_size}")
+        if not all(key.isprintable() and told.isprintable() for key, told in self.place.items()):
+            raise WireError("'place' is no plain text")
+
+    @cached_property
+    def rank(self) -> RankName:
+        """Name of the rank in the job."""
+        return rank_name(self.group, self.group_rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Tracer:
+    """A process that traces another: a debugger, strace, or a profiler that pauses it."""
+
+    pid: Whole
+    name: str
+    """Of its executable, such as `gdb`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", _line(self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A place in a program."""
+
+    function: str
+    """With its class where that is known: `Deadlock.log_step`."""
+    file: str
+    """The last part of its path, such as `train.py`."""
+    line: Whole
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "function", _line(self.function))
+        object.__setattr__(self, "file", _line(self.file))
+
+    def __str__(self) -> str:
+        """`Deadlock.log_step (train.py:66)`."""
+        return f"{self.function} ({self.file}:{self.line})"
+
+
+class Doing(StrEnum):
+    """What the innermost frames of a stack are known to do."""
+
+    UNKNOWN = ""
+    LOCK = "lock"  # waits for a lock, a queue or another thread
+    SLEEP = "sleep"
+    IO = "io"  # reads, writes or opens a file, a pipe or a socket
+    DATA = "data"  # waits for the next batch of a data loader
+    PROCESS = "process"  # waits for another process
+    COLLECTIVE = "collective"  # waits for other ranks: a collective, a store, a quorum
+    COMPILE = "compile"
+    SAVE = "save"  # writes or reads a checkpoint
+    EVALUATE = "evaluate"
+    START = "start"  # imports modules, or downloads
+
+    @classmethod
+    def _missing_(cls, value: object) -> Doing | None:
+        """What a newer WorkerServer tells is not known here."""
+        return cls.UNKNOWN if isinstance(value, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """Where the main thread stands while the rank makes no progress, by stacks from outside."""
+
+    frame: Frame
+    """The innermost frame of the user's code; the innermost of all where none is the user's."""
+    doing: Doing
+    samples: Count
+    """Samples in a row that found the same frame at the same line."""
+    same_s: Seconds
+    """From the first of them to the last."""
+    age_s: Seconds
+    """Since the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a dead process ended, as far as it is known."""
+
+    sentence: str
+    """As `/v1/last_words` tells it, cut to one short line."""
+    exception: str | None = None
+    """`RuntimeError: shape mismatch: expected 65, got 64`; None: none that ended it is known."""
+    frame: Frame | None = None
+    """Where it was raised: the innermost frame of the user's code."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sentence", _line(self.sentence))
+        if self.exception is not None:
+            object.__setattr__(self, "exception", _line(self.exception))
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The operating system's view of the rank process; needs no cooperation of the rank."""
+
+    alive: bool
+    state: str | None = None
+    """Letter of /proc/PID/stat: R, S, D, T (stopped), t (traced), Z; None once it is gone."""
+    threads: Count | None = None
+    rss_bytes: Count | None = None
+    dead_age_s: Seconds | None = None
+    exit_code: Whole | None = None
+    """Of a dead process that ended by itself, where it could be known."""
+    exit_signal: str | None = None
+    """Name of the signal that ended it, such as SIGKILL, where it could be known."""
+    interpreter_age_s: Seconds | None = None
+    """Since the rank's interpreter last ran a Python thread; grows while the GIL is held. None also
+    while it ends."""
+    tracer: Tracer | None = None
+    """Who traces it now, other than its own WorkerServer. It holds the process up whatever its
+    state reads, and is no fault of the process."""
+    cores: Amount | None = None
+    """That it used in the last 5 s, as the next two: all threads together."""
+    starved: Amount | None = None
+    """Share of the time in which a thread of it was ready to run and got no core."""
+    bytes_s: Amount | None = None
+    """Bytes a second that it read and wrote by system calls."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal or a tracer keeps it from running at this moment."""
+        return self.state in ("T", "t")
+
+    @property
+    def traced(self) -> bool:
+        """Whether a tracer does: for some milliseconds who takes its stacks, so do we ourselves,
+        and for as long as it likes a debugger.
+        """
+        return self.state == "t"
+
+
+@dataclass(frozen=True, slots=True)
+class Spoilt:
+    """Numbers that were not finite: the latest spell of them, and how many there were."""
+
+    first_step: Whole
+    """Step at which this spell began."""
+    where: str
+    """Where it was seen first: `local`, in the rank's own loss or gradient before any exchange;
+    `group`, after an exchange within the replica group; `exchanged`, in what came back from the
+    other groups. One that comes with a later step may stem from what others committed."""
+    age_s: Seconds
+    """Since then."""
+    run: Count
+    """Attempts in a row that were not finite, up to the last; 0: it is finite again."""
+    attempts: Count
+    """Attempts that were not finite in the life of this process; only grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prints:
+    """Fingerprints of the weights after a commit: equal weights have equal ones."""
+
+    lane: Whole
+    """What was hashed, as a number: shard, shapes, dtypes, settings. Only equal lanes compare."""
+    lineage: Count
+    """Counts how often the weights were replaced (a heal, a checkpoint); older rows are dropped."""
+    rows: tuple[tuple[Whole, Whole, Count], ...]
+    """(committed step, value, which part of the weights), oldest first."""
+
+
+class Took(NamedTuple):
+    """What something took that was done some times; travels as a row of these numbers.
+
+    Of a rank with several TorchFT Managers what they do together counts once: bytes are added up,
+    seconds are those in which any of them was at it.
+    """
+
+    done: Count
+    """How often."""
+    sum_s: Seconds = 0.0
+    last_s: Seconds = 0.0
+    sum_bytes: Count = 0
+    """Of the tensors that were handed over; 0 where there are none or they cannot be counted."""
+    last_bytes: Count = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """What the rank reports of itself. On the wire, flags with their usual value are left out."""
+
+    step: Whole
+    """Step that the rank works on: TorchFT's step where there is a Manager."""
+    attempt: Count
+    """Steps begun in the life of this process, retries included; only grows."""
+    progress: Count
+    """Phase changes in the life of this process; only grows. Unchanged means no progress."""
+    phase: str
+    phase_age_s: Seconds
+    commits: Count
+    """Steps committed in the life of this process."""
+    last_commit_age_s: Seconds | None = None
+    """None before the first commit of this process."""
+    replica_id: ReplicaId | None = None
+    quorum_id: Whole | None = None
+    participants: Count | None = None
+    healing: bool = False
+    errored: bool = False
+    loss: Number | None = None
+    """None when none was reported, or when it is not finite (see `loss_finite`)."""
+    loss_finite: bool = True
+    tokens: Whole = 0
+    seconds: Mapping[str, Seconds] = field(default_factory=dict)
+    """Seconds spent in each phase since the process started, finished phases only; only grows."""
+    committed_step: Whole | None = None
+    """Number of the last step that was committed; None before the first of this process. Left out
+    on the wire where it is the one to expect: `step` between two attempts (attempt == commits +
+    commit_failures), else the one before `step`."""
+    commit_failures: Count = 0
+    """Attempts that ended without a commit in the life of this process; only grows."""
+    held_s: Seconds | None = None
+    """Seconds of `seconds` that the rank was held inside of collectives though no phase said that
+    it waits: FSDP's lie within forward and backward. Collectives that it has left; only grows.
+    None: its WorkerServer does not tell."""
+    tags: tuple[str, ...] = ()
+    """What the rank does over and above its phase, as it declares it: `evaluation`, `warmup` ..."""
+    counters: Mapping[str, Number] = field(default_factory=dict)
+    """Counters of the user's own, at most 16; only grow."""
+    source: str = SOURCE_REPORTER
+    """Who reports the steps: `reporter`, `torchft`, a framework's callback ..."""
+    spoilt: Spoilt | None = None
+    """None: every number that was looked at was finite."""
+    prints: Prints | None = None
+    """None: none was taken (since the last heal)."""
+    times: Mapping[str, Took] = field(default_factory=dict)
+    """What TorchFT's parts took in the life of this process, by name (staging, load, apply,
+    reconfigure); only those that were done."""
+    waits_in: str | None = None
+    """What the rank's main thread waits in now, whatever its phase: `quorum`, `heal` or `commit`.
+    Collectives show in the heads. None: in none of them."""
+    waits_s: Seconds | None = None
+    """For how long."""
+    waited_s: Seconds | None = None
+    """Seconds in the life of this process in which its main thread waited for others: inside of
+    collectives, for works, quorums and commit votes; waits that are over. Only grows. None: its
+    source of steps does not tell."""
+    gradients_watched: bool = False
+    """Gradients are looked at before others get them: while `spoilt` does not say otherwise, those
+    of the steps that were committed were finite."""
+
+
+def expected_committed_step(step: StepState) -> int | None:
+    """The last committed step, as the rest tells it; what differs from it has to be told.
+
+    While an attempt is open it is the step before, between two attempts the one that ended.
+    """
+    if not step.commits:
+        return None
+    between = step.attempt == step.commits + step.commit_failures
+    return step.step if between else step.step - 1
+
+
+class StepRow(Struct, array_like=True, frozen=True):
+    """One attempt of a step that is over; travels as a row of these values: a thousand of them are
+    read every second.
+
+    The seconds are by phase, added between the end of the former attempt and this end.
+    """
+
+    attempt: Count
+    step: Whole
+    committed: Annotated[int, Meta(ge=0, le=1)]
+    end_age_s: Seconds
+    duration_s: Seconds
+    seconds: Mapping[str, Seconds]
+
+
+@dataclass(frozen=True, slots=True)
+class StepLog:
+    """Attempts of steps that are over: the answer of `GET /v1/steps`."""
+
+    identity: Identity
+    alive: bool
+    rows: tuple[StepRow, ...]
+    """Oldest first."""
+    dropped: Count = 0
+    """Attempts after `since` that were overwritten before anybody asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHead:
+    """Where a rank stands in one process group, by the collective ring or by a recorder of torch's.
+
+    In the ring `enqueued` is both the last enqueued and the last started: a collective starts when
+    the host enters it, and for one with async_op=True that is when it is launched, not when the
+    backend gets to it. Read from shared memory, so that it costs the rank nothing.
+    """
+
+    name: str
+    size: int
+    enqueued: int
+    """Sequence id of the last collective entered, counted from 1; 0 when there was none."""
+    completed: int
+    """Sequence id of the last collective left."""
+    op: str
+    age_s: float
+    """Since the last collective was entered (while unfinished) or left."""
+    inside: int = 0
+    """Sequence id of the collective in which the rank's thread is held now; 0: in none. One that
+    was launched with async_op=True holds it only while it waits for the work. By a recorder of
+    torch's: the one that the device has not completed."""
+    started: int | None = None
+    """Sequence id of the last collective that the device has started, by a recorder of torch's."""
+    read_age_s: float | None = None
+    """Since a recorder of torch's said so; None: the ring, now."""
+
+
+class HeadCells(Struct, array_like=True):
+    """Where a rank stands in one process group, as it travels."""
+
+    name: str
+    size: Count
+    enqueued: Count
+    """Sequence id of the last collective entered."""
+    unfinished: Count
+    """How many up to that one were not left."""
+    op: str
+    age_s: Seconds
+    inside: Count | None = None
+    """The collective that holds the rank's thread, where it is neither the last one entered nor,
+    with nothing unfinished, none."""
+    started: Count | None = None
+    """By a recorder of torch's: the last that the device has started."""
+    read_age_s: Seconds | None = None
+    """Since a recorder of torch's said so."""
+
+    def head(self) -> GroupHead:
+        """What it says.
+
+        Raises:
+            WireError: it contradicts itself.
+        """
+        inside = self.inside
+        if inside is None:
+            inside = self.enqueued if self.unfinished else 0
+        if max(inside, self.unfinished) > self.enqueued:
+            raise WireError(
+                f"heads: 'inside' {inside} or 'unfinished' {self.unfinished} of {self.enqueued}"
+            )
+        return GroupHead(self.name, self.size, self.enqueued, self.enqueued - self.unfinished,
+                         self.op, self.age_s, inside, self.started, self.read_age_s)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StateReport:
+    """Where the rank stands: the answer of `GET /v1/state`."""
+
+    identity: Identity
+    process: Process
+    step: StepState | None = None
+    """None when the rank attached and never reported a step."""
+    heads: tuple[GroupHead, ...] = ()
+    witness: Witness | None = None
+    """None while it moves, and where no stacks could be taken."""
+    ending: Ending | None = None
+    """None while it lives."""
+    unhooked: tuple[str, ...] = ()
+    """Functions of TorchFT's that this version does not have, such as `Manager.start_quorum`: what
+    they did is not seen. Left out where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingEntry:
+    """One collective as the rank's own ring saw it."""
+
+    group: str
+    seq: Count
+    op: str
+    """Name in torch.distributed: all_reduce, all_gather, broadcast, send, barrier ..."""
+    sizes_in: Shapes = ()
+    sizes_out: Shapes = ()
+    dtype: str | None = None
+    reduce_op: str | None = None
+    root: Whole | None = None
+    """Root of a rooted collective, or the peer of a point-to-point operation."""
+    step: Whole | None = None
+    attempt: Whole | None = None
+    nth: Count | None = None
+    """Position among the collectives of this group in this attempt of the step, from 0."""
+    site: str | None = None
+    """Call site in the user's code, `file.py:line`."""
+    enter_age_s: Seconds = field(kw_only=True)
+    exit_age_s: Seconds | None = None
+    """None while the rank is inside (or did not live to leave)."""
+    error: str | None = None
+    is_async: bool = False
+    """Started with async_op=True: the rank is inside until the work's wait() returns, and an
+    absent exit may also mean that wait() was never called."""
+    id: Count | None = None
+    """Record id: counts up over all process groups of this process, from 1."""
+    torch_ids: tuple[Whole, ...] = ()
+    """`record_id`s of torch's own record that belong to this entry."""
+    quorum: Whole | None = None
+    """Id of the quorum for which TorchFT had configured the group; its sequence ids begin again
+    with each."""
+    recorder: str | None = None
+    """Whose `torch_ids` are, of `FlightRecord.recorders`; None: of `torch`."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendRecord:
+    """What one more of torch's flight recorders has; `only` as `torch_only`."""
+
+    record: Mapping[str, Any] | None = None
+    age_s: Seconds | None = None
+    error: str | None = None
+    """Why it could not be read."""
+    only: tuple[Whole, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FlightRecord:
+    """The answer of `GET /v1/flight_recorder`: the ring and torch's own record, side by side."""
+
+    identity: Identity
+    alive: bool
+    members: Mapping[str, tuple[Count, ...]]
+    """Process group -> group ranks of its members, as far as the rank knows."""
+    ring: tuple[RingEntry, ...]
+    """Oldest first."""
+    dropped: Count
+    """Entries that the ring has overwritten."""
+    torch: Mapping[str, Any] | None
+    """Torch's own JSON record (`fr_trace_json`), untouched; None when it cannot be had."""
+    torch_age_s: Seconds | None = None
+    torch_error: str | None = None
+    torch_only: tuple[Whole, ...] = ()
+    """`record_id`s of torch's record that no entry of the ring explains: what C++ did by itself
+    (DDP's reducer), and what came before the attach."""
+    cursor: str | None = None
+    """RING.TORCH.MOMENT: give it back as `?since=` to get only what is newer."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Part of this answer -> where it comes from and what it cannot say."""
+    torch_last_age_s: Seconds | None = None
+    """Since the youngest entry of `torch` was made, whose stamps are wall clock; None when there is
+    none, or nobody can tell because the clock was set since."""
+    recorders: Mapping[str, BackendRecord] = field(default_factory=dict)
+    """The other backends' records, by the question that torch's control plane was asked:
+    `dump_nccl_trace_json`, `fr_trace_json?backend=nccl`, `torchcomms_fr_trace_json`."""
+
+    @property
+    def parts(self) -> tuple[tuple[str | None, BackendRecord], ...]:
+        """Torch's records, by their names in the ring's entries; that of `torch` first."""
+        main = BackendRecord(self.torch, self.torch_age_s, self.torch_error, self.torch_only)
+        return ((None, main), *self.recorders.items())
+
+    def views(self) -> Iterator[FlightRecord]:
+        """The answer as it would be with one recorder alone, in `torch`: for each there is."""
+        for name, one in self.parts:
+            yield replace(
+                self,
+                ring=tuple(
+                    e if e.recorder == name else replace(e, torch_ids=()) for e in self.ring
+                ),
+                torch=one.record,
+                torch_age_s=one.age_s,
+                torch_error=one.error,
+                torch_only=one.only,
+                torch_last_age_s=None if name else self.torch_last_age_s,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A text that the rank left, and how old it is."""
+
+    text: str
+    source: str
+    """Where it was found: `faulthandler`, `sys.excepthook`, a path ..."""
+    age_s: Seconds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LastWords:
+    """The answer of `GET /v1/last_words`: how the process ended and what it said last."""
+
+    identity: Identity
+    process: Process
+    ended: str
+    """One sentence: alive, announced its end, killed by SIGKILL, raised ValueError ..."""
+    exception: Trace | None = None
+    """The exception that nobody caught, with its traceback."""
+    crash: Trace | None = None
+    """Python stacks at a fatal signal (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL)."""
+    error_file: Trace | None = None
+    """What torchelastic's `@record` wrote."""
+    stderr: Trace | None = None
+    """Last lines of the process's stderr, where that is a file."""
+    stderr_error: str | None = None
+    """Why there is no stderr tail."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostEntry:
+    """One rank in the answer of `GET /v1/host`: its state, or why there is none."""
+
+    rank: RankName
+    url: str | None = None
+    """Of its own WorkerServer; None when it has none (any more)."""
+    report: StateReport | None = None
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        split_rank_name(self.rank)
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    """The answer of `GET /v1/host`: every rank of the host that shares the run directory."""
+
+    host: Host
+    entries: tuple[HostEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """The body of `POST /v1/register`: a WorkerServer asks to be polled for a while."""
+
+    identity: Identity
+    url: str
+    lease_s: Seconds
+    age_s: Seconds | None = None
+    """Since the rank attached: of two incarnations of one rank, the younger one lives."""
+
+
+# -- from a network's bytes to the types ---------------------------------------------------------
+
+T = TypeVar("T")
+_IDENTITY_USUAL_BYTES: Final = 1024
+"""Longer ones are not remembered."""
+_Object = Mapping[str, Any]
+
+
+def _read(kind: type[T], data: Any, at: str = "") -> T:
+    """`data` as this type; `at` names it where it is a part of something."""
+    try:
+        return convert(data, kind)
+    except (ValidationError, UnicodeEncodeError):
+        pass
+    try:
+        return convert(_known(kind, data), kind)
+    except (ValidationError, UnicodeEncodeError) as exc:  # half a surrogate pair is no text
+        raise WireError(" ".join(f"{at} {exc}".split())) from exc
+
+
+def _known(kind: Any, data: Any) -> Any:
+    """`data` without nulls where this type has a key, and no longer than it where it is a row."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Annotated, Union, UnionType):
+        return _known(args[0], data)
+    if isinstance(data, Mapping):
+        if isinstance(kind, type) and is_dataclass(kind):
+            hints: dict[str, Any] = _hints(kind)
+            told = {name: data[name] for name in hints if data.get(name) is not None}
+            return {name: _known(hints[name], value) for name, value in told.items()}
+        if origin is Mapping:
+            return {key: _known(args[1], value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        if origin is tuple and args[-1] is Ellipsis:
+            return [_known(args[0], item) for item in data]
+        return data[: len(args or getattr(kind, "_fields", data))]
+    return data
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _object(data: Any, what: str) -> _Object:
+    if not isinstance(data, Mapping):
+        raise WireError(f"{what}: expected an object, got {type(data).__name__}")
+    return data
+
+
+def _answer(data: Any) -> _Object:
+    """What is said in it, where it is of this schema."""
+    said = {key: value for key, value in _object(data, "answer").items() if value is not None}
+    schema = said.get("schema")
+    if schema is None:
+        raise WireError("missing key 'schema'")
+    if type(schema) is not int or schema != SCHEMA:
+        raise WireError(f"schema {schema!r:.20} is not {SCHEMA}: upgrade the older side")
+    return said
+
+
+def parse_identity(data: Any) -> Identity:
+    """Who a rank is, checked.
+
+    Raises:
+        WireError: a key is missing or ill-typed, or the rank lies outside its world.
+    """
+    return _read(Identity, data)
+
+
+def parse_state(data: Any) -> StateReport:
+    """The answer of `GET /v1/state`, checked."""
+    return _report(_answer(data))
+
+
+def _report(said: _Object) -> StateReport:
+    heads = said.get("heads")
+    if heads is not None:
+        cells = _read(tuple[HeadCells, ...], heads, "heads:")
+        said = {**said, "heads": tuple(one.head() for one in cells)}
+    report = _read(StateReport, said)
+    if report.step is None or "committed_step" in said["step"]:
+        return report
+    step = replace(report.step, committed_step=expected_committed_step(report.step))
+    return replace(report, step=step)
+
+
+def parse_steps(data: Any) -> StepLog:
+    """The answer of `GET /v1/steps`, checked."""
+    return _read(StepLog, _answer(data))
+
+
+def parse_last_words(data: Any) -> LastWords:
+    """The answer of `GET /v1/last_words`, checked."""
+    return _read(LastWords, _answer(data))
+
+
+def parse_host(data: Any) -> HostReport:
+    """The answer of `GET /v1/host`, checked."""
+    said = _answer(data)
+    entries = _read(tuple[dict[str, Any], ...], said.get("entries"), "entries:")
+    return _read(HostReport, {**said, "entries": tuple(map(_parse_entry, entries))})
+
+
+def _parse_entry(said: _Object) -> HostEntry:
+    report = said.get("report")
+    if report is not None:
+        said = {**said, "report": _report(_object(report, "report"))}
+    return _read(HostEntry, said)
+
+
+@dataclass(frozen=True, slots=True)
+class _StateCells(StateReport):
+    """A state as it travels."""
+
+    identity: Raw  # type: ignore[assignment]
+    heads: tuple[HeadCells, ...] = ()  # type: ignore[assignment]
+
+    def report(self, identity: Identity) -> StateReport:
+        """What it says, with the committed step to be expected."""
+        step = self.step
+        if step is not None and step.committed_step is None:  # nobody else has it yet
+            object.__setattr__(step, "committed_step", expected_committed_step(step))
+        heads = tuple([cells.head() for cells in self.heads])
+        return StateReport(
+            identity, self.process, step, heads, self.witness, self.ending, self.unhooked
+        )
+
+
+class _EntryCells(Struct):
+    rank: RankName
+    url: str | None = None
+    report: _StateCells | None = None
+    error: str | None = None
+
+
+class _HostCells(Struct):
+    schema: Literal[1]
+    host: Host
+    entries: tuple[_EntryCells, ...]
+
+
+class HostReader:
+    """Reads answers of `GET /v1/host` as `parse_host` does, thousands a second.
+
+    Who a rank is never changes in the life of its process, and is known again by its bytes.
+    """
+
+    def __init__(self) -> None:
+        self._answers, self._identities = Decoder(_HostCells), Decoder(Identity)
+        self._known: dict[bytes, Identity] = {}
+        self.most = 1024
+        """Identities to remember."""
+
+    def read(self, body: bytes) -> HostReport:
+        """An answer's body.
+
+        Raises:
+            ValueError: no JSON, or not this schema.
+            RecursionError: nested too deep.
+        """
+        if b'"committed_step"' not in body:  # said where it is another than expected, or null
+            try:
+                told = self._answers.decode(body)
+                return HostReport(told.host, tuple([self._entry(one) for one in told.entries]))
+            except (DecodeError, WireError):  # what is not plain is read slowly
+                pass
+        return parse_host(decode(body))
+
+    def _entry(self, cells: _EntryCells) -> HostEntry:
+        report = cells.report
+        said = None if report is None else report.report(self._identity(bytes(report.identity)))
+        return HostEntry(cells.rank, cells.url, said, cells.error)
+
+    def _identity(self, told: bytes) -> Identity:
+        found = self._known.get(told)
+        if found is None:
+            found = self._identities.decode(told)
+            if len(self._known) >= self.most:
+                self._known.clear()
+            if len(told) <= _IDENTITY_USUAL_BYTES:
+                self._known[told] = found
+        return found
+
+
+def parse_flight_record(data: Any) -> FlightRecord:
+    """The answer of `GET /v1/flight_recorder`, checked; torch's part is passed on untouched."""
+    return _read(FlightRecord, {"members": {}, "dropped": 0, "torch": None, **_answer(data)})
+
+
+def parse_registration(data: Any) -> Registration:
+    """The body of `POST /v1/register`, checked.
+
+    Raises:
+        WireError: not this schema, or a URL that has more than scheme, host and port (and the
+            rank's name, where one server answers for many), or whose host is link-local,
+            multicast, unspecified or a cloud's metadata: what is there is asked with the monitor's
+            token.
+    """
+    told = _read(Registration, _answer(data))
+    url = told.url.removesuffix("/")
+    if not _is_server(url.removesuffix(f"/{told.identity.rank}")):
+        raise WireError(f"'url' is {url[:200]!r}, expected http(s)://HOST:PORT of a WorkerServer")
+    return replace(told, url=url)
+
+
+_SERVER: Final = re.compile(
+    r"https?://(?P<host>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:(?P<port>[0-9]{1,5}))?"
+)
+
+
+_METADATA: Final = frozenset(
+    {"metadata", "metadata.google.internal", "instance-data", "instance-data.ec2.internal"}
+    | {"fd00:ec2::254", "100.100.100.200", "168.63.129.16"}
+)
+"""Where clouds hand out credentials, besides the link-local addresses."""
+
+
+_NAT64: Final = ip_network("64:ff9b::/96")
+
+
+def routed(text: str) -> IPv4Address | IPv6Address:
+    """An address, or the IPv4 one in it: mapped (RFC 4291), by NAT64 (RFC 6052) or 6to4 (RFC 3056).
+
+    Raises:
+        ValueError: it is none.
+    """
+    address = ip_address(text)
+    if isinstance(address, IPv4Address):
+        return address
+    if address in _NAT64:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address
+
+
+def _is_server(url: str) -> bool:
+    match = _SERVER.fullmatch(url)
+    if match is None or not 0 < int(match["port"] or 80) < 2**16:
+        return False
+    host = match["host"].strip("[]")
+    try:
+        address = routed(host)
+    except ValueError:  # a name; what ends in a number is an address that some resolver reads
+        last = host.rstrip(".").rpartition(".")[2]
+        number = last.isdigit() or last[:2].lower() == "0x"
+        bracketed, name = "[" in match["host"], host.rstrip(".").lower()
+        return not bracketed and not number and name not in _METADATA
+    nobody = address.is_link_local or address.is_multicast or address.is_unspecified
+    return not nobody and str(address) not in _METADATA
+
+
+# -- and back ------------------------------------------------------------------------------------
+
+Answer = StateReport | StepLog | FlightRecord | LastWords | HostReport | Registration
+
+LEFT_OUT: Final[dict[type, tuple[str, ...]]] = {
+    Identity: ("place",),
+    StateReport: ("unhooked",),
+    StepState: ("healing", "errored", "loss_finite", "commit_failures", "tags", "counters",
+                "source", "times", "gradients_watched"),
+}  # fmt: skip
+"""What is left out where it is as usual, beside all that is None."""
+_UNTOUCHED: Final = frozenset({"torch", "record", "sizes_in", "sizes_out", "torch_ids"})
+"""Records of torch's, and whole numbers: thousands of entries come at once."""
+_EXACT: Final = frozenset({str, int, bool, type(None)})
+
+
+def to_json(value: Answer) -> dict[str, Any]:
+    """Plain JSON types with `"schema"`; what is None is left out.
+
+    The state of a rank with 8 groups has to fit into 1 KiB: group heads travel as `HeadCells`,
+    durations are cut to milliseconds (in heads to ten of them, in `times` to microseconds), and
+    flags that have their usual value are left out, as is `committed_step` where it is the one to
+    be expected. Other answers carry microseconds, and torch's records as they are.
+    """
+    return {"schema": SCHEMA, **_object_of(value)}
+
+
+def _object_of(value: Any, digits: int = 6) -> dict[str, Any]:
+    digits = 3 if isinstance(value, StateReport) else digits
+    told = {
+        key: item if item.__class__ in _EXACT or key in _UNTOUCHED else _plain(item, digits)
+        for key, usual in _usual(value.__class__)
+        if (item := getattr(value, key)) is not None and item != usual
+    }
+    if isinstance(value, StepState):
+        _shorten(told, value)
+    return told
+
+
+@cache
+def _usual(kind: type) -> tuple[tuple[str, Any], ...]:
+    """The keys of a type, each with the value with which it is left out."""
+    left_out = LEFT_OUT.get(kind, ())
+    bare = {one.name: one.default if one.default_factory is MISSING else one.default_factory()
+            for one in fields(kind)}  # fmt: skip
+    return tuple((key, bare[key] if key in left_out else None) for key in bare)
+
+
+def _plain(value: Any, digits: int) -> Any:  # noqa: PLR0911  one case each
+    if value.__class__ is float:
+        return round(value, digits)
+    match value:
+        case Took():  # in microseconds: a toy's state is staged within some
+            return _list_of(value if value.sum_bytes else value[:3], 6)
+        case tuple() | list():
+            return _list_of(value, digits)
+        case dict():
+            return dict(zip(value, _list_of(value.values(), digits), strict=True))
+        case StepRow():
+            return [value.attempt, value.step, int(value.committed),
+                    round(value.end_age_s, digits), round(value.duration_s, digits),
+                    _plain(value.seconds, digits)]  # fmt: skip
+        case GroupHead():
+            return _head_row(value)
+        case str():
+            return value
+        case _:
+            return _object_of(value, digits)
+
+
+def _list_of(items: Iterable[Any], digits: int) -> list[Any]:
+    return [item if item.__class__ in _EXACT else _plain(item, digits) for item in items]
+
+
+def _shorten(told: dict[str, Any], step: StepState) -> None:
+    expected = expected_committed_step(step)
+    if step.committed_step == expected:
+        told.pop("committed_step", None)
+    elif step.committed_step is None:  # said, else the expected one would be taken for it
+        told["committed_step"] = None
+    if step.loss is not None:
+        told["loss"] = float(f"{step.loss:.6g}")
+
+
+def _head_row(head: GroupHead) -> list[Any]:
+    unfinished = head.enqueued - head.completed
+    row = [head.name, head.size, head.enqueued, unfinished, head.op, round(head.age_s, 2)]
+    if head.read_age_s is not None:
+        return [*row, head.inside, head.started, round(head.read_age_s, 2)]
+    usual = head.enqueued if unfinished else 0
+    return row if head.inside == usual else [*row, head.inside]
