@@ -398,7 +398,6 @@ def _process(seen: Observation) -> Iterator[Fact]:
     yield "pid", str(identity.pid)
     yield "incarnation", identity.incarnation
     yield "WorkerServer", seen.url
-    yield "accelerators", whole(identity.accelerators)
     for key, value in sorted(identity.place.items()):
         yield plain(key), value
 
