@@ -17,10 +17,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.model.verdict import Confidence
 from monitor.model.wording import plural
 from monitor.records import findings as wording
-from monitor.records.findings import Fault, Finding, Root, evidence_of, victims_of
+from monitor.records.findings import Fault, Finding, at_scene, evidence_of, victims_of
 from monitor.records.job import NONE, Backend, Job, State
 from monitor.records.signature import Signature, disagree, signature_of, silent
 from monitor.records.waits import (
@@ -425,7 +424,6 @@ def mismatch(graph: Graph, one: Divergence) -> Finding:
     waiting = set(graph.reaching(nodes)) | involved
     return Finding(
         kind=one.kind,
-        confidence=Confidence.LIKELY if one.culprits else Confidence.UNSURE,
         reason=f"{wording.joined(said)}, in {what}: {_end(one)}",
         culprits=one.culprits,
         between=() if one.culprits else tuple(sorted(one.sides)),
@@ -631,7 +629,7 @@ _LONG_NS: Final = 10_000_000_000
 called stuck. Higher: a stuck one is said later; nobody is accused of it anyway."""
 
 
-def inside(graph: Graph) -> Iterable[Root]:
+def inside(graph: Graph) -> Iterable[Finding]:
     """Collectives that nobody is missing from, and that some or all do not get out of.
 
     With NCCL an entry stays unfinished until the GPU completed it. A rank whose peers completed
@@ -655,7 +653,7 @@ def inside(graph: Graph) -> Iterable[Root]:
     yield from _behind(graph)
 
 
-def _behind(graph: Graph) -> Iterable[Root]:
+def _behind(graph: Graph) -> Iterable[Finding]:
     """Ranks whose GPU did not finish what it finished on their peers, or did not come to it."""
     waited = {graph.rank_of(nodes[0]) for nodes in graph.roots if len(nodes) == 1}
     where = _where_lost(graph)
@@ -702,7 +700,7 @@ def _really_behind(graph: Graph, one: Stuck, rank: int, unfinished: int) -> bool
 
 def _gpu_behind(
     graph: Graph, ranks: list[int], at: list[Stuck], trailing: Mapping[int, int] | None
-) -> Root:
+) -> Finding:
     index, job = graph.index, graph.index.job
     scene = _waiting_for(graph, ranks)
     who = wording.ranks_listed(job, ranks)
@@ -722,20 +720,14 @@ def _gpu_behind(
         + (f"; {trailing[rank]} unfinished that peers finished" if trailing else "")
         for rank, one in zip(ranks, at, strict=True)
     }
-    first = at[0]
-    return Root(
-        Finding(
-            kind=Fault.GPU_BEHIND,
-            confidence=Confidence.LIKELY,
-            reason=f"{reason}.",
-            culprits=tuple(ranks),
-            victims=victims_of(graph, graph.nodes_of(ranks), ranks),
-            group=first.group,
-            sequence=first.sequence,
-            op=index.op(first.row),
-            evidence=evidence | evidence_of(graph, (), scene),
-        ),
+    return at_scene(
+        graph,
+        Fault.GPU_BEHIND,
+        f"{reason}.",
         (*dict.fromkeys((*at, *scene)),),
+        culprits=ranks,
+        victims=victims_of(graph, graph.nodes_of(ranks), ranks),
+        evidence=evidence | evidence_of(graph, (), scene),
     )
 
 
@@ -746,7 +738,7 @@ def _waiting_for(graph: Graph, ranks: Iterable[int]) -> tuple[Stuck, ...]:
     )
 
 
-def _all_in(graph: Graph, one: Stuck) -> Iterable[Root]:
+def _all_in(graph: Graph, one: Stuck) -> Iterable[Finding]:
     failed = [rank for rank in one.front if _state(graph, one, rank) is State.FAILED]
     if failed or lasting(graph, one):
         yield _stuck_inside(graph, one, timed_out=len(failed) == len(one.front))
@@ -767,7 +759,7 @@ def _state(graph: Graph, one: Stuck, rank: int) -> State:
     return State(int(graph.index.job.columns["state"][graph.index.head_row(rank, one.group)]))
 
 
-def _stuck_inside(graph: Graph, one: Stuck, *, timed_out: bool) -> Root:
+def _stuck_inside(graph: Graph, one: Stuck, *, timed_out: bool) -> Finding:
     what = wording.collective(graph.index, one)
     ended = "all of them did" if timed_out else "none gets out"
     reason = (
@@ -784,7 +776,7 @@ def _stuck_inside(graph: Graph, one: Stuck, *, timed_out: bool) -> Root:
     )
 
 
-def _transfer(graph: Graph, one: Stuck) -> Root:
+def _transfer(graph: Graph, one: Stuck) -> Finding:
     what = wording.collective(graph.index, one)
     reason = (
         f"{wording.waiting(graph.index, one, f'in {what}')}: both are there and it does not end; "
@@ -804,21 +796,16 @@ def _nobodys(
     members: tuple[int, ...],
     between: tuple[tuple[int, ...], ...],
     reason: str,
-) -> Root:
+) -> Finding:
     """A standstill of which the records do not tell whose fault it is."""
-    return Root(
-        Finding(
-            kind=kind,
-            confidence=Confidence.UNSURE,
-            reason=reason,
-            between=between,
-            victims=victims_of(graph, (graph.front_node(graph.stuck.index(one)),), members),
-            group=one.group,
-            sequence=one.sequence,
-            op=graph.index.op(one.row),
-            evidence=evidence_of(graph, (), (one,)),
-        ),
+    return at_scene(
+        graph,
+        kind,
+        reason,
         (one,),
+        sides=between,
+        victims=victims_of(graph, (graph.front_node(graph.stuck.index(one)),), members),
+        evidence=evidence_of(graph, (), (one,)),
     )
 
 
@@ -860,7 +847,7 @@ class Inversion:
     scene: tuple[Stuck, ...]
 
 
-def orders(graph: Graph, witness: Witness) -> Iterable[Root]:
+def orders(graph: Graph, witness: Witness) -> Iterable[Finding]:
     """One finding for each set of ranks that takes another order.
 
     A cycle in the wait-for graph shows an order inversion only once both sides have come to it. But
@@ -956,7 +943,7 @@ def _judge_order(
         yield Inversion((pair[0], pair[1]), wrong, others, (stuck,))
 
 
-def _root(graph: Graph, one: Inversion) -> Root:
+def _root(graph: Graph, one: Inversion) -> Finding:
     index, job = graph.index, graph.index.job
     columns = job.columns
     first, second = (
@@ -965,28 +952,22 @@ def _root(graph: Graph, one: Inversion) -> Root:
         for row in one.rows
     )
     wrong, others = wording.ranks_listed(job, one.wrong), wording.ranks_listed(job, one.others)
-    return Root(
-        Finding(
-            kind=Fault.ORDER_INVERSION,
-            confidence=Confidence.LIKELY,
-            reason=(
-                f"{wrong} called {first} before {second}, and {others} called them the other way "
-                f"round: {plural(one.wrong, 'it takes', 'they take')} another order."
-            ),
-            culprits=one.wrong,
-            group=int(columns["group"][one.rows[0]]),
-            sequence=int(columns["seq"][one.rows[0]]),
-            op=index.op(one.rows[0]),
-            evidence={
-                f"{wrong}, in this order": f"{first}; {second}",
-                **evidence_of(graph, (), one.scene),
-            },
-        ),
+    return at_scene(
+        graph,
+        Fault.ORDER_INVERSION,
+        f"{wrong} called {first} before {second}, and {others} called them the other way "
+        f"round: {plural(one.wrong, 'it takes', 'they take')} another order.",
         one.scene,
+        culprits=one.wrong,
+        row=one.rows[0],
+        evidence={
+            f"{wrong}, in this order": f"{first}; {second}",
+            **evidence_of(graph, (), one.scene),
+        },
     )
 
 
-def doubled(graph: Graph, calls: Calls, witness: Witness) -> Iterable[Root]:
+def doubled(graph: Graph, calls: Calls, witness: Witness) -> Iterable[Finding]:
     """Ranks that called once more what their peers called last.
 
     `absent` finds a call too many by those who wait in it for ranks that are done. Where the GPUs
@@ -1010,7 +991,7 @@ def _last_rows(graph: Graph) -> dict[int, int]:
 
 def _of(
     graph: Graph, calls: Calls, witness: Witness, one: Stuck, last: dict[int, int]
-) -> Iterable[Root]:
+) -> Iterable[Finding]:
     at = graph.index.groups[one.group]
     top = int(at.enqueued.max())
     ahead = at.members[at.enqueued == top].tolist()
@@ -1041,7 +1022,7 @@ def _same(graph: Graph, calls: Calls, before: int, row: int) -> bool:
 
 def _doubled_root(
     graph: Graph, one: Stuck, ahead: tuple[int, ...], most: tuple[int, ...], row: int
-) -> Root:
+) -> Finding:
     index, job = graph.index, graph.index.job
     sequence = int(job.columns["seq"][row])
     op, label = index.op(row), job.groups[one.group].label
@@ -1050,16 +1031,12 @@ def _doubled_root(
         f"{wording.site(index, row)}, as never at this place before: one call too many. Nothing "
         f"after it was called by {wording.ranks_listed(job, most)}."
     )
-    return Root(
-        Finding(
-            kind=Fault.EXTRA,
-            confidence=Confidence.LIKELY,
-            reason=reason,
-            culprits=ahead,
-            group=one.group,
-            sequence=sequence,
-            op=op,
-            evidence=evidence_of(graph, ahead, (one,)),
-        ),
+    return at_scene(
+        graph,
+        Fault.EXTRA,
+        reason,
         (one,),
+        culprits=ahead,
+        row=row,
+        evidence=evidence_of(graph, ahead, (one,)),
     )

@@ -79,7 +79,7 @@ def test_names_from_records_are_text_and_nothing_else():
     )
     finding = analysis.findings[0]
     changed = type(finding)(
-        finding.kind, finding.confidence, nasty, (1,), group=0, op=nasty, evidence={nasty: nasty}
+        finding.kind, nasty, (1,), group=0, op=nasty, evidence={nasty: nasty}
     )
     text = page(job, type(analysis)((changed,), analysis.waits, (nasty,)))
     tags = Tags(text)
