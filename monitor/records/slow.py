@@ -63,11 +63,16 @@ class Work:
     """The own work of all ranks."""
 
     crews: tuple[Crew, ...]
-    replicas: NDArray[np.int64]
-    """Data-parallel ranks, sorted; empty where microbatches cannot be told between stages."""
-    load: Floats
-    """What the microbatches of a replica asked of all of its stages in a step, against the usual;
-    steps x replicas, NaN where nothing tells."""
+    fleet: Crew | None = None
+    """The replicas as if they were ranks of one stage: their pace is what their microbatches asked
+    of all of their stages, against the usual. None where microbatches cannot be told between
+    stages."""
+
+    @property
+    def busiest_s(self) -> Floats:
+        """Seconds of work by step that the middle of the busiest stage has; steps x 1."""
+        seconds = np.concatenate([crew.seconds for crew in self.crews], axis=1)
+        return np.asarray(np.max(seconds, axis=1, keepdims=True), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +97,10 @@ def work(table: Table, *, by_load: bool = True) -> Work:
         TableError: so few rows that nothing could be compared.
     """
     rows, picked = _rows(table)
-    load = _Load.none(len(table.steps))
-    relative = rows.relative
+    relative, load = rows.relative, None
     if by_load and {"dp_rank", "mb_id"} <= table.tells and len(picked):
-        load = _load(table, rows, picked)
-        relative = relative / load.of_row
+        asked, load = _load(table, rows, picked)
+        relative = relative / asked
     kinds, ranks, steps = len(rows.names), len(table.ranks), len(table.steps)
     if kinds * ranks * steps > max(1 << 22, 40 * len(table)):
         raise TableError(f"too few rows for {kinds:,} kinds of work on {ranks:,} ranks")
@@ -111,7 +115,10 @@ def work(table: Table, *, by_load: bool = True) -> Work:
         _crew(int(stage), table.crew(stage), rows, rows.base[:, place], (cells, number))
         for place, stage in enumerate(table.stages.tolist())
     )
-    return Work(crews, load.replicas, load.by_replica)
+    if load is None:
+        return Work(crews)
+    members = np.arange(load.shape[1])
+    return Work(crews, Crew(-1, members, load, load, Work(crews).busiest_s, {}))
 
 
 def _rows(table: Table) -> tuple[_Rows, NDArray[np.intp]]:
@@ -139,20 +146,10 @@ def _rows(table: Table) -> tuple[_Rows, NDArray[np.intp]]:
     return _Rows(rank, step, kind, relative, shaped, names), picked
 
 
-@dataclass(frozen=True, slots=True)
-class _Load:
-    replicas: NDArray[np.int64]
-    by_replica: Floats
-    of_row: Floats
+def _load(table: Table, rows: _Rows, picked: NDArray[np.intp]) -> tuple[Floats, Floats]:
+    """What each row's microbatch asked of all stages, and its median by step and replica.
 
-    @classmethod
-    def none(cls, steps: int) -> _Load:
-        """Nothing is known."""
-        return cls(np.empty(0, dtype=np.int64), np.empty((steps, 0)), np.empty(0))
-
-
-def _load(table: Table, rows: _Rows, picked: NDArray[np.intp]) -> _Load:
-    """What each microbatch asked of all stages: the lower median of its relative durations.
+    That is the lower median of the microbatch's relative durations.
 
     The same microbatch passes all stages of a replica, forward and backward apart. One slow stage
     of two and more does not move the lower median; a long sequence moves them all. Where only one
@@ -178,7 +175,7 @@ def _load(table: Table, rows: _Rows, picked: NDArray[np.intp]) -> _Load:
     keys, middles, _ = medians(ordered[starts] // (microbatches * len(table.ops)), asked)
     by_replica = np.full(len(replicas) * len(table.steps), np.nan)
     by_replica[keys] = middles
-    return _Load(replicas, by_replica.reshape(len(replicas), len(table.steps)).T, of_row)
+    return of_row, by_replica.reshape(len(replicas), len(table.steps)).T
 
 
 def _crew(
@@ -263,9 +260,9 @@ def step_seconds(table: Table, work: Work) -> Floats:
 
     Without start times it is the work of the busiest stage, which a step takes at least.
     """
-    least = np.max(np.concatenate([crew.seconds for crew in work.crews], axis=1), axis=1)
+    least = work.busiest_s[:, 0]
     if table.start_s is None:
-        return np.asarray(least, dtype=np.float64)
+        return least
     steps = len(table.steps)
     cells = len(table.ranks) * steps
     key = table.rank.astype(np.int64) * steps + table.step
@@ -1215,20 +1212,13 @@ def _elsewhere(done: Work, place: int) -> Floats | None:
 
 def _loads(table: Table, done: Work, step_s: Floats, tests: int) -> Iterator[Verdict]:
     """Replicas of which all stages are slow alike, for long: their hosts or their data."""
-    if len(done.replicas) < 2:
+    fleet = done.fleet
+    if fleet is None or len(fleet.ranks) < 2:
         return
-    seconds = np.max(np.concatenate([crew.seconds for crew in done.crews], axis=1), axis=1)
-    fleet = Crew(
-        stage=-1,
-        ranks=np.arange(len(done.replicas)),
-        pace=done.load,
-        own=done.load,
-        seconds=seconds[:, None],
-        by_op={},
-    )
+    replicas = np.unique(table.replica)
     for one in suspects(fleet, step_s, tests):
         if one.sure and steady(fleet, one.stretch):
-            yield slow_replica(table, int(done.replicas[one.rank]), one)
+            yield slow_replica(table, int(replicas[one.rank]), one)
 
 
 def _explained(table: Table, verdicts: list[Verdict]) -> set[int]:
