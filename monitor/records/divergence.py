@@ -29,8 +29,8 @@ from monitor.records.waits import (
     Index,
     Ints,
     Stuck,
+    by_stream,
     moved,
-    pairs,
     stopped_short,
 )
 
@@ -109,19 +109,21 @@ class Calls:
 
     def of(self, group: int, rank: int, first: int, last: int) -> dict[int, int]:
         """Sequence -> what a rank gave, from first to last."""
+        here = self.between(group, first, last)
+        mine = here.start + np.flatnonzero(self.rank[here] == rank)
+        return dict(zip(self.sequence[mine].tolist(), self.given[mine].tolist(), strict=True))
+
+    def between(self, group: int, first: int, last: int) -> slice:
+        """Where a group's calls of these sequences are, from first to last."""
         begin, end = self.place[group]
-        low = begin + int(np.searchsorted(self.sequence[begin:end], first))
-        high = begin + int(np.searchsorted(self.sequence[begin:end], last, side="right"))
-        mine = low + np.flatnonzero(self.rank[low:high] == rank)
-        sequences, given = self.sequence[mine].tolist(), self.given[mine].tolist()
-        return dict(zip(sequences, given, strict=True))
+        sequences = self.sequence[begin:end]
+        low, high = sequences.searchsorted(first), sequences.searchsorted(last, side="right")
+        return slice(begin + int(low), begin + int(high))
 
     def common(self, group: int, ranks: Sequence[int], first: int, last: int) -> dict[int, int]:
         """Sequence -> what all of the ranks gave that called it, from first to last."""
-        begin, end = self.place[group]
-        low = begin + int(np.searchsorted(self.sequence[begin:end], first))
-        high = begin + int(np.searchsorted(self.sequence[begin:end], last, side="right"))
-        theirs = low + np.flatnonzero(np.isin(self.rank[low:high], ranks))
+        here = self.between(group, first, last)
+        theirs = here.start + np.flatnonzero(np.isin(self.rank[here], ranks))
         given: dict[int, set[int]] = {}
         for sequence, one in zip(
             self.sequence[theirs].tolist(), self.given[theirs].tolist(), strict=True
@@ -562,11 +564,7 @@ def wholes(graph: Graph, calls: Calls, known: Iterable[Divergence]) -> tuple[Div
 
 def _whole(graph: Graph, calls: Calls, stuck: Stuck) -> Divergence | None:
     job = graph.index.job
-    begin, end = calls.place[stuck.group]
-    here = slice(
-        begin + int(calls.sequence[begin:end].searchsorted(stuck.sequence)),
-        begin + int(calls.sequence[begin:end].searchsorted(stuck.sequence, side="right")),
-    )
+    here = calls.between(stuck.group, stuck.sequence, stuck.sequence)
     rows = dict(zip(calls.rank[here].tolist(), calls.row[here].tolist(), strict=True))
     payloads = {rank: job.payloads[int(job.columns["payload"][row])] for rank, row in rows.items()}
     sides = disagree(payloads, len(job.groups[stuck.group].members))
@@ -892,17 +890,8 @@ def _inversions(graph: Graph) -> Iterable[Inversion]:
 
 def _queues(graph: Graph) -> dict[tuple[int, int], _Queue]:
     job = graph.index.job
-    rows = np.flatnonzero(graph.index.live & ~job.columns["p2p"])
-    if not len(rows):
-        return {}
-    keys = pairs(job, rows)
-    order = np.argsort(keys, kind="stable")
-    keys, rows = keys[order], rows[order]
-    starts = np.flatnonzero(np.diff(keys, prepend=-1))
-    return {
-        divmod(int(key), len(job.groups)): _Queue(some, job.columns["seq"][some])
-        for key, some in zip(keys[starts], np.split(rows, starts[1:]), strict=True)
-    }
+    streams = by_stream(job, np.flatnonzero(graph.index.live & ~job.columns["p2p"]))
+    return {stream: _Queue(rows, job.columns["seq"][rows]) for stream, rows in streams.items()}
 
 
 class _Shared:
