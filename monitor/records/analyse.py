@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from monitor.model.verdict import Confidence
 from monitor.model.wording import plural
 from monitor.records import findings as wording
 from monitor.records.divergence import (
@@ -30,7 +29,15 @@ from monitor.records.divergence import (
     wholes,
     young,
 )
-from monitor.records.findings import Analysis, Fault, Finding, Root, Wait, evidence_of, victims_of
+from monitor.records.findings import (
+    Analysis,
+    Fault,
+    Finding,
+    Wait,
+    at_scene,
+    evidence_of,
+    victims_of,
+)
 from monitor.records.job import NONE, Backend, Job, State
 from monitor.records.waits import (
     SYNCHRONISING,
@@ -54,7 +61,7 @@ class _Side:
     stuck: Stuck
 
 
-def cycles(graph: Graph, witness: Witness) -> Iterable[Root]:
+def cycles(graph: Graph, witness: Witness) -> Iterable[Finding]:
     """One finding for each cycle.
 
     Two collectives of a cycle conflict when ranks that have to call both are stuck in the one and
@@ -67,7 +74,7 @@ def cycles(graph: Graph, witness: Witness) -> Iterable[Root]:
             yield _cycle(graph, witness, nodes)
 
 
-def _cycle(graph: Graph, witness: Witness, nodes: tuple[int, ...]) -> Root:
+def _cycle(graph: Graph, witness: Witness, nodes: tuple[int, ...]) -> Finding:
     sides = _sides(graph, nodes)
     if all(side.stuck.transfer is not None for side in sides):
         return _root(graph, nodes, Fault.POINT_TO_POINT, sides, ())
@@ -159,7 +166,7 @@ def _root(
     kind: Fault,
     sides: Sequence[_Side],
     culprits: tuple[int, ...],
-) -> Root:
+) -> Finding:
     job = graph.index.job
     scene = tuple(dict.fromkeys(side.stuck for side in sides))
     blamed = sorted(sides, key=lambda side: not set(side.ranks) & set(culprits))
@@ -180,28 +187,23 @@ def _root(
         case _:
             reason += ": the records cannot tell whose order is wrong."
     involved = {rank for node in nodes if (rank := graph.rank_of(node)) is not None}
-    return Root(
-        Finding(
-            kind=kind,
-            confidence=Confidence.LIKELY if culprits else Confidence.UNSURE,
-            reason=reason,
-            culprits=culprits,
-            between=() if culprits else tuple(sorted(side.ranks for side in sides)),
-            victims=tuple(sorted((set(graph.reaching(nodes)) | involved) - set(culprits))),
-            group=scene[0].group,
-            sequence=scene[0].sequence,
-            op=graph.index.op(scene[0].row),
-            evidence={
-                wording.collective(graph.index, side.stuck): wording.ranks_listed(job, side.ranks)
-                + wording.site(graph.index, side.stuck.row)
-                for side in sides[:8]
-            },
-        ),
+    return at_scene(
+        graph,
+        kind,
+        reason,
         scene,
+        culprits=culprits,
+        sides=sorted(side.ranks for side in sides),
+        victims=tuple(sorted((set(graph.reaching(nodes)) | involved) - set(culprits))),
+        evidence={
+            wording.collective(graph.index, side.stuck): wording.ranks_listed(job, side.ranks)
+            + wording.site(graph.index, side.stuck.row)
+            for side in sides[:8]
+        },
     )
 
 
-def absent(graph: Graph, witness: Witness, different: Collection[int] = ()) -> Iterable[Root]:
+def absent(graph: Graph, witness: Witness, different: Collection[int] = ()) -> Iterable[Finding]:
     """Ranks with nothing unfinished that others wait for; or, outnumbered, those who wait.
 
     `different` ranks are known to give something else than their peers: nobody asks their past
@@ -329,7 +331,7 @@ def _kind(graph: Graph, rank: int, scene: list[Stuck]) -> Fault:
     return Fault.NOT_ENQUEUING if launched or short > 1 else Fault.NOT_ENTERED
 
 
-def _missing(graph: Graph, kind: Fault, ranks: list[int], scene: tuple[Stuck, ...]) -> Root:
+def _missing(graph: Graph, kind: Fault, ranks: list[int], scene: tuple[Stuck, ...]) -> Finding:
     index, first = graph.index, scene[0]
     who, has = wording.ranks_listed(index.job, ranks), plural(ranks, "has", "have")
     what = wording.collective(index, first)
@@ -355,23 +357,18 @@ def _missing(graph: Graph, kind: Fault, ranks: list[int], scene: tuple[Stuck, ..
                 f"{wording.waiting(index, first)}."
             )
     reason += wording.last_call(index, ranks)
-    return Root(
-        Finding(
-            kind=kind,
-            confidence=Confidence.LIKELY,
-            reason=reason,
-            culprits=tuple(ranks),
-            victims=victims_of(graph, graph.nodes_of(ranks), ranks),
-            group=first.group,
-            sequence=first.sequence,
-            op=graph.index.op(first.row),
-            evidence=evidence_of(graph, ranks, scene),
-        ),
+    return at_scene(
+        graph,
+        kind,
+        reason,
         scene,
+        culprits=ranks,
+        victims=victims_of(graph, graph.nodes_of(ranks), ranks),
+        evidence=evidence_of(graph, ranks, scene),
     )
 
 
-def _ahead(graph: Graph, one: Stuck, *, sure: bool) -> Root:
+def _ahead(graph: Graph, one: Stuck, *, sure: bool) -> Finding:
     job = graph.index.job
     reason = (
         f"{wording.ranks_listed(job, one.joined)} alone {plural(one.joined, 'is', 'are')} in "
@@ -383,20 +380,15 @@ def _ahead(graph: Graph, one: Stuck, *, sure: bool) -> Root:
         reason += "in earlier steps nobody called it at this place, so the call is one too many."
     else:
         reason += "the records cannot tell whether the call is one too many or was not made."
-    return Root(
-        Finding(
-            kind=Fault.EXTRA if sure else Fault.NOT_ENTERED,
-            confidence=Confidence.LIKELY if sure else Confidence.UNSURE,
-            reason=reason,
-            culprits=one.joined if sure else (),
-            between=() if sure else tuple(sorted((one.joined, one.absent))),
-            victims=tuple(rank for rank in one.absent if rank in job.ranks) if sure else (),
-            group=one.group,
-            sequence=one.sequence,
-            op=graph.index.op(one.row),
-            evidence=evidence_of(graph, one.joined, (one,)),
-        ),
+    return at_scene(
+        graph,
+        Fault.EXTRA if sure else Fault.NOT_ENTERED,
+        reason,
         (one,),
+        culprits=one.joined if sure else (),
+        sides=sorted((one.joined, one.absent)),
+        victims=tuple(rank for rank in one.absent if rank in job.ranks) if sure else (),
+        evidence=evidence_of(graph, one.joined, (one,)),
     )
 
 
@@ -425,7 +417,7 @@ def _member(graph: Graph, one: Stuck, rank: int) -> bool:
     return rank in members or (len(members) > 1 and set(members) >= job.ranks.keys())
 
 
-def silent(graph: Graph) -> Iterable[Root]:
+def silent(graph: Graph) -> Iterable[Finding]:
     """At most one finding: the silent ranks that others wait for.
 
     A rank that cannot write its record is often the one that is dead or stopped, but a record may
@@ -454,32 +446,21 @@ def silent(graph: Graph) -> Iterable[Root]:
         reason += "too many are missing to tell which of them holds up the rest"
     what = wording.collective(graph.index, first)
     reason += f": {wording.waiting(graph.index, first, f'in {what}')}."
-    yield Root(
-        Finding(
-            kind=Fault.SILENT,
-            confidence=Confidence.LIKELY if sure else Confidence.UNSURE,
-            reason=reason,
-            culprits=accused if sure else (),
-            between=() if sure else tuple((rank,) for rank in accused),
-            victims=tuple(
-                rank
-                for rank in graph.reaching(graph.nodes_of(accused))
-                if rank not in accused and rank in job.ranks
-            ),
-            group=first.group,
-            sequence=first.sequence,
-            op=graph.index.op(first.row),
-            evidence={
-                wording.collective(graph.index, one): "without a record: "
-                + wording.ranks_listed(job, one.silent)
-                for one in scene[:4]
-            },
-        ),
+    waiting_for = victims_of(graph, graph.nodes_of(accused), accused)
+    yield at_scene(
+        graph,
+        Fault.SILENT,
+        reason,
         scene,
+        culprits=accused if sure else (),
+        sides=((rank,) for rank in accused),
+        victims=tuple(rank for rank in waiting_for if rank in job.ranks),
+        evidence={
+            wording.collective(graph.index, one): "without a record: "
+            + wording.ranks_listed(job, one.silent)
+            for one in scene[:4]
+        },
     )
-
-
-_ORDER = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.UNSURE)
 
 
 def analyse(job: Job) -> Analysis:
@@ -520,7 +501,7 @@ def analyse(job: Job) -> Analysis:
         )
         and not young(graph, root.scene)
     ]
-    culprits = different | {rank for root in found for rank in root.finding.culprits}
+    culprits = different | {rank for root in found for rank in root.culprits}
     still = [root for root in found if settled(graph, root.scene, culprits)]
     if not still and not any(one.live for one in diverging):
         still += [
@@ -528,7 +509,7 @@ def analyse(job: Job) -> Analysis:
             for root in silent(graph)
             if settled(graph, root.scene, ()) and not young(graph, root.scene)
         ]
-    findings = [mismatch(graph, one) for one in diverging] + [root.finding for root in still]
+    findings = [mismatch(graph, one) for one in diverging] + still
     return Analysis(
         findings=_sorted(findings),
         waits=tuple(_waits(graph)),
@@ -536,22 +517,22 @@ def analyse(job: Job) -> Analysis:
     )
 
 
-def _inverted(graph: Graph, witness: Witness) -> Iterable[Root]:
+def _inverted(graph: Graph, witness: Witness) -> Iterable[Finding]:
     """Cycles, and ranks whose calls are in another order without one; each rank once.
 
     Where the stuck tie, those who queue behind them may have settled whose order is wrong.
     """
     known = tuple(cycles(graph, witness))
-    named = {rank for root in known for rank in root.finding.culprits}
-    queued = [one for one in orders(graph, witness) if not named & set(one.finding.culprits)]
-    decided = {rank for one in queued for rank in one.finding.culprits}
+    named = {rank for root in known for rank in root.culprits}
+    queued = [one for one in orders(graph, witness) if not named & set(one.culprits)]
+    decided = {rank for one in queued for rank in one.culprits}
     for root in known:
-        if root.finding.culprits or not decided & {r for s in root.finding.between for r in s}:
+        if root.culprits or not decided & {r for s in root.between for r in s}:
             yield root
     yield from queued
 
 
-def _follows(graph: Graph, root: Root, one: Divergence) -> bool:
+def _follows(graph: Graph, root: Finding, one: Divergence) -> bool:
     """Whether a root is only what a divergence leads to.
 
     Ranks inside a collective that differs, or after one in a sequence that slipped, are. A rank
@@ -561,11 +542,11 @@ def _follows(graph: Graph, root: Root, one: Divergence) -> bool:
     """
     if not any(one.explains(stuck.group, stuck.sequence) for stuck in root.scene):
         return False
-    culprits = set(root.finding.culprits)
+    culprits = set(root.culprits)
     own = bool(culprits) and culprits <= set(one.culprits)
-    match root.finding.kind:
+    match root.kind:
         case Fault.GPU_BEHIND:
-            here = (root.finding.group, root.finding.sequence) == (one.group, one.sequence)
+            here = (root.group, root.sequence) == (one.group, one.sequence)
             return here and (own or not culprits <= graph.unbegun)
         case Fault.NOT_ENTERED | Fault.NOT_ENQUEUING | Fault.EXTRA:
             joined = {rank for stuck in root.scene for rank in stuck.joined}
@@ -587,7 +568,7 @@ def _sorted(findings: list[Finding]) -> tuple[Finding, ...]:
     ]
     cleared.sort(
         key=lambda one: (
-            _ORDER.index(one.confidence),
+            not one.culprits,
             NONE if one.group is None else one.group,
             NONE if one.sequence is None else one.sequence,
             one.kind,

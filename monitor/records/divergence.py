@@ -17,10 +17,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.model.verdict import Confidence
 from monitor.model.wording import plural
 from monitor.records import findings as wording
-from monitor.records.findings import Fault, Finding, Root, evidence_of, victims_of
+from monitor.records.findings import Fault, Finding, at_scene, evidence_of, victims_of
 from monitor.records.job import NONE, Backend, Job, State
 from monitor.records.signature import Signature, disagree, signature_of, silent
 from monitor.records.waits import (
@@ -30,8 +29,8 @@ from monitor.records.waits import (
     Index,
     Ints,
     Stuck,
+    by_stream,
     moved,
-    pairs,
     stopped_short,
 )
 
@@ -110,19 +109,21 @@ class Calls:
 
     def of(self, group: int, rank: int, first: int, last: int) -> dict[int, int]:
         """Sequence -> what a rank gave, from first to last."""
+        here = self.between(group, first, last)
+        mine = here.start + np.flatnonzero(self.rank[here] == rank)
+        return dict(zip(self.sequence[mine].tolist(), self.given[mine].tolist(), strict=True))
+
+    def between(self, group: int, first: int, last: int) -> slice:
+        """Where a group's calls of these sequences are, from first to last."""
         begin, end = self.place[group]
-        low = begin + int(np.searchsorted(self.sequence[begin:end], first))
-        high = begin + int(np.searchsorted(self.sequence[begin:end], last, side="right"))
-        mine = low + np.flatnonzero(self.rank[low:high] == rank)
-        sequences, given = self.sequence[mine].tolist(), self.given[mine].tolist()
-        return dict(zip(sequences, given, strict=True))
+        sequences = self.sequence[begin:end]
+        low, high = sequences.searchsorted(first), sequences.searchsorted(last, side="right")
+        return slice(begin + int(low), begin + int(high))
 
     def common(self, group: int, ranks: Sequence[int], first: int, last: int) -> dict[int, int]:
         """Sequence -> what all of the ranks gave that called it, from first to last."""
-        begin, end = self.place[group]
-        low = begin + int(np.searchsorted(self.sequence[begin:end], first))
-        high = begin + int(np.searchsorted(self.sequence[begin:end], last, side="right"))
-        theirs = low + np.flatnonzero(np.isin(self.rank[low:high], ranks))
+        here = self.between(group, first, last)
+        theirs = here.start + np.flatnonzero(np.isin(self.rank[here], ranks))
         given: dict[int, set[int]] = {}
         for sequence, one in zip(
             self.sequence[theirs].tolist(), self.given[theirs].tolist(), strict=True
@@ -425,7 +426,6 @@ def mismatch(graph: Graph, one: Divergence) -> Finding:
     waiting = set(graph.reaching(nodes)) | involved
     return Finding(
         kind=one.kind,
-        confidence=Confidence.LIKELY if one.culprits else Confidence.UNSURE,
         reason=f"{wording.joined(said)}, in {what}: {_end(one)}",
         culprits=one.culprits,
         between=() if one.culprits else tuple(sorted(one.sides)),
@@ -564,11 +564,7 @@ def wholes(graph: Graph, calls: Calls, known: Iterable[Divergence]) -> tuple[Div
 
 def _whole(graph: Graph, calls: Calls, stuck: Stuck) -> Divergence | None:
     job = graph.index.job
-    begin, end = calls.place[stuck.group]
-    here = slice(
-        begin + int(calls.sequence[begin:end].searchsorted(stuck.sequence)),
-        begin + int(calls.sequence[begin:end].searchsorted(stuck.sequence, side="right")),
-    )
+    here = calls.between(stuck.group, stuck.sequence, stuck.sequence)
     rows = dict(zip(calls.rank[here].tolist(), calls.row[here].tolist(), strict=True))
     payloads = {rank: job.payloads[int(job.columns["payload"][row])] for rank, row in rows.items()}
     sides = disagree(payloads, len(job.groups[stuck.group].members))
@@ -631,7 +627,7 @@ _LONG_NS: Final = 10_000_000_000
 called stuck. Higher: a stuck one is said later; nobody is accused of it anyway."""
 
 
-def inside(graph: Graph) -> Iterable[Root]:
+def inside(graph: Graph) -> Iterable[Finding]:
     """Collectives that nobody is missing from, and that some or all do not get out of.
 
     With NCCL an entry stays unfinished until the GPU completed it. A rank whose peers completed
@@ -655,7 +651,7 @@ def inside(graph: Graph) -> Iterable[Root]:
     yield from _behind(graph)
 
 
-def _behind(graph: Graph) -> Iterable[Root]:
+def _behind(graph: Graph) -> Iterable[Finding]:
     """Ranks whose GPU did not finish what it finished on their peers, or did not come to it."""
     waited = {graph.rank_of(nodes[0]) for nodes in graph.roots if len(nodes) == 1}
     where = _where_lost(graph)
@@ -702,7 +698,7 @@ def _really_behind(graph: Graph, one: Stuck, rank: int, unfinished: int) -> bool
 
 def _gpu_behind(
     graph: Graph, ranks: list[int], at: list[Stuck], trailing: Mapping[int, int] | None
-) -> Root:
+) -> Finding:
     index, job = graph.index, graph.index.job
     scene = _waiting_for(graph, ranks)
     who = wording.ranks_listed(job, ranks)
@@ -722,20 +718,14 @@ def _gpu_behind(
         + (f"; {trailing[rank]} unfinished that peers finished" if trailing else "")
         for rank, one in zip(ranks, at, strict=True)
     }
-    first = at[0]
-    return Root(
-        Finding(
-            kind=Fault.GPU_BEHIND,
-            confidence=Confidence.LIKELY,
-            reason=f"{reason}.",
-            culprits=tuple(ranks),
-            victims=victims_of(graph, graph.nodes_of(ranks), ranks),
-            group=first.group,
-            sequence=first.sequence,
-            op=index.op(first.row),
-            evidence=evidence | evidence_of(graph, (), scene),
-        ),
+    return at_scene(
+        graph,
+        Fault.GPU_BEHIND,
+        f"{reason}.",
         (*dict.fromkeys((*at, *scene)),),
+        culprits=ranks,
+        victims=victims_of(graph, graph.nodes_of(ranks), ranks),
+        evidence=evidence | evidence_of(graph, (), scene),
     )
 
 
@@ -746,7 +736,7 @@ def _waiting_for(graph: Graph, ranks: Iterable[int]) -> tuple[Stuck, ...]:
     )
 
 
-def _all_in(graph: Graph, one: Stuck) -> Iterable[Root]:
+def _all_in(graph: Graph, one: Stuck) -> Iterable[Finding]:
     failed = [rank for rank in one.front if _state(graph, one, rank) is State.FAILED]
     if failed or lasting(graph, one):
         yield _stuck_inside(graph, one, timed_out=len(failed) == len(one.front))
@@ -767,7 +757,7 @@ def _state(graph: Graph, one: Stuck, rank: int) -> State:
     return State(int(graph.index.job.columns["state"][graph.index.head_row(rank, one.group)]))
 
 
-def _stuck_inside(graph: Graph, one: Stuck, *, timed_out: bool) -> Root:
+def _stuck_inside(graph: Graph, one: Stuck, *, timed_out: bool) -> Finding:
     what = wording.collective(graph.index, one)
     ended = "all of them did" if timed_out else "none gets out"
     reason = (
@@ -784,7 +774,7 @@ def _stuck_inside(graph: Graph, one: Stuck, *, timed_out: bool) -> Root:
     )
 
 
-def _transfer(graph: Graph, one: Stuck) -> Root:
+def _transfer(graph: Graph, one: Stuck) -> Finding:
     what = wording.collective(graph.index, one)
     reason = (
         f"{wording.waiting(graph.index, one, f'in {what}')}: both are there and it does not end; "
@@ -804,21 +794,16 @@ def _nobodys(
     members: tuple[int, ...],
     between: tuple[tuple[int, ...], ...],
     reason: str,
-) -> Root:
+) -> Finding:
     """A standstill of which the records do not tell whose fault it is."""
-    return Root(
-        Finding(
-            kind=kind,
-            confidence=Confidence.UNSURE,
-            reason=reason,
-            between=between,
-            victims=victims_of(graph, (graph.front_node(graph.stuck.index(one)),), members),
-            group=one.group,
-            sequence=one.sequence,
-            op=graph.index.op(one.row),
-            evidence=evidence_of(graph, (), (one,)),
-        ),
+    return at_scene(
+        graph,
+        kind,
+        reason,
         (one,),
+        sides=between,
+        victims=victims_of(graph, (graph.front_node(graph.stuck.index(one)),), members),
+        evidence=evidence_of(graph, (), (one,)),
     )
 
 
@@ -860,7 +845,7 @@ class Inversion:
     scene: tuple[Stuck, ...]
 
 
-def orders(graph: Graph, witness: Witness) -> Iterable[Root]:
+def orders(graph: Graph, witness: Witness) -> Iterable[Finding]:
     """One finding for each set of ranks that takes another order.
 
     A cycle in the wait-for graph shows an order inversion only once both sides have come to it. But
@@ -905,17 +890,8 @@ def _inversions(graph: Graph) -> Iterable[Inversion]:
 
 def _queues(graph: Graph) -> dict[tuple[int, int], _Queue]:
     job = graph.index.job
-    rows = np.flatnonzero(graph.index.live & ~job.columns["p2p"])
-    if not len(rows):
-        return {}
-    keys = pairs(job, rows)
-    order = np.argsort(keys, kind="stable")
-    keys, rows = keys[order], rows[order]
-    starts = np.flatnonzero(np.diff(keys, prepend=-1))
-    return {
-        divmod(int(key), len(job.groups)): _Queue(some, job.columns["seq"][some])
-        for key, some in zip(keys[starts], np.split(rows, starts[1:]), strict=True)
-    }
+    streams = by_stream(job, np.flatnonzero(graph.index.live & ~job.columns["p2p"]))
+    return {stream: _Queue(rows, job.columns["seq"][rows]) for stream, rows in streams.items()}
 
 
 class _Shared:
@@ -956,7 +932,7 @@ def _judge_order(
         yield Inversion((pair[0], pair[1]), wrong, others, (stuck,))
 
 
-def _root(graph: Graph, one: Inversion) -> Root:
+def _root(graph: Graph, one: Inversion) -> Finding:
     index, job = graph.index, graph.index.job
     columns = job.columns
     first, second = (
@@ -965,28 +941,22 @@ def _root(graph: Graph, one: Inversion) -> Root:
         for row in one.rows
     )
     wrong, others = wording.ranks_listed(job, one.wrong), wording.ranks_listed(job, one.others)
-    return Root(
-        Finding(
-            kind=Fault.ORDER_INVERSION,
-            confidence=Confidence.LIKELY,
-            reason=(
-                f"{wrong} called {first} before {second}, and {others} called them the other way "
-                f"round: {plural(one.wrong, 'it takes', 'they take')} another order."
-            ),
-            culprits=one.wrong,
-            group=int(columns["group"][one.rows[0]]),
-            sequence=int(columns["seq"][one.rows[0]]),
-            op=index.op(one.rows[0]),
-            evidence={
-                f"{wrong}, in this order": f"{first}; {second}",
-                **evidence_of(graph, (), one.scene),
-            },
-        ),
+    return at_scene(
+        graph,
+        Fault.ORDER_INVERSION,
+        f"{wrong} called {first} before {second}, and {others} called them the other way "
+        f"round: {plural(one.wrong, 'it takes', 'they take')} another order.",
         one.scene,
+        culprits=one.wrong,
+        row=one.rows[0],
+        evidence={
+            f"{wrong}, in this order": f"{first}; {second}",
+            **evidence_of(graph, (), one.scene),
+        },
     )
 
 
-def doubled(graph: Graph, calls: Calls, witness: Witness) -> Iterable[Root]:
+def doubled(graph: Graph, calls: Calls, witness: Witness) -> Iterable[Finding]:
     """Ranks that called once more what their peers called last.
 
     `absent` finds a call too many by those who wait in it for ranks that are done. Where the GPUs
@@ -1010,7 +980,7 @@ def _last_rows(graph: Graph) -> dict[int, int]:
 
 def _of(
     graph: Graph, calls: Calls, witness: Witness, one: Stuck, last: dict[int, int]
-) -> Iterable[Root]:
+) -> Iterable[Finding]:
     at = graph.index.groups[one.group]
     top = int(at.enqueued.max())
     ahead = at.members[at.enqueued == top].tolist()
@@ -1041,7 +1011,7 @@ def _same(graph: Graph, calls: Calls, before: int, row: int) -> bool:
 
 def _doubled_root(
     graph: Graph, one: Stuck, ahead: tuple[int, ...], most: tuple[int, ...], row: int
-) -> Root:
+) -> Finding:
     index, job = graph.index, graph.index.job
     sequence = int(job.columns["seq"][row])
     op, label = index.op(row), job.groups[one.group].label
@@ -1050,16 +1020,12 @@ def _doubled_root(
         f"{wording.site(index, row)}, as never at this place before: one call too many. Nothing "
         f"after it was called by {wording.ranks_listed(job, most)}."
     )
-    return Root(
-        Finding(
-            kind=Fault.EXTRA,
-            confidence=Confidence.LIKELY,
-            reason=reason,
-            culprits=ahead,
-            group=one.group,
-            sequence=sequence,
-            op=op,
-            evidence=evidence_of(graph, ahead, (one,)),
-        ),
+    return at_scene(
+        graph,
+        Fault.EXTRA,
+        reason,
         (one,),
+        culprits=ahead,
+        row=row,
+        evidence=evidence_of(graph, ahead, (one,)),
     )

@@ -71,7 +71,7 @@ def read_entries(rows: Sequence[Any] | Rows) -> Table:
         TypeError, ValueError, LookupError ...: likewise, found by Python first.
     """
     table = rows if isinstance(rows, Rows) else Rows(rows)
-    group, groups = _number(_group_keys(table))
+    group, groups = numbered(_group_keys(table))
     payload, keys = payload_numbers(table)
     payloads = tuple(_payload(key) for key in keys)
     payload = table.spread(payload)
@@ -157,7 +157,7 @@ def close_finished_batches(
             columns["state"][over] = State.COMPLETED
 
 
-def _number(keys: Sequence[Any]) -> tuple[NDArray[np.int32], tuple[Any, ...]]:
+def numbered(keys: Iterable[Any]) -> tuple[NDArray[np.int32], tuple[Any, ...]]:
     """Keys as numbers in order of appearance, and the keys by number."""
     table: dict[Any, int] = {}
     numbers = [table.setdefault(key, len(table)) for key in keys]
@@ -287,22 +287,18 @@ def from_entries(keys: Sequence[GroupKey], config: Any) -> tuple[LocalGroup, ...
     configured = _config(config)
     found = []
     for name, desc, pg_id in keys:
-        told = configured.get(name, _Config())
-        found.append(_group(name, desc or told.desc, told.members, pg_id))
+        told = configured.get(name) or _group(name)
+        found.append(replace(told, desc=desc or told.desc, pg_id=pg_id))
     named = {name for name, _, _ in keys}
     idle = [
-        _group(name, told.desc, told.members, NONE)
-        for name, told in configured.items()
-        if name not in named and (name or told.members)
+        group for name, group in configured.items() if name not in named and (name or group.members)
     ]
     return _with_ages([*found, *idle])
 
 
-def _group(name: str, desc: str, members: tuple[int, ...], pg_id: int) -> LocalGroup:
+def _group(name: str, desc: str = "", members: tuple[int, ...] = ()) -> LocalGroup:
     quorum = _QUORUM.match(name)
-    return LocalGroup(
-        name, desc, members, pg_id, generation=None if quorum is None else int(quorum[1])
-    )
+    return LocalGroup(name, desc, members, generation=None if quorum is None else int(quorum[1]))
 
 
 def _with_ages(found: Sequence[LocalGroup]) -> tuple[LocalGroup, ...]:
@@ -319,14 +315,8 @@ def _with_ages(found: Sequence[LocalGroup]) -> tuple[LocalGroup, ...]:
     return tuple(replace(group, age=age[group.name, group.pg_id]) for group in found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Config:
-    desc: str = ""
-    members: tuple[int, ...] = ()
-
-
-def _config(config: Any) -> dict[str, _Config]:
-    """`pg_config`: name -> description and members."""
+def _config(config: Any) -> dict[str, LocalGroup]:
+    """`pg_config`: groups by name."""
     if config is None:
         return {}
     if not isinstance(config, Mapping):
@@ -337,7 +327,7 @@ def _config(config: Any) -> dict[str, _Config]:
             raise FlightRecordError("pg_config names groups and describes them")
         desc = told.get("desc")
         desc = desc if isinstance(desc, str) and desc != "undefined" else ""
-        found[name] = _Config(desc, _ranks(told.get("ranks")))
+        found[name] = _group(name, desc, _ranks(told.get("ranks")))
     return found
 
 

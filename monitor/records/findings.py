@@ -37,11 +37,10 @@ class Finding:
     """One fault: who caused it, who waits for them, and why that is so."""
 
     kind: Fault
-    confidence: Confidence
     reason: str
     """One English sentence that a tired person understands."""
     culprits: tuple[int, ...] = ()
-    """Global ranks, sorted. Empty when `confidence` is UNSURE: nobody is accused."""
+    """Global ranks, sorted. Empty where the records cannot tell: nobody is accused."""
     between: tuple[tuple[int, ...], ...] = ()
     """Sides between which it cannot be told, sorted; empty when it can."""
     victims: tuple[int, ...] = ()
@@ -52,6 +51,13 @@ class Finding:
     op: str | None = None
     evidence: Mapping[str, str] = field(default_factory=dict)
     """What it rests on, in order: what -> observation."""
+    scene: tuple[Stuck, ...] = field(default=(), compare=False, repr=False)
+    """The collectives at which it shows, the most telling first."""
+
+    @property
+    def confidence(self) -> Confidence:
+        """Records alone make nobody certain; whoever is not accused is not sure."""
+        return Confidence.LIKELY if self.culprits else Confidence.UNSURE
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +199,36 @@ def last_call(index: Index, some: Sequence[int]) -> str:
     return f" {whose.capitalize()} last call was {what}{when}."
 
 
-@dataclass(frozen=True, slots=True)
-class Root:
-    """A finding, and what it rests on."""
+def at_scene(
+    graph: Graph,
+    kind: Fault,
+    reason: str,
+    scene: tuple[Stuck, ...],
+    *,
+    culprits: Sequence[int] = (),
+    sides: Iterable[tuple[int, ...]] = (),
+    victims: tuple[int, ...] = (),
+    row: int | None = None,
+    evidence: Mapping[str, str],
+) -> Finding:
+    """A finding that shows in an entry, by default that of the scene's first collective.
 
-    finding: Finding
-    scene: tuple[Stuck, ...]
-    """The collectives at which it shows."""
+    `sides` count where nobody is accused.
+    """
+    index, first = graph.index, scene[0]
+    columns = index.job.columns
+    return Finding(
+        kind=kind,
+        reason=reason,
+        culprits=tuple(culprits),
+        between=() if culprits else tuple(sides),
+        victims=victims,
+        group=first.group if row is None else int(columns["group"][row]),
+        sequence=first.sequence if row is None else int(columns["seq"][row]),
+        op=index.op(first.row if row is None else row),
+        evidence=evidence,
+        scene=scene,
+    )
 
 
 def evidence_of(graph: Graph, ranks: Iterable[int], scene: tuple[Stuck, ...]) -> dict[str, str]:

@@ -20,11 +20,10 @@ from operator import attrgetter, is_
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from monitor.model.names import GroupName, RankName, rank_name, split_rank_name
 from monitor.records import dump
-from monitor.records.dump import Dump, LocalGroup, Record, assemble
+from monitor.records.dump import Dump, LocalGroup, Record, assemble, numbered
 from monitor.records.job import COLUMNS, NONE, Backend, Job, Payload, Problem, State, Status
 from monitor.records.ops import POINT_TO_POINT, dtype_name, op_name
 from monitor.records.safe_pickle import FlightRecordError
@@ -542,15 +541,6 @@ class _Ranks:
         return () if NONE in found else tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Tables:
-    """What the rows of one rank repeat."""
-
-    groups: tuple[GroupKey, ...]
-    payloads: tuple[Payload, ...]
-    sites: tuple[str, ...]
-
-
 def from_answers(
     answers: Iterable[Answer],
     *,
@@ -668,11 +658,19 @@ def _record(
     identity = one.record.identity
     rows = _rows(one, by_torch)
     status = _status(one, by_torch)
-    tables = _Tables(
-        groups=tuple(dict.fromkeys([*(row.group for row in rows), *status])),
-        payloads=tuple(dict.fromkeys(_with_root(row.payload, one, ranks) for row in rows)),
-        sites=tuple(dict.fromkeys(row.site for row in rows if row.site is not None)),
-    )
+    group, groups = numbered([*(row.group for row in rows), *status])
+    payload, payloads = numbered(_with_root(row.payload, one, ranks) for row in rows)
+    sites = tuple(dict.fromkeys(row.site for row in rows if row.site is not None))
+    site: dict[str | None, int] = {None: NONE, **{text: at for at, text in enumerate(sites)}}
+    columns: dict[str, Iterable[Any]] = {
+        name: [getattr(row, name) for row in rows] for name in _AS_THEY_ARE
+    }
+    columns |= {
+        "group": group[: len(rows)],
+        "payload": payload,
+        "site": [site[row.site] for row in rows],
+        "peer": [ranks.number.get((identity.group, row.peer), NONE) for row in rows],
+    }
     backends = [found.backend for found, _ in one.dumps] or [Backend.RING]
     backend = Backend.NCCL if Backend.NCCL in backends else backends[0]
     return Record(
@@ -683,12 +681,12 @@ def _record(
             version="" if not one.dumps else one.dumps[0][0].version,
             only_active=_only_active(one, rows),
             dropped=one.record.dropped,
-            groups=tuple(_local(key, one, ranks, quorums) for key in tables.groups),
-            status={tables.groups.index(key): head for key, head in status.items()},
+            groups=tuple(_local(key, one, ranks, quorums) for key in groups),
+            status={groups.index(key): head for key, head in status.items()},
             unplaced=0,
-            payloads=tables.payloads,
-            sites=tables.sites,
-            columns=_columns(rows, one, ranks, tables),
+            payloads=payloads,
+            sites=sites,
+            columns={name: np.array(listed, COLUMNS[name]) for name, listed in columns.items()},
             global_peers=True,
         ),
     )
@@ -761,23 +759,3 @@ def _with_root(payload: Payload, one: Answer, ranks: _Ranks) -> Payload:
         return payload
     root = ranks.number.get((one.record.identity.group, payload.root))
     return replace(payload, root=root)
-
-
-def _columns(
-    rows: Sequence[Row], one: Answer, ranks: _Ranks, tables: _Tables
-) -> dict[str, NDArray[Any]]:
-    """The rows as columns; peers are numbered in the job already."""
-    group = {key: at for at, key in enumerate(tables.groups)}
-    payload = {known: at for at, known in enumerate(tables.payloads)}
-    site = {text: at for at, text in enumerate(tables.sites)}
-    home = one.record.identity.group
-    values: dict[str, list[Any]] = {
-        name: [getattr(row, name) for row in rows] for name in _AS_THEY_ARE
-    }
-    values |= {
-        "group": [group[row.group] for row in rows],
-        "payload": [payload[_with_root(row.payload, one, ranks)] for row in rows],
-        "site": [NONE if row.site is None else site[row.site] for row in rows],
-        "peer": [ranks.number.get((home, row.peer), NONE) for row in rows],
-    }
-    return {name: np.array(listed, COLUMNS[name]) for name, listed in values.items()}

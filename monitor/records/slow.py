@@ -63,11 +63,16 @@ class Work:
     """The own work of all ranks."""
 
     crews: tuple[Crew, ...]
-    replicas: NDArray[np.int64]
-    """Data-parallel ranks, sorted; empty where microbatches cannot be told between stages."""
-    load: Floats
-    """What the microbatches of a replica asked of all of its stages in a step, against the usual;
-    steps x replicas, NaN where nothing tells."""
+    fleet: Crew | None = None
+    """The replicas as if they were ranks of one stage: their pace is what their microbatches asked
+    of all of their stages, against the usual. None where microbatches cannot be told between
+    stages."""
+
+    @property
+    def busiest_s(self) -> Floats:
+        """Seconds of work by step that the middle of the busiest stage has; steps x 1."""
+        seconds = np.concatenate([crew.seconds for crew in self.crews], axis=1)
+        return np.asarray(np.max(seconds, axis=1, keepdims=True), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +97,10 @@ def work(table: Table, *, by_load: bool = True) -> Work:
         TableError: so few rows that nothing could be compared.
     """
     rows, picked = _rows(table)
-    load = _Load.none(len(table.steps))
-    relative = rows.relative
+    relative, load = rows.relative, None
     if by_load and {"dp_rank", "mb_id"} <= table.tells and len(picked):
-        load = _load(table, rows, picked)
-        relative = relative / load.of_row
+        asked, load = _load(table, rows, picked)
+        relative = relative / asked
     kinds, ranks, steps = len(rows.names), len(table.ranks), len(table.steps)
     if kinds * ranks * steps > max(1 << 22, 40 * len(table)):
         raise TableError(f"too few rows for {kinds:,} kinds of work on {ranks:,} ranks")
@@ -111,7 +115,10 @@ def work(table: Table, *, by_load: bool = True) -> Work:
         _crew(int(stage), table.crew(stage), rows, rows.base[:, place], (cells, number))
         for place, stage in enumerate(table.stages.tolist())
     )
-    return Work(crews, load.replicas, load.by_replica)
+    if load is None:
+        return Work(crews)
+    members = np.arange(load.shape[1])
+    return Work(crews, Crew(-1, members, load, load, Work(crews).busiest_s, {}))
 
 
 def _rows(table: Table) -> tuple[_Rows, NDArray[np.intp]]:
@@ -139,20 +146,10 @@ def _rows(table: Table) -> tuple[_Rows, NDArray[np.intp]]:
     return _Rows(rank, step, kind, relative, shaped, names), picked
 
 
-@dataclass(frozen=True, slots=True)
-class _Load:
-    replicas: NDArray[np.int64]
-    by_replica: Floats
-    of_row: Floats
+def _load(table: Table, rows: _Rows, picked: NDArray[np.intp]) -> tuple[Floats, Floats]:
+    """What each row's microbatch asked of all stages, and its median by step and replica.
 
-    @classmethod
-    def none(cls, steps: int) -> _Load:
-        """Nothing is known."""
-        return cls(np.empty(0, dtype=np.int64), np.empty((steps, 0)), np.empty(0))
-
-
-def _load(table: Table, rows: _Rows, picked: NDArray[np.intp]) -> _Load:
-    """What each microbatch asked of all stages: the lower median of its relative durations.
+    That is the lower median of the microbatch's relative durations.
 
     The same microbatch passes all stages of a replica, forward and backward apart. One slow stage
     of two and more does not move the lower median; a long sequence moves them all. Where only one
@@ -178,7 +175,7 @@ def _load(table: Table, rows: _Rows, picked: NDArray[np.intp]) -> _Load:
     keys, middles, _ = medians(ordered[starts] // (microbatches * len(table.ops)), asked)
     by_replica = np.full(len(replicas) * len(table.steps), np.nan)
     by_replica[keys] = middles
-    return _Load(replicas, by_replica.reshape(len(replicas), len(table.steps)).T, of_row)
+    return of_row, by_replica.reshape(len(replicas), len(table.steps)).T
 
 
 def _crew(
@@ -263,9 +260,9 @@ def step_seconds(table: Table, work: Work) -> Floats:
 
     Without start times it is the work of the busiest stage, which a step takes at least.
     """
-    least = np.max(np.concatenate([crew.seconds for crew in work.crews], axis=1), axis=1)
+    least = work.busiest_s[:, 0]
     if table.start_s is None:
-        return np.asarray(least, dtype=np.float64)
+        return least
     steps = len(table.steps)
     cells = len(table.ranks) * steps
     key = table.rank.astype(np.int64) * steps + table.step
@@ -456,7 +453,6 @@ class Verdict:
     """One fault of the job; ranks are codes of the table."""
 
     kind: Kind
-    confidence: Confidence
     reason: str
     """One English sentence that a tired person understands."""
     stretch: Stretch
@@ -472,6 +468,11 @@ class Verdict:
     lost_s: float = 0.0
     """Own seconds beyond its peers' between first and last step."""
     evidence: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def confidence(self) -> Confidence:
+        """Unsure where sides are named: no table makes anybody certain."""
+        return Confidence.UNSURE if self.between else Confidence.LIKELY
 
 
 @dataclass(frozen=True, slots=True)
@@ -548,24 +549,25 @@ class Suspect:
     """False: its peers alone say so, and they are too few or half of them are slow as well."""
 
 
-@dataclass(frozen=True, slots=True)
-class Witnesses:
-    """What else is known of a stage with few ranks."""
+def suspects(
+    crew: Crew,
+    step_s: Floats,
+    tests: int,
+    *,
+    raw: Crew | None = None,
+    elsewhere: Floats | None = None,
+) -> list[Suspect]:
+    """Slow ranks of one stage; where peers are few, other witnesses are asked.
 
-    raw: Crew | None = None
-    """The same crew without regard to what microbatches asked."""
-    elsewhere: Floats | None = None
-    """Seconds of own work by step, median of the ranks of the other stages."""
-
-
-def suspects(crew: Crew, known: Witnesses, step_s: Floats, tests: int) -> list[Suspect]:
-    """Slow ranks of one stage; the witnesses are asked where peers are few."""
+    They are `raw`, the same crew without regard to what microbatches asked, and `elsewhere`, the
+    seconds of own work by step, median of the ranks of the other stages.
+    """
     members = len(crew.ranks)
     if members < 2:
-        return _alone(crew, known.raw, step_s)
+        return _alone(crew, raw, step_s)
     found = list(_against_peers(crew, step_s, tests, SCORE))
     if members < cohort.SMALL:
-        return [_with_few(crew, known, one) for one in found if steady(crew, one.stretch)]
+        return [_with_few(crew, raw, elsewhere, one) for one in found if steady(crew, one.stretch)]
     named = {one.rank for one in found}
     more = [one for one in _against_peers(crew, step_s, tests, 0.0) if one.rank not in named]
     found += [one for one in more if _stands_out(crew, one.stretch)]
@@ -576,15 +578,21 @@ def suspects(crew: Crew, known: Witnesses, step_s: Floats, tests: int) -> list[S
 
 def slow_steps(crew: Crew, step_s: Floats, least_score: float = SCORE, block: int = 1) -> Bools:
     """Blocks of steps x members: whether a member was slow, and to the job's cost."""
-    pace = blocked(crew.pace, block)
-    seconds = blocked(crew.seconds, block)
+    pace, seconds = blocked(crew.pace, block), blocked(crew.seconds, block)
+    return _slower(pace, seconds, blocked(step_s[:, None], block), RATIO, least_score)
+
+
+def _slower(
+    values: Floats, weight: Floats | float, step: Floats, ratio: float, least_score: float
+) -> Bools:
+    """Steps x members: whether a member's value, in seconds by `weight`, is a slow one's."""
     slow = cohort.slower(
-        pace * seconds,
-        cohort.usual(pace) * seconds,
-        step=blocked(step_s[:, None], block),
-        score=cohort.z_scores(pace),
-        members=np.sum(~np.isnan(pace), axis=1, keepdims=True),
-        ratio=RATIO,
+        values * weight,
+        cohort.usual(values) * weight,
+        step=step,
+        score=cohort.z_scores(values),
+        members=np.sum(~np.isnan(values), axis=1, keepdims=True),
+        ratio=ratio,
         share=SHARE_OF_STEP,
         least_score=least_score,
     )
@@ -654,7 +662,7 @@ def steady(crew: Crew, stretch: Stretch) -> bool:
     return bool(centre > _STEADY * 1.4826 * float(np.median(np.abs(logs - centre))))
 
 
-def _with_few(crew: Crew, known: Witnesses, one: Suspect) -> Suspect:
+def _with_few(crew: Crew, raw: Crew | None, elsewhere: Floats | None, one: Suspect) -> Suspect:
     """One or two peers do not say which of them is the odd one: a second witness must.
 
     That is the rank's own past; or the other stages, if the peers take as long as those do; or
@@ -662,10 +670,10 @@ def _with_few(crew: Crew, known: Witnesses, one: Suspect) -> Suspect:
     """
     member = one.stretch.member
     rise = change(crew.own[:, member])
-    before = None if known.raw is None else change(known.raw.own[:, member])
+    before = None if raw is None else change(raw.own[:, member])
     changed = None if rise is None or before is None else min(rise.ratio, before.ratio)
     lasting = one.ratio >= FEW_RATIO and one.stretch.slow >= FEW_STEPS
-    odd = one.ratio >= ODD_RATIO and _as_elsewhere(crew, known.elsewhere, one.stretch)
+    odd = one.ratio >= ODD_RATIO and _as_elsewhere(crew, elsewhere, one.stretch)
     sure = lasting or odd or (changed is not None and changed >= CHANGED)
     return replace(one, changed=changed, odd=odd, sure=sure)
 
@@ -739,18 +747,6 @@ class Late:
 
 
 @dataclass(frozen=True, slots=True)
-class SlowGroup:
-    """A stage whose collective takes longer than it did, though all come in time."""
-
-    stage: int
-    op: str
-    first: int
-    ratio: float
-    share: float
-    lost_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class SlowLink:
     """Two neighbours in a pipeline between which transfers take longer than between their peers."""
 
@@ -809,9 +805,8 @@ def late(table: Table, step_s: Floats, tests: int) -> list[Late]:
     return found
 
 
-def slow_groups(table: Table, step_s: Floats) -> list[SlowGroup]:
-    """Collectives whose transfer itself became slow and stayed so."""
-    found = []
+def slow_groups(table: Table, step_s: Floats) -> Iterator[Verdict]:
+    """Collectives whose transfer itself became slow and stayed so, though all come in time."""
     for stage, op, _, inside in collectives(table):
         least, share, _ = _parts(inside)
         grown = change(least)
@@ -821,10 +816,25 @@ def slow_groups(table: Table, step_s: Floats) -> list[SlowGroup]:
         if np.nanmedian(excess) <= SHARE_OF_STEP * np.nanmedian(step_s):
             continue
         late_part = float(np.nanmedian(np.nan_to_num(share[grown.at :])))
-        if late_part < LATE:
-            lost_s = float(np.nansum(np.maximum(excess, 0.0)))
-            found.append(SlowGroup(stage, op, grown.at, grown.ratio, late_part, lost_s))
-    return found
+        if late_part >= LATE:
+            continue
+        count = len(table.steps) - grown.at
+        yield Verdict(
+            kind=Kind.SLOW_TRANSFER if late_part < 0.3 else Kind.MIXED,
+            reason=(
+                f"{op} of stage {stage} takes {grown.ratio:.1f} times as long as it did since "
+                f"step {table.steps[grown.at]}, though all its ranks come in time: the network "
+                "between them, no rank is accused"
+            ),
+            stretch=Stretch(0, grown.at, len(table.steps) - 1, count, count, 0.0),
+            stage=stage,
+            ratio=grown.ratio,
+            lost_s=float(np.nansum(np.maximum(excess, 0.0))),
+            evidence={
+                **_source(f"fastest member of {op}"),
+                "late arrival": f"late share P = {late_part:.2f}",
+            },
+        )
 
 
 def _parts(inside: Floats) -> tuple[Floats, Floats, Floats]:
@@ -855,27 +865,13 @@ def slow_links(table: Table, step_s: Floats, tests: int) -> list[SlowLink]:
     replicas = np.unique(table.replica)
     found = []
     for below, seconds in enumerate(_link_seconds(table, replicas)):
-        slow = _slow_links(seconds, step_s)
+        slow = _slower(seconds, 1.0, step_s[:, None], _LINK_RATIO, SCORE)
         for stretch in stretches(slow, ~np.isnan(seconds), tests):
             one = _link(table, below, int(replicas[stretch.member]), stretch, seconds)
             few = len(replicas) < cohort.SMALL
             if not (few and (one.ratio < FEW_RATIO or stretch.slow < FEW_STEPS)):
                 found.append(one)
     return found
-
-
-def _slow_links(seconds: Floats, step_s: Floats) -> Bools:
-    slow = cohort.slower(
-        seconds,
-        cohort.usual(seconds),
-        step=step_s[:, None],
-        score=cohort.z_scores(seconds),
-        members=np.sum(~np.isnan(seconds), axis=1, keepdims=True),
-        ratio=_LINK_RATIO,
-        share=SHARE_OF_STEP,
-        least_score=SCORE,
-    )
-    return np.asarray(slow, dtype=np.bool_)
 
 
 def _link(table: Table, below: int, replica: int, stretch: Stretch, seconds: Floats) -> SlowLink:
@@ -939,7 +935,11 @@ def _messages(
 
 # -- verdicts in sentences ---------------------------------------------------------------------
 
-_DURATIONS: Final = "durations of operations, each on its rank's own clock"
+
+def _source(what: str, resolution: str = "one step") -> dict[str, str]:
+    """What every verdict's evidence begins with."""
+    source = f"{what}; durations of operations, each on its rank's own clock"
+    return {"source": source, "resolution": resolution}
 
 
 def slow_rank(table: Table, crew: Crew, one: Suspect) -> Verdict:
@@ -963,7 +963,6 @@ def slow_rank(table: Table, crew: Crew, one: Suspect) -> Verdict:
         )
     return Verdict(
         kind=Kind.STRAGGLER,
-        confidence=Confidence.LIKELY,
         reason=reason,
         culprits=(one.rank,),
         stage=crew.stage,
@@ -978,11 +977,8 @@ def slow_rank(table: Table, crew: Crew, one: Suspect) -> Verdict:
 
 def _evidence(table: Table, crew: Crew, one: Suspect) -> dict[str, str]:
     ops = ", ".join(crew.by_op)
-    found = {
-        "source": f"{ops} of {counted(len(crew.ranks), 'rank')} of stage {crew.stage}; "
-        + _DURATIONS,
-        "resolution": _resolution(table),
-    }
+    of_stage = f"{counted(len(crew.ranks), 'rank')} of stage {crew.stage}"
+    found = _source(f"{ops} of {of_stage}", _resolution(table))
     mine = slice(one.stretch.first, one.stretch.last + 1)
     if one.peers:
         others = np.delete(crew.pace[mine], one.stretch.member, axis=1)
@@ -1017,7 +1013,6 @@ def tie(table: Table, crew: Crew, found: Sequence[Suspect]) -> Verdict:
     worst = max(found, key=lambda one: (one.ratio, -one.rank))
     return Verdict(
         kind=Kind.STRAGGLER,
-        confidence=Confidence.UNSURE,
         reason=(
             f"{named(table, ranks)} of stage {crew.stage} {plural(ranks, 'takes', 'take')} "
             f"{worst.ratio:.2f} times as long for own work as {named(table, rest)} in "
@@ -1027,10 +1022,7 @@ def tie(table: Table, crew: Crew, found: Sequence[Suspect]) -> Verdict:
         stage=crew.stage,
         ratio=worst.ratio,
         lost_s=max(one.lost_s for one in found),
-        evidence={
-            "source": f"{', '.join(crew.by_op)}; {_DURATIONS}",
-            "resolution": _resolution(table),
-        },
+        evidence=_source(", ".join(crew.by_op), _resolution(table)),
         stretch=worst.stretch,
     )
 
@@ -1040,7 +1032,6 @@ def slow_replica(table: Table, replica: int, one: Suspect) -> Verdict:
     ranks = np.flatnonzero(table.replica == replica).tolist()
     return Verdict(
         kind=Kind.STRAGGLER,
-        confidence=Confidence.UNSURE,
         reason=(
             f"all stages of data-parallel rank {replica} take {one.ratio:.2f} times as long for "
             f"the same microbatches as the other replicas in {_when(table, one.stretch)}: its data "
@@ -1050,32 +1041,9 @@ def slow_replica(table: Table, replica: int, one: Suspect) -> Verdict:
         replica=replica,
         ratio=one.ratio,
         lost_s=one.lost_s,
-        evidence={
-            "source": f"lower median over the stages of each microbatch; {_DURATIONS}",
-            "resolution": _resolution(table),
-        },
+        evidence=_source("lower median over the stages of each microbatch", _resolution(table)),
         stretch=one.stretch,
     )
-
-
-def with_transfers(
-    table: Table, one: Verdict, kind: Kind, comers: Sequence[Late], links: Sequence[SlowLink]
-) -> Verdict:
-    """With what collectives and links say of it."""
-    evidence = dict(one.evidence)
-    if comers:
-        worst = max(comers, key=lambda comer: comer.lost_s)
-        evidence["late arrival"] = (
-            f"its replica comes last to {worst.op}, where the others waited {worst.lost_s:.1f} s; "
-            f"late share P = {worst.share:.2f}"
-        )
-    if links:
-        worst_link = max(links, key=lambda link: link.ratio)
-        evidence["slow transfer"] = (
-            f"the link between {named(table, worst_link.ranks)} takes {worst_link.ratio:.1f} times "
-            "as long as in the other replicas"
-        )
-    return replace(one, kind=kind, evidence=evidence)
 
 
 def tell_slow_links(table: Table, links: Sequence[SlowLink], culprit: int | None) -> Verdict:
@@ -1097,7 +1065,6 @@ def tell_slow_links(table: Table, links: Sequence[SlowLink], culprit: int | None
     ends = sorted({(rank,) for link in links for rank in link.ranks})
     return Verdict(
         kind=Kind.SLOW_TRANSFER,
-        confidence=Confidence.UNSURE if culprit is None else Confidence.LIKELY,
         reason=reason,
         culprits=() if culprit is None else (culprit,),
         between=tuple(ends) if culprit is None else (),
@@ -1105,35 +1072,10 @@ def tell_slow_links(table: Table, links: Sequence[SlowLink], culprit: int | None
         replica=worst.replica,
         ratio=worst.ratio,
         lost_s=max(link.lost_s for link in links),
-        evidence={
-            "source": f"the shorter of each send and its receive; {_DURATIONS}",
-            "resolution": "one step: median over its messages",
-        },
-        stretch=worst.stretch,
-    )
-
-
-def slow_group(table: Table, one: SlowGroup) -> Verdict:
-    """A stage's collective became slow for all of its members."""
-    count = len(table.steps) - one.first
-    stretch = Stretch(0, one.first, len(table.steps) - 1, count, count, 0.0)
-    return Verdict(
-        kind=Kind.SLOW_TRANSFER if one.share < 0.3 else Kind.MIXED,
-        confidence=Confidence.LIKELY,
-        reason=(
-            f"{one.op} of stage {one.stage} takes {one.ratio:.1f} times as long as it did since "
-            f"step {table.steps[one.first]}, though all its ranks come in time: the network "
-            "between them, no rank is accused"
+        evidence=_source(
+            "the shorter of each send and its receive", "one step: median over its messages"
         ),
-        stage=one.stage,
-        ratio=one.ratio,
-        lost_s=one.lost_s,
-        evidence={
-            "source": f"fastest member of {one.op}; {_DURATIONS}",
-            "resolution": "one step",
-            "late arrival": f"late share P = {one.share:.2f}",
-        },
-        stretch=stretch,
+        stretch=worst.stretch,
     )
 
 
@@ -1141,10 +1083,6 @@ def late_rank(table: Table, one: Late, replica: int | None) -> Verdict:
     """Somebody for whom a collective waits, though its recorded work is as usual."""
     when = _when(table, one.stretch)
     lost = f"its peers waited {one.lost_s:.1f} s for it (late share P = {one.share:.2f})"
-    evidence = {
-        "source": f"seconds inside {one.op}; {_DURATIONS}",
-        "resolution": "one step",
-    }
     if replica is None:
         reason = (
             f"{named(table, [one.rank])} comes last to {one.op} in {when} and {lost}, while its "
@@ -1160,14 +1098,13 @@ def late_rank(table: Table, one: Late, replica: int | None) -> Verdict:
         )
     return Verdict(
         kind=Kind.STRAGGLER,
-        confidence=Confidence.LIKELY if replica is None else Confidence.UNSURE,
         reason=reason,
         culprits=tuple(ranks) if replica is None else (),
         between=() if replica is None else tuple((rank,) for rank in ranks),
         stage=int(table.stage[one.rank]) if replica is None else None,
         replica=table.replica_of(one.rank),
         lost_s=one.lost_s,
-        evidence=evidence,
+        evidence=_source(f"seconds inside {one.op}"),
         stretch=one.stretch,
     )
 
@@ -1234,11 +1171,16 @@ def judge(table: Table) -> Report:
         raw = work(table, by_load=False)
     verdicts: list[Verdict] = []
     for place, crew in enumerate(done.crews):
-        known = Witnesses() if raw is None else Witnesses(raw.crews[place], _elsewhere(done, place))
-        mine = suspects(crew, known, step_s, tests)
+        mine = suspects(
+            crew,
+            step_s,
+            tests,
+            raw=None if raw is None else raw.crews[place],
+            elsewhere=None if raw is None else _elsewhere(done, place),
+        )
         verdicts += [slow_rank(table, crew, one) for one in mine if one.sure]
         tied = [one for one in mine if not one.sure and one.ratio >= ODD_RATIO]
-        verdicts += _unsure(table, crew, tied)
+        verdicts += [tie(table, crew, tied)] if tied else []
     told = _explained(table, verdicts)
     verdicts += [one for one in _loads(table, done, step_s, tests) if one.replica not in told]
     comers = late(table, step_s, tests)
@@ -1248,8 +1190,7 @@ def judge(table: Table) -> Report:
     comers = [one for one in comers if not _by_own_work(table, done, one)]
     verdicts += _late(table, comers, _explained(table, verdicts))
     stages = {one.stage for one in verdicts}
-    groups = [one for one in slow_groups(table, step_s) if one.stage not in stages]
-    verdicts += [slow_group(table, one) for one in groups]
+    verdicts += [one for one in slow_groups(table, step_s) if one.stage not in stages]
     return Report(
         verdicts=tuple(sorted(verdicts, key=_worst_first)),
         paces=tuple(_paces(table, done, step_s)),
@@ -1269,28 +1210,15 @@ def _elsewhere(done: Work, place: int) -> Floats | None:
     return cohort.middle(ranks)[:, 0] if ranks.shape[1] >= _LEAST_ELSEWHERE else None
 
 
-def _unsure(table: Table, crew: Crew, found: list[Suspect]) -> Iterator[Verdict]:
-    """Slow ranks of whom too few peers, or half of them, say otherwise."""
-    if found:
-        yield tie(table, crew, found)
-
-
 def _loads(table: Table, done: Work, step_s: Floats, tests: int) -> Iterator[Verdict]:
     """Replicas of which all stages are slow alike, for long: their hosts or their data."""
-    if len(done.replicas) < 2:
+    fleet = done.fleet
+    if fleet is None or len(fleet.ranks) < 2:
         return
-    seconds = np.max(np.concatenate([crew.seconds for crew in done.crews], axis=1), axis=1)
-    fleet = Crew(
-        stage=-1,
-        ranks=np.arange(len(done.replicas)),
-        pace=done.load,
-        own=done.load,
-        seconds=seconds[:, None],
-        by_op={},
-    )
-    for one in suspects(fleet, Witnesses(), step_s, tests):
+    replicas = np.unique(table.replica)
+    for one in suspects(fleet, step_s, tests):
         if one.sure and steady(fleet, one.stretch):
-            yield slow_replica(table, int(done.replicas[one.rank]), one)
+            yield slow_replica(table, int(replicas[one.rank]), one)
 
 
 def _explained(table: Table, verdicts: list[Verdict]) -> set[int]:
@@ -1308,15 +1236,27 @@ def _with_transfers(
     """A slow rank with what its replica's collectives and its links show."""
     if not one.culprits:
         return one
+    kind, evidence = one.kind, dict(one.evidence)
     mine = [
         comer
         for comer in comers
         if comer.rank in one.culprits
         or (one.replica is not None and table.replica_of(comer.rank) == one.replica)
     ]
+    if mine:
+        worst = max(mine, key=lambda comer: comer.lost_s)
+        evidence["late arrival"] = (
+            f"its replica comes last to {worst.op}, where the others waited {worst.lost_s:.1f} s; "
+            f"late share P = {worst.share:.2f}"
+        )
     touching = [link for link in links if set(link.ranks) & set(one.culprits)]
-    kind = Kind.MIXED if touching else one.kind
-    return with_transfers(table, one, kind, mine, touching)
+    if touching:
+        kind, slowest = Kind.MIXED, max(touching, key=lambda link: link.ratio)
+        evidence["slow transfer"] = (
+            f"the link between {named(table, slowest.ranks)} takes {slowest.ratio:.1f} times "
+            "as long as in the other replicas"
+        )
+    return replace(one, kind=kind, evidence=evidence)
 
 
 def _links(table: Table, links: list[SlowLink], sick: set[int]) -> Iterator[Verdict]:

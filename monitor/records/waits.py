@@ -123,21 +123,9 @@ def generations(job: Job) -> tuple[frozenset[int], Bools]:
 
 def collective_heads(job: Job, chosen: Bools) -> dict[tuple[int, int], int]:
     """(rank, group) -> row of its lowest unfinished sequence."""
-    rows = np.flatnonzero(chosen)
-    keys = pairs(job, rows)
-    order = np.lexsort((rows, job.columns["seq"][rows], keys))
-    keys, rows = keys[order], rows[order]
-    starts = np.flatnonzero(np.diff(keys, prepend=-1))
-    return {
-        divmod(int(key), len(job.groups)): int(row)
-        for key, row in zip(keys[starts], rows[starts], strict=True)
-    }
-
-
-def firsts(job: Job, chosen: Bools) -> list[int]:
-    """Of each rank in each group the first of the chosen rows."""
-    rows = np.flatnonzero(chosen)
-    return rows[np.unique(pairs(job, rows), return_index=True)[1]].tolist()  # type: ignore[no-any-return]
+    seq = job.columns["seq"]
+    streams = by_stream(job, np.flatnonzero(chosen))
+    return {stream: int(rows[np.argmin(seq[rows])]) for stream, rows in streams.items()}
 
 
 def transfer_heads(job: Job, chosen: Bools) -> list[int]:
@@ -162,16 +150,20 @@ def front_of(job: Job, heads: list[int]) -> tuple[int, ...]:
 
 def highest(job: Job, chosen: Bools) -> dict[tuple[int, int], int]:
     """(rank, group) -> highest sequence among the chosen rows."""
-    rows = np.flatnonzero(chosen)
+    seq = job.columns["seq"]
+    streams = by_stream(job, np.flatnonzero(chosen))
+    return {stream: int(seq[rows].max()) for stream, rows in streams.items()}
+
+
+def by_stream(job: Job, rows: Ints) -> dict[tuple[int, int], Ints]:
+    """(rank, group) -> those of the rows that are its, in order."""
     keys = pairs(job, rows)
     order = np.argsort(keys, kind="stable")
-    keys, seqs = keys[order], job.columns["seq"][rows[order]]
+    keys, rows = keys[order], rows[order]
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
-    highest = np.maximum.reduceat(seqs, starts) if len(starts) else seqs
-    return {
-        divmod(int(key), len(job.groups)): int(seq)
-        for key, seq in zip(keys[starts], highest, strict=True)
-    }
+    parts = np.split(rows, starts)[1:]
+    streams = (divmod(int(key), len(job.groups)) for key in keys[starts])
+    return dict(zip(streams, parts, strict=True))
 
 
 def pairs(job: Job, rows: NDArray[Any]) -> Ints:
@@ -354,11 +346,10 @@ def _whole(job: Job) -> frozenset[int]:
 
     That nothing was dropped or left out is not enough: it is not always evident that it was.
     """
-    columns, some = job.columns, np.ones(len(job), dtype=np.bool_)
+    columns = job.columns
     first: dict[int, int] = {}
-    for row in firsts(job, some):
-        rank = int(columns["rank"][row])
-        first[rank] = max(first.get(rank, 0), int(columns["seq"][row]))
+    for (rank, _), rows in by_stream(job, np.arange(len(job))).items():
+        first[rank] = max(first.get(rank, 0), int(columns["seq"][rows[0]]))
     return frozenset(
         rank
         for rank, info in job.ranks.items()
@@ -380,11 +371,8 @@ def _surely_completed(job: Job) -> Bools:
     doubtful = [r for r, info in job.ranks.items() if info.backend is not Backend.NCCL]
     if not doubtful:
         return completed
-    rows = np.flatnonzero(np.isin(job.columns["rank"], doubtful))
-    keys = pairs(job, rows)
-    order = np.argsort(keys, kind="stable")
-    last = np.flatnonzero(np.diff(keys[order], append=-1))
-    completed[rows[order][last]] = False
+    streams = by_stream(job, np.flatnonzero(np.isin(job.columns["rank"], doubtful)))
+    completed[[rows[-1] for rows in streams.values()]] = False
     return completed
 
 
@@ -768,10 +756,8 @@ def build_graph(index: Index) -> Graph:
         for number, nodes in enumerate(found)
         if number not in leaving and (len(nodes) > 1 or next(iter(nodes)) in waited)
     ]
-    first = [
-        node for n, one in enumerate(stuck) if one.transfer is None for node in (_at(ranks, n),)
-    ]
-    knots = _knots(kept, len(ranks), set(first), set().union(*roots))
+    fronts = {len(ranks) + 2 * n for n, one in enumerate(stuck) if one.transfer is None}
+    knots = _knots(kept, len(ranks), fronts, set().union(*roots))
     back: dict[int, list[int]] = {}
     for node, targets in enumerate(kept):
         for target in targets:
@@ -792,10 +778,6 @@ def build_graph(index: Index) -> Graph:
         collectives={group: tuple(some) for group, some in of_group.items()},
         lost=behind,
     )
-
-
-def _at(ranks: Sequence[int], number: int) -> int:
-    return len(ranks) + 2 * number
 
 
 def _sorted(found: Iterable[frozenset[int]]) -> tuple[tuple[int, ...], ...]:

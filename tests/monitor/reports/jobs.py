@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from monitor.model.verdict import Confidence
 from monitor.records.findings import Analysis, Fault, Finding, Wait
 from monitor.records.job import COLUMNS, NONE, Group, Job, Payload, RankInfo, State, Status
 
@@ -61,7 +60,6 @@ def hang(**more: Any) -> tuple[Job, Analysis]:
     )
     finding = Finding(
         Fault.NOT_ENTERED,
-        Confidence.CERTAIN,
         "Rank 1 never came to all_reduce 12 of dp; ranks 0, 2 and 3 wait for it.",
         (1,),
         victims=(0, 2, 3),
@@ -82,7 +80,6 @@ def tie(**more: Any) -> tuple[Job, Analysis]:
     waits = tuple(Wait(rank, others[rank], 0, 12, ops[rank], rank) for rank in range(4))
     finding = Finding(
         Fault.MISMATCH,
-        Confidence.UNSURE,
         "At 12 of dp ranks 0 and 1 call all_reduce, ranks 2 and 3 all_gather: no majority.",
         between=((0, 1), (2, 3)),
         group=0,
@@ -118,7 +115,6 @@ def megatron(replicas: int) -> tuple[Job, Analysis]:
     job = job_of(rows, ranks=range(size), groups=groups)
     finding = Finding(
         Fault.GPU_BEHIND,
-        Confidence.LIKELY,
         "The GPU of rank 9 stopped before its peers'.",
         (9,),
         victims=tuple(rank for rank in range(size) if rank != 9),

@@ -78,9 +78,7 @@ def test_names_from_records_are_text_and_nothing_else():
         problems=(Problem(nasty, nasty, 1),),
     )
     finding = analysis.findings[0]
-    changed = type(finding)(
-        finding.kind, finding.confidence, nasty, (1,), group=0, op=nasty, evidence={nasty: nasty}
-    )
+    changed = type(finding)(finding.kind, nasty, (1,), group=0, op=nasty, evidence={nasty: nasty})
     text = page(job, type(analysis)((changed,), analysis.waits, (nasty,)))
     tags = Tags(text)
     assert not {name for name, _ in tags.attributes} & {"src", "onerror"}

@@ -25,7 +25,7 @@ def test_a_fault_is_told_with_the_keys_of_schema_1():
                 "group_label": "dp (3)",
                 "sequence": 12,
                 "op": "all_reduce",
-                "confidence": "certain",
+                "confidence": "likely",
                 "reason": "Rank 1 never came to all_reduce 12 of dp; ranks 0, 2 and 3 wait for it.",
                 "evidence": {"rank 1": "last enqueued 11, nothing unfinished"},
             }

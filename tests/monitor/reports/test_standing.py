@@ -3,7 +3,6 @@
 import dataclasses
 import random
 
-from monitor.model.verdict import Confidence
 from monitor.records.findings import Analysis, Fault, Finding, Wait
 from monitor.records.job import Group
 from monitor.show.standing import Role, crowds, roles
@@ -53,7 +52,7 @@ def test_equal_groups_fold_when_there_are_too_many():
         groups=groups,
     )
     waits = tuple(Wait(rank, (80,), rank // 2, 1, "all_reduce", rank) for rank in range(80))
-    finding = Finding(Fault.NOT_ENTERED, Confidence.CERTAIN, "80", (80,), victims=tuple(range(80)))
+    finding = Finding(Fault.NOT_ENTERED, "80", (80,), victims=tuple(range(80)))
     analysis = Analysis((finding,), waits)
     culprit, rest = crowds(job, analysis, at_most=24)
     assert (culprit.ranks, rest.ranks, rest.groups) == ((80,), tuple(range(80)), 40)
@@ -69,7 +68,7 @@ def test_folding_keeps_those_apart_who_wait_for_somebody_else():
         groups=groups,
     )
     waits = tuple(Wait(r, (r - 1,), r - 1, 1, "recv", r - 1) for r in range(1, 40))
-    finding = Finding(Fault.NOT_ENTERED, Confidence.CERTAIN, "0", (0,), victims=tuple(range(1, 40)))
+    finding = Finding(Fault.NOT_ENTERED, "0", (0,), victims=tuple(range(1, 40)))
     made = crowds(job, Analysis((finding,), waits), at_most=10)
     assert len(made) <= 10
     assert [one.ranks for one in made[:3]] == [(0,), (1,), (2,)]
@@ -82,7 +81,7 @@ def test_more_kinds_than_rows_fold_by_role():
         groups=tuple(Group(f"g{i}", f"purpose {i}", (i, 59)) for i in range(60)),
     )
     waits = tuple(Wait(r, (59,), r, r, "all_reduce", r) for r in range(59))
-    finding = Finding(Fault.GPU_BEHIND, Confidence.LIKELY, "59", (59,), victims=tuple(range(59)))
+    finding = Finding(Fault.GPU_BEHIND, "59", (59,), victims=tuple(range(59)))
     made = crowds(job, Analysis((finding,), waits), at_most=24)
     assert [one.role for one in made] == [Role.CULPRIT, Role.VICTIM]
 

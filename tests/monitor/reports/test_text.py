@@ -27,12 +27,12 @@ def test_the_verdict_stands_first_and_who_waits_for_whom_after_it():
 1 fault found, caused by rank 1
 records of 4 of 4 ranks, 11 entries
 
-1. rank 1: did not come to a collective  (not_entered, certain)
+1. rank 1: did not come to a collective  (not_entered, likely)
    Rank 1 never came to all_reduce 12 of dp; ranks 0, 2 and 3 wait for it.
    shows at    all_reduce 12 of dp (3)
    victims     0, 2-3
    rank 1      last enqueued 11, nothing unfinished
-   confidence  certain: seen directly, or the only explanation of what every rank shows
+   confidence  likely: a strict majority or the rank's own history says so, nothing contradicts
 
 who waits for whom
 ┏━━━━━━━━┳━━━━━━━━━┳━━━━━━━━━━━━━━━━━━━━━━━━━┳━━━━━━━━━━━━━━┳━━━━━━━━━━┳━━━━━━━━━━━━━━━━━━━┓

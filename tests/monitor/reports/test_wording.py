@@ -125,7 +125,7 @@ def test_a_tie_names_both_sides_and_accuses_neither():
 
 def test_a_fault_without_a_rank_says_so():
     job, _ = healthy()
-    finding = Finding(Fault.STUCK_INSIDE, Confidence.LIKELY, "All are inside.")
+    finding = Finding(Fault.STUCK_INSIDE, "All are inside.")
     assert title(job, finding) == (
         "a whole group is stuck inside a collective",
         "no rank to accuse",
