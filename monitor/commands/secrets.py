@@ -1,49 +1,45 @@
-"""Secrets and addresses that options name: a secret stands in a file or in the environment."""
+"""Secrets and addresses that options name. A secret stands in a file or in the environment, never
+among the arguments.
+"""
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
-from monitor.commands.errors import USAGE, CommandError
+from monitor.commands.command import FILE, USAGE, CommandError, option
 from monitor.model.names import GroupName
 
-# The shared secret: a file or the environment, never argv.
+token_file: Final = option(
+    "--token-file", type=FILE, metavar="FILE",
+    help="holds the secret shared with the WorkerServers (default: the file named by "
+    "LIGHTKEEPER_TOKEN_FILE, or the variable LIGHTKEEPER_TOKEN)",
+)  # fmt: skip
 
 
-def add_token_option(parser: argparse._ActionsContainer) -> None:
-    """`--token-file`."""
-    parser.add_argument(
-        "--token-file",
-        type=Path,
-        metavar="FILE",
-        help="holds the secret shared with the WorkerServers (default: the file named by "
-        "LIGHTKEEPER_TOKEN_FILE, or the variable LIGHTKEEPER_TOKEN)",
-    )
-
-
-def read_token(path: Path | None) -> str | None:
-    """The token; None when none is configured.
+def read_token(token_file: Path | None) -> str | None:
+    """The shared secret; None when none is configured.
 
     Raises:
         CommandError: the file cannot be read or holds no token.
     """
-    token = read_secret("LIGHTKEEPER_TOKEN", path)
+    token = read_secret("LIGHTKEEPER_TOKEN", token_file)
     if token is not None and " " in token:
         raise CommandError("the token's file does not hold one plain word", USAGE)
     return token
 
 
-def read_group_tokens(path: Path | None) -> Mapping[GroupName, str]:
+def read_group_tokens(group_tokens: Path | None) -> Mapping[GroupName, str]:
     """Lines of `GROUP TOKEN`; several groups may share one. Empty: no file.
 
     Raises:
         CommandError: the file cannot be read, is open to others, or has another line.
     """
     found: dict[GroupName, str] = {}
+    path = group_tokens
     if path is None:
         return found
     text = _text(path)

@@ -6,7 +6,7 @@ import datetime
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -71,6 +71,21 @@ def console() -> Console:
 def print_json(body: Any) -> None:
     """For programs."""
     sys.stdout.write(json.dumps(body, indent=2) + "\n")
+
+
+def show_checks(
+    title: str, name: str, found: Sequence[Mapping[str, Any]], columns: Mapping[str, str],
+    *, as_json: bool,
+) -> None:  # fmt: skip
+    """What was tried, each with whether it is `ok`; `columns` are keys and their headings."""
+    if as_json:
+        print_json({"schema": 1, name: found})
+        return
+    made = table(title, *columns.values())
+    for row in found:
+        shown = {**row, "ok": "yes" if row["ok"] else "no"}
+        made.add_row(*(word(shown[key]) if key == "ok" else cell(shown[key]) for key in columns))
+    console().print(made)
 
 
 class Sheet:
@@ -145,3 +160,10 @@ def moment(at_s: float | None) -> str:
         return "-"
     at = datetime.datetime.fromtimestamp(at_s, tz=datetime.UTC).astimezone()
     return at.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def pause_line(pause: Mapping[str, Any]) -> str:
+    """The big red switch in one line."""
+    until_s = pause["until_s"]
+    until = "until `lightkeeper resume`" if until_s is None else f"until {moment(until_s)}"
+    return f"PAUSED by {pause['author']} {until}: {pause['reason']} (nobody is evicted but by hand)"
