@@ -23,7 +23,7 @@ from monitor.commands.command import (
     gathered,
     option,
 )
-from monitor.commands.tables import cell, console, moment, print_json, table, word
+from monitor.commands.tables import Sheet, cell, console, moment, print_json, word
 from monitor.commands.watch import Look, away_lines, live, need_terminal, watch
 from monitor.decide.accounts import (
     Choice,
@@ -464,7 +464,7 @@ def _draw(look: Look[list[dict[str, Any]]], width: int, height: int) -> list[Lin
 
 def show_list(incidents: list[dict[str, Any]]) -> None:
     """A line each."""
-    shown = table(
+    shown = Sheet(
         "incidents", "id", "since", "kind", "state", "severity", "culprits", "outcome", "saved",
         "what",
     )  # fmt: skip

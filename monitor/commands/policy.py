@@ -12,7 +12,7 @@ from rich.text import Text
 
 from monitor.commands.ask import Monitor, asking, changing, login
 from monitor.commands.command import DONE, FILE, USAGE, CommandError, as_json, command, option
-from monitor.commands.tables import cell, console, figure, moment, pause_line, print_json, table
+from monitor.commands.tables import Sheet, cell, console, figure, moment, pause_line, print_json
 from monitor.decide.rules import Effective, PolicyError
 from monitor.decide.view_json import effective_to_json
 from monitor.rulebook import effective
@@ -157,11 +157,11 @@ def _print(out: Console, body: dict[str, Any]) -> None:
         out.print(Text(f"! not reloaded: {problem}", style="yellow"))
     if body.get("pause"):
         out.print(Text(pause_line(body["pause"]), style="bold red"))
-    actions = table("actions", "kind", "info", "warning", "critical")
+    actions = Sheet("actions", "kind", "info", "warning", "critical")
     for kind, row in body["actions"].items():
         actions.add_row(cell(kind), *(cell(row[one]) for one in ("info", "warning", "critical")))
     out.print(actions)
-    options = table("options", "name", "value", "said by", "changes by")
+    options = Sheet("options", "name", "value", "said by", "changes by")
     for part in ("guards", "thresholds"):
         for name, one in body[part].items():
             if part == "guards" or one["from"] != "default":

@@ -10,7 +10,7 @@ import click
 
 from monitor.commands.ask import Monitor, asking, changing, login
 from monitor.commands.command import DONE, USAGE, CommandError, as_json, command, gathered, option
-from monitor.commands.tables import cell, console, moment, print_json, table
+from monitor.commands.tables import Sheet, cell, console, moment, print_json
 
 
 def _path(host: str | None, group: str | None) -> str:
@@ -100,7 +100,7 @@ def listed(*, monitor: Monitor, every: bool, as_json: bool) -> int:
 
 def _show_list(body: Mapping[str, Any]) -> None:
     columns = ("host", "since", "until", "by", "why", "incident", "offences 28 d", "lemon")
-    hosts = table("quarantine", *columns)
+    hosts = Sheet("quarantine", *columns)
     for one in body["quarantine"]:
         hosts.add_row(*_cells(one, one["host"]))
     for one in body.get("groups", ()):
@@ -130,7 +130,7 @@ def _until(until_s: float | None) -> str:
 def _show_records(body: Mapping[str, Any]) -> None:
     columns = ("host", "groups", "quarantined", "incidents", "evictions", "quarantines",
                "by people", "failed again", "lemon")  # fmt: skip
-    hosts = table("hosts, the last 28 days", *columns)
+    hosts = Sheet("hosts, the last 28 days", *columns)
     for one in body["hosts"]:
         kinds = ", ".join(f"{kind} {count}" for kind, count in one["incidents"].items())
         again = f"{one['failed_readmissions']} of {one['readmissions']}"
@@ -160,7 +160,7 @@ def history(*, monitor: Monitor, path: str, as_json: bool) -> int:
     lemon = (body.get("record") or {}).get("lemon")
     if lemon:
         out.print(f"{name} is a lemon: {lemon}", markup=False, highlight=False)
-    lines = table(f"history of {name}", "when", "what", "until", "by", "why", "incident")
+    lines = Sheet(f"history of {name}", "when", "what", "until", "by", "why", "incident")
     for one in body["history"]:
         lasts = one["change"] in ("added", "extended", "shortened")
         shown = (moment(one["at_s"]), one["change"], _until(one["until_s"]) if lasts else "",

@@ -27,7 +27,7 @@ from monitor.commands.command import (
     option,
 )
 from monitor.commands.offline import Judging
-from monitor.commands.tables import console, moment, print_json, show, table, word
+from monitor.commands.tables import Sheet, cell, console, moment, print_json, text, word
 from monitor.commands.thresholds import threshold, thresholds
 from monitor.journal.entries import End, JournalError
 from monitor.journal.replay import (
@@ -48,20 +48,10 @@ from monitor.journal.replay import (
 )
 from monitor.model.config import ConfigError, KeeperConfig
 from monitor.model.incident import incident_to_json
-from monitor.show.wording import clean
 
 # How a replay is told: as text with the stories first, or as JSON.
 
 SCHEMA: Final = 1
-
-
-def _text(value: str, style: str = "") -> Text:
-    """A line; what ranks and hosts told cannot steer the terminal."""
-    return Text(clean(value), style=style)
-
-
-def _cell(value: Any) -> Text:
-    return _text(show(value))
 
 
 CONJECTURE: Final = (
@@ -159,23 +149,23 @@ def print_report(out: Console, journey: Journey) -> None:
     """For people."""
     span = f"{moment(journey.first_s)} to {moment(journey.last_s)}"
     versions = ", ".join(journey.versions())
-    out.print(_text(f"{journey.count} ticks, {span}, recorded by lightkeeper {versions}"))
+    out.print(text(f"{journey.count} ticks, {span}, recorded by lightkeeper {versions}"))
     for note in journey.notes:
-        out.print(_text(f"! {note}", style="yellow"))
+        out.print(text(f"! {note}", style="yellow"))
     if journey.changes:
         _print_what_if(out, journey)
     elif journey.difference is None:
-        out.print(_text("decided as it was live", style="green"))
+        out.print(text("decided as it was live", style="green"))
     else:
-        out.print(_text(f"not as live: {journey.difference}", style="bold red"))
+        out.print(text(f"not as live: {journey.difference}", style="bold red"))
     lasting = journey.now.lasting()
     for incident in lasting:
         _print_story(out, incident, journey.now)
     short = len(journey.now.incidents) - len(lasting)
     if short:
-        out.print(_text(f"{short} more did not last and never fired"))
+        out.print(text(f"{short} more did not last and never fired"))
     if not lasting:
-        out.print(_text("no incident", style="green"))
+        out.print(text("no incident", style="green"))
     if journey.now.decisions:
         out.print(_decisions(journey.now.decisions))
 
@@ -183,35 +173,33 @@ def print_report(out: Console, journey: Journey) -> None:
 def _print_story(out: Console, incident: Mapping[str, Any], account: Account) -> None:
     out.print()
     head = f"{incident['id']}: {incident['kind']}, {incident['state']}"
-    out.print(_text(head, style="bold"))
-    out.print(_text(str(incident["reason"])))
+    out.print(text(head, style="bold"))
+    out.print(text(str(incident["reason"])))
     for source, seen in incident["evidence"].items():
-        out.print(_text(f"  {source}: {seen}"))
+        out.print(text(f"  {source}: {seen}"))
     began_s = incident["milestones"]["first_seen_s"]
     lines = [(line["at_s"], line["to"], line["reason"]) for line in incident["story"]]
     lines += [
         (one["at_s"], " ".join((one["action"], one.get("guard", ""))).strip(), one["reason"])
         for one in account.of(str(incident["id"]))
     ]
-    story = table("", "when", "after", "to", "why")
+    story = Sheet("", "when", "after", "to", "why")
     for at_s, to, reason in sorted(lines, key=lambda line: line[0]):
-        story.add_row(
-            _cell(moment(at_s)), _cell(f"{at_s - began_s:+.1f} s"), word(to), _cell(reason)
-        )
+        story.add_row(cell(moment(at_s)), cell(f"{at_s - began_s:+.1f} s"), word(to), cell(reason))
     out.print(story)
 
 
 def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Any:
-    made = table("decisions", "tick", "when", "decision", "about", "why")
+    made = Sheet("decisions", "tick", "when", "decision", "about", "why")
     for one in decisions:
         about = one["group"] if one["action"] == "evict" else one["incident_id"]
         what = "evict" if one["action"] == "evict" else f"{one['action']}: {one['guard']}"
         made.add_row(
-            _cell(one["tick"]),
-            _cell(moment(one["at_s"])),
-            _cell(what),
-            _cell(about),
-            _cell(one["reason"]),
+            cell(one["tick"]),
+            cell(moment(one["at_s"])),
+            cell(what),
+            cell(about),
+            cell(one["reason"]),
         )
     return made
 
@@ -221,32 +209,32 @@ def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Any:
 
 def _print_what_if(out: Console, journey: Journey) -> None:
     told = ", ".join(f"{name}={new} (was {old})" for name, (old, new) in journey.changed().items())
-    out.print(_text(f"what if: {told}", style="bold"))
+    out.print(text(f"what if: {told}", style="bold"))
     pairs = compared(journey.live, journey.now)
     if not pairs:
-        out.print(_text("nobody was accused live, and nobody would have been", style="green"))
+        out.print(text("nobody was accused live, and nobody would have been", style="green"))
         return
     columns = ("live: fired", "evicted", "over", "what if: fired", "evicted", "over")
-    side_by_side = table("side by side", "fault", "culprits", *columns, "")
+    side_by_side = Sheet("side by side", "fault", "culprits", *columns, "")
     for pair in pairs:
         side_by_side.add_row(
-            _cell(pair.kind),
-            _cell(list(pair.culprits)),
-            *map(_cell, _side(pair.live)),
-            *map(_cell, _side(pair.now)),
+            cell(pair.kind),
+            cell(list(pair.culprits)),
+            *map(cell, _side(pair.live)),
+            *map(cell, _side(pair.now)),
             _verdict(pair),
         )
     out.print(side_by_side)
     apart_s = parted_s(journey.live, journey.now)
     if apart_s is not None:
         out.print(
-            _text(
+            text(
                 f"the evictions part at {moment(apart_s)}; what comes later is conjecture: "
                 f"{CONJECTURE}",
                 style="yellow",
             )
         )
-    out.print(_text("what it would have said:", style="bold"))
+    out.print(text("what it would have said:", style="bold"))
 
 
 def _side(side: Side | None) -> tuple[str, str, str]:
@@ -263,17 +251,15 @@ def _side(side: Side | None) -> tuple[str, str, str]:
 def _verdict(pair: Pair) -> Text:
     match pair.live, pair.now:
         case Side(evicted_s=float()), None:
-            return _text("not by the time it was evicted live", style="yellow")
+            return text("not by the time it was evicted live", style="yellow")
         case _, None:
-            return _text("not accused", style="yellow")
+            return text("not accused", style="yellow")
         case None, _ if pair.conjecture:
-            return _text("conjecture", style="yellow")
+            return text("conjecture", style="yellow")
         case None, _:
-            return _text("accused only now", style="bold red")
+            return text("accused only now", style="bold red")
         case _:
-            return _text(
-                "the same" if pair.same else "differs", style="" if pair.same else "yellow"
-            )
+            return text("the same" if pair.same else "differs", style="" if pair.same else "yellow")
 
 
 # -- every tick ------------------------------------------------------------------------------
@@ -307,7 +293,7 @@ def print_tick(
     if timeline is not None:
         timeline.append(body)
     if out is not None:
-        out.print(_text(_tick_line(body)), soft_wrap=True)
+        out.print(text(_tick_line(body)), soft_wrap=True)
 
 
 def _tick_line(body: Mapping[str, Any]) -> str:

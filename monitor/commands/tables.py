@@ -17,6 +17,7 @@ from rich.text import Text
 
 from monitor.show.fleet_rows import STYLES
 from monitor.show.text_table import Column, Line, lines_of, text_of
+from monitor.show.wording import clean
 
 # Lines of (text, style) on a console: coloured on a terminal, plain in a pipe.
 
@@ -81,7 +82,7 @@ def show_checks(
     if as_json:
         print_json({"schema": 1, name: found})
         return
-    made = table(title, *columns.values())
+    made = Sheet(title, *columns.values())
     for row in found:
         shown = {**row, "ok": "yes" if row["ok"] else "no"}
         made.add_row(*(word(shown[key]) if key == "ok" else cell(shown[key]) for key in columns))
@@ -91,7 +92,7 @@ def show_checks(
 class Sheet:
     """A table: with lines around its cells on a terminal, in a pipe without (`terminal.grid`)."""
 
-    def __init__(self, title: str, columns: Sequence[str]) -> None:
+    def __init__(self, title: str, *columns: str) -> None:
         self._title, self._columns = title, columns
         self._rows: list[tuple[Text, ...]] = []
 
@@ -116,15 +117,15 @@ class Sheet:
         return made
 
 
-def table(title: str, *columns: str) -> Sheet:
-    """An empty table."""
-    return Sheet(title, columns)
+def text(value: str, style: str = "") -> Text:
+    """A line; what ranks and hosts told is no markup, and cannot steer the terminal."""
+    return Text(clean(value), style=style)
 
 
 def word(value: Any) -> Text:
     """A state or health, coloured; nothing in it is taken for markup."""
-    text = show(value)
-    return Text(text, style=_STYLES.get(text, ""))
+    said = show(value)
+    return text(said, _STYLES.get(said, ""))
 
 
 def show(value: Any) -> str:
@@ -143,8 +144,8 @@ def show(value: Any) -> str:
 
 
 def cell(value: Any) -> Text:
-    """A cell; nothing in it is taken for markup."""
-    return Text(show(value))
+    """A cell."""
+    return text(show(value))
 
 
 def figure(value: Any) -> Any:

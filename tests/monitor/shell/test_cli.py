@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -282,6 +283,81 @@ def test_demo_runs_the_trainer_in_a_process_of_its_own() -> None:
     done = lightkeeper("demo", "--help")
     assert done.returncode == 0, done.stderr
     assert "--without-keeper" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("ranks", "get ranks"),
+        ("groups --sort health", "get groups --sort health"),
+        ("hosts", "get hosts"),
+        ("incidents", "incidents list"),
+        ("incidents --group rg_1", "incidents list --group rg_1"),
+        ("incidents --format json not_ent", "incidents show --format json not_ent"),
+        ("notify --test", "check notify"),
+        ("schedulers check", "check scheduler"),
+        ("policy check /nowhere", "check policy /nowhere"),
+    ],
+)
+def test_a_name_of_before_does_the_same_and_says_the_new_one(
+    old: str, new: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LIGHTKEEPER_MONITOR", "http://127.0.0.1:9")
+    status = main(new.split())
+    today = capsys.readouterr()
+    assert main(old.split()) == status
+    hint, _, rest = capsys.readouterr().err.partition("\n")
+    assert hint.startswith("lightkeeper ")
+    assert " is now: lightkeeper " in hint
+    assert rest == today.err
+
+
+def test_help_has_every_command_in_a_section_and_no_old_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--help"]) == 0
+    said = capsys.readouterr().out
+    sections = re.findall(r"^(\w[\w ]*):\n((?:  .*\n)+)", said, re.MULTILINE)
+    found = {title: re.findall(r"^  (\w+)", rows, re.MULTILINE) for title, rows in sections}
+    assert found["Watch"] == ["monitor", "status", "top", "get", "incidents"]
+    assert found["Act"] == ["evict", "quarantine", "pause", "resume", "policy", "run"]
+    assert found["Offline"] == ["analyze", "stragglers", "replay", "goodput"]
+    assert found["Set up"] == ["doctor", "gate", "check", "dashboards", "demo"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["statsu"], "No such command 'statsu'. Did you mean 'status'? (see lightkeeper --help)"),
+        (["status", "--formt"], "Did you mean '--format'? (see lightkeeper status --help)"),
+        (["evict"], "Missing argument 'GROUP'. (see lightkeeper evict --help)"),
+    ],
+    ids=["command", "option", "argument"],
+)
+def test_wrong_use_is_one_line_with_what_was_meant(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_refused(words, says, capsys)
+
+
+def test_its_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert re.fullmatch(r"lightkeeper \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_help_and_completion_import_no_command() -> None:
+    code = (
+        "import sys, monitor.cli; monitor.cli.main(['--help']); "
+        "print({'requests', 'rich', 'asyncio', 'monitor.model'} & set(sys.modules))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
+        env=environment(),
+    )  # fmt: skip
+    assert said.stdout.endswith("\nset()\n")
+    done = lightkeeper(_LIGHTKEEPER_COMPLETE="bash_complete", COMP_WORDS="lightkeeper st",
+                       COMP_CWORD="1")  # fmt: skip
+    assert done.stdout.split() == ["plain,status", "plain,stragglers"]
 
 
 @pytest.mark.integration
