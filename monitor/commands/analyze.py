@@ -17,7 +17,6 @@ from monitor.commands.command import (
     DONE,
     FAILED,
     FILE,
-    USAGE,
     CommandError,
     Within,
     as_json,
@@ -142,13 +141,13 @@ def _load(
 ) -> Job:
     for path in paths:
         if not os.path.lexists(path):
-            raise CommandError(f"{shown(path)}: no such file or folder", USAGE)
+            raise CommandError(f"{shown(path)}: no such file or folder")
     try:
         job = load(paths, world_size=world_size, members=members, progress=progress)
     except FlightRecordError as exc:
-        raise CommandError(f"no usable flight record: {clean(str(exc), 500)}", USAGE) from exc
+        raise CommandError(f"no usable flight record: {clean(str(exc), 500)}") from exc
     if not job.ranks and not evidence:  # a bundle says what the monitor saw also without records
-        raise CommandError(_why_nothing(job, paths), USAGE)
+        raise CommandError(_why_nothing(job, paths))
     return job
 
 
@@ -171,12 +170,12 @@ def _groups(job: Job, names: Sequence[str]) -> tuple[int, ...]:
             near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or known[:6]
             hint = ", ".join(clean(word, 80) for word in near)
             told = f"no process group {clean(name, 80)!r} in these records"
-            raise CommandError(f"{told}; there are {hint}" if hint else told, USAGE)
+            raise CommandError(f"{told}; there are {hint}" if hint else told)
         found.update(dict.fromkeys(indices))
     if len(found) > _DETAILED:
         label = group_label(job.groups[next(iter(found))])
         raise CommandError(
-            f"{len(found)} process groups are called that; name one, such as {label!r}", USAGE
+            f"{len(found)} process groups are called that; name one, such as {label!r}"
         )
     return tuple(found)
 
@@ -199,14 +198,14 @@ def read_members(path: Path) -> dict[str, list[int]]:
         with path.open("rb") as file:
             held: Any = json.loads(file.read(_MEMBERS_MAX_BYTES))
     except OSError as exc:
-        raise CommandError(f"cannot read {shown(path)}: {exc.strerror}", USAGE) from exc
+        raise CommandError(f"cannot read {shown(path)}: {exc.strerror}") from exc
     except (ValueError, RecursionError) as exc:
-        raise CommandError(f"{shown(path)} holds no JSON", USAGE) from exc
+        raise CommandError(f"{shown(path)} holds no JSON") from exc
     if not isinstance(held, dict):
-        raise CommandError(f"{shown(path)}: expected an object of lists of ranks", USAGE)
+        raise CommandError(f"{shown(path)}: expected an object of lists of ranks")
     for name, ranks in held.items():
         good = isinstance(ranks, list) and all(type(one) is int and one >= 0 for one in ranks)
         if not good or len(set(ranks)) != len(ranks):
             told = f"{shown(path)}: {clean(name, 80)!r} is no list of different ranks"
-            raise CommandError(told, USAGE)
+            raise CommandError(told)
     return held

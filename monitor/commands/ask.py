@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import requests
 
-from monitor.commands.command import FAILED, USAGE, CommandError, gathered, option
+from monitor.commands.command import FAILED, CommandError, gathered, option
 from monitor.commands.secrets import read_token, token_file
 
 _TIMEOUT_S: Final = 10.0
@@ -54,14 +54,14 @@ class Monitor:
 
     def _ask(self, base: str, path: str, method: str, body: Any) -> requests.Response:
         if not base.startswith(("http://", "https://")):
-            raise CommandError(f"--monitor is {base!r}, expected http://HOST:PORT", USAGE)
+            raise CommandError(f"--monitor is {base!r}, expected http://HOST:PORT")
         try:
             said = requests.request(
                 method, base + path, json=body, headers=self._headers, timeout=_TIMEOUT_S,
                 allow_redirects=False,
             )  # fmt: skip
         except requests.exceptions.InvalidURL as exc:
-            raise CommandError(f"--monitor is {base!r}, not a URL", USAGE) from exc
+            raise CommandError(f"--monitor is {base!r}, not a URL") from exc
         except requests.exceptions.RequestException as exc:
             late = isinstance(exc, requests.Timeout)
             why = "no answer in time" if late else "nobody listens there"

@@ -2,7 +2,7 @@
 
 A command is a function. Its docstring is its help, its options are its arguments. Options that mean
 one thing together come as one value (`gathered`): a monitor to ask, sinks to tell. A command
-returns its exit status, or raises CommandError: one line on standard error.
+returns its exit status (None: done), or raises CommandError: one line on standard error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ USAGE: Final = 2
 class CommandError(click.ClickException):
     """One line for a person, and the exit status."""
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int = USAGE) -> None:
         super().__init__(" ".join(message.split()))
         self.exit_code = status  # type: ignore[misc] # one class for all of ours
 
@@ -77,15 +77,13 @@ class Within(click.ParamType[float]):
             number = math.nan
         if not self._low <= number <= self._high:
             option = param.opts[0] if param is not None else "it"
-            raise CommandError(
-                f"{option} is {value}, expected {self._low:g} to {self._high:g}", USAGE
-            )
+            raise CommandError(f"{option} is {value}, expected {self._low:g} to {self._high:g}")
         return number
 
 
 command: Final = functools.partial(click.command, cls=Page)
 option: Final = functools.partial(click.option, cls=Option)
-FILE: Final = click.Path(path_type=Path)
+FILE: Final = click.Path(path_type=Path, readable=False)  # who reads it says why not
 
 
 def gathered(name: str, make: Callable[..., Any], *options: Callable[[F], F]) -> Callable[[F], F]:

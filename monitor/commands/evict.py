@@ -13,7 +13,7 @@ import click
 from rich.text import Text
 
 from monitor.commands.ask import Monitor, changing, login
-from monitor.commands.command import DONE, FAILED, USAGE, CommandError, as_json, command, option
+from monitor.commands.command import DONE, FAILED, CommandError, as_json, command, option
 from monitor.commands.tables import console, print_json
 from monitor.show.incident_words import rung_words
 from monitor.show.wording import clean, counted
@@ -90,7 +90,7 @@ def _chosen(monitor: Monitor, group: str) -> Mapping[str, Any]:
     more = f" and {len(groups) - _NAMED:,} more" if len(groups) > _NAMED else ""
     raise CommandError(
         f"no group {clean(group)!r}{hint} (groups: {shown}{more})" if groups else
-        f"no group {clean(group)!r}: this monitor knows of none", USAGE,
+        f"no group {clean(group)!r}: this monitor knows of none"
     )  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def _confirm(group: Mapping[str, Any]) -> None:
         CommandError: they do not.
     """
     if not sys.stdin.isatty():
-        raise CommandError("there is no terminal to ask on: say --yes", USAGE)
+        raise CommandError("there is no terminal to ask on: say --yes")
     where = f" on {clean(str(group['host']))}" if group["host"] else ""
     who = counted(len(group["ranks"]), "rank") if group["ranks"] else "a participant nobody reports"
     ends = f"This ends {clean(str(group['group']))} ({who}{where}). Evict it?"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from monitor.commands.command import DONE, FILE, USAGE, CommandError, command, gathered, option
+from monitor.commands.command import FILE, CommandError, command, gathered, option
 from monitor.commands.secrets import read_token, token_file
 from monitor.gate.hot_restart import (
     SharedState,
@@ -43,7 +43,7 @@ _PATIENCE_S: Final = 3.0
 @option("--verbose", is_flag=True, help="log what is refused and who breaks the protocol")
 def gate(
     *, lighthouse: str, bind: str, admin: str, token: str | None, state: Path | None, verbose: bool
-) -> int:
+) -> None:
     """In front of the Lighthouse: keeps evicted and quarantined groups out of the quorum.
 
     examples:
@@ -76,7 +76,6 @@ def gate(
     where = (bind, lighthouse, admin, os.getpid())
     log.info("gate at %s for %s, admin at %s (pid %d)", *where)
     WorkerSupervisor(options, shared, first).run()
-    return DONE
 
 
 def _state(bind: tuple[str, int], admin: tuple[str, int]) -> SharedState:
@@ -140,16 +139,14 @@ def parse_lighthouse(url: str) -> tuple[str, int]:
     except ValueError:
         host = port = None
     if host is None or port is None or parts.scheme != "http" or parts.path not in ("", "/"):
-        raise CommandError(f"--lighthouse is {url!r}, expected http://HOST:PORT", USAGE)
+        raise CommandError(f"--lighthouse is {url!r}, expected http://HOST:PORT")
     return host, port
 
 
 def _address(option: str, text: str) -> tuple[str, int]:
     found = host_and_port(text)
     if found is None:
-        raise CommandError(
-            f"{option} is {text!r}, expected HOST:PORT, such as {DEFAULT_ADMIN}", USAGE
-        )
+        raise CommandError(f"{option} is {text!r}, expected HOST:PORT, such as {DEFAULT_ADMIN}")
     return found
 
 
@@ -167,4 +164,4 @@ def _cannot(option: str, address: tuple[str, int], exc: OSError) -> CommandError
         text += (
             f"; a worker of a gate that died serves on at {left}: start the gate there, or end it"
         )
-    return CommandError(text, USAGE)
+    return CommandError(text)

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from monitor.commands.ask import Monitor, asking
-from monitor.commands.command import DONE, F, Within, as_json, command, gathered, option
+from monitor.commands.command import F, Within, as_json, command, gathered, option
 from monitor.commands.tables import console, moment, print_json, room, show_lines
 from monitor.show.fleet_rows import (
     GROUP_COLUMNS,
@@ -79,7 +79,7 @@ def _order(orders: Sequence[str], first: str) -> Callable[[F], F]:
 def ranks(
     *, monitor: Monitor, wanted: Wanted, sort: str, reverse: bool, limit: int | None, wide: bool,
     as_json: bool,
-) -> int:  # fmt: skip
+) -> None:  # fmt: skip
     """Every rank.
 
     examples:
@@ -101,8 +101,8 @@ def ranks(
     found = {one.name: (one, told) for one, told in both if wanted.rank(one)}
     chosen = sorted_ranks((one for one, _ in found.values()), sort, reverse=reverse)
     cells = functools.partial(rank_cells, wide=wide)
-    return _tell("ranks", chosen, limit, as_json, columns=rank_columns(wide=wide), cells=cells,
-                 to_json=lambda one: found[one.name][1])  # fmt: skip
+    _tell("ranks", chosen, limit, as_json, columns=rank_columns(wide=wide), cells=cells,
+          to_json=lambda one: found[one.name][1])  # fmt: skip
 
 
 @command()
@@ -113,7 +113,7 @@ def ranks(
 @asking
 def groups(
     *, monitor: Monitor, wanted: Wanted, sort: str, reverse: bool, limit: int | None, as_json: bool
-) -> int:
+) -> None:
     """Every replica group.
 
     examples:
@@ -129,8 +129,8 @@ def groups(
     both = zip(groups_of(raw), raw, strict=True)
     found = {one.name: (one, told) for one, told in both if wanted.group(one)}
     chosen = sorted_groups((one for one, _ in found.values()), sort, reverse=reverse)
-    return _tell("groups", chosen, limit, as_json, columns=GROUP_COLUMNS, cells=group_cells,
-                 to_json=lambda one: found[one.name][1])  # fmt: skip
+    _tell("groups", chosen, limit, as_json, columns=GROUP_COLUMNS, cells=group_cells,
+          to_json=lambda one: found[one.name][1])  # fmt: skip
 
 
 @command()
@@ -138,7 +138,7 @@ def groups(
 @_limit
 @as_json
 @asking
-def hosts(*, monitor: Monitor, wanted: Wanted, limit: int | None, as_json: bool) -> int:
+def hosts(*, monitor: Monitor, wanted: Wanted, limit: int | None, as_json: bool) -> None:
     """Every host: its ranks now, and its record.
 
     examples:
@@ -156,8 +156,8 @@ def hosts(*, monitor: Monitor, wanted: Wanted, limit: int | None, as_json: bool)
         on.setdefault(one.host, []).append(one)
     rows = [host_row(record, on.get(clean(str(record["host"]), 120), ())) for record in records]
     chosen = sorted_hosts(one for one in rows if wanted.host(one))
-    return _tell("hosts", chosen, limit, as_json, columns=HOST_COLUMNS, cells=HostRow.cells,
-                 to_json=HostRow.to_json)  # fmt: skip
+    _tell("hosts", chosen, limit, as_json, columns=HOST_COLUMNS, cells=HostRow.cells,
+          to_json=HostRow.to_json)  # fmt: skip
 
 
 def host_row(record: Mapping[str, Any], ranks: Sequence[RankRow]) -> HostRow:
@@ -179,13 +179,12 @@ def host_row(record: Mapping[str, Any], ranks: Sequence[RankRow]) -> HostRow:
 def _tell(
     what: str, chosen: Sequence[T], limit: int | None, as_json: bool, *,
     columns: Sequence[Column], cells: Callable[[T], Sequence[Cell]], to_json: Callable[[T], Any],
-) -> int:  # fmt: skip
+) -> None:  # fmt: skip
     shown, more = chosen[:limit], len(chosen) - len(chosen[:limit])
     if as_json:
         print_json({"schema": 1, what: [to_json(one) for one in shown], "more": more})
-        return DONE
+        return
     out = console()
     show_lines(out, lines_of(columns, [cells(one) for one in shown], room(out)))
     if more:  # not among the rows: who counts lines counts rows
         sys.stderr.write(f"and {more:,} more\n")
-    return DONE

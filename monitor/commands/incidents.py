@@ -13,16 +13,7 @@ import click
 from rich.text import Text
 
 from monitor.commands.ask import Monitor, asking
-from monitor.commands.command import (
-    DONE,
-    FAILED,
-    USAGE,
-    CommandError,
-    as_json,
-    command,
-    gathered,
-    option,
-)
+from monitor.commands.command import FAILED, CommandError, as_json, command, gathered, option
 from monitor.commands.tables import Sheet, cell, console, moment, print_json, word
 from monitor.commands.watch import Look, away_lines, live, need_terminal, watch
 from monitor.decide.accounts import (
@@ -283,7 +274,7 @@ class Sought:
         try:
             span_s(self.since or "1s")
         except ChoiceError as exc:
-            raise CommandError(f"--{exc}", USAGE) from exc
+            raise CommandError(f"--{exc}") from exc
         chosen = {**asdict(self), **more}
         return urlencode({name: value for name, value in chosen.items() if value is not None})
 
@@ -314,7 +305,7 @@ class Stored:
         try:
             return Choice.of(sought.since, sought.kind, sought.group, self._view.snapshot.now_s)
         except ChoiceError as exc:
-            raise CommandError(f"--{exc}", USAGE) from exc
+            raise CommandError(f"--{exc}") from exc
 
     def listed(self, sought: Sought, limit: int) -> dict[str, Any]:
         """As `GET /v1/incidents`."""
@@ -395,7 +386,7 @@ def listed(
     watch: float | None,
     store: str | None,
     as_json: bool,
-) -> int:
+) -> None:
     """The latest incidents, newest first, and what they came to.
 
     examples:
@@ -413,19 +404,18 @@ def listed(
 
     if watch is not None:
         if store is not None:
-            raise CommandError("--watch is for a running monitor", USAGE)
+            raise CommandError("--watch is for a running monitor")
         need_terminal("--watch", "incidents list --format json")
         live(lambda: list(ask()["incidents"]), watch, _draw)
-        return DONE
+        return
     stored = None if store is None else Stored(store)
     body = ask() if stored is None else stored.listed(sought, limit)
     if as_json:
         print_json(body)
-        return DONE
+        return
     show_list(body["incidents"])
     totals = monitor.ask(f"/v1/audit?{sought.query()}") if stored is None else stored.totals(sought)
     show_totals(totals)
-    return DONE
 
 
 @command()
@@ -433,7 +423,7 @@ def listed(
 @_store
 @as_json
 @asking
-def show(*, monitor: Monitor, id: str, store: str | None, as_json: bool) -> int:  # noqa: A002
+def show(*, monitor: Monitor, id: str, store: str | None, as_json: bool) -> None:  # noqa: A002
     """One incident, with its story: what happened, what was done, how long it took, what it cost.
 
     examples:
@@ -450,11 +440,10 @@ def show(*, monitor: Monitor, id: str, store: str | None, as_json: bool) -> int:
         places = Places(monitor.urls[0], body.get("journal"))
     if as_json:
         print_json(body)
-        return DONE
+        return
     out = console()
     for line in story(body, places):
         out.print(Text(line.text, style=line.style), soft_wrap=True)
-    return DONE
 
 
 def _draw(look: Look[list[dict[str, Any]]], width: int, height: int) -> list[Line]:

@@ -19,7 +19,6 @@ from monitor.commands.command import (
     DONE,
     FAILED,
     FILE,
-    USAGE,
     CommandError,
     F,
     as_json,
@@ -71,7 +70,7 @@ def _labels(texts: tuple[str, ...]) -> Mapping[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier() or not name.isascii():
-            raise CommandError(f"--notify-label is {text!r}, expected NAME=VALUE", USAGE)
+            raise CommandError(f"--notify-label is {text!r}, expected NAME=VALUE")
         found[name] = value
     return found
 
@@ -135,11 +134,11 @@ def check(*, sinks: Sinks, public_url: str | None, ca_file: Path | None, as_json
     """
     told_ones = sinks(_TEST_S)
     if not told_ones:
-        raise CommandError("nobody to notify: see lightkeeper check notify --help", USAGE)
+        raise CommandError("nobody to notify: see lightkeeper check notify --help")
     try:
         tls = None if ca_file is None else trust_also(ca_file)
     except CaError as exc:
-        raise CommandError(str(exc), USAGE) from exc
+        raise CommandError(str(exc)) from exc
     fetcher = Fetcher(tls, proxies=True)
     try:
         message = Message(_test(public_url or ""), time.time())

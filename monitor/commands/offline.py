@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from monitor.commands.command import USAGE, CommandError, F, Page, Within, option
+from monitor.commands.command import CommandError, F, Page, Within, option
 from monitor.commands.confined import Progress
 from monitor.show.wording import clean
 
@@ -96,10 +96,10 @@ def check_writable(path: Path) -> None:
         CommandError: a file cannot be written there.
     """
     if path.is_dir():
-        raise CommandError(f"cannot write {shown(path)}: it is a folder", USAGE)
+        raise CommandError(f"cannot write {shown(path)}: it is a folder")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         why = "no such folder" if not path.parent.is_dir() else "not allowed"
-        raise CommandError(f"cannot write {shown(path)}: {why}", USAGE)
+        raise CommandError(f"cannot write {shown(path)}: {why}")
 
 
 def write(path: Path, text: str) -> None:
@@ -111,4 +111,4 @@ def write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as exc:
-        raise CommandError(f"cannot write {shown(path)}: {exc.strerror}", USAGE) from exc
+        raise CommandError(f"cannot write {shown(path)}: {exc.strerror}") from exc

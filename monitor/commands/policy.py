@@ -25,7 +25,7 @@ from monitor.rulebook import effective
 @option("--hours", type=float, help="for how long (default: until resumed)")
 @as_json
 @changing
-def pause(*, monitor: Monitor, reason: str, hours: float | None, as_json: bool) -> int:
+def pause(*, monitor: Monitor, reason: str, hours: float | None, as_json: bool) -> None:
     """Evict nobody from now on.
 
     examples:
@@ -41,13 +41,12 @@ def pause(*, monitor: Monitor, reason: str, hours: float | None, as_json: bool) 
         print_json(said)
     else:
         console().print(Text(pause_line(said["pause"]), style="bold red"))
-    return DONE
 
 
 @command()
 @as_json
 @changing
-def resume(*, monitor: Monitor, as_json: bool) -> int:
+def resume(*, monitor: Monitor, as_json: bool) -> None:
     """Evict again.
 
     examples:
@@ -58,7 +57,6 @@ def resume(*, monitor: Monitor, as_json: bool) -> int:
         print_json(said)
     else:
         console().print(Text("resumed: evictions are decided again", style="green"))
-    return DONE
 
 
 # -- the policy ------------------------------------------------------------------------------------
@@ -95,7 +93,7 @@ def check(*, file: Path, as_json: bool) -> int:
 @option("--file", type=FILE, metavar="FILE", help="what this file comes to")
 @as_json
 @asking
-def show(*, monitor: Monitor, default: bool, file: Path | None, as_json: bool) -> int:
+def show(*, monitor: Monitor, default: bool, file: Path | None, as_json: bool) -> None:
     """The policy that holds, with who said what.
 
     examples:
@@ -104,19 +102,18 @@ def show(*, monitor: Monitor, default: bool, file: Path | None, as_json: bool) -
       lightkeeper policy show --file policy.toml    what it would come to, all options
     """
     if default and file is not None:
-        raise CommandError("--default is without a file: not with --file", USAGE)
+        raise CommandError("--default is without a file: not with --file")
     if default or file is not None:
         body = effective_to_json(_of_file(file), 0.0)
     else:
         body = monitor.ask("/v1/policy")
     _show(body, as_json=as_json)
-    return DONE
 
 
 @command()
 @as_json
 @changing
-def reload(*, monitor: Monitor, as_json: bool) -> int:
+def reload(*, monitor: Monitor, as_json: bool) -> None:
     """Make the monitor read its policy file again, as `kill -HUP` of it does.
 
     examples:
@@ -125,14 +122,13 @@ def reload(*, monitor: Monitor, as_json: bool) -> int:
     _show(
         monitor.ask("/v1/policy/reload", method="POST", body={"author": login()}), as_json=as_json
     )
-    return DONE
 
 
 def refused(exc: PolicyError) -> CommandError:
     """Every problem but the last on standard error, one line each; the last as the error."""
     for problem in exc.problems[:-1]:
         sys.stderr.write(f"error: {' '.join(problem.split())}\n")
-    return CommandError(exc.problems[-1], USAGE)
+    return CommandError(exc.problems[-1])
 
 
 def _of_file(path: Path | None) -> Effective:

@@ -9,13 +9,13 @@ from urllib.parse import quote
 import click
 
 from monitor.commands.ask import Monitor, asking, changing, login
-from monitor.commands.command import DONE, USAGE, CommandError, as_json, command, gathered, option
+from monitor.commands.command import CommandError, as_json, command, gathered, option
 from monitor.commands.tables import Sheet, cell, console, moment, print_json
 
 
 def _path(host: str | None, group: str | None) -> str:
     if (host is None) == (group is None):
-        raise CommandError("name a host, or a group with --group NAME", USAGE)
+        raise CommandError("name a host, or a group with --group NAME")
     if group is not None:
         return f"/v1/quarantine/groups/{quote(group, safe='')}"
     return f"/v1/quarantine/{quote(host or '', safe='')}"
@@ -42,7 +42,7 @@ _WHY: Final = "why, for those who come later"
 @_author
 @as_json
 @changing
-def add(*, monitor: Monitor, path: str, as_json: bool, **body: Any) -> int:
+def add(*, monitor: Monitor, path: str, as_json: bool, **body: Any) -> None:
     """Refuse a host, or a group, to launchers.
 
     examples:
@@ -50,7 +50,6 @@ def add(*, monitor: Monitor, path: str, as_json: bool, **body: Any) -> int:
       lightkeeper quarantine add --group rg_3 --reason "bad data shard" --token-file token
     """
     _tell(monitor.ask(path, method="PUT", body=body), as_json=as_json)
-    return DONE
 
 
 @command()
@@ -59,14 +58,13 @@ def add(*, monitor: Monitor, path: str, as_json: bool, **body: Any) -> int:
 @_author
 @as_json
 @changing
-def release(*, monitor: Monitor, path: str, as_json: bool, **body: Any) -> int:
+def release(*, monitor: Monitor, path: str, as_json: bool, **body: Any) -> None:
     """Let a host or a group in again.
 
     examples:
       lightkeeper quarantine release node17 --reason "DIMM changed" --token-file token
     """
     _tell(monitor.ask(path, method="DELETE", body=body), as_json=as_json)
-    return DONE
 
 
 def _tell(said: Mapping[str, Any], *, as_json: bool) -> None:
@@ -81,7 +79,7 @@ def _tell(said: Mapping[str, Any], *, as_json: bool) -> None:
         help="every host with a record, worst first, in or out")  # fmt: skip
 @as_json
 @asking
-def listed(*, monitor: Monitor, every: bool, as_json: bool) -> int:
+def listed(*, monitor: Monitor, every: bool, as_json: bool) -> None:
     """Hosts and groups in quarantine.
 
     examples:
@@ -95,7 +93,6 @@ def listed(*, monitor: Monitor, every: bool, as_json: bool) -> int:
         _show_records(body)
     else:
         _show_list(body)
-    return DONE
 
 
 def _show_list(body: Mapping[str, Any]) -> None:
@@ -144,7 +141,7 @@ def _show_records(body: Mapping[str, Any]) -> None:
 @_named
 @as_json
 @asking
-def history(*, monitor: Monitor, path: str, as_json: bool) -> int:
+def history(*, monitor: Monitor, path: str, as_json: bool) -> None:
     """What happened to a host or a group.
 
     examples:
@@ -154,7 +151,7 @@ def history(*, monitor: Monitor, path: str, as_json: bool) -> int:
     body = monitor.ask(path)
     if as_json:
         print_json(body)
-        return DONE
+        return
     out = console()
     name = body.get("host") or f"group {body['group']}"
     lemon = (body.get("record") or {}).get("lemon")
@@ -167,4 +164,3 @@ def history(*, monitor: Monitor, path: str, as_json: bool) -> int:
                  one["author"], one["reason"], one["incident_id"])  # fmt: skip
         lines.add_row(*[cell(value) for value in shown])
     out.print(lines)
-    return DONE

@@ -19,7 +19,6 @@ from monitor.commands.command import (
     DONE,
     FAILED,
     FILE,
-    USAGE,
     CommandError,
     as_json,
     command,
@@ -370,7 +369,7 @@ def _span(from_: str | None, to: str | None, began_s: float) -> tuple[float, flo
     from_s = float("-inf") if from_ is None else parse_time(from_, began_s)
     to_s = float("inf") if to is None else parse_time(to, began_s)
     if from_s > to_s:
-        raise CommandError(f"--from {from_} is after --to {to}", USAGE)
+        raise CommandError(f"--from {from_} is after --to {to}")
     return from_s, to_s
 
 
@@ -387,7 +386,7 @@ def _changes(config: Path | None, changed: tuple[str, ...]) -> dict[str, Any]:
     try:
         KeeperConfig.from_options(chosen)
     except ConfigError as exc:
-        raise CommandError(str(exc), USAGE) from exc
+        raise CommandError(str(exc)) from exc
     return chosen
 
 
@@ -401,13 +400,13 @@ def read_config(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             text = file.read(_CONFIG_MAX_BYTES).decode()
     except (OSError, UnicodeDecodeError) as exc:
-        raise CommandError(f"cannot read {path}: {exc}", USAGE) from exc
+        raise CommandError(f"cannot read {path}: {exc}") from exc
     try:
         held = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise CommandError(f"{path}: {exc}", USAGE) from exc
+        raise CommandError(f"{path}: {exc}") from exc
     if not isinstance(held, dict):
-        raise CommandError(f"{path}: expected thresholds by name", USAGE)
+        raise CommandError(f"{path}: expected thresholds by name")
     defaults = KeeperConfig()
     for name, value in held.items():
         default = getattr(defaults, name, 0.0)
@@ -415,7 +414,7 @@ def read_config(path: Path) -> dict[str, Any]:
             isinstance(value, int) or (isinstance(value, float) and isinstance(default, float))
         )
         if not fits:
-            raise CommandError(f"{path}: {name} is {value!r}, expected one like {default}", USAGE)
+            raise CommandError(f"{path}: {name} is {value!r}, expected one like {default}")
     return held
 
 
@@ -433,9 +432,7 @@ def parse_time(text: str, began_s: float) -> float:
     for read in _readings(text, began):
         with contextlib.suppress(ValueError, OverflowError):
             return read.astimezone().timestamp() if read.tzinfo is None else read.timestamp()
-    raise CommandError(
-        f"{text!r} is no time; expected 17:04, 2026-11-21T17:04:30 or Unix seconds", USAGE
-    )
+    raise CommandError(f"{text!r} is no time; expected 17:04, 2026-11-21T17:04:30 or Unix seconds")
 
 
 def _readings(text: str, began: datetime.datetime) -> Iterator[datetime.datetime]:
@@ -454,7 +451,7 @@ def _readings(text: str, began: datetime.datetime) -> Iterator[datetime.datetime
 @gathered(
     "changes",
     _changes,
-    threshold("--set", "what if: another threshold of monitor/model/config.py, repeatable"),
+    threshold("what if: another threshold of monitor/model/config.py, repeatable"),
     option("--config", type=FILE, metavar="FILE",
            help="what if: thresholds from a TOML or JSON file"),
 )  # fmt: skip
@@ -492,7 +489,7 @@ def replay(
       2  no usable input, or damaged in the middle (what comes before is shown)
     """
     if changes and check:
-        raise CommandError("--check compares with what was decided live: not with --set", USAGE)
+        raise CommandError("--check compares with what was decided live: not with --set")
     try:
         opened, notes = found(paths)
         journey = Journey(
@@ -505,15 +502,15 @@ def replay(
         )
         _travel(journey)
     except (JournalError, ConfigError) as exc:
-        raise CommandError(str(exc), USAGE) from exc
+        raise CommandError(str(exc)) from exc
     if as_json:
         body = report_to_json(journey)
         print_json(body if journey.timeline is None else {**body, "timeline": journey.timeline})
     else:
         print_report(console(), journey)
     if journey.damage:
-        raise CommandError("; ".join(journey.damage), USAGE)
+        raise CommandError("; ".join(journey.damage))
     if journey.count == 0:
         where = "these files" if from_ is None and to is None else "this span"
-        raise CommandError(f"no tick in {where}", USAGE)
+        raise CommandError(f"no tick in {where}")
     return FAILED if check and journey.difference is not None else DONE

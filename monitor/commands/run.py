@@ -19,7 +19,6 @@ from monitor.commands.command import (
     DONE,
     FAILED,
     FILE,
-    USAGE,
     CommandError,
     Within,
     command,
@@ -56,7 +55,7 @@ def _place(text: str) -> Place:
     try:
         return parse_place(text)
     except StoreError as exc:
-        raise CommandError(str(exc), USAGE) from exc
+        raise CommandError(str(exc)) from exc
 
 
 class _Url(click.ParamType[str]):
@@ -65,7 +64,7 @@ class _Url(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not value.startswith(("http://", "https://")):
             option = param.opts[0] if param is not None else "it"
-            raise CommandError(f"{option} is {value!r}, expected http://HOST:PORT", USAGE)
+            raise CommandError(f"{option} is {value!r}, expected http://HOST:PORT")
         return str(value)
 
 
@@ -77,16 +76,14 @@ def parse_budget(text: str) -> int:
     """
     number = text.removesuffix("/hour").removesuffix("/h")
     if not number.isascii() or not number.isdigit() or len(number) > 6:
-        raise CommandError(f"--budget is {text!r}, expected N/hour, such as 4/hour", USAGE)
+        raise CommandError(f"--budget is {text!r}, expected N/hour, such as 4/hour")
     return int(number)
 
 
 def _limits(journal_mb: float, journal_file_mb: float | None, journal_file_hours: float) -> Limits:
     file_mb = journal_mb / 8 if journal_file_mb is None else journal_file_mb
     if not file_mb <= journal_mb / 2:
-        raise CommandError(
-            f"--journal-file-mb is {file_mb:g}, expected 0.1 to {journal_mb / 2:g}", USAGE
-        )
+        raise CommandError(f"--journal-file-mb is {file_mb:g}, expected 0.1 to {journal_mb / 2:g}")
     return Limits(int(journal_mb * 1e6), int(file_mb * 1e6), journal_file_hours * 3600.0)
 
 
@@ -104,7 +101,7 @@ def _rules(
     try:
         return Rulebook(effective(policy, chosen, loaded_s=time.time()), chosen)
     except ConfigError as exc:
-        raise CommandError(str(exc), USAGE) from exc
+        raise CommandError(str(exc)) from exc
     except PolicyError as exc:
         raise refused(exc) from exc
 
@@ -130,7 +127,7 @@ _rule_options: Final = gathered(
     option("--policy", type=FILE, metavar="FILE",
            help="TOML file of what may be done about which fault, thresholds, budgets and "
            "maintenance windows (docs/policy.example.toml); the command line stands above it"),
-    threshold("--set", "any other threshold of monitor/model/config.py, repeatable"),
+    threshold("any other threshold of monitor/model/config.py, repeatable"),
 )  # fmt: skip
 _journal_options: Final = gathered(
     "limits",
@@ -281,7 +278,7 @@ def serve(options: Options, *, verbose: bool) -> int:
     except StartError as exc:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.umask(others)
-        raise CommandError(str(exc), USAGE) from exc
+        raise CommandError(str(exc)) from exc
     with service:
         _greet(options, service)
         stop = threading.Event()

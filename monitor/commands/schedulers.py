@@ -20,7 +20,6 @@ from monitor.commands.command import (
     DONE,
     FAILED,
     FILE,
-    USAGE,
     CommandError,
     as_json,
     command,
@@ -54,7 +53,7 @@ def schedulers_of(
     if secret is None and any(one.startswith(WEBHOOK) for one in which):
         raise CommandError(
             "--scheduler webhook=URL needs --scheduler-webhook-secret-file: unsigned, anybody "
-            "could drain hosts there", USAGE,
+            "could drain hosts there"
         )  # fmt: skip
     return SchedulerOptions(
         which=which,
@@ -71,33 +70,27 @@ def _checked(text: str) -> str:
     if text in (SLURM, KUBERNETES):
         return text
     if not text.startswith(WEBHOOK):
-        raise CommandError(
-            f"--scheduler is {text!r}, expected slurm, kubernetes or webhook=URL", USAGE
-        )
+        raise CommandError(f"--scheduler is {text!r}, expected slurm, kubernetes or webhook=URL")
     url = web_url("--scheduler webhook=...", text.removeprefix(WEBHOOK), secret=True)
     parts = urlsplit(url)
     if parts.username is not None:
-        raise CommandError("--scheduler webhook=... holds a password: requests are signed", USAGE)
+        raise CommandError("--scheduler webhook=... holds a password: requests are signed")
     if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
         raise CommandError(
-            f"--scheduler webhook=... is http to {parts.hostname}: "
-            "https is needed beyond this host",
-            USAGE,
+            f"--scheduler webhook=... is http to {parts.hostname}: https is needed beyond this host"
         )
     return WEBHOOK + url
 
 
 def _grace(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) <= _GRACE_MOST_S:
-        raise CommandError(
-            f"--kube-grace is {text!r}, expected 1 to {_GRACE_MOST_S} whole seconds", USAGE
-        )
+        raise CommandError(f"--kube-grace is {text!r}, expected 1 to {_GRACE_MOST_S} whole seconds")
     return int(text)
 
 
 def _primus(text: str | None) -> str | None:
     if text is not None and DNS.fullmatch(text) is None:
-        raise CommandError(f"--primus-safe is {text!r}, expected an id such as 901", USAGE)
+        raise CommandError(f"--primus-safe is {text!r}, expected an id such as 901")
     return text
 
 
@@ -157,7 +150,7 @@ def check(*, schedulers: SchedulerOptions, namespace: tuple[str, ...], as_json: 
     docs/slurm.md, docs/kubernetes.md and docs/webhook.md have the rest.
     """
     if not schedulers.which:
-        raise CommandError("no scheduler: see lightkeeper check scheduler --help", USAGE)
+        raise CommandError("no scheduler: see lightkeeper check scheduler --help")
     places = tuple(Place(RankName("check.0"), Host("check"), {"namespace": n}) for n in namespace)
     found: list[dict[str, Any]] = []
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from monitor.commands.command import FILE, USAGE, CommandError, option
+from monitor.commands.command import FILE, CommandError, option
 from monitor.model.names import GroupName
 
 token_file: Final = option(
@@ -28,7 +28,7 @@ def read_token(token_file: Path | None) -> str | None:
     """
     token = read_secret("LIGHTKEEPER_TOKEN", token_file)
     if token is not None and " " in token:
-        raise CommandError("the token's file does not hold one plain word", USAGE)
+        raise CommandError("the token's file does not hold one plain word")
     return token
 
 
@@ -44,11 +44,11 @@ def read_group_tokens(group_tokens: Path | None) -> Mapping[GroupName, str]:
         return found
     text = _text(path)
     if path.stat().st_mode & 0o027:  # its group may read: Kubernetes gives volumes one (fsGroup)
-        raise CommandError(f"{path} holds secrets that others can read: chmod 600 {path}", USAGE)
+        raise CommandError(f"{path} holds secrets that others can read: chmod 600 {path}")
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
         if words and (len(words) != 2 or words[0] in found or not _is_plain(words[1])):
-            raise CommandError(f"{path}:{number} is not a new GROUP and its TOKEN", USAGE)
+            raise CommandError(f"{path}:{number} is not a new GROUP and its TOKEN")
         if words:
             found[GroupName(words[0])] = words[1]
     return found
@@ -67,9 +67,9 @@ def web_url(option: str, url: str, *, secret: bool = False) -> str:
         usable, parts = False, None
     shown = "no http:// or https:// URL" if secret else f"{url!r}, expected http://HOST:PORT/..."
     if not usable or parts is None or not url.isprintable() or " " in url:
-        raise CommandError(f"{option} is {shown}", USAGE)
+        raise CommandError(f"{option} is {shown}")
     if parts.username is not None and not secret:
-        raise CommandError(f"{option} holds a password, which others can read there", USAGE)
+        raise CommandError(f"{option} holds a password, which others can read there")
     return url
 
 
@@ -83,7 +83,7 @@ def read_secret(name: str, path: Path | None) -> str | None:
     path = path or (Path(named) if named else None)
     secret = (os.environ.get(name, "") if path is None else _text(path)).strip()
     if not _is_plain(secret) or (path is not None and not secret):
-        raise CommandError(f"{path or name} does not hold one plain line", USAGE)
+        raise CommandError(f"{path or name} does not hold one plain line")
     return secret or None
 
 
@@ -96,4 +96,4 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         why = exc.strerror if isinstance(exc, OSError) else "not a text"
-        raise CommandError(f"cannot read {path}: {why}", USAGE) from exc
+        raise CommandError(f"cannot read {path}: {why}") from exc

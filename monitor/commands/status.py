@@ -106,7 +106,7 @@ def _well(seen: StatusFacts) -> bool:
 @asking
 def top(
     *, monitor: Monitor, wanted: Wanted, sort: str, reverse: bool, wide: bool, every: float
-) -> int:
+) -> None:
     """The ranks, live, as top and htop show processes.
 
     examples:
@@ -127,4 +127,3 @@ def top(
         return [*above, *show(look.seen, width, max(1, height - len(above)))]
 
     live(functools.partial(look_at, monitor), every, draw)
-    return DONE

@@ -7,16 +7,7 @@ from pathlib import Path
 
 import click
 
-from monitor.commands.command import (
-    DONE,
-    FAILED,
-    FILE,
-    USAGE,
-    CommandError,
-    as_json,
-    command,
-    option,
-)
+from monitor.commands.command import DONE, FAILED, FILE, CommandError, as_json, command, option
 from monitor.commands.confined import CannotTellError, Progress, confined
 from monitor.commands.offline import Judging, composed, deadline, reading, say, shown
 from monitor.records.slow import judge
@@ -86,7 +77,7 @@ def _judge(trace: Path, meta: Path | None, progress: Progress, *, as_json: bool)
         table = load(trace, progress)
         found = judge(table)
     except TableError as exc:
-        raise CommandError(f"{shown(trace)}: {clean(str(exc), 500)}", USAGE) from exc
+        raise CommandError(f"{shown(trace)}: {clean(str(exc), 500)}") from exc
     notes = (*found.notes, *differences(table, sizes))
     said = composed(
         as_json=as_json,
@@ -100,4 +91,4 @@ def _sizes(path: Path) -> Sizes:
     try:
         return read_sizes(path)
     except TableError as exc:
-        raise CommandError(f"{shown(path)}: {clean(str(exc), 500)}", USAGE) from exc
+        raise CommandError(f"{shown(path)}: {clean(str(exc), 500)}") from exc

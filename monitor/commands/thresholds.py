@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from monitor.commands.command import USAGE, CommandError, F, option
+from monitor.commands.command import CommandError, F, option
 from monitor.model.config import KeeperConfig
 
 
-def threshold(name: str, about: str) -> Callable[[F], F]:
+def threshold(about: str) -> Callable[[F], F]:
     """The option; `changed` holds what was said."""
-    return option(name, "changed", multiple=True, metavar="NAME=VALUE", help=about)
+    return option("--set", "changed", multiple=True, metavar="NAME=VALUE", help=about)
 
 
 def thresholds(changed: Iterable[str]) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def thresholds(changed: Iterable[str]) -> dict[str, Any]:
     for text in changed:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals:
-            raise CommandError(f"--set is {text!r}, expected NAME=VALUE", USAGE)
+            raise CommandError(f"--set is {text!r}, expected NAME=VALUE")
         chosen[name] = _value(name, value)
     return chosen
 
@@ -33,10 +33,10 @@ def _value(name: str, text: str) -> Any:
     default = getattr(KeeperConfig(), name, 0.0)
     if isinstance(default, bool):
         if text not in ("true", "false"):
-            raise CommandError(f"--set {name} is {text!r}, expected true or false", USAGE)
+            raise CommandError(f"--set {name} is {text!r}, expected true or false")
         return text == "true"
     try:
         return int(text) if isinstance(default, int) else float(text)
     except ValueError as exc:
         kind = "a whole number" if isinstance(default, int) else "a number"
-        raise CommandError(f"--set {name} is {text!r}, expected {kind}", USAGE) from exc
+        raise CommandError(f"--set {name} is {text!r}, expected {kind}") from exc

@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 from rich.console import Console, ConsoleDimensions
 from rich.live import Live
 
-from monitor.commands.command import USAGE, CommandError, Within, option
+from monitor.commands.command import CommandError, Within, option
 from monitor.commands.tables import Painted, moment
 from monitor.show.text_table import Line, cut
 
@@ -58,7 +58,7 @@ def need_terminal(what: str, instead: str) -> None:
         CommandError: no terminal.
     """
     if not sys.stdout.isatty():
-        raise CommandError(f"{what} needs a terminal; in a pipe: lightkeeper {instead}", USAGE)
+        raise CommandError(f"{what} needs a terminal; in a pipe: lightkeeper {instead}")
 
 
 Draw = Callable[[Look[T], int, int], list[Line]]

@@ -144,7 +144,7 @@ def test_wrong_use_is_one_line_and_status_2(words, says, capsys):
         options(words, {})
     said = capsys.readouterr().err
     assert caught.value.code == 2
-    assert said.startswith(f"lightkeeper run: {says}")
+    assert said.startswith(f"error: {says}")
     assert said.count("\n") == 1
 
 

@@ -254,7 +254,7 @@ class _Parser(argparse.ArgumentParser):
     """Says what is wrong with the arguments in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(_USAGE_STATUS, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        self.exit(_USAGE_STATUS, f"error: {message} (see {self.prog} --help)\n")
 
 
 @dataclass(frozen=True, slots=True)
