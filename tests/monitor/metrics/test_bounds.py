@@ -11,11 +11,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as families
 
 from monitor.commands.command import CommandError
-from monitor.decide.pipeline import RankHealth
 from monitor.decide.step_times import Tempo
 from monitor.decide.view import View
 from monitor.metrics import Bounds, Instruments, ViewCollector, exposition
 from monitor.model.names import GroupName, RankName
+from monitor.model.verdict import RankHealth
 from tests.metrics_doc.measure import registry_of, series_of, view_of
 from tests.monitor.shell.parsing import monitor_options
 from tests.monitor.shell.test_store import incident
