@@ -120,7 +120,7 @@ def _render(args: argparse.Namespace) -> int:
     try:
         paths = committed.render(write=write)
     except ImportError as error:
-        print(f"dashboards: {error}: pip install grafana-foundation-sdk==0.0.21", file=sys.stderr)
+        print(f"error: {error}: pip install grafana-foundation-sdk==0.0.21", file=sys.stderr)
         return 1
     for path in paths:
         print(f"{path}: {'written' if write else 'differs: run python -m dashboards render'}")
@@ -135,7 +135,7 @@ def _push(args: argparse.Namespace) -> int:
     try:
         from dashboards import client, publish  # noqa: PLC0415 - only a push needs the client
     except ImportError as error:
-        print(f"dashboards: {error}: pip install 'lightkeeper[grafana]'", file=sys.stderr)
+        print(f"error: {error}: pip install 'lightkeeper[grafana]'", file=sys.stderr)
         return 1
     boards = [committed.fitted(board, args.monitor_url) for board in committed.read()]
     text = args.format == "text"
@@ -151,7 +151,7 @@ def _push(args: argparse.Namespace) -> int:
             tell = (lambda step: _print_step(step, _DONE)) if text else (lambda _: None)
             steps = publisher.carry_out(folder, steps, tell)
     except client.PublishError as error:
-        print(f"dashboards: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 1
     if not text:
         print(json.dumps(_as_json(folder, steps, args), indent=2))
@@ -206,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return commands[args.command](args)
     except (committed.CommittedError, OSError) as error:
-        print(f"dashboards: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 1
 
 

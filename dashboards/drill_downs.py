@@ -79,7 +79,7 @@ def _what() -> list[Any]:
             height=9,
             empty="no incident",
             says="At most 50, newest first. Click one for its story: who did it, how it is known, "
-            "what was done. Older ones: `lightkeeper incidents --since 7d`.",
+            "what was done. Older ones: `lightkeeper incidents list --since 7d`.",
         ),
         states(
             "Timeline",
@@ -189,8 +189,8 @@ def _cost() -> list[Any]:
             levels={0.0: GREEN},
             width=4,
             says="Rank-seconds that evictions saved less what they cost, at least, in the shown "
-            "time, by the keeper's own account. Below 0: read `lightkeeper incidents`, and let it "
-            "only observe until you know why.",
+            "time, by the keeper's own account. Below 0: read `lightkeeper incidents list`, and "
+            "let it only observe until you know why.",
         ),
     ]
 
@@ -645,7 +645,7 @@ def _works() -> list[Any]:
             bars=True,
             width=8,
             empty="no message",
-            says="Sent, failed and dropped messages by sink. Failing: `lightkeeper notify test` "
+            says="Sent, failed and dropped messages by sink. Failing: `lightkeeper check notify` "
             "says why.",
         ),
     ]

@@ -1,28 +1,34 @@
-"""`lightkeeper`: the one console command."""
+"""`lightkeeper`: the one console command.
+
+A command is imported when it is called: `lightkeeper run` stands before every start of a group, and
+while the gate starts again nobody stands by for its worker.
+"""
 
 from __future__ import annotations
 
-import argparse
+import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, cast
 
-from monitor.commands.errors import FAILED, CommandError, OneLineParser
+import click
 
-_ABOUT = """\
+from monitor.commands.command import FAILED, Page
+
+_ABOUT: Final = """\
 The keeper of a TorchFT Lighthouse: sees every rank, names the sick one, and evicts its replica
 group, so that the others train on.
-"""
-_EXAMPLES = """\
+
 examples:
   lightkeeper demo                                         see it work, on this machine, on CPU
   lightkeeper monitor --lighthouse http://head:29510       watch a job
   lightkeeper status                                       is it training, who holds it back?
   lightkeeper top                                          the ranks, live
-  lightkeeper incidents                                    what went wrong, and what was done
+  lightkeeper incidents list                               what went wrong, and what was done
   lightkeeper evict rg_1                                   put a replica group out by hand
-  lightkeeper admit -- torchrun train.py                   start a group, unless its host is refused
+  lightkeeper run -- torchrun train.py                     start a group, unless its host is refused
   lightkeeper analyze dumps/                               who hangs a job, from its dumps
   lightkeeper goodput --case ft-hsdp                       what faults cost a job's training time
   lightkeeper replay monitor.journal/ --set stall_floor_s=30   what if: other thresholds
@@ -30,223 +36,202 @@ examples:
   lightkeeper dashboards list                              what there is for Grafana
 
 every command explains itself: lightkeeper COMMAND --help
+in bash, Tab completes after: eval "$(_LIGHTKEEPER_COMPLETE=bash_source lightkeeper)"
 """
-_PROCESSES: Final = {
-    "demo": "trainer.demo",
-    "dashboards": "dashboards",
-    "doctor": "worker_server.doctor",
-    "goodput": "trainer.goodput",
-}
-"""Processes of their own: the monitor imports neither them nor what they import."""
-_PLAIN: Final = argparse.RawDescriptionHelpFormatter
 
 
-class _Adding:
-    """Takes commands in."""
+class Ours(click.Command):
+    """A command of `monitor/commands`, not imported yet: MODULE:FUNCTION."""
 
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        self._commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    def __init__(self, place: str, about: str) -> None:
+        super().__init__(None, short_help=about)
+        self._place = place
 
-    def __call__(
-        self,
-        name: str,
-        about: str,
-        examples: str,
-        add_arguments: Callable[[argparse.ArgumentParser], None],
-        carry_out: Callable[[argparse.Namespace], int],
+    def imported(self) -> click.Command:
+        """The command itself."""
+        module, _, name = self._place.partition(":")
+        return cast(click.Command, getattr(importlib.import_module(f"monitor.{module}"), name))
+
+
+class Elsewhere(click.Command):
+    """A command that reads its own words."""
+
+    def __init__(self, start: Callable[[Sequence[str]], int], about: str) -> None:
+        super().__init__(None, short_help=about)
+        self._start = start
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """None of them."""
+        ctx.args = args
+        return args
+
+    def invoke(self, ctx: click.Context) -> int:
+        """Its exit status."""
+        return self._start(ctx.args)
+
+
+class Commands(Page, click.Group):
+    """Commands in sections, by their names."""
+
+    def __init__(
+        self, about: str, sections: Mapping[str, Mapping[str, click.Command]], **more: Any
     ) -> None:
-        """One of ours."""
-        made = self._commands.add_parser(
-            name, help=about, description=about, epilog=examples, formatter_class=_PLAIN
-        )
-        add_arguments(made)
-        made.set_defaults(carry_out=carry_out)
+        commands = {name: one for section in sections.values() for name, one in section.items()}
+        super().__init__(help=about, short_help=about.partition("\n")[0], commands=commands, **more)
+        self._sections = sections
 
-    def elsewhere(self, name: str, about: str) -> None:
-        """One that reads its own arguments."""
-        self._commands.add_parser(name, help=about, add_help=False)
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
+        """In the order of the help."""
+        return list(self.commands)
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Commands first, section by section."""
+        for title, section in self._sections.items():
+            with formatter.section(title):
+                rows = [(name, one.get_short_help_str(100)) for name, one in section.items()]
+                formatter.write_dl(rows)
+        super().format_options(ctx, formatter)
 
-def _top() -> tuple[argparse.ArgumentParser, _Adding]:
-    parser = OneLineParser(
-        prog="lightkeeper", description=_ABOUT, epilog=_EXAMPLES, formatter_class=_PLAIN
-    )
-    return parser, _Adding(parser)
-
-
-def _add_gate(add: _Adding) -> None:
-    from monitor.commands import gate  # noqa: PLC0415
-
-    add(
-        "gate",
-        "in front of the Lighthouse: keeps evicted and quarantined groups out of the quorum",
-        gate.EXAMPLES,
-        gate.add_arguments,
-        gate.carry_out,
-    )
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Here it is imported."""
+        if ctx.parent is None:
+            args = _renamed(args)
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found.imported() if isinstance(found, Ours) else found, rest
 
 
-def _parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
-    """The gate does not wait for what the others import, three times as much as its own: while it
-    starts again nobody stands by for its worker.
-    """
-    if words[:1] != ["gate"]:
-        return build_parser()
-    parser, add = _top()
-    _add_gate(add)
-    return parser
+def _admission(words: Sequence[str]) -> int:
+    from worker_server.rank.admission import main as admission  # noqa: PLC0415
+
+    return admission(words)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser with all commands.
+def _process(module: str, words: Sequence[str]) -> int:
+    """One of its own: the monitor imports neither it nor what it imports."""
+    os.execv(sys.executable, [sys.executable, "-m", module, *words])  # noqa: S606
 
-    They are imported here, not above: `lightkeeper admit` stands before every start of a group.
-    """
-    from monitor.commands import (  # noqa: PLC0415
-        analyze,
-        evict,
-        incidents,
-        notify,
-        policy,
-        quarantine,
-        ranks,
-        replay,
-        run,
-        run_options,
-        schedulers,
-        status,
-        stragglers,
-        top,
-    )
 
-    parser, add = _top()
-    add(
-        "monitor",
-        "watch a job, evict the sick",
-        run_options.EXAMPLES,
-        run_options.add_arguments,
-        run.run,
-    )
-    _add_gate(add)
-    add(
-        "status",
-        "is it training, who holds it back, what did the keeper do?",
-        status.STATUS_EXAMPLES,
-        status.add_status_arguments,
-        status.run_status,
-    )
-    add("top", "the ranks, live", top.EXAMPLES, top.add_arguments, top.run)
-    add("ranks", "every rank", ranks.RANKS_EXAMPLES, ranks.add_ranks_arguments, ranks.run_ranks)
-    add(
-        "groups",
-        "every replica group",
-        ranks.GROUPS_EXAMPLES,
-        ranks.add_groups_arguments,
-        ranks.run_groups,
-    )
-    add("hosts", "every host", ranks.HOSTS_EXAMPLES, ranks.add_hosts_arguments, ranks.run_hosts)
-    add(
-        "incidents",
-        "what went wrong, and what was done",
-        incidents.EXAMPLES,
-        incidents.add_arguments,
-        incidents.run,
-    )
-    add("evict", "put a replica group out now", evict.EXAMPLES, evict.add_arguments, evict.run)
-    add(
-        "quarantine",
-        "hosts and groups that may not come back",
-        quarantine.EXAMPLES,
-        quarantine.add_arguments,
-        quarantine.run,
-    )
-    add.elsewhere("admit", "may a group start on this host? then run it")
-    add(
-        "policy",
-        "what may be done about which fault",
-        policy.EXAMPLES,
-        policy.add_arguments,
-        policy.run,
-    )
-    add(
-        "pause",
-        "evict nobody for now",
-        policy.PAUSE_EXAMPLES,
-        policy.add_pause_arguments,
-        policy.run_pause,
-    )
-    add(
-        "resume",
-        "evict again",
-        policy.RESUME_EXAMPLES,
-        policy.add_resume_arguments,
-        policy.run_resume,
-    )
-    add(
-        "schedulers",
-        "would Slurm, Kubernetes or the webhook do what the monitor asks for?",
-        schedulers.EXAMPLES,
-        schedulers.add_arguments,
-        schedulers.run,
-    )
-    add(
-        "notify",
-        "test the messages to people and pagers",
-        notify.EXAMPLES,
-        notify.add_arguments,
-        notify.run,
-    )
-    add(
-        "analyze",
-        "who hangs a job, from its flight-record dumps",
-        analyze.EXAMPLES,
-        analyze.add_arguments,
-        analyze.run,
-    )
-    add(
-        "stragglers",
-        "who slows a job, from a table of its operations' timings",
-        stragglers.EXAMPLES,
-        stragglers.add_arguments,
-        stragglers.run,
-    )
-    add(
-        "replay",
-        "decide over a monitor's journal again, or what if",
-        replay.EXAMPLES,
-        replay.add_arguments,
-        replay.run,
-    )
-    add.elsewhere("goodput", "how much of the time a job trains, reckoned")
-    add.elsewhere("dashboards", "Grafana's dashboards: list them, push them, write them as files")
-    add.elsewhere("demo", "a whole job on this machine, with faults")
-    add.elsewhere(
-        "doctor", "what would keep lightkeeper from its work on this host, and what to do"
-    )
-    return parser
+cli: Final = Commands(
+    _ABOUT,
+    {
+        "Watch": {
+            "monitor": Ours("commands.run:monitor", "watch a job, evict the sick"),
+            "status": Ours("commands.status:status",
+                           "is it training, who holds it back, what did the keeper do?"),
+            "top": Ours("commands.status:top", "the ranks, live"),
+            "get": Commands("who is there: ranks, replica groups, hosts", {"Commands": {
+                "ranks": Ours("commands.get:ranks", "every rank"),
+                "groups": Ours("commands.get:groups", "every replica group"),
+                "hosts": Ours("commands.get:hosts", "every host"),
+            }}),
+            "incidents": Commands("what went wrong, and what was done", {"Commands": {
+                "list": Ours("commands.incidents:listed", "the latest, and what they came to"),
+                "show": Ours("commands.incidents:show", "one, with its story"),
+            }}),
+        },
+        "Act": {
+            "evict": Ours("commands.evict:evict", "put a replica group out now"),
+            "quarantine": Commands("hosts and groups that may not come back", {"Commands": {
+                "list": Ours("commands.quarantine:listed", "hosts and groups in quarantine"),
+                "add": Ours("commands.quarantine:add", "refuse a host, or a group, to launchers"),
+                "release": Ours("commands.quarantine:release", "let a host or a group in again"),
+                "history": Ours("commands.quarantine:history",
+                                "what happened to a host or a group"),
+            }}),
+            "pause": Ours("commands.policy:pause", "evict nobody for now"),
+            "resume": Ours("commands.policy:resume", "evict again"),
+            "policy": Commands("what may be done about which fault", {"Commands": {
+                "show": Ours("commands.policy:show", "the policy that holds, and who said it"),
+                "reload": Ours("commands.policy:reload", "make the monitor read its file again"),
+            }}),
+            "run": Elsewhere(_admission, "may a group start on this host? then run it"),
+        },
+        "Offline": {
+            "analyze": Ours("commands.analyze:analyze",
+                            "who hangs a job, from its flight-record dumps"),
+            "stragglers": Ours("commands.stragglers:stragglers",
+                               "who slows a job, from a table of its operations' timings"),
+            "replay": Ours("commands.replay:replay",
+                           "decide over a monitor's journal again, or what if"),
+            "goodput": Elsewhere(partial(_process, "trainer.goodput"),
+                                 "how much of the time a job trains, reckoned"),
+        },
+        "Set up": {
+            "doctor": Elsewhere(partial(_process, "worker_server.doctor"),
+                                "what would keep lightkeeper from its work on this host"),
+            "gate": Ours("commands.gate:gate",
+                         "in front of the Lighthouse: keeps evicted groups out"),
+            "check": Commands("would schedulers, messages, a policy file work?", {"Commands": {
+                "scheduler": Ours("commands.schedulers:check",
+                                  "would Slurm, Kubernetes or the webhook do what is asked for?"),
+                "notify": Ours("commands.notify:check", "send a test message to everybody"),
+                "policy": Ours("commands.policy:check", "can a policy file be used?"),
+            }}),
+            "dashboards": Elsewhere(partial(_process, "dashboards"),
+                                    "Grafana's: list them, push them, write them as files"),
+            "demo": Elsewhere(partial(_process, "trainer.demo"),
+                              "a whole job on this machine, with faults"),
+        },
+    },
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100,
+                      "show_default": True},
+)  # fmt: skip
+click.version_option(package_name="lightkeeper", message="%(package)s %(version)s")(cli)
+
+# -- names of 0.1, which work for one release ------------------------------------------------------
+
+_RENAMED: Final = {
+    ("ranks",): ("get", "ranks"),
+    ("groups",): ("get", "groups"),
+    ("hosts",): ("get", "hosts"),
+    ("admit",): ("run",),
+    ("notify",): ("check", "notify"),
+    ("schedulers", "check"): ("check", "scheduler"),
+    ("schedulers",): ("check",),
+    ("policy", "check"): ("check", "policy"),
+}
+
+
+def _renamed(words: list[str]) -> list[str]:
+    """The same in today's names, with a hint where it makes a difference."""
+    old = next((one for one in _RENAMED if tuple(words[: len(one)]) == one), None)
+    if old is not None:
+        new = _RENAMED[old]
+    elif words[:1] == ["incidents"] and not {*words[1:2]} & {"list", "show", "-h", "--help"}:
+        old, new = ("incidents",), ("incidents", _incidents(words[1:]))
+    else:
+        return words
+    sys.stderr.write(f"lightkeeper {' '.join(old)} is now: lightkeeper {' '.join(new)}\n")
+    return [*new, *words[len(old) :]]
+
+
+def _incidents(words: list[str]) -> str:
+    """Whether an incident is named among options."""
+    from monitor.commands.incidents import listed  # noqa: PLC0415
+
+    ctx = click.Context(listed, info_name="lightkeeper incidents list")
+    _, named, _ = listed.make_parser(ctx).parse_args(list(words))
+    return "show" if named else "list"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit status."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] and words[0] in _PROCESSES:
-        module = _PROCESSES[words[0]]
-        os.execv(sys.executable, [sys.executable, "-m", module, *words[1:]])  # noqa: S606
-    if words[:1] == ["admit"]:  # runs beside ranks, where nothing else of the monitor is needed
-        from worker_server.rank.admission import main as admit  # noqa: PLC0415
-
-        return admit(words[1:])
-    args = _parser_for(words).parse_args(words)
+    words = None if argv is None else list(argv)
     try:
-        return int(args.carry_out(args))
-    except CommandError as exc:
-        sys.stderr.write(f"lightkeeper: {exc}\n")
-        return exc.status
-    except KeyboardInterrupt:
+        return int(cli.main(words, "lightkeeper", standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError as exc:
+        exc.show()
+    except click.ClickException as exc:
+        problem = " ".join(exc.format_message().split())
+        if isinstance(exc, click.UsageError) and exc.ctx is not None:
+            problem += f" (see {exc.ctx.command_path} --help)"
+        sys.stderr.write(f"error: {problem}\n")
+        return exc.exit_code
+    except click.Abort:
         return FAILED
-    except BrokenPipeError:  # `| head` closed our output
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+    return 2
 
 
 if __name__ == "__main__":

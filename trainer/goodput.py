@@ -34,6 +34,8 @@ from typing import Any, Final, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from trainer.options import OneLineParser
+
 DAY_S: Final = 86_400.0
 KINDS: Final = ("stop", "hang", "slow")
 _UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY_S}
@@ -378,7 +380,7 @@ examples:
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    made = OneLineParser(
         prog="lightkeeper goodput", description="how much of the time a job trains, reckoned",
         epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip

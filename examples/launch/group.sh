@@ -24,8 +24,8 @@ trap stop TERM INT
 
 while :; do
     began=$(date +%s)
-    # `admit` becomes torchrun: one process, which the signal reaches. A keeper that is away admits.
-    lightkeeper admit -- torchrun --max-restarts=0 --shutdown-timeout="$grace_s" "$@" &
+    # `run` becomes torchrun: one process, which the signal reaches. A keeper that is away admits.
+    lightkeeper run -- torchrun --max-restarts=0 --shutdown-timeout="$grace_s" "$@" &
     child=$!
     wait "$child"
     status=$?

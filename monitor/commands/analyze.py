@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import difflib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from monitor.commands.confined import confined
-from monitor.commands.errors import DONE, FAILED, USAGE, CannotTellError, CommandError
+from monitor.commands.command import (
+    DONE,
+    FAILED,
+    FILE,
+    CommandError,
+    Within,
+    as_json,
+    command,
+    option,
+)
+from monitor.commands.confined import CannotTellError, Progress, confined
 from monitor.commands.offline import (
-    add_deadline,
-    add_format,
+    Judging,
     check_writable,
     composed,
-    judging,
-    reading_bar,
+    deadline,
+    reading,
     say,
     shown,
     write,
@@ -40,108 +46,89 @@ from monitor.show.wording import clean, sentence
 _DETAILED = 12
 _MEMBERS_MAX_BYTES = 64 << 20
 
-EXAMPLES = """\
-what to give it:
-  Flight-record dumps of the ranks of one job: the folder into which NCCL's watchdog wrote them
-  (TORCH_FR_DUMP_TEMP_FILE), pickles or JSON of torch's recorder on NCCL or gloo, answers of
-  /v1/flight_recorder, a zip of any of these, or the evidence of an incident that the monitor saved.
-  A file's name ends in its rank (nccl_trace_rank_7, 7.json) or says it (rank7_node1.pickle). All
-  ranks if you have them: a gap in their numbers counts as a rank without a dump.
 
-examples:
-  lightkeeper analyze /tmp/nccl_trace_rank_*              who hangs my job?
-  lightkeeper analyze dumps/ --html report.html           the same as a page to mail
-  lightkeeper analyze dumps/ --group dp                   what each member of a process group did
-  lightkeeper analyze dumps/ --world-size 64              the ranks without a dump count as silent
-  lightkeeper analyze dumps/ --format json | jq .culprits
+@command(cls=Judging)
+@click.argument("paths", nargs=-1, required=True, type=FILE, metavar="PATH...")
+@as_json
+@option("--html", type=FILE, metavar="FILE", help="also write one page with graph and timeline")
+@option("--group", "groups", multiple=True, metavar="NAME",
+        help="detail of a process group, by its name or description; again for more")  # fmt: skip
+@option("--details", is_flag=True, help="detail of every group in which somebody waits")
+@option("--world-size", type=Within(1, 1e7, int), metavar="N",
+        help="ranks of the job, where some left no dump (default: as the dumps tell)")  # fmt: skip
+@option("--members", type=FILE, metavar="FILE",
+        help='JSON, members of process groups that the dumps do not tell: '
+        '{"dp": [0, 1, 2, 3]}')  # fmt: skip
+@deadline("16,384 ranks take some minutes")
+def analyze(*, html: Path | None, as_json: bool, deadline: float, **asked: Any) -> int:
+    """Who hangs a job, from its flight-record dumps.
 
-exit status:
-  0  no fault found          3  cannot tell: a limit was reached
-  1  a fault found           70 a fault of lightkeeper itself
-  2  no usable input
+    what to give it:
+      Flight-record dumps of the ranks of one job: the folder into which NCCL's watchdog wrote
+      them (TORCH_FR_DUMP_TEMP_FILE), pickles or JSON of torch's recorder on NCCL or gloo, answers
+      of /v1/flight_recorder, a zip of any of these, or the evidence of an incident that the monitor
+      saved. A file's name ends in its rank (nccl_trace_rank_7, 7.json) or says it
+      (rank7_node1.pickle). All ranks if you have them: a gap in their numbers counts as a rank
+      without a dump.
 
-Dumps are read without running anything in them. docs/analyze.md explains kinds and confidence.
-"""
+    examples:
+      lightkeeper analyze /tmp/nccl_trace_rank_*           who hangs my job?
+      lightkeeper analyze dumps/ --html report.html        the same as a page to mail
+      lightkeeper analyze dumps/ --group dp                what each member of a process group did
+      lightkeeper analyze dumps/ --world-size 64           the ranks without a dump count as silent
+      lightkeeper analyze dumps/ --format json | jq .culprits
 
+    exit status:
+      0  no fault found          3  cannot tell: a limit was reached
+      1  a fault found           70 a fault of lightkeeper itself
+      2  no usable input
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Paths and options of `analyze`."""
-    parser.add_argument(
-        "paths", nargs="+", type=Path, metavar="PATH", help="dumps: files, folders or zips"
-    )
-    add_format(parser)
-    parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="also write one page with graph and timeline"
-    )
-    parser.add_argument(
-        "--group",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="detail of a process group, by its name or description; again for more",
-    )
-    parser.add_argument(
-        "--details", action="store_true", help="detail of every group in which somebody waits"
-    )
-    parser.add_argument(
-        "--world-size",
-        type=_count,
-        metavar="N",
-        help="ranks of the job, where some may have left no dump (default: as the dumps tell)",
-    )
-    parser.add_argument(
-        "--members",
-        type=Path,
-        metavar="FILE",
-        help='members of process groups that the dumps do not tell, JSON: {"dp": [0, 1, 2, 3]}',
-    )
-    add_deadline(parser, "16,384 ranks take some minutes")
-
-
-@judging
-def run(args: argparse.Namespace) -> int:
-    """Load, analyse, report; 1 if there is a fault."""
-    if args.html is not None:
-        check_writable(args.html)  # not only after a long load
+    Dumps are read without running anything in them. docs/analyze.md explains kinds and confidence.
+    """
+    if html is not None:
+        check_writable(html)  # not only after a long load
     try:
-        with _progress() as progress:
-            status, told, html = confined(
-                lambda tell: _judge(args, tell), deadline_s=args.deadline, progress=progress
-            )
+        with reading() as progress:
+            status, told, written = confined(
+                lambda tell: _judge(tell, as_json=as_json, html=html is not None, **asked),
+                deadline_s=deadline, progress=progress,
+            )  # fmt: skip
     except CannotTellError as exc:
-        if args.format != "json":
+        if not as_json:
             raise
         say(json.dumps(no_answer(exc.reason, exc.done, exc.total), indent=2) + "\n")
-        return exc.status
+        return exc.exit_code
     say(told)
-    if args.html is not None:
-        write(args.html, html)
+    if html is not None:
+        write(html, written)
     return status
 
 
-def _judge(args: argparse.Namespace, progress: Callable[[int, int], None]) -> tuple[int, str, str]:
+def _judge(
+    progress: Progress, *, paths: Sequence[Path], groups: Sequence[str], details: bool,
+    world_size: int | None, members: Path | None, as_json: bool, html: bool,
+) -> tuple[int, str, str]:  # fmt: skip
     """The exit status, the report, and the page."""
-    members = None if args.members is None else read_members(args.members)
+    known = None if members is None else read_members(members)
     try:
-        bundle = bundle_in(args.paths)
-        job = _load(args.paths, args.world_size, members, progress, evidence=bundle is not None)
+        bundle = bundle_in(paths)
+        job = _load(paths, world_size, known, progress, evidence=bundle is not None)
     except TooMuchError as exc:
         raise CannotTellError(f"there is {exc}") from exc
-    groups = _groups(job, args.group)
+    detailed = _groups(job, groups)
     analysis = analyse(job)
     told = online(job, analysis, bundle)
-    if args.details:
-        groups = tuple(dict.fromkeys((*groups, *concerned(analysis)[:_DETAILED])))
+    if details:
+        detailed = tuple(dict.fromkeys((*detailed, *concerned(analysis)[:_DETAILED])))
 
     def text(console: Console) -> None:
         if told is not None:
             _print_told(console, job, told)
-        print_report(console, job, analysis, groups)
+        print_report(console, job, analysis, detailed)
 
-    as_json = args.format == "json"
     said = composed(as_json=as_json, body=lambda: report(job, analysis, told), text=text)
-    html = "" if args.html is None else page(job, analysis, told)
-    return FAILED if analysis.findings or told else DONE, said, html
+    written = page(job, analysis, told) if html else ""
+    return FAILED if analysis.findings or told else DONE, said, written
 
 
 def _load(
@@ -154,13 +141,13 @@ def _load(
 ) -> Job:
     for path in paths:
         if not os.path.lexists(path):
-            raise CommandError(f"{shown(path)}: no such file or folder", USAGE)
+            raise CommandError(f"{shown(path)}: no such file or folder")
     try:
         job = load(paths, world_size=world_size, members=members, progress=progress)
     except FlightRecordError as exc:
-        raise CommandError(f"no usable flight record: {clean(str(exc), 500)}", USAGE) from exc
+        raise CommandError(f"no usable flight record: {clean(str(exc), 500)}") from exc
     if not job.ranks and not evidence:  # a bundle says what the monitor saw also without records
-        raise CommandError(_why_nothing(job, paths), USAGE)
+        raise CommandError(_why_nothing(job, paths))
     return job
 
 
@@ -174,19 +161,6 @@ def _why_nothing(job: Job, paths: Sequence[Path]) -> str:
     return f"no usable flight record: {clean(first.path, 300)}: {clean(first.reason, 300)}{more}"
 
 
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    columns = (
-        TextColumn("reading"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("files"),
-        TimeElapsedColumn(),
-    )
-    with reading_bar(*columns) as update:
-        yield update and (lambda done, total: update(completed=done, total=total))
-
-
 def _groups(job: Job, names: Sequence[str]) -> tuple[int, ...]:
     found: dict[int, None] = {}
     for name in names:
@@ -196,12 +170,12 @@ def _groups(job: Job, names: Sequence[str]) -> tuple[int, ...]:
             near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or known[:6]
             hint = ", ".join(clean(word, 80) for word in near)
             told = f"no process group {clean(name, 80)!r} in these records"
-            raise CommandError(f"{told}; there are {hint}" if hint else told, USAGE)
+            raise CommandError(f"{told}; there are {hint}" if hint else told)
         found.update(dict.fromkeys(indices))
     if len(found) > _DETAILED:
         label = group_label(job.groups[next(iter(found))])
         raise CommandError(
-            f"{len(found)} process groups are called that; name one, such as {label!r}", USAGE
+            f"{len(found)} process groups are called that; name one, such as {label!r}"
         )
     return tuple(found)
 
@@ -214,14 +188,6 @@ def _print_told(out: Console, job: Job, one: Online) -> None:
     out.print(Text("\nby the flight records alone:", "dim"))
 
 
-def _count(text: str) -> int:
-    """A world size."""
-    number = int(text)
-    if not 1 <= number <= 10_000_000:
-        raise argparse.ArgumentTypeError(f"{number} is not 1 to 10,000,000")
-    return number
-
-
 def read_members(path: Path) -> dict[str, list[int]]:
     """Process groups and their global ranks from a JSON file.
 
@@ -232,14 +198,14 @@ def read_members(path: Path) -> dict[str, list[int]]:
         with path.open("rb") as file:
             held: Any = json.loads(file.read(_MEMBERS_MAX_BYTES))
     except OSError as exc:
-        raise CommandError(f"cannot read {shown(path)}: {exc.strerror}", USAGE) from exc
+        raise CommandError(f"cannot read {shown(path)}: {exc.strerror}") from exc
     except (ValueError, RecursionError) as exc:
-        raise CommandError(f"{shown(path)} holds no JSON", USAGE) from exc
+        raise CommandError(f"{shown(path)} holds no JSON") from exc
     if not isinstance(held, dict):
-        raise CommandError(f"{shown(path)}: expected an object of lists of ranks", USAGE)
+        raise CommandError(f"{shown(path)}: expected an object of lists of ranks")
     for name, ranks in held.items():
         good = isinstance(ranks, list) and all(type(one) is int and one >= 0 for one in ranks)
         if not good or len(set(ranks)) != len(ranks):
             told = f"{shown(path)}: {clean(name, 80)!r} is no list of different ranks"
-            raise CommandError(told, USAGE)
+            raise CommandError(told)
     return held

@@ -20,7 +20,10 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any, Final, TypeVar
 
-from monitor.commands.errors import CannotTellError, CommandError
+from monitor.commands.command import CommandError
+
+CANNOT_TELL: Final = 3
+"""Exit status: a limit was reached before there was an answer."""
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
@@ -29,6 +32,23 @@ Progress = Callable[[int, int], None]
 _KILLED: Final = (os.CLD_KILLED, signal.SIGKILL)
 _MEMORY: Final = 0.8
 """Of the machine's, for each process of the work."""
+
+
+class CannotTellError(CommandError):
+    """There is no answer, and nobody is accused on a part of the evidence."""
+
+    def __init__(self, reason: str, done: int = 0, total: int = 0) -> None:
+        """`done` of `total` files were read."""
+        super().__init__(f"cannot tell: {reason}; {_left_out(done, total)}", CANNOT_TELL)
+        self.reason, self.done, self.total = reason, done, total
+
+
+def _left_out(done: int, total: int) -> str:
+    if not total:
+        return "no file was read"
+    if done < total:
+        return f"{done:,} of {total:,} files were read, the others are left out"
+    return f"all {total:,} files were read, and none was weighed"
 
 
 def confined(work: Callable[[Progress], T], *, deadline_s: float, progress: Progress | None) -> T:
@@ -101,7 +121,7 @@ def _work(work: Callable[[Progress], Any], pipe: Connection, deadline_s: float) 
     except CannotTellError as exc:
         said = "cannot tell", exc.reason, *at
     except CommandError as exc:
-        said = "refused", str(exc), exc.status
+        said = "refused", str(exc), exc.exit_code
     except MemoryError:
         said = "cannot tell", "it takes more memory than this machine has to give", *at
     except KeyboardInterrupt:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import logging
 import os
@@ -14,8 +13,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from monitor.commands.errors import DONE, USAGE, CommandError
-from monitor.commands.secrets import add_token_option, read_token
+from monitor.commands.command import FILE, CommandError, command, gathered, option
+from monitor.commands.secrets import read_token, token_file
 from monitor.gate.hot_restart import (
     SharedState,
     Worker,
@@ -32,66 +31,51 @@ log = logging.getLogger("lightkeeper.gate")
 DEFAULT_ADMIN: Final = "127.0.0.1:8471"
 _PATIENCE_S: Final = 3.0
 
-EXAMPLES = """\
-examples:
-  in front of a Lighthouse on this machine; groups get TORCHFT_LIGHTHOUSE=http://head:29511
-    lightkeeper gate --lighthouse http://127.0.0.1:29510 --bind 0.0.0.0:29511 --token-file token
-  whom it sees and refuses:
-    curl http://127.0.0.1:8471/v1/gate
-  the list and the count of quorums survive a restart of the host:
-    lightkeeper gate --lighthouse http://127.0.0.1:29510 --bind 0.0.0.0:29511 \\
-        --token-file token --state /var/lib/lightkeeper/gate.json
-"""
 
+@command()
+@option("--lighthouse", metavar="URL", required=True, help="the real one, http://HOST:PORT")
+@option("--bind", metavar="HOST:PORT", required=True, help="where groups and people come in")
+@option("--admin", metavar="HOST:PORT", default=DEFAULT_ADMIN,
+        help="where the monitor looks and denies")  # fmt: skip
+@gathered("token", read_token, token_file)
+@option("--state", type=FILE, metavar="FILE",
+        help="keeps the list of denials and the count of quorums over a restart")  # fmt: skip
+@option("--verbose", is_flag=True, help="log what is refused and who breaks the protocol")
+def gate(
+    *, lighthouse: str, bind: str, admin: str, token: str | None, state: Path | None, verbose: bool
+) -> None:
+    """In front of the Lighthouse: keeps evicted and quarantined groups out of the quorum.
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the gate."""
-    add = parser.add_argument
-    add("--lighthouse", metavar="URL", required=True, help="the real one, http://HOST:PORT")
-    add("--bind", metavar="HOST:PORT", required=True, help="where groups and people come in")
-    add(
-        "--admin",
-        metavar="HOST:PORT",
-        default=DEFAULT_ADMIN,
-        help="where the monitor looks and denies (default: %(default)s)",
-    )
-    add_token_option(parser)
-    add(
-        "--state",
-        type=Path,
-        metavar="FILE",
-        help="keeps the list of denials and the count of quorums over a restart",
-    )
-    add("--verbose", action="store_true", help="log what is refused and who breaks the protocol")
-
-
-def carry_out(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT."""
+    examples:
+      in front of a Lighthouse on this machine; groups get TORCHFT_LIGHTHOUSE=http://head:29511
+        lightkeeper gate --lighthouse http://127.0.0.1:29510 --bind 0.0.0.0:29511 --token-file token
+      whom it sees and refuses:
+        curl http://127.0.0.1:8471/v1/gate
+      the list and the count of quorums survive a restart of the host:
+        lightkeeper gate --lighthouse http://127.0.0.1:29510 --bind 0.0.0.0:29511 \\
+            --token-file token --state /var/lib/lightkeeper/gate.json
+    """
     logging.basicConfig(
-        level=logging.INFO if args.verbose else logging.WARNING,
+        level=logging.INFO if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
     log.setLevel(logging.INFO)
     options = GateOptions(
-        lighthouse=parse_lighthouse(args.lighthouse),
-        state=args.state,
-        token=read_token(args.token_file),
-        verbose=args.verbose,
+        lighthouse=parse_lighthouse(lighthouse), state=state, token=token, verbose=verbose
     )
-    bind, admin = _address("--bind", args.bind), _address("--admin", args.admin)
+    at, admin_at = _address("--bind", bind), _address("--admin", admin)
     first = Worker().ready()  # before anything is taken over from a gate that died
     try:
-        state = _state(bind, admin)
+        shared = _state(at, admin_at)
     except CommandError:
         first.end(signal.SIGKILL)
         raise
-    if options.token is None:
+    if token is None:
         log.warning("no token is configured: this gate passes everybody and takes no denials")
-    where = (args.bind, args.lighthouse, args.admin, os.getpid())
+    where = (bind, lighthouse, admin, os.getpid())
     log.info("gate at %s for %s, admin at %s (pid %d)", *where)
-    WorkerSupervisor(options, state, first).run()
-    return DONE
+    WorkerSupervisor(options, shared, first).run()
 
 
 def _state(bind: tuple[str, int], admin: tuple[str, int]) -> SharedState:
@@ -155,16 +139,14 @@ def parse_lighthouse(url: str) -> tuple[str, int]:
     except ValueError:
         host = port = None
     if host is None or port is None or parts.scheme != "http" or parts.path not in ("", "/"):
-        raise CommandError(f"--lighthouse is {url!r}, expected http://HOST:PORT", USAGE)
+        raise CommandError(f"--lighthouse is {url!r}, expected http://HOST:PORT")
     return host, port
 
 
 def _address(option: str, text: str) -> tuple[str, int]:
     found = host_and_port(text)
     if found is None:
-        raise CommandError(
-            f"{option} is {text!r}, expected HOST:PORT, such as {DEFAULT_ADMIN}", USAGE
-        )
+        raise CommandError(f"{option} is {text!r}, expected HOST:PORT, such as {DEFAULT_ADMIN}")
     return found
 
 
@@ -182,4 +164,4 @@ def _cannot(option: str, address: tuple[str, int], exc: OSError) -> CommandError
         text += (
             f"; a worker of a gate that died serves on at {left}: start the gate there, or end it"
         )
-    return CommandError(text, USAGE)
+    return CommandError(text)

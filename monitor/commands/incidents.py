@@ -1,21 +1,21 @@
-"""`lightkeeper incidents`: what went wrong, what was done, what it cost; was it right?"""
+"""`lightkeeper incidents list` and `show`: what went wrong, what was done, what it cost."""
 
 from __future__ import annotations
 
-import argparse
 import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
+import click
 from rich.text import Text
 
-from monitor.commands.ask import add_monitor_option, ask
-from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
-from monitor.commands.tables import cell, console, moment, print_json, table, word
-from monitor.commands.watch import Look, add_watch_option, away_lines, live, need_terminal
+from monitor.commands.ask import Monitor, asking
+from monitor.commands.command import FAILED, CommandError, as_json, command, gathered, option
+from monitor.commands.tables import Sheet, cell, console, moment, print_json, word
+from monitor.commands.watch import Look, away_lines, live, need_terminal, watch
 from monitor.decide.accounts import (
     Choice,
     ChoiceError,
@@ -258,22 +258,36 @@ def _span(seconds: float | None) -> str:
     return "as long as is known" if seconds is None else f"{seconds:.1f} s"
 
 
-# Incidents from a store, when no monitor answers: the same answers that its API gives.
+# -- where they come from: a monitor, or without one its store --------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """Which incidents."""
+
+    since: str | None
+    kind: str | None
+    group: str | None
+
+    def query(self, **more: Any) -> str:
+        """Of the API."""
+        try:
+            span_s(self.since or "1s")
+        except ChoiceError as exc:
+            raise CommandError(f"--{exc}") from exc
+        chosen = {**asdict(self), **more}
+        return urlencode({name: value for name, value in chosen.items() if value is not None})
 
 
 class Stored:
-    """What a store holds. Nothing is written to it.
+    """What a store holds, in the answers of the API. Nothing is written to it.
 
     Raises:
         CommandError: there is none, or it cannot be read.
     """
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        self._view = _view(_read(str(args.store)))
-        try:
-            self._choice = Choice.of(args.since, args.kind, args.group, self._view.snapshot.now_s)
-        except ChoiceError as exc:
-            raise CommandError(f"--{exc}", USAGE) from exc
+    def __init__(self, place: str) -> None:
+        self._view = _view(_read(place))
 
     def one(self, prefix: str) -> dict[str, Any]:
         """As `GET /v1/incidents/ID`.
@@ -282,24 +296,29 @@ class Stored:
             CommandError: none, or several begin so.
         """
         try:
-            return {
-                "schema": SCHEMA,
-                **incident_json(self._view, find(self._view.incidents, prefix)),
-            }
+            found = find(self._view.incidents, prefix)
         except ChoiceError as exc:
             raise CommandError(str(exc), FAILED) from exc
+        return {"schema": SCHEMA, **incident_json(self._view, found)}
 
-    def listed(self, limit: int) -> dict[str, Any]:
+    def _choice(self, sought: Sought) -> Choice:
+        try:
+            return Choice.of(sought.since, sought.kind, sought.group, self._view.snapshot.now_s)
+        except ChoiceError as exc:
+            raise CommandError(f"--{exc}") from exc
+
+    def listed(self, sought: Sought, limit: int) -> dict[str, Any]:
         """As `GET /v1/incidents`."""
-        found = self._choice.among(self._view.incidents)[: max(1, limit)]
+        found = self._choice(sought).among(self._view.incidents)[: max(1, limit)]
         return {"schema": SCHEMA, "incidents": [incident_json(self._view, one) for one in found]}
 
-    def totals(self) -> dict[str, Any]:
+    def totals(self, sought: Sought) -> dict[str, Any]:
         """As `GET /v1/audit`."""
+        choice = self._choice(sought)
         fired = [one for one in self._view.incidents if one.milestones.firing_s is not None]
-        cases = [case_of(self._view, one) for one in self._choice.among(fired)]
+        cases = [case_of(self._view, one) for one in choice.among(fired)]
         now_s = self._view.snapshot.now_s
-        return {"schema": SCHEMA, **totals_to_json(cases, self._choice.since_s, now_s)}
+        return {"schema": SCHEMA, **totals_to_json(cases, choice.since_s, now_s)}
 
 
 def _read(text: str) -> Remembered:
@@ -336,72 +355,95 @@ def _view(found: Remembered) -> View:
     )
 
 
-EXAMPLES = """\
-examples:
-  lightkeeper incidents                         the latest, newest first, and what they came to
-  lightkeeper incidents not_ent                 one, with its story: the beginning of its id will do
-  lightkeeper incidents --since 7d --kind straggler --group rg_1
-  lightkeeper incidents --store monitor.db      without a monitor
-  lightkeeper incidents --format json | jq '.incidents[] | select(.state == "firing")'
-  lightkeeper incidents --watch                 live
+# -- the commands ----------------------------------------------------------------------------------
 
-exit status: 0 done, 1 no such incident or no monitor, 2 wrong arguments
-docs/audit.md says how its cost is reckoned.
-"""
+_store: Final = option(
+    "--store",
+    metavar="PLACE",
+    help="read this monitor's store (a file, or the URL of a database) instead of asking it",
+)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `incidents`."""
-    parser.add_argument("id", nargs="?", help="show one incident; the beginning of its id will do")
-    parser.add_argument("--limit", type=int, default=20, help="how many (default: %(default)s)")
-    parser.add_argument("--since", metavar="SPAN", help="not over for longer: 90s, 15m, 12h, 7d")
-    parser.add_argument("--kind", choices=[str(kind) for kind in Kind], metavar="KIND")
-    parser.add_argument("--group", metavar="GROUP", help="that accuse this replica group")
-    parser.add_argument(
-        "--format",
-        choices=("text", "table", "json"),
-        default="text",
-        help="text for people (default; table is the same), json",
-    )
-    parser.add_argument(
-        "--store",
-        metavar="PLACE",
-        help="read this monitor's store (a file, or the URL of a database) instead of asking it",
-    )
-    add_watch_option(parser)
-    add_monitor_option(parser)
+@command("list")
+@option("--limit", type=int, default=20, help="how many")
+@gathered(
+    "sought",
+    Sought,
+    option("--since", metavar="SPAN", help="not over for longer: 90s, 15m, 12h, 7d"),
+    option("--kind", type=click.Choice([str(kind) for kind in Kind]), metavar="KIND",
+           help=f"one of {', '.join(Kind)}"),
+    option("--group", metavar="GROUP", help="that accuse this replica group"),
+)  # fmt: skip
+@watch
+@_store
+@as_json
+@asking
+def listed(
+    *,
+    monitor: Monitor,
+    sought: Sought,
+    limit: int,
+    watch: float | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """The latest incidents, newest first, and what they came to.
 
+    examples:
+      lightkeeper incidents list
+      lightkeeper incidents list --since 7d --kind straggler --group rg_1
+      lightkeeper incidents list --store monitor.db      without a monitor
+      lightkeeper incidents list --format json | jq '.incidents[] | select(.state == "firing")'
+      lightkeeper incidents list --watch                 live
 
-def run(args: argparse.Namespace) -> int:
-    """The latest, or one with its story."""
-    if args.watch is not None:
-        return _watch(args)
-    if args.store is not None:
-        return _offline(args, Stored(args))
-    if args.id is not None:
-        return _one(args)
-    body = ask(args, f"/v1/incidents?{_query(args, limit=args.limit)}")
-    if args.format == "json":
+    exit status: 0 done, 1 no monitor answers, 2 wrong arguments
+    """
+
+    def ask() -> dict[str, Any]:
+        return monitor.ask(f"/v1/incidents?{sought.query(limit=limit)}")
+
+    if watch is not None:
+        if store is not None:
+            raise CommandError("--watch is for a running monitor")
+        need_terminal("--watch", "incidents list --format json")
+        live(lambda: list(ask()["incidents"]), watch, _draw)
+        return
+    stored = None if store is None else Stored(store)
+    body = ask() if stored is None else stored.listed(sought, limit)
+    if as_json:
         print_json(body)
-        return DONE
+        return
     show_list(body["incidents"])
-    show_totals(ask(args, f"/v1/audit?{_query(args)}"))
-    return DONE
+    totals = monitor.ask(f"/v1/audit?{sought.query()}") if stored is None else stored.totals(sought)
+    show_totals(totals)
 
 
-def _watch(args: argparse.Namespace) -> int:
-    """The list, for as long as somebody looks."""
-    for unwanted in ("id", "store"):
-        if getattr(args, unwanted) is not None:
-            raise CommandError("--watch is for the list of a running monitor", USAGE)
+@command()
+@click.argument("id")
+@_store
+@as_json
+@asking
+def show(*, monitor: Monitor, id: str, store: str | None, as_json: bool) -> None:  # noqa: A002
+    """One incident, with its story: what happened, what was done, how long it took, what it cost.
 
-    def look() -> list[dict[str, Any]]:
-        body = ask(args, f"/v1/incidents?{_query(args, limit=args.limit)}")
-        return list(body["incidents"])
+    examples:
+      lightkeeper incidents show not_ent                       the beginning of its id will do
+      lightkeeper incidents show not_ent --store monitor.db    without a monitor
 
-    need_terminal("--watch", "incidents --format json")
-    live(look, args.watch, _draw)
-    return DONE
+    exit status: 0 done, 1 no such incident or no monitor, 2 wrong arguments
+    docs/audit.md says how its cost is reckoned.
+    """
+    if store is not None:
+        body, places = Stored(store).one(id), Places("")
+    else:
+        body = monitor.ask(f"/v1/incidents/{quote(id, safe='')}")
+        places = Places(monitor.urls[0], body.get("journal"))
+    if as_json:
+        print_json(body)
+        return
+    out = console()
+    for line in story(body, places):
+        out.print(Text(line.text, style=line.style), soft_wrap=True)
 
 
 def _draw(look: Look[list[dict[str, Any]]], width: int, height: int) -> list[Line]:
@@ -409,30 +451,9 @@ def _draw(look: Look[list[dict[str, Any]]], width: int, height: int) -> list[Lin
     return [*top, *incidents_screen(look.seen, width, height - len(top))]
 
 
-def _offline(args: argparse.Namespace, stored: Stored) -> int:
-    """The same from a store."""
-    if args.id is not None:
-        _show_one(args, stored.one(args.id), Places(""))
-    elif args.format == "json":
-        print_json(stored.listed(args.limit))
-    else:
-        show_list(stored.listed(args.limit)["incidents"])
-        show_totals(stored.totals())
-    return DONE
-
-
-def _query(args: argparse.Namespace, **more: Any) -> str:
-    try:
-        span_s(args.since or "1s")
-    except ChoiceError as exc:
-        raise CommandError(f"--{exc}", USAGE) from exc
-    chosen = {"since": args.since, "kind": args.kind, "group": args.group, **more}
-    return urlencode({name: value for name, value in chosen.items() if value is not None})
-
-
 def show_list(incidents: list[dict[str, Any]]) -> None:
     """A line each."""
-    shown = table(
+    shown = Sheet(
         "incidents", "id", "since", "kind", "state", "severity", "culprits", "outcome", "saved",
         "what",
     )  # fmt: skip
@@ -465,18 +486,3 @@ def _told(amount: Mapping[str, Any]) -> str:
     unknown = amount["unknown"]
     tail = f" (and {unknown} of which it cannot be told)" if unknown else ""
     return f"{bounds(amount)} rank-seconds{tail}"
-
-
-def _one(args: argparse.Namespace) -> int:
-    body = ask(args, f"/v1/incidents/{quote(args.id, safe='')}")
-    _show_one(args, body, Places(args.monitor.partition(",")[0], body.get("journal")))
-    return DONE
-
-
-def _show_one(args: argparse.Namespace, body: Mapping[str, Any], places: Places) -> None:
-    if args.format == "json":
-        print_json(body)
-        return
-    out = console()
-    for line in story(body, places):
-        out.print(Text(line.text, style=line.style), soft_wrap=True)

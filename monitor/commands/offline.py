@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import functools
 import io
 import json
 import os
@@ -14,10 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import click
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 
-from monitor.commands.errors import USAGE, CommandError
+from monitor.commands.command import CommandError, F, Page, Within, option
+from monitor.commands.confined import Progress
 from monitor.show.wording import clean
 
 BROKEN: Final = 70
@@ -27,33 +28,21 @@ _WIDTH: Final = 160
 """Columns of a report that is piped into a file."""
 
 
-def add_format(parser: argparse.ArgumentParser) -> None:
-    """The option for programs."""
-    parser.add_argument(
-        "--format",
-        choices=("text", "json"),
-        default="text",
-        help="text for people (default), json for programs",
-    )
+class Judging(Page):
+    """A command whose exit status says what it found, or how it ended."""
 
-
-def judging(command: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """A command whose exit status says what it found, or how it ended; it raises CommandError."""
-
-    @functools.wraps(command)
-    def run(args: argparse.Namespace) -> int:
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it."""
         try:
-            return command(args)
-        except (CommandError, BrokenPipeError):
-            raise
+            return super().invoke(ctx)
         except KeyboardInterrupt:
             return INTERRUPTED
+        except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
+            raise
         except Exception:  # noqa: BLE001 - Python's own status for a crash is 1: "fault found"
             traceback.print_exc()
-            sys.stderr.write("lightkeeper: a fault of lightkeeper itself, please report it\n")
+            sys.stderr.write("error: a fault of lightkeeper itself, please report it\n")
             return BROKEN
-
-    return run
 
 
 def composed(*, as_json: bool, body: Callable[[], Any], text: Callable[[Console], None]) -> str:
@@ -77,33 +66,22 @@ def say(report: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def add_deadline(parser: argparse.ArgumentParser, why: str) -> None:
+def deadline(why: str) -> Callable[[F], F]:
     """`--deadline SECONDS`; `why` tells how long a large one takes."""
-    parser.add_argument(
-        "--deadline",
-        type=_seconds,
-        default=1800.0,
-        metavar="SECONDS",
-        help=f"end without an answer after so long (default: 1800; {why})",
-    )
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text} is not more than 0 and at most 86,400")
-    return seconds
+    return option("--deadline", type=Within(1e-9, 86_400), default=1800.0, metavar="SECONDS",
+                  help=f"end without an answer after so long; {why}")  # fmt: skip
 
 
 @contextlib.contextmanager
-def reading_bar(*columns: ProgressColumn) -> Iterator[Callable[..., None] | None]:
+def reading() -> Iterator[Progress | None]:
     """What moves a bar on stderr, gone when done; None where stderr is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    columns = (TextColumn("reading"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading", total=None)
-        yield lambda **changes: bar.update(task, **changes)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def shown(path: Path) -> str:
@@ -118,10 +96,10 @@ def check_writable(path: Path) -> None:
         CommandError: a file cannot be written there.
     """
     if path.is_dir():
-        raise CommandError(f"cannot write {shown(path)}: it is a folder", USAGE)
+        raise CommandError(f"cannot write {shown(path)}: it is a folder")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         why = "no such folder" if not path.parent.is_dir() else "not allowed"
-        raise CommandError(f"cannot write {shown(path)}: {why}", USAGE)
+        raise CommandError(f"cannot write {shown(path)}: {why}")
 
 
 def write(path: Path, text: str) -> None:
@@ -133,4 +111,4 @@ def write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as exc:
-        raise CommandError(f"cannot write {shown(path)}: {exc.strerror}", USAGE) from exc
+        raise CommandError(f"cannot write {shown(path)}: {exc.strerror}") from exc

@@ -1,142 +1,134 @@
-"""`lightkeeper policy`: check a policy file, show the policy that holds."""
+"""`lightkeeper policy`, `check policy`, `pause` and `resume`: what may be done, and whether now."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.text import Text
 
-from monitor.commands.ask import add_ask_options, ask, login
-from monitor.commands.errors import DONE, USAGE, CommandError
-from monitor.commands.secrets import add_token_option
-from monitor.commands.tables import cell, console, figure, moment, print_json, table
+from monitor.commands.ask import Monitor, asking, changing, login
+from monitor.commands.command import DONE, FILE, USAGE, CommandError, as_json, command, option
+from monitor.commands.tables import Sheet, cell, console, figure, moment, pause_line, print_json
 from monitor.decide.rules import Effective, PolicyError
 from monitor.decide.view_json import effective_to_json
 from monitor.rulebook import effective
 
-# `lightkeeper pause` and `lightkeeper resume`: the big red switch.
-
-PAUSE_EXAMPLES = """\
-examples:
-  lightkeeper pause --reason "switch firmware, rack 7" --hours 2 --token-file token
-  lightkeeper pause --reason "it evicts the wrong ones" --token-file token   until resumed
-
-Nobody is evicted meanwhile but by hand; faults are still seen, recorded and told. It survives a
-restart of the monitor. Times that come again every week: [[maintenance]] of the policy file.
-"""
-RESUME_EXAMPLES = """\
-examples:
-  lightkeeper resume --token-file token
-"""
+# -- the big red switch ----------------------------------------------------------------------------
 
 
-def add_pause_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `pause`."""
-    parser.add_argument("--reason", required=True, help="why, for those who come later")
-    parser.add_argument("--hours", type=float, help="for how long (default: until resumed)")
-    add_resume_arguments(parser)
+@command()
+@option("--reason", required=True, help="why, for those who come later")
+@option("--hours", type=float, help="for how long (default: until resumed)")
+@as_json
+@changing
+def pause(*, monitor: Monitor, reason: str, hours: float | None, as_json: bool) -> None:
+    """Evict nobody from now on.
 
+    examples:
+      lightkeeper pause --reason "switch firmware, rack 7" --hours 2 --token-file token
+      lightkeeper pause --reason "it evicts the wrong ones" --token-file token   until resumed
 
-def add_resume_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `resume`."""
-    add_token_option(parser)
-    add_ask_options(parser)
-
-
-def run_pause(args: argparse.Namespace) -> int:
-    """Evict nobody from now on."""
-    body = {"reason": args.reason, "hours": args.hours, "author": login()}
-    said = ask(args, "/v1/pause", method="POST", body=body)
-    if args.format == "json":
+    Nobody is evicted meanwhile but by hand; faults are still seen, recorded and told. It survives a
+    restart of the monitor. Times that come again every week: [[maintenance]] of the policy file.
+    """
+    body = {"reason": reason, "hours": hours, "author": login()}
+    said = monitor.ask("/v1/pause", method="POST", body=body)
+    if as_json:
         print_json(said)
     else:
         console().print(Text(pause_line(said["pause"]), style="bold red"))
-    return DONE
 
 
-def run_resume(args: argparse.Namespace) -> int:
-    """Evict again."""
-    said = ask(args, "/v1/pause", method="DELETE")
-    if args.format == "json":
+@command()
+@as_json
+@changing
+def resume(*, monitor: Monitor, as_json: bool) -> None:
+    """Evict again.
+
+    examples:
+      lightkeeper resume --token-file token
+    """
+    said = monitor.ask("/v1/pause", method="DELETE")
+    if as_json:
         print_json(said)
     else:
         console().print(Text("resumed: evictions are decided again", style="green"))
-    return DONE
 
 
-EXAMPLES = """\
-examples:
-  lightkeeper policy check policy.toml          all that is wrong with it, one line each; exit 2
-  lightkeeper policy show                       of the running monitor, with who said what
-  lightkeeper policy show --default --format json
-  lightkeeper policy show --file policy.toml    what it would come to, all options
-  lightkeeper policy reload --token-file token  as `kill -HUP` of the monitor does
-
-a file with every option and its default: docs/policy.example.toml
-"""
+# -- the policy ------------------------------------------------------------------------------------
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`check`, `show`, `reload`."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    checking = actions.add_parser("check", help="whether a policy file can be used")
-    checking.add_argument("file", type=Path, metavar="FILE")
-    checking.add_argument(
-        "--format", choices=("text", "json"), default="text", help="text for people (default)"
+@command()
+@click.argument("file", type=FILE)
+@as_json
+def check(*, file: Path, as_json: bool) -> int:
+    """Can a policy file be used? All that is wrong with it, one line each.
+
+    examples:
+      lightkeeper check policy policy.toml
+
+    a file with every option and its default: docs/policy.example.toml
+
+    exit status: 0 it can be used, 2 it cannot
+    """
+    if not as_json:
+        _of_file(file)
+        console().print(Text(f"{file}: a policy that can be used"))
+        return DONE
+    try:
+        effective(file, {}, loaded_s=0.0)
+        problems: tuple[str, ...] = ()
+    except PolicyError as exc:
+        problems = tuple(exc.problems)
+    print_json({"schema": 1, "file": str(file), "ok": not problems, "problems": problems})
+    return USAGE if problems else DONE
+
+
+@command()
+@option("--default", is_flag=True, help="that of a monitor without a file")
+@option("--file", type=FILE, metavar="FILE", help="what this file comes to")
+@as_json
+@asking
+def show(*, monitor: Monitor, default: bool, file: Path | None, as_json: bool) -> None:
+    """The policy that holds, with who said what.
+
+    examples:
+      lightkeeper policy show                       of the running monitor
+      lightkeeper policy show --default --format json
+      lightkeeper policy show --file policy.toml    what it would come to, all options
+    """
+    if default and file is not None:
+        raise CommandError("--default is without a file: not with --file")
+    if default or file is not None:
+        body = effective_to_json(_of_file(file), 0.0)
+    else:
+        body = monitor.ask("/v1/policy")
+    _show(body, as_json=as_json)
+
+
+@command()
+@as_json
+@changing
+def reload(*, monitor: Monitor, as_json: bool) -> None:
+    """Make the monitor read its policy file again, as `kill -HUP` of it does.
+
+    examples:
+      lightkeeper policy reload --token-file token
+    """
+    _show(
+        monitor.ask("/v1/policy/reload", method="POST", body={"author": login()}), as_json=as_json
     )
-    showing = actions.add_parser("show", help="the policy that holds")
-    which = showing.add_mutually_exclusive_group()
-    which.add_argument("--default", action="store_true", help="that of a monitor without a file")
-    which.add_argument("--file", type=Path, metavar="FILE", help="what this file comes to")
-    reloading = actions.add_parser("reload", help="make the monitor read its policy file again")
-    add_token_option(reloading)
-    for asking in (showing, reloading):
-        add_ask_options(asking)
 
 
 def refused(exc: PolicyError) -> CommandError:
     """Every problem but the last on standard error, one line each; the last as the error."""
     for problem in exc.problems[:-1]:
-        sys.stderr.write(f"lightkeeper: {' '.join(problem.split())}\n")
-    return CommandError(exc.problems[-1], USAGE)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Check, show or reload."""
-    match args.action:
-        case "check":
-            return _check(args)
-        case "reload":
-            body = ask(args, "/v1/policy/reload", method="POST", body={"author": login()})
-        case _ if args.default or args.file is not None:
-            body = effective_to_json(_of_file(args.file), 0.0)
-        case _:
-            body = ask(args, "/v1/policy")
-    if args.format == "json":
-        print_json(body)
-    else:
-        _print(console(), body)
-    return DONE
-
-
-def _check(args: argparse.Namespace) -> int:
-    """All that is wrong with a file; 2 if anything is."""
-    if args.format == "json":
-        try:
-            effective(args.file, {}, loaded_s=0.0)
-            problems: tuple[str, ...] = ()
-        except PolicyError as exc:
-            problems = tuple(exc.problems)
-        body = {"schema": 1, "file": str(args.file), "ok": not problems, "problems": problems}
-        print_json(body)
-        return USAGE if problems else DONE
-    _of_file(args.file)
-    console().print(Text(f"{args.file}: a policy that can be used"))
-    return DONE
+        sys.stderr.write(f"error: {' '.join(problem.split())}\n")
+    return CommandError(exc.problems[-1])
 
 
 def _of_file(path: Path | None) -> Effective:
@@ -144,6 +136,13 @@ def _of_file(path: Path | None) -> Effective:
         return effective(path, {}, loaded_s=0.0)
     except PolicyError as exc:
         raise refused(exc) from exc
+
+
+def _show(body: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(body)
+    else:
+        _print(console(), body)
 
 
 def _print(out: Console, body: dict[str, Any]) -> None:
@@ -154,11 +153,11 @@ def _print(out: Console, body: dict[str, Any]) -> None:
         out.print(Text(f"! not reloaded: {problem}", style="yellow"))
     if body.get("pause"):
         out.print(Text(pause_line(body["pause"]), style="bold red"))
-    actions = table("actions", "kind", "info", "warning", "critical")
+    actions = Sheet("actions", "kind", "info", "warning", "critical")
     for kind, row in body["actions"].items():
         actions.add_row(cell(kind), *(cell(row[one]) for one in ("info", "warning", "critical")))
     out.print(actions)
-    options = table("options", "name", "value", "said by", "changes by")
+    options = Sheet("options", "name", "value", "said by", "changes by")
     for part in ("guards", "thresholds"):
         for name, one in body[part].items():
             if part == "guards" or one["from"] != "default":
@@ -175,10 +174,3 @@ def _print(out: Console, body: dict[str, Any]) -> None:
     for window in body["maintenance"]:
         days = f" on {', '.join(window['days'])}" if "days" in window else ""
         out.print(Text(f"maintenance: {window['name']}: {window['from']} to {window['to']}{days}"))
-
-
-def pause_line(pause: dict[str, Any]) -> str:
-    """The big red switch in one line."""
-    until = "until `lightkeeper resume`" if pause["until_s"] is None else moment(pause["until_s"])
-    ends = until if pause["until_s"] is None else f"until {until}"
-    return f"PAUSED by {pause['author']} {ends}: {pause['reason']} (nobody is evicted but by hand)"

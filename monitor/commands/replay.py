@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import datetime
 import json
@@ -12,12 +11,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import click
 from rich.console import Console
 from rich.text import Text
 
-from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
-from monitor.commands.offline import add_format, judging
-from monitor.commands.tables import console, moment, print_json, show, table, word
+from monitor.commands.command import (
+    DONE,
+    FAILED,
+    FILE,
+    CommandError,
+    as_json,
+    command,
+    gathered,
+    option,
+)
+from monitor.commands.offline import Judging
+from monitor.commands.tables import Sheet, cell, console, moment, print_json, text, word
+from monitor.commands.thresholds import threshold, thresholds
 from monitor.journal.entries import End, JournalError
 from monitor.journal.replay import (
     Account,
@@ -37,20 +47,10 @@ from monitor.journal.replay import (
 )
 from monitor.model.config import ConfigError, KeeperConfig
 from monitor.model.incident import incident_to_json
-from monitor.show.wording import clean
 
 # How a replay is told: as text with the stories first, or as JSON.
 
 SCHEMA: Final = 1
-
-
-def _text(value: str, style: str = "") -> Text:
-    """A line; what ranks and hosts told cannot steer the terminal."""
-    return Text(clean(value), style=style)
-
-
-def _cell(value: Any) -> Text:
-    return _text(show(value))
 
 
 CONJECTURE: Final = (
@@ -59,108 +59,146 @@ CONJECTURE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a replay came to."""
+@dataclass(slots=True)
+class Journey:
+    """A replay under way, and what it came to."""
 
-    live: Account
-    now: Account
-    ticks: int
-    first_s: float | None
-    last_s: float | None
-    files: tuple[str, ...]
-    versions: tuple[str, ...]
-    changes: Mapping[str, tuple[Any, Any]]
-    """Option -> live value, value of the what-if; empty when it is none."""
-    difference: str | None
+    opened: Sequence[Opened]
+    from_s: float
+    """What is shown begins here, and ends at `to_s`."""
+    to_s: float
+    changes: Mapping[str, Any]
+    """Options of the what-if; empty when it is none."""
+    ticks: Console | None = None
+    """Where every tick is printed, if anywhere."""
+    timeline: list[Mapping[str, Any]] | None = None
+    live: Account = field(default_factory=Account)
+    now: Account = field(default_factory=Account)
+    notes: list[str] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)
+    difference: str | None = None
     """The first one from what was decided live."""
-    notes: tuple[str, ...]
-    damage: tuple[str, ...]
+    count: int = 0
+    first_s: float | None = None
+    last_s: float | None = None
+
+    fresh: bool = False
+    """Whether the next tick is the first of a journey that brings incidents along."""
+
+    def changed(self) -> dict[str, tuple[Any, Any]]:
+        """Option -> live value, value of the what-if."""
+        live = self.opened[0].head.config
+        return {name: (getattr(live, name), new) for name, new in self.changes.items()}
+
+    def versions(self) -> list[str]:
+        """Of lightkeeper, that wrote the files."""
+        return sorted({one.head.version for one in self.opened})
+
+    def take(self, one: Replayed) -> None:
+        """One tick; those before the span count for what is still open then."""
+        number = one.tick.snapshot.tick
+        if self.fresh:
+            self._seed(one)
+        self.live.take(one.tick.told, number, one.now_s)
+        self.now.take(one.again, number, one.now_s)
+        if one.now_s < self.from_s:
+            return
+        if self.count == 0:
+            self.first_s = one.now_s
+        self.count, self.last_s = self.count + 1, one.now_s
+        if self.difference is None and (apart := one.difference()) is not None:
+            self.difference = f"{apart} ({moment(one.now_s)})"
+        print_tick(one, self.ticks, self.timeline)
+
+    def _seed(self, one: Replayed) -> None:
+        self.fresh = False
+        new = {incident["id"] for incident in one.again.changed}
+        kept = [incident_to_json(i) for i in one.result.incidents if i.id not in new]
+        self.live.seed(kept)
+        self.now.seed(kept)
 
 
-def report_to_json(report: Report) -> dict[str, Any]:
+def report_to_json(journey: Journey) -> dict[str, Any]:
     """For programs."""
     body: dict[str, Any] = {
         "schema": SCHEMA,
-        "ticks": report.ticks,
-        "from_s": report.first_s,
-        "to_s": report.last_s,
-        "files": list(report.files),
-        "versions": list(report.versions),
-        "incidents": report.now.all(),
-        "decisions": report.now.decisions,
-        "same": report.difference is None,
-        "difference": report.difference,
-        "notes": list(report.notes),
-        "damage": list(report.damage),
+        "ticks": journey.count,
+        "from_s": journey.first_s,
+        "to_s": journey.last_s,
+        "files": [str(one.path) for one in journey.opened],
+        "versions": journey.versions(),
+        "incidents": journey.now.all(),
+        "decisions": journey.now.decisions,
+        "same": journey.difference is None,
+        "difference": journey.difference,
+        "notes": journey.notes,
+        "damage": journey.damage,
     }
-    if report.changes:
+    if journey.changes:
         body |= {
-            "changes": {n: {"live": a, "what_if": b} for n, (a, b) in report.changes.items()},
-            "compared": list(pairs_to_json(compared(report.live, report.now))),
-            "conjecture_from_s": parted_s(report.live, report.now),
+            "changes": {n: {"live": a, "what_if": b} for n, (a, b) in journey.changed().items()},
+            "compared": list(pairs_to_json(compared(journey.live, journey.now))),
+            "conjecture_from_s": parted_s(journey.live, journey.now),
             "conjecture": CONJECTURE,
         }
     return body
 
 
-def print_report(out: Console, report: Report) -> None:
+def print_report(out: Console, journey: Journey) -> None:
     """For people."""
-    span = f"{moment(report.first_s)} to {moment(report.last_s)}"
-    versions = ", ".join(report.versions)
-    out.print(_text(f"{report.ticks} ticks, {span}, recorded by lightkeeper {versions}"))
-    for note in report.notes:
-        out.print(_text(f"! {note}", style="yellow"))
-    if report.changes:
-        _print_what_if(out, report)
-    elif report.difference is None:
-        out.print(_text("decided as it was live", style="green"))
+    span = f"{moment(journey.first_s)} to {moment(journey.last_s)}"
+    versions = ", ".join(journey.versions())
+    out.print(text(f"{journey.count} ticks, {span}, recorded by lightkeeper {versions}"))
+    for note in journey.notes:
+        out.print(text(f"! {note}", style="yellow"))
+    if journey.changes:
+        _print_what_if(out, journey)
+    elif journey.difference is None:
+        out.print(text("decided as it was live", style="green"))
     else:
-        out.print(_text(f"not as live: {report.difference}", style="bold red"))
-    lasting = report.now.lasting()
+        out.print(text(f"not as live: {journey.difference}", style="bold red"))
+    lasting = journey.now.lasting()
     for incident in lasting:
-        _print_story(out, incident, report.now)
-    short = len(report.now.incidents) - len(lasting)
+        _print_story(out, incident, journey.now)
+    short = len(journey.now.incidents) - len(lasting)
     if short:
-        out.print(_text(f"{short} more did not last and never fired"))
+        out.print(text(f"{short} more did not last and never fired"))
     if not lasting:
-        out.print(_text("no incident", style="green"))
-    if report.now.decisions:
-        out.print(_decisions(report.now.decisions))
+        out.print(text("no incident", style="green"))
+    if journey.now.decisions:
+        out.print(_decisions(journey.now.decisions))
 
 
 def _print_story(out: Console, incident: Mapping[str, Any], account: Account) -> None:
     out.print()
     head = f"{incident['id']}: {incident['kind']}, {incident['state']}"
-    out.print(_text(head, style="bold"))
-    out.print(_text(str(incident["reason"])))
+    out.print(text(head, style="bold"))
+    out.print(text(str(incident["reason"])))
     for source, seen in incident["evidence"].items():
-        out.print(_text(f"  {source}: {seen}"))
+        out.print(text(f"  {source}: {seen}"))
     began_s = incident["milestones"]["first_seen_s"]
     lines = [(line["at_s"], line["to"], line["reason"]) for line in incident["story"]]
     lines += [
         (one["at_s"], " ".join((one["action"], one.get("guard", ""))).strip(), one["reason"])
         for one in account.of(str(incident["id"]))
     ]
-    story = table("", "when", "after", "to", "why")
+    story = Sheet("", "when", "after", "to", "why")
     for at_s, to, reason in sorted(lines, key=lambda line: line[0]):
-        story.add_row(
-            _cell(moment(at_s)), _cell(f"{at_s - began_s:+.1f} s"), word(to), _cell(reason)
-        )
+        story.add_row(cell(moment(at_s)), cell(f"{at_s - began_s:+.1f} s"), word(to), cell(reason))
     out.print(story)
 
 
 def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Any:
-    made = table("decisions", "tick", "when", "decision", "about", "why")
+    made = Sheet("decisions", "tick", "when", "decision", "about", "why")
     for one in decisions:
         about = one["group"] if one["action"] == "evict" else one["incident_id"]
         what = "evict" if one["action"] == "evict" else f"{one['action']}: {one['guard']}"
         made.add_row(
-            _cell(one["tick"]),
-            _cell(moment(one["at_s"])),
-            _cell(what),
-            _cell(about),
-            _cell(one["reason"]),
+            cell(one["tick"]),
+            cell(moment(one["at_s"])),
+            cell(what),
+            cell(about),
+            cell(one["reason"]),
         )
     return made
 
@@ -168,34 +206,34 @@ def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Any:
 # -- what if ---------------------------------------------------------------------------------
 
 
-def _print_what_if(out: Console, report: Report) -> None:
-    told = ", ".join(f"{name}={new} (was {old})" for name, (old, new) in report.changes.items())
-    out.print(_text(f"what if: {told}", style="bold"))
-    pairs = compared(report.live, report.now)
+def _print_what_if(out: Console, journey: Journey) -> None:
+    told = ", ".join(f"{name}={new} (was {old})" for name, (old, new) in journey.changed().items())
+    out.print(text(f"what if: {told}", style="bold"))
+    pairs = compared(journey.live, journey.now)
     if not pairs:
-        out.print(_text("nobody was accused live, and nobody would have been", style="green"))
+        out.print(text("nobody was accused live, and nobody would have been", style="green"))
         return
     columns = ("live: fired", "evicted", "over", "what if: fired", "evicted", "over")
-    side_by_side = table("side by side", "fault", "culprits", *columns, "")
+    side_by_side = Sheet("side by side", "fault", "culprits", *columns, "")
     for pair in pairs:
         side_by_side.add_row(
-            _cell(pair.kind),
-            _cell(list(pair.culprits)),
-            *map(_cell, _side(pair.live)),
-            *map(_cell, _side(pair.now)),
+            cell(pair.kind),
+            cell(list(pair.culprits)),
+            *map(cell, _side(pair.live)),
+            *map(cell, _side(pair.now)),
             _verdict(pair),
         )
     out.print(side_by_side)
-    apart_s = parted_s(report.live, report.now)
+    apart_s = parted_s(journey.live, journey.now)
     if apart_s is not None:
         out.print(
-            _text(
+            text(
                 f"the evictions part at {moment(apart_s)}; what comes later is conjecture: "
                 f"{CONJECTURE}",
                 style="yellow",
             )
         )
-    out.print(_text("what it would have said:", style="bold"))
+    out.print(text("what it would have said:", style="bold"))
 
 
 def _side(side: Side | None) -> tuple[str, str, str]:
@@ -212,17 +250,15 @@ def _side(side: Side | None) -> tuple[str, str, str]:
 def _verdict(pair: Pair) -> Text:
     match pair.live, pair.now:
         case Side(evicted_s=float()), None:
-            return _text("not by the time it was evicted live", style="yellow")
+            return text("not by the time it was evicted live", style="yellow")
         case _, None:
-            return _text("not accused", style="yellow")
+            return text("not accused", style="yellow")
         case None, _ if pair.conjecture:
-            return _text("conjecture", style="yellow")
+            return text("conjecture", style="yellow")
         case None, _:
-            return _text("accused only now", style="bold red")
+            return text("accused only now", style="bold red")
         case _:
-            return _text(
-                "the same" if pair.same else "differs", style="" if pair.same else "yellow"
-            )
+            return text("the same" if pair.same else "differs", style="" if pair.same else "yellow")
 
 
 # -- every tick ------------------------------------------------------------------------------
@@ -256,7 +292,7 @@ def print_tick(
     if timeline is not None:
         timeline.append(body)
     if out is not None:
-        out.print(_text(_tick_line(body)), soft_wrap=True)
+        out.print(text(_tick_line(body)), soft_wrap=True)
 
 
 def _tick_line(body: Mapping[str, Any]) -> str:
@@ -276,235 +312,6 @@ def _tick_line(body: Mapping[str, Any]) -> str:
     return "; ".join(parts)
 
 
-# What the options of `replay` say: thresholds of a what-if, and times.
-
-_CONFIG_MAX_BYTES: Final = 1 << 20
-
-
-def changes_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Options that differ from the live ones.
-
-    Raises:
-        CommandError, ConfigError: what is wrong with them.
-    """
-    chosen: dict[str, Any] = {}
-    if args.config is not None:
-        chosen.update(read_config(args.config))
-    for text in args.set:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise CommandError(f"--set is {text!r}, expected NAME=VALUE", USAGE)
-        chosen[name.strip()] = _value(name.strip(), value.strip())
-    KeeperConfig.from_options(chosen)  # what is wrong with it is said before the files are read
-    return chosen
-
-
-def _value(name: str, text: str) -> Any:
-    default = getattr(KeeperConfig(), name, 0.0)
-    if isinstance(default, bool):
-        if text not in ("true", "false"):
-            raise CommandError(f"--set {name} is {text!r}, expected true or false", USAGE)
-        return text == "true"
-    try:
-        return int(text) if isinstance(default, int) else float(text)
-    except ValueError as exc:
-        kind = "a whole number" if isinstance(default, int) else "a number"
-        raise CommandError(f"--set {name} is {text!r}, expected {kind}", USAGE) from exc
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """Thresholds by name, from TOML or (`.json`) JSON.
-
-    Raises:
-        CommandError: it cannot be read, or holds something else.
-    """
-    try:
-        with path.open("rb") as file:
-            text = file.read(_CONFIG_MAX_BYTES).decode()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise CommandError(f"cannot read {path}: {exc}", USAGE) from exc
-    try:
-        held = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (ValueError, RecursionError) as exc:
-        raise CommandError(f"{path}: {exc}", USAGE) from exc
-    if not isinstance(held, dict):
-        raise CommandError(f"{path}: expected thresholds by name", USAGE)
-    defaults = KeeperConfig()
-    for name, value in held.items():
-        default = getattr(defaults, name, 0.0)
-        fits = isinstance(value, bool) is isinstance(default, bool) and (
-            isinstance(value, int) or (isinstance(value, float) and isinstance(default, float))
-        )
-        if not fits:
-            raise CommandError(f"{path}: {name} is {value!r}, expected one like {default}", USAGE)
-    return held
-
-
-def parse_time(text: str, began_s: float) -> float:
-    """Unix time of a date, a time of the day on which `began_s` lies, or Unix seconds.
-
-    Raises:
-        CommandError: it is none of them.
-    """
-    with contextlib.suppress(ValueError, OverflowError):
-        seconds = float(text)
-        if abs(seconds) < 1e11:
-            return seconds
-    began = datetime.datetime.fromtimestamp(began_s, tz=datetime.UTC).astimezone()
-    for read in _readings(text, began):
-        with contextlib.suppress(ValueError, OverflowError):
-            return read.astimezone().timestamp() if read.tzinfo is None else read.timestamp()
-    raise CommandError(
-        f"{text!r} is no time; expected 17:04, 2026-11-21T17:04:30 or Unix seconds", USAGE
-    )
-
-
-def _readings(text: str, began: datetime.datetime) -> Iterator[datetime.datetime]:
-    with contextlib.suppress(ValueError):
-        yield datetime.datetime.fromisoformat(text)
-    with contextlib.suppress(ValueError):
-        yield datetime.datetime.combine(began.date(), datetime.time.fromisoformat(text))
-
-
-EXAMPLES = """\
-what to give it:
-  The folder into which a monitor writes its journal (beside its store: monitor.db ->
-  monitor.journal), or some of its files. Every file can be replayed alone.
-
-examples:
-  lightkeeper replay ~/.local/state/lightkeeper/monitor.journal     every incident with its story
-  lightkeeper replay DIR --from 17:04 --to 17:30 --ticks            and what each tick brought
-  lightkeeper replay DIR --check                                    does it decide as it did live?
-  lightkeeper replay DIR --set stall_floor_s=30                     who would have been accused?
-  lightkeeper replay DIR --set observe=true --format json | jq .compared
-
-exit status:
-  0  replayed; with --check: as live      1  with --check: not as live
-  2  no usable input, or damaged in the middle (what comes before is shown)
-"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Paths and options of `replay`."""
-    parser.add_argument(
-        "paths", nargs="+", type=Path, metavar="FILE", help="journal files, or folders of them"
-    )
-    add_format(parser)
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="what if: another threshold of monitor/model/config.py, repeatable",
-    )
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="what if: thresholds from a TOML or JSON file"
-    )
-    parser.add_argument(
-        "--from",
-        dest="from_",
-        metavar="TIME",
-        help="show from here on: 17:04, 17:04:30 (of the first day), 2026-11-21T17:04, or Unix "
-        "seconds; local time unless it has a zone",
-    )
-    parser.add_argument("--to", metavar="TIME", help="stop here")
-    parser.add_argument("--ticks", action="store_true", help="also show every tick")
-    parser.add_argument(
-        "--check", action="store_true", help="exit 1 where it does not decide as it did live"
-    )
-
-
-@judging
-def run(args: argparse.Namespace) -> int:
-    """Replay and report."""
-    try:
-        return _run(args)
-    except (JournalError, ConfigError) as exc:
-        raise CommandError(str(exc), USAGE) from exc
-
-
-@dataclass(slots=True)
-class _Span:
-    """What is shown."""
-
-    from_s: float
-    to_s: float
-
-
-@dataclass(slots=True)
-class _Journey:
-    """A replay under way."""
-
-    span: _Span
-    changes: Mapping[str, Any]
-    ticks: Console | None = None
-    """Where every tick is printed, if anywhere."""
-    timeline: list[Mapping[str, Any]] | None = None
-    live: Account = field(default_factory=Account)
-    now: Account = field(default_factory=Account)
-    notes: list[str] = field(default_factory=list)
-    damage: list[str] = field(default_factory=list)
-    difference: str | None = None
-    count: int = 0
-    first_s: float | None = None
-    last_s: float | None = None
-
-    fresh: bool = False
-    """Whether the next tick is the first of a journey that brings incidents along."""
-
-    def take(self, one: Replayed) -> None:
-        """One tick; those before the span count for what is still open then."""
-        number = one.tick.snapshot.tick
-        if self.fresh:
-            self._seed(one)
-        self.live.take(one.tick.told, number, one.now_s)
-        self.now.take(one.again, number, one.now_s)
-        if one.now_s < self.span.from_s:
-            return
-        if self.count == 0:
-            self.first_s = one.now_s
-        self.count, self.last_s = self.count + 1, one.now_s
-        if self.difference is None and (apart := one.difference()) is not None:
-            self.difference = f"{apart} ({moment(one.now_s)})"
-        print_tick(one, self.ticks, self.timeline)
-
-    def _seed(self, one: Replayed) -> None:
-        self.fresh = False
-        new = {incident["id"] for incident in one.again.changed}
-        kept = [incident_to_json(i) for i in one.result.incidents if i.id not in new]
-        self.live.seed(kept)
-        self.now.seed(kept)
-
-
-def _run(args: argparse.Namespace) -> int:
-    changes = changes_of(args)
-    if changes and args.check:
-        raise CommandError("--check compares with what was decided live: not with --set", USAGE)
-    opened, notes = found(args.paths)
-    span = _span(args, opened[0].head.began_s)
-    as_json = args.format == "json"
-    journey = _Journey(
-        span=span,
-        changes=changes,
-        ticks=console() if args.ticks and not as_json else None,
-        timeline=[] if args.ticks and as_json else None,
-        notes=list(notes),
-    )
-    _travel(journey, _reaching(opened, span.from_s))
-    report = _report(journey, opened)
-    if as_json:
-        body = report_to_json(report)
-        print_json(body if journey.timeline is None else {**body, "timeline": journey.timeline})
-    else:
-        print_report(console(), report)
-    if journey.damage:
-        raise CommandError("; ".join(journey.damage), USAGE)
-    if journey.count == 0:
-        where = "these files" if args.from_ is None and args.to is None else "this span"
-        raise CommandError(f"no tick in {where}", USAGE)
-    return FAILED if args.check and journey.difference is not None else DONE
-
-
 def _reaching(opened: Sequence[Opened], from_s: float) -> Sequence[Opened]:
     """The files from the last one on that begins before the span and can stand alone."""
     for place in range(len(opened) - 1, 0, -1):
@@ -517,12 +324,13 @@ def _reaching(opened: Sequence[Opened], from_s: float) -> Sequence[Opened]:
     return opened
 
 
-def _travel(journey: _Journey, opened: Sequence[Opened]) -> None:
-    replay = Replay(journey.changes)
-    for event in events(opened):
+def _travel(journey: Journey) -> None:
+    """To the end of the span; then only what concerns the span is left in the accounts."""
+    again = Replay(journey.changes)
+    for event in events(_reaching(journey.opened, journey.from_s)):
         match event:
             case Opened():
-                _board(journey, replay, event)
+                _board(journey, again, event)
             case Closed():
                 if event.damage is not None:
                     journey.damage.append(f"{event.path}: {event.damage}")
@@ -532,12 +340,14 @@ def _travel(journey: _Journey, opened: Sequence[Opened]) -> None:
                         "it, or its disk was full"
                     )
             case _:
-                if event.snapshot.now_s > journey.span.to_s:
-                    return
-                journey.take(replay.tick(event))
+                if event.snapshot.now_s > journey.to_s:
+                    break
+                journey.take(again.tick(event))
+    journey.live = journey.live.since(journey.from_s)
+    journey.now = journey.now.since(journey.from_s)
 
 
-def _board(journey: _Journey, replay: Replay, opened: Opened) -> None:
+def _board(journey: Journey, replay: Replay, opened: Opened) -> None:
     head, run = opened.head, replay.run
     follows = replay.begin(head)
     journey.fresh = not follows
@@ -555,27 +365,152 @@ def _board(journey: _Journey, replay: Replay, opened: Opened) -> None:
         journey.notes.append(f"{moment(head.began_s)}: ticks before {opened.path.name} miss{lost}")
 
 
-def _report(journey: _Journey, opened: Sequence[Opened]) -> Report:
-    first = opened[0].head
-    live = {name: getattr(first.config, name) for name in journey.changes}
-    return Report(
-        live=journey.live.since(journey.span.from_s),
-        now=journey.now.since(journey.span.from_s),
-        ticks=journey.count,
-        first_s=journey.first_s,
-        last_s=journey.last_s,
-        files=tuple(str(one.path) for one in opened),
-        versions=tuple(sorted({one.head.version for one in opened})),
-        changes={name: (live[name], journey.changes[name]) for name in journey.changes},
-        difference=journey.difference,
-        notes=tuple(journey.notes),
-        damage=tuple(journey.damage),
-    )
-
-
-def _span(args: argparse.Namespace, began_s: float) -> _Span:
-    from_s = float("-inf") if args.from_ is None else parse_time(args.from_, began_s)
-    to_s = float("inf") if args.to is None else parse_time(args.to, began_s)
+def _span(from_: str | None, to: str | None, began_s: float) -> tuple[float, float]:
+    from_s = float("-inf") if from_ is None else parse_time(from_, began_s)
+    to_s = float("inf") if to is None else parse_time(to, began_s)
     if from_s > to_s:
-        raise CommandError(f"--from {args.from_} is after --to {args.to}", USAGE)
-    return _Span(from_s, to_s)
+        raise CommandError(f"--from {from_} is after --to {to}")
+    return from_s, to_s
+
+
+# -- what the options say ----------------------------------------------------------------------
+
+_CONFIG_MAX_BYTES: Final = 1 << 20
+
+
+def _changes(config: Path | None, changed: tuple[str, ...]) -> dict[str, Any]:
+    """Thresholds that differ from the live ones. What is wrong with them is said before the files
+    are read.
+    """
+    chosen = {**({} if config is None else read_config(config)), **thresholds(changed)}
+    try:
+        KeeperConfig.from_options(chosen)
+    except ConfigError as exc:
+        raise CommandError(str(exc)) from exc
+    return chosen
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Thresholds by name, from TOML or (`.json`) JSON.
+
+    Raises:
+        CommandError: it cannot be read, or holds something else.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(_CONFIG_MAX_BYTES).decode()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise CommandError(f"cannot read {path}: {exc}") from exc
+    try:
+        held = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise CommandError(f"{path}: {exc}") from exc
+    if not isinstance(held, dict):
+        raise CommandError(f"{path}: expected thresholds by name")
+    defaults = KeeperConfig()
+    for name, value in held.items():
+        default = getattr(defaults, name, 0.0)
+        fits = isinstance(value, bool) is isinstance(default, bool) and (
+            isinstance(value, int) or (isinstance(value, float) and isinstance(default, float))
+        )
+        if not fits:
+            raise CommandError(f"{path}: {name} is {value!r}, expected one like {default}")
+    return held
+
+
+def parse_time(text: str, began_s: float) -> float:
+    """Unix time of a date, a time of the day on which `began_s` lies, or Unix seconds.
+
+    Raises:
+        CommandError: it is none of them.
+    """
+    with contextlib.suppress(ValueError, OverflowError):
+        seconds = float(text)
+        if abs(seconds) < 1e11:
+            return seconds
+    began = datetime.datetime.fromtimestamp(began_s, tz=datetime.UTC).astimezone()
+    for read in _readings(text, began):
+        with contextlib.suppress(ValueError, OverflowError):
+            return read.astimezone().timestamp() if read.tzinfo is None else read.timestamp()
+    raise CommandError(f"{text!r} is no time; expected 17:04, 2026-11-21T17:04:30 or Unix seconds")
+
+
+def _readings(text: str, began: datetime.datetime) -> Iterator[datetime.datetime]:
+    with contextlib.suppress(ValueError):
+        yield datetime.datetime.fromisoformat(text)
+    with contextlib.suppress(ValueError):
+        yield datetime.datetime.combine(began.date(), datetime.time.fromisoformat(text))
+
+
+# -- the command -------------------------------------------------------------------------------
+
+
+@command(cls=Judging)
+@click.argument("paths", nargs=-1, required=True, type=FILE, metavar="FILE...")
+@as_json
+@gathered(
+    "changes",
+    _changes,
+    threshold("what if: another threshold of monitor/model/config.py, repeatable"),
+    option("--config", type=FILE, metavar="FILE",
+           help="what if: thresholds from a TOML or JSON file"),
+)  # fmt: skip
+@option("--from", "from_", metavar="TIME",
+        help="show from here on: 17:04, 17:04:30 (of the first day), 2026-11-21T17:04, or Unix "
+        "seconds; local time unless it has a zone")  # fmt: skip
+@option("--to", metavar="TIME", help="stop here")
+@option("--ticks", is_flag=True, help="also show every tick")
+@option("--check", is_flag=True, help="exit 1 where it does not decide as it did live")
+def replay(
+    *,
+    paths: tuple[Path, ...],
+    changes: Mapping[str, Any],
+    from_: str | None,
+    to: str | None,
+    ticks: bool,
+    check: bool,
+    as_json: bool,
+) -> int:
+    """Decide over a monitor's journal again, as it was or "what if".
+
+    what to give it:
+      The folder into which a monitor writes its journal (beside its store: monitor.db ->
+      monitor.journal), or some of its files. Every file can be replayed alone.
+
+    examples:
+      lightkeeper replay ~/.local/state/lightkeeper/monitor.journal   every incident with its story
+      lightkeeper replay DIR --from 17:04 --to 17:30 --ticks          and what each tick brought
+      lightkeeper replay DIR --check                                  does it decide as it did live?
+      lightkeeper replay DIR --set stall_floor_s=30                   who would have been accused?
+      lightkeeper replay DIR --set observe=true --format json | jq .compared
+
+    exit status:
+      0  replayed; with --check: as live      1  with --check: not as live
+      2  no usable input, or damaged in the middle (what comes before is shown)
+    """
+    if changes and check:
+        raise CommandError("--check compares with what was decided live: not with --set")
+    try:
+        opened, notes = found(paths)
+        journey = Journey(
+            opened,
+            *_span(from_, to, opened[0].head.began_s),
+            changes=changes,
+            ticks=console() if ticks and not as_json else None,
+            timeline=[] if ticks and as_json else None,
+            notes=list(notes),
+        )
+        _travel(journey)
+    except (JournalError, ConfigError) as exc:
+        raise CommandError(str(exc)) from exc
+    if as_json:
+        body = report_to_json(journey)
+        print_json(body if journey.timeline is None else {**body, "timeline": journey.timeline})
+    else:
+        print_report(console(), journey)
+    if journey.damage:
+        raise CommandError("; ".join(journey.damage))
+    if journey.count == 0:
+        where = "these files" if from_ is None and to is None else "this span"
+        raise CommandError(f"no tick in {where}")
+    return FAILED if check and journey.difference is not None else DONE

@@ -2,123 +2,70 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
-from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
-from monitor.commands.notify import public_url_of, sinks_of
+import click
+
+from monitor.act.notices import Sink
+from monitor.commands.command import (
+    DONE,
+    FAILED,
+    FILE,
+    CommandError,
+    Within,
+    command,
+    gathered,
+    option,
+)
+from monitor.commands.notify import notify_options
 from monitor.commands.policy import refused
-from monitor.commands.run_options import audit_log_bytes, within
-from monitor.commands.schedulers import schedulers_of
-from monitor.commands.secrets import read_group_tokens, read_token
+from monitor.commands.schedulers import scheduler_options
+from monitor.commands.secrets import read_group_tokens, read_token, token_file
+from monitor.commands.thresholds import threshold, thresholds
 from monitor.decide.rules import PolicyError
 from monitor.journal.writer import Limits
 from monitor.metrics import Bounds
-from monitor.model.config import ConfigError, KeeperConfig
+from monitor.metrics.scene import GROUP_SERIES, RANK_SERIES
+from monitor.model.config import ConfigError
 from monitor.model.escalation import Timeouts
 from monitor.rulebook import Rulebook, effective
-from monitor.service import TOKENLESS, Options, Service, StartError, journal_beside, reach
+from monitor.service import (
+    TOKENLESS,
+    Options,
+    Service,
+    StartError,
+    journal_beside,
+    reach,
+    state_folder,
+)
 from monitor.store.place import Place, StoreError, parse_place
 
-# What the command line of `lightkeeper monitor` means.
-
-
-def options_of(args: argparse.Namespace) -> Options:
-    """Every option, checked.
-
-    Raises:
-        CommandError: one that cannot be used.
-    """
-    url = args.lighthouse
-    if url is not None and not url.startswith(("http://", "https://")):
-        raise CommandError(f"--lighthouse is {url!r}, expected http://HOST:PORT", USAGE)
-    if args.gate is not None and not args.gate.startswith(("http://", "https://")):
-        raise CommandError(f"--gate is {args.gate!r}, expected http://HOST:PORT", USAGE)
-    within("--quarantine-hours", args.quarantine_hours, 0, 24 * 366)
-    last_s = args.quarantine_hours * 3600.0 or None
-    rules, store = _rules(args), _place(args.store)
-    config = rules.current.config
-    journal = args.journal or journal_beside(store.path)
-    return Options(
-        config=config,
-        bind=args.bind,
-        store=store,
-        lighthouse=url,
-        targets=args.targets,
-        token=read_token(args.token_file),
-        group_tokens=read_group_tokens(args.group_tokens),
-        ca_file=args.ca_file,
-        open_reads=args.open_reads,
-        closed_reads=args.closed_reads,
-        timeouts=Timeouts(quarantine_s=last_s),
-        evidence=args.evidence_dir,
-        sinks=sinks_of(args, config.notify_expire_s),
-        public_url=public_url_of(args),
-        journal=None if args.no_journal else journal,
-        limits=_limits(args),
-        audit_log=args.audit_log,
-        audit_log_bytes=audit_log_bytes(args),
-        rules=rules,
-        bounds=_bounds(args),
-        gate=args.gate,
-        schedulers=schedulers_of(args),
-    )
+# -- what the options mean -------------------------------------------------------------------------
 
 
 def _place(text: str) -> Place:
     try:
         return parse_place(text)
     except StoreError as exc:
-        raise CommandError(str(exc), USAGE) from exc
+        raise CommandError(str(exc)) from exc
 
 
-def _limits(args: argparse.Namespace) -> Limits:
-    total_mb = args.journal_mb
-    file_mb = total_mb / 8 if args.journal_file_mb is None else args.journal_file_mb
-    within("--journal-mb", total_mb, 1, 1e6)
-    within("--journal-file-mb", file_mb, 0.1, total_mb / 2)
-    within("--journal-file-hours", args.journal_file_hours, 0.001, 24 * 366)
-    return Limits(int(total_mb * 1e6), int(file_mb * 1e6), args.journal_file_hours * 3600.0)
+class _Url(click.ParamType[str]):
+    name = "URL"
 
-
-def _bounds(args: argparse.Namespace) -> Bounds:
-    within("--rank-series", args.rank_series, 0, 1e6)
-    within("--group-series", args.group_series, 0, 1e6)
-    return Bounds(args.rank_series, args.group_series)
-
-
-def _rules(args: argparse.Namespace) -> Rulebook:
-    chosen: dict[str, Any] = {
-        "tick_s": args.tick,
-        "min_replicas": args.min_replicas,
-        "budget_per_hour": None if args.budget is None else parse_budget(args.budget),
-        "observe": args.observe or None,
-    }
-    for text in args.set:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise CommandError(f"--set is {text!r}, expected NAME=VALUE", USAGE)
-        chosen[name] = _number(name, value)
-    try:
-        return Rulebook(effective(args.policy, chosen, loaded_s=time.time()), chosen)
-    except ConfigError as exc:
-        raise CommandError(str(exc), USAGE) from exc
-    except PolicyError as exc:
-        raise refused(exc) from exc
-
-
-def _number(name: str, text: str) -> float | int:
-    try:
-        default = getattr(KeeperConfig(), name, 0.0)
-        return int(text) if type(default) is int else float(text)
-    except ValueError as exc:
-        raise CommandError(f"--set {name} is {text!r}, expected a number", USAGE) from exc
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not value.startswith(("http://", "https://")):
+            option = param.opts[0] if param is not None else "it"
+            raise CommandError(f"{option} is {value!r}, expected http://HOST:PORT")
+        return str(value)
 
 
 def parse_budget(text: str) -> int:
@@ -129,9 +76,180 @@ def parse_budget(text: str) -> int:
     """
     number = text.removesuffix("/hour").removesuffix("/h")
     if not number.isascii() or not number.isdigit() or len(number) > 6:
-        raise CommandError(f"--budget is {text!r}, expected N/hour, such as 4/hour", USAGE)
+        raise CommandError(f"--budget is {text!r}, expected N/hour, such as 4/hour")
     return int(number)
 
+
+def _limits(journal_mb: float, journal_file_mb: float | None, journal_file_hours: float) -> Limits:
+    file_mb = journal_mb / 8 if journal_file_mb is None else journal_file_mb
+    if not file_mb <= journal_mb / 2:
+        raise CommandError(f"--journal-file-mb is {file_mb:g}, expected 0.1 to {journal_mb / 2:g}")
+    return Limits(int(journal_mb * 1e6), int(file_mb * 1e6), journal_file_hours * 3600.0)
+
+
+def _rules(
+    *, tick_s: float | None, min_replicas: int | None, budget_per_hour: int | None, observe: bool,
+    policy: Path | None, changed: tuple[str, ...],
+) -> Rulebook:  # fmt: skip
+    chosen: dict[str, Any] = {
+        "tick_s": tick_s,
+        "min_replicas": min_replicas,
+        "budget_per_hour": budget_per_hour,
+        "observe": observe or None,
+        **thresholds(changed),
+    }
+    try:
+        return Rulebook(effective(policy, chosen, loaded_s=time.time()), chosen)
+    except ConfigError as exc:
+        raise CommandError(str(exc)) from exc
+    except PolicyError as exc:
+        raise refused(exc) from exc
+
+
+def _audit_bytes(audit_log_mb: float) -> int:
+    return int(audit_log_mb * 1e6)
+
+
+def _timeouts(quarantine_hours: float) -> Timeouts:
+    return Timeouts(quarantine_s=quarantine_hours * 3600.0 or None)
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+_rule_options: Final = gathered(
+    "rules",
+    _rules,
+    option("--tick", "tick_s", type=float, metavar="S", help="seconds between sweeps (1.0)"),
+    option("--min-replicas", type=int, metavar="N", help="healthy groups that must remain (1)"),
+    option("--budget", "budget_per_hour", type=parse_budget, metavar="N/hour",
+           help="most evictions in any hour (4/hour)"),
+    option("--observe", is_flag=True, help="say what would be evicted, and evict nothing"),
+    option("--policy", type=FILE, metavar="FILE",
+           help="TOML file of what may be done about which fault, thresholds, budgets and "
+           "maintenance windows (docs/policy.example.toml); the command line stands above it"),
+    threshold("any other threshold of monitor/model/config.py, repeatable"),
+)  # fmt: skip
+_journal_options: Final = gathered(
+    "limits",
+    _limits,
+    option("--journal-mb", type=Within(1, 1e6), metavar="MB", default=256, section="Journal",
+           help="size of all journal files; the oldest is removed"),
+    option("--journal-file-mb", type=Within(0.1, 5e5), metavar="MB", section="Journal",
+           help="size of one file, each of which can be replayed alone (an eighth of all)"),
+    option("--journal-file-hours", type=Within(0.001, 24 * 366), metavar="H", default=1.0,
+           section="Journal", help="begin a new file at least so often"),
+)  # fmt: skip
+_series_options: Final = gathered(
+    "bounds",
+    Bounds,
+    option("--rank-series", "ranks", type=Within(0, 1e6, int), metavar="N", default=RANK_SERIES,
+           section="Metrics",
+           help="most ranks with series of their own on /metrics, of more the accused, the unwell "
+           "and those that work longest (0: none); ranks have pages of their own"),
+    option("--group-series", "groups", type=Within(0, 1e6, int), metavar="N", default=GROUP_SERIES,
+           section="Metrics",
+           help="most replica groups with series of their own, of more the accused, the unwell and "
+           "the first by name (0: none)"),
+)  # fmt: skip
+
+
+@command()
+@option("--lighthouse", type=_Url(), metavar="URL", envvar="TORCHFT_LIGHTHOUSE",
+        help="TorchFT's Lighthouse; may come up later")  # fmt: skip
+@option("--gate", type=_Url(), metavar="URL", envvar="LIGHTKEEPER_GATE",
+        help="admin port of `lightkeeper gate`, where one stands in front of the Lighthouse: it "
+        "refuses groups that were evicted or quarantined")  # fmt: skip
+@option("--bind", metavar="HOST:PORT", default="127.0.0.1:8470",
+        help="where to serve; any other host than loopback needs a token")  # fmt: skip
+@option("--store", type=_place, metavar="PATH|URL", envvar="LIGHTKEEPER_STORE",
+        default=lambda: str(state_folder() / "monitor.db"), show_default="in your state folder",
+        help="what survives a restart: a SQLite file, or postgresql://USER@HOST/DATABASE; of "
+        "several monitors on one store one acts, the others stand by")  # fmt: skip
+@option("--evidence-dir", "evidence", type=FILE, metavar="DIR",
+        help="folder of evidence bundles (default: beside the store; --set evidence_count=0: "
+        "none)")  # fmt: skip
+@option("--targets", type=FILE, metavar="FILE",
+        help="file_sd JSON of WorkerServers that do not register themselves")  # fmt: skip
+@_rule_options
+@gathered("timeouts", _timeouts, option(
+    "--quarantine-hours", type=Within(0, 24 * 366), metavar="H", default=24.0,
+    help="how long the host of an evicted group is refused (0: until released)"))  # fmt: skip
+@gathered("token", read_token, token_file)
+@gathered("group_tokens", read_group_tokens, option(
+    "--group-tokens", type=FILE, metavar="FILE", envvar="LIGHTKEEPER_GROUP_TOKENS",
+    help="lines of `GROUP TOKEN`: secrets with which ranks of that replica group register, and "
+    "nothing else can be done"))  # fmt: skip
+@option("--ca-file", type=FILE, metavar="FILE", envvar="LIGHTKEEPER_CA_FILE",
+        help="PEM file of the authorities to trust for https:// WorkerServers and Lighthouse "
+        "(default: whom the system trusts)")  # fmt: skip
+@option("--open-reads", is_flag=True, envvar="LIGHTKEEPER_OPEN_READS",
+        help="bound to more than loopback, pass pages of ranks (stacks, flight records, last words "
+        "...) also to those who have no token")  # fmt: skip
+@option("--closed-reads", is_flag=True, envvar="LIGHTKEEPER_CLOSED_READS",
+        help="pass pages of ranks to nobody without the token, on loopback neither: others have "
+        "accounts on this machine")  # fmt: skip
+@option("--verbose", is_flag=True, help="log what is held and why")
+@option("--audit-log", type=FILE, metavar="FILE", envvar="LIGHTKEEPER_AUDIT_LOG", section="Audit",
+        help="append every decision, rung, and quarantine change as a line of JSON")  # fmt: skip
+@gathered("audit_log_bytes", _audit_bytes, option(
+    "--audit-log-mb", type=Within(0.01, 1e6), metavar="MB", default=64.0, section="Audit",
+    help="begin a new file at that size; ten older ones are kept"))  # fmt: skip
+@option("--journal", type=FILE, metavar="DIR", section="Journal",
+        help="where every tick is recorded for `lightkeeper replay` "
+        "(default: beside the store, monitor.db -> monitor.journal)")  # fmt: skip
+@option("--no-journal", is_flag=True, section="Journal", help="record no ticks")
+@_journal_options
+@_series_options
+@notify_options
+@scheduler_options
+def monitor(
+    *, rules: Rulebook, store: Place, journal: Path | None, no_journal: bool,
+    sinks: Callable[[float], tuple[Sink, ...]], verbose: bool, **options: Any,
+) -> int:  # fmt: skip
+    """Watch a job, and evict its sick replica groups.
+
+    examples:
+      look only, evict nothing:
+        lightkeeper monitor --lighthouse http://head:29510 --observe
+      keep at least two groups, at most two evictions an hour:
+        lightkeeper monitor --lighthouse http://head:29510 --token-file token \\
+            --min-replicas 2 --budget 2/hour
+      serve the network (ranks register with LIGHTKEEPER_MONITOR=http://head:8470):
+        lightkeeper monitor --lighthouse http://head:29510 --bind 0.0.0.0:8470 --token-file token
+      the same, where the ranks' WorkerServers speak TLS (LIGHTKEEPER_TLS_CERT and _KEY):
+        lightkeeper monitor --lighthouse http://head:29510 --bind 0.0.0.0:8470 --token-file token \\
+            --ca-file ca.pem
+      without a record of every tick (256 MB at most, for `lightkeeper replay`):
+        lightkeeper monitor --lighthouse http://head:29510 --no-journal
+      a second one that stands by (on the same host; docs/two-monitors.md):
+        lightkeeper monitor --lighthouse http://head:29510 --token-file token --bind 127.0.0.1:8471
+      the same on two hosts (the password in PGPASSFILE):
+        lightkeeper monitor --lighthouse http://head:29510 --bind 0.0.0.0:8470 --token-file token \\
+            --store postgresql://lightkeeper@db/lightkeeper
+      call a rank hung later:
+        lightkeeper monitor --lighthouse http://head:29510 --set stall_floor_s=30
+      keep quarantined hosts out of Slurm (or kubernetes, or webhook=URL; docs/slurm.md):
+        lightkeeper monitor --lighthouse http://head:29510 --token-file token --scheduler slurm
+      by a policy file (docs/policy.md), which `kill -HUP` or POST /v1/policy/reload reads again:
+        lightkeeper monitor --lighthouse http://head:29510 --policy policy.toml
+
+    then: open http://127.0.0.1:8470/ or run `lightkeeper status`
+    """
+    config = rules.current.config
+    return serve(
+        Options(
+            config=config,
+            rules=rules,
+            store=store,
+            journal=None if no_journal else journal or journal_beside(store.path),
+            sinks=sinks(config.notify_expire_s),
+            **options,
+        ),
+        verbose=verbose,
+    )
+
+
+# -- the process -----------------------------------------------------------------------------------
 
 log = logging.getLogger("lightkeeper")
 
@@ -141,18 +259,18 @@ _RELOADS: Final = frozenset({signal.SIGHUP})
 _LAST_TICK_S: Final = 5.0
 
 
-def run(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT."""
+def serve(options: Options, *, verbose: bool) -> int:
+    """Until SIGTERM or SIGINT."""
     logging.basicConfig(
-        level=logging.INFO if args.verbose else logging.WARNING,
+        level=logging.INFO if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
     for name in ("lightkeeper", "monitor.loop"):
         logging.getLogger(name).setLevel(logging.INFO)
-    options = options_of(args)
     others = os.umask(0o077)  # what it writes is for whom it runs as alone
-    signals = _SIGNALS if args.policy is None else _SIGNALS | _RELOADS
+    policy = None if options.rules is None else options.rules.current.path
+    signals = _SIGNALS if policy is None else _SIGNALS | _RELOADS
     # before any thread starts, so that all of them leave the signals to `sigtimedwait`
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
@@ -160,7 +278,7 @@ def run(args: argparse.Namespace) -> int:
     except StartError as exc:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.umask(others)
-        raise CommandError(str(exc), USAGE) from exc
+        raise CommandError(str(exc)) from exc
     with service:
         _greet(options, service)
         stop = threading.Event()

@@ -1,144 +1,68 @@
-"""`lightkeeper schedulers check`, and the options that say which schedulers there are."""
+"""`lightkeeper check scheduler`, and the options that say which schedulers there are."""
 
 from __future__ import annotations
 
-import argparse
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import click
+
 from monitor.act.http import CaError, Fetcher
 from monitor.act.schedulers.base import Place, Scheduler, owner_name
 from monitor.act.schedulers.build import KUBERNETES, SLURM, WEBHOOK, SchedulerOptions, build
 from monitor.act.schedulers.kubernetes import DNS, KubeOptions, KubeUnusableError
 from monitor.act.schedulers.slurm import Removal
-from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
+from monitor.commands.command import (
+    DONE,
+    FAILED,
+    FILE,
+    CommandError,
+    as_json,
+    command,
+    gathered,
+    option,
+)
 from monitor.commands.secrets import read_secret, web_url
-from monitor.commands.tables import cell, console, print_json, table, word
+from monitor.commands.tables import show_checks
 from monitor.model.names import Host, RankName
 from monitor.show.server import is_loopback
 
-EXAMPLES = """\
-examples:
-  would draining work here, as this user?
-    lightkeeper schedulers check --scheduler slurm
-  cordon, taint, and delete pods of the job's namespace?
-    lightkeeper schedulers check --scheduler kubernetes --namespace train
-  is the webhook there, and does it verify signatures?
-    lightkeeper schedulers check --scheduler webhook=https://cluster.example/lightkeeper \\
-        --scheduler-webhook-secret-file secret
-  the same options belong to the monitor:
-    lightkeeper monitor ... --scheduler slurm
-
-nothing is changed by a check. docs/slurm.md, docs/kubernetes.md and docs/webhook.md have the rest.
-"""
 _ENV: Final = "LIGHTKEEPER_"
 _SECRET: Final = "LIGHTKEEPER_SCHEDULER_WEBHOOK_SECRET"  # noqa: S105 - a variable's name
 _TIMEOUT_S: Final = 15.0
 _GRACE_MOST_S: Final = 3600
 
 
-def add_scheduler_options(parser: argparse.ArgumentParser) -> None:
-    """Which schedulers; of `lightkeeper monitor` too."""
-    made = parser.add_argument_group("schedulers")
-    made.add_argument(
-        "--scheduler",
-        action="append",
-        metavar="slurm|kubernetes|webhook=URL",
-        help="keep quarantined hosts out by it, and ask it to end a group that does not go; "
-        "repeatable (default: LIGHTKEEPER_SCHEDULERS, with commas)",
-    )
-    made.add_argument(
-        "--scheduler-name",
-        metavar="NAME",
-        default=_told("SCHEDULER_NAME"),
-        help="of this monitor's quarantine list on nodes: two monitors of one cluster leave each "
-        "other's alone (default: LIGHTKEEPER_SCHEDULER_NAME, else one that the store keeps)",
-    )
-    made.add_argument(
-        "--scheduler-webhook-secret-file",
-        type=Path,
-        metavar="FILE",
-        help="signs the webhook's requests (default: the file named by "
-        f"{_SECRET}_FILE, or {_SECRET})",
-    )
-    made.add_argument(
-        "--scheduler-ca-file",
-        type=Path,
-        metavar="FILE",
-        default=Path(named) if (named := _told("SCHEDULER_CA_FILE")) else None,
-        help="PEM file of authorities to trust for webhooks beside the system's "
-        "(default: LIGHTKEEPER_SCHEDULER_CA_FILE)",
-    )
-    made.add_argument(
-        "--slurm-removal",
-        choices=[str(one) for one in Removal],
-        default=_told("SLURM_REMOVAL") or str(Removal.CANCEL),
-        help="how a job that carries one group alone, without a step, is ended (default: "
-        "LIGHTKEEPER_SLURM_REMOVAL, else cancel)",
-    )
-    made.add_argument(
-        "--kube-context",
-        metavar="NAME",
-        default=_told("KUBE_CONTEXT"),
-        help="of the kubeconfig (default: LIGHTKEEPER_KUBE_CONTEXT, else the current one)",
-    )
-    made.add_argument(
-        "--kube-grace",
-        metavar="S",
-        default=_told("KUBE_GRACE_S") or "5",
-        help="whole seconds between a pod's SIGTERM and SIGKILL (default: "
-        "LIGHTKEEPER_KUBE_GRACE_S, else 5)",
-    )
-    made.add_argument(
-        "--kube-force",
-        action="store_true",
-        default=_told("KUBE_FORCE") == "1",
-        help="delete pods by force on a node that is not ready; their processes may live on there "
-        "(default: LIGHTKEEPER_KUBE_FORCE=1)",
-    )
-    made.add_argument(
-        "--primus-safe",
-        metavar="ID",
-        default=_told("PRIMUS_SAFE"),
-        help="tell Primus-SaFE by the NodeCondition primus-safe.ID (default: "
-        "LIGHTKEEPER_PRIMUS_SAFE)",
-    )
-
-
-def _told(name: str) -> str | None:
-    return os.environ.get(_ENV + name) or None
-
-
-def schedulers_of(args: argparse.Namespace) -> SchedulerOptions:
+def schedulers_of(
+    *, scheduler: tuple[str, ...], scheduler_name: str | None,
+    scheduler_webhook_secret_file: Path | None, scheduler_ca_file: Path | None, slurm_removal: str,
+    kube_context: str | None, kube_grace: str, kube_force: bool, primus_safe: str | None,
+) -> SchedulerOptions:  # fmt: skip
     """What these options and the environment say.
 
     Raises:
         CommandError: one of them cannot be used.
     """
-    told = args.scheduler or (_told("SCHEDULERS") or "").split(",")
+    told = scheduler or os.environ.get(f"{_ENV}SCHEDULERS", "").split(",")
     which = tuple(dict.fromkeys(_checked(one.strip()) for one in told if one.strip()))
-    secret = read_secret(_SECRET, args.scheduler_webhook_secret_file)
+    secret = read_secret(_SECRET, scheduler_webhook_secret_file)
     if secret is None and any(one.startswith(WEBHOOK) for one in which):
         raise CommandError(
             "--scheduler webhook=URL needs --scheduler-webhook-secret-file: unsigned, anybody "
-            "could drain hosts there", USAGE,
+            "could drain hosts there"
         )  # fmt: skip
-    if args.slurm_removal not in tuple(Removal):
-        raise CommandError(
-            f"LIGHTKEEPER_SLURM_REMOVAL is {args.slurm_removal!r}, expected cancel or requeue",
-            USAGE,
-        )
     return SchedulerOptions(
         which=which,
-        name=None if args.scheduler_name is None else owner_name(args.scheduler_name),
-        removal=Removal(args.slurm_removal),
-        context=args.kube_context,
-        kube=_kube(args),
+        name=None if scheduler_name is None else owner_name(scheduler_name),
+        removal=Removal(slurm_removal),
+        context=kube_context,
+        kube=KubeOptions(_grace(kube_grace), kube_force, _primus(primus_safe)),
         secret=secret,
-        ca_file=args.scheduler_ca_file,
+        ca_file=scheduler_ca_file,
     )
 
 
@@ -146,71 +70,98 @@ def _checked(text: str) -> str:
     if text in (SLURM, KUBERNETES):
         return text
     if not text.startswith(WEBHOOK):
-        raise CommandError(
-            f"--scheduler is {text!r}, expected slurm, kubernetes or webhook=URL", USAGE
-        )
+        raise CommandError(f"--scheduler is {text!r}, expected slurm, kubernetes or webhook=URL")
     url = web_url("--scheduler webhook=...", text.removeprefix(WEBHOOK), secret=True)
     parts = urlsplit(url)
     if parts.username is not None:
-        raise CommandError("--scheduler webhook=... holds a password: requests are signed", USAGE)
+        raise CommandError("--scheduler webhook=... holds a password: requests are signed")
     if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
         raise CommandError(
-            f"--scheduler webhook=... is http to {parts.hostname}: "
-            "https is needed beyond this host",
-            USAGE,
+            f"--scheduler webhook=... is http to {parts.hostname}: https is needed beyond this host"
         )
     return WEBHOOK + url
 
 
-def _kube(args: argparse.Namespace) -> KubeOptions:
-    grace = str(args.kube_grace)
-    if not grace.isascii() or not grace.isdigit() or not 0 < int(grace) <= _GRACE_MOST_S:
-        raise CommandError(
-            f"--kube-grace is {grace!r}, expected 1 to {_GRACE_MOST_S} whole seconds", USAGE
-        )
-    primus = args.primus_safe
-    if primus is not None and DNS.fullmatch(primus) is None:
-        raise CommandError(f"--primus-safe is {primus!r}, expected an id such as 901", USAGE)
-    return KubeOptions(int(grace), args.kube_force, primus)
+def _grace(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= _GRACE_MOST_S:
+        raise CommandError(f"--kube-grace is {text!r}, expected 1 to {_GRACE_MOST_S} whole seconds")
+    return int(text)
+
+
+def _primus(text: str | None) -> str | None:
+    if text is not None and DNS.fullmatch(text) is None:
+        raise CommandError(f"--primus-safe is {text!r}, expected an id such as 901")
+    return text
+
+
+_option: Final = functools.partial(option, section="Schedulers")
+scheduler_options: Final = gathered(
+    "schedulers",
+    schedulers_of,
+    _option("--scheduler", multiple=True, metavar="slurm|kubernetes|webhook=URL",
+            help="keep quarantined hosts out by it, and ask it to end a group that does not go; "
+            "repeatable (default: LIGHTKEEPER_SCHEDULERS, with commas)"),
+    _option("--scheduler-name", metavar="NAME", envvar=f"{_ENV}SCHEDULER_NAME",
+            help="of this monitor's quarantine list on nodes: two monitors of one cluster leave "
+            "each other's alone (default: one that the store keeps)"),
+    _option("--scheduler-webhook-secret-file", type=FILE, metavar="FILE",
+            help="signs the webhook's requests (default: the file named by "
+            f"{_SECRET}_FILE, or {_SECRET})"),
+    _option("--scheduler-ca-file", type=FILE, metavar="FILE", envvar=f"{_ENV}SCHEDULER_CA_FILE",
+            help="PEM file of authorities to trust for webhooks beside the system's"),
+    _option("--slurm-removal", type=click.Choice([str(one) for one in Removal]),
+            default=str(Removal.CANCEL), envvar=f"{_ENV}SLURM_REMOVAL",
+            help="how a job that carries one group alone, without a step, is ended"),
+    _option("--kube-context", metavar="NAME", envvar=f"{_ENV}KUBE_CONTEXT",
+            help="of the kubeconfig (default: the current one)"),
+    _option("--kube-grace", metavar="S", default="5", envvar=f"{_ENV}KUBE_GRACE_S",
+            help="whole seconds between a pod's SIGTERM and SIGKILL"),
+    _option("--kube-force", is_flag=True, envvar=f"{_ENV}KUBE_FORCE",
+            help="delete pods by force on a node that is not ready; their processes may live on "
+            "there"),
+    _option("--primus-safe", metavar="ID", envvar=f"{_ENV}PRIMUS_SAFE",
+            help="tell Primus-SaFE by the NodeCondition primus-safe.ID"),
+)  # fmt: skip
 
 
 # -- the command ---------------------------------------------------------------------------------
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`check`."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    checking = actions.add_parser("check", help="what would work; changes nothing")
-    checking.add_argument(
-        "--format", choices=("table", "json"), default="table", help="table for people (default)"
-    )
-    checking.add_argument(
-        "--namespace",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="of the job's pods, to check what may be done there; repeatable",
-    )
-    add_scheduler_options(checking)
+@command()
+@option("--namespace", multiple=True, metavar="NAME",
+        help="of the job's pods, to check what may be done there; repeatable")  # fmt: skip
+@as_json
+@scheduler_options
+def check(*, schedulers: SchedulerOptions, namespace: tuple[str, ...], as_json: bool) -> int:
+    """Would Slurm, Kubernetes or the webhook do what the monitor asks for? Changes nothing.
 
+    examples:
+      would draining work here, as this user?
+        lightkeeper check scheduler --scheduler slurm
+      cordon, taint, and delete pods of the job's namespace?
+        lightkeeper check scheduler --scheduler kubernetes --namespace train
+      is the webhook there, and does it verify signatures?
+        lightkeeper check scheduler --scheduler webhook=https://cluster.example/lightkeeper \\
+            --scheduler-webhook-secret-file secret
+      the same options belong to the monitor:
+        lightkeeper monitor ... --scheduler slurm
 
-def run(args: argparse.Namespace) -> int:
-    """Check every scheduler; 1 if something would not work."""
-    options = schedulers_of(args)
-    if not options.which:
-        raise CommandError("no scheduler: see lightkeeper schedulers check --help", USAGE)
-    places = tuple(
-        Place(RankName("check.0"), Host("check"), {"namespace": name}) for name in args.namespace
-    )
+    exit status: 0 all would work, 1 something would not, 2 wrong arguments.
+    docs/slurm.md, docs/kubernetes.md and docs/webhook.md have the rest.
+    """
+    if not schedulers.which:
+        raise CommandError("no scheduler: see lightkeeper check scheduler --help")
+    places = tuple(Place(RankName("check.0"), Host("check"), {"namespace": n}) for n in namespace)
     found: list[dict[str, Any]] = []
     try:
-        made = build(options, lambda: places, lambda: options.name or "check", _fetcher)
+        made = build(schedulers, lambda: places, lambda: schedulers.name or "check", _fetcher)
     except (KubeUnusableError, CaError) as exc:
         raise CommandError(str(exc), FAILED) from exc
     for one in made:
         found += _rows(one)
         one.close()
-    _show(args, found)
+    columns = {"scheduler": "scheduler", "check": "check", "ok": "works", "said": "said"}
+    show_checks("what would work", "checks", found, columns, as_json=as_json)
     return DONE if all(row["ok"] for row in found) else FAILED
 
 
@@ -219,16 +170,5 @@ def _fetcher(tls: Any) -> Fetcher:
 
 
 def _rows(one: Scheduler) -> Iterator[dict[str, Any]]:
-    for check in one.checks(_TIMEOUT_S):
-        yield {"scheduler": one.name, "check": check.what, "ok": check.ok, "said": check.said}
-
-
-def _show(args: argparse.Namespace, found: list[dict[str, Any]]) -> None:
-    if args.format == "json":
-        print_json({"schema": 1, "checks": found})
-        return
-    made = table("what would work", "scheduler", "check", "works", "said")
-    for row in found:
-        works = word("yes" if row["ok"] else "no")
-        made.add_row(cell(row["scheduler"]), cell(row["check"]), works, cell(row["said"]))
-    console().print(made)
+    for done in one.checks(_TIMEOUT_S):
+        yield {"scheduler": one.name, "check": done.what, "ok": done.ok, "said": done.said}

@@ -1,58 +1,54 @@
-"""Secrets and addresses that options name: a secret stands in a file or in the environment."""
+"""Secrets and addresses that options name. A secret stands in a file or in the environment, never
+among the arguments.
+"""
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
-from monitor.commands.errors import USAGE, CommandError
+from monitor.commands.command import FILE, CommandError, option
 from monitor.model.names import GroupName
 
-# The shared secret: a file or the environment, never argv.
+token_file: Final = option(
+    "--token-file", type=FILE, metavar="FILE",
+    help="holds the secret shared with the WorkerServers (default: the file named by "
+    "LIGHTKEEPER_TOKEN_FILE, or the variable LIGHTKEEPER_TOKEN)",
+)  # fmt: skip
 
 
-def add_token_option(parser: argparse._ActionsContainer) -> None:
-    """`--token-file`."""
-    parser.add_argument(
-        "--token-file",
-        type=Path,
-        metavar="FILE",
-        help="holds the secret shared with the WorkerServers (default: the file named by "
-        "LIGHTKEEPER_TOKEN_FILE, or the variable LIGHTKEEPER_TOKEN)",
-    )
-
-
-def read_token(path: Path | None) -> str | None:
-    """The token; None when none is configured.
+def read_token(token_file: Path | None) -> str | None:
+    """The shared secret; None when none is configured.
 
     Raises:
         CommandError: the file cannot be read or holds no token.
     """
-    token = read_secret("LIGHTKEEPER_TOKEN", path)
+    token = read_secret("LIGHTKEEPER_TOKEN", token_file)
     if token is not None and " " in token:
-        raise CommandError("the token's file does not hold one plain word", USAGE)
+        raise CommandError("the token's file does not hold one plain word")
     return token
 
 
-def read_group_tokens(path: Path | None) -> Mapping[GroupName, str]:
+def read_group_tokens(group_tokens: Path | None) -> Mapping[GroupName, str]:
     """Lines of `GROUP TOKEN`; several groups may share one. Empty: no file.
 
     Raises:
         CommandError: the file cannot be read, is open to others, or has another line.
     """
     found: dict[GroupName, str] = {}
+    path = group_tokens
     if path is None:
         return found
     text = _text(path)
     if path.stat().st_mode & 0o027:  # its group may read: Kubernetes gives volumes one (fsGroup)
-        raise CommandError(f"{path} holds secrets that others can read: chmod 600 {path}", USAGE)
+        raise CommandError(f"{path} holds secrets that others can read: chmod 600 {path}")
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
         if words and (len(words) != 2 or words[0] in found or not _is_plain(words[1])):
-            raise CommandError(f"{path}:{number} is not a new GROUP and its TOKEN", USAGE)
+            raise CommandError(f"{path}:{number} is not a new GROUP and its TOKEN")
         if words:
             found[GroupName(words[0])] = words[1]
     return found
@@ -71,9 +67,9 @@ def web_url(option: str, url: str, *, secret: bool = False) -> str:
         usable, parts = False, None
     shown = "no http:// or https:// URL" if secret else f"{url!r}, expected http://HOST:PORT/..."
     if not usable or parts is None or not url.isprintable() or " " in url:
-        raise CommandError(f"{option} is {shown}", USAGE)
+        raise CommandError(f"{option} is {shown}")
     if parts.username is not None and not secret:
-        raise CommandError(f"{option} holds a password, which others can read there", USAGE)
+        raise CommandError(f"{option} holds a password, which others can read there")
     return url
 
 
@@ -87,7 +83,7 @@ def read_secret(name: str, path: Path | None) -> str | None:
     path = path or (Path(named) if named else None)
     secret = (os.environ.get(name, "") if path is None else _text(path)).strip()
     if not _is_plain(secret) or (path is not None and not secret):
-        raise CommandError(f"{path or name} does not hold one plain line", USAGE)
+        raise CommandError(f"{path or name} does not hold one plain line")
     return secret or None
 
 
@@ -100,4 +96,4 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         why = exc.strerror if isinstance(exc, OSError) else "not a text"
-        raise CommandError(f"cannot read {path}: {why}", USAGE) from exc
+        raise CommandError(f"cannot read {path}: {why}") from exc

@@ -6,7 +6,7 @@ import datetime
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -17,6 +17,7 @@ from rich.text import Text
 
 from monitor.show.fleet_rows import STYLES
 from monitor.show.text_table import Column, Line, lines_of, text_of
+from monitor.show.wording import clean
 
 # Lines of (text, style) on a console: coloured on a terminal, plain in a pipe.
 
@@ -73,10 +74,25 @@ def print_json(body: Any) -> None:
     sys.stdout.write(json.dumps(body, indent=2) + "\n")
 
 
+def show_checks(
+    title: str, name: str, found: Sequence[Mapping[str, Any]], columns: Mapping[str, str],
+    *, as_json: bool,
+) -> None:  # fmt: skip
+    """What was tried, each with whether it is `ok`; `columns` are keys and their headings."""
+    if as_json:
+        print_json({"schema": 1, name: found})
+        return
+    made = Sheet(title, *columns.values())
+    for row in found:
+        shown = {**row, "ok": "yes" if row["ok"] else "no"}
+        made.add_row(*(word(shown[key]) if key == "ok" else cell(shown[key]) for key in columns))
+    console().print(made)
+
+
 class Sheet:
     """A table: with lines around its cells on a terminal, in a pipe without (`terminal.grid`)."""
 
-    def __init__(self, title: str, columns: Sequence[str]) -> None:
+    def __init__(self, title: str, *columns: str) -> None:
         self._title, self._columns = title, columns
         self._rows: list[tuple[Text, ...]] = []
 
@@ -101,15 +117,15 @@ class Sheet:
         return made
 
 
-def table(title: str, *columns: str) -> Sheet:
-    """An empty table."""
-    return Sheet(title, columns)
+def text(value: str, style: str = "") -> Text:
+    """A line; what ranks and hosts told is no markup, and cannot steer the terminal."""
+    return Text(clean(value), style=style)
 
 
 def word(value: Any) -> Text:
     """A state or health, coloured; nothing in it is taken for markup."""
-    text = show(value)
-    return Text(text, style=_STYLES.get(text, ""))
+    said = show(value)
+    return text(said, _STYLES.get(said, ""))
 
 
 def show(value: Any) -> str:
@@ -128,8 +144,8 @@ def show(value: Any) -> str:
 
 
 def cell(value: Any) -> Text:
-    """A cell; nothing in it is taken for markup."""
-    return Text(show(value))
+    """A cell."""
+    return text(show(value))
 
 
 def figure(value: Any) -> Any:
@@ -145,3 +161,10 @@ def moment(at_s: float | None) -> str:
         return "-"
     at = datetime.datetime.fromtimestamp(at_s, tz=datetime.UTC).astimezone()
     return at.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def pause_line(pause: Mapping[str, Any]) -> str:
+    """The big red switch in one line."""
+    until_s = pause["until_s"]
+    until = "until `lightkeeper resume`" if until_s is None else f"until {moment(until_s)}"
+    return f"PAUSED by {pause['author']} {until}: {pause['reason']} (nobody is evicted but by hand)"

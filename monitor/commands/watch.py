@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import math
 import os
 import signal
 import sys
@@ -16,13 +14,11 @@ from typing import Final, Generic, TypeVar
 from rich.console import Console, ConsoleDimensions
 from rich.live import Live
 
-from monitor.commands.errors import USAGE, CommandError
+from monitor.commands.command import CommandError, Within, option
 from monitor.commands.tables import Painted, moment
 from monitor.show.text_table import Line, cut
 
 T = TypeVar("T")
-_EVERY_S: Final = 2.0
-_LEAST_S, _MOST_S = 0.2, 3600.0
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The screen is put back."""
 _BUDGET: Final = 0.05
@@ -47,27 +43,12 @@ class Look(Generic[T]):
     away: Away | None = None
 
 
-def add_watch_option(parser: argparse.ArgumentParser) -> None:
-    """`--watch`."""
-    parser.add_argument(
-        "--watch",
-        nargs="?",
-        type=seconds,
-        const=_EVERY_S,
-        metavar="SECONDS",
-        help="go on looking, every 2 s or as said: live on a terminal (Ctrl-C ends)",
-    )
-
-
-def seconds(text: str) -> float:
-    """A pause between two looks."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not _LEAST_S <= value <= _MOST_S:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {_LEAST_S} to {_MOST_S:g}")
-    return value
+SECONDS: Final = Within(0.2, 3600)
+"""A pause between two looks."""
+watch: Final = option(
+    "--watch", type=SECONDS, is_flag=False, flag_value=2.0, metavar="[SECONDS]",
+    help="go on looking, every 2 s or as said: live on a terminal (Ctrl-C ends)",
+)  # fmt: skip
 
 
 def need_terminal(what: str, instead: str) -> None:
@@ -77,7 +58,7 @@ def need_terminal(what: str, instead: str) -> None:
         CommandError: no terminal.
     """
     if not sys.stdout.isatty():
-        raise CommandError(f"{what} needs a terminal; in a pipe: lightkeeper {instead}", USAGE)
+        raise CommandError(f"{what} needs a terminal; in a pipe: lightkeeper {instead}")
 
 
 Draw = Callable[[Look[T], int, int], list[Line]]

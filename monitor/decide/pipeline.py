@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import partial
 from typing import Final, TypeVar
 
@@ -43,7 +42,16 @@ from monitor.model.eviction import Decision, Evict, Eviction, Guard, Hold
 from monitor.model.incident import Incident, State
 from monitor.model.names import MANUAL, GroupName, Host, IncidentId, RankName, group_of, unseen_name
 from monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
-from monitor.model.verdict import FAULTS, SLOWS_ONLY, Confidence, Kind, Standing, Verdict
+from monitor.model.verdict import (
+    FAULTS,
+    SLOWS_ONLY,
+    WORST_FIRST,
+    Confidence,
+    Kind,
+    RankHealth,
+    Standing,
+    Verdict,
+)
 from monitor.model.wording import listed
 from worker_server.wire import LONG_PHASES, WAITING_PHASE
 
@@ -110,26 +118,6 @@ class Experience:
 # -- rank health -------------------------------------------------------------------------------
 
 
-class RankHealth(StrEnum):
-    """How a rank looks in one tick."""
-
-    HEALTHY = "healthy"
-    WAITING = "waiting"  # held up by others
-    STALLED = "stalled"  # alone, and not progressing; or to blame for a standstill
-    DEAD = "dead"
-    UNREACHABLE = "unreachable"
-    STARTING = "starting"  # attached, not through its first commits
-    LATE = "late"  # no commit for longer than a hang needs, and it is not known yet why
-    SLOW = "slow"  # to blame for a pace that holds the others up
-    CORRUPT = "corrupt"  # to blame for numbers that are wrong
-    TRACED = "traced"  # a debugger or profiler holds it
-
-
-WORST_FIRST: Final = (
-    RankHealth.DEAD, RankHealth.UNREACHABLE, RankHealth.STALLED, RankHealth.CORRUPT,
-    RankHealth.TRACED, RankHealth.SLOW, RankHealth.STARTING, RankHealth.LATE, RankHealth.WAITING,
-    RankHealth.HEALTHY,
-)  # fmt: skip
 _FOR: Final = {
     Kind.STRAGGLER: RankHealth.SLOW,
     Kind.REPLICA_LAG: RankHealth.SLOW,

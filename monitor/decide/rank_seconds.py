@@ -40,12 +40,12 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
-from monitor.decide.pipeline import RankHealth, TickResult
+from monitor.decide.pipeline import TickResult
 from monitor.detect.track import FINISHED_PHASE
 from monitor.model.incident import Incident
 from monitor.model.names import GroupName, RankName, group_of
 from monitor.model.observation import Observation, Snapshot
-from monitor.model.verdict import Severity
+from monitor.model.verdict import RankHealth, Severity
 from worker_server.wire import LONG_PHASES, StepState
 
 # -- rank seconds ------------------------------------------------------------------------------

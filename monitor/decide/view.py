@@ -17,7 +17,7 @@ from typing import Final
 from urllib.parse import quote
 
 from monitor.decide.accounts import Books
-from monitor.decide.pipeline import WORST_FIRST, RankHealth, TickResult
+from monitor.decide.pipeline import TickResult
 from monitor.decide.rank_seconds import Spent
 from monitor.decide.rules import Effective
 from monitor.decide.step_times import Tempo
@@ -42,6 +42,7 @@ from monitor.model.observation import (
     Unreachable,
 )
 from monitor.model.quarantine import HostRecord
+from monitor.model.verdict import WORST_FIRST, RankHealth
 from monitor.model.wording import listed, seconds
 from monitor.store.lease import Standing
 from worker_server.wire import Doing, Ending, Process, StepState, Witness

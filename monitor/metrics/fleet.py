@@ -8,13 +8,13 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
-from monitor.decide.pipeline import RankHealth
 from monitor.decide.view import GroupView
 from monitor.metrics.definition import GROUP, counter, gauge
 from monitor.metrics.exposition import Row
 from monitor.metrics.scene import Scene
 from monitor.model.names import group_of_replica
 from monitor.model.observation import LighthouseAway, LighthouseView
+from monitor.model.verdict import RankHealth
 
 _JOBS_TOLD: Final = 16
 """One Lighthouse serves one job; what ranks call theirs is still their word."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from monitor.decide.pipeline import RankHealth
 from monitor.decide.view import GroupView, View, groups_of
 from monitor.model.names import GroupName, RankName
 from monitor.model.observation import Observation
+from monitor.model.verdict import RankHealth
 
 RANK_SERIES: Final = 4096
 GROUP_SERIES: Final = 1024

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from monitor.model.names import GroupName, RankName
 
@@ -109,3 +110,25 @@ class Standing(StrEnum):
     LEFT = "left"  # inside a collective that all have entered and a peer has left
     ALONE = "alone"  # works by itself
     OUTSIDE = "outside"  # reports no phases, and is not in the collective that others wait in
+
+
+class RankHealth(StrEnum):
+    """How a rank looks in one tick."""
+
+    HEALTHY = "healthy"
+    WAITING = "waiting"  # held up by others
+    STALLED = "stalled"  # alone, and not progressing; or to blame for a standstill
+    DEAD = "dead"
+    UNREACHABLE = "unreachable"
+    STARTING = "starting"  # attached, not through its first commits
+    LATE = "late"  # no commit for longer than a hang needs, and it is not known yet why
+    SLOW = "slow"  # to blame for a pace that holds the others up
+    CORRUPT = "corrupt"  # to blame for numbers that are wrong
+    TRACED = "traced"  # a debugger or profiler holds it
+
+
+WORST_FIRST: Final = (
+    RankHealth.DEAD, RankHealth.UNREACHABLE, RankHealth.STALLED, RankHealth.CORRUPT,
+    RankHealth.TRACED, RankHealth.SLOW, RankHealth.STARTING, RankHealth.LATE, RankHealth.WAITING,
+    RankHealth.HEALTHY,
+)  # fmt: skip

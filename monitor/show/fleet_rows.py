@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 
-from monitor.decide.pipeline import WORST_FIRST
+from monitor.model.verdict import WORST_FIRST
 from monitor.show.text_table import Cell, Column, age, word
 from monitor.show.wording import clean, natural
 

@@ -86,7 +86,7 @@ def _groups(fleet: Fleet, most: int, width: int | None) -> Iterator[Line]:
     yield from lines_of(GROUP_COLUMNS, [group_cells(one) for one in worst[:most]], width)
     more = len(worst) - most
     if more > 0:
-        yield [(f"and {more:,} more, none of them worse: lightkeeper groups", "dim")]
+        yield [(f"and {more:,} more, none of them worse: lightkeeper get groups", "dim")]
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from monitor.decide.pipeline import RankHealth
-from monitor.decide.view import View
 from monitor.model.names import RankName
 from monitor.model.observation import Observation
+from monitor.model.verdict import RankHealth
+
+if TYPE_CHECKING:  # whole deciders would come with it, and `status` asks for no more than a word
+    from monitor.decide.view import View
 
 EVICTING: Final = "evicting"
 UNKNOWN: Final = "unknown"

@@ -174,7 +174,7 @@ def _reasons(incidents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         then = f". {one['next']}" if one["next"] else ""
         yield clean(f"{one['severity']}, {one['state']}: {one['says']}{then} ({one['id']})", 800)
     if len(incidents) > _SHOWN:
-        yield f"and {len(incidents) - _SHOWN:,} more: lightkeeper incidents"
+        yield f"and {len(incidents) - _SHOWN:,} more: lightkeeper incidents list"
 
 
 def _busiest(fleet: Fleet) -> str:

@@ -18,7 +18,7 @@ from statistics import median
 
 import pytest
 
-from monitor.decide.pipeline import RankHealth
+from monitor.model.verdict import RankHealth
 from tests.page.browsing import Opened, chromium
 from tests.page.serving import Stage
 from tests.page.views import crowd

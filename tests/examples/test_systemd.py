@@ -9,8 +9,8 @@ from configparser import RawConfigParser
 
 import pytest
 
-from monitor.cli import build_parser
 from tests.examples.fleet import EXAMPLES
+from tests.monitor.shell.parsing import parsed
 
 pytestmark = pytest.mark.integration
 UNITS = sorted((EXAMPLES / "systemd").glob("*.service"))
@@ -51,7 +51,7 @@ def test_systemd_reads_them_all(tmp_path):
 def test_ours_understand_their_arguments(name):
     program, *words = words_of(EXAMPLES / "systemd" / f"lightkeeper-{name}.service")
     assert program == "/opt/lightkeeper/bin/lightkeeper"
-    assert build_parser().parse_args(words).command == name
+    assert parsed(*words).info_name == name
 
 
 def test_the_end_of_a_group_ends_its_ranks_and_that_of_the_gate_leaves_its_worker():

@@ -252,7 +252,7 @@ def commands(tmp_path):
 def test_a_group_runs_under_the_name_that_the_lighthouse_knows(commands):
     told, *command = commands("1", "4", "--training.steps", "9", RANKS="8")
     assert told == "torchtitan_ft_1 1/4 torchtitan"
-    assert command[:3] == ["admit", "--", "torchrun"]
+    assert command[:3] == ["run", "--", "torchrun"]
     assert command[command.index("--nproc-per-node") + 1] == "8"
     assert command[command.index("--master-port") + 1] == "29601"
     assert command[-7:] == [

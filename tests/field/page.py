@@ -21,7 +21,7 @@ Written by `make field`; do not edit. Scripts after TorchFT's, torchtitan's and 
 examples (`tests/field/scripts`), with nothing of ours but `worker_server.attach()`: no phases, no
 reports. Bugs as people write them, made by the script or from outside (signals, gdb, strace,
 cgroups). Each run is a job of its own on loopback: a Lighthouse and a monitor with their defaults,
-each replica group a real torchrun in a shell's `until` loop behind `lightkeeper admit`. TorchFT's
+each replica group a real torchrun in a shell's `until` loop behind `lightkeeper run`. TorchFT's
 timeouts are its defaults (60 s), too. The cases with their truth: `tests/field/cases.toml`.
 """
 

@@ -9,12 +9,13 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from monitor.decide.pipeline import RankHealth, TickResult
+from monitor.decide.pipeline import TickResult
 from monitor.decide.rank_seconds import RankSeconds, TokenBook
 from monitor.decide.step_times import TempoBook
 from monitor.decide.view import View
 from monitor.metrics import Bounds, Instruments, ViewCollector, exposition
 from monitor.model.names import RankName
+from monitor.model.verdict import RankHealth
 from tests.monitor.fleet import SimFleet
 from tests.worker_server.test_metrics import Rank
 from tests.worker_server.test_page import enter

@@ -33,7 +33,7 @@ KINDS = {
 HEAD = """\
 # A policy for `lightkeeper monitor --policy FILE`, with every option and its default.
 #
-#   lightkeeper policy check FILE      all that is wrong with it, one line each
+#   lightkeeper check policy FILE      all that is wrong with it, one line each
 #   lightkeeper policy show            what holds, and who said it
 #   lightkeeper policy reload          read it again (or kill -HUP); a bad file changes nothing
 #

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.decide.pipeline import RankHealth
+from monitor.model.verdict import RankHealth
 from tests.monitor.fleet import SimFleet, at, stop
 from tests.monitor.shell.fakes import wait_until
 from tests.page.browsing import Opened, assert_accessible, assert_fits

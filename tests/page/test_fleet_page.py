@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.decide.pipeline import RankHealth
 from monitor.model.eviction import QuarantineEntry
 from monitor.model.incident import State
 from monitor.model.observation import Pause
+from monitor.model.verdict import RankHealth
 from tests.monitor.fleet import SimFleet, at, stop
 from tests.monitor.shell.fakes import wait_until
 from tests.page.browsing import assert_accessible, assert_fits, live

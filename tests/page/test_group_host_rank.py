@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.decide.pipeline import RankHealth
 from monitor.model.eviction import QuarantineEntry, Scope
 from monitor.model.names import Host
 from monitor.model.observation import Pause
 from monitor.model.quarantine import HostRecord
+from monitor.model.verdict import RankHealth
 from monitor.store.lease import Standing
 from tests.monitor.fleet import SimFleet, at, stop
 from tests.page.browsing import assert_accessible, assert_fits

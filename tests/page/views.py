@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from monitor.decide.pipeline import RankHealth, TickResult
+from monitor.decide.pipeline import TickResult
 from monitor.decide.step_times import Tempo, TempoBook
 from monitor.decide.view import Chronicle, View
 from monitor.model.config import KeeperConfig
@@ -19,6 +19,7 @@ from monitor.model.observation import (
     Snapshot,
     Unreachable,
 )
+from monitor.model.verdict import RankHealth
 from monitor.rulebook import standing
 from tests.monitor.fleet import Drive, SimFleet
 from worker_server.wire import GroupHead, Identity, Process, StateReport, StepState

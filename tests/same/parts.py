@@ -291,24 +291,26 @@ def _replay(name: str) -> Any:
 # -- help and wrong uses ------------------------------------------------------------------------
 
 COMMANDS: Final = (
-    "monitor", "gate", "status", "top", "ranks", "groups", "hosts", "incidents", "evict",
-    "quarantine", "admit", "policy", "pause", "resume", "schedulers", "notify", "analyze",
+    "monitor", "gate", "status", "top", "get", "get ranks", "get groups", "get hosts", "incidents",
+    "incidents list", "incidents show", "evict", "quarantine", "quarantine list", "quarantine add",
+    "quarantine release", "quarantine history", "run", "policy", "policy show", "policy reload",
+    "pause", "resume", "check", "check scheduler", "check notify", "check policy", "analyze",
     "stragglers", "replay", "goodput", "dashboards", "demo", "doctor",
 )  # fmt: skip
 AWAY: Final = ("--monitor", "http://127.0.0.1:9")
 WRONG: Final = (
-    "", "nonsense", "--nonsense", *(f"{one} --nonsense" for one in COMMANDS if one != "admit"),
+    "", "nonsense", "--nonsense", *(f"{one} --nonsense" for one in COMMANDS if one != "run"),
     "analyze", "analyze nowhere", "analyze cases.json", "analyze corpus --world-size none",
     "stragglers nowhere", "stragglers cases.json", "replay nowhere", "replay corpus",
     "replay journals --set nonsense=1", "replay journals --set stall_floor_s=x",
     "monitor --bind nonsense", "monitor --tick 0", "monitor --set nonsense=1",
     "monitor --lighthouse nonsense", "monitor --policy nowhere", "monitor --bind 0.0.0.0:1",
     "gate", "gate --lighthouse nonsense", "evict", "evict rg_0", "evict rg_0 --reason why",
-    "quarantine", "quarantine add", "quarantine remove", "policy", "policy check nowhere",
-    "policy nonsense", "pause", "resume", "schedulers", "schedulers check", "notify",
-    "notify test", "goodput", "dashboards", "dashboards nonsense", "demo --fault nonsense",
-    "doctor nonsense", "admit", "status", "ranks", "groups", "hosts", "incidents",
-    "incidents nowhere", "incidents --since nonsense", "ranks nowhere", "top",
+    "quarantine", "quarantine add", "quarantine remove", "policy", "check policy nowhere",
+    "policy nonsense", "pause", "resume", "check", "check scheduler", "check notify",
+    "check notify test", "goodput", "dashboards", "dashboards nonsense", "demo --fault nonsense",
+    "doctor nonsense", "run", "status", "get ranks", "get groups", "get hosts", "incidents",
+    "incidents show nowhere", "incidents list --since nonsense", "get ranks nowhere", "top",
 )  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
+from monitor.commands.ask import Monitor
 from monitor.commands.status import look_at
 from monitor.commands.tables import Painted
 from monitor.show.screens import short, top_screen
@@ -131,7 +131,7 @@ class Album:
 
 def terminal(url: str, out: Path, moment: str) -> None:
     """`status` and `top` as they are now, drawn by what draws them on a terminal."""
-    seen = look_at(argparse.Namespace(monitor=url))
+    seen = look_at(Monitor(url))
     width, height = 104, 16
     _svg(out / f"{moment}-status.svg", "lightkeeper status", width,
          lambda: Painted(short(seen, 10, width, lambda _: "")))  # fmt: skip

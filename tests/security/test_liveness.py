@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from monitor.commands import run as command
-from monitor.commands.errors import FAILED
+from monitor.commands.command import FAILED
 from monitor.model.config import KeeperConfig
 from monitor.service import Options, Service
 from tests.monitor.shell.test_app import Api
@@ -56,13 +56,11 @@ def test_a_monitor_of_which_a_part_has_ended_ends_with_a_status(
             stop.wait(30)
 
     options = Options(KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", None)
-    monkeypatch.setattr(command, "options_of", lambda _: options)
     monkeypatch.setattr(Service, "run", run)
     monkeypatch.setattr(command.os, "umask", lambda _: 0o022)
-    args = command.argparse.Namespace(verbose=False, policy=None)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        assert command.run(args) == FAILED
+        assert command.serve(options, verbose=False) == FAILED
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     assert what in caplog.text

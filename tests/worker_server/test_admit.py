@@ -1,4 +1,4 @@
-"""`lightkeeper admit`: how long it waits, what it says, and (with processes) what it becomes."""
+"""`lightkeeper run`: how long it waits, what it says, and (with processes) what it becomes."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_wrong_use_is_one_line_and_status_2(words, says, capsys):
         options(words, {})
     said = capsys.readouterr().err
     assert caught.value.code == 2
-    assert said.startswith(f"lightkeeper admit: {says}")
+    assert said.startswith(f"error: {says}")
     assert said.count("\n") == 1
 
 
@@ -169,7 +169,7 @@ BARE = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
 
 def popen(*words, environ=None, **options) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "monitor.cli", "admit", "--host", "node1", *words],
+        [sys.executable, "-m", "monitor.cli", "run", "--host", "node1", *words],
         env=environ or BARE,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -246,7 +246,7 @@ def test_a_refused_command_does_not_run(monitor, tmp_path):
     code, out, err = admit("--monitor", monitor(REFUSAL).url, "--", "touch", str(mark))
     assert (code, out, mark.exists()) == (75, b"", False)
     assert err == (
-        "lightkeeper admit: refused until a person releases it: node1 is quarantined by ann: ECC "
+        "lightkeeper run: refused until a person releases it: node1 is quarantined by ann: ECC "
         "(status 75)\n"
     )
 
@@ -298,7 +298,7 @@ def test_a_command_that_cannot_run_ends_as_in_a_shell(monitor, command, code, sa
 @pytest.mark.integration
 def test_it_imports_nothing_heavy():
     code = (
-        "import sys, json; from monitor.cli import main; status = main(['admit']); "
+        "import sys, json; from monitor.cli import main; status = main(['run']); "
         "print(json.dumps([status, sorted({name.split('.')[0] for name in sys.modules})]))"
     )
     done = subprocess.run(

@@ -134,13 +134,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         reports = _run(options, run_dir.resolve())
     except OSError as exc:
-        print(f"lightkeeper demo: {exc.filename or run_dir}: {exc.strerror}", file=sys.stderr)
+        print(f"error: {exc.filename or run_dir}: {exc.strerror}", file=sys.stderr)
         return 1
     except (FleetError, MonitorAwayError) as exc:
-        print(f"lightkeeper demo: {exc}", file=sys.stderr)
+        print(f"error: {exc}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("lightkeeper demo: interrupted, everything was stopped", file=sys.stderr)
+        print("interrupted, everything was stopped", file=sys.stderr)
         return 130
     ok = not any(report.problems for report in reports)
     if options.format == "json":

@@ -4,7 +4,7 @@ Three answers, and the third is no error: a monitor that is away admits everybod
 never depends on the monitor. Whoever asks waits for `timeout_s` and not a second longer, whatever
 the network and the name service do. Two ask:
 
-- A launcher, by `lightkeeper admit`, which then *becomes* the command (exec): same pid, standard
+- A launcher, by `lightkeeper run`, which then *becomes* the command (exec): same pid, standard
   input, open files, limits and signals, and its exit status is the command's own. What python
   itself changed on its way here (SIGPIPE ignored, LC_CTYPE set where there was no locale) is
   changed back.
@@ -215,13 +215,13 @@ group in quarantine is refused; a monitor that is away admits everybody.
 _EXAMPLES = """\
 examples:
   refused: status 75, and nothing runs:
-    lightkeeper admit -- torchrun --nproc-per-node 8 train.py
+    lightkeeper run -- torchrun --nproc-per-node 8 train.py
   refused: wait, for an hour at most:
-    lightkeeper admit --wait --timeout 3600 -- torchrun --nproc-per-node 8 train.py
+    lightkeeper run --wait --timeout 3600 -- torchrun --nproc-per-node 8 train.py
   two monitors:
-    srun lightkeeper admit --monitor http://head:8470,http://spare:8470 -- torchrun train.py
+    srun lightkeeper run --monitor http://head:8470,http://spare:8470 -- torchrun train.py
   without a command, only the answer:
-    lightkeeper admit --host node17 --group rg_1 || echo "not there"
+    lightkeeper run --host node17 --group rg_1 || echo "not there"
 
 exit status: the command's own; 75 refused (EX_TEMPFAIL: try again later, or elsewhere); 2 wrong
 use; 126 or 127 the command cannot be run or is not there. See docs/quarantine.md.
@@ -232,7 +232,7 @@ class _Parser(argparse.ArgumentParser):
     """Says what is wrong with the arguments in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(_USAGE_STATUS, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        self.exit(_USAGE_STATUS, f"error: {message} (see {self.prog} --help)\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ class AdmitOptions:
 def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     """The options in front of `--`."""
     made = _Parser(
-        prog="lightkeeper admit",
+        prog="lightkeeper run",
         usage="%(prog)s [OPTIONS] [-- COMMAND [ARGS ...]]",
         description=_ABOUT,
         epilog=_EXAMPLES,
@@ -372,7 +372,7 @@ class AdmissionWait:
 
 
 def _say(text: str) -> None:
-    _write(f"lightkeeper admit: {text}")
+    _write(f"lightkeeper run: {text}")
 
 
 def _as_started() -> dict[bytes, bytes]:

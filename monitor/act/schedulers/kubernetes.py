@@ -644,7 +644,7 @@ def aside(work: Callable[[], T], timeout_s: float) -> T:
         raise TooLate(f"not within {timeout_s:g} s") from None
 
 
-# What `lightkeeper schedulers check` asks Kubernetes; nothing is changed by it.
+# What `lightkeeper check scheduler` asks Kubernetes; nothing is changed by it.
 
 
 def rules(namespaces: Collection[str], *, primus: bool) -> Sequence[Mapping[str, str]]:

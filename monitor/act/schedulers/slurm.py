@@ -246,7 +246,7 @@ def _target(place: Place) -> Target:
     return Target(job, step, restarts)
 
 
-# What `lightkeeper schedulers check` asks Slurm; nothing is changed by it.
+# What `lightkeeper check scheduler` asks Slurm; nothing is changed by it.
 
 NOBODY: Final = "lightkeeper-no-such-node"
 """Slurm asks who we are before it looks for the node (seen, 22.05): so a node that is nowhere tells

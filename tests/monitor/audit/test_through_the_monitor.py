@@ -380,14 +380,17 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> st
 def test_people_read_list_and_story(monitor: Monitor, capsys: pytest.CaptureFixture[str]) -> None:
     story(monitor)
     at = ["--monitor", monitor.url]
-    listed = said(capsys, *at)
+    listed = said(capsys, "list", *at)
     assert "1 eviction; 1 incident fired" in listed
     assert "inc-1" in listed
-    told = said(capsys, "inc", *at)
+    told = said(capsys, "show", "inc", *at)
     for part in ("What happened", "What was done", "How long each part took", "What it cost",
                  "What to do next", "blamed          rg_1.0 on node1 (likely)"):  # fmt: skip
         assert part in told
-    assert json.loads(said(capsys, "--kind", "dead", "--format", "json", *at))["incidents"] == []
+    assert (
+        json.loads(said(capsys, "list", "--kind", "dead", "--format", "json", *at))["incidents"]
+        == []
+    )
 
 
 def test_a_store_tells_the_same_when_no_monitor_does(
@@ -399,23 +402,27 @@ def test_a_store_tells_the_same_when_no_monitor_does(
         asked = monitor.get("/v1/incidents/inc-1")
         at = ["--store", str(options.store)]
         assert (
-            json.loads(said(capsys, "inc", "--format", "json", *at))["account"] == asked["account"]
+            json.loads(said(capsys, "show", "inc", "--format", "json", *at))["account"]
+            == asked["account"]
         )
-    assert "1 eviction; 1 incident fired" in said(capsys, *at)
-    assert "How long each part took" in said(capsys, "inc", *at)
-    assert json.loads(said(capsys, "--kind", "dead", "--format", "json", *at))["incidents"] == []
-    assert "no store at" in said(capsys, "--store", str(tmp_path / "none"), status=1)
+    assert "1 eviction; 1 incident fired" in said(capsys, "list", *at)
+    assert "How long each part took" in said(capsys, "show", "inc", *at)
+    assert (
+        json.loads(said(capsys, "list", "--kind", "dead", "--format", "json", *at))["incidents"]
+        == []
+    )
+    assert "no store at" in said(capsys, "list", "--store", str(tmp_path / "none"), status=1)
     assert not (tmp_path / "none").exists()
-    assert "no such incident: x" in said(capsys, "x", *at, status=1)
+    assert "no such incident: x" in said(capsys, "show", "x", *at, status=1)
     options.store.write_bytes(b"nothing of ours" * 100)
-    assert said(capsys, *at, status=1).count("\n") == 1
+    assert said(capsys, "list", *at, status=1).count("\n") == 1
 
 
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
-        (["nothing"], 1, "no such incident: nothing"),
-        (["--since", "yesterday"], 2, "--since is 'yesterday', expected a span such as"),
+        (["show", "nothing"], 1, "no such incident: nothing"),
+        (["list", "--since", "yesterday"], 2, "--since is 'yesterday', expected a span such as"),
     ],
     ids=["unknown", "since"],
 )

@@ -213,7 +213,7 @@ def test_the_bundle_is_linked_where_the_incident_is_shown(
     service.keeper.tick()
     told = requests.get(f"{service.url}/v1/incidents/inc-1", timeout=10).json()["bundle"]
     assert (told["url"], told["bytes"]) == (URL, len(answer.content))
-    assert main(["incidents", "inc-1", "--monitor", service.url]) == 0
+    assert main(["incidents", "show", "inc-1", "--monitor", service.url]) == 0
     assert f"evidence        {service.url}{URL} " in capsys.readouterr().out
     assert main(["status", "--monitor", service.url]) == 0
     assert f"evidence: {service.url}{URL}" in capsys.readouterr().out.replace("\n", "")

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from monitor.decide.pipeline import RankHealth
 from monitor.detect.track import RankTrack
 from monitor.journal import memory
 from monitor.journal import memory as recall
 from monitor.journal.memory import MemoryFormatError
 from monitor.model.config import KeeperConfig
+from monitor.model.verdict import RankHealth
 from tests.monitor.fleet import SimFleet
 
 CONFIG = KeeperConfig()

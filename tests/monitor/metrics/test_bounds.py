@@ -10,15 +10,14 @@ from prometheus_client.openmetrics.exposition import generate_latest as as_openm
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as families
 
-from monitor.cli import build_parser
-from monitor.commands.errors import CommandError
-from monitor.commands.run import options_of
-from monitor.decide.pipeline import RankHealth
+from monitor.commands.command import CommandError
 from monitor.decide.step_times import Tempo
 from monitor.decide.view import View
 from monitor.metrics import Bounds, Instruments, ViewCollector, exposition
 from monitor.model.names import GroupName, RankName
+from monitor.model.verdict import RankHealth
 from tests.metrics_doc.measure import registry_of, series_of, view_of
+from tests.monitor.shell.parsing import monitor_options
 from tests.monitor.shell.test_store import incident
 from tests.monitor.shell.test_view import seen
 from tests.monitor.shell.test_view import view as small_view
@@ -127,7 +126,7 @@ def test_a_scrape_waits_for_the_end_of_a_tick_only_when_there_is_something_to_ma
 
 
 def options(*more: str):
-    return options_of(build_parser().parse_args(["monitor", "--store", "x.db", *more]))
+    return monitor_options("--store", "x.db", *more)
 
 
 def test_the_switches_bound_the_page():

@@ -1,4 +1,4 @@
-"""`lightkeeper notify --test`, the options, and the whole way from a tick to a sink."""
+"""`lightkeeper check notify`, the options, and the whole way from a tick to a sink."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from monitor.act.notices import Alertmanager, Slack, Webhook
-from monitor.cli import build_parser, main
-from monitor.commands.errors import CommandError
-from monitor.commands.notify import public_url_of, sinks_of
+from monitor.cli import main
+from monitor.commands.command import CommandError
 from monitor.decide.pipeline import TickResult
 from monitor.model.config import KeeperConfig
 from monitor.service import Options, Service, for_people
 from tests.monitor.notify.scene import Receiver
 from tests.monitor.shell.fakes import page, wait_until
+from tests.monitor.shell.parsing import monitor_options
 from tests.monitor.shell.test_store import incident
 
 
-def parsed(*words: str):
-    return build_parser().parse_args(["notify", "--test", *words])
+def options(*words: str) -> Options:
+    return monitor_options("--store", "x.db", *words)
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def test_a_test_reaches_every_sink_and_its_answer_is_shown(
     receiver.answer = lambda n: (200, "text/plain", b"ok") if n != 2 else page({"no": 1}, 403)
     words = ["--notify-webhook", f"{receiver.url}/hook", "--notify-slack-file", str(slack),
              "--notify-alertmanager", receiver.url]  # fmt: skip
-    assert main(["notify", "--test", *words, "--format", "json"]) == 1
+    assert main(["check", "notify", *words, "--format", "json"]) == 1
     told = json.loads(capsys.readouterr().out)["sinks"]
     assert [(one["sink"], one["ok"], one["said"]) for one in told] == [
         ("webhook", True, "answered 200: ok"),
@@ -52,17 +52,17 @@ def test_a_test_reaches_every_sink_and_its_answer_is_shown(
         "/hook", "/services/T0/B0/XYZ", "/api/v2/alerts",
     ]  # fmt: skip
     receiver.answer = lambda _: page({})
-    assert main(["notify", "--test", *words]) == 0
+    assert main(["check", "notify", *words]) == 0
     assert "XYZ" not in capsys.readouterr().out
 
 
 def test_a_sink_where_nobody_listens_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["notify", "--test", "--notify-alertmanager", "http://127.0.0.1:9"]) == 1
+    assert main(["check", "notify", "--notify-alertmanager", "http://127.0.0.1:9"]) == 1
     assert "refused" in capsys.readouterr().out
 
 
 def test_nobody_to_notify_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["notify", "--test"]) == 2
+    assert main(["check", "notify"]) == 2
     assert "nobody to notify" in capsys.readouterr().err
 
 
@@ -74,17 +74,15 @@ def test_secrets_come_from_files_or_the_environment(
     monkeypatch.setenv("LIGHTKEEPER_NOTIFY_WEBHOOK_SECRET", "from-env")
     monkeypatch.setenv("LIGHTKEEPER_NOTIFY_SLACK", "https://hooks.slack.com/services/X")
     monkeypatch.setenv("LIGHTKEEPER_NOTIFY_ALERTMANAGER_AUTH_FILE", str(secret))
-    found = sinks_of(
-        parsed("--notify-webhook", "http://h/x", "--notify-alertmanager", "http://am:9093",
-               "--notify-label", "cluster=a")
-    )  # fmt: skip
+    found = options("--notify-webhook", "http://h/x", "--notify-alertmanager", "http://am:9093",
+                    "--notify-label", "cluster=a").sinks  # fmt: skip
     assert found == (
         Webhook("webhook", "http://h/x", "from-env"),
         Slack("slack", "https://hooks.slack.com/services/X"),
         Alertmanager("alertmanager", "http://am:9093", "from-a-file", {"cluster": "a"}),
     )
     monkeypatch.setenv("LIGHTKEEPER_NOTIFY_WEBHOOK", "http://h/y")
-    found = sinks_of(parsed("--notify-webhook-secret-file", str(secret)))
+    found = options("--notify-webhook-secret-file", str(secret)).sinks
     assert found[0] == Webhook("webhook", "http://h/y", "from-a-file")
 
 
@@ -109,7 +107,7 @@ BAD = {
 def test_a_bad_option_is_one_clear_line(name: str) -> None:
     words, said = BAD[name]
     with pytest.raises(CommandError) as caught:
-        sinks_of(parsed(*words))
+        options(*words)
     assert said in str(caught.value)
 
 
@@ -117,7 +115,7 @@ def test_a_bad_secret_is_not_repeated(tmp_path: Path) -> None:
     path = tmp_path / "slack"
     path.write_text("hooks.slack.com/services/T0/B0/XYZ")
     with pytest.raises(CommandError) as caught:
-        sinks_of(parsed("--notify-slack-file", str(path)))
+        options("--notify-slack-file", str(path))
     assert str(caught.value) == "the Slack URL is no http:// or https:// URL"
 
 
@@ -131,9 +129,9 @@ def test_links_name_a_host_that_people_can_reach(bound: str, shown: str) -> None
 
 
 def test_a_public_address_is_checked() -> None:
-    assert public_url_of(parsed("--public-url", "https://k.example/")) == "https://k.example"
+    assert options("--public-url", "https://k.example/").public_url == "https://k.example"
     with pytest.raises(CommandError, match=r"--public-url is 'k\.example', expected"):
-        public_url_of(parsed("--public-url", "k.example"))
+        options("--public-url", "k.example")
 
 
 def test_from_a_tick_to_the_sink_and_over_a_restart(receiver: Receiver, tmp_path: Path) -> None:

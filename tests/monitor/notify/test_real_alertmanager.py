@@ -120,7 +120,7 @@ def test_a_real_alertmanager_takes_the_test_message(
     alertmanager: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--notify-alertmanager", alertmanager, "--notify-label", "cluster=a"]
-    assert main(["notify", "--test", *words, "--public-url", "https://keeper.example"]) == 0
+    assert main(["check", "notify", *words, "--public-url", "https://keeper.example"]) == 0
     assert "answered 200" in capsys.readouterr().out
     (alert,) = alerts(alertmanager)
     assert (alert["labels"]["alertname"], alert["labels"]["cluster"]) == ("LightkeeperTest", "a")

@@ -8,10 +8,10 @@ from urllib.parse import quote
 import pytest
 from jinja2 import UndefinedError
 
-from monitor.decide.pipeline import RankHealth
 from monitor.model.eviction import QuarantineEntry
 from monitor.model.names import GroupName
 from monitor.model.observation import Pause
+from monitor.model.verdict import RankHealth
 from monitor.show.fleet_page import CELLS, LINKS
 from monitor.show.live import Made, make, whole
 from monitor.show.pages import FLEET, GROUPS, Context, FleetIndex, Place

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.decide.pipeline import RankHealth
 from monitor.model.eviction import Guard
 from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
+from monitor.model.verdict import RankHealth
 from tests.monitor.fleet import (
     START_S,
     Drive,

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.decide.pipeline import RankHealth
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Guard
 from monitor.model.observation import Observation, Snapshot
-from monitor.model.verdict import Confidence
+from monitor.model.verdict import Confidence, RankHealth
 from tests.monitor.fleet import (
     Drive,
     Fault,

@@ -1,4 +1,4 @@
-"""`lightkeeper schedulers check`."""
+"""`lightkeeper check scheduler`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from monitor.cli import main
 from tests.monitor.schedulers.receiver import SECRET, Receiver, served
 
-CHECK = ["schedulers", "check"]
+CHECK = ["check", "scheduler"]
 
 
 @pytest.fixture(autouse=True)
@@ -46,13 +46,13 @@ def test_the_check_of_a_good_webhook_succeeds_and_shows_no_path(monkeypatch, cap
          "--kube-grace is '0', expected 1 to 3600 whole seconds"),
         (["--scheduler", "kubernetes", "--primus-safe", "a/b"],
          "--primus-safe is 'a/b', expected an id such as 901"),
-        ([], "no scheduler: see lightkeeper schedulers check --help"),
+        ([], "no scheduler: see lightkeeper check scheduler --help"),
     ],
     ids=["unknown", "no-secret", "plain-http", "no-url", "grace", "primus", "none"],
 )  # fmt: skip
 def test_a_bad_option_is_one_line(told, said, capsys):
     assert main([*CHECK, *told]) == 2
-    assert capsys.readouterr().err == f"lightkeeper: {said}\n"
+    assert capsys.readouterr().err == f"error: {said}\n"
 
 
 def test_slurm_that_is_not_installed_is_said_and_the_check_fails(monkeypatch, capsys, tmp_path):

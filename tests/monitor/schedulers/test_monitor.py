@@ -123,7 +123,7 @@ def test_quarantine_drains_a_real_node_of_slurm_and_the_release_undrains_it(word
     (tmp_path / "slurm").mkdir()
     with real_slurm.cluster(tmp_path / "slurm") as cluster:
         env = {name: cluster.environ[name] for name in ("SLURM_CONF", "PATH")}
-        checked = lightkeeper("schedulers", "check", "--scheduler", "slurm", **env)
+        checked = lightkeeper("check", "scheduler", "--scheduler", "slurm", **env)
         assert checked.returncode == 0, checked.stdout + checked.stderr
         monitor = Monitor(*words, "--scheduler", "slurm", port=port, **env)
         try:

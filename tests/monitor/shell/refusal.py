@@ -11,7 +11,7 @@ def assert_refused(words: list[str], line: str, capsys: pytest.CaptureFixture[st
     assert main(words) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith("lightkeeper: ")
+    assert said.err.startswith("error: ")
     assert line in said.err
     assert said.err.count("\n") == 1
     assert "\x1b" not in said.err

@@ -168,9 +168,7 @@ def test_what_cannot_be_used_is_one_line_and_status_2(
 def test_a_world_size_is_a_plausible_number(
     size: str, dumps: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["analyze", str(dumps), f"--world-size={size}"])
-    assert ended.value.code == 2
+    assert main(["analyze", str(dumps), f"--world-size={size}"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -240,13 +238,12 @@ def test_progress_is_shown_on_a_terminal_and_nothing_of_it_stays(
     assert main(["analyze", str(dumps), "--format", "json"]) == 1
     assert json.loads(capsys.readouterr().out)["schema"] == 1
     shown = terminal.getvalue()
-    assert "8/8 files" in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
+    assert "100%" in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
     assert shown.endswith("\x1b[1A\x1b[2K")  # up, and the line wiped
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["analyze", "--help"])
+    assert main(["analyze", "--help"]) == 0
     said = capsys.readouterr().out
     for words in ("exit status", "--world-size", "examples:", "/v1/flight_recorder", "ends in its"):
         assert words in said

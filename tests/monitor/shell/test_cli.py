@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -12,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from monitor.cli import build_parser, main
-from monitor.commands.errors import CommandError
+from monitor.cli import main
+from monitor.commands.command import CommandError
 from monitor.commands.run import parse_budget
 from monitor.decide.view import NotPossible
 from monitor.model.config import KeeperConfig
@@ -133,24 +134,24 @@ def test_status_is_the_short_answer_of_a_real_monitor(
 def test_what_a_real_monitor_says_of_each(
     command: str, running: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([command, "--monitor", running.url]) == 0
+    assert main(["get", command, "--monitor", running.url]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1 + (2 if command == "ranks" else 1)
-    assert main([command, "--monitor", running.url, "--format", "json"]) == 0
+    assert main(["get", command, "--monitor", running.url, "--format", "json"]) == 0
     assert len(json.loads(capsys.readouterr().out)[command]) == (2 if command == "ranks" else 1)
 
 
 def test_incidents_print_even_when_there_are_none(
     running: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["incidents", "--monitor", running.url]) == 0
-    assert main(["incidents", "--monitor", running.url, "--format", "json"]) == 0
+    assert main(["incidents", "list", "--monitor", running.url]) == 0
+    assert main(["incidents", "list", "--monitor", running.url, "--format", "json"]) == 0
     assert '"incidents": []' in capsys.readouterr().out
 
 
 def test_an_unknown_incident_is_status_1(
     running: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["incidents", "a/b?c", "--monitor", running.url]) == 1
+    assert main(["incidents", "show", "a/b?c", "--monitor", running.url]) == 1
     assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -193,7 +194,7 @@ def test_quarantine_names_a_host_or_a_group(
     named: list[str], running: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["quarantine", "history", *named, "--monitor", running.url]) == 2
-    assert capsys.readouterr().err == "lightkeeper: name a host, or a group with --group NAME\n"
+    assert capsys.readouterr().err == "error: name a host, or a group with --group NAME\n"
 
 
 def test_quarantine_without_the_token_is_status_1(
@@ -204,17 +205,18 @@ def test_quarantine_without_the_token_is_status_1(
 
 
 @pytest.mark.parametrize(
-    "command", [["status"], ["ranks"], ["groups"], ["hosts"], ["incidents"], ["quarantine", "list"]]
+    "command",
+    ["status", "get ranks", "get groups", "get hosts", "incidents list", "quarantine list"],
 )
 def test_a_monitor_that_is_away_is_one_line_and_status_1(
-    command: list[str], capsys: pytest.CaptureFixture[str]
+    command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    assert main([*command, "--monitor", url]) == 1
+    assert main([*command.split(), "--monitor", url]) == 1
     said = capsys.readouterr()
-    assert said.err == (f"lightkeeper: cannot reach the monitor at {url}: nobody listens there\n")
+    assert said.err == (f"error: cannot reach the monitor at {url}: nobody listens there\n")
     assert said.out == ""
 
 
@@ -240,17 +242,17 @@ def test_a_url_that_is_none_is_one_line(url: str, capsys: pytest.CaptureFixture[
         "monitor",
         "status",
         "top",
-        "ranks",
-        "groups",
-        "hosts",
-        "incidents",
-        "quarantine",
+        "get ranks",
+        "get groups",
+        "get hosts",
+        "incidents list",
+        "incidents show",
+        "quarantine list",
+        "quarantine add",
     ],
 )
 def test_help_teaches_by_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        build_parser().parse_args([command, "--help"])
-    assert caught.value.code == 0
+    assert main([*command.split(), "--help"]) == 0
     said = capsys.readouterr().out
     assert "examples:" in said
     assert f"lightkeeper {command}" in said
@@ -281,6 +283,81 @@ def test_demo_runs_the_trainer_in_a_process_of_its_own() -> None:
     done = lightkeeper("demo", "--help")
     assert done.returncode == 0, done.stderr
     assert "--without-keeper" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("ranks", "get ranks"),
+        ("groups --sort health", "get groups --sort health"),
+        ("hosts", "get hosts"),
+        ("incidents", "incidents list"),
+        ("incidents --group rg_1", "incidents list --group rg_1"),
+        ("incidents --format json not_ent", "incidents show --format json not_ent"),
+        ("notify --test", "check notify"),
+        ("schedulers check", "check scheduler"),
+        ("policy check /nowhere", "check policy /nowhere"),
+    ],
+)
+def test_a_name_of_before_does_the_same_and_says_the_new_one(
+    old: str, new: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LIGHTKEEPER_MONITOR", "http://127.0.0.1:9")
+    status = main(new.split())
+    today = capsys.readouterr()
+    assert main(old.split()) == status
+    hint, _, rest = capsys.readouterr().err.partition("\n")
+    assert hint.startswith("lightkeeper ")
+    assert " is now: lightkeeper " in hint
+    assert rest == today.err
+
+
+def test_help_has_every_command_in_a_section_and_no_old_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--help"]) == 0
+    said = capsys.readouterr().out
+    sections = re.findall(r"^(\w[\w ]*):\n((?:  .*\n)+)", said, re.MULTILINE)
+    found = {title: re.findall(r"^  (\w+)", rows, re.MULTILINE) for title, rows in sections}
+    assert found["Watch"] == ["monitor", "status", "top", "get", "incidents"]
+    assert found["Act"] == ["evict", "quarantine", "pause", "resume", "policy", "run"]
+    assert found["Offline"] == ["analyze", "stragglers", "replay", "goodput"]
+    assert found["Set up"] == ["doctor", "gate", "check", "dashboards", "demo"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["statsu"], "No such command 'statsu'. Did you mean 'status'? (see lightkeeper --help)"),
+        (["status", "--formt"], "Did you mean '--format'? (see lightkeeper status --help)"),
+        (["evict"], "Missing argument 'GROUP'. (see lightkeeper evict --help)"),
+    ],
+    ids=["command", "option", "argument"],
+)
+def test_wrong_use_is_one_line_with_what_was_meant(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_refused(words, says, capsys)
+
+
+def test_its_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert re.fullmatch(r"lightkeeper \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_help_and_completion_import_no_command() -> None:
+    code = (
+        "import sys, monitor.cli; monitor.cli.main(['--help']); "
+        "print({'requests', 'rich', 'asyncio', 'monitor.model'} & set(sys.modules))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
+        env=environment(),
+    )  # fmt: skip
+    assert said.stdout.endswith("\nset()\n")
+    done = lightkeeper(_LIGHTKEEPER_COMPLETE="bash_complete", COMP_WORDS="lightkeeper st",
+                       COMP_CWORD="1")  # fmt: skip
+    assert done.stdout.split() == ["plain,status", "plain,stragglers"]
 
 
 @pytest.mark.integration
@@ -314,11 +391,11 @@ def test_a_command_that_changes_something_finds_the_monitor_that_acts(
 
 def test_commands_that_only_ask_import_neither_sqlalchemy_nor_what_reads_tables() -> None:
     code = (
-        "import sys, monitor.cli, monitor.decide.view; monitor.cli.build_parser(); "
+        "import sys, monitor.cli, monitor.decide.view; monitor.cli.main(['get', 'ranks', '-h']); "
         "print({'sqlalchemy', 'pyarrow', 'yaml'} & set(sys.modules))"
     )
     said = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
         env=environment(),
     )  # fmt: skip
-    assert said.stdout.strip() == "set()"
+    assert said.stdout.endswith("\nset()\n")

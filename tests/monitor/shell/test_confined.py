@@ -13,8 +13,8 @@ import pytest
 
 from monitor.cli import main
 from monitor.commands import analyze
-from monitor.commands.confined import confined
-from monitor.commands.errors import CannotTellError, CommandError
+from monitor.commands.command import CommandError
+from monitor.commands.confined import CannotTellError, confined
 from monitor.records import files
 from tests.corpus.cases import Case
 
@@ -61,7 +61,7 @@ def test_a_result_a_refusal_and_the_progress_come_back() -> None:
     assert (done, seen) == ("found", [(1, 2)])
     with pytest.raises(CommandError, match="no such file") as caught:
         confined(refused, deadline_s=60, progress=None)
-    assert caught.value.status == 2
+    assert caught.value.exit_code == 2
 
 
 def test_children_of_the_work_end_with_it() -> None:
@@ -94,10 +94,7 @@ def test_analyze_that_is_not_done_accuses_nobody(dumps, monkeypatch, capsys) -> 
     assert main(words) == 3
     said = capsys.readouterr()
     why = "not done after 0.3 s (see --deadline)"
-    assert (
-        said.err
-        == f"lightkeeper: cannot tell: {why}; all 8 files were read, and none was weighed\n"
-    )
+    assert said.err == f"error: cannot tell: {why}; all 8 files were read, and none was weighed\n"
     assert said.out == ""
     assert main([*words, "--format", "json"]) == 3
     told = json.loads(capsys.readouterr().out)

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from monitor.cli import build_parser, main
-from monitor.commands import evict
+from monitor.cli import main
 from monitor.model.config import KeeperConfig
 from monitor.service import Options, Service
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, _Handler
@@ -75,7 +74,7 @@ def test_shows_what_is_done_until_the_group_is_out_or_what_holds_it(
 ) -> None:
     with contextlib.closing(Evicting([state(), state("asked"), last])) as monitor:
         words = ["evict", ODD, "--yes", "--wait", "3", "--monitor", monitor.url]
-        assert evict.run(build_parser().parse_args(words), lambda _: None) == status
+        assert main(words) == status
         assert monitor.asked == "/v1/groups/my%25group%231%3F/evict"
     lines = capsys.readouterr().out.splitlines()
     assert lines == [f"evicting {ODD}: manual-7", "  gate: asked", "  gate: refused", says]
@@ -93,7 +92,7 @@ def test_an_unknown_group_is_answered_with_the_nearest_and_with_all(
 ) -> None:
     assert main(words(running, tmp_path, "rg-0", "--yes")) == 2
     assert capsys.readouterr().err == (
-        f"lightkeeper: no group 'rg-0'; did you mean rg_0? (groups: {ODD}, rg_0, rg_1)\n"
+        f"error: no group 'rg-0'; did you mean rg_0? (groups: {ODD}, rg_0, rg_1)\n"
     )
 
 

@@ -41,19 +41,19 @@ def running(tmp_path: Path, file: Path) -> Iterator[Service]:
 
 
 def test_a_good_file_is_said_to_be_good(file: Path, capsys) -> None:
-    assert main(["policy", "check", str(file)]) == 0
+    assert main(["check", "policy", str(file)]) == 0
     assert capsys.readouterr().out == f"{file}: a policy that can be used\n"
 
 
 @pytest.mark.parametrize(
-    "words", [["policy", "check"], ["policy", "show", "--file"], ["monitor", "--policy"]]
+    "words", [["check", "policy"], ["policy", "show", "--file"], ["monitor", "--policy"]]
 )
 def test_all_that_is_wrong_with_a_file_is_told_one_line_each(words, file: Path, capsys) -> None:
     file.write_text("[policy]\nmode = 'kill'\n[guards]\nbudget_per_hou = 3\n")
     assert main([*words, str(file)]) == 2
     assert capsys.readouterr().err.splitlines() == [
-        f"lightkeeper: {file}: policy.mode: is 'kill', expected act or observe",
-        f"lightkeeper: {file}: guards.budget_per_hou: unknown key, did you mean budget_per_hour?",
+        f"error: {file}: policy.mode: is 'kill', expected act or observe",
+        f"error: {file}: guards.budget_per_hou: unknown key, did you mean budget_per_hour?",
     ]
 
 

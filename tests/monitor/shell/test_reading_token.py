@@ -19,8 +19,6 @@ from monitor.act.quarantine import Quarantine
 from monitor.act.steps import Parties, look
 from monitor.act.targets import Registry, Source, Target
 from monitor.bearer import Tokens
-from monitor.cli import build_parser
-from monitor.commands.run import options_of
 from monitor.model.config import KeeperConfig
 from monitor.model.escalation import Life, decided
 from monitor.model.eviction import Accused, Evict
@@ -32,6 +30,7 @@ from monitor.show.answers import Desk
 from monitor.show.server import create_app
 from tests.monitor.shell.doubles import HandClock, Memory
 from tests.monitor.shell.fakes import FakeFleet
+from tests.monitor.shell.parsing import monitor_options
 from tests.page.serving import Switches
 from tests.page.views import crowd
 from worker_server.wire import StateReport, to_json
@@ -186,10 +185,10 @@ def test_the_pages_offer_no_links_that_would_be_refused(fleet, fetcher):
 def test_open_reads_come_from_the_command_line_or_the_environment(monkeypatch) -> None:
     for name in ("LIGHTKEEPER_TOKEN_FILE", "LIGHTKEEPER_OPEN_READS"):
         monkeypatch.delenv(name, raising=False)
-    assert not options_of(build_parser().parse_args(["monitor"])).open_reads
-    assert options_of(build_parser().parse_args(["monitor", "--open-reads"])).open_reads
+    assert not monitor_options().open_reads
+    assert monitor_options("--open-reads").open_reads
     monkeypatch.setenv("LIGHTKEEPER_OPEN_READS", "1")
-    assert options_of(build_parser().parse_args(["monitor"])).open_reads
+    assert monitor_options().open_reads
 
 
 def test_a_profile_needs_the_monitors_token(monitor) -> None:
@@ -256,7 +255,7 @@ def test_a_file_of_authorities_that_cannot_be_used_is_named(tmp_path: Path) -> N
 
 def test_the_command_line_names_the_file(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.delenv("LIGHTKEEPER_TOKEN_FILE", raising=False)
-    args = build_parser().parse_args(["monitor", "--ca-file", str(tmp_path / "ca.pem")])
-    assert options_of(args).ca_file == tmp_path / "ca.pem"
+    options = monitor_options("--ca-file", str(tmp_path / "ca.pem"))
+    assert options.ca_file == tmp_path / "ca.pem"
     monkeypatch.setenv("LIGHTKEEPER_CA_FILE", "/etc/ca.pem")
-    assert options_of(build_parser().parse_args(["monitor"])).ca_file == Path("/etc/ca.pem")
+    assert monitor_options().ca_file == Path("/etc/ca.pem")

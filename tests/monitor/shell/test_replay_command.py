@@ -167,7 +167,7 @@ def test_what_cannot_be_used_is_one_line_and_status_2(
     monkeypatch.chdir(tmp_path)
     assert main(["replay", *[str(live) if word == "LIVE" else word for word in words]]) == 2
     err = capsys.readouterr().err
-    assert err.startswith(f"lightkeeper: {line}")
+    assert err.startswith(f"error: {line}")
     assert err.count("\n") == 1
 
 

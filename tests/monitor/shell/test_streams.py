@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import requests
 
-from monitor.decide.pipeline import RankHealth
+from monitor.model.verdict import RankHealth
 from monitor.show.streams import STREAMS, Streams
 from tests.monitor.shell.fakes import wait_until
 from tests.page.serving import Stage

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.decide.pipeline import RankHealth, TickResult
+from monitor.decide.pipeline import TickResult
 from monitor.decide.rank_seconds import Spent
 from monitor.decide.step_times import Tempo, TempoBook
 from monitor.decide.view import View, groups_of
@@ -27,6 +27,7 @@ from monitor.model.observation import (
     Snapshot,
     Unreachable,
 )
+from monitor.model.verdict import RankHealth
 from tests.monitor.shell.fakes import FakeRank, identity
 from tests.monitor.shell.test_store import ENTRY, EVICTION, incident
 from worker_server import wire

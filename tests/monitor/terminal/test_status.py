@@ -93,7 +93,7 @@ ranks         10,000  10,000 healthy
 group  health       host   ranks  step  commits  quorum  heartbeat
 rg_0   healthy      node0      8   120      118  yes          0.1s
 rg_1   healthy      node1      8   120      118  yes          0.1s
-and 1,248 more, none of them worse: lightkeeper groups
+and 1,248 more, none of them worse: lightkeeper get groups
 """
     )
 
