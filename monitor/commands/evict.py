@@ -16,7 +16,6 @@ from monitor.commands.ask import add_ask_options, ask, login
 from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
 from monitor.commands.secrets import add_token_option
 from monitor.commands.tables import console, print_json
-from monitor.show.incident_words import rung_words
 from monitor.show.wording import clean, counted
 
 EXAMPLES: Final = """\
@@ -143,7 +142,7 @@ def _lines(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
     made = []
     for rung in rungs:
         name = str(rung["rung"]).replace("_", " ")
-        how = clean(rung_words(rung), 300) or "begins"
+        how = clean(rung["detail"], 300) or "begins"
         made.append(f"{name}: {how}")
     return made
 

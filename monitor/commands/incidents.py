@@ -17,27 +17,29 @@ from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
 from monitor.commands.tables import cell, console, moment, print_json, table, word
 from monitor.commands.watch import Look, add_watch_option, away_lines, live, need_terminal
 from monitor.decide.accounts import (
+    Account,
     Choice,
     ChoiceError,
+    Total,
+    Totals,
     books_of,
-    bounds,
     find,
     span_s,
-    totals_to_json,
+    totals,
     with_by_hand,
 )
 from monitor.decide.pipeline import TickResult
-from monitor.decide.view import SCHEMA, View
-from monitor.decide.view_json import case_of, incident_json
+from monitor.decide.view import SCHEMA, IncidentReport, View, bundle_url
+from monitor.decide.view_json import report_from_json, report_to_json
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import DecisionRow, Remembered
 from monitor.model.names import IncidentId
 from monitor.model.observation import LighthouseAway, Snapshot
-from monitor.model.verdict import Kind
-from monitor.show.incident_words import rung_words
+from monitor.model.plain import from_plain
+from monitor.model.verdict import Kind, Severity
 from monitor.show.screens import incidents_screen
 from monitor.show.text_table import Line
-from monitor.show.wording import clean, counted, sentence
+from monitor.show.wording import clean, counted, plain, sentence
 from monitor.store.place import StoreError, parse_place
 from monitor.store.store import Store
 
@@ -77,15 +79,14 @@ class Places:
     journal: str | None = None
 
 
-def story(body: Mapping[str, Any], places: Places) -> Iterator[StoryLine]:
-    """The lines of an incident, from its JSON."""
-    account = body.get("account") or {}
-    yield from _head(body, account)
-    yield from _happened(body, account)
-    yield from _done(body, account)
-    yield from _took(account)
-    yield from _cost(account)
-    yield from _next(body, account, places)
+def story(one: IncidentReport, places: Places) -> Iterator[StoryLine]:
+    """The lines of an incident."""
+    yield from _head(one)
+    yield from _happened(one)
+    yield from _done(one)
+    yield from _took(one.account)
+    yield from _cost(one.account)
+    yield from _next(one, places)
 
 
 def _title(text: str) -> Iterator[StoryLine]:
@@ -93,75 +94,71 @@ def _title(text: str) -> Iterator[StoryLine]:
     yield StoryLine(text, "bold cyan")
 
 
-def _head(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[StoryLine]:
-    groups = _list(body["groups"]) or "nobody's fault"
-    what = str(body["kind"]).replace("_", " ")
-    outcome = account.get("outcome", body["state"])
-    style = {"critical": "bold red", "warning": "bold yellow"}.get(body["severity"], "bold")
-    yield StoryLine(f"{what} in {groups}: {outcome}, {body['state']}", style)
-    began_s = body["milestones"]["first_seen_s"]
-    yield StoryLine(f"{clean(str(body['id']), 300)}, {body['severity']}, {moment(began_s)}", "dim")
+_STYLES: Final = {Severity.CRITICAL: "bold red", Severity.WARNING: "bold yellow"}
 
 
-def _happened(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[StoryLine]:
+def _head(one: IncidentReport) -> Iterator[StoryLine]:
+    incident = one.incident
+    groups = _list(incident.groups) or "nobody's fault"
+    what = f"{plain(incident.kind)} in {groups}: {one.account.outcome}, {incident.state}"
+    yield StoryLine(what, _STYLES.get(incident.severity, "bold"))
+    began = moment(incident.milestones.first_seen_s)
+    yield StoryLine(f"{clean(incident.id, 300)}, {incident.severity}, {began}", "dim")
+
+
+def _happened(one: IncidentReport) -> Iterator[StoryLine]:
+    incident, face = one.incident, one.face
     yield from _title("What happened")
-    yield from _wrapped("  ", sentence(f"{str(body['says']).rstrip('.')}. {body['next']}".strip()))
-    where = _list(account.get("ran_on", ()))
-    if body["kind"] == "by_hand":  # nobody is accused of anything
-        yield from _row("group", f"{_list(body['groups'])}{f' on {where}' if where else ''}")
+    yield from _wrapped("  ", sentence(f"{face.says.rstrip('.')}. {face.next}".strip()))
+    hosts = _list(one.account.ran_on)
+    where = f" on {hosts}" if hosts else ""
+    if incident.kind is Kind.BY_HAND:  # nobody is accused of anything
+        yield from _row("group", f"{_list(incident.groups)}{where}")
     else:
-        yield from _blamed(body, where)
-    if body["victims"]:
-        more = body["victim_count"] - len(body["victims"])
-        yield from _row("waited", _list(body["victims"]) + (f" and {more:,} more" if more else ""))
-    for rank, seen in body["seen"].items():
+        blamed = _list(incident.culprits) or "nobody"
+        yield from _row("blamed", f"{blamed}{where} ({incident.verdict.confidence})")
+    if one.victims:
+        more = one.victim_count - len(one.victims)
+        yield from _row("waited", _list(one.victims) + (f" and {more:,} more" if more else ""))
+    for rank, seen in one.seen.items():
         yield from _row("now", f"{rank}: {seen}")
-    for source, seen in body["evidence"].items():
+    for source, seen in incident.verdict.evidence.items():
         yield from _row("seen", f"{source}: {seen}")
 
 
-def _blamed(body: Mapping[str, Any], where: str) -> Iterator[StoryLine]:
-    blamed = _list(body["culprits"]) or "nobody"
-    yield from _row("blamed", f"{blamed}{f' on {where}' if where else ''} ({body['confidence']})")
-
-
-def _done(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[StoryLine]:
+def _done(one: IncidentReport) -> Iterator[StoryLine]:
+    account = one.account
     yield from _title("What was done")
-    yield from _row("decided by", f"{account.get('decided_by', '?')}: {account.get('why', '?')}")
-    for held in account.get("holds", ()):
-        release = f". {held['release']}" if held.get("release") else ""
-        after = f"; then {held['ended_by']}" if held.get("ended_by") else ""
-        told = f"{held['guard']} for {_span(held['seconds'])}: {held['reason']}{release}{after}"
+    yield from _row("decided by", f"{account.decided_by}: {account.why}")
+    for held in account.holds:
+        release = f". {held.release}" if held.release else ""
+        after = f"; then {held.ended_by}" if held.ended_by else ""
+        told = f"{held.guard} for {_span(held.seconds)}: {held.reason}{release}{after}"
         yield from _row("held", told)
-    for rung in account.get("rungs", ()):
-        result = f"{rung['result']}, " if rung["result"] else ""
-        detail = rung_words(rung).removeprefix(
-            f"{rung['result']}: "
-        )  # some rungs say it themselves
-        told = f"{result}{_span(rung['seconds'])}: {detail}"
-        yield from _row(str(rung["rung"]).replace("_", " "), told)
-    for progress in body.get("evictions", ()):
-        if progress["failed"]:
-            yield from _row("failed", progress["failed"], "bold red")
-    if body["resolution"]:
-        yield from _row("over", body["resolution"], "green")
-    back = _list(account.get("back_on", ()))
-    if back:
-        yield from _row("back on", back, "green")
+    for rung in account.rungs:
+        result = f"{rung.result}, " if rung.result else ""
+        detail = rung.detail.removeprefix(f"{rung.result}: ")  # some rungs say it themselves
+        yield from _row(plain(rung.rung), f"{result}{_span(rung.seconds)}: {detail}")
+    for eviction in one.evictions:
+        if eviction.failed:
+            yield from _row("failed", eviction.failed, "bold red")
+    if one.incident.resolution:
+        yield from _row("over", one.incident.resolution, "green")
+    if account.back_on:
+        yield from _row("back on", _list(account.back_on), "green")
 
 
-def _took(account: Mapping[str, Any]) -> Iterator[StoryLine]:
-    parts = account.get("intervals", ())
+def _took(account: Account) -> Iterator[StoryLine]:
+    parts = account.intervals
     if not parts:
         return
-    total_s = sum(part["seconds"] for part in parts)
+    total_s = sum(part.seconds for part in parts)
     yield from _title(f"How long each part took: {total_s:.1f} s")
-    began_s = parts[0]["start_s"]
     for part in parts:
-        name = _PARTS.get(part["until"], part["until"])
-        bar = _bar(part["start_s"] - began_s, part["seconds"], total_s)
-        odd = "  (the clock jumped)" if part["jumped"] else ""
-        yield StoryLine(f"  {name:<30}{part['seconds']:>8.1f} s  |{bar}|{odd}")
+        bar = _bar(part.start_s - parts[0].start_s, part.seconds, total_s)
+        odd = "  (the clock jumped)" if part.jumped else ""
+        name = _PARTS.get(part.until, part.until)
+        yield StoryLine(f"  {name:<30}{part.seconds:>8.1f} s  |{bar}|{odd}")
 
 
 def _bar(start_s: float, seconds: float, total_s: float) -> str:
@@ -173,60 +170,53 @@ def _bar(start_s: float, seconds: float, total_s: float) -> str:
     return (" " * start + "#" * length)[:BAR].ljust(BAR)
 
 
-def _cost(account: Mapping[str, Any]) -> Iterator[StoryLine]:
-    if "lost" not in account:
-        return
+def _cost(account: Account) -> Iterator[StoryLine]:
     yield from _title("What it cost, in rank-seconds, by lightkeeper's own account")
-    names = {
-        "lost_by_others": "others lost",
-        "lost_by_own": "it was away",
-        "without_us": "without us",
-        "saved": "saved",
-    }
-    for key, name in names.items():
-        amount = account[key]
-        why = amount["words"].removeprefix("cannot tell: ")
-        yield from _row(name, f"{bounds(amount)}: {why}")
+    for name, amount in (
+        ("others lost", account.lost_by_others),
+        ("it was away", account.lost_by_own),
+        ("without us", account.without_us),
+        ("saved", account.saved),
+    ):
+        yield from _row(name, f"{amount}: {amount.words.removeprefix('cannot tell: ')}")
 
 
 # -- what to do next -----------------------------------------------------------------------------
 
 
-def _next(
-    body: Mapping[str, Any], account: Mapping[str, Any], places: Places
-) -> Iterator[StoryLine]:
+def _next(one: IncidentReport, places: Places) -> Iterator[StoryLine]:
+    incident = one.incident
     yield from _title("What to do next")
-    for text in advice(body, account):
+    for text in advice(one):
         yield from _wrapped("  - ", clean(text))
     base = places.monitor.rstrip("/")
-    bundle = body.get("bundle")
-    if bundle is not None and base:
-        yield _whole("evidence", f"{base}{bundle['url']} (for lightkeeper analyze)")
+    if one.bundle is not None and base:
+        yield _whole("evidence", f"{base}{bundle_url(incident.id)} (for lightkeeper analyze)")
     if places.journal:
-        began_s = int(body["milestones"]["first_seen_s"]) - 60
-        until_s = int(body["last_seen_s"]) + 60
+        began_s = int(incident.milestones.first_seen_s) - 60
+        until_s = int(incident.last_seen_s) + 60
         span = f"--from {began_s} --to {until_s} --ticks"
         yield _whole("replay", f"lightkeeper replay {places.journal} {span}")
     if base:
-        yield _whole("page", f"{base}/incidents/{quote(body['id'], safe='')}")
+        yield _whole("page", f"{base}/incidents/{quote(incident.id, safe='')}")
 
 
-def advice(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[str]:
+def advice(one: IncidentReport) -> Iterator[str]:
     """What a person should do, the most urgent first."""
-    outcome, kind = account.get("outcome"), body["kind"]
-    holds: Sequence[Mapping[str, Any]] = account.get("holds", ())
-    hosts = " and ".join(account.get("ran_on", ())) or "the host"
+    incident, account = one.incident, one.account
+    outcome, kind = account.outcome, incident.kind
+    hosts = " and ".join(account.ran_on) or "the host"
     if outcome == "failed":
-        yield f"the eviction failed: end the processes of {_list(body['groups'])} by hand"
-    if outcome == "held" and body["state"] != "resolved" and holds:
-        yield str(body["next"])
-    if kind in ("mismatch", "deadlock"):
+        yield f"the eviction failed: end the processes of {_list(incident.groups)} by hand"
+    if outcome == "held" and incident.open and account.holds:
+        yield one.face.next
+    if kind in (Kind.MISMATCH, Kind.DEADLOCK):
         yield "a fault of the program, mostly: read the line that the evidence names"
-    elif kind == "lighthouse_away":
+    elif kind is Kind.LIGHTHOUSE_AWAY:
         yield "start the Lighthouse again; nobody was evicted for it"
-    elif outcome in ("evicted", "evicting") and body["culprits"]:
+    elif outcome in ("evicted", "evicting") and incident.culprits:
         yield f"look at {hosts} before it is used again: lightkeeper quarantine list"
-    if outcome == "evicted" and account.get("final") and not account.get("back_on"):
+    if outcome == "evicted" and account.final and not account.back_on:
         yield "the group was not seen to come back: ask its launcher"
 
 
@@ -275,31 +265,27 @@ class Stored:
         except ChoiceError as exc:
             raise CommandError(f"--{exc}", USAGE) from exc
 
-    def one(self, prefix: str) -> dict[str, Any]:
-        """As `GET /v1/incidents/ID`.
+    def one(self, prefix: str) -> IncidentReport:
+        """The incident whose id begins so.
 
         Raises:
             CommandError: none, or several begin so.
         """
         try:
-            return {
-                "schema": SCHEMA,
-                **incident_json(self._view, find(self._view.incidents, prefix)),
-            }
+            return self._view.report(find(self._view.incidents, prefix))
         except ChoiceError as exc:
             raise CommandError(str(exc), FAILED) from exc
 
-    def listed(self, limit: int) -> dict[str, Any]:
-        """As `GET /v1/incidents`."""
+    def listed(self, limit: int) -> list[IncidentReport]:
+        """The newest of those asked for."""
         found = self._choice.among(self._view.incidents)[: max(1, limit)]
-        return {"schema": SCHEMA, "incidents": [incident_json(self._view, one) for one in found]}
+        return [self._view.report(one) for one in found]
 
-    def totals(self) -> dict[str, Any]:
-        """As `GET /v1/audit`."""
+    def totals(self) -> Totals:
+        """What they came to."""
         fired = [one for one in self._view.incidents if one.milestones.firing_s is not None]
-        cases = [case_of(self._view, one) for one in self._choice.among(fired)]
-        now_s = self._view.snapshot.now_s
-        return {"schema": SCHEMA, **totals_to_json(cases, self._choice.since_s, now_s)}
+        cases = [self._view.case(one) for one in self._choice.among(fired)]
+        return totals(cases, self._choice.since_s, self._view.snapshot.now_s)
 
 
 def _read(text: str) -> Remembered:
@@ -384,8 +370,8 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         print_json(body)
         return DONE
-    show_list(body["incidents"])
-    show_totals(ask(args, f"/v1/audit?{_query(args)}"))
+    show_list([report_from_json(one) for one in body["incidents"]])
+    show_totals(from_plain(Totals, ask(args, f"/v1/audit?{_query(args)}")))
     return DONE
 
 
@@ -412,11 +398,13 @@ def _draw(look: Look[list[dict[str, Any]]], width: int, height: int) -> list[Lin
 def _offline(args: argparse.Namespace, stored: Stored) -> int:
     """The same from a store."""
     if args.id is not None:
-        _show_one(args, stored.one(args.id), Places(""))
+        one = stored.one(args.id)
+        _show_one(args, one, {"schema": SCHEMA, **report_to_json(one)}, Places(""))
     elif args.format == "json":
-        print_json(stored.listed(args.limit))
+        found = [report_to_json(one) for one in stored.listed(args.limit)]
+        print_json({"schema": SCHEMA, "incidents": found})
     else:
-        show_list(stored.listed(args.limit)["incidents"])
+        show_list(stored.listed(args.limit))
         show_totals(stored.totals())
     return DONE
 
@@ -430,53 +418,55 @@ def _query(args: argparse.Namespace, **more: Any) -> str:
     return urlencode({name: value for name, value in chosen.items() if value is not None})
 
 
-def show_list(incidents: list[dict[str, Any]]) -> None:
+def show_list(incidents: Sequence[IncidentReport]) -> None:
     """A line each."""
     shown = table(
         "incidents", "id", "since", "kind", "state", "severity", "culprits", "outcome", "saved",
         "what",
     )  # fmt: skip
     for one in incidents:
-        account = one.get("account")  # an older monitor has none
+        incident = one.incident
         shown.add_row(
-            cell(one["id"]),
-            cell(moment(one["milestones"]["first_seen_s"])),
-            cell(one["kind"]),
-            word(one["state"]),
-            word(one["severity"]),
-            cell(one["culprits"]),
-            cell(None if account is None else account["outcome"]),
-            cell(None if account is None else bounds(account["saved"])),
-            cell(one["says"]),
+            cell(incident.id),
+            cell(moment(incident.milestones.first_seen_s)),
+            cell(incident.kind),
+            word(incident.state),
+            word(incident.severity),
+            cell(list(incident.culprits)),
+            cell(one.account.outcome),
+            cell(one.account.saved),
+            cell(one.face.says),
         )
     console().print(shown)
 
 
-def show_totals(body: Mapping[str, Any]) -> None:
+def show_totals(found: Totals) -> None:
     """What they came to."""
     out = console()
-    evictions = counted(body["evictions"], "eviction")
-    out.print(Text(f"{evictions}; {counted(body['incidents'], 'incident')} fired"))
-    lost, saved = _told(body["lost"]), _told(body["saved"])
+    evictions = counted(found.evictions, "eviction")
+    out.print(Text(f"{evictions}; {counted(found.incidents, 'incident')} fired"))
+    lost, saved = _told(found.lost), _told(found.saved)
     out.print(Text(f"lost {lost}; evictions saved {saved}", style="dim"))
 
 
-def _told(amount: Mapping[str, Any]) -> str:
-    unknown = amount["unknown"]
-    tail = f" (and {unknown} of which it cannot be told)" if unknown else ""
-    return f"{bounds(amount)} rank-seconds{tail}"
+def _told(amount: Total) -> str:
+    tail = f" (and {amount.unknown} of which it cannot be told)" if amount.unknown else ""
+    return f"{amount} rank-seconds{tail}"
 
 
 def _one(args: argparse.Namespace) -> int:
     body = ask(args, f"/v1/incidents/{quote(args.id, safe='')}")
-    _show_one(args, body, Places(args.monitor.partition(",")[0], body.get("journal")))
+    places = Places(args.monitor.partition(",")[0], body.get("journal"))
+    _show_one(args, report_from_json(body), body, places)
     return DONE
 
 
-def _show_one(args: argparse.Namespace, body: Mapping[str, Any], places: Places) -> None:
+def _show_one(
+    args: argparse.Namespace, one: IncidentReport, body: Mapping[str, Any], places: Places
+) -> None:
     if args.format == "json":
         print_json(body)
         return
     out = console()
-    for line in story(body, places):
+    for line in story(one, places):
         out.print(Text(line.text, style=line.style), soft_wrap=True)

@@ -5,16 +5,17 @@ programs too: one each, and totals.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from flask import Blueprint, Flask, Response, current_app, request
 
-from monitor.decide.accounts import Choice, ChoiceError, account, find, totals_to_json
+from monitor.decide.accounts import Choice, ChoiceError, Totals, account, find, totals
 from monitor.decide.view import SCHEMA, View, bundle_url
-from monitor.decide.view_json import case_of, incident_json
+from monitor.decide.view_json import report_to_json
 from monitor.model.eviction import Scope
 from monitor.model.incident import Incident
 from monitor.model.names import GroupName, Host
+from monitor.model.plain import to_plain
 from monitor.show.answers import (
     Desk,
     Refusal,
@@ -24,7 +25,14 @@ from monitor.show.answers import (
     the_desk,
     the_view,
 )
-from monitor.show.incident_page import Access, IncidentQuery, Stacks, incident_page, incidents_page
+from monitor.show.incident_page import (
+    Access,
+    Earlier,
+    IncidentQuery,
+    Stacks,
+    incident_page,
+    incidents_page,
+)
 from monitor.show.live import Pages
 from monitor.show.pages import FLEET, GROUPS, HOSTS, RANKS, Context, FleetIndex, Place
 from monitor.show.streams import unread_of
@@ -182,7 +190,8 @@ def incident(prefix: str) -> Response:
     """One incident with its story; the beginning of its id will do."""
     view, journal = the_view(), the_desk().journal
     more = {"journal": None if journal is None else str(journal)}
-    return answer({"schema": SCHEMA, **incident_json(view, find(view.incidents, prefix)), **more})
+    report = view.report(find(view.incidents, prefix))
+    return answer({"schema": SCHEMA, **report_to_json(report), **more})
 
 
 @incident_pages.get("/v1/audit")
@@ -190,7 +199,8 @@ def audit() -> Response:
     """What incidents and evictions came to, over a span."""
     view = the_view()
     choice = chosen(view)
-    return answer({"schema": SCHEMA, **_totals(view, choice, choice.among(view.incidents))})
+    found = _totals(view, choice, choice.among(view.incidents))
+    return answer({"schema": SCHEMA, **to_plain(found)})
 
 
 @incident_pages.get("/incidents/<prefix>")
@@ -198,12 +208,12 @@ def incident_for_people(prefix: str) -> Response:
     """One incident, readable without JavaScript."""
     view = the_view()
     one = find(view.incidents, prefix)
-    body, access = incident_json(view, one), _access(one)
+    access = _access(one)
     stacks = the_desk().stacks(one.id) if access.allowed else Stacks()
     if request.args.get("have") == stacks.stamp != "":
         stacks = Stacks(stamp=stacks.stamp, kept=True)
     text = incident_page(
-        body,
+        view.report(one),
         now_s=view.snapshot.now_s,
         stacks=stacks,
         access=access,
@@ -224,7 +234,7 @@ def incidents_for_people() -> Response:
         choice, wrong = Choice(), str(exc)
     found = [] if wrong else choice.among(view.incidents)
     page = incidents_page(
-        [incident_json(view, one) for one in found[:_LISTED]],
+        [view.report(one) for one in found[:_LISTED]],
         now_s=view.snapshot.now_s,
         asked=asked,
         total=len(found),
@@ -235,10 +245,10 @@ def incidents_for_people() -> Response:
     return _html(page, 400 if wrong else 200)
 
 
-def _totals(view: View, choice: Choice, found: Sequence[Incident]) -> dict[str, Any]:
+def _totals(view: View, choice: Choice, found: Sequence[Incident]) -> Totals:
     """As `GET /v1/audit` for the same question."""
-    fired = [case_of(view, one) for one in found if one.milestones.firing_s is not None]
-    return totals_to_json(fired, choice.since_s, view.snapshot.now_s)
+    fired = [view.case(one) for one in found if one.milestones.firing_s is not None]
+    return totals(fired, choice.since_s, view.snapshot.now_s)
 
 
 def _access(one: Incident) -> Access:
@@ -253,7 +263,7 @@ def _access(one: Incident) -> Access:
     return Access(True, url=url, page=page)
 
 
-def _earlier(view: View, one: Incident) -> list[dict[str, Any]]:
+def _earlier(view: View, one: Incident) -> list[Earlier]:
     """The latest before it on one of its hosts, or in one of its groups."""
     found = []
     for other in view.incidents:
@@ -264,20 +274,11 @@ def _earlier(view: View, one: Incident) -> list[dict[str, Any]]:
         if hosts or groups:
             same = [f"host {name}" for name in sorted(hosts)[:2]]
             same += [f"group {name}" for name in sorted(groups)[:2]]
-            found.append(_told_page(view, other, ", ".join(same)))
+            outcome = account(view.case(other)).outcome
+            found.append(Earlier(other, outcome, ", ".join(same)))
         if len(found) == _SIMILAR:
             break
     return found
-
-
-def _told_page(view: View, other: Incident, same: str) -> dict[str, Any]:
-    return {
-        "id": other.id,
-        "kind": str(other.kind),
-        "first_seen_s": other.milestones.first_seen_s,
-        "what": f"{account(case_of(view, other)).outcome}, {other.state}: {other.verdict.reason}",
-        "same": same,
-    }
 
 
 def _html(text: str, status: int = 200) -> Response:

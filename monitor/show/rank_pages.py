@@ -17,7 +17,7 @@ from monitor.model.names import Host, RankName, group_of, split_rank_name
 from monitor.model.observation import Observation
 from monitor.model.quarantine import HostRecord
 from monitor.show.actions import Act, evict, hold_out, let_in
-from monitor.show.incident_words import title
+from monitor.show.incident_page import title
 from monitor.show.pages import Context, Page, banners
 from monitor.show.states import EVICTING, LOOKS, UNKNOWN, worst
 from monitor.show.templating import sections, ui
@@ -79,11 +79,9 @@ def _concerning(context: Context, test: Callable[[Incident], bool]) -> list[List
 
 
 def _listed(one: Incident, now_s: float) -> ListedIncident:
-    told = {"kind": one.kind, "state": str(one.state), "culprits": one.culprits,
-            "groups": one.groups}  # fmt: skip
     first_s = one.milestones.first_seen_s
     return ListedIncident(
-        one.id, str(one.kind), str(one.state), str(one.severity), title(told),
+        one.id, str(one.kind), str(one.state), str(one.severity), title(one),
         sentence(one.verdict.reason), utc(first_s), ago(now_s - first_s),
     )  # fmt: skip
 

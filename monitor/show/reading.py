@@ -16,8 +16,8 @@ from monitor.decide.view_json import (
     event_to_json,
     groups_to_json,
     host_to_json,
-    incident_json,
     ranks_to_json,
+    report_to_json,
     self_health_to_json,
     snapshot_to_json,
 )
@@ -77,7 +77,7 @@ def incidents() -> Response:
 
     def body(view: View) -> dict[str, Any]:
         found = choice.among(view.incidents)[:limit]
-        return {"schema": SCHEMA, "incidents": [incident_json(view, one) for one in found]}
+        return {"schema": SCHEMA, "incidents": [report_to_json(view.report(one)) for one in found]}
 
     return _rendered(f"incidents {limit}", body) if choice == Choice() else answer(body(the_view()))
 

@@ -98,6 +98,11 @@ def whole(value: int | None) -> str:
     return NONE if value is None else f"{value:,}"
 
 
+def tenths(seconds: float | None) -> str:
+    """`12.3 s`; nobody knows: a hyphen."""
+    return "-" if seconds is None else f"{seconds:.1f} s"
+
+
 def figure(value: object) -> str:
     """0.3333333333 is 0.3333."""
     if isinstance(value, bool) or not isinstance(value, float):

@@ -44,7 +44,8 @@ def test_a_kill_that_works_answers_500_and_no_worker_is_asked(bench: Bench) -> N
     assert progress.failed is None
     assert progress.gone_s is not None
     assert rungs(progress) == ["quarantine", "lighthouse_kill"]
-    assert detail(progress, Rung.LIGHTHOUSE_KILL) == "answered 500: transport error"
+    said = "answered 500: transport error; the group's manager has ended"
+    assert detail(progress, Rung.LIGHTHOUSE_KILL) == said
     assert bench.lighthouse.kills == [REPLICA]
     assert bench.ranks[0].evictions == []
 
