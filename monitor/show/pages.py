@@ -12,13 +12,15 @@ from functools import cached_property
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from monitor.decide.view import View
+from monitor.decide.view import View, trouble_of
 from monitor.model.eviction import QuarantineEvent
-from monitor.model.face import Face, face_of
+from monitor.model.face import Face
 from monitor.model.incident import Incident, State
 from monitor.model.names import RankName
 from monitor.model.observation import LighthouseAway, Observation, Pause
+from monitor.show.incident_page import title
 from monitor.show.states import states_of
+from monitor.show.templating import sections
 from monitor.show.wording import natural, path_of, plain, sentence, utc
 from monitor.store.lease import Standing
 
@@ -101,9 +103,7 @@ class FleetIndex:
             (one for one in view.incidents if one.open),
             key=lambda one: (one.state is State.PENDING, one.milestones.first_seen_s, one.id),
         )
-        return tuple(
-            (one, face_of(one, view.decisions.get(one.id, ()), self.now_s)) for one in opened
-        )
+        return tuple((one, view.face(one)) for one in opened)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +142,20 @@ class Page:
 
 ITEMS: Final = "<!--items-->"
 """Stands in the list of a section where the items go; no text of anybody can be a comment."""
+SOURCES: Final = ("state", "steps", "flight_recorder", "stacks", "last_words", "wait_counters")
+"""Pages of a rank itself."""
+
+
+def made_of(
+    context: Context, template: str, page_title: str, *, found: bool = True, **values: Any
+) -> Page:
+    """A page from the sections of its template."""
+    made = sections(
+        template, context=context, view=context.view, states=context.fleet.states,
+        now_s=context.fleet.now_s, name=context.place.name, banners=banners(context.view),
+        found=found, title_of=title, trouble_of=trouble_of, SOURCES=SOURCES, **values,
+    )  # fmt: skip
+    return Page(page_title, made, found=found)
 
 
 # What a person must know before anything else: pause, observe mode, standby, troubles.

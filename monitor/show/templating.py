@@ -100,6 +100,7 @@ def environment() -> Environment:
     filters: tuple[Callable[..., object], ...] = (
         wording.sentence, wording.plain, wording.span, wording.ago, wording.utc, wording.whole,
         wording.figure, wording.tenths, lines, after, offset, without,
+        wording.hundredths, wording.since, wording.quoted, wording.doing, wording.loss,
     )  # fmt: skip
     made.filters.update({one.__name__: one for one in filters})
     made.globals.update(

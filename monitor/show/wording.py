@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
 
+from worker_server.wire import StepState
+
 LONGEST: Final = 2000
 NONE: Final = "\N{EN DASH}"
 """Where nothing is known."""
@@ -76,6 +78,11 @@ def ago(seconds: float) -> str:
     return f"{span(seconds // 60 * 60 if seconds < 7200 else seconds)} ago"
 
 
+def since(seconds: float | None) -> str:
+    """`12 s ago`."""
+    return NONE if seconds is None else f"{span(seconds)} ago"
+
+
 def utc(at_s: float | None) -> str:
     """A moment for people anywhere: `2026-11-23 04:44:21 UTC`."""
     return NONE if at_s is None else _moment(at_s, "%Y-%m-%d %H:%M:%S UTC")
@@ -101,6 +108,26 @@ def whole(value: int | None) -> str:
 def tenths(seconds: float | None) -> str:
     """`12.3 s`; nobody knows: a hyphen."""
     return "-" if seconds is None else f"{seconds:.1f} s"
+
+
+def hundredths(seconds: float | None) -> str:
+    """`0.53 s`."""
+    return NONE if seconds is None else f"{seconds:.2f} s"
+
+
+def quoted(name: str) -> str:
+    """For a shell."""
+    return "'" + name.replace("'", "'\\''") + "'"
+
+
+def doing(step: StepState | None) -> str:
+    """`forward for 12 s`."""
+    return "" if step is None else f"{step.phase} for {span(step.phase_age_s)}"
+
+
+def loss(step: StepState | None) -> str:
+    """As far as it is told."""
+    return NONE if step is None or step.loss is None else f"{step.loss:.4g}"
 
 
 def figure(value: object) -> str:

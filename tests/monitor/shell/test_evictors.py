@@ -218,7 +218,7 @@ def test_a_process_that_never_dies_is_given_up_with_its_state(bench: Bench) -> N
 
 @pytest.mark.parametrize(
     ("theirs", "words"),
-    [(None, "answered 403"), ("other", "answered 401")],
+    [(None, "refused (403)"), ("other", "refused (401)")],
     ids=["worker without a token", "another token"],
 )
 def test_a_worker_that_refuses_is_quoted(theirs: str | None, words: str, bench: Bench) -> None:
