@@ -11,15 +11,15 @@ from typing import Any, Final, TypeVar
 from monitor.commands.ask import add_ask_options, ask
 from monitor.commands.errors import DONE
 from monitor.commands.tables import console, moment, print_json, room, show_lines
+from monitor.decide.view import GroupView
+from monitor.decide.view_json import RankJson
 from monitor.show.fleet_rows import (
     GROUP_COLUMNS,
     GROUP_ORDERS,
     HEALTHS,
     HOST_COLUMNS,
     RANK_ORDERS,
-    GroupRow,
     HostRow,
-    RankRow,
     Wanted,
     badness,
     group_cells,
@@ -34,7 +34,7 @@ from monitor.show.fleet_rows import (
 from monitor.show.text_table import Cell, Column, lines_of
 from monitor.show.wording import clean
 
-T = TypeVar("T", RankRow, GroupRow, HostRow)
+T = TypeVar("T", RankJson, GroupView, HostRow)
 _PIPE: Final = """\
 in a pipe: a line of names, then one line each; fields two spaces apart or more, `-` for what is not
 known: awk -F '  +'
@@ -131,39 +131,37 @@ def run_ranks(args: argparse.Namespace) -> int:
     """All ranks, or those wanted."""
     raw = ask(args, "/v1/ranks")["ranks"]
     wanted = wanted_of(args)
-    both = zip(ranks_of(raw), raw, strict=True)
-    found = {one.name: (one, told) for one, told in both if wanted.rank(one)}
-    ranks = sorted_ranks((one for one, _ in found.values()), args.sort, reverse=args.reverse)
+    ranks = sorted_ranks(filter(wanted.rank, ranks_of(raw)), args.sort, reverse=args.reverse)
+    told = {one["rank"]: one for one in raw}
     cells = functools.partial(rank_cells, wide=args.wide)
     return _tell(args, "ranks", ranks, columns=rank_columns(wide=args.wide), cells=cells,
-                 to_json=lambda one: found[one.name][1])  # fmt: skip
+                 to_json=lambda one: told[one.rank])  # fmt: skip
 
 
 def run_groups(args: argparse.Namespace) -> int:
     """All groups, or those wanted."""
     raw = ask(args, "/v1/groups")["groups"]
     wanted = wanted_of(args)
-    both = zip(groups_of(raw), raw, strict=True)
-    found = {one.name: (one, told) for one, told in both if wanted.group(one)}
-    groups = sorted_groups((one for one, _ in found.values()), args.sort, reverse=args.reverse)
+    groups = sorted_groups(filter(wanted.group, groups_of(raw)), args.sort, reverse=args.reverse)
+    told = {one["group"]: one for one in raw}
     return _tell(args, "groups", groups, columns=GROUP_COLUMNS, cells=group_cells,
-                 to_json=lambda one: found[one.name][1])  # fmt: skip
+                 to_json=lambda one: told[one.group])  # fmt: skip
 
 
 def run_hosts(args: argparse.Namespace) -> int:
     """All hosts, or those wanted: their ranks now, and their record."""
     records = ask(args, "/v1/hosts")["hosts"]
-    ranks: dict[str, list[RankRow]] = {}
+    ranks: dict[str, list[RankJson]] = {}
     for one in ranks_of(ask(args, "/v1/ranks")["ranks"]):
         ranks.setdefault(one.host, []).append(one)
     wanted = wanted_of(args)
-    rows = [host_row(record, ranks.get(clean(str(record["host"]), 120), ())) for record in records]
+    rows = [host_row(record, ranks.get(record["host"], ())) for record in records]
     chosen = sorted_hosts(one for one in rows if wanted.host(one))
     return _tell(args, "hosts", chosen, columns=HOST_COLUMNS, cells=HostRow.cells,
                  to_json=HostRow.to_json)  # fmt: skip
 
 
-def host_row(record: Mapping[str, Any], ranks: Sequence[RankRow]) -> HostRow:
+def host_row(record: Mapping[str, Any], ranks: Sequence[RankJson]) -> HostRow:
     """One host, from its record and its ranks."""
     busy = [one.busy_s for one in ranks if one.busy_s is not None]
     return HostRow(

@@ -416,6 +416,13 @@ class GroupView:
     heartbeat_age_s: float | None
     launched_as: GroupName | None = None
     """What its launcher calls it, where that is another name."""
+    eviction: str | None = None
+    """`evicting` while it is put out."""
+
+    @property
+    def shown(self) -> str:
+        """Its state in a word."""
+        return self.eviction or self.health
 
 
 def groups_of(view: View) -> tuple[GroupView, ...]:
@@ -483,10 +490,11 @@ def _group(
         health=_worst(view.result.rank_health.get(one.rank) for one in seen),
         step=max((step.step for step in steps), default=None),
         commits=max((step.commits for step in steps), default=None),
-        heartbeat_age_s=age_s,
+        heartbeat_age_s=finite(age_s),
         launched_as=next(
             (one.identity.launched_as for one in seen if one.identity.launched_as), None
         ),
+        eviction="evicting" if name in view.evicting else None,
     )
 
 

@@ -215,7 +215,7 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         ],
         "self_health": self_health_to_json(view),
         "lighthouse": lighthouse_to_json(view.snapshot.lighthouse),
-        "groups": groups_to_json(view),
+        "groups": view.groups,
         "ranks": ranks_to_json(view),
         "incidents": [report_to_json(view.report(one)) for one in view.incidents if one.open],
         "quarantine": [
@@ -252,26 +252,6 @@ def degraded(view: View) -> tuple[str, ...]:
     return (*unknown, *view.troubles)
 
 
-def groups_to_json(view: View) -> list[dict[str, Any]]:
-    """Every group, sorted."""
-    return [
-        {
-            "group": one.group,
-            "host": one.host,
-            "replica_id": one.replica_id,
-            "in_quorum": one.in_quorum,
-            "launched_as": one.launched_as,
-            "ranks": list(one.ranks),
-            "health": one.health,
-            "step": one.step,
-            "commits": one.commits,
-            "heartbeat_age_s": finite(one.heartbeat_age_s),
-            "eviction": "evicting" if one.group in view.evicting else None,
-        }
-        for one in view.groups
-    ]
-
-
 class Away(msgspec.Struct, frozen=True, gc=False):
     """Why a rank's WorkerServer gave no answer."""
 
@@ -306,8 +286,15 @@ class RankJson(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     step_s: float | None = None
     busy_s: float | None = None
     trouble: str
-    """Empty: nothing is known to be wrong."""
+    """What is wrong with it, or why it cannot be reached; empty: nothing is known."""
     unreachable: Away | None
+
+    @property
+    def wait_s(self) -> float | None:
+        """What a step takes beside its own work: it waits for others."""
+        if self.step_s is None or self.busy_s is None:
+            return None
+        return max(0.0, self.step_s - self.busy_s)
 
 
 def ranks_to_json(view: View) -> list[RankJson]:
@@ -322,7 +309,7 @@ def _rank_json(view: View, seen: Observation) -> RankJson:
         away = Away(str(outcome.reason), outcome.detail)
     else:
         report = outcome
-    step = None if report is None else report.step
+    step = seen.step
     tempo = view.tempos.get(rank)
     return RankJson(
         rank=rank,

@@ -14,7 +14,6 @@ from monitor.decide.view_json import (
     degraded,
     entry_to_json,
     event_to_json,
-    groups_to_json,
     host_to_json,
     ranks_to_json,
     report_to_json,
@@ -54,7 +53,7 @@ def snapshot() -> Response:
 @reading.get("/v1/groups")
 def groups() -> Response:
     """Every replica group."""
-    return _rendered("groups", lambda view: {"schema": SCHEMA, "groups": groups_to_json(view)})
+    return _rendered("groups", lambda view: {"schema": SCHEMA, "groups": view.groups})
 
 
 @reading.get("/v1/lighthouse")

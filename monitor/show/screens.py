@@ -6,12 +6,12 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from monitor.decide.view import GroupView
+from monitor.decide.view_json import RankJson
 from monitor.show.fleet_rows import (
     GROUP_COLUMNS,
     STYLES,
     Fleet,
-    GroupRow,
-    RankRow,
     Wanted,
     count,
     group_cells,
@@ -71,7 +71,7 @@ def _evidence(fleet: Fleet, link: Link) -> Iterator[Line]:
             yield [(" " * _LABEL, ""), (f"evidence: {where}", "dim")]
 
 
-def _counted(about: str, rows: tuple[GroupRow, ...] | tuple[RankRow, ...]) -> Line:
+def _counted(about: str, rows: tuple[GroupView, ...] | tuple[RankJson, ...]) -> Line:
     made: Line = [(f"{about:<{_LABEL}}", "bold"), (f"{len(rows):,}", "")]
     for at, (health, number) in enumerate(count(rows).items()):
         made += [("  " if at == 0 else ", ", ""), (f"{number:,} {health}", STYLES.get(health, ""))]

@@ -78,7 +78,7 @@ def answers_to_json(asked: StatusFacts) -> dict[str, Any]:
 def training(fleet: Fleet) -> Answer:
     """Whether anybody commits steps, and whether anything is wrong with that."""
     about, step_s, ended = "training", fleet.median_step_s, fleet.body["ended"]
-    ages = [one.commit_age_s for one in fleet.ranks if one.commit_age_s is not None]
+    ages = [one.last_commit_age_s for one in fleet.ranks if one.last_commit_age_s is not None]
     step = max((one.step for one in fleet.ranks if one.step is not None), default=None)
     warnings = tuple(clean(str(one), 300) for one in fleet.body["warnings"])
     facts = {"step": step, "step_s": step_s, "commit_age_s": min(ages, default=None),
@@ -178,7 +178,7 @@ def _reasons(incidents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _busiest(fleet: Fleet) -> str:
-    busy = [(one.busy_s, one.name) for one in fleet.ranks if one.busy_s is not None]
+    busy = [(one.busy_s, clean(one.rank, 120)) for one in fleet.ranks if one.busy_s is not None]
     if not busy:
         return "no incident is open"
     most_s, name = max(busy)
@@ -286,7 +286,7 @@ def _doubts(asked: StatusFacts) -> Iterator[str]:
     lighthouse = body["lighthouse"]
     if not lighthouse["up"] and lighthouse["reason"] != NO_LIGHTHOUSE:
         yield f"Lighthouse away: {lighthouse['reason']}"
-    silent = [one.name for one in fleet.ranks if one.silent]
+    silent = [one.rank for one in fleet.ranks if one.unreachable is not None]
     if silent:
         share = f"{len(silent):,} of {counted(len(fleet.ranks), 'rank')}"
         yield f"{share} do not answer: {listed(silent, _SHOWN)}"

@@ -137,7 +137,7 @@ def test_an_incident_carries_its_decisions_and_its_eviction() -> None:
     whole = snapshot_to_json(shown)
     assert [one["id"] for one in whole["incidents"]] == ["inc-1"]
     assert [one["host"] for one in whole["quarantine"]] == ["node1"]
-    assert {one["group"]: one["eviction"] for one in whole["groups"]} == {
+    assert {one.group: one.eviction for one in whole["groups"]} == {
         "rg_0": None, "rg_9": "evicting",
     }  # fmt: skip
 
