@@ -17,12 +17,12 @@ from monitor.model.incident import Incident
 from monitor.model.names import GroupName, Host
 from monitor.model.plain import to_plain
 from monitor.show.answers import (
-    Desk,
+    AppContext,
     Refusal,
     answer,
+    app_context,
     check_reader,
     chosen,
-    the_desk,
     the_view,
 )
 from monitor.show.incident_page import (
@@ -47,9 +47,9 @@ paging = Blueprint("paging", __name__)
 """Pages, and their streams: no token, as for the snapshot."""
 
 
-def open_pages(app: Flask, desk: Desk) -> None:
-    """Give the routes of this application the pages of its desk's views."""
-    app.extensions[_PAGES] = Pages(lambda fleet, place: _context(desk, fleet, place))
+def open_pages(app: Flask, context: AppContext) -> None:
+    """Give the routes of this application the pages of its views."""
+    app.extensions[_PAGES] = Pages(lambda fleet, place: _page_context(context, fleet, place))
 
 
 @paging.get("/")
@@ -86,15 +86,15 @@ def state() -> Response:
 @paging.get("/v1/events")
 def events() -> Response:
     """The same as a stream: first all, or what has changed since; then the changes of each tick."""
-    place, desk = _asked(), the_desk()
-    give_back = desk.streams.take()
+    place, context = _asked(), app_context()
+    give_back = context.streams.take()
     if give_back is None:
         refused = Refusal(503, "as many streams are open as there may be: poll /v1/fleet")
         refused.headers["Retry-After"] = str(_RETRY_S)
         raise refused
     since = request.headers.get("Last-Event-ID") or request.args.get("since", "")
     follower = _Follower(_pages(), place, since)
-    stream = desk.streams.run(lambda: follower.news(desk.view()), unread_of(request.environ))
+    stream = context.streams.run(lambda: follower.news(context.view()), unread_of(request.environ))
     response = Response(stream, content_type="text/event-stream; charset=utf-8")
     response.call_on_close(give_back)
     response.headers["X-Accel-Buffering"] = "no"  # a proxy that collects would hold it back
@@ -125,12 +125,12 @@ class _Follower:
 
 
 def _page(place: Place) -> Response:
-    desk = the_desk()
-    view = desk.view()
+    context = app_context()
+    view = context.view()
     if view is None:
         return Response(_not_yet(), 503, {"Retry-After": "2"}, content_type=_HTML)
     made = _pages().latest(view, place)
-    html = made.html(place.path, desk.tick_s)
+    html = made.html(place.path, context.tick_s)
     return Response(html, 200 if made.page.found else 404, content_type=_HTML)
 
 
@@ -153,9 +153,9 @@ def _pages() -> Pages:
     return pages
 
 
-def _context(desk: Desk, fleet: FleetIndex, place: Place) -> Context:
+def _page_context(context: AppContext, fleet: FleetIndex, place: Place) -> Context:
     """Also made for streams, which outlive their request."""
-    history = desk.quarantine.history
+    history = context.quarantine.history
     events = (
         history(GroupName(place.name), Scope.GROUP)
         if place.kind == GROUPS
@@ -163,15 +163,15 @@ def _context(desk: Desk, fleet: FleetIndex, place: Place) -> Context:
         if place.kind == HOSTS
         else ()
     )
-    guarded = not (desk.loopback or desk.open_reads)
-    return Context(fleet, place, guarded, why_not(desk), events)
+    guarded = not (context.loopback or context.open_reads)
+    return Context(fleet, place, guarded, why_not(context), events)
 
 
-def why_not(desk: Desk) -> str | None:
+def why_not(context: AppContext) -> str | None:
     """Why this monitor would refuse every change."""
-    if desk.tokens.own is None:
+    if context.tokens.own is None:
         return "no token is configured (start the monitor with --token-file FILE)"
-    standing = desk.standing()
+    standing = context.standing()
     return None if standing is None or standing.active else standing.sentence()
 
 
@@ -188,7 +188,7 @@ incident_pages = Blueprint("incident_pages", __name__)
 @incident_pages.get("/v1/incidents/<prefix>")
 def incident(prefix: str) -> Response:
     """One incident with its story; the beginning of its id will do."""
-    view, journal = the_view(), the_desk().journal
+    view, journal = the_view(), app_context().journal
     more = {"journal": None if journal is None else str(journal)}
     report = view.report(find(view.incidents, prefix))
     return answer({"schema": SCHEMA, **report_to_json(report), **more})
@@ -209,7 +209,7 @@ def incident_for_people(prefix: str) -> Response:
     view = the_view()
     one = find(view.incidents, prefix)
     access = _access(one)
-    stacks = the_desk().stacks(one.id) if access.allowed else Stacks()
+    stacks = app_context().stacks(one.id) if access.allowed else Stacks()
     if request.args.get("have") == stacks.stamp != "":
         stacks = Stacks(stamp=stacks.stamp, kept=True)
     text = incident_page(
