@@ -540,7 +540,7 @@ class Service:
         parts.instruments.event_streams.set_function(lambda: context.streams.open)
         stack.callback(
             context.streams.close
-        )  # first of all, so that no open page holds up the rest
+        )  # first: no open page holds up the rest
         server.start(create_app(context))
         self._lasting = [one for one in threading.enumerate() if one.name in _LASTING]
 
