@@ -538,9 +538,7 @@ class Service:
         self._collect(parts, server)
         context = self._app_context(parts, making, server)
         parts.instruments.event_streams.set_function(lambda: context.streams.open)
-        stack.callback(
-            context.streams.close
-        )  # first: no open page holds up the rest
+        stack.callback(context.streams.close)  # first: no open page holds up the rest
         server.start(create_app(context))
         self._lasting = [one for one in threading.enumerate() if one.name in _LASTING]
 

@@ -39,7 +39,7 @@ from monitor.model.plain import from_plain
 from monitor.model.verdict import Kind, Severity
 from monitor.show.screens import incidents_screen
 from monitor.show.text_table import Line
-from monitor.show.wording import clean, counted, plain, sentence
+from monitor.show.wording import clean, counted, listed, plain, sentence
 from monitor.store.place import StoreError, parse_place
 from monitor.store.store import Store
 
@@ -240,8 +240,7 @@ def _wrapped(start: str, text: str, style: str = "") -> Iterator[StoryLine]:
 
 
 def _list(names: Sequence[str]) -> str:
-    shown = ", ".join(clean(str(name), 200) for name in names[:_NAMES])
-    return f"{shown} and {len(names) - _NAMES} more" if len(names) > _NAMES else shown
+    return listed(names, _NAMES)
 
 
 def _span(seconds: float | None) -> str:
@@ -381,16 +380,16 @@ def _watch(args: argparse.Namespace) -> int:
         if getattr(args, unwanted) is not None:
             raise CommandError("--watch is for the list of a running monitor", USAGE)
 
-    def look() -> list[dict[str, Any]]:
+    def look() -> list[IncidentReport]:
         body = ask(args, f"/v1/incidents?{_query(args, limit=args.limit)}")
-        return list(body["incidents"])
+        return [report_from_json(one) for one in body["incidents"]]
 
     need_terminal("--watch", "incidents --format json")
     live(look, args.watch, _draw)
     return DONE
 
 
-def _draw(look: Look[list[dict[str, Any]]], width: int, height: int) -> list[Line]:
+def _draw(look: Look[list[IncidentReport]], width: int, height: int) -> list[Line]:
     top = away_lines(look.away, width)
     return [*top, *incidents_screen(look.seen, width, height - len(top))]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from monitor.commands.ask import add_ask_options, ask
@@ -12,6 +12,8 @@ from monitor.commands.errors import DONE, FAILED, CommandError
 from monitor.commands.policy import pause_line
 from monitor.commands.tables import console, print_json, room, show_lines
 from monitor.commands.watch import add_watch_option, away_lines, live, need_terminal
+from monitor.decide.view import IncidentReport, bundle_url
+from monitor.decide.view_json import report_from_json
 from monitor.show.fleet_rows import fleet_of
 from monitor.show.screens import short
 from monitor.show.status import StatusFacts, answers_to_json, training, trust
@@ -71,11 +73,16 @@ def look_at(args: argparse.Namespace) -> StatusFacts:
         CommandError: no monitor answers.
     """
     body = ask(args, "/v1/snapshot")
-    recent = ask(args, "/v1/incidents?since=1h&limit=20")["incidents"]
+    bodies = ask(args, "/v1/incidents?since=1h&limit=20")["incidents"]
+    recent = tuple(report_from_json(one) for one in bodies)
     tick_age_s, not_ready = _ready(args)
     pause = body.get("pause")
     return StatusFacts(
-        fleet_of(body), tuple(recent), tick_age_s, not_ready, pause_line(pause) if pause else ""
+        fleet_of(body),
+        tuple(map(report_from_json, recent)),
+        tick_age_s,
+        not_ready,
+        pause_line(pause) if pause else "",
     )
 
 
@@ -96,13 +103,12 @@ def _draw(args: argparse.Namespace, look: Any, width: int, height: int) -> list[
     return [*top, *short(look.seen, fits, width, _links(args)), foot]
 
 
-def _links(args: argparse.Namespace) -> Callable[[Mapping[str, Any]], str]:
+def _links(args: argparse.Namespace) -> Callable[[IncidentReport], str]:
     """Where an incident's evidence is; `lightkeeper analyze` reads it."""
     base = args.monitor.partition(",")[0].rstrip("/")
 
-    def link(incident: Mapping[str, Any]) -> str:
-        bundle = incident.get("bundle")
-        return "" if bundle is None else f"{base}{bundle['url']}"
+    def link(one: IncidentReport) -> str:
+        return "" if one.bundle is None else f"{base}{bundle_url(one.incident.id)}"
 
     return link
 

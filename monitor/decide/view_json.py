@@ -161,17 +161,18 @@ def report_to_json(report: IncidentReport) -> dict[str, Any]:
 
 
 def report_from_json(body: Mapping[str, Any]) -> IncidentReport:
-    """What a terminal shows of it; the decisions and the latest eviction are left out.
+    """What a terminal shows of it; its decisions are left out.
 
     Raises:
         ValueError: it is none.
     """
-    bundle = body["bundle"]
+    bundle, latest = body["bundle"], body["eviction"]
     return IncidentReport(
-        incident=incident_from_json(body),
+        incident=incident_from_json({**body, "lost_s": body["lost_s"] or 0.0}),
         face=Face(body["says"], body["next"]),
         account=from_plain(Account, body["account"]),
         evictions=[eviction_from_json(one) for one in body["evictions"]],
+        latest=None if latest is None else eviction_from_json(latest),
         bundle=None if bundle is None else BundleView(bundle["bytes"], bundle["written_s"]),
         for_s=body["for_s"],
         waiting=body["waiting"],

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from monitor.decide.pipeline import WORST_FIRST
-from monitor.decide.view import GroupView
-from monitor.decide.view_json import RankJson
+from monitor.decide.view import GroupView, IncidentReport
+from monitor.decide.view_json import RankJson, report_from_json
 from monitor.show.text_table import Cell, Column, age, word
 from monitor.show.wording import natural
 
@@ -32,8 +32,8 @@ class Fleet:
     tick: int
     ranks: tuple[RankJson, ...]
     groups: tuple[GroupView, ...]
-    incidents: tuple[Mapping[str, Any], ...]
-    """Open ones, as the API tells them."""
+    incidents: tuple[IncidentReport, ...]
+    """Open ones."""
     body: Mapping[str, Any]
     """The rest of the snapshot."""
 
@@ -62,7 +62,7 @@ def fleet_of(body: Mapping[str, Any]) -> Fleet:
         tick=int(body["tick"]),
         ranks=ranks_of(body["ranks"]),
         groups=groups_of(body["groups"]),
-        incidents=tuple(body["incidents"]),
+        incidents=tuple(map(report_from_json, body["incidents"])),
         body=body,
     )
 

@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from monitor.decide.view import IncidentReport
+from monitor.model.incident import Incident, State
 from monitor.model.observation import NO_LIGHTHOUSE
-from monitor.model.verdict import SLOWS_ONLY, Kind
+from monitor.model.verdict import Kind
 from monitor.show.fleet_rows import Fleet, count
 from monitor.show.states import still_after_s
 from monitor.show.text_table import age, clock
@@ -30,7 +32,7 @@ class StatusFacts:
     """What the monitor said to one look."""
 
     fleet: Fleet
-    recent: tuple[Mapping[str, Any], ...] = ()
+    recent: tuple[IncidentReport, ...] = ()
     """Incidents of the last hour, newest first."""
     tick_age_s: float | None = None
     not_ready: str = ""
@@ -96,7 +98,7 @@ def training(fleet: Fleet) -> Answer:
         return _standing(fleet, min(ages), warnings, facts)
     pace = "" if step_s is None else f", {step_s:.3g} s a step"
     text = f"step {step}{pace}{_quorum(fleet)}"
-    if warnings or any(one["state"] != "resolved" for one in fleet.incidents):
+    if warnings or any(one.incident.open for one in fleet.incidents):
         return Answer(about, "disturbed", "yellow", text, warnings, facts)
     return Answer(about, "yes", "green", text, facts=facts)
 
@@ -115,15 +117,8 @@ def _standing(
 
 def _limit_s(fleet: Fleet) -> float:
     """So long without a commit is training still."""
-    held = any(_stops(one) for one in fleet.incidents)
+    held = any(one.incident.verdict.stops for one in fleet.incidents)
     return still_after_s(fleet.median_step_s, held=held)
-
-
-def _stops(incident: Mapping[str, Any]) -> bool:
-    """Whether it says that anybody stands still."""
-    if incident["kind"] == Kind.LIGHTHOUSE_AWAY:
-        return bool(incident["victims"])
-    return incident["kind"] not in SLOWS_ONLY
 
 
 def _quorum(fleet: Fleet) -> str:
@@ -138,43 +133,56 @@ def _quorum(fleet: Fleet) -> str:
 def held_back(fleet: Fleet) -> Answer:
     """Whom the open incidents name: never who waits for another of them."""
     about = "held back by"
-    oldest = sorted(fleet.incidents, key=lambda one: float(one["since_s"]))
-    told = [one for one in oldest if one["state"] != "pending"]
-    doubted = [one for one in oldest if one["state"] == "pending"]
+    oldest = sorted(fleet.incidents, key=lambda one: one.incident.verdict.since_s)
+    told = [one for one in oldest if one.incident.state is not State.PENDING]
+    doubted = [one for one in oldest if one.incident.state is State.PENDING]
     facts = {"incidents": [_brief(one) for one in (*told, *doubted)]}
     if told:
-        word = "named" if any(one["culprits"] for one in told) else "unknown"
-        return Answer(about, word, "bold red", _named(told), tuple(_reasons(told)), facts)
+        named = [one.incident for one in told]
+        word = "named" if any(one.culprits for one in named) else "unknown"
+        return Answer(about, word, "bold red", _named(named), tuple(_reasons(told)), facts)
     if doubted:
-        text = f"{_named(doubted)}: not sure yet"
+        text = f"{_named([one.incident for one in doubted])}: not sure yet"
         return Answer(about, "suspected", "yellow", text, tuple(_reasons(doubted)), facts)
     if training(fleet).word == "stalling":
         return Answer(about, "unknown", "yellow", "nobody is named yet", (), facts)
     return Answer(about, "nobody", "green", _busiest(fleet), (), facts)
 
 
-def _brief(one: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("id", "kind", "state", "severity", "culprits", "groups", "since_s", "reason",
-            "says", "next")  # fmt: skip
-    return {name: one[name] for name in kept}
+def _brief(one: IncidentReport) -> dict[str, Any]:
+    incident = one.incident
+    return {
+        "id": incident.id,
+        "kind": incident.kind,
+        "state": incident.state,
+        "severity": incident.severity,
+        "culprits": list(incident.culprits),
+        "groups": list(incident.groups),
+        "since_s": incident.verdict.since_s,
+        "reason": incident.verdict.reason,
+        "says": one.face.says,
+        "next": one.face.next,
+    }
 
 
-def _named(incidents: Sequence[Mapping[str, Any]]) -> str:
+def _named(incidents: Sequence[Incident]) -> str:
     names: list[str] = []
     for at, one in enumerate(incidents):
-        waits = {victim for earlier in incidents[:at] for victim in earlier["victims"]}
-        names += [name for name in one["culprits"] if name not in waits and name not in names]
-    kinds = list(dict.fromkeys(str(one["kind"]) for one in incidents))
+        waits = {victim for earlier in incidents[:at] for victim in earlier.verdict.victims}
+        names += [name for name in one.culprits if name not in waits and name not in names]
+    kinds = list(dict.fromkeys(one.kind for one in incidents))
     who = listed(names, _SHOWN) if names else "it cannot be told who"
     return f"{who} ({listed(kinds, _SHOWN)})"
 
 
-def _reasons(incidents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for one in incidents[:_SHOWN]:
-        then = f". {one['next']}" if one["next"] else ""
-        yield clean(f"{one['severity']}, {one['state']}: {one['says']}{then} ({one['id']})", 800)
-    if len(incidents) > _SHOWN:
-        yield f"and {len(incidents) - _SHOWN:,} more: lightkeeper incidents"
+def _reasons(reports: Sequence[IncidentReport]) -> Iterator[str]:
+    for one in reports[:_SHOWN]:
+        incident = one.incident
+        then = f". {one.face.next}" if one.face.next else ""
+        told = f"{one.face.says}{then} ({incident.id})"
+        yield clean(f"{incident.severity}, {incident.state}: {told}", 800)
+    if len(reports) > _SHOWN:
+        yield f"and {len(reports) - _SHOWN:,} more: lightkeeper incidents"
 
 
 def _busiest(fleet: Fleet) -> str:
@@ -192,11 +200,14 @@ def keeper(asked: StatusFacts) -> Answer:
     body = asked.fleet.body
     hosts = [str(one["host"]) for one in body["quarantine"]]
     groups = [str(one["group"]) for one in body["quarantine_groups"]]
-    evicted = [one for one in asked.recent if (one.get("account") or {}).get("outcome")
-               in _HOW]  # fmt: skip
+    evicted = [one for one in asked.recent if one.account.outcome in _HOW]
     facts = {
         "evicted_last_hour": [
-            {"id": one["id"], "groups": one["groups"], "outcome": one["account"]["outcome"]}
+            {
+                "id": one.incident.id,
+                "groups": list(one.incident.groups),
+                "outcome": one.account.outcome,
+            }
             for one in evicted
         ],
         "quarantined_hosts": hosts,
@@ -222,26 +233,20 @@ def _mode(asked: StatusFacts) -> tuple[str, str, str]:
     return "acting", "green", "evicts whom it is sure of"
 
 
-def _done(fleet: Fleet, evicted: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _done(fleet: Fleet, evicted: Sequence[IncidentReport]) -> Iterator[str]:
     if not evicted:
         yield "evicted nobody in the last hour"
     for one in evicted[:_SHOWN]:
-        account = one["account"]
-        how = _HOW[account["outcome"]]
-        ago_s = max(0.0, fleet.now_s - _asked_s(one))
-        back = account["back_on"]
-        tail = f", back on {listed(back, _SHOWN)}" if back else ""
-        why = f"{one['kind']} of {listed(one['culprits'], _SHOWN) or 'nobody named'}"
-        if one["kind"] == Kind.BY_HAND:
+        account, incident = one.account, one.incident
+        asked_s = incident.last_seen_s if one.latest is None else one.latest.asked_s
+        who = f"{_HOW[account.outcome]} {listed(incident.groups, _SHOWN)}"
+        tail = f", back on {listed(account.back_on, _SHOWN)}" if account.back_on else ""
+        why = f"{incident.kind} of {listed(incident.culprits, _SHOWN) or 'nobody named'}"
+        if incident.kind is Kind.BY_HAND:
             why = "by hand"
-        yield clean(f"{how} {listed(one['groups'], _SHOWN)} {age(ago_s)} ago: {why}{tail}", 300)
+        yield clean(f"{who} {age(max(0.0, fleet.now_s - asked_s))} ago: {why}{tail}", 300)
     if len(evicted) > _SHOWN:
         yield f"and {len(evicted) - _SHOWN:,} more evictions in the last hour"
-
-
-def _asked_s(one: Mapping[str, Any]) -> float:
-    eviction = one.get("eviction")
-    return float(eviction["asked_s"] if eviction else one["last_seen_s"])
 
 
 def _refused(hosts: Sequence[str], groups: Sequence[str]) -> Iterator[str]:
