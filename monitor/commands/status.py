@@ -77,13 +77,8 @@ def look_at(args: argparse.Namespace) -> StatusFacts:
     recent = tuple(report_from_json(one) for one in bodies)
     tick_age_s, not_ready = _ready(args)
     pause = body.get("pause")
-    return StatusFacts(
-        fleet_of(body),
-        tuple(map(report_from_json, recent)),
-        tick_age_s,
-        not_ready,
-        pause_line(pause) if pause else "",
-    )
+    switch = pause_line(pause) if pause else ""
+    return StatusFacts(fleet_of(body), recent, tick_age_s, not_ready, switch)
 
 
 def _ready(args: argparse.Namespace) -> tuple[float | None, str]:

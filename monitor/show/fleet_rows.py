@@ -9,19 +9,63 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from monitor.decide.pipeline import WORST_FIRST
-from monitor.decide.view import GroupView, IncidentReport
+from monitor.decide.view import Ended, GroupView, IncidentReport
 from monitor.decide.view_json import RankJson, report_from_json
 from monitor.show.text_table import Cell, Column, age, word
 from monitor.show.wording import natural
 
 T = TypeVar("T")
 HEALTHS: Final = tuple(str(one) for one in WORST_FIRST)
+
+
+class SelfDoubt(msgspec.Struct, frozen=True):
+    """How far the monitor trusts itself."""
+
+    conditions: Mapping[str, str]
+    hold: str | None
+    """Why it evicts nobody."""
+
+
+class UnknownFault(msgspec.Struct, frozen=True):
+    """A kind of fault for which nobody has looked."""
+
+    kind: str
+    why: str
+
+
+class LighthouseSeen(msgspec.Struct, frozen=True):
+    """Whether the Lighthouse answers."""
+
+    up: bool
+    quorum_id: int | None = None
+    reason: str = ""
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """Whether this monitor acts, and who does."""
+
+    role: str
+    holder: str | None
+
+
+class Window(msgspec.Struct, frozen=True):
+    """The maintenance window that is open."""
+
+    name: str
+    until_s: float
+
+
+class KeptOut(msgspec.Struct, frozen=True):
+    """A host or a group in quarantine."""
+
+    host: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +78,18 @@ class Fleet:
     groups: tuple[GroupView, ...]
     incidents: tuple[IncidentReport, ...]
     """Open ones."""
-    body: Mapping[str, Any]
-    """The rest of the snapshot."""
+    observe: bool
+    warnings: tuple[str, ...]
+    troubles: tuple[str, ...]
+    unknown: tuple[UnknownFault, ...]
+    self_health: SelfDoubt
+    lighthouse: LighthouseSeen
+    quarantine: tuple[KeptOut, ...]
+    quarantine_groups: tuple[KeptOut, ...]
+    ended: Ended | None = None
+    usual_step_s: float | None = None
+    monitor: Lease | None = None
+    maintenance: Window | None = None
 
     @property
     def median_step_s(self) -> float | None:
@@ -57,14 +111,8 @@ def badness(health: str) -> int:
 
 def fleet_of(body: Mapping[str, Any]) -> Fleet:
     """A snapshot's JSON as values."""
-    return Fleet(
-        now_s=float(body["now_s"]),
-        tick=int(body["tick"]),
-        ranks=ranks_of(body["ranks"]),
-        groups=groups_of(body["groups"]),
-        incidents=tuple(map(report_from_json, body["incidents"])),
-        body=body,
-    )
+    fleet = msgspec.convert({**body, "incidents": ()}, Fleet)
+    return replace(fleet, incidents=tuple(map(report_from_json, body["incidents"])))
 
 
 def ranks_of(rows: Sequence[Mapping[str, Any]]) -> tuple[RankJson, ...]:

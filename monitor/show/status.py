@@ -14,6 +14,7 @@ from typing import Any, Final
 from monitor.decide.view import IncidentReport
 from monitor.model.incident import Incident, State
 from monitor.model.observation import NO_LIGHTHOUSE
+from monitor.model.plain import to_plain
 from monitor.model.verdict import Kind
 from monitor.show.fleet_rows import Fleet, count
 from monitor.show.states import still_after_s
@@ -65,13 +66,13 @@ def answers(asked: StatusFacts) -> tuple[Answer, ...]:
 
 def answers_to_json(asked: StatusFacts) -> dict[str, Any]:
     """The body of `status --format json`."""
-    fleet, lighthouse = asked.fleet, asked.fleet.body["lighthouse"]
+    fleet = asked.fleet
     return {
         "schema": 1,
         "now_s": fleet.now_s,
         "tick": fleet.tick,
         **{one.about.replace(" ", "_"): one.to_json() for one in answers(asked)},
-        "quorum_id": lighthouse.get("quorum_id"),
+        "quorum_id": fleet.lighthouse.quorum_id,
         "groups": {"all": len(fleet.groups), **count(fleet.groups)},
         "ranks": {"all": len(fleet.ranks), **count(fleet.ranks)},
     }
@@ -79,16 +80,16 @@ def answers_to_json(asked: StatusFacts) -> dict[str, Any]:
 
 def training(fleet: Fleet) -> Answer:
     """Whether anybody commits steps, and whether anything is wrong with that."""
-    about, step_s, ended = "training", fleet.median_step_s, fleet.body["ended"]
+    about, step_s, ended = "training", fleet.median_step_s, fleet.ended
     ages = [one.last_commit_age_s for one in fleet.ranks if one.last_commit_age_s is not None]
     step = max((one.step for one in fleet.ranks if one.step is not None), default=None)
-    warnings = tuple(clean(str(one), 300) for one in fleet.body["warnings"])
+    warnings = tuple(clean(one, 300) for one in fleet.warnings)
     facts = {"step": step, "step_s": step_s, "commit_age_s": min(ages, default=None),
-             "warnings": list(warnings), "ended": ended}  # fmt: skip
+             "warnings": list(warnings), "ended": ended and to_plain(ended)}  # fmt: skip
     if ended is not None:
-        word, style = ("finished", "green") if ended["clean"] else ("ended", "bold red")
-        ago = age(max(0.0, fleet.now_s - ended["at_s"]))
-        return Answer(about, word, style, clean(f"{ago} ago: {ended['says']}", 400), facts=facts)
+        word, style = ("finished", "green") if ended.clean else ("ended", "bold red")
+        ago = age(max(0.0, fleet.now_s - ended.at_s))
+        return Answer(about, word, style, clean(f"{ago} ago: {ended.says}", 400), facts=facts)
     if not fleet.ranks:
         return Answer(about, "no", "bold red", "no rank has registered here", facts=facts)
     if not ages:
@@ -107,7 +108,7 @@ def _standing(
     fleet: Fleet, quiet_s: float, warnings: tuple[str, ...], facts: Mapping[str, Any]
 ) -> Answer:
     """Nobody commits: for a fault that is known, or that is still being looked for."""
-    usual_s = fleet.body["usual_step_s"]
+    usual_s = fleet.usual_step_s
     usual = "" if usual_s is None else f", {usual_s:.3g} s a step is usual"
     text = f"no commit for {age(quiet_s)} (step {facts['step']}{usual})"
     if fleet.incidents:
@@ -122,12 +123,11 @@ def _limit_s(fleet: Fleet) -> float:
 
 
 def _quorum(fleet: Fleet) -> str:
-    lighthouse = fleet.body["lighthouse"]
-    if not lighthouse["up"]:
+    if not fleet.lighthouse.up:
         return ""
     inside = sum(one.in_quorum is True for one in fleet.groups)
     groups = counted(len(fleet.groups), "group")
-    return f", {inside:,} of {groups} in quorum {lighthouse['quorum_id']}"
+    return f", {inside:,} of {groups} in quorum {fleet.lighthouse.quorum_id}"
 
 
 def held_back(fleet: Fleet) -> Answer:
@@ -197,9 +197,8 @@ def _busiest(fleet: Fleet) -> str:
 def keeper(asked: StatusFacts) -> Answer:
     """Whether it acts, and what it did in the last hour."""
     word, style, text = _mode(asked)
-    body = asked.fleet.body
-    hosts = [str(one["host"]) for one in body["quarantine"]]
-    groups = [str(one["group"]) for one in body["quarantine_groups"]]
+    hosts = [one.host for one in asked.fleet.quarantine]
+    groups = [one.group for one in asked.fleet.quarantine_groups]
     evicted = [one for one in asked.recent if one.account.outcome in _HOW]
     facts = {
         "evicted_last_hour": [
@@ -218,17 +217,16 @@ def keeper(asked: StatusFacts) -> Answer:
 
 
 def _mode(asked: StatusFacts) -> tuple[str, str, str]:
-    body = asked.fleet.body
-    lease, window = body.get("monitor"), body.get("maintenance")
-    if lease is not None and lease["role"] == "standby":
-        holder = clean(str(lease["holder"] or "nobody yet"), 80)
+    lease, window = asked.fleet.monitor, asked.fleet.maintenance
+    if lease is not None and lease.role == "standby":
+        holder = clean(lease.holder or "nobody yet", 80)
         return "standby", "yellow", f"this monitor stands by; active: {holder}"
     if asked.pause:
         return "paused", "bold red", asked.pause
-    if body["observe"]:
+    if asked.fleet.observe:
         return "observing", "bold cyan", "observe mode: nothing is evicted"
     if window is not None:
-        text = f"maintenance {clean(str(window['name']), 80)} until {clock(window['until_s'])}"
+        text = f"maintenance {clean(window.name, 80)} until {clock(window.until_s)}"
         return "maintenance", "yellow", f"{text}: nothing is evicted"
     return "acting", "green", "evicts whom it is sure of"
 
@@ -277,20 +275,17 @@ def _more(number: int) -> Iterator[str]:
 
 
 def _doubts(asked: StatusFacts) -> Iterator[str]:
-    fleet, body = asked.fleet, asked.fleet.body
+    fleet = asked.fleet
     if asked.not_ready:
         yield asked.not_ready
-    health = body["self_health"]
-    for said in health["conditions"].values():
-        yield str(said)
-    if health["hold"]:
-        yield f"evicts nobody: {health['hold']}"
-    for one in body["unknown"]:
-        yield f"unknown: {one['kind']}: {one['why']}"
-    yield from body["troubles"]
-    lighthouse = body["lighthouse"]
-    if not lighthouse["up"] and lighthouse["reason"] != NO_LIGHTHOUSE:
-        yield f"Lighthouse away: {lighthouse['reason']}"
+    yield from fleet.self_health.conditions.values()
+    if fleet.self_health.hold:
+        yield f"evicts nobody: {fleet.self_health.hold}"
+    for one in fleet.unknown:
+        yield f"unknown: {one.kind}: {one.why}"
+    yield from fleet.troubles
+    if not fleet.lighthouse.up and fleet.lighthouse.reason != NO_LIGHTHOUSE:
+        yield f"Lighthouse away: {fleet.lighthouse.reason}"
     silent = [one.rank for one in fleet.ranks if one.unreachable is not None]
     if silent:
         share = f"{len(silent):,} of {counted(len(fleet.ranks), 'rank')}"
