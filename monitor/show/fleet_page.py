@@ -22,19 +22,14 @@ from monitor.decide.view_json import effective_to_json, learned_to_json
 from monitor.model.face import Face
 from monitor.model.names import RankName
 from monitor.model.observation import LighthouseView, Observation
-from monitor.model.verdict import Severity
 from monitor.show.pages import ITEMS, Context, FleetIndex, Page, made_of
 from monitor.show.rank_pages import listed_incidents
 from monitor.show.states import EVICTING, LOOKS, ORDER, SICK, still_after_s, worst
 from monitor.show.templating import ui
 from monitor.show.wording import (
-    ago,
     counted,
     natural,
-    path_of,
     plain,
-    sentence,
-    span,
 )
 
 CARDS: Final = 48
@@ -60,7 +55,8 @@ def fleet_page(context: Context) -> Page:
         context, "fleet.html", str(facts["headline"]),
         facts=facts,
         seen=seen,
-        conditions=list(_conditions(fleet, seen)),
+        faces=fleet.faces[:_FACES],
+        more_faces=max(0, len(fleet.faces) - _FACES),
         sick=sick[:_ATTENTION],
         sick_count=len(sick),
         blamed=blamed,
@@ -184,39 +180,6 @@ def _troubles(fleet: FleetIndex, seen: Pulse) -> Iterator[tuple[str, str]]:
         yield "wait", "the next commit is late"
     if seen.warnings:
         yield "wait", counted(len(seen.warnings), "warning")
-
-
-@dataclass(frozen=True, slots=True)
-class ConditionLine:
-    """A sentence below the headline."""
-
-    key: str
-    tone: str
-    says: str
-    path: str = ""
-    """Of the page of its incident."""
-    next: str = ""
-    """What follows."""
-
-
-def _conditions(fleet: FleetIndex, seen: Pulse) -> Iterator[ConditionLine]:
-    """What the headline rests on: each open incident and each warning."""
-    if seen.ended is not None:
-        told = f"{ago(fleet.now_s - seen.ended.at_s)}: {seen.ended.says}"
-        yield ConditionLine("ended", "bad", told)
-    elif seen.late or seen.still:
-        usual = "" if seen.usual_s is None else f" ({seen.usual_s:.3g} s is usual)"
-        pending = "" if seen.open_incidents else ", verdict pending"
-        told = f"No commit for {span(seen.commit_age_s)}{usual}{pending}"
-        yield ConditionLine("late", "wait", told)
-    for one, face in fleet.faces[:_FACES]:
-        tone = "wait" if one.severity is not Severity.CRITICAL else "bad"
-        path = path_of("incidents", one.id)
-        yield ConditionLine(one.id, tone, sentence(face.says), path, face.next)
-    if len(fleet.faces) > _FACES:
-        yield ConditionLine("more", "wait", f"And {len(fleet.faces) - _FACES:,} more, below")
-    for text in seen.warnings:
-        yield ConditionLine(text, "wait", sentence(text))
 
 
 def _quorum(fleet: FleetIndex) -> tuple[int | None, int | None]:
