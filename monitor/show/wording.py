@@ -93,11 +93,21 @@ def time_of_day(at_s: float) -> str:
     return _moment(at_s, "%H:%M:%S UTC")
 
 
+_UNKNOWN: Final = "an unknown time"
+
+
 def _moment(at_s: float, form: str) -> str:
     try:
         return datetime.fromtimestamp(at_s, UTC).strftime(form)
     except (OverflowError, ValueError, OSError):
-        return "an unknown time"
+        return _UNKNOWN
+
+
+def moment(at_ns: int) -> str:
+    """`04:44:21.123`, UTC, of a rank's own clock; nobody knows: a hyphen."""
+    seconds, rest = divmod(at_ns, 10**9)
+    told = _moment(seconds, "%H:%M:%S") if at_ns >= 0 else _UNKNOWN
+    return "-" if told == _UNKNOWN else f"{told}.{rest // 10**6:03d}"
 
 
 def whole(value: int | None) -> str:
