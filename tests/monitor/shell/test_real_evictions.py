@@ -326,7 +326,7 @@ def test_who_can_be_neither_killed_nor_ended_is_out_of_the_quorum_by_the_gate(
             Rung.PAGE: RungResult.SKIPPED,
         }
         assert not progress.out  # its process lives: a person is needed
-        assert "rg_1.0 answered 401" in progress.failed
+        assert "rg_1.0 refused (401)" in progress.failed
 
 
 # -- a host that cannot be reached any more -------------------------------------------------------
