@@ -32,7 +32,8 @@ from typing import Final
 from trainer import options as trainer_options
 from trainer.options import OneLineParser, add_options, option
 from trainer.status import StatusFile
-from worker_server.rank.admission import Admission, Admitted, MonitorAway, Refused, ask, monitors_of
+from worker_server.rank.admission import Admission, Admitted, MonitorAway, Refused, ask
+from worker_server.rank.settings import monitors_of
 
 MARK: Final = "LIGHTKEEPER_LAUNCH"
 """Environment variable by which everything that a launch started is found again."""

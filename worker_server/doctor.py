@@ -327,7 +327,10 @@ def _short(exc: Exception) -> str:
 def of_monitors(ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
     """Both ways: it answers here, and it sees the ranks of this host."""
     told = dict.fromkeys(rank.environ.get("LIGHTKEEPER_MONITOR", "") for rank in ranks)
-    urls = [url for text in told for url in monitors_of(text) if url]
+    try:
+        urls = [url for text in told for url in monitors_of(text)]
+    except SettingError:
+        return  # told with the settings
     if not urls:
         yield DoctorCheck("monitor").fails(
             "LIGHTKEEPER_MONITOR is not set",
@@ -335,7 +338,7 @@ def of_monitors(ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
             "WorkerServers in its --targets file",
         )
     for url in dict.fromkeys(urls):
-        yield from _of_monitor(url.rstrip("/"), ranks)
+        yield from _of_monitor(url, ranks)
 
 
 def _of_monitor(url: str, ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:

@@ -201,7 +201,7 @@ def start_ticks(pid: int) -> int | None:
 
 def state_of(pid: int, start_ticks: int) -> str | None:
     """Letter of a process's state; None when it is gone, or a zombie, or another one's pid."""
-    fields = _stat_fields(pid)
+    fields = stat_fields(pid)
     gone = len(fields) < 20 or fields[0] in "ZX" or fields[19] != str(start_ticks)
     return None if gone else fields[0]
 
@@ -212,12 +212,12 @@ def parent_of(pid: int, proc: Path = Path("/proc")) -> int | None:
 
 
 def _stat_field(pid: int, index: int, proc: Path = Path("/proc")) -> int | None:
-    fields = _stat_fields(pid, proc)
+    fields = stat_fields(pid, proc)
     return int(fields[index]) if index < len(fields) else None
 
 
-def _stat_fields(pid: int, proc: Path = Path("/proc")) -> list[str]:
-    """Of /proc/PID/stat, from the state on; empty when there is no such process."""
+def stat_fields(pid: int, proc: Path = Path("/proc")) -> list[str]:
+    """Of /proc/PID/stat, from the state (its field 3) on; empty when there is no such process."""
     try:
         text = (proc / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
     except OSError:

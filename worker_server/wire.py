@@ -105,8 +105,6 @@ PLACE_VALUE_MAX_CHARS: Final = 128
 """Of `Identity.place`: polled every second, so it is a few short words."""
 LINE_MAX_CHARS: Final = 300
 """Of an exception, a function or a file name: it becomes part of a sentence."""
-ACCELERATORS_MAX: Final = 1024
-"""Of one rank."""
 _RANK_MAX_DIGITS: Final = 19
 NUMBER_MAX: Final = 1e100
 """Of a number that is no time: its square is finite as well."""
@@ -170,8 +168,6 @@ class Identity:
     )
     """Where a scheduler put it: slurm_job_id, slurm_step_id, pod, namespace, node ...; empty when
     none did, or none is told."""
-    accelerators: Annotated[int, Meta(ge=0, le=ACCELERATORS_MAX)] | None = None
-    """How many this rank has; None: not known."""
     launched_as: GroupName | None = None
     """What its launcher calls the group, where its TorchFT Manager has another name for it: then
     `group` is the Manager's. None: they agree, or there is no Manager."""

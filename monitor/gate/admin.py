@@ -133,6 +133,8 @@ def _counters(counts: GateCounts) -> Iterator[tuple[str, str, int]]:
     retries = counts.upstream_retries
     yield "upstream_retries", "Connections to the Lighthouse that failed", retries
     yield "resent", "Quorum requests sent again to a Lighthouse that came back", counts.resent
+    told = "Quorums told to members whose answer was lost with a Lighthouse or worker"
+    yield "told_again", told, counts.told_again
     yield "bad_clients", "Clients sent away for breaking HTTP/2", counts.bad_clients
 
 

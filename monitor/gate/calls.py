@@ -146,10 +146,14 @@ class ProxiedCall:
     since_s: float = 0.0
     """Since when it is at its stage."""
     due_s: float = 0.0
+    reply_headers: bytes | None = None
+    """Of a quorum: how its answer begins."""
     reply: bytearray = field(default_factory=bytearray)
     """Of a quorum: what came of the answer's message so far."""
     replied: bool = False
     """Whether it went on: what follows is passed as it comes."""
+    formed: bool = False
+    """Whether the newest quorum was formed while it asked: see `proxy.NewestQuorum`."""
     answered: bool = False
     """Whether a part of the answer went to the client: from then on nobody is asked again."""
 
@@ -174,6 +178,8 @@ class GateCounts:
     waved: int = 0
     upstream_retries: int = 0
     resent: int = 0
+    told_again: int = 0
+    """Quorums that the gate told in the place of a Lighthouse or worker that died over it."""
     bad_clients: int = 0
     refused: dict[Scope, int] = field(default_factory=lambda: dict.fromkeys(Scope, 0))
     answer_seconds: float = 0.0

@@ -14,6 +14,10 @@ to end. What follows is what follows any worker's end. Until then the old worker
 on it reads nothing more, so that at no time two processes serve one port with two lists. Only
 supervisor and worker at once lose a question.
 
+A worker may also die when it has told one group of a quorum and not yet another. So the first
+answer of each quorum is handed to the supervisor before any group has it, and the next worker
+gives it to the members that asked before (`proxy.NewestQuorum`).
+
 A worker that begins has the sockets, the quorum requests that were under way on them, the number of
 the last call that its predecessor had read of each client, and whatever the client sent since,
 which the kernel kept. Quorum requests are asked again; other calls up to that number are reset, for
@@ -52,8 +56,8 @@ from monitor.gate.calls import Method, ProxiedCall
 from monitor.gate.denylist import Denial, denials_json, parse_denials
 from monitor.gate.listener import GateOptions, NewClient, raise_file_limit
 from monitor.gate.messages import CallHeaders
-from monitor.gate.proxy import Downstream, Proxy, Successor
-from monitor.gate.quorum_ids import QuorumIds
+from monitor.gate.proxy import Downstream, NewestQuorum, Proxy, Successor
+from monitor.gate.quorum_ids import QuorumIds, members_of
 
 log = logging.getLogger("lightkeeper.gate")
 
@@ -85,18 +89,28 @@ DATAGRAM_MAX: Final = 192 * 1024
 """Below Linux's default for one datagram (wmem_default, 208 KiB)."""
 _REQUEST_MAX: Final = 128 * 1024
 """A larger quorum request is not kept: it is lost with its worker, as without a supervisor."""
+_PIECE: Final = 128 * 1024
 _HEAD: Final = struct.Struct(">cQL")  # what it is; of which client; of which call
-_NAMES: Final = "lightkeeper-gate/3/"
+_NAMES: Final = "lightkeeper-gate/4/"
 """Begins the name under which a worker waits; the number is that of what both say."""
 
-OPTIONS, LISTENERS, CLIENT, ASKED, OVER, LEFT, DENIED, NUMBERS, GO, ALIVE, ALL, END = (
-    b"O", b"L", b"C", b"Q", b"A", b"X", b"D", b"N", b"G", b".", b"E", b"S",
+OPTIONS, LISTENERS, CLIENT, ASKED, FORMED, OVER, LEFT, DENIED, NUMBERS, GO, ALIVE, ALL, END = (
+    b"O", b"L", b"C", b"Q", b"F", b"A", b"X", b"D", b"N", b"G", b".", b"E", b"S",
 )  # fmt: skip
 
 
 def datagram(kind: bytes, key: int = 0, number: int = 0, body: bytes = b"") -> bytes:
     """One thing said."""
     return _HEAD.pack(kind, key, number) + body
+
+
+def formed(message: bytes) -> list[bytes]:
+    """A quorum's answer, in as many pieces as it takes; each says how many follow."""
+    pieces = [message[at : at + _PIECE] for at in range(0, len(message), _PIECE)] or [b""]
+    return [
+        datagram(FORMED, number=len(pieces) - at, body=piece)
+        for at, piece in enumerate(pieces, start=1)
+    ]
 
 
 def send(channel: socket.socket, data: bytes, *files: int) -> bool:
@@ -201,6 +215,11 @@ class SharedState:
     """Key to a duplicate of the socket."""
     asked: dict[int, dict[int, bytes]] = field(default_factory=dict)
     """Key to number to the request."""
+    formed: bytes = b""
+    """The newest quorum's answer."""
+    asked_before: set[tuple[int, int]] = field(default_factory=set)
+    """Key and number of the requests that were under way when it came."""
+    _pieces: bytes = b""
 
     def note(self, data: bytes, files: list[int]) -> None:
         """What was said."""
@@ -216,8 +235,11 @@ class SharedState:
             self.clients[key] = files.pop()
         elif kind == ASKED:
             self.asked.setdefault(key, {})[number] = body
+        elif kind == FORMED:
+            self._note_quorum(body, left=number)
         elif kind == OVER:
             self.asked.get(key, {}).pop(number, None)
+            self.asked_before.discard((key, number))
         elif kind == LEFT:
             self._forget(key)
         elif kind == DENIED:
@@ -226,6 +248,12 @@ class SharedState:
             self.numbers = body
         for file in files:
             os.close(file)
+
+    def _note_quorum(self, piece: bytes, *, left: int) -> None:
+        self._pieces += piece
+        if left == 0:
+            self.formed, self._pieces = self._pieces, b""
+            self.asked_before = {(key, one) for key, asked in self.asked.items() for one in asked}
 
     def _forget(self, key: int) -> None:
         self.asked.pop(key, None)
@@ -242,8 +270,13 @@ class SharedState:
             send(channel, datagram(NUMBERS, body=self.numbers))
         for key, file in self.clients.items():
             send(channel, datagram(CLIENT, key), file)
-            for number, body in self.asked.get(key, {}).items():
-                send(channel, datagram(ASKED, key, number, body))
+        for before in (True, False):
+            for key, asked in self.asked.items():
+                for number, body in asked.items():
+                    if ((key, number) in self.asked_before) is before:
+                        send(channel, datagram(ASKED, key, number, body))
+            for piece in formed(self.formed) if before else ():
+                send(channel, piece)
         send(channel, datagram(GO))
 
     def close(self) -> None:
@@ -281,6 +314,8 @@ class SupervisorLink(Successor):
         self._channel: socket.socket | None = channel
         self._listeners = listeners
         self._alone_s = alone_s
+        self._highest: int | None = None
+        """The quorum id that the supervisor knows."""
         self._serials = itertools.count(time.monotonic_ns() & 0xFFFFFFFFFF)
         used = {key & 0xFFFF for key in inherited}
         self._slots = [slot for slot in range(ReadPositions.SLOTS) if slot not in used]
@@ -325,9 +360,13 @@ class SupervisorLink(Successor):
             body = b""  # an older list would be worse than none, which the monitor teaches anew
         self._tell(datagram(DENIED, body=body))
 
-    def numbered(self, quorum_ids: QuorumIds) -> None:
-        """The groups are about to be told another quorum id."""
-        self._tell(datagram(NUMBERS, body=json.dumps(quorum_ids.to_json()).encode()))
+    def formed(self, quorum_ids: QuorumIds, message: bytes) -> None:
+        """The first of the groups is about to be told of another quorum."""
+        if quorum_ids.highest != self._highest:
+            self._highest = quorum_ids.highest
+            self._tell(datagram(NUMBERS, body=json.dumps(quorum_ids.to_json()).encode()))
+        for piece in formed(message):
+            self._tell(piece)
 
     def _tell(self, data: bytes, *files: int) -> bool:
         told = self._channel is not None and send(self._channel, data, *files)
@@ -406,14 +445,21 @@ class SupervisorLink(Successor):
         files = [listener.fileno() for listener in self._listeners]
         self._tell(datagram(LISTENERS), *files, self.positions.file)
         self.denied(self._proxy.denylist.denials)
-        self.numbered(self._proxy.quorum_ids)
+        asking: list[tuple[Downstream, ProxiedCall]] = []
         for client in self._proxy.clients:
             connection = client.transport.get_extra_info("socket")
             if self.missed == missed and connection is not None:
                 self._tell(datagram(CLIENT, client.key), connection.fileno())
-                for call in client.calls.values():
-                    if call.method is Method.QUORUM and call.replica is not None:
-                        self.asked(client, call)
+                calls = client.calls.values()
+                asking += [(client, one) for one in calls if one.method is Method.QUORUM]
+        asking.sort(key=lambda one: not one[1].formed)
+        before = sum(call.formed for _, call in asking)
+        self._highest = None
+        for at in range(len(asking) + 1):
+            if at == before:
+                self.formed(self._proxy.quorum_ids, self._proxy.quorum.message)
+            if at < len(asking) and asking[at][1].replica is not None:
+                self.asked(*asking[at])
         self._tell(datagram(ALL))
         channel.setblocking(False)
         if self.missed != missed:
@@ -546,10 +592,13 @@ async def _go_on(proxy: Proxy, channel: socket.socket, state: SharedState) -> No
             proxy.quorum_ids = QuorumIds.from_json(json.loads(state.numbers))
         except (ValueError, KeyError, TypeError) as exc:  # keeps no worker from serving
             log.warning("the worker before left no count of quorums: %s", exc)
+    proxy.quorum = NewestQuorum(state.formed, members_of(state.formed))
     proxy.lighthouse.inherited(len(state.clients))
     for key, file in state.clients.items():
         requests = state.asked.get(key, {})
         calls = [read_request(number, body) for number, body in requests.items()]
+        for call in calls:
+            call.formed = (key, call.number) in state.asked_before
         await adopt(proxy, positions, key, socket.socket(fileno=file), calls)
     proxy.tasks.add(asyncio.get_running_loop().create_task(link.serve()))
 

@@ -138,6 +138,13 @@ def failure(status: int, message: str) -> bytes:
     )
 
 
+ANSWER_BEGINS: Final = encode_headers(
+    ((b":status", b"200"), (b"content-type", b"application/grpc"))
+)
+ANSWER_ENDS: Final = encode_headers(((b"grpc-status", b"0"),))
+"""Around the one message of an answer, as the Lighthouse has it."""
+
+
 # -- requests ----------------------------------------------------------------------------------
 
 

@@ -23,12 +23,15 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from monitor.gate import http2
 from monitor.gate.calls import HOLD_S, AdmissionControl, Method, ProxiedCall, Stage
 from monitor.gate.denylist import Denial
 from monitor.gate.messages import (
+    ANSWER_BEGINS,
+    ANSWER_ENDS,
     DEADLINE_EXCEEDED,
     HEADERS_MAX,
     PERMISSION_DENIED,
@@ -37,13 +40,15 @@ from monitor.gate.messages import (
     failure,
     is_whole,
 )
-from monitor.gate.quorum_ids import QuorumIds
+from monitor.gate.quorum_ids import QuorumIds, members_of
 from monitor.gate.upstream import Lighthouse, Upstream
 from monitor.gate.view import GateView
 
 log = logging.getLogger("lightkeeper.gate")
 
 TICK_S: Final = 0.1
+OWED_S: Final = 1.0
+"""After the first answer of a quorum: the Lighthouse tells all members within milliseconds."""
 PATIENCE_S: Final = 2.0
 """How long a heartbeat waits for a Lighthouse that is away."""
 CLIENTS_MAX: Final = 16_384
@@ -80,6 +85,7 @@ _SETTINGS: Final = {
     http2.MAX_HEADER_LIST_SIZE: HEADERS_MAX,
 }
 _NOT_SENT: Final = frozenset({Stage.WAITING, Stage.HELD, Stage.REFUSED})
+_NOT_PASSED: Final = frozenset({Stage.HELD, Stage.REFUSED})
 _ITS_TURN: Final = "it waits for its turn"
 _CLIENT_SLOW: Final = "the client does not take it"
 
@@ -115,8 +121,26 @@ class Successor:
     def denied(self, denials: Sequence[Denial]) -> None:
         """Another list is in force."""
 
-    def numbered(self, quorum_ids: QuorumIds) -> None:
-        """The groups are about to be told another quorum id."""
+    def formed(self, quorum_ids: QuorumIds, message: bytes) -> None:
+        """The first of the groups is about to be told of another quorum."""
+
+
+@dataclass(slots=True)
+class NewestQuorum:
+    """The Lighthouse's last answer, for those of its members who asked and were not told.
+
+    Who is in a quorum trains with the others from then on, and they wait for it. A Lighthouse that
+    dies while it answers, or a worker, leaves some told and some not; to ask again would be to ask
+    for the next quorum, which forms when the others are there, and they are in a collective that
+    waits for this group: 60 s by TorchFT's defaults. So who asked when the first answer came, and
+    is a member, gets the same answer from here.
+    """
+
+    message: bytes = b""
+    members: frozenset[str] = frozenset()
+    owed: list[tuple[Downstream, ProxiedCall]] = field(default_factory=list)
+    due_s: float = 0.0
+    """From when on the Lighthouse has not answered by itself."""
 
 
 class Proxy:
@@ -138,6 +162,7 @@ class Proxy:
         self.denylist = self.admission.denylist
         self.counts = self.admission.counts
         self.quorum_ids = QuorumIds()
+        self.quorum = NewestQuorum()
         self.successor = Successor()
         self.turns = FairTurns(self.flush)
         self.lighthouse = Lighthouse(lighthouse, self.admission, self, now_s, self.advance_all)
@@ -211,9 +236,25 @@ class Proxy:
             client.advance()
         self.flush()
 
+    def formed(self, message: bytes) -> None:
+        """The first answer of a quorum, before anybody is told."""
+        quorum = self.quorum = NewestQuorum(message, members_of(message))
+        quorum.due_s = self.now_s() + OWED_S
+        for client in self.clients:
+            for call in client.calls.values():
+                if call.replica is not None and call.method is Method.QUORUM:
+                    call.formed = True
+                    if call.replica.replica_id in quorum.members:
+                        quorum.owed.append((client, call))
+        self.successor.formed(self.quorum_ids, message)
+
     def tick(self) -> None:
         """Do what is due."""
         now_s = self.now_s()
+        if self.quorum.owed and now_s >= self.quorum.due_s:
+            owed, self.quorum.owed = self.quorum.owed, []
+            for client, call in owed:
+                client.tell_formed(call)
         if self.denylist.expire(self.clock()):
             self._judge_again()
         self.lighthouse.tick(now_s)
@@ -439,6 +480,8 @@ class Downstream(http2.Connection):
 
     def _wait(self, call: ProxiedCall) -> None:
         call.stage, call.since_s = Stage.WAITING, self._proxy.now_s()
+        if self.tell_formed(call):
+            return
         if not self._pass_on(call):
             self._proxy.waits(self)
 
@@ -484,12 +527,16 @@ class Downstream(http2.Connection):
         if upstream.closed:
             self._proxy.lighthouse.ended(upstream, self, lost=lost)
         for call in () if self.closed else calls:
-            if call.answered:
+            if call.replied:
+                self.answer_headers(call, ANSWER_ENDS, end=True)
+            elif call.answered:
                 self.answer_reset(call, http2.CANCEL)
             elif not call.kept or call.resent >= RESENT_MAX:
                 self._respond(call, UNAVAILABLE, "lightkeeper: the Lighthouse went away")
             else:
                 call.resent += 1
+                call.reply_headers = None
+                call.reply.clear()
                 self._proxy.counts.resent += call.method is Method.QUORUM
                 self._wait(call)
 
@@ -513,7 +560,10 @@ class Downstream(http2.Connection):
     # -- answers ------------------------------------------------------------------------------
 
     def answer_headers(self, call: ProxiedCall, block: bytes, *, end: bool) -> None:
-        """An answer begins or ends."""
+        """An answer begins or ends; a quorum's begins with its message."""
+        if call.method is Method.QUORUM and not end and not call.answered:
+            call.reply_headers = block
+            return
         self._begin_answer(call)
         if call.reply:  # less than a message, and no more comes
             self.send_data(call.number, bytes(call.reply), end=False)
@@ -524,30 +574,47 @@ class Downstream(http2.Connection):
 
     def answer_data(self, call: ProxiedCall, data: bytes, *, end: bool) -> None:
         """A part of an answer; a quorum passes as a whole, see `quorum_ids`."""
-        self._begin_answer(call)
         if call.method is Method.QUORUM and not call.replied:
             call.reply += data
             if not end and is_whole(call.reply) is False and len(call.reply) < _REPLY_MAX:
                 return
             data, call.replied = self._numbered(bytes(call.reply)), True
             call.reply.clear()
+        self._begin_answer(call)
         self.send_data(call.number, data, end=end)
         if end:
             self._answered(call)
 
     def _numbered(self, message: bytes) -> bytes:
-        """A successor knows of another number before the client does."""
+        """A successor knows of another quorum before the client does."""
         quorum_ids = self._proxy.quorum_ids
-        before = quorum_ids.highest
+        before = quorum_ids.made
         message = quorum_ids.framed(message)
-        if quorum_ids.highest != before:
-            self._proxy.successor.numbered(quorum_ids)
+        if quorum_ids.made != before:
+            self._proxy.formed(message)
         return message
+
+    def tell_formed(self, call: ProxiedCall) -> bool:
+        """Of the newest quorum, if it was formed while the call asked; whether it was."""
+        quorum = self._proxy.quorum
+        if not call.formed or call.answered or call.replica is None or self.closed:
+            return False
+        member = call.replica.replica_id in quorum.members
+        if not member or self.calls.get(call.number) is not call or call.stage in _NOT_PASSED:
+            return False
+        self._proxy.counts.told_again += 1
+        self.send_headers(call.number, ANSWER_BEGINS, end=False)
+        self.send_data(call.number, quorum.message, end=False)
+        self.send_headers(call.number, ANSWER_ENDS, end=True)
+        self._forsake(call, http2.CANCEL)
+        return True
 
     def _begin_answer(self, call: ProxiedCall) -> None:
         if call.answered:
             return
         call.answered = True
+        if call.reply_headers is not None:
+            self.send_headers(call.number, call.reply_headers, end=False)
         if call.replica is not None and call.method is Method.HEARTBEAT:
             self._proxy.counts.answered(self._proxy.now_s() - call.since_s)
             call.replica.answered_s = call.since_s

@@ -75,8 +75,9 @@ class QuorumIds:
     """The highest number that the groups were told."""
     restarts: int = 0
     """New beginnings seen."""
+    made: tuple[int, int] = (0, 0)
+    """When the newest quorum was, by the Lighthouse's clock."""
     _number: int = -1
-    _made: tuple[int, int] = (0, 0)
     _members: frozenset[str] = frozenset()
     _before: int = 0
     """The offset of the life before: a late reply of it keeps its number."""
@@ -116,14 +117,14 @@ class QuorumIds:
     def _offset_of(self, quorum: _Quorum) -> int:
         if quorum.made < self._began:
             return self._before
-        if quorum.made <= self._made:
+        if quorum.made <= self.made:
             return self.offset  # another manager's copy, or one that comes late
         if self._anew(quorum):
             if self._number != _ANY:
                 self.restarts += 1
                 self._before, self._began = self.offset, quorum.made
             self.offset = max(0, self.highest + 1 - quorum.number)
-        self._number, self._made, self._members = quorum.number, quorum.made, quorum.members
+        self._number, self.made, self._members = quorum.number, quorum.made, quorum.members
         return self.offset
 
     def _anew(self, quorum: _Quorum) -> bool:
@@ -145,8 +146,16 @@ class QuorumIds:
     @classmethod
     def from_json(cls, data: Any) -> QuorumIds:
         """Inverse of `to_json`; both ends are ours."""
-        made, began, members = tuple(data["_made"]), tuple(data["_began"]), data["_members"]
-        return cls(**{**data, "_made": made, "_began": began, "_members": frozenset(members)})
+        made, began, members = tuple(data["made"]), tuple(data["_began"]), data["_members"]
+        return cls(**{**data, "made": made, "_began": began, "_members": frozenset(members)})
+
+
+def members_of(message: bytes) -> frozenset[str]:
+    """Replica ids of the quorum in a whole gRPC message; none where it cannot be understood."""
+    try:
+        return _read(message[PREFIX_BYTES:]).members
+    except ValueError:
+        return frozenset()
 
 
 # -- protobuf, as far as needed ----------------------------------------------------------------

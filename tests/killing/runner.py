@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -149,6 +150,8 @@ class Bench:
                 break
             pause(LOOK_S)
         row = self._row(name, struck_s, back_s, [found, self.roles.find()])
+        if problem is not None:
+            say("\n".join(self._stands()))
         return row | {"at_step": step, "load_before": round(load, 1), "problem": problem}
 
     def _row(
@@ -186,6 +189,14 @@ class Bench:
             "others_left": [group for group in others if self._left(group, struck_s)],
             **self._said(hit),
         }
+
+    def _stands(self) -> Iterator[str]:
+        """What the monitor sees of a fleet that did not become whole, for whoever mends it."""
+        told = self.watch.snapshot or {"incidents": [], "ranks": []}
+        for incident in told["incidents"]:
+            yield f"{incident['id']}: {incident.get('sentence') or incident.get('reason')}"
+        for rank in told["ranks"]:
+            yield json.dumps(rank)[:1000]
 
     def _left(self, group: str, struck_s: float) -> bool:
         lines = status.read(self.fleet.folder / "events" / f"{group}.jsonl")

@@ -53,7 +53,7 @@ RANK: Final[dict[str, tuple[str, str]]] = {
 
 _ALWAYS: Final = (
     "heartbeats_total", "quorum_requests_total", "unread_total", "waved_total",
-    "upstream_retries_total", "resent_total", "bad_clients_total", "held",
+    "upstream_retries_total", "resent_total", "told_again_total", "bad_clients_total", "held",
     "quorum_requests_under_way", "upstream_up", "connections", "denials", "kept", "quorum_id",
     "lighthouse_restarts", "not_kept", "state_trouble",
 )  # fmt: skip

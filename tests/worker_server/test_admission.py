@@ -11,11 +11,10 @@ from worker_server.rank.admission import (
     Admitted,
     MonitorAway,
     Refused,
-    UrlError,
     ask,
-    monitors_of,
     until,
 )
+from worker_server.rank.settings import SettingError, monitors_of
 
 
 @pytest.fixture
@@ -115,7 +114,7 @@ def test_monitors_come_by_comma(text, urls):
     "text", ["a:1", "ftp://a", "http://", "http://a:x", "http://a,b", "http://[a"]
 )
 def test_an_address_that_is_none_is_said(text):
-    with pytest.raises(UrlError, match="is no monitor's address, expected http://HOST:PORT"):
+    with pytest.raises(SettingError, match="is no monitor's address, expected http://HOST:PORT"):
         monitors_of(text)
 
 

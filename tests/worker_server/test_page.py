@@ -106,8 +106,8 @@ def test_a_writer_that_is_cut_off_in_the_middle_leaves_the_former_write_whole(pa
     page.change_phase(page.phase_id("forward"))
     # the third writes begin, and never end
     words = page._words
-    words[layout.STEP_WORD + layout.STEP_SLOT_WORDS] = 3
-    words[layout.STEP_WORD + layout.STEP_SLOT_WORDS + 1] = 999
+    words[layout.STEP.word + layout.STEP.stride] = 3
+    words[layout.STEP.word + layout.STEP.stride + 1] = 999
     words[layout.PHASE.word + layout.PHASE.stride] = 3
     words[layout.PHASE.word + layout.PHASE.stride + 1] = 99
     state = reader.step_state(NOW)

@@ -119,24 +119,26 @@ def state(page, reader):
 
 
 def test_tags_are_those_that_are_on(page, reader):
-    numbers = [page.tag_id(name) for name in ("warmup", "evaluation", "warmup")]
+    names = ("warmup", "evaluation", "warmup")
+    numbers = [page.number_of(name, layout.TAG_NAMES) for name in names]
     assert numbers == [0, 1, 0]
     assert state(page, reader).tags == ()
-    page.begin_tag(1)
+    page.turn_tag(1, on=True)
     assert state(page, reader).tags == ("evaluation",)
-    page.begin_tag(0)
-    page.begin_tag(1)
+    page.turn_tag(0, on=True)
+    page.turn_tag(1, on=True)
     assert state(page, reader).tags == ("warmup", "evaluation")
-    page.end_tag(1)
-    page.end_tag(0)
+    page.turn_tag(1, on=False)
+    page.turn_tag(0, on=False)
     assert state(page, reader).tags == ("evaluation",)
-    page.end_tag(1)
+    page.turn_tag(1, on=False)
     assert state(page, reader).tags == ()
 
 
 def test_counters_are_read_as_they_were_written(page, reader):
-    assert [page.counter_id(name) for name in ("skipped", "nan", "skipped")] == [0, 1, 0]
-    page.add_count(page.counter_id("more than the wire takes"), 1e300)
+    names = ("skipped", "nan", "skipped", "more than the wire takes")
+    assert [page.number_of(name, layout.COUNTER_NAMES) for name in names] == [0, 1, 0, 2]
+    page.add_count(2, 1e300)
     page.add_count(0, 2)
     page.add_count(0, 0.5)
     page.add_count(1, float("nan"))
@@ -144,10 +146,10 @@ def test_counters_are_read_as_they_were_written(page, reader):
 
 
 def test_the_seventeenth_name_is_refused_and_touches_nothing(page, reader):
-    for make in (page.tag_id, page.counter_id):
-        assert [make(f"name {n}") for n in range(18)] == [*range(16), None, None]
+    for table in (layout.TAG_NAMES, layout.COUNTER_NAMES):
+        assert [page.number_of(f"name {n}", table) for n in range(18)] == [*range(16), None, None]
     for tag in range(16):
-        page.begin_tag(tag)
+        page.turn_tag(tag, on=True)
     page.add_count(15, 3.0)
     names = [f"name {n}" for n in range(16)]
     assert list(state(page, reader).tags) == names
@@ -160,8 +162,8 @@ def test_names_are_one_exactly_when_they_are_stored_alike(first, second):
     stored = [layout.encode_name(name, layout.NAME_BYTES) for name in (first, second)]
     assert all(0 < len(blob) < layout.NAME_BYTES and b"\0" not in blob for blob in stored)
     assert [blob.decode() for blob in stored]  # cut at whole characters
-    same = page.counter_id(first) == page.counter_id(second)
-    assert same == (stored[0] == stored[1])
+    numbers = {page.number_of(name, layout.COUNTER_NAMES) for name in (first, second)}
+    assert (len(numbers) == 1) == (stored[0] == stored[1])
 
 
 def test_process_groups_whose_long_names_differ_at_the_end_are_told_apart(page, reader):

@@ -35,7 +35,7 @@ class Everything:
         self.page = page
         self.row = page.group_row("default", 2)
         self.phases = [page.phase_id(name) for name in ("data", "forward")]
-        self.counters = [page.counter_id(name) for name in ("one", "two")]
+        self.counters = [page.number_of(name, layout.COUNTER_NAMES) for name in ("one", "two")]
         self.replica = page.intern("rg:x")
         self.n = 0
 

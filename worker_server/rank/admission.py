@@ -36,6 +36,7 @@ from typing import Any, NoReturn
 from urllib.parse import urlencode, urlsplit
 
 from worker_server.rank.identity import POD, group_of, host_of
+from worker_server.rank.settings import SettingError, monitors_of
 from worker_server.wire import PATH_ADMISSION
 
 REFUSED_STATUS = 75
@@ -70,29 +71,6 @@ class MonitorAway:
 
 
 Admission = Admitted | Refused | MonitorAway
-
-
-class UrlError(ValueError):
-    """An address that is none; the message says what is expected."""
-
-
-def monitors_of(text: str) -> tuple[str, ...]:
-    """The monitors of `URL` or `URL,URL`, in the order in which they are asked.
-
-    Raises:
-        UrlError: one is no address.
-    """
-    urls = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
-    for url in urls:
-        try:
-            parts = urlsplit(url)
-            good = parts.scheme in ("http", "https") and bool(parts.hostname)
-            good = good and (parts.port is None or parts.port > 0)
-        except ValueError:
-            good = False
-        if not good:
-            raise UrlError(f"{url!r} is no monitor's address, expected http://HOST:PORT[,URL]")
-    return urls
 
 
 def ask(monitors: list[str], host: str, group: str | None, timeout_s: float) -> Admission:
@@ -318,7 +296,7 @@ def options(words: Sequence[str], environ: Mapping[str, str]) -> AdmitOptions:
     named = args.monitor if args.monitor is not None else environ.get("LIGHTKEEPER_MONITOR", "")
     try:
         monitors = monitors_of(named)
-    except UrlError as exc:
+    except SettingError as exc:
         top.error(str(exc))
     if args.timeout is not None and not args.timeout >= 0:
         top.error(f"--timeout is {args.timeout:g}, expected seconds")

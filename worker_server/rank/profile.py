@@ -50,6 +50,17 @@ class _RefusedError(Exception):
         self.status = status
 
 
+def _answer(trace: Path, facts: dict[str, Any]) -> None:
+    """Let the sidecar know that it is over: what the trace covers, or why there is none."""
+    draft = trace.with_suffix(".draft")
+    draft.write_text(json.dumps(facts), encoding="utf-8")
+    draft.rename(trace.with_suffix(".done"))
+
+
+def _refuse(trace: Path, refusal: _RefusedError) -> None:
+    _answer(trace, {"status": refusal.status, "error": str(refusal)})
+
+
 class _Session(threading.Thread):
     """One profile: from the request to the file."""
 
@@ -68,27 +79,23 @@ class _Session(threading.Thread):
 
     def run(self) -> None:
         global _ours  # noqa: PLW0603
-        draft = self._trace.with_suffix(".draft")
         try:
-            draft.write_text(json.dumps(self._record(draft)), encoding="utf-8")
-            draft.rename(self._trace.with_suffix(".done"))
+            _answer(self._trace, self._record())
         except Exception as exc:  # noqa: BLE001  whatever torch raises is the answer
-            status = exc.status if isinstance(exc, _RefusedError) else 503
-            text = str(exc) if isinstance(exc, _RefusedError) else f"torch's profiler: {exc!r}"
+            told = exc if isinstance(exc, _RefusedError) else None
             with contextlib.suppress(OSError):
-                draft.write_text(json.dumps({"status": status, "error": text}), encoding="utf-8")
-                draft.rename(self._trace.with_suffix(".done"))
+                _refuse(self._trace, told or _RefusedError(503, f"torch's profiler: {exc!r}"))
         finally:
             self.over.set()
             with _turn:
                 _ours = None
 
-    def _record(self, draft: Path) -> dict[str, Any]:
+    def _record(self) -> dict[str, Any]:
         """Windows that grow until one is long enough, or as long as it may be; the last counts."""
         planned_s, cut = min(_PROBE_S, self._duration_s), None
         while True:
             window = _Window(planned_s, self._end_asked)
-            events = self._save(window, draft) / _EVENT_BYTES
+            events = self._save(window) / _EVENT_BYTES
             if self._end_asked.is_set():
                 cut = "the job ended, or began a profile of its own"
             elif window.grown:
@@ -103,7 +110,8 @@ class _Session(threading.Thread):
             return {"asked_s": self._duration_s, "profiled_s": round(window.lasted_s, 3),
                     "stopped_training_s": round(window.collect_s, 3), "cut": cut}  # fmt: skip
 
-    def _save(self, window: _Window, draft: Path) -> int:
+    def _save(self, window: _Window) -> int:
+        draft = self._trace.with_suffix(".draft")
         began = time.monotonic()
         window.results.save(str(draft))
         window.results = None
@@ -175,9 +183,7 @@ class Profiler:
         trace = self._ask.with_name(f"{self._ask.stem}.{ask['id']}.json")
         problem = _begin(ask, trace)
         if problem is not None:
-            draft = trace.with_suffix(".draft")
-            draft.write_text(json.dumps({"status": problem.status, "error": str(problem)}))
-            draft.rename(trace.with_suffix(".done"))
+            _refuse(trace, problem)
 
 
 def _begin(ask: dict[str, Any], trace: Path) -> _RefusedError | None:

@@ -84,7 +84,7 @@ class Annotations:
             self._warn("counting", f"cannot count {name!r}: {exc!r}")
 
     def _new_counter(self, name: str) -> int | None:
-        counter = self._page.counter_id(name)
+        counter = self._page.number_of(name, layout.COUNTER_NAMES)
         if counter is None:
             self._warn("counters", f"keeps {layout.MAX_COUNTERS} counters: {name!r} is dropped")
         elif len(self._counters) < _MAX_KNOWN:
@@ -101,7 +101,7 @@ class Annotations:
             return _NO_CONTEXT
 
     def _new_tag(self, name: str) -> AbstractContextManager[Any]:
-        number = self._page.tag_id(name)
+        number = self._page.number_of(name, layout.TAG_NAMES)
         if number is None:
             self._warn("tags", f"keeps {layout.MAX_TAGS} tags: {name!r} is dropped")
             return _NO_CONTEXT
@@ -115,10 +115,7 @@ class Annotations:
         if not self._loop.on:
             return
         try:
-            if on:
-                self._page.begin_tag(number)
-            else:
-                self._page.end_tag(number)
+            self._page.turn_tag(number, on=on)
         except Exception as exc:  # noqa: BLE001
             self._warn("tagging", f"cannot tag: {exc!r}")
 

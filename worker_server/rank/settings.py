@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 
 class SettingError(ValueError):
@@ -61,7 +62,8 @@ class Settings:
     linger_s: float = 120.0
     """How long a dead rank's endpoints go on answering. Longer keeps evidence for people who
     come late; shorter frees the memory (about 30 MB) of hosts that restart ranks often."""
-    monitor: str | None = None
+    monitors: tuple[str, ...] = ()
+    """In the order in which they are asked."""
     token: str | None = field(default=None, repr=False)
     host_port: int = 0
     """Where `/v1/host` is found whichever ranks the host has; 0: nowhere. One sidecar of the host
@@ -100,11 +102,10 @@ class Settings:
         port = base + group_rank if base else 0
         if not 0 <= port < 65536:
             raise SettingError(f"LIGHTKEEPER_PORT_BASE={base} leads to port {port}")
-        monitor = environ.get("LIGHTKEEPER_MONITOR") or None
-        if monitor is not None and not all(
-            one.startswith(("http://", "https://")) for one in monitors_of(monitor)
-        ):
-            raise SettingError(f"LIGHTKEEPER_MONITOR={monitor!r} is not http(s)://host:port[,...]")
+        try:
+            monitors = monitors_of(environ.get("LIGHTKEEPER_MONITOR", ""))
+        except SettingError as exc:
+            raise SettingError(f"LIGHTKEEPER_MONITOR: {exc}") from exc
         cert, key = _tls(environ)
         open_reads = _flag(environ, "LIGHTKEEPER_OPEN_READS")
         token, closed_reads = _token(environ), _flag(environ, "LIGHTKEEPER_CLOSED_READS")
@@ -117,7 +118,7 @@ class Settings:
             bind=environ.get("LIGHTKEEPER_BIND") or "127.0.0.1",
             port=port,
             linger_s=_seconds(environ, "LIGHTKEEPER_LINGER_S", 120.0),
-            monitor=monitor,
+            monitors=monitors,
             token=token,
             host_port=_port(environ, "LIGHTKEEPER_HOST_PORT"),
             open_reads=open_reads,
@@ -128,8 +129,22 @@ class Settings:
 
 
 def monitors_of(text: str) -> tuple[str, ...]:
-    """The monitors of a comma-separated list; one that stands by is told what the other is told."""
-    return tuple(one.strip() for one in text.split(",") if one.strip()) or (text,)
+    """The monitors of `URL` or `URL,URL`; one that stands by is told what the other is told.
+
+    Raises:
+        SettingError: one is no address.
+    """
+    urls = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
+    for url in urls:
+        try:
+            parts = urlsplit(url)
+            good = parts.scheme in ("http", "https") and bool(parts.hostname)
+            good = good and (parts.port is None or parts.port > 0)
+        except ValueError:
+            good = False
+        if not good:
+            raise SettingError(f"{url!r} is no monitor's address, expected http://HOST:PORT[,URL]")
+    return urls
 
 
 def _tls(environ: Mapping[str, str]) -> tuple[Path | None, Path | None]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from worker_server import wire
+from worker_server import run_dir, wire
 from worker_server.sidecar.process import GoneError, PidfdProcess
 from worker_server.sidecar.witness import DEAF_S
 from worker_server.wire import Count
@@ -78,17 +78,11 @@ class Relation(NamedTuple):
 def process_table(proc: Path = Path("/proc")) -> dict[int, Relation]:
     """All processes that can be seen, without the dead ones."""
     table = {}
-    for entry in proc.iterdir():
-        if not entry.name.isdecimal():
-            continue
-        try:
-            stat = (entry / "stat").read_text(encoding="ascii", errors="replace")
-            state, parent, group, session, *rest = stat.rpartition(")")[2].split()
-            if state not in "ZX":
-                ids = int(parent), int(group), int(session)
-                table[int(entry.name)] = Relation(*ids, int(rest[15]))
-        except (OSError, ValueError, IndexError):
-            continue  # it went meanwhile
+    for pid in (int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal()):
+        state, *numbers = run_dir.stat_fields(pid, proc) or ["X"]
+        if state not in "ZX":
+            parent, group, session = map(int, numbers[:3])
+            table[pid] = Relation(parent, group, session, int(numbers[18]))
     return table
 
 

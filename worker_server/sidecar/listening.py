@@ -24,7 +24,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from worker_server.http_server import Channel, HttpServer, Limits, PatientServer
-from worker_server.rank.settings import Settings, monitors_of
+from worker_server.rank.settings import Settings
 
 _FILES_WANTED: Final = 8192
 _FILES_KEPT: Final = 64
@@ -75,7 +75,7 @@ def reachable_host(settings: Settings) -> str:
     """A name for the URL: the bind address, or for a wildcard the address towards the monitor."""
     if settings.bind not in ("0.0.0.0", "::", ""):  # noqa: S104
         return f"[{settings.bind}]" if ":" in settings.bind else settings.bind
-    target = urlsplit(monitors_of(settings.monitor)[0]).hostname if settings.monitor else None
+    target = urlsplit(settings.monitors[0]).hostname if settings.monitors else None
     if target is None:
         return socket.gethostname()
     try:

@@ -56,16 +56,15 @@ def _zombie(pid: int, start_ticks: int) -> int | None:
     Who may not look into a process is told 0 there, which is also what a good end looks like. The
     kernel asks the same question (ptrace_may_access) before it opens `io`.
     """
-    folder = Path(f"/proc/{pid}")
-    try:
-        fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        if fields[0] != "Z" or int(fields[19]) != start_ticks:
-            return None
-        status = int(fields[49])
-        if not status:
-            (folder / "io").read_text(encoding="ascii")
-    except (OSError, ValueError, IndexError):
+    fields = run_dir.stat_fields(pid)
+    if len(fields) < 50 or fields[0] != "Z" or int(fields[19]) != start_ticks:
         return None
+    status = int(fields[49])
+    if not status:
+        try:
+            Path(f"/proc/{pid}/io").read_text(encoding="ascii")
+        except OSError:
+            return None
     return status
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from worker_server import wire
 from worker_server.sidecar.control_plane import ControlPlane, ControlPlaneError
+from worker_server.sidecar.merge import rows_of
 from worker_server.wire import ACROSS, GroupHead
 
 # Where the rank stands in process groups that torch's own recorders tell of: NCCL's above all.
@@ -336,9 +337,5 @@ def questions(handlers: Iterable[str], backends: Iterable[str]) -> Iterator[str]
 
 def _marks(record: Mapping[str, Any] | None) -> frozenset[tuple[int, int]]:
     """What no two recorders share: each counts for itself, and the clock has nanoseconds."""
-    entries = record.get("entries") if record is not None else None
-    rows = entries if isinstance(entries, list) else []
-    marks = (
-        (row.get("record_id"), row.get("time_created_ns")) for row in rows if isinstance(row, dict)
-    )
-    return frozenset((a, b) for a, b in marks if type(a) is int and type(b) is int)
+    marks = ((row["record_id"], row.get("time_created_ns")) for row in rows_of(record))
+    return frozenset((number, stamp) for number, stamp in marks if type(stamp) is int)

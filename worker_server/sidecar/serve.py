@@ -17,7 +17,7 @@ from typing import Any
 from worker_server import run_dir, wire
 from worker_server.rank.page.layout import PageError
 from worker_server.rank.page.reader import PageReader
-from worker_server.rank.settings import SettingError, Settings, monitors_of
+from worker_server.rank.settings import SettingError, Settings
 from worker_server.sidecar.app import THREADS, Served, make_app
 from worker_server.sidecar.black_box import BlackBox, black_box_of
 from worker_server.sidecar.evict import Eviction, Family, evict
@@ -171,7 +171,7 @@ def _serve(
             monitor, lambda: wire.Registration(box.identity, url, LEASE_S), settings.token,
             refuse, know_as,
         )
-        for monitor in (monitors_of(settings.monitor) if settings.monitor else ())
+        for monitor in settings.monitors
     ]  # fmt: skip
     for lease in leases:
         lease.start()

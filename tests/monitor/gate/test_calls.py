@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 
 import pytest
 
 from monitor.gate.denylist import Denial, Scope
 from monitor.gate.hot_restart import (
+    ASKED,
     AdoptedConnection,
     ReadPositions,
     SharedState,
     SupervisorLink,
+    datagram,
     pair,
     read_request,
     receive,
 )
+from monitor.gate.hot_restart import formed as formed_datagrams
+from monitor.gate.proxy import NewestQuorum
+from monitor.gate.quorum_ids import members_of
 from monitor.model.names import IncidentId, ReplicaId
 from tests.monitor.gate.wires import bench, field, grpc, heartbeat, quorum
 
@@ -293,11 +300,28 @@ def test_an_answer_that_has_begun_is_never_asked_for_again() -> None:
         [carried] = gate.carried
         [(number, _, _)] = carried.calls()
         carried.h2.send_headers(number, [(":status", "200")])
+        carried.h2.send_data(number, formed(7, "rg_0:x"))
         carried.pull()
         gate.away()
         gate.returns()
-        assert client.reset(ask)
+        assert client.body(ask) == formed(7, "rg_0:x")
+        assert client.status(ask) == ("0", "")
         assert len(gate.carried) == 1
+
+
+def test_an_answer_of_which_only_the_headers_came_is_asked_for_again() -> None:
+    with bench() as gate:
+        client = gate.client()
+        ask = client.ask("rg_0:x")
+        [carried] = gate.carried
+        [(number, _, _)] = carried.calls()
+        carried.h2.send_headers(number, [(":status", "200")])
+        carried.pull()
+        gate.away()
+        gate.returns()
+        gate.sleep(3)
+        gate.carried[-1].answer_all()
+        assert client.status(ask) == ("0", "")
 
 
 def test_other_calls_are_not_sent_twice() -> None:
@@ -408,3 +432,109 @@ def test_an_attempt_that_failed_is_looked_after_though_others_are_connected() ->
 
         gate.loop.run_until_complete(watch())
         assert lighthouse.up
+
+
+def formed(number: int, *members: str) -> bytes:
+    """The Lighthouse's answer: who is in the quorum of that number."""
+    inner = field(1, number) + b"".join(field(2, field(1, one.encode())) for one in members)
+    return grpc(field(1, inner + field(3, field(1, 1_000 + number))))
+
+
+def test_who_is_in_a_quorum_is_told_so_though_the_lighthouse_dies_over_it() -> None:
+    """The other members wait for it in a collective; the next quorum would wait for them."""
+    with bench() as gate:
+        told, untold, new = gate.client(), gate.client(), gate.client()
+        asks = [told.ask("rg_0:x"), untold.ask("rg_1:x"), new.ask("rg_2:x")]
+        gate.carried[0].calls()
+        gate.carried[0].answer(asks[0], formed(7, "rg_0:x", "rg_1:x"))
+        gate.away()
+        gate.returns()
+        for client in (told, untold, new):
+            client.beat("any")
+        gate.sleep(3)
+        assert untold.status(asks[1]) == ("0", "")
+        assert untold.body(asks[1]) == told.body(asks[0])
+        assert gate.core.counts.told_again == 1
+        assert new.status(asks[2]) is None, "it is no member: it waits for the next quorum"
+        again = untold.ask("rg_1:x")
+        gate.sleep(3)
+        assert untold.status(again) is None, "the next request is for the next quorum"
+
+
+def test_the_lighthouses_own_answer_comes_first() -> None:
+    with bench() as gate:
+        clients = [gate.client(), gate.client()]
+        asks = [clients[0].ask("rg_0:x"), clients[1].ask("rg_1:x")]
+        for carried in gate.carried:
+            carried.calls()
+            carried.answer(1, formed(7, "rg_0:x", "rg_1:x"))
+        gate.sleep(3)
+        bodies = [client.body(ask) for client, ask in zip(clients, asks, strict=True)]
+        assert bodies == [formed(7, "rg_0:x", "rg_1:x")] * 2
+        assert gate.core.counts.told_again == 0
+
+
+def test_a_member_that_is_denied_meanwhile_is_not_told() -> None:
+    with bench() as gate:
+        told, other = gate.client(), gate.client()
+        asks = [told.ask("rg_0:x"), other.ask("rg_1:x")]
+        gate.carried[0].calls()
+        gate.carried[0].answer(asks[0], formed(7, "rg_0:x", "rg_1:x"))
+        gate.do(gate.core.deny, [Denial(Scope.REPLICA, "rg_1:x", "hang")])
+        gate.sleep(3)
+        status = other.status(asks[1])
+        assert status is not None
+        assert status[0] == "7"
+
+
+def hand_on(ends: tuple[socket.socket, socket.socket], state: SharedState) -> None:
+    """All that was said on one end so far."""
+    ends[1].setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            state.note(*receive(ends[1]))
+
+
+def test_the_next_worker_tells_of_a_quorum_who_had_asked_before_and_asks_for_others() -> None:
+    ends, positions, state = pair(), ReadPositions(), SharedState()
+    names = ["rg_0:x", "rg_1:x"]
+    with bench() as gate, ends[0], ends[1]:
+        gate.core.successor = SupervisorLink(gate.core, ends[0], [], positions)
+        clients = [gate.client(), gate.client()]
+        asks = [client.ask(name) for client, name in zip(clients, names, strict=True)]
+        gate.carried[0].calls()
+        gate.carried[0].answer(asks[0], formed(7, *names))
+        late = clients[0].ask("rg_0:x")
+        hand_on(ends, state)
+        first_body = clients[0].body(asks[0])
+        with bench() as new:
+            new.core.quorum = NewestQuorum(state.formed, members_of(state.formed))
+            for client in clients:
+                key = client.side.key
+                calls = []
+                for number, body in state.asked.get(key, {}).items():
+                    calls.append(read_request(number, body))
+                    calls[-1].formed = (key, number) in state.asked_before
+                adopted = AdoptedConnection(new.core, key, positions, calls, b"")
+                client.bench, client.wire.protocol = new, adopted
+                new.do(adopted.connection_made, client.wire)
+                new.turn()
+            assert clients[1].status(asks[1]) == ("0", "")
+            assert clients[1].body(asks[1]) == first_body == formed(7, *names)
+            assert clients[0].status(late) is None
+            assert [body for one in new.carried for _, _, body in one.calls()] == [quorum("rg_0:x")]
+
+
+def test_what_a_supervisor_knows_of_the_newest_quorum_goes_on_to_every_worker() -> None:
+    state, after = SharedState(), SharedState()
+    for said in (
+        datagram(ASKED, 1, 1, b"old"), *formed_datagrams(b"m" * 300_000), datagram(ASKED, 2, 1, b"new"),
+    ):  # fmt: skip
+        state.note(said, [])
+    ends = pair()
+    with ends[0], ends[1]:
+        state.hand_over(ends[0])
+        hand_on(ends, after)
+    assert after.formed == b"m" * 300_000
+    assert after.asked == {1: {1: b"old"}, 2: {1: b"new"}}
+    assert after.asked_before == {(1, 1)}

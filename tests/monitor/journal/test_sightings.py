@@ -80,7 +80,6 @@ IDENTITY = Identity(
     "node1",
     4711,
     "two",
-    accelerators=8,  # type: ignore[arg-type]
     launched_as=GroupName("1"),
 )
 PROCESS = with_the_rest(Process(True, "S", 40, 2_000_000_001, 0.1234567, 3, "SIGKILL", 1 / 3))

@@ -41,6 +41,15 @@ class SlotPair(NamedTuple):
     values: int
 
 
+class NameTable(NamedTuple):
+    """Names that are numbered as they come: of phases, of tags, of counters."""
+
+    offset: int
+    count_word: int
+    """Where it says how many there are; stored after the name."""
+    most: int
+
+
 NONE: Final = -(2**62)
 """Stands for "not there" in a word that may hold any number."""
 RETIRED: Final = 2**62
@@ -95,8 +104,7 @@ SPENT_WORD: Final = PHASE.word + 2 * PHASE.stride
 """Nanoseconds spent in each phase, finished ones only. Stored within the phase's write, after its
 first stamp: the sum is `since` minus `W_STARTED`, or ahead of it by the phase that just ends."""
 
-STEP_WORD: Final = 2304 // WORD
-STEP_SLOT_WORDS: Final = 32
+STEP: Final = SlotPair(2304 // WORD, 32, 14)
 STEP_BODY: Final = struct.Struct("@13qdq")
 """step, attempt, commits, last commit, quorum, participants, healing, errored, replica id,
 tokens, loss kind, committed step, failures, loss, last stamp. Written when an attempt ends: what is
@@ -118,7 +126,7 @@ PHASE_INIT: Final = 0
 """Before the first step."""
 PHASE_OTHER: Final = 1
 """Within a step, outside of every named phase."""
-PHASE_NAME_OFFSET: Final = 3072
+PHASE_NAMES: Final = NameTable(3072, W_PHASES, MAX_PHASES)
 
 # -- times of TorchFT's parts -----------------------------------------------------------------
 TIME_STAGING: Final = 0
@@ -136,9 +144,9 @@ TIMES: Final = tuple(SlotPair(4096 // WORD + 16 * kind, 8, 5) for kind in range(
 
 # -- tags and counters of the user's own --------------------------------------------------------
 MAX_TAGS: Final = 16
-TAG_NAME_OFFSET: Final = 5120
+TAG_NAMES: Final = NameTable(5120, W_TAGS, MAX_TAGS)
 MAX_COUNTERS: Final = 16
-COUNTER_NAME_OFFSET: Final = 5632
+COUNTER_NAMES: Final = NameTable(5632, W_COUNTERS, MAX_COUNTERS)
 COUNTER_WORD: Final = 6144 // WORD
 """Doubles."""
 

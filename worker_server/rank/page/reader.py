@@ -21,9 +21,8 @@ T = TypeVar("T")
 NS = 1e-9
 _TRIES = 1000
 _PHASES = struct.Struct(f"@{2 * layout.PHASE.stride + layout.MAX_PHASES}q")
-_STEP_SLOT = struct.Struct("@q" + layout.STEP_BODY.format[1:])
 _NO_STEP = (0, 0, 0, layout.NONE, layout.NONE, layout.NONE, 0, 0, layout.NO_STRING, 0,
-            layout.LOSS_ABSENT, layout.NONE, 0, 0.0)  # fmt: skip
+            layout.LOSS_ABSENT, layout.NONE, 0, 0)  # fmt: skip
 _ATTEMPT_SLOT = struct.Struct(f"@{layout.STEPS_LAST_WORD + 1}q")
 _NO_ATTEMPT = (0,) * (layout.STEPS_LAST_WORD + 1)
 """Stands before the first attempt: nothing was spent yet."""
@@ -114,11 +113,11 @@ class PageReader:
     def _text(self, offset: int, size: int) -> str:
         return self._map[offset : offset + size].split(b"\0", 1)[0].decode(errors="replace")
 
-    def _names(self, offset: int, count_word: int, limit: int) -> list[str]:
-        """The phases', tags' or counters' names so far."""
+    def _names(self, table: layout.NameTable) -> list[str]:
+        """Those that there are so far."""
         return [
-            self._text(offset + n * layout.NAME_BYTES, layout.NAME_BYTES)
-            for n in range(min(self._words[count_word], limit))
+            self._text(table.offset + n * layout.NAME_BYTES, layout.NAME_BYTES)
+            for n in range(min(self._words[table.count_word], table.most))
         ]
 
     def _string(self, index: int) -> str:
@@ -176,7 +175,8 @@ class PageReader:
 
     def step_state(self, now_ns: int) -> wire.StepState | None:
         """What the rank reports of itself; None when it never reported anything."""
-        if not (any(self._phases_begun()) or self._pair(layout.BEGUN)[0] or self._step_slot()):
+        written = (self._pair(pair)[0] for pair in (layout.BEGUN, layout.STEP))
+        if not (any(self._phases_begun()) or any(written)):
             return None
         return self._build_step(now_ns, *self._phase_and_seconds())
 
@@ -184,11 +184,12 @@ class PageReader:
         self, now_ns: int, phase: tuple[int, int, int], seconds: Mapping[str, float]
     ) -> wire.StepState:
         progress, phase_id, since = phase
-        names = self._phase_names()
+        names = self._names(layout.PHASE_NAMES)
         name = names[phase_id] if 0 <= phase_id < len(names) else layout.FIRST_PHASES[0]
         started = since or self._words[layout.W_STARTED]
         begun, (begun_step,) = self._pair(layout.BEGUN)
-        row = self._step_slot() or _NO_STEP
+        written, body = self._pair(layout.STEP)
+        row = body if written else _NO_STEP
         (step, attempt, commits, last_commit, quorum, participants, healing, errored, replica,
          tokens, loss_kind, committed_step, failures, loss) = row  # fmt: skip
         if begun > attempt:
@@ -209,7 +210,7 @@ class PageReader:
             participants=None if participants < 0 else participants,
             healing=bool(healing),
             errored=bool(errored),
-            loss=_bounded(loss) if loss_kind == layout.LOSS_FINITE else None,
+            loss=_bounded(_double(loss)) if loss_kind == layout.LOSS_FINITE else None,
             loss_finite=loss_kind != layout.LOSS_NOT_FINITE,
             tokens=tokens,
             seconds=seconds,
@@ -249,23 +250,8 @@ class PageReader:
         ahead = sum(spent) - (since or started) + started
         if 0 <= running < len(spent):
             spent[running] -= max(0, min(ahead, spent[running]))
-        pairs = zip(self._phase_names(), spent, strict=False)
+        pairs = zip(self._names(layout.PHASE_NAMES), spent, strict=False)
         return phase, {name: ns * NS for name, ns in pairs if ns > 0}
-
-    def _step_slot(self) -> tuple[Any, ...] | None:
-        """The newest whole step body, None before the first."""
-
-        def load(slot: int) -> tuple[int, tuple[Any, ...], int]:
-            word = layout.STEP_WORD + slot * layout.STEP_SLOT_WORDS
-            last = self._words[word + _STEP_SLOT.size // layout.WORD - 1]
-            row = _STEP_SLOT.unpack(self._copy(word, _STEP_SLOT.size))
-            return last, row[1:-1], self._words[word]
-
-        newest = self._newest(load)
-        return None if newest is None or not newest[0] else newest[1]
-
-    def _phase_names(self) -> list[str]:
-        return self._names(layout.PHASE_NAME_OFFSET, layout.W_PHASES, layout.MAX_PHASES)
 
     # -- the steps ring -------------------------------------------------------------------------
 
@@ -278,7 +264,7 @@ class PageReader:
         ended = max(0, self._words[layout.W_ENDED])
         asked = max(0, since_attempt)
         first = max(asked, ended - layout.STEPS_SLOTS)
-        before, names, rows = self._attempt(first), self._phase_names(), []
+        before, names, rows = self._attempt(first), self._names(layout.PHASE_NAMES), []
         for number in range(first + 1, ended + 1):
             slot = self._attempt(number)
             if slot is not None and before is not None:
@@ -363,12 +349,12 @@ class PageReader:
     def tags(self) -> tuple[str, ...]:
         """What the rank does over and above its phase."""
         bits = self._words[layout.W_TAG_BITS]
-        names = self._names(layout.TAG_NAME_OFFSET, layout.W_TAGS, layout.MAX_TAGS)
+        names = self._names(layout.TAG_NAMES)
         return tuple(name for n, name in enumerate(names) if bits >> n & 1)
 
     def counters(self) -> dict[str, float]:
         """Counters of the user's own."""
-        names = self._names(layout.COUNTER_NAME_OFFSET, layout.W_COUNTERS, layout.MAX_COUNTERS)
+        names = self._names(layout.COUNTER_NAMES)
         pairs = ((name, self._totals[n]) for n, name in enumerate(names))
         return {name: total for name, total in pairs if abs(total) <= wire.NUMBER_MAX}
 
@@ -538,6 +524,11 @@ def _step_row(
 
 def _or_none(value: int) -> int | None:
     return None if value == layout.NONE else value
+
+
+def _double(word: int) -> float:
+    """What the bits of a word are as a double."""
+    return float(struct.unpack("d", struct.pack("q", word))[0])
 
 
 def _bounded(loss: float) -> float | None:

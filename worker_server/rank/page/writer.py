@@ -90,7 +90,7 @@ class PageWriter:
         self._lock = threading.RLock()
         self._strings: dict[str, int] = {}
         self._error_count = 0
-        self._phase_ids: dict[bytes, int] = {}
+        self._numbers: dict[layout.NameTable, dict[bytes, int]] = {}
         self._rows: dict[tuple[str, tuple[int, ...]], GroupRow] = {}
         self._tickets = itertools.count()
         self._owner = [-1] * layout.RING_SLOTS
@@ -101,8 +101,6 @@ class PageWriter:
         self._waiting = layout.NONE
         self._since = monotonic_ns()
         self._step_writes = 0
-        self._tag_ids: dict[bytes, int] = {}
-        self._counter_ids: dict[bytes, int] = {}
         self._tag_bits = 0
         self._tag_depths = [0] * layout.MAX_TAGS
         self._totals = [0.0] * layout.MAX_COUNTERS
@@ -196,9 +194,7 @@ class PageWriter:
 
     def phase_id(self, name: str) -> int:
         """Number of a phase; past 16 names everything further counts as `other`."""
-        number = self._name(
-            name, self._phase_ids, layout.MAX_PHASES, layout.PHASE_NAME_OFFSET, layout.W_PHASES
-        )
+        number = self.number_of(name, layout.PHASE_NAMES)
         if name == WAITING_PHASE and number is not None:
             self._waiting = number
         return layout.PHASE_OTHER if number is None else number
@@ -234,7 +230,7 @@ class PageWriter:
     def write_step(self, facts: StepFacts) -> None:
         """Publish the step's numbers together."""
         self._step_writes = stamp = self._step_writes + 1
-        slot = layout.STEP_WORD + (stamp & 1) * layout.STEP_SLOT_WORDS
+        slot = layout.STEP.word + (stamp & 1) * layout.STEP.stride
         self._words[slot] = stamp  # by itself: pack_into fills its place with zeros first
         _pack_step(
             self._buffer, (slot + 1) * layout.WORD,
@@ -293,18 +289,18 @@ class PageWriter:
             self._strings[text] = known
         return known
 
-    def _name(
-        self, name: str, known: dict[bytes, int], limit: int, offset: int, count_word: int
-    ) -> int | None:
+    def number_of(self, name: str, table: layout.NameTable) -> int | None:
+        """Number of a name, kept for the life of the page; None when the table is full."""
         blob = layout.encode_name(name, layout.NAME_BYTES)
         with self._lock:
+            known = self._numbers.setdefault(table, {})
             number = known.get(blob, len(known))
-            if number >= limit:
+            if number >= table.most:
                 return None
             if number == len(known):
-                at = offset + number * layout.NAME_BYTES
+                at = table.offset + number * layout.NAME_BYTES
                 self._bytes[at : at + len(blob)] = blob
-                self._words[count_word] = number + 1
+                self._words[table.count_word] = number + 1
                 known[blob] = number
         return number
 
@@ -572,34 +568,13 @@ class PageWriter:
 
     # -- tags and counters ------------------------------------------------------------------
 
-    def tag_id(self, name: str) -> int | None:
-        """Number of a tag, kept for the life of the page; None past 16 names."""
-        return self._name(
-            name, self._tag_ids, layout.MAX_TAGS, layout.TAG_NAME_OFFSET, layout.W_TAGS
-        )
-
-    def begin_tag(self, tag: int) -> None:
-        """Turn a tag on; it stays on until it was ended as often as it was begun."""
+    def turn_tag(self, tag: int, *, on: bool) -> None:
+        """Turn a tag on or off; it stays on until it was turned off as often as on."""
         with self._lock:
-            self._tag_depths[tag] += 1
-            self._tag_bits = bits = self._tag_bits | 1 << tag
+            self._tag_depths[tag] = depth = max(0, self._tag_depths[tag] + (1 if on else -1))
+            bit = 1 << tag
+            self._tag_bits = bits = self._tag_bits | bit if depth else self._tag_bits & ~bit
             self._words[layout.W_TAG_BITS] = bits
-
-    def end_tag(self, tag: int) -> None:
-        """Turn a tag off where it was turned on last."""
-        with self._lock:
-            self._tag_depths[tag] -= 1
-            if self._tag_depths[tag] <= 0:
-                self._tag_depths[tag] = 0
-                self._tag_bits = bits = self._tag_bits & ~(1 << tag)
-                self._words[layout.W_TAG_BITS] = bits
-
-    def counter_id(self, name: str) -> int | None:
-        """Number of a counter, kept for the life of the page; None past 16 names."""
-        return self._name(
-            name, self._counter_ids, layout.MAX_COUNTERS, layout.COUNTER_NAME_OFFSET,
-            layout.W_COUNTERS,
-        )  # fmt: skip
 
     def add_count(self, counter: int, amount: float) -> None:
         """Count up."""
