@@ -52,7 +52,7 @@ from monitor.model.eviction import Eviction, Remembered
 from monitor.model.names import GroupName
 from monitor.model.observation import LighthouseAway
 from monitor.rulebook import Rulebook, standing
-from monitor.show.answers import Desk
+from monitor.show.answers import AppContext
 from monitor.show.incident_page import Stacks
 from monitor.show.server import ServeError, Server, create_app, is_here, is_loopback, parse_bind
 from monitor.show.stacks import StacksReader
@@ -536,10 +536,10 @@ class Service:
         self.keeper.take_part()
         _say(len(parts.registry.targets()), remembered)
         self._collect(parts, server)
-        desk = self._desk(parts, making, server)
-        parts.instruments.event_streams.set_function(lambda: desk.streams.open)
-        stack.callback(desk.streams.close)  # first of all, so that no open page holds up the rest
-        server.start(create_app(desk))
+        context = self._app_context(parts, making, server)
+        parts.instruments.event_streams.set_function(lambda: context.streams.open)
+        stack.callback(context.streams.close)  # first: no open page holds up the rest
+        server.start(create_app(context))
         self._lasting = [one for one in threading.enumerate() if one.name in _LASTING]
 
     def _store_and_lease(self) -> tuple[Store, Lease]:
@@ -579,9 +579,9 @@ class Service:
             queues["audit_log"] = lambda: auditor.lines_waiting
         made.register(Live(lambda: upkeep.waiting(queues, store.place.path)))
 
-    def _desk(self, parts: Parts, making: PartsMaker, server: Server) -> Desk:
+    def _app_context(self, parts: Parts, making: PartsMaker, server: Server) -> AppContext:
         keeper = self.keeper
-        return Desk(
+        return AppContext(
             clock=parts.clock,
             registry=parts.registry,
             quarantine=parts.quarantine,

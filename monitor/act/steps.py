@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from monitor.act.http import Fetcher, FetchError, Question
 from monitor.act.lighthouse import ANSWER_MAX_BYTES, Lighthouse
@@ -198,6 +198,23 @@ def deny_launchers(
     return Answered(Rung.QUARANTINE, "", "; ".join(filter(None, (said, kept))), done=True)
 
 
+def eviction_words(status: int, said: Any) -> str:
+    """What a WorkerServer answers to an eviction; empty where it is not understood."""
+    if not isinstance(said, dict):
+        return ""
+    if status != 200:
+        return f"refused ({status}): {said['error']}" if said.get("error") else ""
+    signals, gone = said.get("signalled"), said.get("gone")
+    if not isinstance(signals, list) or not isinstance(gone, bool):
+        return ""
+    if not signals:
+        return "was gone already" if gone else "got no signal"
+    how = " and then ".join(str(one)[:20] for one in signals[:4])
+    started = said.get("started_gone")
+    with_own = f", with {started} of its own" if type(started) is int and started > 0 else ""
+    return f"got {how} and is {'gone' if gone else 'not gone yet'}{with_own}"
+
+
 # -- asking --------------------------------------------------------------------------------------
 
 
@@ -278,7 +295,8 @@ class Asker:
         except (ValueError, RecursionError):
             said = None
         gone = answer.status == 200 and isinstance(said, dict) and said.get("gone") is True
-        return Answered(Rung.WORKER_EVICT, one.rank, answer.summary, done=True if gone else None)
+        words = eviction_words(answer.status, said) or answer.summary
+        return Answered(Rung.WORKER_EVICT, one.rank, words, done=True if gone else None)
 
     def _remove(self, eviction: Eviction, name: str) -> Future[Answered]:
         (scheduler,) = (one for one in self._parties.schedulers if one.name == name)

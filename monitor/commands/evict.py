@@ -15,7 +15,6 @@ from rich.text import Text
 from monitor.commands.ask import Monitor, changing, login
 from monitor.commands.command import DONE, FAILED, CommandError, as_json, command, option
 from monitor.commands.tables import console, print_json
-from monitor.show.incident_words import rung_words
 from monitor.show.wording import clean, counted
 
 NOT_YET: Final = 3
@@ -138,7 +137,7 @@ def _lines(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
     made = []
     for rung in rungs:
         name = str(rung["rung"]).replace("_", " ")
-        how = clean(rung_words(rung), 300) or "begins"
+        how = clean(rung["detail"], 300) or "begins"
         made.append(f"{name}: {how}")
     return made
 

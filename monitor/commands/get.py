@@ -12,15 +12,15 @@ import click
 from monitor.commands.ask import Monitor, asking
 from monitor.commands.command import F, Within, as_json, command, gathered, option
 from monitor.commands.tables import console, moment, print_json, room, show_lines
+from monitor.decide.view import GroupView
+from monitor.decide.view_json import RankJson
 from monitor.show.fleet_rows import (
     GROUP_COLUMNS,
     GROUP_ORDERS,
     HEALTHS,
     HOST_COLUMNS,
     RANK_ORDERS,
-    GroupRow,
     HostRow,
-    RankRow,
     Wanted,
     badness,
     group_cells,
@@ -35,7 +35,7 @@ from monitor.show.fleet_rows import (
 from monitor.show.text_table import Cell, Column, lines_of
 from monitor.show.wording import clean
 
-T = TypeVar("T", RankRow, GroupRow, HostRow)
+T = TypeVar("T", RankJson, GroupView, HostRow)
 
 
 def _wanted(
@@ -97,12 +97,11 @@ def ranks(
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
     raw = monitor.ask("/v1/ranks")["ranks"]
-    both = zip(ranks_of(raw), raw, strict=True)
-    found = {one.name: (one, told) for one, told in both if wanted.rank(one)}
-    chosen = sorted_ranks((one for one, _ in found.values()), sort, reverse=reverse)
+    chosen = sorted_ranks(filter(wanted.rank, ranks_of(raw)), sort, reverse=reverse)
+    told = {one["rank"]: one for one in raw}
     cells = functools.partial(rank_cells, wide=wide)
     _tell("ranks", chosen, limit, as_json, columns=rank_columns(wide=wide), cells=cells,
-          to_json=lambda one: found[one.name][1])  # fmt: skip
+          to_json=lambda one: told[one.rank])  # fmt: skip
 
 
 @command()
@@ -126,11 +125,10 @@ def groups(
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
     raw = monitor.ask("/v1/groups")["groups"]
-    both = zip(groups_of(raw), raw, strict=True)
-    found = {one.name: (one, told) for one, told in both if wanted.group(one)}
-    chosen = sorted_groups((one for one, _ in found.values()), sort, reverse=reverse)
+    chosen = sorted_groups(filter(wanted.group, groups_of(raw)), sort, reverse=reverse)
+    told = {one["group"]: one for one in raw}
     _tell("groups", chosen, limit, as_json, columns=GROUP_COLUMNS, cells=group_cells,
-          to_json=lambda one: found[one.name][1])  # fmt: skip
+          to_json=lambda one: told[one.group])  # fmt: skip
 
 
 @command()
@@ -151,16 +149,16 @@ def hosts(*, monitor: Monitor, wanted: Wanted, limit: int | None, as_json: bool)
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
     records = monitor.ask("/v1/hosts")["hosts"]
-    on: dict[str, list[RankRow]] = {}
+    on: dict[str, list[RankJson]] = {}
     for one in ranks_of(monitor.ask("/v1/ranks")["ranks"]):
         on.setdefault(one.host, []).append(one)
-    rows = [host_row(record, on.get(clean(str(record["host"]), 120), ())) for record in records]
+    rows = [host_row(record, on.get(record["host"], ())) for record in records]
     chosen = sorted_hosts(one for one in rows if wanted.host(one))
     _tell("hosts", chosen, limit, as_json, columns=HOST_COLUMNS, cells=HostRow.cells,
           to_json=HostRow.to_json)  # fmt: skip
 
 
-def host_row(record: Mapping[str, Any], ranks: Sequence[RankRow]) -> HostRow:
+def host_row(record: Mapping[str, Any], ranks: Sequence[RankJson]) -> HostRow:
     """One host, from its record and its ranks."""
     busy = [one.busy_s for one in ranks if one.busy_s is not None]
     return HostRow(

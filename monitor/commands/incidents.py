@@ -17,27 +17,30 @@ from monitor.commands.command import FAILED, CommandError, as_json, command, gat
 from monitor.commands.tables import Sheet, cell, console, moment, print_json, word
 from monitor.commands.watch import Look, away_lines, live, need_terminal, watch
 from monitor.decide.accounts import (
+    Account,
     Choice,
     ChoiceError,
+    Total,
+    Totals,
     books_of,
-    bounds,
     find,
     span_s,
-    totals_to_json,
+    totals,
     with_by_hand,
 )
 from monitor.decide.pipeline import TickResult
-from monitor.decide.view import SCHEMA, View
-from monitor.decide.view_json import case_of, incident_json
+from monitor.decide.view import SCHEMA, IncidentReport, View, bundle_url
+from monitor.decide.view_json import report_from_json, report_to_json
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import DecisionRow, Remembered
 from monitor.model.names import IncidentId
 from monitor.model.observation import LighthouseAway, Snapshot
-from monitor.model.verdict import Kind
-from monitor.show.incident_words import rung_words
+from monitor.model.plain import from_plain
+from monitor.model.verdict import Kind, Severity
 from monitor.show.screens import incidents_screen
 from monitor.show.text_table import Line
-from monitor.show.wording import clean, counted, sentence
+from monitor.show.wording import clean, counted, plain, sentence
+from monitor.show.wording import listed as in_words
 from monitor.store.place import StoreError, parse_place
 from monitor.store.store import Store
 
@@ -77,15 +80,14 @@ class Places:
     journal: str | None = None
 
 
-def story(body: Mapping[str, Any], places: Places) -> Iterator[StoryLine]:
-    """The lines of an incident, from its JSON."""
-    account = body.get("account") or {}
-    yield from _head(body, account)
-    yield from _happened(body, account)
-    yield from _done(body, account)
-    yield from _took(account)
-    yield from _cost(account)
-    yield from _next(body, account, places)
+def story(one: IncidentReport, places: Places) -> Iterator[StoryLine]:
+    """The lines of an incident."""
+    yield from _head(one)
+    yield from _happened(one)
+    yield from _done(one)
+    yield from _took(one.account)
+    yield from _cost(one.account)
+    yield from _next(one, places)
 
 
 def _title(text: str) -> Iterator[StoryLine]:
@@ -93,75 +95,71 @@ def _title(text: str) -> Iterator[StoryLine]:
     yield StoryLine(text, "bold cyan")
 
 
-def _head(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[StoryLine]:
-    groups = _list(body["groups"]) or "nobody's fault"
-    what = str(body["kind"]).replace("_", " ")
-    outcome = account.get("outcome", body["state"])
-    style = {"critical": "bold red", "warning": "bold yellow"}.get(body["severity"], "bold")
-    yield StoryLine(f"{what} in {groups}: {outcome}, {body['state']}", style)
-    began_s = body["milestones"]["first_seen_s"]
-    yield StoryLine(f"{clean(str(body['id']), 300)}, {body['severity']}, {moment(began_s)}", "dim")
+_STYLES: Final = {Severity.CRITICAL: "bold red", Severity.WARNING: "bold yellow"}
 
 
-def _happened(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[StoryLine]:
+def _head(one: IncidentReport) -> Iterator[StoryLine]:
+    incident = one.incident
+    groups = _list(incident.groups) or "nobody's fault"
+    what = f"{plain(incident.kind)} in {groups}: {one.account.outcome}, {incident.state}"
+    yield StoryLine(what, _STYLES.get(incident.severity, "bold"))
+    began = moment(incident.milestones.first_seen_s)
+    yield StoryLine(f"{clean(incident.id, 300)}, {incident.severity}, {began}", "dim")
+
+
+def _happened(one: IncidentReport) -> Iterator[StoryLine]:
+    incident, face = one.incident, one.face
     yield from _title("What happened")
-    yield from _wrapped("  ", sentence(f"{str(body['says']).rstrip('.')}. {body['next']}".strip()))
-    where = _list(account.get("ran_on", ()))
-    if body["kind"] == "by_hand":  # nobody is accused of anything
-        yield from _row("group", f"{_list(body['groups'])}{f' on {where}' if where else ''}")
+    yield from _wrapped("  ", sentence(f"{face.says.rstrip('.')}. {face.next}".strip()))
+    hosts = _list(one.account.ran_on)
+    where = f" on {hosts}" if hosts else ""
+    if incident.kind is Kind.BY_HAND:  # nobody is accused of anything
+        yield from _row("group", f"{_list(incident.groups)}{where}")
     else:
-        yield from _blamed(body, where)
-    if body["victims"]:
-        more = body["victim_count"] - len(body["victims"])
-        yield from _row("waited", _list(body["victims"]) + (f" and {more:,} more" if more else ""))
-    for rank, seen in body["seen"].items():
+        blamed = _list(incident.culprits) or "nobody"
+        yield from _row("blamed", f"{blamed}{where} ({incident.verdict.confidence})")
+    if one.victims:
+        more = one.victim_count - len(one.victims)
+        yield from _row("waited", _list(one.victims) + (f" and {more:,} more" if more else ""))
+    for rank, seen in one.seen.items():
         yield from _row("now", f"{rank}: {seen}")
-    for source, seen in body["evidence"].items():
+    for source, seen in incident.verdict.evidence.items():
         yield from _row("seen", f"{source}: {seen}")
 
 
-def _blamed(body: Mapping[str, Any], where: str) -> Iterator[StoryLine]:
-    blamed = _list(body["culprits"]) or "nobody"
-    yield from _row("blamed", f"{blamed}{f' on {where}' if where else ''} ({body['confidence']})")
-
-
-def _done(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[StoryLine]:
+def _done(one: IncidentReport) -> Iterator[StoryLine]:
+    account = one.account
     yield from _title("What was done")
-    yield from _row("decided by", f"{account.get('decided_by', '?')}: {account.get('why', '?')}")
-    for held in account.get("holds", ()):
-        release = f". {held['release']}" if held.get("release") else ""
-        after = f"; then {held['ended_by']}" if held.get("ended_by") else ""
-        told = f"{held['guard']} for {_span(held['seconds'])}: {held['reason']}{release}{after}"
+    yield from _row("decided by", f"{account.decided_by}: {account.why}")
+    for held in account.holds:
+        release = f". {held.release}" if held.release else ""
+        after = f"; then {held.ended_by}" if held.ended_by else ""
+        told = f"{held.guard} for {_span(held.seconds)}: {held.reason}{release}{after}"
         yield from _row("held", told)
-    for rung in account.get("rungs", ()):
-        result = f"{rung['result']}, " if rung["result"] else ""
-        detail = rung_words(rung).removeprefix(
-            f"{rung['result']}: "
-        )  # some rungs say it themselves
-        told = f"{result}{_span(rung['seconds'])}: {detail}"
-        yield from _row(str(rung["rung"]).replace("_", " "), told)
-    for progress in body.get("evictions", ()):
-        if progress["failed"]:
-            yield from _row("failed", progress["failed"], "bold red")
-    if body["resolution"]:
-        yield from _row("over", body["resolution"], "green")
-    back = _list(account.get("back_on", ()))
-    if back:
-        yield from _row("back on", back, "green")
+    for rung in account.rungs:
+        result = f"{rung.result}, " if rung.result else ""
+        detail = rung.detail.removeprefix(f"{rung.result}: ")  # some rungs say it themselves
+        yield from _row(plain(rung.rung), f"{result}{_span(rung.seconds)}: {detail}")
+    for eviction in one.evictions:
+        if eviction.failed:
+            yield from _row("failed", eviction.failed, "bold red")
+    if one.incident.resolution:
+        yield from _row("over", one.incident.resolution, "green")
+    if account.back_on:
+        yield from _row("back on", _list(account.back_on), "green")
 
 
-def _took(account: Mapping[str, Any]) -> Iterator[StoryLine]:
-    parts = account.get("intervals", ())
+def _took(account: Account) -> Iterator[StoryLine]:
+    parts = account.intervals
     if not parts:
         return
-    total_s = sum(part["seconds"] for part in parts)
+    total_s = sum(part.seconds for part in parts)
     yield from _title(f"How long each part took: {total_s:.1f} s")
-    began_s = parts[0]["start_s"]
     for part in parts:
-        name = _PARTS.get(part["until"], part["until"])
-        bar = _bar(part["start_s"] - began_s, part["seconds"], total_s)
-        odd = "  (the clock jumped)" if part["jumped"] else ""
-        yield StoryLine(f"  {name:<30}{part['seconds']:>8.1f} s  |{bar}|{odd}")
+        bar = _bar(part.start_s - parts[0].start_s, part.seconds, total_s)
+        odd = "  (the clock jumped)" if part.jumped else ""
+        name = _PARTS.get(part.until, part.until)
+        yield StoryLine(f"  {name:<30}{part.seconds:>8.1f} s  |{bar}|{odd}")
 
 
 def _bar(start_s: float, seconds: float, total_s: float) -> str:
@@ -173,60 +171,53 @@ def _bar(start_s: float, seconds: float, total_s: float) -> str:
     return (" " * start + "#" * length)[:BAR].ljust(BAR)
 
 
-def _cost(account: Mapping[str, Any]) -> Iterator[StoryLine]:
-    if "lost" not in account:
-        return
+def _cost(account: Account) -> Iterator[StoryLine]:
     yield from _title("What it cost, in rank-seconds, by lightkeeper's own account")
-    names = {
-        "lost_by_others": "others lost",
-        "lost_by_own": "it was away",
-        "without_us": "without us",
-        "saved": "saved",
-    }
-    for key, name in names.items():
-        amount = account[key]
-        why = amount["words"].removeprefix("cannot tell: ")
-        yield from _row(name, f"{bounds(amount)}: {why}")
+    for name, amount in (
+        ("others lost", account.lost_by_others),
+        ("it was away", account.lost_by_own),
+        ("without us", account.without_us),
+        ("saved", account.saved),
+    ):
+        yield from _row(name, f"{amount}: {amount.words.removeprefix('cannot tell: ')}")
 
 
 # -- what to do next -----------------------------------------------------------------------------
 
 
-def _next(
-    body: Mapping[str, Any], account: Mapping[str, Any], places: Places
-) -> Iterator[StoryLine]:
+def _next(one: IncidentReport, places: Places) -> Iterator[StoryLine]:
+    incident = one.incident
     yield from _title("What to do next")
-    for text in advice(body, account):
+    for text in advice(one):
         yield from _wrapped("  - ", clean(text))
     base = places.monitor.rstrip("/")
-    bundle = body.get("bundle")
-    if bundle is not None and base:
-        yield _whole("evidence", f"{base}{bundle['url']} (for lightkeeper analyze)")
+    if one.bundle is not None and base:
+        yield _whole("evidence", f"{base}{bundle_url(incident.id)} (for lightkeeper analyze)")
     if places.journal:
-        began_s = int(body["milestones"]["first_seen_s"]) - 60
-        until_s = int(body["last_seen_s"]) + 60
+        began_s = int(incident.milestones.first_seen_s) - 60
+        until_s = int(incident.last_seen_s) + 60
         span = f"--from {began_s} --to {until_s} --ticks"
         yield _whole("replay", f"lightkeeper replay {places.journal} {span}")
     if base:
-        yield _whole("page", f"{base}/incidents/{quote(body['id'], safe='')}")
+        yield _whole("page", f"{base}/incidents/{quote(incident.id, safe='')}")
 
 
-def advice(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[str]:
+def advice(one: IncidentReport) -> Iterator[str]:
     """What a person should do, the most urgent first."""
-    outcome, kind = account.get("outcome"), body["kind"]
-    holds: Sequence[Mapping[str, Any]] = account.get("holds", ())
-    hosts = " and ".join(account.get("ran_on", ())) or "the host"
+    incident, account = one.incident, one.account
+    outcome, kind = account.outcome, incident.kind
+    hosts = " and ".join(account.ran_on) or "the host"
     if outcome == "failed":
-        yield f"the eviction failed: end the processes of {_list(body['groups'])} by hand"
-    if outcome == "held" and body["state"] != "resolved" and holds:
-        yield str(body["next"])
-    if kind in ("mismatch", "deadlock"):
+        yield f"the eviction failed: end the processes of {_list(incident.groups)} by hand"
+    if outcome == "held" and incident.open and account.holds:
+        yield one.face.next
+    if kind in (Kind.MISMATCH, Kind.DEADLOCK):
         yield "a fault of the program, mostly: read the line that the evidence names"
-    elif kind == "lighthouse_away":
+    elif kind is Kind.LIGHTHOUSE_AWAY:
         yield "start the Lighthouse again; nobody was evicted for it"
-    elif outcome in ("evicted", "evicting") and body["culprits"]:
+    elif outcome in ("evicted", "evicting") and incident.culprits:
         yield f"look at {hosts} before it is used again: lightkeeper quarantine list"
-    if outcome == "evicted" and account.get("final") and not account.get("back_on"):
+    if outcome == "evicted" and account.final and not account.back_on:
         yield "the group was not seen to come back: ask its launcher"
 
 
@@ -250,8 +241,7 @@ def _wrapped(start: str, text: str, style: str = "") -> Iterator[StoryLine]:
 
 
 def _list(names: Sequence[str]) -> str:
-    shown = ", ".join(clean(str(name), 200) for name in names[:_NAMES])
-    return f"{shown} and {len(names) - _NAMES} more" if len(names) > _NAMES else shown
+    return in_words(names, _NAMES)
 
 
 def _span(seconds: float | None) -> str:
@@ -289,17 +279,16 @@ class Stored:
     def __init__(self, place: str) -> None:
         self._view = _view(_read(place))
 
-    def one(self, prefix: str) -> dict[str, Any]:
-        """As `GET /v1/incidents/ID`.
+    def one(self, prefix: str) -> IncidentReport:
+        """The incident whose id begins so.
 
         Raises:
             CommandError: none, or several begin so.
         """
         try:
-            found = find(self._view.incidents, prefix)
+            return self._view.report(find(self._view.incidents, prefix))
         except ChoiceError as exc:
             raise CommandError(str(exc), FAILED) from exc
-        return {"schema": SCHEMA, **incident_json(self._view, found)}
 
     def _choice(self, sought: Sought) -> Choice:
         try:
@@ -310,15 +299,15 @@ class Stored:
     def listed(self, sought: Sought, limit: int) -> dict[str, Any]:
         """As `GET /v1/incidents`."""
         found = self._choice(sought).among(self._view.incidents)[: max(1, limit)]
-        return {"schema": SCHEMA, "incidents": [incident_json(self._view, one) for one in found]}
+        reports = [report_to_json(self._view.report(one)) for one in found]
+        return {"schema": SCHEMA, "incidents": reports}
 
-    def totals(self, sought: Sought) -> dict[str, Any]:
-        """As `GET /v1/audit`."""
+    def totals(self, sought: Sought) -> Totals:
+        """What they came to."""
         choice = self._choice(sought)
         fired = [one for one in self._view.incidents if one.milestones.firing_s is not None]
-        cases = [case_of(self._view, one) for one in choice.among(fired)]
-        now_s = self._view.snapshot.now_s
-        return {"schema": SCHEMA, **totals_to_json(cases, choice.since_s, now_s)}
+        cases = [self._view.case(one) for one in choice.among(fired)]
+        return totals(cases, choice.since_s, self._view.snapshot.now_s)
 
 
 def _read(text: str) -> Remembered:
@@ -406,16 +395,22 @@ def listed(
         if store is not None:
             raise CommandError("--watch is for a running monitor")
         need_terminal("--watch", "incidents list --format json")
-        live(lambda: list(ask()["incidents"]), watch, _draw)
+        live(lambda: _reports(ask()), watch, _draw)
         return
     stored = None if store is None else Stored(store)
     body = ask() if stored is None else stored.listed(sought, limit)
     if as_json:
         print_json(body)
         return
-    show_list(body["incidents"])
-    totals = monitor.ask(f"/v1/audit?{sought.query()}") if stored is None else stored.totals(sought)
-    show_totals(totals)
+    show_list(_reports(body))
+    if stored is None:
+        show_totals(from_plain(Totals, monitor.ask(f"/v1/audit?{sought.query()}")))
+    else:
+        show_totals(stored.totals(sought))
+
+
+def _reports(body: Mapping[str, Any]) -> list[IncidentReport]:
+    return [report_from_json(one) for one in body["incidents"]]
 
 
 @command()
@@ -434,55 +429,55 @@ def show(*, monitor: Monitor, id: str, store: str | None, as_json: bool) -> None
     docs/audit.md says how its cost is reckoned.
     """
     if store is not None:
-        body, places = Stored(store).one(id), Places("")
+        one, places = Stored(store).one(id), Places("")
+        body = {"schema": SCHEMA, **report_to_json(one)}
     else:
         body = monitor.ask(f"/v1/incidents/{quote(id, safe='')}")
-        places = Places(monitor.urls[0], body.get("journal"))
+        one, places = report_from_json(body), Places(monitor.urls[0], body.get("journal"))
     if as_json:
         print_json(body)
         return
     out = console()
-    for line in story(body, places):
+    for line in story(one, places):
         out.print(Text(line.text, style=line.style), soft_wrap=True)
 
 
-def _draw(look: Look[list[dict[str, Any]]], width: int, height: int) -> list[Line]:
+def _draw(look: Look[list[IncidentReport]], width: int, height: int) -> list[Line]:
     top = away_lines(look.away, width)
     return [*top, *incidents_screen(look.seen, width, height - len(top))]
 
 
-def show_list(incidents: list[dict[str, Any]]) -> None:
+def show_list(incidents: Sequence[IncidentReport]) -> None:
     """A line each."""
     shown = Sheet(
         "incidents", "id", "since", "kind", "state", "severity", "culprits", "outcome", "saved",
         "what",
     )  # fmt: skip
     for one in incidents:
-        account = one.get("account")  # an older monitor has none
+        incident = one.incident
         shown.add_row(
-            cell(one["id"]),
-            cell(moment(one["milestones"]["first_seen_s"])),
-            cell(one["kind"]),
-            word(one["state"]),
-            word(one["severity"]),
-            cell(one["culprits"]),
-            cell(None if account is None else account["outcome"]),
-            cell(None if account is None else bounds(account["saved"])),
-            cell(one["says"]),
+            cell(incident.id),
+            cell(moment(incident.milestones.first_seen_s)),
+            cell(incident.kind),
+            word(incident.state),
+            word(incident.severity),
+            cell(list(incident.culprits)),
+            cell(one.account.outcome),
+            cell(one.account.saved),
+            cell(one.face.says),
         )
     console().print(shown)
 
 
-def show_totals(body: Mapping[str, Any]) -> None:
+def show_totals(found: Totals) -> None:
     """What they came to."""
     out = console()
-    evictions = counted(body["evictions"], "eviction")
-    out.print(Text(f"{evictions}; {counted(body['incidents'], 'incident')} fired"))
-    lost, saved = _told(body["lost"]), _told(body["saved"])
+    evictions = counted(found.evictions, "eviction")
+    out.print(Text(f"{evictions}; {counted(found.incidents, 'incident')} fired"))
+    lost, saved = _told(found.lost), _told(found.saved)
     out.print(Text(f"lost {lost}; evictions saved {saved}", style="dim"))
 
 
-def _told(amount: Mapping[str, Any]) -> str:
-    unknown = amount["unknown"]
-    tail = f" (and {unknown} of which it cannot be told)" if unknown else ""
-    return f"{bounds(amount)} rank-seconds{tail}"
+def _told(amount: Total) -> str:
+    tail = f" (and {amount.unknown} of which it cannot be told)" if amount.unknown else ""
+    return f"{amount} rank-seconds{tail}"

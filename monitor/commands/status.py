@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import click
 
@@ -13,6 +13,8 @@ from monitor.commands.command import DONE, FAILED, CommandError, as_json, comman
 from monitor.commands.get import wanted_ranks
 from monitor.commands.tables import console, pause_line, print_json, room, show_lines
 from monitor.commands.watch import SECONDS, Look, away_lines, live, need_terminal, watch
+from monitor.decide.view import IncidentReport, bundle_url
+from monitor.decide.view_json import report_from_json
 from monitor.show.fleet_rows import RANK_ORDERS, Wanted, fleet_of
 from monitor.show.screens import short, top_screen
 from monitor.show.status import StatusFacts, answers_to_json, training, trust
@@ -30,7 +32,8 @@ def look_at(monitor: Monitor) -> StatusFacts:
         CommandError: no monitor answers.
     """
     body = monitor.ask("/v1/snapshot")
-    recent = monitor.ask("/v1/incidents?since=1h&limit=20")["incidents"]
+    bodies = monitor.ask("/v1/incidents?since=1h&limit=20")["incidents"]
+    recent = tuple(report_from_json(one) for one in bodies)
     try:
         tick_age_s, not_ready = monitor.ask("/readyz")["last_tick_age_s"], ""
     except CommandError as exc:
@@ -38,7 +41,7 @@ def look_at(monitor: Monitor) -> StatusFacts:
             raise
         tick_age_s, not_ready = None, str(exc)
     pause = pause_line(body["pause"]) if body.get("pause") else ""
-    return StatusFacts(fleet_of(body), tuple(recent), tick_age_s, not_ready, pause)
+    return StatusFacts(fleet_of(body), recent, tick_age_s, not_ready, pause)
 
 
 @command()
@@ -86,10 +89,9 @@ def _draw(
     return [*top, *lines(look.seen, fits, width), foot]
 
 
-def _evidence(base: str, incident: Mapping[str, Any]) -> str:
+def _evidence(base: str, one: IncidentReport) -> str:
     """Where an incident's evidence is; `lightkeeper analyze` reads it."""
-    bundle = incident.get("bundle")
-    return "" if bundle is None else f"{base}{bundle['url']}"
+    return "" if one.bundle is None else f"{base}{bundle_url(one.incident.id)}"
 
 
 def _well(seen: StatusFacts) -> bool:

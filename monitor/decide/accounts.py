@@ -143,10 +143,7 @@ class Case:
     @property
     def ended_s(self) -> float | None:
         """When it was resolved; None while it is open."""
-        if self.incident.open:
-            return None
-        ends = [line.at_s for line in self.incident.story if line.to == State.RESOLVED]
-        return ends[-1] if ends else self.incident.last_seen_s
+        return self.incident.ended_s
 
     @property
     def evicted(self) -> bool:
@@ -307,6 +304,19 @@ class Amount:
         high = None if other.low is None else -other.low
         return Amount(_sum(self.low, low), _sum(self.high, high), words)
 
+    def rounded(self) -> Amount:
+        """To a tenth: more would be false precision."""
+        return replace(self, low=_amounts_round(self.low), high=_amounts_round(self.high))
+
+    def __str__(self) -> str:
+        """`183 to 435`, `at least 12`, `cannot tell`."""
+        if self.low is None:
+            return "cannot tell" if self.high is None else f"at most {self.high:.0f}"
+        if self.high is None:
+            return f"at least {self.low:.0f}"
+        alike = round(self.low) == round(self.high)
+        return f"{self.low:.0f}" if alike else f"{self.low:.0f} to {self.high:.0f}"
+
 
 def between(low: float, high: float | None, words: str) -> Amount:
     """A range; bounds that came the wrong way round are swapped."""
@@ -331,29 +341,8 @@ def _sum(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one + other
 
 
-def amount_to_json(amount: Amount) -> dict[str, Any]:
-    """Rounded to a tenth: more would be false precision."""
-    return {
-        "low": _amounts_round(amount.low),
-        "high": _amounts_round(amount.high),
-        "words": amount.words,
-    }
-
-
 def _amounts_round(value: float | None) -> float | None:
     return round(value, 1) + 0.0 if value is not None and math.isfinite(value) else None
-
-
-def bounds(amount: Mapping[str, Any]) -> str:
-    """`183 to 435`, `at least 12`, `cannot tell`."""
-    low, high = amount["low"], amount["high"]
-    if low is None and high is None:
-        return "cannot tell"
-    if low is None:
-        return f"at most {high:.0f}"
-    if high is None:
-        return f"at least {low:.0f}"
-    return f"{low:.0f}" if round(low) == round(high) else f"{low:.0f} to {high:.0f}"
 
 
 # What would have been lost had nobody evicted anybody: the assumption in words, and a range.
@@ -610,6 +599,10 @@ class Account:
         """Whether anybody was put out, or was to be."""
         return self.outcome in ("evicted", "evicting", "failed")
 
+    def rounded(self) -> Account:
+        """As it is shown."""
+        return replace(self, **{name: getattr(self, name).rounded() for name in _AMOUNTS})
+
 
 def account(case: Case) -> Account:
     """What this incident comes to; never raises, whatever the store held."""
@@ -691,9 +684,7 @@ _AMOUNTS: Final = ("lost", "lost_by_others", "lost_by_own", "without_us", "saved
 
 def account_to_json(one: Account) -> dict[str, Any]:
     """Plain JSON types; what is not known is null."""
-    told = to_plain(one)
-    for name in _AMOUNTS:
-        told[name] = amount_to_json(getattr(one, name))
+    told = to_plain(one.rounded())
     spans: Iterable[Interval | RungSpan | HoldSpan]
     for name in ("intervals", "rungs", "holds"):
         spans = getattr(one, name)
@@ -843,49 +834,70 @@ def by_incident(
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
-    """Amounts added up, and of how many nothing could be told."""
+class Total(Amount):
+    """Amounts added up: those of which anything is known."""
 
-    total: Amount
-    of: int
-    unknown: int
+    unknown: int = 0
+    """Of how many nothing could be told: they are counted, not taken for zero."""
 
 
-def summed(amounts: Sequence[Amount]) -> Sum:
-    """The sum of those of which anything is known; the others are counted, not taken for zero."""
+def summed(amounts: Sequence[Amount]) -> Total:
+    """To a tenth."""
     known = [amount for amount in amounts if amount.known]
     total = nothing("")
     for amount in known:
         total = total.plus(amount)
-    missing = len(amounts) - len(known)
+    total, missing = total.rounded(), len(amounts) - len(known)
     words = f"of {len(known)} incidents" + (f"; of {missing} it cannot be told" if missing else "")
-    return Sum(Amount(total.low, total.high, words), len(known), missing)
+    return Total(total.low, total.high, words, missing)
 
 
-def totals_to_json(cases: Sequence[Case], since_s: float | None, now_s: float) -> dict[str, Any]:
-    """The body of `GET /v1/audit`."""
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What some incidents came to."""
+
+    incidents: int
+    evictions: int
+    lost: Total
+    saved: Total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals(Sums):
+    """What all came to over a span: the body of `GET /v1/audit`."""
+
+    since_s: float | None
+    until_s: float
+    outcomes: Mapping[str, int]
+    kinds: Mapping[str, Sums]
+
+
+def totals(cases: Sequence[Case], since_s: float | None, now_s: float) -> Totals:
+    """What these came to together, and by kind."""
     accounts = [account(case) for case in cases]
     kinds: dict[str, list[Account]] = {}
     for case, one in zip(cases, accounts, strict=True):
         kinds.setdefault(str(case.incident.kind), []).append(one)
-    return {
-        "since_s": since_s,
-        "until_s": now_s,
-        **_sums(accounts),
-        "outcomes": dict(sorted(Counter(one.outcome for one in accounts).items())),
-        "kinds": {kind: _sums(found) for kind, found in sorted(kinds.items())},
-    }
+    every = _sums(accounts)
+    return Totals(
+        every.incidents,
+        every.evictions,
+        every.lost,
+        every.saved,
+        since_s=since_s,
+        until_s=now_s,
+        outcomes=dict(sorted(Counter(one.outcome for one in accounts).items())),
+        kinds={kind: _sums(found) for kind, found in sorted(kinds.items())},
+    )
 
 
-def _sums(accounts: Sequence[Account]) -> dict[str, Any]:
-    lost = summed([one.lost for one in accounts])
-    saved = summed([one.saved for one in accounts if one.evicted])
-    return {
-        "incidents": len(accounts),
-        "evictions": sum(one.evicted for one in accounts),
-        "lost": {**amount_to_json(lost.total), "unknown": lost.unknown},
-        "saved": {**amount_to_json(saved.total), "unknown": saved.unknown},
-    }
+def _sums(accounts: Sequence[Account]) -> Sums:
+    return Sums(
+        incidents=len(accounts),
+        evictions=sum(one.evicted for one in accounts),
+        lost=summed([one.lost for one in accounts]),
+        saved=summed([one.saved for one in accounts if one.evicted]),
+    )
 
 
 # -- by hand -----------------------------------------------------------------------------------

@@ -32,6 +32,11 @@ class Tempo:
     wait_s: float = 0.0
     """Seconds a step in which it does: between groups, and held inside of its own collectives."""
 
+    @property
+    def rest_s(self) -> float:
+        """What a step takes beside the rank's own work."""
+        return max(0.0, self.step_s - self.busy_s)
+
 
 @dataclass(slots=True)
 class _Mark:

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from itertools import islice
 from statistics import median
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
-from monitor.decide.accounts import Books
+from monitor.decide.accounts import Account, Books, Case, account, is_time
 from monitor.decide.pipeline import TickResult
 from monitor.decide.rank_seconds import Spent
 from monitor.decide.rules import Effective
 from monitor.decide.step_times import Tempo
 from monitor.model.eviction import DecisionRow, Eviction, QuarantineEntry, Remembered
-from monitor.model.incident import BundleView, Incident
+from monitor.model.face import Face, face_of
+from monitor.model.incident import BundleView, Incident, Milestones
 from monitor.model.lighthouse import LighthouseRecord
 from monitor.model.names import (
     GroupName,
@@ -130,7 +132,7 @@ DECISIONS_KEPT: Final = 50
 """For each incident."""
 
 
-class Chronicle:
+class RecentIncidents:
     """What happened, as far back as is shown. One thread writes; what it hands out is frozen."""
 
     def __init__(self, remembered: Remembered) -> None:
@@ -310,6 +312,94 @@ class View:
         waits = (RankHealth.WAITING, RankHealth.LATE)
         return frozenset(rank for rank, one in self.result.rank_health.items() if one in waits)
 
+    def case(self, incident: Incident) -> Case:
+        """Everything that the account of an incident is made from."""
+        rows = self.decisions.get(incident.id, ())
+        return self.books.case(incident, rows, self.snapshot.now_s)
+
+    def face(self, incident: Incident) -> Face:
+        """What a person is told of an incident."""
+        return face_of(incident, self.decisions.get(incident.id, ()), self.snapshot.now_s)
+
+    def report(self, incident: Incident) -> IncidentReport:
+        """One incident with all that is told of it."""
+        case, victims = self.case(incident), incident.verdict.victims
+        troubles = {
+            rank: trouble_of(self.by_rank[rank])
+            for rank in sorted(incident.culprits)
+            if rank in self.by_rank
+        }
+        return IncidentReport(
+            incident=replace(incident, milestones=_sound(incident.milestones)),
+            face=self.face(incident),
+            account=account(case).rounded(),
+            decisions=case.decisions,
+            evictions=case.evictions,
+            latest=self.evictions.get(incident.id),
+            bundle=self.bundles.get(incident.id),
+            for_s=max(0.0, case.now_s - incident.verdict.since_s) if incident.open else None,
+            waiting=len(self.waiting.intersection(victims)),
+            seen={rank: trouble for rank, trouble in troubles.items() if trouble},
+            victims=self._some(victims),
+            victim_count=len(victims),
+        )
+
+    def _some(self, victims: Sequence[RankName]) -> tuple[RankName, ...]:
+        """At most `VICTIMS_TOLD`: those first whom another incident accuses."""
+        if len(victims) <= VICTIMS_TOLD:
+            return tuple(victims)
+        accused = {rank for one in self.result.incidents if one.open for rank in one.culprits}
+        first = [rank for rank in victims if rank in accused][:VICTIMS_TOLD]
+        others = (rank for rank in victims if rank not in accused)
+        return (*first, *islice(others, VICTIMS_TOLD - len(first)))
+
+
+VICTIMS_TOLD: Final = 64
+"""By name; a fleet has thousands, and whoever shows an incident counts them."""
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentReport:
+    """One incident with all that is told of it: JSON is written from it, pages and the terminal
+    read it.
+    """
+
+    incident: Incident
+    face: Face
+    account: Account
+    decisions: Sequence[DecisionRow] = ()
+    """Oldest first."""
+    evictions: Sequence[Eviction] = ()
+    """Oldest first."""
+    latest: Eviction | None = None
+    """Of the evictions; also one that the store holds without times."""
+    bundle: BundleView | None = None
+    for_s: float | None = None
+    """How long it stands by now; None: it is over."""
+    waiting: int = 0
+    """Victims that wait now."""
+    seen: Mapping[RankName, str] = field(default_factory=dict)
+    """What is wrong with culprits now."""
+    victims: Sequence[RankName] = ()
+    """At most `VICTIMS_TOLD`."""
+    victim_count: int = 0
+
+    @property
+    def began_s(self) -> float:
+        """When the fault began, as nearly as it is known."""
+        parts, first_s = self.account.intervals, self.incident.milestones.first_seen_s
+        return parts[0].start_s if parts else first_s if is_time(first_s) else 0.0
+
+
+def _sound(marks: Milestones) -> Milestones:
+    """The same without what is no time: a store may be damaged."""
+    times = ((one.name, getattr(marks, one.name)) for one in fields(marks))
+    odd: dict[str, Any] = {
+        name: None for name, at_s in times if at_s is not None and not is_time(at_s)
+    }
+    odd.pop("first_seen_s", None)
+    return replace(marks, **odd) if odd else marks
+
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
@@ -327,6 +417,13 @@ class GroupView:
     heartbeat_age_s: float | None
     launched_as: GroupName | None = None
     """What its launcher calls it, where that is another name."""
+    eviction: str | None = None
+    """`evicting` while it is put out."""
+
+    @property
+    def shown(self) -> str:
+        """Its state in a word."""
+        return self.eviction or self.health
 
 
 def groups_of(view: View) -> tuple[GroupView, ...]:
@@ -394,10 +491,11 @@ def _group(
         health=_worst(view.result.rank_health.get(one.rank) for one in seen),
         step=max((step.step for step in steps), default=None),
         commits=max((step.commits for step in steps), default=None),
-        heartbeat_age_s=age_s,
+        heartbeat_age_s=finite(age_s),
         launched_as=next(
             (one.identity.launched_as for one in seen if one.identity.launched_as), None
         ),
+        eviction="evicting" if name in view.evicting else None,
     )
 
 

@@ -6,16 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from monitor.decide.accounts import Case, account, account_to_json
+from monitor.decide.accounts import Account, account_to_json
 from monitor.decide.pipeline import Learned
 from monitor.decide.rules import GUARDS, THRESHOLDS, Effective, needs_restart, policy_to_json
 from monitor.decide.view import (
     SCHEMA,
+    IncidentReport,
     View,
     bundle_url,
     ended_of,
@@ -29,14 +29,15 @@ from monitor.model.eviction import (
     QuarantineEntry,
     QuarantineEvent,
     Scope,
+    eviction_from_json,
     eviction_to_json,
 )
-from monitor.model.face import face_of
-from monitor.model.incident import Incident, incident_to_json
+from monitor.model.face import Face
+from monitor.model.incident import BundleView, incident_from_json, incident_to_json
 from monitor.model.lighthouse import lighthouse_to_json
-from monitor.model.names import GroupName, Host, IncidentId, RankName, split_rank_name
+from monitor.model.names import GroupName, Host, RankName, split_rank_name
 from monitor.model.observation import Observation, Unreachable
-from monitor.model.plain import to_plain
+from monitor.model.plain import from_plain, to_plain
 from monitor.model.quarantine import HostRecord
 
 
@@ -135,51 +136,50 @@ def host_to_json(
 
 # One incident: its story, decisions, evictions, account and evidence.
 
-VICTIMS_TOLD: Final = 64
-"""By name; a fleet has thousands, and whoever shows an incident counts them."""
 
-
-def case_of(view: View, incident: Incident) -> Case:
-    """Everything that the account of an incident is made from."""
-    rows = view.decisions.get(incident.id, ())
-    return view.books.case(incident, rows, view.snapshot.now_s)
-
-
-def incident_json(view: View, incident: Incident) -> dict[str, Any]:
-    """One incident for a reader: its story, what was decided, and how the eviction went."""
-    verdict, case = incident.verdict, case_of(view, incident)
-    eviction, now_s = view.evictions.get(incident.id), view.snapshot.now_s
-    face = face_of(incident, view.decisions.get(incident.id, ()), now_s)
+def report_to_json(report: IncidentReport) -> dict[str, Any]:
+    """One incident for programs: its story, what was decided, and how the eviction went."""
+    incident, bundle = report.incident, report.bundle
     return {
         **incident_to_json(incident),
-        "says": face.says,
-        "next": face.next,
-        "for_s": max(0.0, now_s - verdict.since_s) if incident.open else None,
-        "waiting": len(view.waiting.intersection(verdict.victims)),
-        "seen": {
-            rank: told
-            for rank in sorted(incident.culprits)
-            if (seen := view.by_rank.get(rank)) is not None and (told := trouble_of(seen))
+        "says": report.face.says,
+        "next": report.face.next,
+        "for_s": report.for_s,
+        "waiting": report.waiting,
+        "seen": report.seen,
+        "victims": report.victims,
+        "victim_count": report.victim_count,
+        "lost_s": finite(incident.verdict.lost_s),
+        "decisions": [decision_to_json(row) for row in report.decisions],
+        "eviction": None if report.latest is None else eviction_to_json(report.latest),
+        "evictions": [eviction_to_json(one) for one in report.evictions],
+        "account": account_to_json(report.account),
+        "bundle": None if bundle is None else {
+            "url": bundle_url(incident.id), "bytes": bundle.nbytes, "written_s": bundle.written_s,
         },
-        "victims": _some(view, verdict.victims),
-        "victim_count": len(verdict.victims),
-        "lost_s": finite(verdict.lost_s),
-        "decisions": [decision_to_json(row) for row in view.decisions.get(incident.id, ())],
-        "eviction": None if eviction is None else eviction_to_json(eviction),
-        "evictions": [eviction_to_json(one) for one in view.books.evictions.get(incident.id, ())],
-        "account": account_to_json(account(case)),
-        "bundle": _bundle_json(view, incident.id),
-    }
+    }  # fmt: skip
 
 
-def _some(view: View, victims: Sequence[RankName]) -> list[RankName]:
-    """At most `VICTIMS_TOLD`: those first whom another incident accuses."""
-    if len(victims) <= VICTIMS_TOLD:
-        return list(victims)
-    accused = {rank for one in view.result.incidents if one.open for rank in one.culprits}
-    first = [rank for rank in victims if rank in accused][:VICTIMS_TOLD]
-    others = (rank for rank in victims if rank not in accused)
-    return [*first, *islice(others, VICTIMS_TOLD - len(first))]
+def report_from_json(body: Mapping[str, Any]) -> IncidentReport:
+    """What a terminal shows of it; its decisions are left out.
+
+    Raises:
+        ValueError: it is none.
+    """
+    bundle, latest = body["bundle"], body["eviction"]
+    return IncidentReport(
+        incident=incident_from_json({**body, "lost_s": body["lost_s"] or 0.0}),
+        face=Face(body["says"], body["next"]),
+        account=from_plain(Account, body["account"]),
+        evictions=[eviction_from_json(one) for one in body["evictions"]],
+        latest=None if latest is None else eviction_from_json(latest),
+        bundle=None if bundle is None else BundleView(bundle["bytes"], bundle["written_s"]),
+        for_s=body["for_s"],
+        waiting=body["waiting"],
+        seen=body["seen"],
+        victims=body["victims"],
+        victim_count=body["victim_count"],
+    )
 
 
 def decision_to_json(row: DecisionRow) -> dict[str, Any]:
@@ -191,17 +191,6 @@ def decision_to_json(row: DecisionRow) -> dict[str, Any]:
     if row.action == "would_evict":
         told["would"] = {name: row.body.get(name) for name in ("group", "quarantine", "rungs")}
     return told
-
-
-def _bundle_json(view: View, incident_id: IncidentId) -> dict[str, Any] | None:
-    bundle = view.bundles.get(incident_id)
-    if bundle is None:
-        return None
-    return {
-        "url": bundle_url(incident_id),
-        "bytes": bundle.nbytes,
-        "written_s": bundle.written_s,
-    }
 
 
 # The fleet: groups, ranks, the Lighthouse, the monitor's own health.
@@ -227,9 +216,9 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         ],
         "self_health": self_health_to_json(view),
         "lighthouse": lighthouse_to_json(view.snapshot.lighthouse),
-        "groups": groups_to_json(view),
+        "groups": view.groups,
         "ranks": ranks_to_json(view),
-        "incidents": [incident_json(view, one) for one in view.incidents if one.open],
+        "incidents": [report_to_json(view.report(one)) for one in view.incidents if one.open],
         "quarantine": [
             entry_to_json(entry, view.hosts, entry.incident_id in view.bundles)
             for entry in view.quarantine
@@ -262,26 +251,6 @@ def degraded(view: View) -> tuple[str, ...]:
     """What this monitor cannot do as it should, one line each; empty when it is well."""
     unknown = [f"unknown: {kind}: {why}" for kind, why in sorted(view.result.unknown.items())]
     return (*unknown, *view.troubles)
-
-
-def groups_to_json(view: View) -> list[dict[str, Any]]:
-    """Every group, sorted."""
-    return [
-        {
-            "group": one.group,
-            "host": one.host,
-            "replica_id": one.replica_id,
-            "in_quorum": one.in_quorum,
-            "launched_as": one.launched_as,
-            "ranks": list(one.ranks),
-            "health": one.health,
-            "step": one.step,
-            "commits": one.commits,
-            "heartbeat_age_s": finite(one.heartbeat_age_s),
-            "eviction": "evicting" if one.group in view.evicting else None,
-        }
-        for one in view.groups
-    ]
 
 
 class Away(msgspec.Struct, frozen=True, gc=False):
@@ -318,8 +287,15 @@ class RankJson(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     step_s: float | None = None
     busy_s: float | None = None
     trouble: str
-    """Empty: nothing is known to be wrong."""
+    """What is wrong with it, or why it cannot be reached; empty: nothing is known."""
     unreachable: Away | None
+
+    @property
+    def wait_s(self) -> float | None:
+        """What a step takes beside its own work: it waits for others."""
+        if self.step_s is None or self.busy_s is None:
+            return None
+        return max(0.0, self.step_s - self.busy_s)
 
 
 def ranks_to_json(view: View) -> list[RankJson]:
@@ -334,7 +310,7 @@ def _rank_json(view: View, seen: Observation) -> RankJson:
         away = Away(str(outcome.reason), outcome.detail)
     else:
         report = outcome
-    step = None if report is None else report.step
+    step = seen.step
     tempo = view.tempos.get(rank)
     return RankJson(
         rank=rank,

@@ -41,7 +41,7 @@ _LOG_S: Final = 0.5
 """An eviction waits for its line in the log no longer."""
 
 
-class Desk(Protocol):
+class AuditStore(Protocol):
     """Where the books are kept."""
 
     def save_audit(self, incident_id: IncidentId, part: str, body: Mapping[str, Any]) -> None:
@@ -54,13 +54,13 @@ class Auditor:
 
     def __init__(
         self,
-        desk: Desk,
+        store: AuditStore,
         instruments: Instruments,
         config: KeeperConfig,
         remembered: Remembered,
         log: LogFile | None = None,
     ) -> None:
-        self._desk = desk
+        self._store = store
         self._instruments = instruments
         self._log = log
         self._lock = threading.Lock()
@@ -207,7 +207,7 @@ class Auditor:
             with self._lock:
                 noted = {**self._books.aftermaths, key: after}
                 self._books = replace(self._books, aftermaths=noted)
-            self._desk.save_audit(key, AFTERMATH, to_plain(after))
+            self._store.save_audit(key, AFTERMATH, to_plain(after))
         if after.rejoined_s is not None and not facts.back_on:
             self._keep_facts(key, return_to(facts, snapshot, {progress.group}))
 
@@ -229,7 +229,7 @@ class Auditor:
         with self._lock:
             noted = {**self._books.facts, incident_id: facts}
             self._books = replace(self._books, facts=noted)
-        self._desk.save_audit(incident_id, FACTS, to_plain(facts))
+        self._store.save_audit(incident_id, FACTS, to_plain(facts))
 
     def _evictions(self, snapshot: Snapshot) -> Iterator[Line]:
         changed = False

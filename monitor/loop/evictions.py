@@ -16,7 +16,7 @@ from monitor.act import quarantine as offences
 from monitor.act.evictor import EvictionLog, Evidence
 from monitor.decide.accounts import with_by_hand
 from monitor.decide.pipeline import TickResult
-from monitor.decide.view import Chronicle, NotPossible, View, groups_of
+from monitor.decide.view import NotPossible, RecentIncidents, View, groups_of
 from monitor.loop.parts import Bulkheads, Parts, rungs_for
 from monitor.model.config import KeeperConfig
 from monitor.model.escalation import DecidedAgain, HandedOver, Reviewed, decided
@@ -113,7 +113,7 @@ class Acting:
         self._parts = parts
         self._bulkheads = bulkheads
         self._config = config
-        self.chronicle = Chronicle(remembered)
+        self.chronicle = RecentIncidents(remembered)
         self._held: dict[IncidentId, str] = {}
         """Why an incident's eviction is held back."""
         self.deciding = threading.RLock()
@@ -124,7 +124,7 @@ class Acting:
 
     def adopt(self, found: Remembered) -> None:
         """Go on from what the store holds."""
-        self.chronicle = Chronicle(found)
+        self.chronicle = RecentIncidents(found)
         if self._parts.auditor is not None:
             self._parts.auditor.adopt(found)
 

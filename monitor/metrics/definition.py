@@ -50,6 +50,10 @@ class Definition:
             family.add_metric(values, value)
         return family
 
+    def each(self, values: Iterable[tuple[object, float | None]]) -> Metric:
+        """The family of one label; what is not known (None) is left out."""
+        return self.rows([((str(k),), float(v)) for k, v in values if v is not None])
+
     def value(self, value: float) -> Metric:
         """The family of one series without labels."""
         return self.rows([((), value)])

@@ -83,10 +83,10 @@ def _policy(view: View) -> Iterator[Metric]:
     """What holds evictions back on a person's word, and what was learned for them."""
     now_s, learned = view.snapshot.now_s, view.result.learned
     held = Tally(_guards(view))
-    yield HOLDING.rows([((str(guard),), float(held[str(guard)])) for guard in Guard])
+    yield HOLDING.each((guard, held[guard]) for guard in Guard)
     yield PAUSED.value(view.snapshot.pause is not None)
     yield OBSERVE.value(view.observe)
-    yield LAST_HOUR.rows([((str(g),), float(n)) for g, n in sorted(learned.evictions.items())])
+    yield LAST_HOUR.each(sorted(learned.evictions.items()))
     if learned.eviction_cost_s is not None:
         yield COST.value(learned.eviction_cost_s)
     if view.rules is not None:

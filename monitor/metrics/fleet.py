@@ -8,9 +8,7 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
-from monitor.decide.view import GroupView
 from monitor.metrics.definition import GROUP, counter, gauge
-from monitor.metrics.exposition import Row
 from monitor.metrics.scene import Scene
 from monitor.model.names import group_of_replica
 from monitor.model.observation import LighthouseAway, LighthouseView
@@ -98,38 +96,25 @@ def export(scene: Scene) -> Iterator[Metric]:
 def _ranks(scene: Scene) -> Iterator[Metric]:
     view = scene.view
     jobs = sorted({seen.identity.job for seen in view.snapshot.observations})[:_JOBS_TOLD]
-    yield JOB_INFO.rows([((job,), 1.0) for job in jobs])
-    tally = Tally(str(health) for health in view.result.rank_health.values())
-    yield RANKS.rows([((str(health),), float(tally[str(health)])) for health in RankHealth])
+    yield JOB_INFO.each((job, 1) for job in jobs)
+    tally = Tally(view.result.rank_health.values())
+    yield RANKS.each((health, tally[health]) for health in RankHealth)
 
 
 def _groups(scene: Scene) -> Iterator[Metric]:
     """How well each is, and how far."""
-    tally = Tally(group.health for group in scene.groups)
-    yield GROUPS.rows([((health,), float(count)) for health, count in sorted(tally.items())])
     told, view = scene.told_groups, scene.view
-    states = ((one, _state(scene, one)) for one in told)
-    yield STATE.rows([((one.group,), float(state)) for one, state in states if state is not None])
-    yield STEP.rows([((one.group,), float(one.step)) for one in told if one.step is not None])
-    yield COMMITS.rows(
-        [((one.group,), float(one.commits)) for one in told if one.commits is not None]
+    yield GROUPS.each(sorted(Tally(one.health for one in view.groups).items()))
+    yield STATE.each((one.group, STATES.get(one.shown)) for one in told)
+    yield STEP.each((one.group, one.step) for one in told)
+    yield COMMITS.each((one.group, one.commits) for one in told)
+    yield TOKENS.each((one.group, view.tokens.get(one.group)) for one in told)
+    yield IN_QUORUM.each((one.group, one.in_quorum) for one in told)
+    yield LAST_HEARTBEAT.each(
+        (one.group, view.snapshot.now_s - one.heartbeat_age_s)
+        for one in told
+        if one.heartbeat_age_s is not None
     )
-    tokens = [(one.group, view.tokens[one.group]) for one in told if one.group in view.tokens]
-    yield TOKENS.rows([((group,), float(count)) for group, count in tokens])
-    yield IN_QUORUM.rows(
-        [((one.group,), float(one.in_quorum)) for one in told if one.in_quorum is not None]
-    )
-    yield LAST_HEARTBEAT.rows(
-        [
-            ((one.group,), view.snapshot.now_s - one.heartbeat_age_s)
-            for one in told
-            if one.heartbeat_age_s is not None
-        ]
-    )
-
-
-def _state(scene: Scene, one: GroupView) -> int | None:
-    return STATES.get("evicting" if one.group in scene.view.evicting else one.health)
 
 
 def _lighthouse(scene: Scene) -> Iterator[Metric]:
@@ -145,10 +130,10 @@ def _lighthouse(scene: Scene) -> Iterator[Metric]:
     if isinstance(page, LighthouseView):
         yield QUORUM_ID.value(page.quorum_id)
         yield PARTICIPANTS.value(len(page.members))
-        yield MEMBER_HEARTBEAT_AGE.rows(_beats(scene, page))
+        yield MEMBER_HEARTBEAT_AGE.each(_beats(scene, page))
 
 
-def _beats(scene: Scene, view: LighthouseView) -> list[Row]:
+def _beats(scene: Scene, view: LighthouseView) -> list[tuple[str, float]]:
     """Members only: the Lighthouse remembers every id that ever beat. The oldest of each group."""
     ages_s: dict[str, float] = {}
     for member in view.members:
@@ -156,4 +141,4 @@ def _beats(scene: Scene, view: LighthouseView) -> list[Row]:
         age_s = view.heartbeat_ages_s.get(member.replica_id)
         if age_s is not None and group in scene.told_names:
             ages_s[group] = max(age_s, ages_s.get(group, 0.0))
-    return [((group,), age_s) for group, age_s in sorted(ages_s.items())]
+    return sorted(ages_s.items())

@@ -51,4 +51,4 @@ def export(scene: Scene) -> Iterator[Metric]:
     """What is read from the view; accounts are counted when they are complete."""
     spent = scene.view.spent
     yield EFFECTIVE.value(spent.effective_s)
-    yield INEFFECTIVE.rows([((cause,), s) for cause, s in sorted(spent.ineffective_s.items())])
+    yield INEFFECTIVE.each(sorted(spent.ineffective_s.items()))

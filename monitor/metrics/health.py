@@ -54,7 +54,6 @@ DEFINITIONS: Final = (
 def export(scene: Scene) -> Iterator[Metric]:
     """What the monitor knows of itself."""
     result = scene.view.result
-    up = [((name,), float(works)) for name, works in sorted(result.detectors.items())]
-    yield DETECTOR_UP.rows(up)
-    yield SELF_HEALTH.rows([((str(one),), float(one is result.health.state)) for one in Condition])
+    yield DETECTOR_UP.each(sorted(result.detectors.items()))
+    yield SELF_HEALTH.each((one, one is result.health.state) for one in Condition)
     yield SCALE.value(result.health.scale)

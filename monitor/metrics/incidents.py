@@ -82,16 +82,9 @@ def _suspects(scene: Scene) -> list[tuple[str, ...]]:
         for rank in one.culprits if one.open else ():
             host = one.hosts[0] if len(one.hosts) == 1 else Host("")
             accused[rank, str(one.kind)] = host
-    if not accused:
-        return []
-    names = {rank for rank, _ in accused}
-    hosts = {
-        seen.rank: seen.identity.host
-        for seen in scene.view.snapshot.observations
-        if seen.rank in names
-    }
     found: list[tuple[str, ...]] = []
     for (rank, kind), host in sorted(accused.items())[:SUSPECTS_TOLD]:
         group, number = split_rank_name(rank)
-        found.append((str(group), str(number), str(hosts.get(rank, host)), kind))
+        seen = scene.view.by_rank.get(rank)
+        found.append((group, str(number), host if seen is None else seen.identity.host, kind))
     return found

@@ -64,40 +64,23 @@ DEFINITIONS: Final = (FAILURES, HEALS, STAGING, LOAD, APPLY, RECONFIGURE, LOADED
 def export(scene: Scene) -> Iterator[Metric]:
     """Heals, attempts without a commit, and how long the last of each part took."""
     groups = _steps(scene)
-    yield FAILURES.rows(
-        [
-            ((group,), float(max(step.commit_failures for step in steps)))
-            for group, steps in groups.items()
-        ]
-    )
-    yield HEALS.rows(
-        [
-            ((group,), float(max(_took(step, "apply").done for step in steps)))
-            for group, steps in groups.items()
-            if any(step.times for step in steps)  # else it is not TorchFT, or does not tell
-        ]
-    )
+    yield FAILURES.each((g, max(one.commit_failures for one in s)) for g, s in groups.items())
+    torchft = {group: steps for group, steps in groups.items() if any(s.times for s in steps)}
+    yield HEALS.each((g, max(_took(one, "apply").done for one in s)) for g, s in torchft.items())
     for part, definition in _SECONDS:
-        yield definition.rows(
-            [
-                ((group,), max(_took(step, part).last_s for step in steps))
-                for group, steps in groups.items()
-                if any(part in step.times for step in steps)
-            ]
+        yield definition.each(
+            (group, max(_took(step, part).last_s for step in steps))
+            for group, steps in torchft.items()
+            if any(part in step.times for step in steps)
         )
-    yield LOADED.rows(
-        [
-            ((group,), float(sum(_took(step, "load").last_bytes for step in steps)))
-            for group, steps in groups.items()
-            if any(_took(step, "load").last_bytes for step in steps)
-        ]
-    )
+    loaded = ((g, sum(_took(one, "load").last_bytes for one in s)) for g, s in torchft.items())
+    yield LOADED.each((group, nbytes or None) for group, nbytes in loaded)
 
 
 def _steps(scene: Scene) -> dict[GroupName, list[StepState]]:
     """What the ranks of each group report, sorted by group."""
     found = {
-        group: [one.report.step for one in seen if one.report is not None and one.report.step]
+        group: [one.step for one in seen if one.step is not None]
         for group, seen in scene.observed.items()
     }
     return {group: steps for group, steps in found.items() if steps}

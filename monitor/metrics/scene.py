@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from monitor.decide.view import GroupView, View, groups_of
+from monitor.decide.view import GroupView, View
 from monitor.model.names import GroupName, RankName
 from monitor.model.observation import Observation
 from monitor.model.verdict import RankHealth
@@ -37,18 +37,14 @@ class Scene:
     bounds: Bounds = Bounds()
 
     @cached_property
-    def groups(self) -> tuple[GroupView, ...]:
-        """All of them, sorted."""
-        return groups_of(self.view)
-
-    @cached_property
     def told_groups(self) -> tuple[GroupView, ...]:
         """Groups with series of their own, sorted."""
-        if len(self.groups) <= self.bounds.groups:
-            return self.groups
+        groups = self.view.groups
+        if len(groups) <= self.bounds.groups:
+            return groups
         accused = {group for one in self.view.incidents if one.open for group in one.groups}
         worst = sorted(
-            self.groups,
+            groups,
             key=lambda one: (one.group not in accused, one.health == RankHealth.HEALTHY, one.group),
         )
         return tuple(sorted(worst[: self.bounds.groups], key=lambda one: one.group))

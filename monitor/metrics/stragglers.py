@@ -60,19 +60,15 @@ def export(scene: Scene) -> Iterator[Metric]:
     yield RANK_WAIT.rows([(labels, tempo.wait_s) for labels, tempo in named])
     busy = sorted(tempo.busy_s for tempo in tempos.values())
     usual_s = median(busy) if busy else 0.0
-    yield FLEET_BUSY.rows([((stat,), value) for stat, value in _spread(busy, usual_s)])
+    yield FLEET_BUSY.each(_spread(busy, usual_s))
     members: dict[GroupName, list[Tempo]] = {}
     for rank, tempo in tempos.items():
         members.setdefault(group_of(rank), []).append(tempo)
     told = [(one.group, members[one.group]) for one in scene.told_groups if one.group in members]
     longest = [(group, max(tempo.busy_s for tempo in ranks)) for group, ranks in told]
-    yield GROUP_BUSY.rows([((group,), busy_s) for group, busy_s in longest])
-    yield GROUP_WAIT.rows(
-        [((group,), median(tempo.wait_s for tempo in ranks)) for group, ranks in told]
-    )
-    yield GROUP_SKEW.rows(
-        [((group,), busy_s / usual_s) for group, busy_s in longest] if usual_s > 0 else []
-    )
+    yield GROUP_BUSY.each(longest)
+    yield GROUP_WAIT.each((group, median(one.wait_s for one in ranks)) for group, ranks in told)
+    yield GROUP_SKEW.each((group, busy_s / usual_s) for group, busy_s in longest if usual_s > 0)
 
 
 def _spread(busy: list[float], usual_s: float) -> Iterator[tuple[str, float]]:

@@ -97,9 +97,7 @@ def journal(stats: Stats) -> Iterator[Metric]:
 
 def refusals(counts: Mapping[str, int]) -> Iterator[Metric]:
     """Who may not register, and why."""
-    yield REGISTRATIONS_REFUSED.rows(
-        [((why,), float(times)) for why, times in sorted(counts.items())]
-    )
+    yield REGISTRATIONS_REFUSED.each(sorted(counts.items()))
 
 
 def lease(seen: Standing) -> Iterator[Metric]:
@@ -114,7 +112,7 @@ def waiting(queues: Mapping[str, Callable[[], int]], store: Path | None) -> Iter
 
     No more than a stat touches the disk.
     """
-    yield QUEUE_LENGTH.rows([((name,), float(size())) for name, size in sorted(queues.items())])
+    yield QUEUE_LENGTH.each((name, size()) for name, size in sorted(queues.items()))
     if store is not None:
         yield STORE_BYTES.value(sum(_size(store, end) for end in ("", "-wal", "-shm")))
 

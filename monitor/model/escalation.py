@@ -736,6 +736,8 @@ def _kill(eviction: Eviction, look: Look, now_s: float, means: Means, last: bool
             rung = replace(rung, result=RungResult.FAILED)
     if rung.result is None and (last or _late(rung, now_s)):
         rung = replace(rung, result=_killed(eviction, look))
+        if rung.result is RungResult.WORKED:  # which TorchFT 0.2.0 calls an error
+            rung = replace(rung, detail=f"{rung.detail}; the group's manager has ended")
     return eviction.with_rung(rung), ()
 
 

@@ -109,6 +109,14 @@ class Incident:
         """Whether it still asks for attention."""
         return self.state is not State.RESOLVED
 
+    @property
+    def ended_s(self) -> float | None:
+        """When it was resolved; None while it is open."""
+        if self.open:
+            return None
+        ends = [line.at_s for line in self.story if line.to == State.RESOLVED]
+        return ends[-1] if ends else self.last_seen_s
+
 
 _OF_VERDICT: Final = ("reason", "confidence", "since_s", "victims", "evidence", "lost_s")
 

@@ -21,6 +21,7 @@ from worker_server.wire import (
     Identity,
     StateReport,
     StepLog,
+    StepState,
 )
 
 
@@ -63,6 +64,11 @@ class Observation:
     def report(self) -> StateReport | None:
         """The report, or None when the target was unreachable."""
         return self.outcome if isinstance(self.outcome, StateReport) else None
+
+    @property
+    def step(self) -> StepState | None:
+        """What the rank reports of itself, if it does."""
+        return self.outcome.step if isinstance(self.outcome, StateReport) else None
 
 
 @dataclass(frozen=True, slots=True)

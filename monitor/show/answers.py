@@ -34,7 +34,7 @@ _KEY: Final = "lightkeeper"
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class AppContext:
     """The monitor, seen from its HTTP side."""
 
     clock: Clock
@@ -76,14 +76,14 @@ class Desk:
         return self.fetcher.tokens
 
 
-def open_desk(app: Flask, desk: Desk) -> None:
-    """Give the routes of this application their desk."""
-    app.extensions[_KEY] = desk
+def open_context(app: Flask, context: AppContext) -> None:
+    """Give the routes of this application what they may touch."""
+    app.extensions[_KEY] = context
 
 
-def the_desk() -> Desk:
-    """The desk of the application that answers."""
-    return cast("Desk", current_app.extensions[_KEY])
+def app_context() -> AppContext:
+    """Of the application that answers."""
+    return cast("AppContext", current_app.extensions[_KEY])
 
 
 log = logging.getLogger(__name__)
@@ -178,9 +178,9 @@ def check_token() -> None:
     Raises:
         Refusal: 401, or 403 while there is none.
     """
-    if the_desk().tokens.own is None:
+    if app_context().tokens.own is None:
         raise Refusal(403, "no token is configured: start the monitor with --token-file FILE")
-    if not the_desk().tokens.is_own(bearer()):
+    if not app_context().tokens.is_own(bearer()):
         raise Refusal(401, "wrong or missing token: send 'Authorization: Bearer TOKEN'")
 
 
@@ -200,10 +200,10 @@ def check_reader() -> None:
     Raises:
         Refusal: 401 or 403.
     """
-    desk = the_desk()
-    if desk.open_reads or (desk.loopback and names_us(request.host)):
+    context = app_context()
+    if context.open_reads or (context.loopback and names_us(request.host)):
         return
-    if desk.tokens.own is None:  # only on loopback
+    if context.tokens.own is None:  # only on loopback
         raise Refusal(403, "the Host header names another host: ask by IP address or as localhost")
     try:
         check_token()
@@ -232,7 +232,7 @@ def the_view() -> View:
     Raises:
         Refusal: there is none yet.
     """
-    view = the_desk().view()
+    view = app_context().view()
     if view is None:
         raise Refusal(503, "the monitor has not looked yet: try again in a second")
     return view

@@ -22,12 +22,12 @@ from monitor.model.plain import to_plain
 from monitor.show.answers import (
     Refusal,
     answer,
+    app_context,
     bearer,
     check_origin,
     check_token,
     json_body,
     text_of,
-    the_desk,
 )
 from worker_server.wire import Identity, WireError, parse_registration
 
@@ -62,11 +62,11 @@ def guard() -> None:
     check_origin()
     if not request.path.startswith("/v1/register"):
         check_token()
-        standing = the_desk().standing()
+        standing = app_context().standing()
         if standing is not None and not standing.active:  # who it is, is told
             more = {"role": standing.role, "active": standing.url}
             raise Refusal(409, standing.sentence(), more)
-    elif the_desk().tokens.own is not None and not the_desk().tokens.groups(bearer()):
+    elif app_context().tokens.own is not None and not app_context().tokens.groups(bearer()):
         check_token()  # ranks register with every monitor
 
 
@@ -78,10 +78,10 @@ def register() -> Response:
         _check_names(registration.identity)
     except WireError as exc:
         raise Refusal(400, str(exc)) from exc
-    identity, registry = registration.identity, the_desk().registry
+    identity, registry = registration.identity, app_context().registry
     _check_group(identity.group)
     _check_group(identity.launched_as or identity.group)
-    if the_desk().is_own(registration.url):
+    if app_context().is_own(registration.url):
         raise Refusal(400, f"'url' is {registration.url}, which is this monitor's own address")
     standing = registry.register(registration, request.remote_addr or "")
     if standing is not Standing.CURRENT:
@@ -95,7 +95,7 @@ def register() -> Response:
 
 def _check_group(group: str) -> None:
     """The token is for ranks of this group."""
-    tokens, told = the_desk().tokens, bearer()
+    tokens, told = app_context().tokens, bearer()
     if tokens.own is not None and not tokens.is_own(told) and group not in tokens.groups(told):
         raise Refusal(403, f"this token is not for ranks of {group}", {"refused_name": group})
 
@@ -107,7 +107,7 @@ def unregister(rank: str) -> Response:
     if not incarnation:
         raise Refusal(400, f"say which: DELETE /v1/register/{rank}?incarnation=...")
     _check_group(rank.rpartition(".")[0])
-    removed = the_desk().registry.unregister(RankName(rank), incarnation)
+    removed = app_context().registry.unregister(RankName(rank), incarnation)
     return answer({"schema": SCHEMA, "removed": removed})
 
 
@@ -116,9 +116,9 @@ def unregister(rank: str) -> Response:
 def quarantine(name: str, scope: Scope) -> Response:
     """Refuse a host to launchers, or keep a replica group out wherever it starts."""
     _name(scope, name)
-    body, now_s = json_body(), the_desk().clock.now_s()
+    body, now_s = json_body(), app_context().clock.now_s()
     hours, incident = hours_of(body), body.get("incident_id")
-    entry = the_desk().quarantine.add(
+    entry = app_context().quarantine.add(
         QuarantineEntry(
             name=name,
             reason=text_of(body, "reason"),
@@ -138,7 +138,7 @@ def release(name: str, scope: Scope) -> Response:
     """Let a host, or a replica group, in again."""
     body = json_body()
     reason = text_of(body, "reason") if body.get("reason") is not None else ""
-    said = the_desk().quarantine.release(name, scope, author=author_of(body), reason=reason)
+    said = app_context().quarantine.release(name, scope, author=author_of(body), reason=reason)
     if said is None:
         raise Refusal(404, f"{name} is not quarantined")
     return answer({"schema": SCHEMA, str(scope): name, "reset": said})
@@ -157,8 +157,8 @@ def evict(group: str) -> Response:
     """Evict a group because a person says so."""
     body = json_body()
     reason = text_of(body, "reason")
-    incident_id = the_desk().evict(GroupName(group), reason, author_of(body))
-    pause = the_desk().pause.current()
+    incident_id = app_context().evict(GroupName(group), reason, author_of(body))
+    pause = app_context().pause.current()
     if pause is None:
         return answer({"schema": SCHEMA, "incident_id": incident_id})
     why = f"evictions are paused by {pause.author} ({pause.reason}): this one, by hand, is not"
@@ -218,7 +218,7 @@ def show() -> Response:
 def reload() -> Response:
     """Read the policy file again; it holds from the next tick on."""
     try:
-        the_desk().rules.reload(time.time(), author_of(json_body()))
+        app_context().rules.reload(time.time(), author_of(json_body()))
     except PolicyError as exc:
         told = {"error": "nothing has changed: " + "; ".join(exc.problems)}
         return answer({**told, "problems": list(exc.problems)}, 400)
@@ -229,27 +229,27 @@ def reload() -> Response:
 def pause() -> Response:
     """Evict nobody from now on, but by hand."""
     body = json_body()
-    made = the_desk().pause.press(text_of(body, "reason"), author_of(body), hours_of(body))
+    made = app_context().pause.press(text_of(body, "reason"), author_of(body), hours_of(body))
     return answer({"schema": SCHEMA, "pause": to_plain(made)})
 
 
 @ruling.delete("/v1/pause")
 def resume() -> Response:
     """Evict again."""
-    ended = the_desk().pause.release()
+    ended = app_context().pause.release()
     if ended is None:
         raise Refusal(404, "nothing is paused")
     return answer({"schema": SCHEMA, "ended": to_plain(ended)})
 
 
 def _body() -> dict[str, Any]:
-    desk, view = the_desk(), the_desk().view()
-    pause, held = desk.pause.current(), desk.rules.current
+    context, view = app_context(), app_context().view()
+    pause, held = context.pause.current(), context.rules.current
     learned = {} if view is None else learned_to_json(held.config, view.result.learned)
     return {
         "schema": SCHEMA,
-        **effective_to_json(held, desk.clock.now_s()),
-        "problems": list(desk.rules.problems),
+        **effective_to_json(held, context.clock.now_s()),
+        "problems": list(context.rules.problems),
         "pause": None if pause is None else to_plain(pause),
         "learned": learned,
     }

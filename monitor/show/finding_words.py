@@ -27,18 +27,15 @@ TITLES: Final[Mapping[Fault, str]] = {
 """A kind as the predicate of its culprits."""
 
 UNSOLVED: Final[Mapping[Fault, str]] = {
+    **TITLES,
     Fault.NOT_ENTERED: "somebody did not come to a collective",
     Fault.NOT_ENQUEUING: "somebody stopped launching collectives",
     Fault.SILENT: "ranks without a record, and others wait for them",
     Fault.GPU_BEHIND: "a GPU stopped before its peers'",
-    Fault.STUCK_INSIDE: "a whole group is stuck inside a collective",
     Fault.MISMATCH: "members of a group call different things",
     Fault.SKIPPED: "somebody left a collective out",
     Fault.EXTRA: "somebody called one collective too many",
     Fault.SILENT_MISMATCH: "different dtypes of the same size: no hang, wrong numbers",
-    Fault.ORDER_INVERSION: "deadlock: collectives in different order",
-    Fault.POINT_TO_POINT: "a send or recv that nobody answers",
-    Fault.TIMED_OUT: "ended by its timeout or an error everywhere",
 }
 """A kind where nobody is accused."""
 

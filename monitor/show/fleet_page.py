@@ -9,8 +9,8 @@ a large fleet few cells are made anew in a tick, and few are sent (templates/fle
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from statistics import median
@@ -19,25 +19,17 @@ from typing import Any, Final
 from monitor.decide.rules import Effective
 from monitor.decide.view import Ended, GroupView, ended_of, trouble_of, warnings_of
 from monitor.decide.view_json import effective_to_json, learned_to_json
+from monitor.model.face import Face
+from monitor.model.names import RankName
 from monitor.model.observation import LighthouseView, Observation
-from monitor.model.verdict import Severity
-from monitor.show.actions import switch
-from monitor.show.pages import ITEMS, Context, FleetIndex, Page, banners
-from monitor.show.rank_pages import Cells, doing, line_of, list_incidents, quarantine_rows
+from monitor.show.pages import ITEMS, Context, FleetIndex, Page, made_of
+from monitor.show.rank_pages import listed_incidents
 from monitor.show.states import EVICTING, LOOKS, ORDER, SICK, still_after_s, worst
-from monitor.show.templating import sections, ui
+from monitor.show.templating import ui
 from monitor.show.wording import (
-    NONE,
-    ago,
     counted,
-    figure,
     natural,
-    path_of,
     plain,
-    sentence,
-    span,
-    utc,
-    whole,
 )
 
 CARDS: Final = 48
@@ -57,32 +49,28 @@ def fleet_page(context: Context) -> Page:
     fleet, view = context.fleet, context.view
     seen = pulse(fleet)
     facts = facts_of(fleet, seen)
-    sick, said = _attention(context)
     items, folded = _items(context)
-    made = sections(
-        "fleet.html",
-        banners=banners(view),
+    sick, blamed = _sick(fleet)
+    made = made_of(
+        context, "fleet.html", str(facts["headline"]),
         facts=facts,
-        conditions=list(_conditions(fleet, seen)),
-        figures=_figures(fleet, seen),
-        sick=sick,
-        said=said,
-        incidents=list_incidents(view.incidents, fleet.now_s),
-        by_host=context.place.by_host,
+        seen=seen,
+        faces=fleet.faces[:_FACES],
+        more_faces=max(0, len(fleet.faces) - _FACES),
+        sick=sick[:_ATTENTION],
+        sick_count=len(sick),
+        blamed=blamed,
+        nobody=_nobody(fleet),
+        incidents=listed_incidents(view.incidents),
         legend=[(state, seen.states[state]) for state in reversed(LOOKS)
                 if seen.states[state] or state == "healthy"],
         cards=len(fleet.states) <= CARDS,
-        departed=bool(view.departures),
-        ranks=len(fleet.states),
         ITEMS=ITEMS,
         folded=folded,
-        quarantine=quarantine_rows(view),
-        why_not=context.why_not,
-        acts=[switch(view.snapshot.pause)],
         policy=None if view.rules is None else _policy(view.rules, fleet),
         severities=_SEVERITIES,
     )  # fmt: skip
-    return Page(str(facts["headline"]), made, items, facts)
+    return replace(made, items=items, facts=facts)
 
 
 # Is it training: the answer in a few words, and the figures behind it.
@@ -137,8 +125,7 @@ def pulse(fleet: FleetIndex) -> Pulse:
     view = fleet.view
     steps, ages = [], []
     for seen in view.snapshot.observations:
-        report = seen.report
-        if report is not None and (step := report.step) is not None:
+        if (step := seen.step) is not None:
             steps.append(step.step)
             if step.last_commit_age_s is not None:
                 ages.append(step.last_commit_age_s)
@@ -195,54 +182,6 @@ def _troubles(fleet: FleetIndex, seen: Pulse) -> Iterator[tuple[str, str]]:
         yield "wait", counted(len(seen.warnings), "warning")
 
 
-@dataclass(frozen=True, slots=True)
-class ConditionLine:
-    """A sentence below the headline."""
-
-    key: str
-    tone: str
-    says: str
-    path: str = ""
-    """Of the page of its incident."""
-    next: str = ""
-    """What follows."""
-
-
-def _conditions(fleet: FleetIndex, seen: Pulse) -> Iterator[ConditionLine]:
-    """What the headline rests on: each open incident and each warning."""
-    if seen.ended is not None:
-        told = f"{ago(fleet.now_s - seen.ended.at_s)}: {seen.ended.says}"
-        yield ConditionLine("ended", "bad", told)
-    elif seen.late or seen.still:
-        usual = "" if seen.usual_s is None else f" ({seen.usual_s:.3g} s is usual)"
-        pending = "" if seen.open_incidents else ", verdict pending"
-        told = f"No commit for {span(seen.commit_age_s)}{usual}{pending}"
-        yield ConditionLine("late", "wait", told)
-    for one, face in fleet.faces[:_FACES]:
-        tone = "wait" if one.severity is not Severity.CRITICAL else "bad"
-        path = path_of("incidents", one.id)
-        yield ConditionLine(one.id, tone, sentence(face.says), path, face.next)
-    if len(fleet.faces) > _FACES:
-        yield ConditionLine("more", "wait", f"And {len(fleet.faces) - _FACES:,} more, below")
-    for text in seen.warnings:
-        yield ConditionLine(text, "wait", sentence(text))
-
-
-def _figures(fleet: FleetIndex, seen: Pulse) -> list[tuple[str, str]]:
-    """Step, pace, last commit, quorum, groups, ranks."""
-    quorum, members = _quorum(fleet)
-    known = members is not None and seen.groups
-    return [
-        ("step", whole(seen.step)),
-        ("steps a second",
-         NONE if not seen.step_s or seen.still or seen.ended else f"{1 / seen.step_s:.2f}"),
-        ("last commit", NONE if seen.commit_age_s is None else f"{span(seen.commit_age_s)} ago"),
-        ("quorum", "not seen" if quorum is None else whole(quorum)),
-        ("in the quorum", f"{members:,} of {seen.groups:,} groups" if known else NONE),
-        ("ranks", whole(len(fleet.states))),
-    ]  # fmt: skip
-
-
 def _quorum(fleet: FleetIndex) -> tuple[int | None, int | None]:
     """Its id and how many groups are in; None while the Lighthouse cannot be seen."""
     lighthouse = fleet.view.snapshot.lighthouse
@@ -276,34 +215,17 @@ def facts_of(fleet: FleetIndex, seen: Pulse) -> dict[str, Any]:
 # because it is sick stays here until it is gone.
 
 
-def _attention(context: Context) -> tuple[list[Cells], str]:
-    """The sick ones, each a row, and what is said below or instead of them."""
-    fleet, view, healths = context.fleet, context.view, context.view.result.rank_health
-    sick = [one for one in view.snapshot.observations if healths.get(one.rank) in SICK]
+def _sick(fleet: FleetIndex) -> tuple[list[Observation], dict[RankName, Face]]:
+    """Those who are not well, and what is said of those whom an incident names."""
+    view, healths = fleet.view, fleet.view.result.rank_health
     blamed = {rank: face for one, face in reversed(fleet.faces) for rank in one.culprits}
+    sick = [one for one in view.snapshot.observations if healths.get(one.rank) in SICK]
     sick.sort(
         key=lambda one: (
             one.rank not in blamed, ORDER[healths[one.rank]], -_age_s(one), one.rank
         )
     )  # fmt: skip
-    rows: list[Cells] = []
-    for seen in sick[:_ATTENTION]:
-        face, identity, report = blamed.get(seen.rank), seen.identity, seen.report
-        step = None if report is None or report.step is None else report.step.step
-        rows.append((seen.rank, (
-            ui.link("ranks", seen.rank), ui.state(fleet.states[seen.rank]),
-            ui.link("groups", identity.group), ui.link("hosts", identity.host),
-            doing(seen) or NONE, whole(step),
-            sentence(face.says if face else trouble_of(seen)) or "It makes no progress",
-            ui.sources(seen.rank, context.guarded),
-        )))  # fmt: skip
-    more = len(sick) - len(rows)
-    said = f"And {counted(more, 'rank')} more; the grid below has them." if more else ""
-    if not sick:
-        said = _nobody(fleet)
-    waiting = sum(state == "waiting" for state in fleet.states.values())
-    waits = f"{counted(waiting, 'rank')} {'waits' if waiting == 1 else 'wait'} for others."
-    return rows, f"{said} {waits}".strip() if waiting else said
+    return sick, blamed
 
 
 def _nobody(fleet: FleetIndex) -> str:
@@ -317,8 +239,7 @@ def _nobody(fleet: FleetIndex) -> str:
 def _age_s(seen: Observation) -> float:
     if seen.report is None:
         return 0.0
-    dead_s = seen.report.process.dead_age_s
-    step = seen.report.step
+    dead_s, step = seen.report.process.dead_age_s, seen.step
     return dead_s if dead_s is not None else 0.0 if step is None else step.phase_age_s
 
 
@@ -418,15 +339,14 @@ def _runs(states: Sequence[str], links: Sequence[str]) -> Iterator[tuple[str, st
 def _card(context: Context, crowd: _Crowd) -> str:
     group = crowd.group
     others = {one.identity.host if group else one.identity.group for one in crowd.ranks}
-    quorum = None if group is None else group.in_quorum
     return str(ui.card(
         "hosts" if group is None else "groups",
         crowd,
         others=sorted(others, key=natural),
-        beat="" if group is None or group.heartbeat_age_s is None else span(group.heartbeat_age_s),
-        in_quorum=NONE if quorum is None else "yes" if quorum else "no",
-        lines=[line_of(context, seen) for seen in crowd.ranks],
         has=" ".join(sorted(set(crowd.states) or {crowd.shown})),
+        states=context.fleet.states,
+        tempos=context.view.tempos,
+        trouble_of=trouble_of,
         guarded=context.guarded,
     ))  # fmt: skip
 
@@ -434,65 +354,15 @@ def _card(context: Context, crowd: _Crowd) -> str:
 # The policy that holds, in one line and, unfolded, in full.
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyText:
-    """In words."""
-
-    line: str
-    facts: tuple[str, ...]
-    actions: list[Cells]
-    options: list[Cells]
-    windows: list[Cells]
-
-
 _SEVERITIES: Final = ("info", "warning", "critical")
 
 
-def _policy(rules: Effective, fleet: FleetIndex) -> PolicyText:
+def _policy(rules: Effective, fleet: FleetIndex) -> dict[str, Any]:
+    """As `GET /v1/policy` tells it, and its actions with the kinds of fault that they are for."""
     told = effective_to_json(rules, fleet.now_s)
-    learned = learned_to_json(rules.config, fleet.view.result.learned)
-    return PolicyText(
-        line=_line(told, learned),
-        facts=tuple(_facts(told, learned)),
-        actions=[
-            (kind, (plain(kind), *(plain(row[one]) for one in _SEVERITIES)))
-            for kind, row in told["actions"].items()
-        ],
-        options=[
-            (name, (name, figure(one["value"]), one["from"]))
-            for name, one in {**told["guards"], **told["thresholds"]}.items()
-            if one["from"] != "default" or name in told["guards"]
-        ],
-        windows=[
-            (str(n), (str(one["name"]), ", ".join(one.get("days") or ["once"]),
-                      f"{one['from']} to {one['to']} UTC"))
-            for n, one in enumerate(told["maintenance"])
-        ],
-    )  # fmt: skip
-
-
-def _line(told: Mapping[str, Any], learned: Mapping[str, Any]) -> str:
-    kinds: dict[str, list[str]] = {}
+    done: dict[str, list[str]] = {}
     for kind, row in told["actions"].items():
         said = " / ".join(dict.fromkeys(plain(row[one]) for one in _SEVERITIES))
-        kinds.setdefault(said, []).append(plain(kind))
-    done = "; ".join(f"{said}: {', '.join(some)}" for said, some in kinds.items())
-    mode = "Observes only" if told["mode"] == "observe" else "Acts"
-    used = sum(learned["evictions_last_hour"].values())
-    most = told["guards"]["budget_per_hour"]["value"]
-    least = counted(learned["min_replicas"]["in_force"], "group")
-    return f"{mode}; {done}; {used} of {most} evictions this hour, never below {least}"
-
-
-def _facts(told: Mapping[str, Any], learned: Mapping[str, Any]) -> Iterator[str]:
-    loaded = f", loaded {utc(told['loaded_s'])}" if told["loaded_s"] else ""
-    yield f"{told['source'] or 'No file: the defaults'}{loaded}"
-    least, cost = learned["min_replicas"], learned["eviction_cost_s"]
-    if least["lighthouse"] is not None:
-        yield (f"Min replicas {least['in_force']} (configured {least['configured']}, "
-               f"the Lighthouse's own {least['lighthouse']})")  # fmt: skip
-    measured = f"measured on {cost['evictions']}" if cost["evictions"] else "as configured"
-    yield f"An eviction costs {figure(cost['in_force'])} fleet seconds, {measured}"
-    used = learned["evictions_last_hour"]
-    if used:
-        yield "Evictions in the last hour: " + ", ".join(f"{one}: {n}" for one, n in used.items())
+        done.setdefault(said, []).append(plain(kind))
+    learned = learned_to_json(rules.config, fleet.view.result.learned)
+    return {**told, "learned": learned, "done": done}

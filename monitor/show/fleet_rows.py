@@ -1,73 +1,71 @@
-"""The fleet of one tick as `GET /v1/snapshot` tells it, as rows of ranks, groups and hosts. Pure.
+"""The fleet of one tick as `GET /v1/snapshot` tells it: which ranks, groups and hosts are wanted,
+in which order, and their columns. Pure.
 
-Texts are other people's: made safe for a terminal once, here. Then which rows are wanted, in which
-order, and their columns.
+Texts are other people's: `lines_of` makes them safe for a terminal.
 """
 
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, TypeVar
 
+import msgspec
+
+from monitor.decide.view import Ended, GroupView, IncidentReport
+from monitor.decide.view_json import RankJson, report_from_json
 from monitor.model.verdict import WORST_FIRST
 from monitor.show.text_table import Cell, Column, age, word
-from monitor.show.wording import clean, natural
+from monitor.show.wording import natural
 
 T = TypeVar("T")
 HEALTHS: Final = tuple(str(one) for one in WORST_FIRST)
-_NAME: Final = 120
 
 
-@dataclass(frozen=True, slots=True)
-class RankRow:
-    """One rank; None is not known."""
+class SelfDoubt(msgspec.Struct, frozen=True):
+    """How far the monitor trusts itself."""
 
-    name: str
-    group: str
-    host: str
-    health: str
-    phase: str | None
-    phase_age_s: float | None
-    step: int | None
-    commits: int | None
-    commit_age_s: float | None
-    step_s: float | None
-    busy_s: float | None
-    loss: float | None
-    quorum_id: int | None
-    participants: int | None
-    pid: int | None
-    url: str
-    trouble: str
-    """What is wrong with it, or why it cannot be reached; empty: nothing is known."""
-    silent: bool
-    """Whether it does not answer."""
-
-    @property
-    def wait_s(self) -> float | None:
-        """What a step takes beside its own work: it waits for others."""
-        if self.step_s is None or self.busy_s is None:
-            return None
-        return max(0.0, self.step_s - self.busy_s)
+    conditions: Mapping[str, str]
+    hold: str | None
+    """Why it evicts nobody."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupRow:
-    """One replica group."""
+class UnknownFault(msgspec.Struct, frozen=True):
+    """A kind of fault for which nobody has looked."""
+
+    kind: str
+    why: str
+
+
+class LighthouseSeen(msgspec.Struct, frozen=True):
+    """Whether the Lighthouse answers."""
+
+    up: bool
+    quorum_id: int | None = None
+    reason: str = ""
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """Whether this monitor acts, and who does."""
+
+    role: str
+    holder: str | None
+
+
+class Window(msgspec.Struct, frozen=True):
+    """The maintenance window that is open."""
 
     name: str
-    host: str
-    health: str
-    """Its worst rank's; `evicting` while it is put out."""
-    step: int | None
-    commits: int | None
-    in_quorum: bool | None
-    size: int
-    heartbeat_age_s: float | None
-    launched_as: str | None = None
-    """What its launcher calls it, where that is another name."""
+    until_s: float
+
+
+class KeptOut(msgspec.Struct, frozen=True):
+    """A host or a group in quarantine."""
+
+    host: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +74,22 @@ class Fleet:
 
     now_s: float
     tick: int
-    ranks: tuple[RankRow, ...]
-    groups: tuple[GroupRow, ...]
-    incidents: tuple[Mapping[str, Any], ...]
-    """Open ones, as the API tells them."""
-    body: Mapping[str, Any]
-    """The rest of the snapshot."""
+    ranks: tuple[RankJson, ...]
+    groups: tuple[GroupView, ...]
+    incidents: tuple[IncidentReport, ...]
+    """Open ones."""
+    observe: bool
+    warnings: tuple[str, ...]
+    troubles: tuple[str, ...]
+    unknown: tuple[UnknownFault, ...]
+    self_health: SelfDoubt
+    lighthouse: LighthouseSeen
+    quarantine: tuple[KeptOut, ...]
+    quarantine_groups: tuple[KeptOut, ...]
+    ended: Ended | None = None
+    usual_step_s: float | None = None
+    monitor: Lease | None = None
+    maintenance: Window | None = None
 
     @property
     def median_step_s(self) -> float | None:
@@ -90,11 +98,9 @@ class Fleet:
         return statistics.median(known) if known else None
 
 
-def count(rows: Sequence[RankRow] | Sequence[GroupRow]) -> dict[str, int]:
+def count(rows: Iterable[RankJson | GroupView]) -> dict[str, int]:
     """Health -> how many, worst first; none is left out but those that nobody has."""
-    found: dict[str, int] = {}
-    for one in rows:
-        found[one.health] = found.get(one.health, 0) + 1
+    found = Counter(one.shown if isinstance(one, GroupView) else one.health for one in rows)
     return dict(sorted(found.items(), key=lambda item: badness(item[0])))
 
 
@@ -105,65 +111,18 @@ def badness(health: str) -> int:
 
 def fleet_of(body: Mapping[str, Any]) -> Fleet:
     """A snapshot's JSON as values."""
-    return Fleet(
-        now_s=float(body["now_s"]),
-        tick=int(body["tick"]),
-        ranks=ranks_of(body["ranks"]),
-        groups=groups_of(body["groups"]),
-        incidents=tuple(body["incidents"]),
-        body=body,
-    )
+    fleet = msgspec.convert({**body, "incidents": ()}, Fleet)
+    return replace(fleet, incidents=tuple(map(report_from_json, body["incidents"])))
 
 
-def ranks_of(rows: Sequence[Mapping[str, Any]]) -> tuple[RankRow, ...]:
+def ranks_of(rows: Sequence[Mapping[str, Any]]) -> tuple[RankJson, ...]:
     """`ranks` of `/v1/ranks` or of a snapshot."""
-    return tuple(_rank(one) for one in rows)
+    return msgspec.convert(rows, tuple[RankJson, ...])
 
 
-def groups_of(rows: Sequence[Mapping[str, Any]]) -> tuple[GroupRow, ...]:
+def groups_of(rows: Sequence[Mapping[str, Any]]) -> tuple[GroupView, ...]:
     """`groups` of `/v1/groups` or of a snapshot."""
-    return tuple(
-        GroupRow(
-            name=_name(one["group"]),
-            host=_name(one["host"]),
-            health=_name(one["eviction"] or one["health"]),
-            step=one["step"],
-            commits=one["commits"],
-            in_quorum=one["in_quorum"],
-            size=len(one["ranks"]),
-            heartbeat_age_s=one["heartbeat_age_s"],
-            launched_as=None if (told := one.get("launched_as")) is None else _name(told),
-        )
-        for one in rows
-    )
-
-
-def _rank(one: Mapping[str, Any]) -> RankRow:
-    phase = one["phase"]
-    return RankRow(
-        name=_name(one["rank"]),
-        group=_name(one["group"]),
-        host=_name(one["host"]),
-        health=_name(one["health"]),
-        phase=None if phase is None else _name(phase),
-        phase_age_s=one["phase_age_s"],
-        step=one["step"],
-        commits=one["commits"],
-        commit_age_s=one["last_commit_age_s"],
-        step_s=one["step_s"],
-        busy_s=one["busy_s"],
-        loss=one["loss"],
-        quorum_id=one["quorum_id"],
-        participants=one["participants"],
-        pid=one["pid"],
-        url=_name(one["url"]),
-        trouble=clean(str(one["trouble"]), 300),
-        silent=one["unreachable"] is not None,
-    )
-
-
-def _name(text: object) -> str:
-    return clean(str(text), _NAME) if text is not None else "-"
+    return msgspec.convert(rows, tuple[GroupView, ...])
 
 
 _LAST: Final = float("inf")
@@ -171,25 +130,25 @@ _WELL: Final = ("healthy", "waiting")
 """Who waits is held up by somebody else."""
 
 
-RANK_ORDERS: Final[Mapping[str, Callable[[RankRow], Any]]] = {
-    "rank": lambda one: natural(one.name),
+RANK_ORDERS: Final[Mapping[str, Callable[[RankJson], Any]]] = {
+    "rank": lambda one: natural(one.rank),
     "busy": lambda one: _most(one.busy_s),
     "wait": lambda one: _most(one.wait_s),
     "phase-age": lambda one: _most(one.phase_age_s),
     "step": lambda one: _LAST if one.step is None else one.step,
-    "commit-age": lambda one: _most(one.commit_age_s),
+    "commit-age": lambda one: _most(one.last_commit_age_s),
     "health": lambda one: badness(one.health),
     "host": lambda one: natural(one.host),
 }
 """What each order puts first: names in order, the longest busy, waiting or in a phase, the step
 furthest behind, the worst health. Ties by name; what is not known is last."""
 
-GROUP_ORDERS: Final[Mapping[str, Callable[[GroupRow], Any]]] = {
-    "group": lambda one: natural(one.name),
-    "health": lambda one: badness(one.health),
+GROUP_ORDERS: Final[Mapping[str, Callable[[GroupView], Any]]] = {
+    "group": lambda one: natural(one.group),
+    "health": lambda one: badness(one.shown),
     "step": lambda one: _LAST if one.step is None else one.step,
     "heartbeat": lambda one: _most(one.heartbeat_age_s),
-    "host": lambda one: natural(one.host),
+    "host": lambda one: natural(one.host or "-"),
 }
 
 
@@ -202,18 +161,18 @@ class Wanted:
     healths: frozenset[str] = frozenset()
     unhealthy: bool = False
 
-    def rank(self, one: RankRow) -> bool:
+    def rank(self, one: RankJson) -> bool:
         """Whether this rank is wanted."""
         return self._health(one.health) and all(
             not chosen or has in chosen
             for chosen, has in ((self.groups, one.group), (self.hosts, one.host))
         )
 
-    def group(self, one: GroupRow) -> bool:
+    def group(self, one: GroupView) -> bool:
         """Whether this group is wanted."""
-        return self._health(one.health) and all(
+        return self._health(one.shown) and all(
             not chosen or has in chosen
-            for chosen, has in ((self.groups, one.name), (self.hosts, one.host))
+            for chosen, has in ((self.groups, one.group), (self.hosts, one.host))
         )
 
     def host(self, one: HostRow) -> bool:
@@ -229,19 +188,19 @@ class Wanted:
         return not self.healths or health in self.healths
 
 
-def sorted_ranks(ranks: Iterable[RankRow], order: str, *, reverse: bool = False) -> list[RankRow]:
+def sorted_ranks(ranks: Iterable[RankJson], order: str, *, reverse: bool = False) -> list[RankJson]:
     """In this order; ties by health and name, and last those of which it is not known."""
-    named = sorted(ranks, key=lambda one: natural(one.name))
+    named = sorted(ranks, key=lambda one: natural(one.rank))
     if order not in ("rank", "host"):
         named.sort(key=lambda one: badness(one.health))
     return _ordered(named, RANK_ORDERS[order], reverse=reverse)
 
 
 def sorted_groups(
-    groups: Iterable[GroupRow], order: str, *, reverse: bool = False
-) -> list[GroupRow]:
+    groups: Iterable[GroupView], order: str, *, reverse: bool = False
+) -> list[GroupView]:
     """In this order; ties by name, and last those of which it is not known."""
-    named = sorted(groups, key=lambda one: natural(one.name))
+    named = sorted(groups, key=lambda one: natural(one.group))
     return _ordered(named, GROUP_ORDERS[order], reverse=reverse)
 
 
@@ -308,10 +267,10 @@ def rank_columns(*, wide: bool) -> tuple[Column, ...]:
     return (*RANK_COLUMNS, *(WIDE_COLUMNS if wide else ()), TROUBLE)
 
 
-def rank_cells(one: RankRow, *, wide: bool) -> list[Cell]:
+def rank_cells(one: RankJson, *, wide: bool) -> list[Cell]:
     """One rank, in those columns."""
     cells = [
-        (word(one.name), ""),
+        (word(one.rank), ""),
         health_cell(one.health),
         (word(one.host), ""),
         (word(one.phase), ""),
@@ -322,19 +281,19 @@ def rank_cells(one: RankRow, *, wide: bool) -> list[Cell]:
         (word(one.wait_s), ""),
     ]
     if wide:
-        more = (one.commits, age(one.commit_age_s), one.loss, one.quorum_id, one.participants,
+        more = (one.commits, age(one.last_commit_age_s), one.loss, one.quorum_id, one.participants,
                 one.pid, one.url)  # fmt: skip
         cells += [(word(value), "") for value in more]
     return [*cells, (one.trouble or "-", "magenta" if one.trouble else "dim")]
 
 
-def group_cells(one: GroupRow) -> list[Cell]:
+def group_cells(one: GroupView) -> list[Cell]:
     """One group."""
     return [
-        (word(one.name if one.launched_as is None else f"{one.name} ({one.launched_as})"), ""),
-        health_cell(one.health),
+        (word(one.group if one.launched_as is None else f"{one.group} ({one.launched_as})"), ""),
+        health_cell(one.shown),
         (word(one.host), ""),
-        (word(one.size), ""),
+        (word(len(one.ranks)), ""),
         (word(one.step), ""),
         (word(one.commits), ""),
         (word(one.in_quorum), ""),

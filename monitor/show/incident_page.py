@@ -1,7 +1,8 @@
 """One incident as a page that reads from top to bottom without JavaScript, and the list of all.
 
-Made from the incident's JSON, as `GET /v1/incidents/ID` answers it, and from the stacks in its
-evidence (templates/incident.html, templates/incidents.html). Pure.
+At its top stand the incident in one sentence and the five facts that people ask for first: who,
+since when, what was done, is it over, does the job train again. Where nobody can tell, that is what
+is said. Both pages read `IncidentReport`s (templates/incident.html, incidents.html). Pure.
 """
 
 from __future__ import annotations
@@ -9,65 +10,203 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from monitor.decide.accounts import bounds
-from monitor.model.verdict import Kind
-from monitor.show.incident_words import (
-    Fact,
-    began_s,
-    ended_s,
-    facts,
-    moment_of,
-    rung_words,
-    sentence_of,
-    title,
-)
-from monitor.show.templating import document, sections, ui
-from monitor.show.wording import plain, sentence, span, time_of_day, utc
+from monitor.decide.accounts import OPEN, Totals
+from monitor.decide.view import IncidentReport, bundle_url
+from monitor.model.eviction import Eviction, Rung, RungOutcome, RungResult
+from monitor.model.incident import Incident, State
+from monitor.model.verdict import Kind, Severity
+from monitor.model.wording import listed
+from monitor.show.templating import document, sections
+from monitor.show.wording import clean, counted, plain, span, time_of_day
+
+_DID: Final[Mapping[Kind, tuple[str, str]]] = {
+    Kind.NOT_ENTERED: ("stood still", "stands still"),
+    Kind.MISMATCH: ("called another collective than its peers",) * 2,
+    Kind.DEADLOCK: ("was in a deadlock", "is in a deadlock"),
+    Kind.DEAD: ("died", "died"),
+    Kind.STRAGGLER: ("worked slower than its peers", "works slower than its peers"),
+    Kind.REPLICA_LAG: ("fell behind the other groups", "lags behind the other groups"),
+    Kind.STATE_CORRUPT: ("went wrong in its numbers",) * 2,
+}
+"""When it is over, and while it is not."""
+_NOBODY: Final[Mapping[Kind, str]] = {
+    Kind.NOT_ENTERED: "somebody stood still, and it cannot be told who",
+    Kind.MISMATCH: "ranks called different collectives, and it cannot be told who was wrong",
+    Kind.DEADLOCK: "everybody waited inside of collectives, and it cannot be told for whom",
+    Kind.DEAD: "processes were gone, and nobody is accused",
+    Kind.STRAGGLER: "ranks worked slower than usual, and nobody is accused",
+    Kind.REPLICA_LAG: "no commit went through, or groups came and went, and nobody is accused",
+    Kind.LIGHTHOUSE_AWAY: "the Lighthouse did not answer",
+    Kind.STATE_CORRUPT: "numbers went wrong, and it cannot be told where first",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One of the five, beside each other at the top of the page."""
+
+    name: str
+    word: str
+    more: str
+    tone: str
+
+
+def title(incident: Incident) -> str:
+    """Who did what, as short as it goes."""
+    kind, culprits = incident.kind, incident.culprits
+    if kind is Kind.BY_HAND:
+        return f"A person asked to evict {_names(incident.groups)}"
+    if kind is Kind.LIGHTHOUSE_AWAY or not culprits:
+        found = _NOBODY.get(kind, f"{plain(kind)}: nobody is accused")
+        return found[:1].upper() + found[1:]
+    did = _DID.get(kind, (plain(kind),) * 2)[incident.open]
+    return f"{_names(culprits)} {_many(did) if len(culprits) > 1 else did}"
+
+
+def _many(did: str) -> str:
+    """The same of several."""
+    for one, several in (("stands ", "stand "), ("is in ", "are in "), ("was in ", "were in "),
+                         ("works ", "work "), ("lags ", "lag "), ("its ", "their ")):  # fmt: skip
+        did = did.replace(one, several)
+    return did
+
+
+def sentence_of(one: IncidentReport) -> str:
+    """The whole incident in one sentence: who where since when, what was done, is it over."""
+    incident, hosts, last_s = one.incident, one.account.ran_on, one.incident.ended_s
+    where = f" (on {_names(hosts)})" if hosts else ""
+    by_hand = incident.kind is Kind.BY_HAND
+    when = "at" if by_hand else "since" if incident.open else "from"
+    over = "it is not over" if last_s is None else f"it is over since {time_of_day(last_s)}"
+    return (
+        f"{title(incident)}{where} {when} {time_of_day(one.began_s)}; "
+        f"{'; '.join((_done(one), over, _training(one).more))}."
+    )
+
+
+def facts(one: IncidentReport, now_s: float) -> Iterator[Fact]:
+    """The five."""
+    incident, account = one.incident, one.account
+    nobody = "the Lighthouse" if incident.kind is Kind.LIGHTHOUSE_AWAY else "nobody"
+    who = _names(incident.culprits) or _names(incident.groups) or nobody
+    accused = incident.kind not in (Kind.BY_HAND, Kind.LIGHTHOUSE_AWAY)
+    sure = str(incident.verdict.confidence) if accused else ""
+    yield Fact("who", who, ", ".join(filter(None, (_names(account.ran_on), sure))), "idle")
+    first_s, last_s = one.began_s, incident.ended_s
+    yield Fact("since", time_of_day(first_s), f"{span(max(0.0, now_s - first_s))} ago", "idle")
+    word, tone = _DONE.get(account.outcome, (account.outcome, "idle"))
+    yield Fact("done", word, _who_did(one), tone)
+    if last_s is None:
+        yield Fact("over", "no", f"for {span(max(0.0, now_s - first_s))} by now", "bad")
+    else:
+        yield Fact("over", "yes", f"after {span(max(0.0, last_s - first_s))}", "good")
+    yield _training(one)
+
+
+_DONE: Final = {
+    "evicted": ("evicted", "good"),
+    "evicting": ("being evicted", "wait"),
+    "failed": ("eviction failed", "bad"),
+    "observed": ("nothing: observe mode", "start"),
+    "held": ("nothing: held back", "away"),
+    "passed": ("nothing to do", "idle"),
+    "open": ("nothing yet", "wait"),
+}
+
+
+def _who_did(one: IncidentReport) -> str:
+    account = one.account
+    if account.evicted:
+        return f"{_names(one.incident.groups)}, by {clean(account.decided_by, 80)}"
+    return f"by {plain(account.holds[-1].guard)}" if account.holds else ""
+
+
+def _done(one: IncidentReport) -> str:
+    account, groups = one.account, _names(one.incident.groups)
+    asked_s = one.incident.milestones.evict_asked_s
+    waited_s = 0.0 if asked_s is None else asked_s - one.began_s
+    after = f"after {span(waited_s)} " if waited_s >= 0.05 else ""
+    by, holds = clean(account.decided_by, 80), account.holds
+    match account.outcome:
+        case "evicted":
+            return f"{after}{by} evicted {groups}"
+        case "evicting":
+            return f"{after}{by} began to evict {groups}, which is under way"
+        case "failed":
+            return f"{after}{by} tried to evict {groups} and failed"
+        case "observed":
+            return f"in observe mode nobody was evicted ({groups} would have been)"
+        case "held" if holds:
+            return f"nobody was evicted: {clean(holds[-1].reason, 160)}"
+    return "nobody was evicted"
+
+
+def _training(one: IncidentReport) -> Fact:
+    """Whether the job trains again: said by commits that somebody saw, and by nothing else."""
+    marks, groups = one.incident.milestones, _names(one.incident.groups)
+    if marks.resumed_s is not None:
+        after = span(max(0.0, marks.resumed_s - one.began_s))
+        told = f"the job trains again with all its groups, {after} after it began"
+        return Fact("training", "yes, all groups", told, "good")
+    if marks.rejoined_s is not None:
+        told = f"{groups} is back since {time_of_day(marks.rejoined_s)} and the job trains again"
+        return Fact("training", "yes", told, "good")
+    if marks.survivor_commit_s is None:
+        return _unseen(one)
+    told = f"since {time_of_day(marks.survivor_commit_s)}"
+    if one.account.evicted:
+        told = f"the other groups train {told}, without {groups} so far"
+        return Fact("training", f"yes, without {groups}", told, "wait")
+    return Fact("training", "yes", f"the job trains {told}", "good")
+
+
+def _unseen(one: IncidentReport) -> Fact:
+    """No commit was seen since it began."""
+    if one.incident.open:
+        return _still(one)
+    if one.incident.kind in (Kind.STRAGGLER, Kind.REPLICA_LAG):
+        return Fact("training", "yes", "the job was training all the while", "good")
+    return Fact("training", "not known", "whether the job trains again was not seen", "away")
+
+
+def _still(one: IncidentReport) -> Fact:
+    if one.incident.severity is not Severity.CRITICAL:
+        return Fact("training", "yes, disturbed", "the job goes on, slower or at a risk", "wait")
+    waits = f", {counted(one.waiting, 'rank')} {'waits' if one.waiting == 1 else 'wait'}"
+    return Fact("training", "no", f"the job stands{waits if one.waiting else ''}", "bad")
+
+
+def _names(names: Sequence[str]) -> str:
+    return listed([clean(name, 80) for name in names], 3)
+
+
+# What happened when, in the order in which things began; above it what the job did meanwhile: it
+# stood, it trained without a group, it was whole again.
 
 STEPS: Final = {
-    "evidence": "evidence saved",
-    "quarantine": "quarantine",
-    "gate": "gate refuses it",
-    "lighthouse_kill": "Lighthouse kill",
-    "worker_evict": "WorkerServers",
-    "scheduler": "scheduler",
-    "page": "page a person",
+    Rung.EVIDENCE: "evidence saved",
+    Rung.QUARANTINE: "quarantine",
+    Rung.GATE: "gate refuses it",
+    Rung.LIGHTHOUSE_KILL: "Lighthouse kill",
+    Rung.WORKER_EVICT: "WorkerServers",
+    Rung.SCHEDULER: "scheduler",
+    Rung.PAGE: "page a person",
 }
 """In the order in which an eviction climbs them."""
-_ALWAYS: Final = ("gate", "lighthouse_kill", "worker_evict", "scheduler", "page")
+_ALWAYS: Final = tuple(STEPS)[2:]
 """Shown where they were not climbed too: that is news to a person."""
-_RESULTS: Final = {"worked": "good", "failed": "bad", "unknown": "away", "skipped": "idle"}
-_ACTIONS: Final = {"evict": "evict", "would_evict": "would evict", "hold": "hold"}
-_PARTS: Final = {
-    "seen": "seen", "firing": "sure", "decided": "decided", "asked": "asked",
-    "gone": "its processes were gone", "left": "it left the quorum",
-    "survivors": "the others committed", "rejoined": "it was back",
+_RESULTS: Final = {
+    None: "wait", RungResult.WORKED: "good", RungResult.FAILED: "bad",
+    RungResult.UNKNOWN: "away", RungResult.SKIPPED: "idle",
 }  # fmt: skip
-_AMOUNTS: Final = {
-    "lost_by_others": "the others lost", "lost_by_own": "it was away itself",
-    "without_us": "without us", "saved": "saved",
-}  # fmt: skip
-_ASKED: Final = {
-    "who": "Who?", "since": "Since when?", "done": "What was done?", "over": "Is it over?",
-    "training": "Does the job train?",
-}  # fmt: skip
-_STORY_GLYPHS: Final = {"good": "✓", "bad": "✗", "wait": "…", "away": "?"}
 _SINCE: Final = re.compile(r"\bsince ([0-9]{10})\b")
 _BRIEF_S: Final = 0.05
 """Shorter ones are seen by nobody."""
 _EVENTS: Final = 40
 _FACTS: Final = 40
 _ROWS: Final = 100
-STYLE: Final = "/static/incident.css"
-SCRIPT: Final = "/static/incident.js"
-Cells = tuple[str | None, tuple[str, ...]]
-"""A row of a table: its key, where it has one, and its cells."""
-
-
-# What happened when, in the order in which things began; above it what the job did meanwhile: it
-# stood, it trained without a group, it was whole again.
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,128 +220,96 @@ class Event:
     tone: str
     told: str = ""
 
+    def lasted(self, until_s: float) -> str:
+        """How long, up to this moment; empty for a moment."""
+        end_s = until_s if self.end_s is None else self.end_s
+        goes_on = " so far" if self.end_s is None else ""
+        return "" if end_s <= self.start_s else f"{span(end_s - self.start_s)}{goes_on}"
 
-def events(body: Mapping[str, Any]) -> list[Event]:
+
+def events(one: IncidentReport) -> list[Event]:
     """All rows, in the order in which things began."""
-    found = [*_seen(body), *_held(body), *_steps(body), *_came_of_it(body)]
-    return sorted(found, key=lambda one: one.start_s)[:_EVENTS]
+    found = [*_seen(one), *_held(one), *_steps(one), *_came_of_it(one)]
+    return sorted(found, key=lambda event: event.start_s)[:_EVENTS]
 
 
-def course(body: Mapping[str, Any], now_s: float) -> tuple[list[tuple[Event, str]], list[Cells]]:
-    """What the job did, each with how long, and the rows; none where no time is known."""
-    rows = events(body)
-    if not rows:
-        return [], []
-    first_s, end_s = rows[0].start_s, _last_s(body, rows, now_s)
-    phases = [(one, _long(one, end_s)) for one in _phases(body, first_s, end_s)]
-    return phases, [
-        (None, (_after(one.start_s - first_s), ui.chip(one.label, one.tone),
-                _long(one, end_s), one.told))
-        for one in rows
-    ]  # fmt: skip
-
-
-def _after(seconds: float) -> str:
-    return f"+{seconds:.1f} s" if seconds < 600 else f"+{span(seconds)}"
-
-
-def _long(one: Event, end_s: float) -> str:
-    until = end_s if one.end_s is None else one.end_s
-    goes_on = " so far" if one.end_s is None else ""
-    return "" if until <= one.start_s else f"{span(until - one.start_s)}{goes_on}"
-
-
-def _last_s(body: Mapping[str, Any], rows: Sequence[Event], now_s: float) -> float:
-    known = [one.start_s if one.end_s is None else one.end_s for one in rows]
-    return max(known + ([now_s] if body["state"] != "resolved" else []))
-
-
-def _seen(body: Mapping[str, Any]) -> Iterator[Event]:
-    marks, began = body["milestones"], began_s(body)
-    first, firing = moment_of(marks["first_seen_s"]), moment_of(marks["firing_s"])
-    if first is None or body["kind"] == "by_hand":
+def _seen(one: IncidentReport) -> Iterator[Event]:
+    incident, marks, began_s = one.incident, one.incident.milestones, one.began_s
+    first_s, firing_s, ended_s = marks.first_seen_s, marks.firing_s, incident.ended_s
+    if incident.kind is Kind.BY_HAND:
         return
-    if first > began:
-        yield Event("not seen yet", began, first, "idle", "from its beginning to first sight")
-    yield Event("first seen", first, firing if firing is not None else ended_s(body), "wait",
-                "seen, and watched until it is sure")  # fmt: skip
-    if firing is not None:
-        until = moment_of(marks["evict_asked_s"]) or ended_s(body)
-        yield Event("firing", firing, until, "bad", "until the eviction was asked, or it was over")
+    if first_s > began_s:
+        yield Event("not seen yet", began_s, first_s, "idle", "from its beginning to first sight")
+    until_s = firing_s if firing_s is not None else ended_s
+    yield Event("first seen", first_s, until_s, "wait", "seen, and watched until it is sure")
+    if firing_s is not None:
+        until_s = marks.evict_asked_s or ended_s
+        told = "until the eviction was asked, or it was over"
+        yield Event("firing", firing_s, until_s, "bad", told)
 
 
-def _held(body: Mapping[str, Any]) -> Iterator[Event]:
-    for held in body["account"]["holds"][-8:]:
-        start = moment_of(held["start_s"])
-        if start is not None:
-            label = f"held: {plain(held['guard'])}"
-            yield Event(label, start, moment_of(held["end_s"]), "away", str(held["reason"]))
+def _held(one: IncidentReport) -> Iterator[Event]:
+    for held in one.account.holds[-8:]:
+        yield Event(f"held: {plain(held.guard)}", held.start_s, held.end_s, "away", held.reason)
 
 
-def _steps(body: Mapping[str, Any]) -> Iterator[Event]:
-    for row in body["decisions"]:
-        at = moment_of(row["at_s"])
-        if row["action"] == "evict" and at is not None:
-            yield Event("decided", at, at, "bad", str(row["reason"]))
-    for one in body["evictions"][-3:]:
-        asked = moment_of(one["asked_s"])
-        if asked is not None:
-            yield Event(f"asked: {one['group']}", asked, asked, "bad", "the eviction was asked for")
-        for step in one["rungs"]:
-            start = moment_of(step["started_s"])
-            if start is not None:
-                tone = _RESULTS.get(step["result"] or "", "wait")
-                label = STEPS.get(step["rung"], plain(step["rung"]))
-                end = moment_of(step["finished_s"])
-                yield Event(label, start, end, tone, f"{step['result']}: {step['detail']}")
+def _steps(one: IncidentReport) -> Iterator[Event]:
+    for row in one.decisions:
+        if row.action == "evict":
+            yield Event("decided", row.at_s, row.at_s, "bad", row.reason)
+    for eviction in one.evictions[-3:]:
+        asked_s = eviction.asked_s
+        told = "the eviction was asked for"
+        yield Event(f"asked: {eviction.group}", asked_s, asked_s, "bad", told)
+        for step in eviction.rungs:
+            tone, told = _RESULTS[step.result], f"{step.result}: {step.detail}"
+            yield Event(STEPS[step.rung], step.started_s, step.finished_s, tone, told)
 
 
-def _came_of_it(body: Mapping[str, Any]) -> Iterator[Event]:
-    marks, evictions = body["milestones"], body["evictions"]
-    gone = evictions[-1]["gone_s"] if evictions else None
-    left = marks["left_quorum_s"] or (evictions[-1]["left_quorum_s"] if evictions else None)
-    told = (
-        ("processes gone", gone, "good", "every accused process was gone"),
-        ("left the quorum", left, "good", "a quorum without it was seen"),
-        ("others commit", marks["survivor_commit_s"], "good", "the first commit of another group"),
-        ("back", marks["rejoined_s"], "good", "its first commit as a new replica"),
-        ("whole again", marks["resumed_s"], "good", "as many groups commit as before"),
-        ("resolved", ended_s(body), "good", str(body["resolution"] or "")),
-    )
-    for label, at_s, tone, why in told:
-        at = moment_of(at_s)
-        if at is not None:
-            yield Event(label, at, at, tone, why)
+def _came_of_it(one: IncidentReport) -> Iterator[Event]:
+    incident, marks = one.incident, one.incident.milestones
+    last = one.evictions[-1] if one.evictions else None
+    gone_s, left_s = (last.gone_s, last.left_quorum_s) if last else (None, None)
+    for label, at_s, why in (
+        ("processes gone", gone_s, "every accused process was gone"),
+        ("left the quorum", marks.left_quorum_s or left_s, "a quorum without it was seen"),
+        ("others commit", marks.survivor_commit_s, "the first commit of another group"),
+        ("back", marks.rejoined_s, "its first commit as a new replica"),
+        ("whole again", marks.resumed_s, "as many groups commit as before"),
+        ("resolved", incident.ended_s, incident.resolution or ""),
+    ):
+        if at_s is not None:
+            yield Event(label, at_s, at_s, "good", why)
 
 
-def _phases(body: Mapping[str, Any], first_s: float, end_s: float) -> list[Event]:
+def _phases(one: IncidentReport, first_s: float, end_s: float) -> Iterator[Event]:
     """What the job did: as far as commits that were seen tell."""
-    marks = {name: moment_of(at_s) for name, at_s in body["milestones"].items()}
-    evicted = body["account"]["outcome"] in ("evicted", "evicting", "failed")
-    others = marks["survivor_commit_s"]
-    whole = marks["resumed_s"] or marks["rejoined_s"]
-    short_s = whole if whole is not None else end_s if evicted else first_s
-    parts = (
-        ("bad", _suffers(body), others or whole or end_s),
+    marks = one.incident.milestones
+    whole_s = marks.resumed_s or marks.rejoined_s
+    short_s = whole_s or (end_s if one.account.evicted else first_s)
+    at_s = first_s
+    for tone, label, until_s in (
+        ("bad", _suffers(one.incident), marks.survivor_commit_s or whole_s or end_s),
         ("wait", "a group short", short_s),
-        ("good", "the job trains" if whole is None else "all groups train", end_s),
-    )
-    found, at = [], first_s
-    for tone, label, until in parts:
-        if min(until, end_s) > at + _BRIEF_S:
-            found.append(Event(label, at, min(until, end_s), tone))
-            at = min(until, end_s)
-    return found
+        ("good", "the job trains" if whole_s is None else "all groups train", end_s),
+    ):
+        if min(until_s, end_s) > at_s + _BRIEF_S:
+            yield Event(label, at_s, min(until_s, end_s), tone)
+            at_s = min(until_s, end_s)
 
 
-def _suffers(body: Mapping[str, Any]) -> str:
-    if body["kind"] == "straggler":
+def _suffers(incident: Incident) -> str:
+    if incident.kind is Kind.STRAGGLER:
         return "the job is slower"
-    stands = body["severity"] == "critical" and body["kind"] != "replica_lag"
+    critical = incident.severity is Severity.CRITICAL
+    stands = critical and incident.kind is not Kind.REPLICA_LAG
     return "the job stands" if stands else "the job is disturbed"
 
 
 # The page of one.
+
+STYLE: Final = "/static/incident.css"
+SCRIPT: Final = "/static/incident.js"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,122 +337,74 @@ class Access:
     """Of the page, whole."""
 
 
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """An incident before this one."""
+
+    incident: Incident
+    outcome: str
+    same: str
+    """What both have in common."""
+
+
 def incident_page(
-    body: Mapping[str, Any],
+    one: IncidentReport,
     *,
     now_s: float,
     stacks: Stacks | None = None,
     access: Access | None = None,
-    earlier: Sequence[Mapping[str, Any]] = (),
+    earlier: Sequence[Earlier] = (),
 ) -> str:
     """The whole document."""
-    account, bundle = body["account"], body["bundle"]
-    phases, rows = course(body, now_s)
-    over = body["state"] == "resolved"
+    incident, rows = one.incident, events(one)
+    ends = [row.start_s if row.end_s is None else row.end_s for row in rows]
+    end_s = max([*ends, *([now_s] if incident.open else [])], default=now_s)
     made = sections(
         "incident.html",
-        body=body,
+        one=one,
+        incident=incident,
+        account=one.account,
+        bundle_url=bundle_url(incident.id),
+        now_s=now_s,
         stacks=stacks or Stacks(),
         access=access or Access(allowed=True),
-        live="open" if not over else "over" if account["final"] else "followed",
-        sentence=sentence_of(body),
-        facts=list(facts(body, now_s)),
-        asked=_ASKED,
-        story_glyphs=_STORY_GLYPHS,
-        phases=phases,
-        course=rows,
-        intervals=[_interval(part) for part in account["intervals"]],
-        seen=list(_seen_of(body)),
-        began_s=began_s(body),
-        steps=lambda eviction: [_step(row, began_s(body)) for row in steps_of(eviction)],
-        decisions=[_decision(row, began_s(body)) for row in body["decisions"][-_ROWS:]],
-        holds=[_hold(held) for held in account["holds"][-_ROWS:]],
-        amounts=[
-            (key, (name, bounds(account[key]),
-                   sentence(account[key]["words"].removeprefix("cannot tell: "))))
-            for key, name in _AMOUNTS.items()
-        ],
-        earlier=[_before(one, now_s) for one in earlier],
-        analyze=f"lightkeeper analyze {body['id']}.zip --html report.html",
-        size="" if bundle is None else f"{max(1, round(bundle['bytes'] / 1024)):,} KiB",
-    )  # fmt: skip
-    return document(title(body), *made.values(), script=SCRIPT, styles=(STYLE,), here="/incidents")
+        live="open" if incident.open else "over" if one.account.final else "followed",
+        sentence=sentence_of(one),
+        facts=list(facts(one, now_s)),
+        phases=list(_phases(one, rows[0].start_s, end_s)) if rows else [],
+        events=rows,
+        end_s=end_s,
+        observed=list(_observed(one)),
+        steps=steps_of,
+        step_names=STEPS,
+        decisions=one.decisions[-_ROWS:],
+        holds=one.account.holds[-_ROWS:],
+        earlier=earlier,
+    )
+    return document(title(incident), *made.values(), script=SCRIPT, styles=(STYLE,),
+                    here="/incidents")  # fmt: skip
 
 
-def _seen_of(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _observed(one: IncidentReport) -> Iterator[tuple[str, str]]:
     """What culprits show now, and what the detector saw, which writes moments as Unix times."""
-    for rank, told in body["seen"].items():
-        yield f"{rank} now", str(told)
-    evidence = list(body["evidence"].items())
+    for rank, told in one.seen.items():
+        yield f"{rank} now", told
+    evidence = list(one.incident.verdict.evidence.items())
     for name, told in evidence[:_FACTS]:
-        if said := _SINCE.sub(lambda at: f"since {time_of_day(float(at[1]))}", str(told)):
+        if said := _SINCE.sub(lambda at: f"since {time_of_day(float(at[1]))}", told):
             yield name, said
     if len(evidence) > _FACTS:
         yield "and", f"{len(evidence) - _FACTS} more: as JSON"
 
 
-def steps_of(eviction: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Every step in the order of the ladder; `started_s` is None where it was not climbed."""
-    climbed = {row["rung"]: row for row in eviction["rungs"]}
-    for name in (*STEPS, *(other for other in climbed if other not in STEPS)):
-        if name in climbed:
-            yield climbed[name]
-        elif name in _ALWAYS:
-            yield {"rung": name, "started_s": None}
-
-
-def _step(row: Mapping[str, Any], first_s: float) -> Cells:
-    key, name = row["rung"], STEPS.get(row["rung"], row["rung"])
-    if row["started_s"] is None:
-        return key, (name, ui.chip("not climbed"), "", "", "", "")
-    over = row["finished_s"] is not None
-    took_s = max(0.0, row["finished_s"] - row["started_s"]) if over else None
-    result = row["result"] or ("ended" if over else "under way")
-    return key, (
-        name, ui.chip(result), f"+{row['started_s'] - first_s:.1f} s", _seconds(took_s),
-        _seconds(row["deadline_s"]), rung_words(row).removeprefix(f"{result}: "),
-    )  # fmt: skip
-
-
-def _decision(row: Mapping[str, Any], first_s: float) -> Cells:
-    came = f"{row['state']}: {row['outcome']}" if row["outcome"] else row["state"]
-    return None, (
-        f"+{row['at_s'] - first_s:.1f} s", _ACTIONS.get(row["action"], row["action"]),
-        plain(row["guard"] or ""), row["author"], row["reason"], came,
-    )  # fmt: skip
-
-
-def _hold(held: Mapping[str, Any]) -> Cells:
-    return None, (
-        plain(held["guard"]),
-        "still" if held["end_s"] is None else _seconds(held["seconds"]),
-        held["reason"],
-        held["release"] or "nothing is said",
-        plain(held["ended_by"] or "it holds"),
-    )
-
-
-def _interval(part: Mapping[str, Any]) -> Cells:
-    jumped = " (the clock jumped)" if part["jumped"] else ""
-    until = _PARTS.get(part["until"], part["until"])
-    return part["until"], (f"until {until}", _seconds(part["seconds"]) + jumped)
-
-
-def _before(one: Mapping[str, Any], now_s: float) -> Cells:
-    first_s = one["first_seen_s"]
-    return one["id"], (
-        ui.link("incidents", one["id"], plain(one["kind"])),
-        f"{span(max(0.0, now_s - first_s))} ago", utc(first_s), one["what"], one["same"],
-    )  # fmt: skip
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} s"
+def steps_of(eviction: Eviction) -> Iterator[tuple[Rung, RungOutcome | None]]:
+    """Every step in the order of the ladder; None where it was not climbed."""
+    climbed = {outcome.rung: outcome for outcome in eviction.rungs}
+    return ((rung, climbed.get(rung)) for rung in STEPS if rung in climbed or rung in _ALWAYS)
 
 
 # The list of all.
 
-STATES: Final = ("open", "pending", "firing", "evicting", "resolved")
 _SPANS: Final = (("", "ever"), ("1h", "last hour"), ("1d", "last day"), ("7d", "last 7 days"),
                  ("4w", "last 4 weeks"))  # fmt: skip
 
@@ -365,28 +424,14 @@ class IncidentQuery:
         return bool(self.kind or self.group or self.state or self.since)
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """One incident in the list."""
-
-    body: Mapping[str, Any]
-    title: str
-    ago: str
-    lasted: str
-    done: Fact
-    training: Fact | None
-    """Whether the job trains; None of one that is over."""
-    lost: str
-
-
 def incidents_page(
-    bodies: Sequence[Mapping[str, Any]],
+    reports: Sequence[IncidentReport],
     *,
     now_s: float,
     asked: IncidentQuery,
     total: int,
     remembered: int,
-    totals: Mapping[str, Any] | None,
+    totals: Totals | None,
     wrong: str = "",
 ) -> str:
     """The newest of them; `total` fit what is asked for, of `remembered` in all."""
@@ -397,39 +442,16 @@ def incidents_page(
         "incidents.html",
         asked=asked,
         selects=(
-            ("kind", [("", "all kinds"), *((str(kind), plain(kind)) for kind in Kind)], asked.kind),
-            ("state", [("", "open and over"), *((one, one) for one in STATES)], asked.state),
+            ("kind", [("", "all kinds"), *((kind, plain(kind)) for kind in Kind)], asked.kind),
+            ("state", [("", "open and over"), *((s, s) for s in (OPEN, *State))], asked.state),
             ("since", spans, asked.since),
         ),
         wrong=wrong,
-        totals=[] if totals is None else (
-            ("fired", f"{totals['incidents']:,}", "incidents that were sure"),
-            ("evictions", f"{totals['evictions']:,}", "of replica groups"),
-            ("lost", bounds(totals["lost"]), _of(totals["lost"])),
-            ("saved", bounds(totals["saved"]), _of(totals["saved"])),
-        ),
-        rows=[_listed(one, now_s) for one in bodies],
-        shown=f"the newest {len(bodies)} of {total:,}" if total > len(bodies) else f"{total:,}",
+        totals=totals,
+        rows=[(one, title(one.incident), {fact.name: fact for fact in facts(one, now_s)})
+              for one in reports],
+        now_s=now_s,
+        total=total,
         remembered=remembered,
     )  # fmt: skip
     return document("Incidents", *made.values(), styles=(STYLE,), here="/incidents")
-
-
-def _of(amount: Mapping[str, Any]) -> str:
-    missing = f"; not known of {amount['unknown']}" if amount["unknown"] else ""
-    return f"rank-seconds{missing}"
-
-
-def _listed(body: Mapping[str, Any], now_s: float) -> Listed:
-    last_s, first_s = ended_s(body), began_s(body)
-    told = {fact.name: fact for fact in facts(body, now_s)}
-    lasted = span(max(0.0, (now_s if last_s is None else last_s) - first_s))
-    return Listed(
-        body=body,
-        title=title(body),
-        ago=f"{span(max(0.0, now_s - body['milestones']['first_seen_s']))} ago",
-        lasted=lasted if last_s is not None else f"{lasted} by now",
-        done=told["done"],
-        training=told["training"] if last_s is None else None,
-        lost=bounds(body["account"]["lost_by_others"]),
-    )

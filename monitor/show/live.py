@@ -17,7 +17,7 @@ from monitor.show.fleet_page import fleet_page
 from monitor.show.latest import Latest
 from monitor.show.pages import GROUPS, HOSTS, ITEMS, RANKS, Context, FleetIndex, Page, Place
 from monitor.show.rank_pages import group_page, host_page, rank_page
-from monitor.show.templating import document
+from monitor.show.templating import document, prepare
 
 _EARLIER: Final = 8
 """Moments of each page of which the hashes are kept: who is further behind gets the whole state."""
@@ -25,15 +25,8 @@ _EARLIER: Final = 8
 
 def make(context: Context) -> Page:
     """The page of this place, at this moment."""
-    match context.place.kind:
-        case kind if kind == GROUPS:
-            return group_page(context)
-        case kind if kind == HOSTS:
-            return host_page(context)
-        case kind if kind == RANKS:
-            return rank_page(context)
-        case _:
-            return fleet_page(context)
+    of_kind = {GROUPS: group_page, HOSTS: host_page, RANKS: rank_page}
+    return of_kind.get(context.place.kind, fleet_page)(context)
 
 
 def whole(page: Page, path: str, tag: str, tick_s: float) -> str:
@@ -131,6 +124,7 @@ class Pages:
     """
 
     def __init__(self, context: Callable[[FleetIndex, Place], Context]) -> None:
+        prepare("document.html", "fleet.html", "crowd.html", "rank.html", "acts.html")
         self._context = context
         self._latest: Latest[Made] = Latest()
         self._boot = secrets.token_hex(4)

@@ -6,21 +6,22 @@ A page is its sections, each rendered by itself, so that an open page is sent th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from monitor.decide.view import View
+from monitor.decide.view import View, trouble_of
 from monitor.model.eviction import QuarantineEvent
-from monitor.model.face import Face, face_of
+from monitor.model.face import Face
 from monitor.model.incident import Incident, State
 from monitor.model.names import RankName
-from monitor.model.observation import LighthouseAway, Observation, Pause
+from monitor.model.observation import LighthouseAway, Observation
+from monitor.show.incident_page import title
 from monitor.show.states import states_of
-from monitor.show.wording import natural, path_of, plain, sentence, utc
-from monitor.store.lease import Standing
+from monitor.show.templating import sections
+from monitor.show.wording import natural, path_of
 
 FLEET: Final = "fleet"
 GROUPS: Final = "groups"
@@ -101,9 +102,7 @@ class FleetIndex:
             (one for one in view.incidents if one.open),
             key=lambda one: (one.state is State.PENDING, one.milestones.first_seen_s, one.id),
         )
-        return tuple(
-            (one, face_of(one, view.decisions.get(one.id, ()), self.now_s)) for one in opened
-        )
+        return tuple((one, view.face(one)) for one in opened)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,68 +141,18 @@ class Page:
 
 ITEMS: Final = "<!--items-->"
 """Stands in the list of a section where the items go; no text of anybody can be a comment."""
+SOURCES: Final = ("state", "steps", "flight_recorder", "stacks", "last_words", "wait_counters")
+"""Pages of a rank itself."""
 
 
-# What a person must know before anything else: pause, observe mode, standby, troubles.
-
-_MOST: Final = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Banner:
-    """One of them."""
-
-    tone: str
-    head: str
-    text: str
-    url: str = ""
-    """Of another monitor, http or https."""
-
-
-def banners(view: View) -> list[Banner]:
-    """All, the most pressing first; of very many the last says how many more there are."""
-    found = list(_banners(view))
-    if len(found) <= _MOST:
-        return found
-    rest = f"And {len(found) - _MOST} more: /v1/snapshot"
-    return [*found[:_MOST], Banner("wait", "", rest)]
-
-
-def _banners(view: View) -> Iterator[Banner]:
-    snapshot = view.snapshot
-    if view.standing is not None and not view.standing.active:
-        yield _standby(view.standing)
-    if snapshot.pause is not None:
-        yield _paused(snapshot.pause)
-    window = None if view.rules is None else view.rules.policy.window(snapshot.now_s)
-    if window is not None:
-        told = f"'{window[0].name}' until {utc(window[1])}: nobody is evicted but by hand."
-        yield Banner("info", "Maintenance window", told)
-    if view.observe:
-        told = "the monitor says what it would evict, and evicts nothing."
-        yield Banner("info", "Observe mode", told)
-    if isinstance(snapshot.lighthouse, LighthouseAway):
-        tone = "wait" if snapshot.lighthouse.missed else "info"
-        yield Banner(tone, "The Lighthouse cannot be seen", sentence(snapshot.lighthouse.reason))
-    for kind, why in sorted(view.result.unknown.items()):
-        told = f"{why}. Such a fault is neither there nor absent: nobody has looked."
-        yield Banner("away", f"Unknown: {plain(kind)}", told)
-    for trouble in view.troubles:
-        yield Banner("wait", "Trouble", sentence(trouble))
-
-
-def _paused(pause: Pause) -> Banner:
-    until = "until a person resumes" if pause.until_s is None else f"until {utc(pause.until_s)}"
-    told = f"{pause.reason}. Nobody is evicted but by hand."
-    return Banner("bad big", f"Paused by {pause.author} {until}", told)
-
-
-def _standby(standing: Standing) -> Banner:
-    if standing.holder is None:
-        told = "and none is active yet: nothing is evicted."
-        return Banner("info", "This monitor stands by", told)
-    since = "" if standing.since_s is None else f" since {utc(standing.since_s)}"
-    told = f"it changes nothing. {standing.holder} is active{since}; what it wrote is shown here. "
-    url = standing.url or ""
-    linked = url.startswith(("http://", "https://"))
-    return Banner("info", "This monitor stands by", told, url if linked else "")
+def made_of(
+    context: Context, template: str, page_title: str, *, found: bool = True, **values: Any
+) -> Page:
+    """A page from the sections of its template."""
+    made = sections(
+        template, context=context, view=context.view, states=context.fleet.states,
+        now_s=context.fleet.now_s, name=context.place.name,
+        away=isinstance(context.view.snapshot.lighthouse, LighthouseAway),
+        found=found, title_of=title, trouble_of=trouble_of, SOURCES=SOURCES, **values,
+    )  # fmt: skip
+    return Page(page_title, made, found=found)

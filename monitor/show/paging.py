@@ -5,26 +5,34 @@ programs too: one each, and totals.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from flask import Blueprint, Flask, Response, current_app, request
 
-from monitor.decide.accounts import Choice, ChoiceError, account, find, totals_to_json
+from monitor.decide.accounts import Choice, ChoiceError, Totals, account, find, totals
 from monitor.decide.view import SCHEMA, View, bundle_url
-from monitor.decide.view_json import case_of, incident_json
+from monitor.decide.view_json import report_to_json
 from monitor.model.eviction import Scope
 from monitor.model.incident import Incident
 from monitor.model.names import GroupName, Host
+from monitor.model.plain import to_plain
 from monitor.show.answers import (
-    Desk,
+    AppContext,
     Refusal,
     answer,
+    app_context,
     check_reader,
     chosen,
-    the_desk,
     the_view,
 )
-from monitor.show.incident_page import Access, IncidentQuery, Stacks, incident_page, incidents_page
+from monitor.show.incident_page import (
+    Access,
+    Earlier,
+    IncidentQuery,
+    Stacks,
+    incident_page,
+    incidents_page,
+)
 from monitor.show.live import Pages
 from monitor.show.pages import FLEET, GROUPS, HOSTS, RANKS, Context, FleetIndex, Place
 from monitor.show.streams import unread_of
@@ -39,9 +47,9 @@ paging = Blueprint("paging", __name__)
 """Pages, and their streams: no token, as for the snapshot."""
 
 
-def open_pages(app: Flask, desk: Desk) -> None:
-    """Give the routes of this application the pages of its desk's views."""
-    app.extensions[_PAGES] = Pages(lambda fleet, place: _context(desk, fleet, place))
+def open_pages(app: Flask, context: AppContext) -> None:
+    """Give the routes of this application the pages of its views."""
+    app.extensions[_PAGES] = Pages(lambda fleet, place: _page_context(context, fleet, place))
 
 
 @paging.get("/")
@@ -78,15 +86,15 @@ def state() -> Response:
 @paging.get("/v1/events")
 def events() -> Response:
     """The same as a stream: first all, or what has changed since; then the changes of each tick."""
-    place, desk = _asked(), the_desk()
-    give_back = desk.streams.take()
+    place, context = _asked(), app_context()
+    give_back = context.streams.take()
     if give_back is None:
         refused = Refusal(503, "as many streams are open as there may be: poll /v1/fleet")
         refused.headers["Retry-After"] = str(_RETRY_S)
         raise refused
     since = request.headers.get("Last-Event-ID") or request.args.get("since", "")
     follower = _Follower(_pages(), place, since)
-    stream = desk.streams.run(lambda: follower.news(desk.view()), unread_of(request.environ))
+    stream = context.streams.run(lambda: follower.news(context.view()), unread_of(request.environ))
     response = Response(stream, content_type="text/event-stream; charset=utf-8")
     response.call_on_close(give_back)
     response.headers["X-Accel-Buffering"] = "no"  # a proxy that collects would hold it back
@@ -117,12 +125,12 @@ class _Follower:
 
 
 def _page(place: Place) -> Response:
-    desk = the_desk()
-    view = desk.view()
+    context = app_context()
+    view = context.view()
     if view is None:
         return Response(_not_yet(), 503, {"Retry-After": "2"}, content_type=_HTML)
     made = _pages().latest(view, place)
-    html = made.html(place.path, desk.tick_s)
+    html = made.html(place.path, context.tick_s)
     return Response(html, 200 if made.page.found else 404, content_type=_HTML)
 
 
@@ -145,9 +153,9 @@ def _pages() -> Pages:
     return pages
 
 
-def _context(desk: Desk, fleet: FleetIndex, place: Place) -> Context:
+def _page_context(context: AppContext, fleet: FleetIndex, place: Place) -> Context:
     """Also made for streams, which outlive their request."""
-    history = desk.quarantine.history
+    history = context.quarantine.history
     events = (
         history(GroupName(place.name), Scope.GROUP)
         if place.kind == GROUPS
@@ -155,15 +163,15 @@ def _context(desk: Desk, fleet: FleetIndex, place: Place) -> Context:
         if place.kind == HOSTS
         else ()
     )
-    guarded = not (desk.loopback or desk.open_reads)
-    return Context(fleet, place, guarded, why_not(desk), events)
+    guarded = not (context.loopback or context.open_reads)
+    return Context(fleet, place, guarded, why_not(context), events)
 
 
-def why_not(desk: Desk) -> str | None:
+def why_not(context: AppContext) -> str | None:
     """Why this monitor would refuse every change."""
-    if desk.tokens.own is None:
+    if context.tokens.own is None:
         return "no token is configured (start the monitor with --token-file FILE)"
-    standing = desk.standing()
+    standing = context.standing()
     return None if standing is None or standing.active else standing.sentence()
 
 
@@ -180,9 +188,10 @@ incident_pages = Blueprint("incident_pages", __name__)
 @incident_pages.get("/v1/incidents/<prefix>")
 def incident(prefix: str) -> Response:
     """One incident with its story; the beginning of its id will do."""
-    view, journal = the_view(), the_desk().journal
+    view, journal = the_view(), app_context().journal
     more = {"journal": None if journal is None else str(journal)}
-    return answer({"schema": SCHEMA, **incident_json(view, find(view.incidents, prefix)), **more})
+    report = view.report(find(view.incidents, prefix))
+    return answer({"schema": SCHEMA, **report_to_json(report), **more})
 
 
 @incident_pages.get("/v1/audit")
@@ -190,7 +199,8 @@ def audit() -> Response:
     """What incidents and evictions came to, over a span."""
     view = the_view()
     choice = chosen(view)
-    return answer({"schema": SCHEMA, **_totals(view, choice, choice.among(view.incidents))})
+    found = _totals(view, choice, choice.among(view.incidents))
+    return answer({"schema": SCHEMA, **to_plain(found)})
 
 
 @incident_pages.get("/incidents/<prefix>")
@@ -198,12 +208,12 @@ def incident_for_people(prefix: str) -> Response:
     """One incident, readable without JavaScript."""
     view = the_view()
     one = find(view.incidents, prefix)
-    body, access = incident_json(view, one), _access(one)
-    stacks = the_desk().stacks(one.id) if access.allowed else Stacks()
+    access = _access(one)
+    stacks = app_context().stacks(one.id) if access.allowed else Stacks()
     if request.args.get("have") == stacks.stamp != "":
         stacks = Stacks(stamp=stacks.stamp, kept=True)
     text = incident_page(
-        body,
+        view.report(one),
         now_s=view.snapshot.now_s,
         stacks=stacks,
         access=access,
@@ -224,7 +234,7 @@ def incidents_for_people() -> Response:
         choice, wrong = Choice(), str(exc)
     found = [] if wrong else choice.among(view.incidents)
     page = incidents_page(
-        [incident_json(view, one) for one in found[:_LISTED]],
+        [view.report(one) for one in found[:_LISTED]],
         now_s=view.snapshot.now_s,
         asked=asked,
         total=len(found),
@@ -235,10 +245,10 @@ def incidents_for_people() -> Response:
     return _html(page, 400 if wrong else 200)
 
 
-def _totals(view: View, choice: Choice, found: Sequence[Incident]) -> dict[str, Any]:
+def _totals(view: View, choice: Choice, found: Sequence[Incident]) -> Totals:
     """As `GET /v1/audit` for the same question."""
-    fired = [case_of(view, one) for one in found if one.milestones.firing_s is not None]
-    return totals_to_json(fired, choice.since_s, view.snapshot.now_s)
+    fired = [view.case(one) for one in found if one.milestones.firing_s is not None]
+    return totals(fired, choice.since_s, view.snapshot.now_s)
 
 
 def _access(one: Incident) -> Access:
@@ -253,7 +263,7 @@ def _access(one: Incident) -> Access:
     return Access(True, url=url, page=page)
 
 
-def _earlier(view: View, one: Incident) -> list[dict[str, Any]]:
+def _earlier(view: View, one: Incident) -> list[Earlier]:
     """The latest before it on one of its hosts, or in one of its groups."""
     found = []
     for other in view.incidents:
@@ -264,20 +274,11 @@ def _earlier(view: View, one: Incident) -> list[dict[str, Any]]:
         if hosts or groups:
             same = [f"host {name}" for name in sorted(hosts)[:2]]
             same += [f"group {name}" for name in sorted(groups)[:2]]
-            found.append(_told_page(view, other, ", ".join(same)))
+            outcome = account(view.case(other)).outcome
+            found.append(Earlier(other, outcome, ", ".join(same)))
         if len(found) == _SIMILAR:
             break
     return found
-
-
-def _told_page(view: View, other: Incident, same: str) -> dict[str, Any]:
-    return {
-        "id": other.id,
-        "kind": str(other.kind),
-        "first_seen_s": other.milestones.first_seen_s,
-        "what": f"{account(case_of(view, other)).outcome}, {other.state}: {other.verdict.reason}",
-        "same": same,
-    }
 
 
 def _html(text: str, status: int = 200) -> Response:

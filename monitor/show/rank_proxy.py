@@ -21,10 +21,10 @@ from monitor.act.targets import Target
 from monitor.model.names import IncidentId, RankName
 from monitor.show.answers import (
     Refusal,
+    app_context,
     check_origin,
     check_reader,
     check_token,
-    the_desk,
 )
 from worker_server.wire import (
     PATH_FLIGHT_RECORDER,
@@ -74,7 +74,7 @@ _profiling = threading.BoundedSemaphore(1)
 def bundle(incident_id: str) -> Response:
     """What ranks said when the incident began and before the eviction, as a zip."""
     check_reader()
-    path = the_desk().bundle(IncidentId(incident_id))
+    path = app_context().bundle(IncidentId(incident_id))
     if path is None:
         raise Refusal(404, f"no evidence of {incident_id}: too old, or none was taken")
     try:
@@ -123,7 +123,7 @@ def passed(rank: str, what: str) -> Response:
 
 
 def _target(rank: str) -> Target:
-    target = the_desk().registry.get(RankName(rank))
+    target = app_context().registry.get(RankName(rank))
     if target is None:
         raise Refusal(404, f"no such rank: {rank}")
     return target
@@ -137,7 +137,7 @@ def _pass(target: Target, page: _Page, timeout_s: float) -> Response:
     url, group = target.url + page.path + query, target.identity.group
     question = Question(url, timeout_s, page.max_bytes, group=group)
     try:
-        said = the_desk().fetcher.ask(question)
+        said = app_context().fetcher.ask(question)
     except FetchError as exc:
         raise Refusal(502, f"the rank's WorkerServer gave no answer: {exc}") from exc
     if said.status in (401, 403):  # not the asker's fault

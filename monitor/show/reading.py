@@ -14,10 +14,9 @@ from monitor.decide.view_json import (
     degraded,
     entry_to_json,
     event_to_json,
-    groups_to_json,
     host_to_json,
-    incident_json,
     ranks_to_json,
+    report_to_json,
     self_health_to_json,
     snapshot_to_json,
 )
@@ -28,9 +27,9 @@ from monitor.model.quarantine import HostRecord
 from monitor.show.answers import (
     Refusal,
     answer,
+    app_context,
     chosen,
     dump,
-    the_desk,
     the_view,
 )
 
@@ -54,13 +53,13 @@ def snapshot() -> Response:
 @reading.get("/v1/groups")
 def groups() -> Response:
     """Every replica group."""
-    return _rendered("groups", lambda view: {"schema": SCHEMA, "groups": groups_to_json(view)})
+    return _rendered("groups", lambda view: {"schema": SCHEMA, "groups": view.groups})
 
 
 @reading.get("/v1/lighthouse")
 def lighthouse() -> Response:
     """What the Lighthouse shows, which it does not tell as JSON itself, and since when not."""
-    now_s = the_desk().clock.now_s()
+    now_s = app_context().clock.now_s()
     return answer({"schema": SCHEMA, **lighthouse_json(the_view().lighthouse, now_s)})
 
 
@@ -77,7 +76,7 @@ def incidents() -> Response:
 
     def body(view: View) -> dict[str, Any]:
         found = choice.among(view.incidents)[:limit]
-        return {"schema": SCHEMA, "incidents": [incident_json(view, one) for one in found]}
+        return {"schema": SCHEMA, "incidents": [report_to_json(view.report(one)) for one in found]}
 
     return _rendered(f"incidents {limit}", body) if choice == Choice() else answer(body(the_view()))
 
@@ -88,7 +87,7 @@ def admission() -> Response:
     host, group = request.args.get("host", ""), request.args.get("group", "")
     if not host:
         raise Refusal(400, "say which host: /v1/admission?host=HOST&group=GROUP")
-    verdict = the_desk().quarantine.admission(Host(host), GroupName(group) if group else None)
+    verdict = app_context().quarantine.admission(Host(host), GroupName(group) if group else None)
     body: dict[str, Any] = {"admit": verdict.admit, "reason": verdict.reason}
     if not verdict.admit:
         body["until_s"] = verdict.until_s
@@ -99,7 +98,7 @@ def admission() -> Response:
 @reading.get("/v1/quarantine")
 def quarantine() -> Response:
     """Hosts and groups in quarantine."""
-    listed = the_desk().quarantine
+    listed = app_context().quarantine
     body = {
         "schema": SCHEMA,
         "quarantine": [_entry(entry) for entry in listed.active()],
@@ -112,7 +111,7 @@ def quarantine() -> Response:
 @reading.get("/v1/quarantine/groups/<name>", defaults={"scope": Scope.GROUP})
 def quarantined(name: str, scope: Scope) -> Response:
     """One host or group: its entry, a host's record, and its history, newest first."""
-    listed, host = the_desk().quarantine, Host(name)
+    listed, host = app_context().quarantine, Host(name)
     entry = listed.get(name, scope)
     body = {
         "schema": SCHEMA,
@@ -129,7 +128,7 @@ def quarantined(name: str, scope: Scope) -> Response:
 @reading.get("/v1/hosts")
 def hosts() -> Response:
     """Every host that runs a rank or has a history, worst first."""
-    listed, ranks = the_desk().quarantine, _ranks_by_host()
+    listed, ranks = app_context().quarantine, _ranks_by_host()
     known = {**{host: HostRecord(host) for host in ranks}, **listed.records()}
     told = [
         host_to_json(record, listed.get(host), ranks.get(host, ()))
@@ -140,13 +139,13 @@ def hosts() -> Response:
 
 
 def _entry(entry: QuarantineEntry) -> dict[str, Any]:
-    known = entry.incident_id is not None and the_desk().bundle(entry.incident_id) is not None
-    return entry_to_json(entry, the_desk().quarantine.records(), known)
+    known = entry.incident_id is not None and app_context().bundle(entry.incident_id) is not None
+    return entry_to_json(entry, app_context().quarantine.records(), known)
 
 
 def _ranks_by_host() -> dict[Host, list[RankName]]:
     found: dict[Host, list[RankName]] = {}
-    for target in the_desk().registry.targets():
+    for target in app_context().registry.targets():
         found.setdefault(target.identity.host, []).append(target.rank)
     return found
 
@@ -160,7 +159,7 @@ def service_discovery() -> Response:
 @reading.get("/metrics")
 def metrics() -> Response:
     """The monitor's own metrics."""
-    body, content_type = exposition.page(the_desk().metrics, request.headers.get("Accept", ""))
+    body, content_type = exposition.page(app_context().metrics, request.headers.get("Accept", ""))
     return Response(body, content_type=content_type)
 
 
@@ -170,16 +169,16 @@ def healthz() -> Response:
     a supervisor would restart it for ever. It is 503 when the loop stands still, or a part of the
     process has ended: then a restart mends it.
     """
-    view = the_desk().view()
+    view = app_context().view()
     troubles = () if view is None else degraded(view)
-    if (ended := the_desk().ended()) is not None:
+    if (ended := app_context().ended()) is not None:
         raise Refusal(503, f"{ended} has ended: this process ends, and is to be started again")
-    stood_s = 0.0 if view is None else the_desk().clock.now_s() - view.snapshot.now_s
-    if stood_s > max(_STUCK_TICKS * the_desk().tick_s, _STUCK_LEAST_S):
+    stood_s = 0.0 if view is None else app_context().clock.now_s() - view.snapshot.now_s
+    if stood_s > max(_STUCK_TICKS * app_context().tick_s, _STUCK_LEAST_S):
         raise Refusal(503, f"the last tick was {stood_s:.0f} s ago: the loop stands still")
     body = {
         "ok": True,
-        "version": the_desk().version,
+        "version": app_context().version,
         "status": "degraded" if troubles else "ok",
         "degraded": list(troubles),
     }
@@ -197,13 +196,13 @@ def readyz() -> Response:
     with which a load balancer finds the one that may be asked for changes.
     """
     view = the_view()
-    age_s = the_desk().clock.now_s() - view.snapshot.now_s
-    if age_s > max(_STALE_TICKS * the_desk().tick_s, _STALE_LEAST_S):
+    age_s = app_context().clock.now_s() - view.snapshot.now_s
+    if age_s > max(_STALE_TICKS * app_context().tick_s, _STALE_LEAST_S):
         raise Refusal(503, f"the last tick was {age_s:.0f} s ago: the loop stands still")
     if view.result.blind:
         raise Refusal(503, "nothing is judged: every kind of fault is unknown")
     body = {"ready": True, "last_tick_age_s": round(age_s, 3), "degraded": list(degraded(view))}
-    seen = the_desk().standing()
+    seen = app_context().standing()
     if request.args.get("role") == "active" and seen is not None and not seen.active:
         raise Refusal(503, seen.sentence(), {"role": seen.role, "active": seen.url})
     return answer({**body, **_standing()})
@@ -211,7 +210,7 @@ def readyz() -> Response:
 
 def _standing() -> dict[str, Any]:
     """`role` is active or standby; `lease` says who holds it, and since when."""
-    seen = the_desk().standing()
+    seen = app_context().standing()
     told = None if seen is None else seen.to_json()
     return {"role": "active" if told is None else told["role"], "lease": told}
 
@@ -225,14 +224,14 @@ def _limit() -> int:
 
 def _rendered(name: str, render: Callable[[View], Mapping[str, Any]]) -> Response:
     view = the_view()
-    body = the_desk().bodies.get(view, name, lambda *_: dump(render(view)))
+    body = app_context().bodies.get(view, name, lambda *_: dump(render(view)))
     return Response(body, content_type="application/json")
 
 
 def _discovery() -> list[dict[str, Any]]:
     """Prometheus `http_sd`: every target, complete, so that those evicted vanish there too."""
     entries = []
-    for target in the_desk().registry.targets():
+    for target in app_context().registry.targets():
         identity = target.identity
         scheme, _, address = target.url.partition("://")
         labels = {

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from rich.console import Console, RenderableType
@@ -37,7 +36,7 @@ from monitor.show.finding_words import (
     with_hosts,
 )
 from monitor.show.standing import Crowd, Role, concerned, crowds, members, offers, site, stands
-from monitor.show.wording import clean, counted, sentence
+from monitor.show.wording import clean, counted, moment, sentence
 
 _LINES: Final = 12
 _TEXT_ROWS: Final = 40
@@ -163,18 +162,6 @@ def awaited(job: Job, crowd: Crowd) -> str:
     if crowd.waits_for and not others:
         return "each other"
     return rank_list(job, others or crowd.waits_for) if crowd.waits_for else "nobody: all are there"
-
-
-def moment(at_ns: int) -> str:
-    """A time of day, UTC, of that rank's own clock."""
-    if at_ns < 0:
-        return "-"
-    seconds, rest = divmod(at_ns, 10**9)
-    try:
-        at = datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, OSError, ValueError):
-        return "-"
-    return f"{at:%H:%M:%S}.{rest // 10**6:03d}"
 
 
 def standing(job: Job, analysis: Analysis, group: int, at_most: int) -> GroupTable:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
+from monitor.decide.view import GroupView, IncidentReport
+from monitor.decide.view_json import RankJson
 from monitor.show.fleet_rows import (
     GROUP_COLUMNS,
     STYLES,
     Fleet,
-    GroupRow,
-    RankRow,
     Wanted,
     count,
     group_cells,
@@ -32,13 +32,13 @@ from monitor.show.text_table import (
     width_of,
     word,
 )
-from monitor.show.wording import clean, listed
+from monitor.show.wording import listed
 
 _LABEL: Final = 14
 """Cells of the names at the left."""
 _INCIDENTS: Final = 3
 """Incidents whose evidence is named."""
-Link = Callable[[Mapping[str, Any]], str]
+Link = Callable[[IncidentReport], str]
 
 
 def short(asked: StatusFacts, groups: int, width: int | None, link: Link) -> list[Line]:
@@ -71,7 +71,7 @@ def _evidence(fleet: Fleet, link: Link) -> Iterator[Line]:
             yield [(" " * _LABEL, ""), (f"evidence: {where}", "dim")]
 
 
-def _counted(about: str, rows: tuple[GroupRow, ...] | tuple[RankRow, ...]) -> Line:
+def _counted(about: str, rows: tuple[GroupView, ...] | tuple[RankJson, ...]) -> Line:
     made: Line = [(f"{about:<{_LABEL}}", "bold"), (f"{len(rows):,}", "")]
     for at, (health, number) in enumerate(count(rows).items()):
         made += [("  " if at == 0 else ", ", ""), (f"{number:,} {health}", STYLES.get(health, ""))]
@@ -176,25 +176,24 @@ _INCIDENT_STYLES: Final = {
 }  # fmt: skip
 
 
-def incidents_screen(incidents: Sequence[Mapping[str, Any]], width: int, height: int) -> list[Line]:
+def incidents_screen(reports: Sequence[IncidentReport], width: int, height: int) -> list[Line]:
     """Newest first, as many as fit; the last line says how many do not, and how to leave."""
     room = max(0, height - 2)
-    shown = lines_of(_INCIDENT_COLUMNS, [_incident_cells(one) for one in incidents[:room]], width)
-    more = len(incidents) - room
+    shown = lines_of(_INCIDENT_COLUMNS, [_incident_cells(one) for one in reports[:room]], width)
+    more = len(reports) - room
     tail = f"and {more:,} more   " if more > 0 else ""
-    none = "" if incidents else "no incident   "
+    none = "" if reports else "no incident   "
     return [*shown, [(cut(f"{none}{tail}Ctrl-C: leave", width), "dim")]]
 
 
-def _incident_cells(one: Mapping[str, Any]) -> list[Cell]:
-    account = one.get("account") or {}
-    state, severity = str(one["state"]), str(one["severity"])
+def _incident_cells(one: IncidentReport) -> list[Cell]:
+    incident = one.incident
     return [
-        (clock(one["milestones"]["first_seen_s"]), ""),
-        (word(state), _INCIDENT_STYLES.get(state, "")),
-        (word(severity), _INCIDENT_STYLES.get(severity, "")),
-        (word(clean(str(one["kind"]))), ""),
-        (listed(one["culprits"], 2) or "-", ""),
-        (word(account.get("outcome")), ""),
-        (clean(str(one["says"]), 300) or "-", ""),
+        (clock(incident.milestones.first_seen_s), ""),
+        (word(incident.state), _INCIDENT_STYLES.get(incident.state, "")),
+        (word(incident.severity), _INCIDENT_STYLES.get(incident.severity, "")),
+        (word(incident.kind), ""),
+        (listed(incident.culprits, 2) or "-", ""),
+        (word(one.account.outcome), ""),
+        (one.face.says, ""),
     ]

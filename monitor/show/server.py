@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from flask import Flask, Response
 
 from monitor.model.urls import host_and_port
-from monitor.show.answers import BODY_MAX_BYTES, Desk, open_desk, refuse
+from monitor.show.answers import BODY_MAX_BYTES, AppContext, open_context, refuse
 from monitor.show.changing import changing, policy, ruling
 from monitor.show.paging import incident_pages, open_pages, paging
 from monitor.show.rank_proxy import passing
@@ -25,12 +25,12 @@ from worker_server.wire import routed
 _STATIC = Path(__file__).parent / "static"
 
 
-def create_app(desk: Desk) -> Flask:
+def create_app(context: AppContext) -> Flask:
     """The monitor's WSGI application."""
     app = Flask("monitor", static_folder=str(_STATIC), static_url_path="/static")
     app.config["MAX_CONTENT_LENGTH"] = BODY_MAX_BYTES
-    open_desk(app, desk)
-    open_pages(app, desk)
+    open_context(app, context)
+    open_pages(app, context)
     for routes in (reading, paging, incident_pages, changing, passing, policy, ruling):
         app.register_blueprint(routes)
 

@@ -26,9 +26,9 @@ from monitor.act.bundles import BundleDir
 from monitor.model.names import IncidentId
 from monitor.records.files import Manifest, Moment, Part, read_manifest
 from monitor.show.incident_page import Stacks
-from monitor.show.report import moment as time_of_day
 from monitor.show.templating import render
 from monitor.show.wording import clean
+from monitor.show.wording import moment as time_of_day
 
 _HEAD: Final = re.compile(
     r'Thread [^"(:]{1,40}(?:\(([^)]{0,60})\))?:?(?: "(.{0,200})"| \((.{0,60})\))?'

@@ -11,8 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from monitor.decide.view import IncidentReport
+from monitor.model.incident import Incident, State
 from monitor.model.observation import NO_LIGHTHOUSE
-from monitor.model.verdict import SLOWS_ONLY, Kind
+from monitor.model.plain import to_plain
+from monitor.model.verdict import Kind
 from monitor.show.fleet_rows import Fleet, count
 from monitor.show.states import still_after_s
 from monitor.show.text_table import age, clock
@@ -30,7 +33,7 @@ class StatusFacts:
     """What the monitor said to one look."""
 
     fleet: Fleet
-    recent: tuple[Mapping[str, Any], ...] = ()
+    recent: tuple[IncidentReport, ...] = ()
     """Incidents of the last hour, newest first."""
     tick_age_s: float | None = None
     not_ready: str = ""
@@ -63,13 +66,13 @@ def answers(asked: StatusFacts) -> tuple[Answer, ...]:
 
 def answers_to_json(asked: StatusFacts) -> dict[str, Any]:
     """The body of `status --format json`."""
-    fleet, lighthouse = asked.fleet, asked.fleet.body["lighthouse"]
+    fleet = asked.fleet
     return {
         "schema": 1,
         "now_s": fleet.now_s,
         "tick": fleet.tick,
         **{one.about.replace(" ", "_"): one.to_json() for one in answers(asked)},
-        "quorum_id": lighthouse.get("quorum_id"),
+        "quorum_id": fleet.lighthouse.quorum_id,
         "groups": {"all": len(fleet.groups), **count(fleet.groups)},
         "ranks": {"all": len(fleet.ranks), **count(fleet.ranks)},
     }
@@ -77,16 +80,16 @@ def answers_to_json(asked: StatusFacts) -> dict[str, Any]:
 
 def training(fleet: Fleet) -> Answer:
     """Whether anybody commits steps, and whether anything is wrong with that."""
-    about, step_s, ended = "training", fleet.median_step_s, fleet.body["ended"]
-    ages = [one.commit_age_s for one in fleet.ranks if one.commit_age_s is not None]
+    about, step_s, ended = "training", fleet.median_step_s, fleet.ended
+    ages = [one.last_commit_age_s for one in fleet.ranks if one.last_commit_age_s is not None]
     step = max((one.step for one in fleet.ranks if one.step is not None), default=None)
-    warnings = tuple(clean(str(one), 300) for one in fleet.body["warnings"])
+    warnings = tuple(clean(one, 300) for one in fleet.warnings)
     facts = {"step": step, "step_s": step_s, "commit_age_s": min(ages, default=None),
-             "warnings": list(warnings), "ended": ended}  # fmt: skip
+             "warnings": list(warnings), "ended": ended and to_plain(ended)}  # fmt: skip
     if ended is not None:
-        word, style = ("finished", "green") if ended["clean"] else ("ended", "bold red")
-        ago = age(max(0.0, fleet.now_s - ended["at_s"]))
-        return Answer(about, word, style, clean(f"{ago} ago: {ended['says']}", 400), facts=facts)
+        word, style = ("finished", "green") if ended.clean else ("ended", "bold red")
+        ago = age(max(0.0, fleet.now_s - ended.at_s))
+        return Answer(about, word, style, clean(f"{ago} ago: {ended.says}", 400), facts=facts)
     if not fleet.ranks:
         return Answer(about, "no", "bold red", "no rank has registered here", facts=facts)
     if not ages:
@@ -96,7 +99,7 @@ def training(fleet: Fleet) -> Answer:
         return _standing(fleet, min(ages), warnings, facts)
     pace = "" if step_s is None else f", {step_s:.3g} s a step"
     text = f"step {step}{pace}{_quorum(fleet)}"
-    if warnings or any(one["state"] != "resolved" for one in fleet.incidents):
+    if warnings or any(one.incident.open for one in fleet.incidents):
         return Answer(about, "disturbed", "yellow", text, warnings, facts)
     return Answer(about, "yes", "green", text, facts=facts)
 
@@ -105,7 +108,7 @@ def _standing(
     fleet: Fleet, quiet_s: float, warnings: tuple[str, ...], facts: Mapping[str, Any]
 ) -> Answer:
     """Nobody commits: for a fault that is known, or that is still being looked for."""
-    usual_s = fleet.body["usual_step_s"]
+    usual_s = fleet.usual_step_s
     usual = "" if usual_s is None else f", {usual_s:.3g} s a step is usual"
     text = f"no commit for {age(quiet_s)} (step {facts['step']}{usual})"
     if fleet.incidents:
@@ -115,70 +118,75 @@ def _standing(
 
 def _limit_s(fleet: Fleet) -> float:
     """So long without a commit is training still."""
-    held = any(_stops(one) for one in fleet.incidents)
+    held = any(one.incident.verdict.stops for one in fleet.incidents)
     return still_after_s(fleet.median_step_s, held=held)
 
 
-def _stops(incident: Mapping[str, Any]) -> bool:
-    """Whether it says that anybody stands still."""
-    if incident["kind"] == Kind.LIGHTHOUSE_AWAY:
-        return bool(incident["victims"])
-    return incident["kind"] not in SLOWS_ONLY
-
-
 def _quorum(fleet: Fleet) -> str:
-    lighthouse = fleet.body["lighthouse"]
-    if not lighthouse["up"]:
+    if not fleet.lighthouse.up:
         return ""
     inside = sum(one.in_quorum is True for one in fleet.groups)
     groups = counted(len(fleet.groups), "group")
-    return f", {inside:,} of {groups} in quorum {lighthouse['quorum_id']}"
+    return f", {inside:,} of {groups} in quorum {fleet.lighthouse.quorum_id}"
 
 
 def held_back(fleet: Fleet) -> Answer:
     """Whom the open incidents name: never who waits for another of them."""
     about = "held back by"
-    oldest = sorted(fleet.incidents, key=lambda one: float(one["since_s"]))
-    told = [one for one in oldest if one["state"] != "pending"]
-    doubted = [one for one in oldest if one["state"] == "pending"]
+    oldest = sorted(fleet.incidents, key=lambda one: one.incident.verdict.since_s)
+    told = [one for one in oldest if one.incident.state is not State.PENDING]
+    doubted = [one for one in oldest if one.incident.state is State.PENDING]
     facts = {"incidents": [_brief(one) for one in (*told, *doubted)]}
     if told:
-        word = "named" if any(one["culprits"] for one in told) else "unknown"
-        return Answer(about, word, "bold red", _named(told), tuple(_reasons(told)), facts)
+        named = [one.incident for one in told]
+        word = "named" if any(one.culprits for one in named) else "unknown"
+        return Answer(about, word, "bold red", _named(named), tuple(_reasons(told)), facts)
     if doubted:
-        text = f"{_named(doubted)}: not sure yet"
+        text = f"{_named([one.incident for one in doubted])}: not sure yet"
         return Answer(about, "suspected", "yellow", text, tuple(_reasons(doubted)), facts)
     if training(fleet).word == "stalling":
         return Answer(about, "unknown", "yellow", "nobody is named yet", (), facts)
     return Answer(about, "nobody", "green", _busiest(fleet), (), facts)
 
 
-def _brief(one: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("id", "kind", "state", "severity", "culprits", "groups", "since_s", "reason",
-            "says", "next")  # fmt: skip
-    return {name: one[name] for name in kept}
+def _brief(one: IncidentReport) -> dict[str, Any]:
+    incident = one.incident
+    return {
+        "id": incident.id,
+        "kind": incident.kind,
+        "state": incident.state,
+        "severity": incident.severity,
+        "culprits": list(incident.culprits),
+        "groups": list(incident.groups),
+        "since_s": incident.verdict.since_s,
+        "reason": incident.verdict.reason,
+        "says": one.face.says,
+        "next": one.face.next,
+    }
 
 
-def _named(incidents: Sequence[Mapping[str, Any]]) -> str:
+def _named(incidents: Sequence[Incident]) -> str:
     names: list[str] = []
     for at, one in enumerate(incidents):
-        waits = {victim for earlier in incidents[:at] for victim in earlier["victims"]}
-        names += [name for name in one["culprits"] if name not in waits and name not in names]
-    kinds = list(dict.fromkeys(str(one["kind"]) for one in incidents))
+        waits = {victim for earlier in incidents[:at] for victim in earlier.verdict.victims}
+        names += [name for name in one.culprits if name not in waits and name not in names]
+    kinds = list(dict.fromkeys(one.kind for one in incidents))
     who = listed(names, _SHOWN) if names else "it cannot be told who"
     return f"{who} ({listed(kinds, _SHOWN)})"
 
 
-def _reasons(incidents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for one in incidents[:_SHOWN]:
-        then = f". {one['next']}" if one["next"] else ""
-        yield clean(f"{one['severity']}, {one['state']}: {one['says']}{then} ({one['id']})", 800)
-    if len(incidents) > _SHOWN:
-        yield f"and {len(incidents) - _SHOWN:,} more: lightkeeper incidents list"
+def _reasons(reports: Sequence[IncidentReport]) -> Iterator[str]:
+    for one in reports[:_SHOWN]:
+        incident = one.incident
+        then = f". {one.face.next}" if one.face.next else ""
+        told = f"{one.face.says}{then} ({incident.id})"
+        yield clean(f"{incident.severity}, {incident.state}: {told}", 800)
+    if len(reports) > _SHOWN:
+        yield f"and {len(reports) - _SHOWN:,} more: lightkeeper incidents list"
 
 
 def _busiest(fleet: Fleet) -> str:
-    busy = [(one.busy_s, one.name) for one in fleet.ranks if one.busy_s is not None]
+    busy = [(one.busy_s, clean(one.rank, 120)) for one in fleet.ranks if one.busy_s is not None]
     if not busy:
         return "no incident is open"
     most_s, name = max(busy)
@@ -189,14 +197,16 @@ def _busiest(fleet: Fleet) -> str:
 def keeper(asked: StatusFacts) -> Answer:
     """Whether it acts, and what it did in the last hour."""
     word, style, text = _mode(asked)
-    body = asked.fleet.body
-    hosts = [str(one["host"]) for one in body["quarantine"]]
-    groups = [str(one["group"]) for one in body["quarantine_groups"]]
-    evicted = [one for one in asked.recent if (one.get("account") or {}).get("outcome")
-               in _HOW]  # fmt: skip
+    hosts = [one.host for one in asked.fleet.quarantine]
+    groups = [one.group for one in asked.fleet.quarantine_groups]
+    evicted = [one for one in asked.recent if one.account.outcome in _HOW]
     facts = {
         "evicted_last_hour": [
-            {"id": one["id"], "groups": one["groups"], "outcome": one["account"]["outcome"]}
+            {
+                "id": one.incident.id,
+                "groups": list(one.incident.groups),
+                "outcome": one.account.outcome,
+            }
             for one in evicted
         ],
         "quarantined_hosts": hosts,
@@ -207,41 +217,34 @@ def keeper(asked: StatusFacts) -> Answer:
 
 
 def _mode(asked: StatusFacts) -> tuple[str, str, str]:
-    body = asked.fleet.body
-    lease, window = body.get("monitor"), body.get("maintenance")
-    if lease is not None and lease["role"] == "standby":
-        holder = clean(str(lease["holder"] or "nobody yet"), 80)
+    lease, window = asked.fleet.monitor, asked.fleet.maintenance
+    if lease is not None and lease.role == "standby":
+        holder = clean(lease.holder or "nobody yet", 80)
         return "standby", "yellow", f"this monitor stands by; active: {holder}"
     if asked.pause:
         return "paused", "bold red", asked.pause
-    if body["observe"]:
+    if asked.fleet.observe:
         return "observing", "bold cyan", "observe mode: nothing is evicted"
     if window is not None:
-        text = f"maintenance {clean(str(window['name']), 80)} until {clock(window['until_s'])}"
+        text = f"maintenance {clean(window.name, 80)} until {clock(window.until_s)}"
         return "maintenance", "yellow", f"{text}: nothing is evicted"
     return "acting", "green", "evicts whom it is sure of"
 
 
-def _done(fleet: Fleet, evicted: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _done(fleet: Fleet, evicted: Sequence[IncidentReport]) -> Iterator[str]:
     if not evicted:
         yield "evicted nobody in the last hour"
     for one in evicted[:_SHOWN]:
-        account = one["account"]
-        how = _HOW[account["outcome"]]
-        ago_s = max(0.0, fleet.now_s - _asked_s(one))
-        back = account["back_on"]
-        tail = f", back on {listed(back, _SHOWN)}" if back else ""
-        why = f"{one['kind']} of {listed(one['culprits'], _SHOWN) or 'nobody named'}"
-        if one["kind"] == Kind.BY_HAND:
+        account, incident = one.account, one.incident
+        asked_s = incident.last_seen_s if one.latest is None else one.latest.asked_s
+        who = f"{_HOW[account.outcome]} {listed(incident.groups, _SHOWN)}"
+        tail = f", back on {listed(account.back_on, _SHOWN)}" if account.back_on else ""
+        why = f"{incident.kind} of {listed(incident.culprits, _SHOWN) or 'nobody named'}"
+        if incident.kind is Kind.BY_HAND:
             why = "by hand"
-        yield clean(f"{how} {listed(one['groups'], _SHOWN)} {age(ago_s)} ago: {why}{tail}", 300)
+        yield clean(f"{who} {age(max(0.0, fleet.now_s - asked_s))} ago: {why}{tail}", 300)
     if len(evicted) > _SHOWN:
         yield f"and {len(evicted) - _SHOWN:,} more evictions in the last hour"
-
-
-def _asked_s(one: Mapping[str, Any]) -> float:
-    eviction = one.get("eviction")
-    return float(eviction["asked_s"] if eviction else one["last_seen_s"])
 
 
 def _refused(hosts: Sequence[str], groups: Sequence[str]) -> Iterator[str]:
@@ -272,21 +275,18 @@ def _more(number: int) -> Iterator[str]:
 
 
 def _doubts(asked: StatusFacts) -> Iterator[str]:
-    fleet, body = asked.fleet, asked.fleet.body
+    fleet = asked.fleet
     if asked.not_ready:
         yield asked.not_ready
-    health = body["self_health"]
-    for said in health["conditions"].values():
-        yield str(said)
-    if health["hold"]:
-        yield f"evicts nobody: {health['hold']}"
-    for one in body["unknown"]:
-        yield f"unknown: {one['kind']}: {one['why']}"
-    yield from body["troubles"]
-    lighthouse = body["lighthouse"]
-    if not lighthouse["up"] and lighthouse["reason"] != NO_LIGHTHOUSE:
-        yield f"Lighthouse away: {lighthouse['reason']}"
-    silent = [one.name for one in fleet.ranks if one.silent]
+    yield from fleet.self_health.conditions.values()
+    if fleet.self_health.hold:
+        yield f"evicts nobody: {fleet.self_health.hold}"
+    for one in fleet.unknown:
+        yield f"unknown: {one.kind}: {one.why}"
+    yield from fleet.troubles
+    if not fleet.lighthouse.up and fleet.lighthouse.reason != NO_LIGHTHOUSE:
+        yield f"Lighthouse away: {fleet.lighthouse.reason}"
+    silent = [one.rank for one in fleet.ranks if one.unreachable is not None]
     if silent:
         share = f"{len(silent):,} of {counted(len(fleet.ranks), 'rank')}"
         yield f"{share} do not answer: {listed(silent, _SHOWN)}"

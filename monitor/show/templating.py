@@ -75,6 +75,21 @@ def is_short(cell: object) -> bool:
     return len(str(cell)) <= _SHORT
 
 
+def offset(at_s: float, began_s: float) -> str:
+    """`+11.0 s`: so long after it began."""
+    return f"+{at_s - began_s:.1f} s"
+
+
+def after(at_s: float, began_s: float) -> str:
+    """The same, in larger units where it is long."""
+    return offset(at_s, began_s) if at_s - began_s < 600 else f"+{wording.span(at_s - began_s)}"
+
+
+def without(text: str, start: str) -> str:
+    """A text without this start: some say again what stands beside them."""
+    return text.removeprefix(start)
+
+
 @cache
 def environment() -> Environment:
     """Made when the first page is."""
@@ -84,7 +99,8 @@ def environment() -> Environment:
     )  # fmt: skip
     filters: tuple[Callable[..., object], ...] = (
         wording.sentence, wording.plain, wording.span, wording.ago, wording.utc, wording.whole,
-        wording.figure, lines,
+        wording.figure, wording.tenths, lines, after, offset, without,
+        wording.hundredths, wording.since, wording.quoted, wording.doing, wording.loss,
     )  # fmt: skip
     made.filters.update({one.__name__: one for one in filters})
     made.globals.update(
@@ -95,6 +111,12 @@ def environment() -> Environment:
     )  # fmt: skip
     made.globals["ui"] = made.get_template("ui.html").module
     return made
+
+
+def prepare(*names: str) -> None:
+    """Compile templates: the first page would be taken for much work otherwise (`latest`)."""
+    for name in names:
+        template(name)
 
 
 def template(name: str) -> Template:

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from monitor.show.wording import clean
+
 
 def clock(at_s: float | None) -> str:
     """Local time of day."""
@@ -27,6 +29,8 @@ Line = list[Span]
 Cell = Span
 
 GAP: Final = 2
+CELL: Final = 300
+"""Characters of a cell at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,9 @@ def lines_of(
     columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None = None
 ) -> list[Line]:
     """A line of names and one a row; in `width` cells spare columns go, then the last is cut."""
-    rows = [[(" ".join(text.split()) or "-", style) for text, style in row] for row in rows]
+    rows = [
+        [(" ".join(clean(text, CELL).split()) or "-", style) for text, style in row] for row in rows
+    ]
     wide = [
         max([width_of(column.name), column.least, *(width_of(row[at][0]) for row in rows)])
         for at, column in enumerate(columns)
@@ -76,6 +82,10 @@ def lines_of(
     kept = _kept(columns, wide, width)
     head = [(column.name, "bold") for column in columns]
     return [_line(columns, row, wide, kept, width) for row in (head, *rows)]
+
+
+def _safe(text: str) -> str:
+    return " ".join(clean(text, CELL).split()) or "-"
 
 
 def _kept(columns: Sequence[Column], wide: Sequence[int], width: int | None) -> list[int]:

@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
 
+from worker_server.wire import StepState
+
 LONGEST: Final = 2000
 NONE: Final = "\N{EN DASH}"
 """Where nothing is known."""
@@ -76,6 +78,11 @@ def ago(seconds: float) -> str:
     return f"{span(seconds // 60 * 60 if seconds < 7200 else seconds)} ago"
 
 
+def since(seconds: float | None) -> str:
+    """`12 s ago`."""
+    return NONE if seconds is None else f"{span(seconds)} ago"
+
+
 def utc(at_s: float | None) -> str:
     """A moment for people anywhere: `2026-11-23 04:44:21 UTC`."""
     return NONE if at_s is None else _moment(at_s, "%Y-%m-%d %H:%M:%S UTC")
@@ -86,16 +93,51 @@ def time_of_day(at_s: float) -> str:
     return _moment(at_s, "%H:%M:%S UTC")
 
 
+_UNKNOWN: Final = "an unknown time"
+
+
 def _moment(at_s: float, form: str) -> str:
     try:
         return datetime.fromtimestamp(at_s, UTC).strftime(form)
     except (OverflowError, ValueError, OSError):
-        return "an unknown time"
+        return _UNKNOWN
+
+
+def moment(at_ns: int) -> str:
+    """`04:44:21.123`, UTC, of a rank's own clock; nobody knows: a hyphen."""
+    seconds, rest = divmod(at_ns, 10**9)
+    told = _moment(seconds, "%H:%M:%S") if at_ns >= 0 else _UNKNOWN
+    return "-" if told == _UNKNOWN else f"{told}.{rest // 10**6:03d}"
 
 
 def whole(value: int | None) -> str:
     """`1,100`; nobody knows: a dash."""
     return NONE if value is None else f"{value:,}"
+
+
+def tenths(seconds: float | None) -> str:
+    """`12.3 s`; nobody knows: a hyphen."""
+    return "-" if seconds is None else f"{seconds:.1f} s"
+
+
+def hundredths(seconds: float | None) -> str:
+    """`0.53 s`."""
+    return NONE if seconds is None else f"{seconds:.2f} s"
+
+
+def quoted(name: str) -> str:
+    """For a shell."""
+    return "'" + name.replace("'", "'\\''") + "'"
+
+
+def doing(step: StepState | None) -> str:
+    """`forward for 12 s`."""
+    return "" if step is None else f"{step.phase} for {span(step.phase_age_s)}"
+
+
+def loss(step: StepState | None) -> str:
+    """As far as it is told."""
+    return NONE if step is None or step.loss is None else f"{step.loss:.4g}"
 
 
 def figure(value: object) -> str:

@@ -37,7 +37,7 @@ from monitor.metrics import Live, upkeep
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import QuarantineEntry
 from monitor.rulebook import standing
-from monitor.show.answers import Desk
+from monitor.show.answers import AppContext
 from monitor.show.server import create_app, is_here
 from tests.fuzz.records import ODD
 from tests.fuzz.wire import NUMBERS, RAW, TEXTS
@@ -114,7 +114,7 @@ class Game:
         self.metrics.register(Live(lambda: upkeep.refusals(self.registry.refused)))
         fetcher = mock.create_autospec(Fetcher, instance=True)
         fetcher.tokens = Tokens(self.own, self.groups)
-        desk = Desk(
+        desk = AppContext(
             clock=self.clock, registry=self.registry, quarantine=self.quarantine, fetcher=fetcher,
             metrics=self.metrics, view=lambda: None, evict=self._evict, tick_s=1.0, version="0",
             is_own=lambda url: is_here(url, OWN_PORT), rules=standing(KeeperConfig()),

@@ -44,7 +44,7 @@ from monitor.model.observation import (
     with_pauses,
 )
 from monitor.rulebook import standing
-from monitor.show.answers import Desk
+from monitor.show.answers import AppContext
 from monitor.show.server import create_app
 from tests.fuzz.records import ODD
 from tests.monitor.shell.doubles import HandClock, Memory
@@ -190,7 +190,7 @@ class Watch:
         self.watched: tuple[Any, ...] = ()
         clock, memory, metrics = HandClock(self.now_s), Memory(), CollectorRegistry()
         metrics.register(ViewCollector(lambda: self.view, lambda: 0, "0"))
-        desk = Desk(
+        desk = AppContext(
             clock=clock, registry=Registry(clock, memory), quarantine=Quarantine(clock, memory),
             fetcher=self.wire, metrics=metrics, view=lambda: self.view,  # type: ignore[arg-type]
             evict=lambda *_: None, tick_s=1.0, version="0",  # type: ignore[arg-type,return-value]

@@ -19,7 +19,7 @@ from monitor.decide.view import View
 from monitor.model.config import KeeperConfig
 from monitor.model.names import GroupName, IncidentId
 from monitor.rulebook import standing
-from monitor.show.answers import Desk
+from monitor.show.answers import AppContext
 from monitor.show.server import Server, create_app
 from tests.monitor.shell.doubles import HandClock, Memory
 from worker_server.wire import Registration
@@ -61,7 +61,7 @@ class Stage:
         if view is not None:
             for seen in view.snapshot.observations[:64]:  # who is asked through the monitor
                 self.registry.register(Registration(seen.identity, seen.url, 3600.0))
-        self.desk = Desk(**{
+        self.desk = AppContext(**{
             "clock": self.clock, "registry": self.registry, "quarantine": self.quarantine,
             "fetcher": self.fetcher, "metrics": CollectorRegistry(), "view": lambda: self.view,
             "evict": self._evict, "tick_s": 1.0, "version": "0",

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from monitor.decide.pipeline import TickResult
 from monitor.decide.step_times import Tempo, TempoBook
-from monitor.decide.view import Chronicle, View
+from monitor.decide.view import RecentIncidents, View
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import DecisionRow, DecisionState, Evict, Hold, Remembered
 from monitor.model.names import GroupName, Host, RankName, ReplicaId, rank_name
@@ -122,7 +122,7 @@ class Simulated:
     def __init__(self, fleet: SimFleet, config: KeeperConfig | None = None) -> None:
         self.drive = Drive(fleet, config, alter=self._see)
         self._rules = standing(self.drive.config).current
-        self._chronicle = Chronicle(Remembered())
+        self._chronicle = RecentIncidents(Remembered())
         self._tempos = TempoBook()
         self._seen: Snapshot | None = None
 

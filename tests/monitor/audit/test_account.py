@@ -20,7 +20,7 @@ from monitor.decide.accounts import (
     facts_from_json,
     hold_spans,
     intervals,
-    totals_to_json,
+    totals,
 )
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import DecisionRow, Eviction, Rung, RungOutcome
@@ -206,7 +206,7 @@ def test_totals_add_what_is_known_and_count_what_is_not() -> None:
         case(), case(), case(), case(of_kind(Kind.STATE_CORRUPT)),
         unevicted(of_kind(Kind.STRAGGLER, 2.0)),
     ]  # fmt: skip
-    body = totals_to_json(cases, None, 2000.0)
+    body = to_plain(totals(cases, None, 2000.0))
     assert body["lost"] == {
         "low": 428.0, "high": 428.0, "unknown": 1, "words": "of 4 incidents; of 1 it cannot be told"
     }  # fmt: skip
@@ -272,7 +272,7 @@ def test_an_account_never_raises_and_is_json(found: Case) -> None:
     one = account(found)
     body = account_to_json(one)
     json.dumps(body, allow_nan=False)
-    json.dumps(totals_to_json([found, case()], None, 1.0), allow_nan=False)
+    json.dumps(to_plain(totals([found, case()], None, 1.0)), allow_nan=False)
     for key in ("lost", "saved", "without_us"):
         low, high = body[key]["low"], body[key]["high"]
         assert low is None or high is None or low <= high

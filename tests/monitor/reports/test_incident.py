@@ -8,14 +8,23 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
-from monitor.decide.accounts import Books
+from monitor.decide.accounts import Books, Sums, Total, Totals
 from monitor.decide.pipeline import TickResult
-from monitor.decide.view import View
-from monitor.decide.view_json import incident_json
+from monitor.decide.view import IncidentReport, View
+from monitor.decide.view_json import report_to_json
 from monitor.model.eviction import DecisionRow, DecisionState, Rung, RungOutcome, RungResult
+from monitor.model.incident import BundleView
 from monitor.model.observation import LighthouseAway, Snapshot
-from monitor.show.incident_page import Access, IncidentQuery, Stacks, incident_page, incidents_page
-from tests.monitor.audit.scene import EVICTION, FACTS, ID, ROWS, hang
+from monitor.model.verdict import Kind
+from monitor.show.incident_page import (
+    Access,
+    Earlier,
+    IncidentQuery,
+    Stacks,
+    incident_page,
+    incidents_page,
+)
+from tests.monitor.audit.scene import EVICTION, FACTS, ID, ROWS, hang, of_kind
 
 RUNGS = (
     RungOutcome(Rung.GATE, 111.0, 111.2, "worked: refused", RungResult.WORKED, 5.0),
@@ -25,29 +34,27 @@ RUNGS = (
 HELD = replace(ROWS[0], body={"release": "60 s more"})
 
 
-def body(**changes: Any) -> dict[str, Any]:
-    """The incident of the scene as the API tells it."""
+def report(**changes: Any) -> IncidentReport:
+    """The incident of the scene."""
     one = changes.pop("one", hang())
     evictions = changes.pop("evictions", (replace(EVICTION, rungs=RUNGS),))
     rows = changes.pop("rows", (HELD, *ROWS[1:]))
-    return incident_json(
-        View(
-            snapshot=Snapshot(2000.0, 1, 0.0, (), LighthouseAway("no")),
-            result=TickResult(2000.0),
-            observe=False,
-            incidents=(one,),
-            decisions={ID: rows},
-            books=Books(facts={ID: FACTS}, evictions={ID: evictions}),
-        ),
-        one,
+    view = View(
+        snapshot=Snapshot(2000.0, 1, 0.0, (), LighthouseAway("no")),
+        result=TickResult(2000.0),
+        observe=False,
+        incidents=(one,),
+        decisions={ID: rows},
+        books=Books(facts={ID: FACTS}, evictions={ID: evictions}),
     )
+    return replace(view.report(one), **changes)
 
 
-def page(told: dict[str, Any], **more: Any) -> str:
+def page(told: IncidentReport, **more: Any) -> str:
     return incident_page(told, **{"now_s": 2000.0, **more})
 
 
-def listing(found: list[dict[str, Any]], asked: IncidentQuery | None = None, **more: Any) -> str:
+def listing(found: list[IncidentReport], asked: IncidentQuery | None = None, **more: Any) -> str:
     told = {"total": len(found), "remembered": len(found), "totals": None, **more}
     return incidents_page(found, now_s=2000.0, asked=asked or IncidentQuery(), **told)
 
@@ -81,7 +88,7 @@ def rows(text: str) -> list[list[str]]:
 
 
 def test_every_rung_tells_its_result_its_seconds_and_its_deadline() -> None:
-    told = rows(page(body()))
+    told = rows(page(report()))
     at = told.index(["rung", "result", "began", "took", "deadline", "what it says"])
     assert told[at + 1 : at + 6] == [
         ["gate refuses it", "✓ worked", "+11.0 s", "0.2 s", "5.0 s", "refused"],
@@ -93,7 +100,7 @@ def test_every_rung_tells_its_result_its_seconds_and_its_deadline() -> None:
 
 
 def test_who_decided_on_what_and_what_released_a_hold() -> None:
-    text = page(body())
+    text = page(report())
     assert "Decided by lightkeeper: not_entered is evicted when it fires" in text
     told = rows(text)
     heads = ["guard", "held for", "why", "would be released by", "what released it"]
@@ -108,7 +115,7 @@ def test_who_decided_on_what_and_what_released_a_hold() -> None:
 
 def test_a_hold_that_stands_says_so_and_nobody_was_evicted() -> None:
     one = hang(state="firing", resolution=None)
-    text = page(body(one=one, evictions=(), rows=(HELD,)))
+    text = page(report(one=one, evictions=(), rows=(HELD,)))
     assert ["cool down", "still", "too soon", "60 s more", "it holds"] in rows(text)
     assert "Nobody was evicted." in text
 
@@ -119,7 +126,7 @@ def test_nothing_on_it_runs_and_names_of_others_are_no_markup() -> None:
     one = replace(one, verdict=replace(one.verdict, reason=evil, evidence={evil: evil}))
     row = DecisionRow(ID, 110.0, "evict", None, evil, state=DecisionState.DECIDED, author=evil)
     rungs = (RungOutcome(Rung.GATE, 1.0, 2.0, evil, RungResult.FAILED),)
-    told = body(one=one, rows=(row,), evictions=(replace(EVICTION, rungs=rungs, failed=evil),))
+    told = report(one=one, rows=(row,), evictions=(replace(EVICTION, rungs=rungs, failed=evil),))
     for text in (page(told), listing([told])):
         assert text.count("<script") <= 1  # ours, a file
         assert "<script>" not in text
@@ -127,11 +134,11 @@ def test_nothing_on_it_runs_and_names_of_others_are_no_markup() -> None:
         assert "&lt;script&gt;" in text
 
 
-BUNDLE = {"url": "/v1/incidents/inc-1/bundle", "bytes": 2048, "written_s": 1}
+BUNDLE = BundleView(2048, 1.0)
 
 
 def test_its_evidence_is_neither_shown_nor_linked_where_that_needs_the_token() -> None:
-    told = {**body(), "bundle": BUNDLE}
+    told = report(bundle=BUNDLE)
     stacks = Stacks("<p>a secret</p>", stamp="1-1")
     open_to_all = page(told, stacks=stacks)
     assert '<a href="/v1/incidents/inc-1/bundle"' in open_to_all
@@ -146,7 +153,7 @@ def test_its_evidence_is_neither_shown_nor_linked_where_that_needs_the_token() -
 
 
 def test_why_there_are_no_stacks_is_told_and_the_rest_of_the_page_is_there() -> None:
-    text = page({**body(), "bundle": BUNDLE}, stacks=Stacks(why="the bundle is damaged"))
+    text = page(report(bundle=BUNDLE), stacks=Stacks(why="the bundle is damaged"))
     assert "the bundle is damaged" in text
     assert "What was done" in text
 
@@ -155,9 +162,10 @@ def test_ten_thousand_victims_are_counted_and_few_told_by_name() -> None:
     victims = tuple(f"rg_{n // 8}.{n % 8}" for n in range(10_000))
     one = hang()
     few = replace(one, verdict=replace(one.verdict, victims=victims[:3]))
-    assert '<a href="/ranks/rg_0.2">rg_0.2</a>' in page(body(one=few))
-    told = body(one=replace(one, verdict=replace(one.verdict, victims=victims)))
-    assert (len(told["victims"]), told["victim_count"]) == (64, 10_000)
+    assert '<a href="/ranks/rg_0.2">rg_0.2</a>' in page(report(one=few))
+    told = report(one=replace(one, verdict=replace(one.verdict, victims=victims)))
+    told_json = report_to_json(told)
+    assert (len(told_json["victims"]), told_json["victim_count"]) == (64, 10_000)
     many = page(told)
     assert '<a href="/ranks/rg_0.2">rg_0.2</a>' in many
     assert "and 9,976 more" in many
@@ -165,23 +173,24 @@ def test_ten_thousand_victims_are_counted_and_few_told_by_name() -> None:
 
 
 def test_names_of_ranks_groups_and_hosts_lead_to_their_pages() -> None:
-    text = page(body())
+    text = page(report())
     for path in ("/ranks/rg_1.0", "/groups/rg_1", "/hosts/node1", "/hosts/node4"):
         assert f'<a href="{path}">' in text
 
 
 def test_earlier_ones_are_linked_with_what_they_have_in_common() -> None:
-    before = {"id": "inc-0", "kind": "straggler", "first_seen_s": 50.0, "what": "evicted, resolved",
-              "same": "host node1"}  # fmt: skip
-    told = rows(page(body(), earlier=[before]))
+    other = of_kind(Kind.STRAGGLER)
+    other = replace(other, milestones=replace(other.milestones, first_seen_s=50.0))
+    told = rows(page(report(), earlier=[Earlier(other, "evicted", "host node1")]))
     heads = ["kind", "when", "first seen", "what", "the same"]
     assert told[told.index(heads) + 1] == [
-        "straggler", "32 min ago", "1970-01-01 00:00:50 UTC", "evicted, resolved", "host node1",
+        "straggler", "32 min ago", "1970-01-01 00:00:50 UTC",
+        f"evicted, resolved: {other.verdict.reason}", "host node1",
     ]  # fmt: skip
 
 
 def test_all_of_them_newest_first_each_with_its_page() -> None:
-    text = listing([body()])
+    text = listing([report()])
     assert '<a href="/incidents/inc-1">' in text
     told = rows(text)[1]
     assert told[0] == "✓ resolved !! critical"
@@ -207,12 +216,10 @@ def test_the_form_keeps_what_was_asked_and_tells_what_was_wrong() -> None:
 
 
 def test_the_list_tells_what_all_of_them_came_to() -> None:
-    totals = {
-        "incidents": 5, "evictions": 4,
-        "lost": {"low": 100.0, "high": 100.0, "unknown": 1},
-        "saved": {"low": 300.0, "high": 900.0, "unknown": 0},
-    }  # fmt: skip
-    text = re.sub("<[^>]*>", " ", listing([body()], totals=totals))
+    lost, saved = Total(100.0, 100.0, "", 1), Total(300.0, 900.0, "")
+    sums = Sums(5, 4, lost, saved)
+    totals = Totals(5, 4, lost, saved, since_s=None, until_s=1.0, outcomes={}, kinds={"dead": sums})
+    text = re.sub("<[^>]*>", " ", listing([report()], totals=totals))
     shown = " ".join(text.split())
     assert "evictions 4" in shown
     assert "lost 100 rank-seconds; not known of 1" in shown

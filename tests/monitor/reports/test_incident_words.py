@@ -1,4 +1,4 @@
-"""An incident in one sentence, rungs in words, and the table of its course."""
+"""An incident in one sentence, and the table of its course."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from monitor.commands.incidents import Places, story
+from monitor.decide.view import IncidentReport
 from monitor.model.eviction import Rung, RungOutcome, RungResult
 from monitor.model.incident import State
 from monitor.model.verdict import Kind, Severity
-from monitor.show.incident_page import events, incident_page
-from monitor.show.incident_words import facts, rung_words, sentence_of, title
+from monitor.show.incident_page import events, facts, incident_page, sentence_of, title
 from tests.monitor.audit.scene import EVICTION, MARKS, hang
-from tests.monitor.reports.test_incident import HELD, body
+from tests.monitor.reports.test_incident import HELD, report
 
 OPEN = {"state": State.FIRING, "resolution": None, "story": hang().story[:2]}
 BEFORE = replace(
@@ -26,12 +26,12 @@ BEFORE = replace(
 
 
 def told(**changes: Any) -> dict[str, tuple[str, str, str]]:
-    made = body(**changes)
+    made = report(**changes)
     return {one.name: (one.word, one.more, one.tone) for one in facts(made, 160.0)}
 
 
 def test_an_eviction_that_went_well_is_one_sentence() -> None:
-    assert sentence_of(body()) == (
+    assert sentence_of(report()) == (
         "rg_1.0 stood still (on node1) from 00:01:40 UTC; after 11 s lightkeeper evicted rg_1; it "
         "is over since 00:01:56 UTC; rg_1 is back since 00:02:16 UTC and the job trains again."
     )
@@ -54,15 +54,15 @@ def test_while_it_fires_and_is_held_the_job_stands() -> None:
     assert found["over"] == ("no", "for 60 s by now", "bad")
     assert found["training"][0] == "no"
     assert "it is not over; the job stands" in sentence_of(
-        body(one=one, evictions=(), rows=(HELD,))
+        report(one=one, evictions=(), rows=(HELD,))
     )
 
 
 def test_of_several_it_is_said_in_the_plural_and_of_an_open_one_in_the_present() -> None:
     several = hang(**OPEN, culprits=("rg_1.0", "rg_1.1"))
-    assert title(body(one=several)) == "rg_1.0 and rg_1.1 stand still"
-    assert title(body(one=hang(**OPEN))) == "rg_1.0 stands still"
-    assert " since 00:01:40 UTC; " in sentence_of(body(one=hang(**OPEN)))
+    assert title(report(one=several).incident) == "rg_1.0 and rg_1.1 stand still"
+    assert title(report(one=hang(**OPEN)).incident) == "rg_1.0 stands still"
+    assert " since 00:01:40 UTC; " in sentence_of(report(one=hang(**OPEN)))
 
 
 def test_others_that_commit_do_so_without_the_group_that_is_away() -> None:
@@ -82,34 +82,13 @@ def test_every_kind_has_a_title_that_needs_no_manual(kind: Kind) -> None:
     one = hang()
     one = replace(one, kind=kind, verdict=replace(one.verdict, kind=kind))
     for culprits in (one.culprits, ()):
-        words = title(body(one=replace(one, culprits=culprits)))
+        words = title(report(one=replace(one, culprits=culprits)).incident)
         assert "_" not in words.replace("rg_1", "")
         assert words[0].isupper() or words.startswith("rg_1.0 ")
 
 
-@pytest.mark.parametrize(
-    ("detail", "words"),
-    [
-        ('rg_1.0 answered 200: {"schema":1,"signalled":["SIGKILL"],"gone":true}',
-         "rg_1.0 got SIGKILL and is gone"),
-        (('rg_1.0 answered 200: {"schema":1,"signalled":["SIGTERM","SIGKILL"],"gone":false}; '
-         'rg_1.1 asked; rg_1.2 answered 200: {"schema":1,"signalled":[],"gone":true}'),
-         ("rg_1.0 got SIGTERM and then SIGKILL and is not gone yet; rg_1.1 asked; "
-         "rg_1.2 was gone already")),
-        ('rg_1.0 answered 409: {"error":"another incarnation"}',
-         "rg_1.0 refused (409): another incarnation"),
-        ("rg_1.0 answered 200: {broken", "rg_1.0 answered 200: {broken"),
-        ('rg_1.0 answered 200: {"gone":"<b>"}', 'rg_1.0 answered 200: {"gone":"<b>"}'),
-        ("launchers are refused on node1", "launchers are refused on node1"),
-    ],
-    ids=["gone", "several", "refused", "cut off", "another schema", "no answer"],
-)  # fmt: skip
-def test_answers_of_worker_servers_are_told_in_words(detail: str, words: str) -> None:
-    assert rung_words({"rung": "worker_evict", "detail": detail}) == words
-
-
 def test_the_course_has_a_row_for_all_that_happened_in_its_order() -> None:
-    assert [(one.label, one.start_s, one.end_s) for one in events(body())] == [
+    assert [(one.label, one.start_s, one.end_s) for one in events(report())] == [
         ("not seen yet", 100.0, 105.0),
         ("first seen", 105.0, 106.0),
         ("firing", 106.0, 111.0),
@@ -128,7 +107,7 @@ def test_the_course_has_a_row_for_all_that_happened_in_its_order() -> None:
     ]
 
 
-def course(made: dict[str, Any], now_s: float) -> str:
+def course(made: IncidentReport, now_s: float) -> str:
     """That section of the page."""
     (found,) = re.findall(
         r'<section id="course".*?</section>', incident_page(made, now_s=now_s), re.DOTALL
@@ -141,14 +120,14 @@ def text_of(markup: str) -> str:
 
 
 def test_above_the_rows_stands_what_the_job_did() -> None:
-    told = text_of(course(body(), 2000.0))
+    told = text_of(course(report(), 2000.0))
     assert "the job stands 17 s" in told
     assert "a group short 19 s" in told
 
 
 def test_where_nobody_was_evicted_no_group_is_said_to_be_short() -> None:
     one = hang(milestones=replace(BEFORE, survivor_commit_s=117.0), severity=Severity.WARNING)
-    told = text_of(course(body(one=one, evictions=(), rows=()), 2000.0))
+    told = text_of(course(report(one=one, evictions=(), rows=()), 2000.0))
     assert "the job is disturbed 17 s" in told
     assert "a group short" not in told
 
@@ -156,14 +135,14 @@ def test_where_nobody_was_evicted_no_group_is_said_to_be_short() -> None:
 def test_an_eviction_by_hand_is_no_fault() -> None:
     one = hang()
     one = replace(one, kind=Kind.BY_HAND, verdict=replace(one.verdict, kind=Kind.BY_HAND))
-    told = sentence_of(body(one=one))
+    told = sentence_of(report(one=one))
     assert told.startswith("A person asked to evict rg_1 (on node1) at 00:01:")
-    assert events(body(one=one))[0].label == "held: cool down"
+    assert events(report(one=one))[0].label == "held: cool down"
 
 
 def test_an_open_incident_is_told_up_to_now() -> None:
     one = hang(**OPEN, milestones=BEFORE)
-    told = text_of(course(body(one=one, evictions=(), rows=(HELD,)), 160.0))
+    told = text_of(course(report(one=one, evictions=(), rows=(HELD,)), 160.0))
     assert "54 s so far" in told
     assert "the job stands 60 s" in told
 
@@ -172,31 +151,22 @@ def test_an_open_incident_is_told_up_to_now() -> None:
 def test_a_damaged_store_spoils_a_row_and_not_the_page(odd: float) -> None:
     rungs = (RungOutcome(Rung.GATE, odd, odd, "x", RungResult.WORKED, 1.0),)
     one = hang(milestones=replace(MARKS, survivor_commit_s=odd))
-    made = body(one=one, evictions=(replace(EVICTION, rungs=rungs),))
-    made["evictions"][0]["gone_s"] = odd
+    made = report(one=one, evictions=(replace(EVICTION, rungs=rungs, gone_s=odd),))
     told = text_of(course(made, 2000.0))
     assert "nan" not in told
     assert "inf" not in told
     assert sentence_of(made)
 
 
-@pytest.mark.parametrize(("result", "told"), [("worked", False), ("failed", True)])
-def test_a_kill_that_worked_is_not_told_by_the_error_that_the_lighthouse_says(result, told) -> None:
-    detail = f'{result}: answered 500: Something went wrong: message: "transport error"'
-    words = rung_words({"rung": "lighthouse_kill", "result": result, "detail": detail})
-    assert ("transport error" in words) is told
-    assert "answered 500" in words
-
-
 def test_what_the_others_lost_is_told_apart_from_how_long_the_group_was_away() -> None:
     """It died by itself, cost the others 5 s, and its launcher took a minute to bring it back."""
     marks = replace(BEFORE, firing_s=101.0, survivor_commit_s=105.0, rejoined_s=162.0)
-    made = body(one=hang(kind=Kind.DEAD, milestones=marks), evictions=(), rows=())
+    made = report(one=hang(kind=Kind.DEAD, milestones=marks), evictions=(), rows=())
     lines = [line.text.split() for line in story(made, Places("")) if line.text.startswith("  ")]
     told = {" ".join(words[:2]): words[2] for words in lines if len(words) > 2}
-    others, own = made["account"]["lost_by_others"], made["account"]["lost_by_own"]
-    assert (others["words"].split(" waited ")[1], own["words"].split(" away ")[1]) == (
+    others, own = made.account.lost_by_others, made.account.lost_by_own
+    assert (others.words.split(" waited ")[1], own.words.split(" away ")[1]) == (
         "5.0 s, until they committed again", "62.0 s, until it committed again",
     )  # fmt: skip
-    assert float(told["others lost"].rstrip(":")) == others["low"]
+    assert float(told["others lost"].rstrip(":")) == others.low
     assert not any("67" in value for value in told.values())

@@ -6,7 +6,8 @@ import pytest
 from rich.console import Console
 
 from monitor.records.job import Problem, Status
-from monitor.show.report import moment, print_report
+from monitor.show.report import print_report
+from monitor.show.wording import moment
 from tests.monitor.reports.jobs import EPOCH_NS, OPEN, PP, entry, hang, healthy, job_of, tie
 
 

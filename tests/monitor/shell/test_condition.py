@@ -10,7 +10,7 @@ import pytest
 from monitor.decide.rank_seconds import Spent
 from monitor.decide.step_times import Tempo, TempoBook
 from monitor.decide.view import DepartureBook, ended_of, groups_of, trouble_of, warnings_of
-from monitor.decide.view_json import incident_json
+from monitor.decide.view_json import report_to_json
 from monitor.model.eviction import DecisionRow
 from monitor.model.face import face_of
 from monitor.model.incident import Incident, State
@@ -75,7 +75,7 @@ def test_a_sentence_that_is_older_than_the_tick_says_how_long_it_stands_by_now()
 def test_gone_victims_are_not_counted_as_waiting() -> None:
     one = replace(hang(**OPEN), verdict=replace(hang().verdict, victims=("rg_0.0", "rg_2.0")))
     health = {RankName("rg_0.0"): RankHealth.WAITING, RankName("rg_2.0"): RankHealth.DEAD}
-    assert incident_json(view(health=health), one)["waiting"] == 1
+    assert report_to_json(view(health=health).report(one))["waiting"] == 1
 
 
 def test_a_dead_rank_says_its_exception_and_its_line() -> None:

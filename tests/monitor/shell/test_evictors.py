@@ -44,7 +44,8 @@ def test_a_kill_that_works_answers_500_and_no_worker_is_asked(bench: Bench) -> N
     assert progress.failed is None
     assert progress.gone_s is not None
     assert rungs(progress) == ["quarantine", "lighthouse_kill"]
-    assert detail(progress, Rung.LIGHTHOUSE_KILL) == "answered 500: transport error"
+    said = "answered 500: transport error; the group's manager has ended"
+    assert detail(progress, Rung.LIGHTHOUSE_KILL) == said
     assert bench.lighthouse.kills == [REPLICA]
     assert bench.ranks[0].evictions == []
 
@@ -217,7 +218,7 @@ def test_a_process_that_never_dies_is_given_up_with_its_state(bench: Bench) -> N
 
 @pytest.mark.parametrize(
     ("theirs", "words"),
-    [(None, "answered 403"), ("other", "answered 401")],
+    [(None, "refused (403)"), ("other", "refused (401)")],
     ids=["worker without a token", "another token"],
 )
 def test_a_worker_that_refuses_is_quoted(theirs: str | None, words: str, bench: Bench) -> None:

@@ -26,7 +26,7 @@ from monitor.model.names import GroupName, IncidentId
 from monitor.model.observation import Failure, Unreachable
 from monitor.rulebook import standing
 from monitor.service import Options, Service, StartError
-from monitor.show.answers import Desk
+from monitor.show.answers import AppContext
 from monitor.show.server import create_app
 from tests.monitor.shell.doubles import HandClock, Memory
 from tests.monitor.shell.fakes import FakeFleet
@@ -118,7 +118,7 @@ def desk_of(rank, fetcher: Fetcher, **more) -> FlaskClient:
     registry = Registry(HandClock(), Memory())
     registry.register(rank.registration())
     fetcher.tokens = Tokens(more.pop("token", "secret"))
-    desk = Desk(
+    desk = AppContext(
         clock=HandClock(), registry=registry, quarantine=Quarantine(HandClock(), Memory()),
         fetcher=fetcher, metrics=CollectorRegistry(), evict=lambda *_: None, tick_s=1.0,
         version="0", rules=standing(KeeperConfig()), pause=PauseSwitch(HandClock(), Switches()),

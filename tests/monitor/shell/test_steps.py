@@ -13,7 +13,7 @@ import pytest
 
 from monitor.act.quarantine import Quarantine
 from monitor.act.schedulers.base import Outcome
-from monitor.act.steps import Asker, Parties
+from monitor.act.steps import Asker, Parties, eviction_words
 from monitor.act.targets import Registry
 from monitor.model.escalation import Answered
 from monitor.model.eviction import Rung
@@ -110,3 +110,22 @@ def test_the_threads_of_schedulers_end_and_tell() -> None:
         lambda: not any(t.name.startswith("remove by") for t in threading.enumerate()),
         what="the thread ends",
     )
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "words"),
+    [
+        (200, {"signalled": ["SIGKILL"], "gone": True}, "got SIGKILL and is gone"),
+        (200, {"signalled": ["SIGTERM", "SIGKILL"], "gone": False},
+         "got SIGTERM and then SIGKILL and is not gone yet"),
+        (200, {"signalled": ["SIGKILL"], "gone": True, "started_gone": 2},
+         "got SIGKILL and is gone, with 2 of its own"),
+        (200, {"signalled": [], "gone": True}, "was gone already"),
+        (409, {"error": "another incarnation"}, "refused (409): another incarnation"),
+        (200, {"gone": "<b>"}, ""),
+        (200, None, ""),
+    ],
+    ids=["gone", "twice", "with others", "gone before", "refused", "another schema", "no JSON"],
+)  # fmt: skip
+def test_answers_of_worker_servers_are_told_in_words(status: int, said: Any, words: str) -> None:
+    assert eviction_words(status, said) == words

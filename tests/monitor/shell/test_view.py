@@ -13,7 +13,7 @@ from monitor.decide.pipeline import TickResult
 from monitor.decide.rank_seconds import Spent
 from monitor.decide.step_times import Tempo, TempoBook
 from monitor.decide.view import View, groups_of
-from monitor.decide.view_json import incident_json, snapshot_to_json
+from monitor.decide.view_json import report_to_json, snapshot_to_json
 from monitor.metrics import Instruments, ViewCollector
 from monitor.model.eviction import DecisionRow
 from monitor.model.incident import Milestones, State, Strength
@@ -117,7 +117,7 @@ def test_an_incident_carries_its_decisions_and_its_eviction() -> None:
         quarantine=(ENTRY,),
         evicting=frozenset({GroupName("rg_9")}),
     )
-    body = incident_json(shown, incident())
+    body = report_to_json(shown.report(incident()))
     assert body["decisions"] == [
         {
             "at_s": 102.0,
@@ -138,16 +138,16 @@ def test_an_incident_carries_its_decisions_and_its_eviction() -> None:
     whole = snapshot_to_json(shown)
     assert [one["id"] for one in whole["incidents"]] == ["inc-1"]
     assert [one["host"] for one in whole["quarantine"]] == ["node1"]
-    assert {one["group"]: one["eviction"] for one in whole["groups"]} == {
+    assert {one.group: one.eviction for one in whole["groups"]} == {
         "rg_0": None, "rg_9": "evicting",
     }  # fmt: skip
 
 
 def test_an_incident_tells_what_the_job_lost_and_how_many_trained_before() -> None:
     one = replace(incident(), before=Strength((4,), 3), lost_steps=2)
-    body = incident_json(view(incidents=(one,)), one)
+    body = report_to_json(view(incidents=(one,)).report(one))
     assert (body["lost_steps"], body["before"]) == (2, {"quorums": (4,), "participants": 3})
-    bare = incident_json(view(), incident())
+    bare = report_to_json(view().report(incident()))
     assert (bare["lost_steps"], bare["before"]) == (None, None)
 
 

@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from monitor.decide.view import IncidentReport
+from monitor.decide.view_json import report_from_json
 from monitor.show.fleet_rows import fleet_of
 from monitor.show.status import StatusFacts
 from tests.monitor.shell.fakes import FakeServer, _Handler
@@ -32,17 +34,36 @@ def group(name: str, ranks: int = 2, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+_AMOUNT = {"low": 0.0, "high": 0.0, "words": ""}
+_ACCOUNT = {
+    "decided_by": "nobody", "why": "nothing was to be decided", "outcome": "open", "intervals": [],
+    "rungs": [], "holds": [], "ran_on": [], "back_on": [], "final": False, "lost": _AMOUNT,
+    "lost_by_others": _AMOUNT, "lost_by_own": _AMOUNT, "without_us": _AMOUNT, "saved": _AMOUNT,
+}  # fmt: skip
+
+
 def incident(name: str = "not_entered-rg_1.1-7", **more: Any) -> dict[str, Any]:
+    account, eviction = more.pop("account", {}), more.pop("eviction", None)
+    if eviction is not None:
+        eviction = {"incident_id": name, "group": "rg_1", "replica_id": None, **eviction}
     return {
         "id": name, "kind": "not_entered", "state": "firing", "severity": "critical",
+        "fingerprint": "", "signature": "", "replica_ids": [], "incarnations": [], "story": [],
         "culprits": ["rg_1.1"], "groups": ["rg_1"], "since_s": NOW_S - 20,
         "reason": "rg_1.1 stands still in 'data'", "says": "rg_1.1 stands still in 'data'",
-        "next": "rg_1 is being evicted", "seen": {}, "waiting": 1,
-        "last_seen_s": NOW_S, "bundle": None,
-        "victims": ["rg_0.0"], "victim_count": 1, "eviction": None,
+        "next": "rg_1 is being evicted", "seen": {}, "waiting": 1, "confidence": "likely",
+        "last_seen_s": NOW_S, "bundle": None, "evidence": {}, "lost_s": 0.0, "for_s": 20.0,
+        "victims": ["rg_0.0"], "victim_count": 1, "eviction": eviction, "evictions": [],
         "milestones": {"first_seen_s": NOW_S - 15},
-        "account": {"outcome": "open", "holds": [], "back_on": []}, **more,
+        "account": {**_ACCOUNT, **account}, **more,
     }  # fmt: skip
+
+
+BUNDLE = {"url": "/v1/incidents/not_entered-rg_1.1-7/bundle", "bytes": 1, "written_s": NOW_S}
+
+
+def reported(*bodies: dict[str, Any]) -> tuple[IncidentReport, ...]:
+    return tuple(map(report_from_json, bodies))
 
 
 def snapshot(**more: Any) -> dict[str, Any]:
@@ -73,7 +94,7 @@ def hung() -> dict[str, Any]:
             rank("rg_0", 0, **waits), rank("rg_0", 1, **waits), rank("rg_1", 0, **waits),
             rank("rg_1", 1, **{**waits, "health": "stalled", "phase": "data"}),
         ],
-        incidents=[incident(bundle={"url": "/v1/incidents/not_entered-rg_1.1-7/bundle"})],
+        incidents=[incident(bundle=BUNDLE)],
     )  # fmt: skip
 
 

@@ -42,12 +42,12 @@ RANKS = ranks_of([
     ],
 )
 def test_what_is_not_known_comes_last(order: str, names: list[str]) -> None:
-    assert [one.name for one in sorted_ranks(RANKS, order)] == names
+    assert [one.rank for one in sorted_ranks(RANKS, order)] == names
 
 
 def test_reversed_what_is_not_known_is_still_last() -> None:
     found = sorted_ranks(RANKS, "busy", reverse=True)
-    assert [one.name for one in found] == ["rg_10.0", "rg_9.0", "rg_9.1"]
+    assert [one.rank for one in found] == ["rg_10.0", "rg_9.0", "rg_9.1"]
 
 
 def test_while_nothing_is_known_the_worst_comes_first() -> None:
@@ -55,7 +55,7 @@ def test_while_nothing_is_known_the_worst_comes_first() -> None:
         rank("rg_0", 0, busy_s=None, health="waiting"),
         rank("rg_0", 1, busy_s=None, health="stalled"),
     ])  # fmt: skip
-    assert [one.name for one in sorted_ranks(still, "busy")] == ["rg_0.1", "rg_0.0"]
+    assert [one.rank for one in sorted_ranks(still, "busy")] == ["rg_0.1", "rg_0.0"]
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,13 @@ def test_while_nothing_is_known_the_worst_comes_first() -> None:
     ids=["all", "group", "host", "unhealthy", "health"],
 )
 def test_filters(wanted: Wanted, names: list[str]) -> None:
-    assert [one.name for one in RANKS if wanted.rank(one)] == names
+    assert [one.rank for one in RANKS if wanted.rank(one)] == names
 
 
 def test_groups_by_heartbeat() -> None:
     groups = groups_of([group("rg_0", heartbeat_age_s=None), group("rg_1", heartbeat_age_s=1.0),
                         group("rg_2", heartbeat_age_s=9.0)])  # fmt: skip
-    assert [one.name for one in sorted_groups(groups, "heartbeat")] == ["rg_2", "rg_1", "rg_0"]
+    assert [one.group for one in sorted_groups(groups, "heartbeat")] == ["rg_2", "rg_1", "rg_0"]
 
 
 def test_a_table_whole() -> None:

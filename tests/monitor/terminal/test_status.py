@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from monitor.decide.view import IncidentReport, bundle_url
 from monitor.show.fleet_page import Pulse
 from monitor.show.screens import short
 from monitor.show.status import (
@@ -19,12 +20,21 @@ from monitor.show.status import (
     trust,
 )
 from monitor.show.text_table import text_of, width_of
-from tests.monitor.terminal.bodies import NOW_S, asked, hung, incident, many, rank, snapshot
+from tests.monitor.terminal.bodies import (
+    NOW_S,
+    asked,
+    hung,
+    incident,
+    many,
+    rank,
+    reported,
+    snapshot,
+)
 
 
 def screen(seen: StatusFacts, groups: int = 10, width: int | None = None) -> str:
-    def link(one: Any) -> str:
-        return "" if one["bundle"] is None else f"http://m:1{one['bundle']['url']}"
+    def link(one: IncidentReport) -> str:
+        return "" if one.bundle is None else f"http://m:1{bundle_url(one.incident.id)}"
 
     lines = short(seen, groups, width, link)
     assert width is None or all(
@@ -58,7 +68,7 @@ def test_a_fleet_that_hangs_while_a_group_is_evicted() -> None:
         eviction={"asked_s": NOW_S - 3},
     )
     assert (
-        screen(asked(hung(), recent=(evicting,)), width=80)
+        screen(asked(hung(), recent=reported(evicting)), width=80)
         == """\
 training      no  no commit for 14s (step 120)
 held back by  named  rg_1.1 (not_entered)
@@ -182,14 +192,15 @@ def test_what_the_keeper_did_and_what_it_holds() -> None:
     held = incident(
         "held",
         account={"outcome": "held", "back_on": [],
-                 "holds": [{"guard": "budget", "reason": "3 of 3 this hour"}]},
+                 "holds": [{"guard": "budget", "reason": "3 of 3 this hour", "start_s": 1.0,
+                            "end_s": None}]},
     )  # fmt: skip
     body = snapshot(
         incidents=[held],
         quarantine=[{"host": f"node{number}"} for number in range(5)],
         quarantine_groups=[{"group": "rg_1"}],
     )
-    assert keeper(asked(body, recent=(held, done))).more == (
+    assert keeper(asked(body, recent=reported(held, done))).more == (
         "evicted rg_1 2m ago: not_entered of rg_1.1, back on spare",
         "in quarantine: 5 hosts: node0, node1, node2 and 2 more",
         "in quarantine: 1 group: rg_1",
