@@ -38,15 +38,17 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from monitor.decide.pipeline import TickResult
 from monitor.detect.track import FINISHED_PHASE
 from monitor.model.incident import Incident
 from monitor.model.names import GroupName, RankName, group_of
 from monitor.model.observation import Observation, Snapshot
 from monitor.model.verdict import RankHealth, Severity
 from worker_server.wire import LONG_PHASES, StepState
+
+if TYPE_CHECKING:
+    from monitor.decide.pipeline import TickResult
 
 # -- rank seconds ------------------------------------------------------------------------------
 

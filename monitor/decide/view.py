@@ -14,14 +14,11 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import islice
 from statistics import median
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from monitor.decide.accounts import Account, Books, Case, account, is_time
-from monitor.decide.pipeline import TickResult
 from monitor.decide.rank_seconds import Spent
-from monitor.decide.rules import Effective
-from monitor.decide.step_times import Tempo
 from monitor.model.eviction import DecisionRow, Eviction, QuarantineEntry, Remembered
 from monitor.model.face import Face, face_of
 from monitor.model.incident import BundleView, Incident, Milestones
@@ -46,8 +43,13 @@ from monitor.model.observation import (
 from monitor.model.quarantine import HostRecord
 from monitor.model.verdict import WORST_FIRST, RankHealth
 from monitor.model.wording import listed, seconds
-from monitor.store.lease import Standing
 from worker_server.wire import Doing, Ending, Process, StepState, Witness
+
+if TYPE_CHECKING:  # the command line reads views, and imports no detector for it
+    from monitor.decide.pipeline import TickResult
+    from monitor.decide.rules import Effective
+    from monitor.decide.step_times import Tempo
+    from monitor.store.lease import Standing
 
 
 def finite(value: float | None) -> float | None:

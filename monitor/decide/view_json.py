@@ -6,12 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from monitor.decide.accounts import Account, account_to_json
-from monitor.decide.pipeline import Learned
 from monitor.decide.rules import GUARDS, THRESHOLDS, Effective, needs_restart, policy_to_json
 from monitor.decide.view import (
     SCHEMA,
@@ -39,6 +38,9 @@ from monitor.model.names import GroupName, Host, RankName, split_rank_name
 from monitor.model.observation import Observation, Unreachable
 from monitor.model.plain import from_plain, to_plain
 from monitor.model.quarantine import HostRecord
+
+if TYPE_CHECKING:
+    from monitor.decide.pipeline import Learned
 
 
 def effective_to_json(held: Effective, now_s: float) -> dict[str, Any]:
