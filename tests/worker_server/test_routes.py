@@ -191,7 +191,7 @@ def test_the_help_page_has_a_line_for_every_route(client):
     for one in ENDPOINTS[1:]:
         assert one.ask in text
         assert one.what in text
-    assert "curl http://localhost/v1/state  " in text
+    assert "curl 'http://localhost/v1/state?format=text'  " in text
     assert f"curl 'http://localhost{PROFILE.replace('1.5', '2')}' -H \"Authorization:" in text
 
 
@@ -205,7 +205,7 @@ def test_a_browser_gets_a_page_of_its_own_with_everything_escaped(box):
     assert answer.content_type == "text/html; charset=utf-8"
     assert "job &lt;b&gt;, host &#34;x&#34;" in answer.text
     assert "<b>" not in answer.text
-    assert '<a href="/v1/state">' in answer.text
+    assert '<a href="/v1/state?format=text">' in answer.text
     assert "src=" not in answer.text
     assert "http://localhost/v1/evict -H &#34;Authorization" in answer.text
 
