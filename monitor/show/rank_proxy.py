@@ -52,13 +52,14 @@ class _Page:
     """What is passed on; the WorkerServer judges it."""
 
 
+_TEXT: Final = ("format", "rows")
 _PAGES: Final = {
-    "state": _Page(PATH_STATE, 3.0, _MIB // 16),
-    "steps": _Page(PATH_STEPS, 5.0, 4 * _MIB, ("since",)),
-    "flight_recorder": _Page(PATH_FLIGHT_RECORDER, 10.0, 16 * _MIB, ("active", "since", "format")),
+    "state": _Page(PATH_STATE, 3.0, _MIB // 16, _TEXT),
+    "steps": _Page(PATH_STEPS, 5.0, 4 * _MIB, ("since", *_TEXT)),
+    "flight_recorder": _Page(PATH_FLIGHT_RECORDER, 10.0, 16 * _MIB, ("active", "since", *_TEXT)),
     "stacks": _Page(PATH_STACKS, 20.0, 4 * _MIB, ("native",)),
-    "last_words": _Page(PATH_LAST_WORDS, 5.0, _MIB),
-    "wait_counters": _Page(PATH_WAIT_COUNTERS, 5.0, _MIB),
+    "last_words": _Page(PATH_LAST_WORDS, 5.0, _MIB, _TEXT),
+    "wait_counters": _Page(PATH_WAIT_COUNTERS, 5.0, _MIB, _TEXT),
 }
 _PROFILE: Final = _Page(PATH_PROFILE, 70.0, 64 * _MIB, ("duration",))
 """Its duration comes on top, twice: that is what a WorkerServer gives the rank."""

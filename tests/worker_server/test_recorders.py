@@ -25,7 +25,7 @@ from worker_server.sidecar.black_box import BlackBox
 from worker_server.sidecar.control_plane import ControlPlane, ControlPlaneError
 from worker_server.sidecar.recorders import Recorders
 from worker_server.sidecar.stacks import StacksError
-from worker_server.sidecar.timeline import render
+from worker_server.sidecar.text import render
 
 GLOO = {"version": "2.10", "entries": [{"record_id": 0, "time_created_ns": 5, "state": "scheduled",
                                         "profiling_name": "gloo:all_reduce"}]}  # fmt: skip
@@ -246,9 +246,9 @@ def test_the_answer_has_each_recorders_entries_and_says_whose_an_entrys_are(page
     (entry,) = record.ring
     assert (entry.recorder, entry.torch_ids) == ("fr_trace_json?backend=nccl", (0,))
     assert record.recorders["fr_trace_json?backend=nccl"].only == (1,)
-    text = render(record)
+    text = render(record, 20)
     assert "fr_trace_json?backend=nccl: taken" in text
-    assert text.count("all_gather") == 2  # its line, and the last, which says what is unfinished
+    assert text.count("all_gather") == 2  # its line, and the one that says what is unfinished
     active = box.flight_record(only_active=True).recorders["fr_trace_json?backend=nccl"]
     assert [row["record_id"] for row in active.record["entries"]] == [0]
     newer = box.flight_record(since=record.cursor).recorders["fr_trace_json?backend=nccl"]

@@ -13,6 +13,7 @@ from worker_server import wire
 from worker_server.sidecar.app import ENDPOINTS
 from worker_server.sidecar.control_plane import ControlPlaneError
 from worker_server.sidecar.evict import Eviction
+from worker_server.sidecar.openapi import BOTH, JSON
 from worker_server.sidecar.profile import ProfileError
 from worker_server.sidecar.queries import in_json, in_text
 from worker_server.sidecar.stacks import StacksError
@@ -53,21 +54,37 @@ def test_parameters_reach_the_box(client, box):
     ]  # fmt: skip
 
 
-def test_a_record_is_a_table_on_request(client):
-    answer = client.get(f"{wire.PATH_FLIGHT_RECORDER}?format=text")
+@pytest.mark.parametrize("path", [one.path for one in ENDPOINTS if one.formats == BOTH])
+def test_every_answer_in_json_is_a_text_on_request(client, path):
+    answer = client.get(f"{path}?format=text&rows=5")
     assert answer.content_type == "text/plain; charset=utf-8"
-    assert answer.text.startswith("rank rg_1.0 of job job on node7, pid 77, alive\n")
+    assert client.get(path).is_json
+
+
+def test_every_answer_that_is_read_and_no_document_has_a_text():
+    only_json = {one.name for one in ENDPOINTS if one.formats == JSON and not one.acts}
+    assert only_json == {"openapi"}
+
+
+def test_a_path_that_is_not_there_says_where_the_others_are(client):
+    answer = client.get("/nosuch")
+    assert (answer.status_code, answer.json["error"]) == (
+        404, "not found: /nosuch; GET / says what is here",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("path", "error"),
     [
-        (f"{wire.PATH_STATE}?x=1", "unknown field `x`; known: none"),
+        (f"{wire.PATH_STATE}?x=1", "unknown field `x`; known: format, rows"),
         (f"{wire.PATH_STEPS}?since=-1", "Expected `int` >= 0 - at `$.since`"),
         (f"{wire.PATH_STEPS}?since=", "Expected `int`, got `str` - at `$.since`"),
         (f"{wire.PATH_STEPS}?since=9223372036854775808", "9223372036854775807 - at `$.since`"),
         (f"{wire.PATH_STEPS}?since=1&since=2", "'since' is given more than once"),
-        (f"{wire.PATH_FLIGHT_RECORDER}?activ=1", "unknown field `activ`; known: active, "),
+        (
+            f"{wire.PATH_FLIGHT_RECORDER}?activ=1",
+            "unknown field `activ`; known: format, rows, active, ",
+        ),
         (f"{wire.PATH_FLIGHT_RECORDER}?active=yes", "at `$.active`"),
         (f"{wire.PATH_FLIGHT_RECORDER}?since=", "at `$.since`"),
         (f"{wire.PATH_FLIGHT_RECORDER}?format=xml", "Invalid enum value 'xml' - at `$.format`"),
@@ -174,7 +191,7 @@ def test_the_help_page_has_a_line_for_every_route(client):
     for one in ENDPOINTS[1:]:
         assert one.ask in text
         assert one.what in text
-    assert "curl http://localhost/v1/state  " in text
+    assert "curl 'http://localhost/v1/state?format=text'  " in text
     assert f"curl 'http://localhost{PROFILE.replace('1.5', '2')}' -H \"Authorization:" in text
 
 
@@ -188,7 +205,7 @@ def test_a_browser_gets_a_page_of_its_own_with_everything_escaped(box):
     assert answer.content_type == "text/html; charset=utf-8"
     assert "job &lt;b&gt;, host &#34;x&#34;" in answer.text
     assert "<b>" not in answer.text
-    assert '<a href="/v1/state">' in answer.text
+    assert '<a href="/v1/state?format=text">' in answer.text
     assert "src=" not in answer.text
     assert "http://localhost/v1/evict -H &#34;Authorization" in answer.text
 

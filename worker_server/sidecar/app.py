@@ -14,10 +14,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from worker_server import wire
-from worker_server.sidecar import evict, queries, timeline
+from worker_server.sidecar import evict, queries, text
 from worker_server.sidecar.black_box import BlackBox
 from worker_server.sidecar.guard import Guard
-from worker_server.sidecar.openapi import JSON, TEXT, Endpoint, document
+from worker_server.sidecar.openapi import BOTH, TEXT, Endpoint, document
 from worker_server.sidecar.queries import Places, RefusalError, harden, in_json, in_text, refuse
 
 THREADS = 10
@@ -58,21 +58,19 @@ def make_app(served: Served, guard: Guard) -> Flask:
 def _answer(served: Served, endpoint: Endpoint, places: Places | None) -> Response:
     query = None if endpoint.query is None else queries.parameters(endpoint.query)
     with nullcontext() if places is None else places.taken():
-        return endpoint.answer(served, query)
+        found = endpoint.answer(served, query)
+        if isinstance(found, Response):
+            return found
+        if isinstance(query, queries.Look) and query.format == "text":
+            return in_text(text.render(found, query.rows))
+        return in_json(found if isinstance(found, dict) else wire.to_json(found))
 
 
-def _steps(served: Served, query: queries.Attempts) -> Response:
-    return in_json(wire.to_json(served.box.steps(query.since)))
-
-
-def _flight_recorder(served: Served, query: queries.Record) -> Response:
+def _flight_recorder(served: Served, query: queries.Record) -> wire.FlightRecord:
     try:
-        record = served.box.flight_record(only_active=bool(query.active), since=query.since)
+        return served.box.flight_record(only_active=bool(query.active), since=query.since)
     except ValueError as exc:
         raise RefusalError(400, str(exc)) from exc
-    if query.format == "text":
-        return in_text(timeline.render(record))
-    return in_json(wire.to_json(record))
 
 
 def _stacks(served: Served, query: queries.Threads) -> Response:
@@ -146,25 +144,29 @@ ENDPOINTS: Final = (
     Endpoint("help", "/", "what is here, for a person", _help,
              formats=(*TEXT, "text/html"), query=None),
     Endpoint("state", wire.PATH_STATE, "step, phase, process, process groups",
-             lambda served, _: in_json(wire.to_json(served.box.state())), wire.StateReport),
+             lambda served, _: served.box.state(), wire.StateReport, BOTH, queries.Look,
+             example="?format=text"),
     Endpoint("steps", wire.PATH_STEPS, "the last attempts of steps, with seconds by phase",
-             _steps, wire.StepLog, query=queries.Attempts, example="?since=0"),
+             lambda served, query: served.box.steps(query.since), wire.StepLog, BOTH,
+             queries.Attempts, example="?format=text"),
     Endpoint("flight_recorder", wire.PATH_FLIGHT_RECORDER,
-             "collectives: ours and torch's record (?format=text: a table for people)",
-             _flight_recorder, wire.FlightRecord, (*JSON, *TEXT), queries.Record,
-             slow="records", example="?active=1"),
+             "collectives: ours and torch's record (?active=1: the unfinished)",
+             _flight_recorder, wire.FlightRecord, BOTH, queries.Record,
+             slow="records", example="?format=text"),
     Endpoint("stacks", wire.PATH_STACKS,
              "Python stacks of all threads, from outside (?native=1: with C frames)",
              _stacks, formats=TEXT, query=queries.Threads, slow="stacks or profiles",
              errors={410: "the rank is dead, and none were taken before",
                      503: "none can be had; it says what is missing"}),
     Endpoint("last_words", wire.PATH_LAST_WORDS, "how the process ended and what it said last",
-             lambda served, _: in_json(wire.to_json(served.box.last_words())), wire.LastWords,
-             slow="last words"),
+             lambda served, _: served.box.last_words(), wire.LastWords, BOTH, queries.Look,
+             slow="last words", example="?format=text"),
     Endpoint("host", wire.PATH_HOST, "the states of all ranks of this host",
-             lambda served, _: in_json(wire.to_json(served.host())), wire.HostReport),
+             lambda served, _: served.host(), wire.HostReport, BOTH, queries.Look,
+             example="?format=text"),
     Endpoint("wait_counters", wire.PATH_WAIT_COUNTERS, "torch's wait counters, by name",
-             lambda served, _: in_json(served.box.wait_counters()), slow="records",
+             lambda served, _: served.box.wait_counters(), None, BOTH, queries.Look, slow="records",
+             example="?format=text",
              errors={503: "torch's control plane does not answer"}),
     Endpoint("metrics", wire.PATH_METRICS, "for Prometheus", _metrics,
              formats=(*TEXT, "application/openmetrics-text"), query=None),

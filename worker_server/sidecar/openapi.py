@@ -11,9 +11,9 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from typing import Any, Final
 
-from flask import Response
 from msgspec import Struct
 from msgspec.json import schema_components
 
@@ -24,6 +24,8 @@ from worker_server.wire import LEFT_OUT
 Schema = dict[str, Any]
 JSON: Final = ("application/json",)
 TEXT: Final = ("text/plain",)
+BOTH: Final = (*JSON, *TEXT)
+"""As `?format=` says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,9 @@ class Endpoint:
     name: str
     path: str
     what: str
-    answer: Callable[..., Response]
-    """Gets what it answers from, and the parameters."""
+    answer: Callable[..., Any]
+    """Gets what it answers from, and the parameters; the response, or what is to be written as JSON
+    or text."""
     kind: type | None = None
     """What its JSON says; None: whatever torch or OpenAPI say."""
     formats: tuple[str, ...] = JSON
@@ -161,7 +164,8 @@ def _error(status: int, about: str) -> Schema:
 def _parameters(query: type[Struct]) -> Iterator[Schema]:
     _, found = schema_components([query])
     schema = found[query.__name__]
-    _describe(schema, _docstrings()[query.__name__])
+    kinds = (kind.__name__ for kind in reversed(query.__mro__))
+    _describe(schema, dict(chain(*(_docstrings().get(name, {}).items() for name in kinds))))
     for name, value in schema["properties"].items():
         plain = _said(value)
         yield {"name": name, "in": "query", "description": plain.pop("description"),

@@ -22,6 +22,7 @@ from worker_server.sidecar.stacks import StacksError
 
 # How the sidecar answers: JSON or text, and every error as one line of JSON.
 
+NOT_FOUND: Final = 404
 _log = logging.getLogger("worker_server.sidecar")
 
 
@@ -82,6 +83,7 @@ def refuse(exc: Exception) -> Response:
             status, message, headers = exc.status, str(exc), exc.headers
         case HTTPException():
             status, message = exc.code or 500, f"{exc.name.lower()}: {request.path}"
+            message += "; GET / says what is here" if status == NOT_FOUND else ""
             headers = {name: value for name, value in exc.get_headers() if name == "Allow"}
         case ControlPlaneError() | StacksError():
             status, message = 503, str(exc)
@@ -117,14 +119,23 @@ class Nothing(Struct, forbid_unknown_fields=True):
     """No parameters."""
 
 
-class Attempts(Struct, forbid_unknown_fields=True):
+class Look(Struct, forbid_unknown_fields=True, kw_only=True):
+    """How an answer is written."""
+
+    format: Literal["json", "text"] = "json"
+    """text: for people, at most 120 columns."""
+    rows: Annotated[int, Meta(ge=0, le=100_000)] = 20
+    """Of a table of text, the newest; 0: all. JSON has all."""
+
+
+class Attempts(Look, forbid_unknown_fields=True, kw_only=True):
     """Which attempts of steps."""
 
     since: wire.Count = 0
     """Number of an attempt: only later ones."""
 
 
-class Record(Struct, forbid_unknown_fields=True):
+class Record(Look, forbid_unknown_fields=True, kw_only=True):
     """Which part of the flight record, and how it is written."""
 
     active: Literal[0, 1] = 0
@@ -144,8 +155,6 @@ class Record(Struct, forbid_unknown_fields=True):
     unfinished; what was left since does not come again. RING, TORCH and MOMENT (milliseconds of
     the host's monotonic clock) are whole numbers of at most 18 digits. A cursor from the future,
     so of another incarnation, gives everything."""
-    format: Literal["json", "text"] = "json"
-    """text: a table for people."""
 
 
 class Threads(Struct, forbid_unknown_fields=True):

@@ -1,0 +1,213 @@
+"""Answers for people with curl, compared whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.worker_server.boxes import PROCESS, FakeBox, host_report
+from tests.worker_server.pages import identity
+from worker_server import wire
+from worker_server.sidecar.text import render
+
+
+def record(ring=(), **kwargs):
+    return wire.FlightRecord(
+        identity(pid=7),
+        **{"alive": True, "members": {}, "dropped": 0, "torch": None, **kwargs},
+        ring=ring,
+    )
+
+
+def row(number, stamp_ns, **kwargs):
+    return {"record_id": number, "process_group": ["0", "default_pg"], "retired": True,
+            "profiling_name": "gloo:all_reduce", "collective_seq_id": number + 1,
+            "input_sizes": [[20]], "input_dtypes": ["Float"], "time_created_ns": stamp_ns,
+            **kwargs}  # fmt: skip
+
+
+CALLS = (
+    wire.RingEntry("default", 7, "all_reduce", ((4, 128), (7,)), ((4, 128),), "float32", step=3,
+                   site="app/train.py:41", enter_age_s=12.5, exit_age_s=12.4999, torch_ids=(0,)),
+    wire.RingEntry("torchft", 1, "all_reduce", ((),), (), "float32", step=3, is_async=True,
+                   site="app/train.py:50", enter_age_s=8, exit_age_s=5.5, quorum=12,
+                   error="RuntimeError: peer is gone"),
+    wire.RingEntry("tp", 2, "broadcast", ((8,),), root=1, step=4, site="app/train.py:55",
+                   enter_age_s=3.25),
+)  # fmt: skip
+
+WHOLE = """\
+rank rg_1.0 of job job on h, pid 7, dead
+torch's own record: taken 2.0 s ago
+the ring has overwritten 6 older entries
+unfinished: broadcast 2 of tp, inside for 3.2 s at app/train.py:55
+   age group       seq op         sizes    dtype   root step state      took from  call site
+ 3.2 s tp            2 broadcast  8                   1    4 in 3.2 s        ring  app/train.py:55
+ 8.0 s torchft q12   1 all_reduce scalar   float32         3 failed    2.5 s ring  app/train.py:50
+      RuntimeError: peer is gone
+11.5 s default       2 all_reduce 20       float             retired         torch
+12.5 s default       7 all_reduce 4x128 +1 float32         3 done     100 us both  app/train.py:41
+"""
+
+
+def test_a_record_reads_from_what_is_unfinished_to_the_oldest():
+    torch = {"entries": [row(0, 1_000), row(1, 10**9 + 1_000), "odd", {"record_id": "x"}]}
+    text = render(
+        record(CALLS, alive=False, dropped=6, torch=torch, torch_age_s=2.0, torch_only=(1,)), 20
+    )
+    assert text == WHOLE
+
+
+def test_what_torch_alone_knows_to_be_open_is_told_as_unfinished():
+    text = render(record(torch={"entries": [row(4, 5, retired=False)]}, torch_age_s=1.5,
+                         torch_only=(4,)), 20)  # fmt: skip
+    assert text.splitlines()[2] == (
+        "unfinished: all_reduce 5 of default, seen by torch alone, 1.5 s ago"
+    )
+
+
+def test_without_a_call_that_both_know_the_age_of_torchs_youngest_entry_dates_the_others():
+    torch = {"entries": [row(3, 10**9), row(4, 3 * 10**9, retired=False)]}
+    text = render(
+        record(torch=torch, torch_age_s=0.1, torch_last_age_s=50.0, torch_only=(3, 4)), 20
+    )
+    assert text.splitlines()[2].endswith("seen by torch alone, 50.0 s ago")
+    assert text.splitlines()[-1].startswith("52.0 s default")
+
+
+def test_an_empty_record_says_so_and_why_torch_is_silent():
+    assert render(record(torch_error="fr_trace_json: no answer within 2 s"), 20).splitlines() == [
+        "rank rg_1.0 of job job on h, pid 7, alive",
+        "torch's own record: none (fr_trace_json: no answer within 2 s)",
+        "unfinished: nothing",
+        "no collectives",
+    ]
+
+
+def test_long_names_keep_the_end_of_the_call_site_and_the_line_short():
+    call = wire.RingEntry("a" * 60, 10**9, "all_gather_into_tensor_coalesced", ((10**9,) * 5,),
+                          dtype="float8_e4m3fn", site="folder/" + "x" * 200 + ".py:77",
+                          enter_age_s=1e5, exit_age_s=0)  # fmt: skip
+    line = render(record((call,)), 20).splitlines()[-1]
+    assert line.endswith("x.py:77")
+    assert len(line) <= 120 + 16
+
+
+# -- the other answers ---------------------------------------------------------------------------
+
+
+def test_a_record_shows_the_newest_and_says_how_many_are_left():
+    ring = tuple(
+        wire.RingEntry("default", n, "all_reduce", enter_age_s=100.0 - n, exit_age_s=99.0 - n)
+        for n in range(50)
+    )
+    lines = render(record(ring), 20).splitlines()
+    assert lines[-1] == "and 30 older: &rows=0"
+    assert [line.split()[3] for line in lines[4:-1]] == [str(n) for n in range(49, 29, -1)]
+    assert len(render(record(ring), 0).splitlines()) == 50 + 4
+
+
+STATE = """\
+rank rg_1.0 of job job on node7, pid 77, alive (S)
+step         7, in communication for 500.0 ms
+commits      6, 1.5 s ago; 2 attempts failed
+quorum       2, groups: 3, heals, as rg_1:uuid
+loss         2.5
+tokens       4,096
+spent        forward 3.2 s, communication 1.0 s
+says it does warmup
+collectives  default (2 ranks): 5, last all_reduce 250.0 ms ago
+             intra (2 ranks): 8, inside of all_gather 1.2 s ago, 2 not complete
+process      9 threads, 0.2 GiB, its interpreter ran 250.0 ms ago
+"""
+
+
+def test_a_state_reads_from_who_it_is_to_what_it_uses():
+    assert render(FakeBox().state(), 20) == STATE
+
+
+def test_the_state_of_a_dead_rank_says_how_it_ended():
+    state = replace(
+        FakeBox().state(),
+        process=wire.Process(alive=False, dead_age_s=12.0, exit_signal="SIGKILL"),
+        ending=wire.Ending("CUDA out of memory."),
+    )
+    lines = render(state, 20).splitlines()
+    assert lines[0].endswith("pid 77, dead for 12.0 s: SIGKILL")
+    assert lines[1] == "ended        CUDA out of memory."
+    assert not lines[-1].startswith("process")
+
+
+def test_steps_are_a_table_with_the_newest_first():
+    rows = tuple(
+        wire.StepRow(
+            n, n, int(n != 2), 10.0 - n, 1.5, {"forward": 1.0, **({"data": 0.5} if n else {})}
+        )
+        for n in range(4)
+    )
+    text = render(wire.StepLog(identity(pid=7), True, rows), 3)
+    assert (
+        text
+        == """\
+rank rg_1.0 of job job on h, pid 7, alive
+attempt  step  committed      ended   took      data  forward
+3           3        yes  7.0 s ago  1.5 s  500.0 ms    1.0 s
+2           2         no  8.0 s ago  1.5 s  500.0 ms    1.0 s
+1           1        yes  9.0 s ago  1.5 s  500.0 ms    1.0 s
+and 1 older: &rows=0
+"""
+    )
+    assert "no step is over yet" in render(wire.StepLog(identity(pid=7), True, ()), 3)
+
+
+def test_last_words_end_with_the_end_of_stderr():
+    words = wire.LastWords(
+        identity(pid=7), wire.Process(alive=False, exit_code=1), "It ended with ValueError.",
+        exception=wire.Trace("Traceback:\nValueError: no", "the rank's own note"),
+        stderr=wire.Trace("\n".join(f"line {n}" for n in range(30)), "launcher's file"),
+    )  # fmt: skip
+    lines = render(words, 2).splitlines()
+    assert lines[:2] == [
+        "rank rg_1.0 of job job on h, pid 7, dead: exit code 1",
+        "It ended with ValueError.",
+    ]
+    assert lines[-3:] == [
+        "stderr (launcher's file), the last 2 of 30 lines (&rows=0: all):", "line 28", "line 29",
+    ]  # fmt: skip
+    assert "exception (the rank's own note):" in lines
+
+
+def test_a_host_is_a_table_of_its_ranks():
+    lines = render(host_report(), 20).splitlines()
+    assert lines[0] == "host node7"
+    assert lines[1].split() == [
+        "rank",
+        "step",
+        "phase",
+        "for",
+        "last",
+        "commit",
+        "process",
+        "WorkerServer",
+    ]
+    assert len(lines) == 2 + len(host_report().entries)
+    assert "alive (S)" in lines[2]
+    assert PROCESS.alive
+
+
+def test_of_wait_counters_those_come_first_in_which_most_time_went():
+    told = {
+        "short": {"total_calls": 3, "total_time_us": 10},
+        "long": {"total_calls": 1, "total_time_us": 5_000},
+        "odd": 7,
+    }
+    assert render(told, 1).splitlines() == [
+        "counter  total_calls  total_time_us", "long               1           5000",
+        "and 1 more: &rows=0",
+    ]  # fmt: skip
+
+
+def test_what_cannot_be_written_as_text_is_a_mistake_of_ours():
+    with pytest.raises(NotImplementedError):
+        render(object(), 20)

@@ -1,0 +1,475 @@
+"""What a person reads with curl: each answer as text (`?format=text`), at most 120 columns.
+
+Whoever asks at 3 am wants the answer on top: who it is, what is unfinished, then a table with the
+newest row first, of which twenty rows are enough (`rows=0`: all).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any, Final
+
+from worker_server.sidecar.merge import is_over, rows_of
+from worker_server.wire import (
+    FlightRecord,
+    GroupHead,
+    HostReport,
+    Identity,
+    LastWords,
+    Process,
+    RingEntry,
+    StateReport,
+    StepLog,
+    StepState,
+    Witness,
+)
+
+_WIDTH: Final = 120
+_SITE: Final = 16
+"""Columns that a call site gets at least."""
+_NS: Final = 1e-9
+_COLUMNS: Final = (
+    ("age", 8), ("group", 14), ("seq", 7), ("op", 20), ("sizes", 16), ("dtype", 8), ("root", 4),
+    ("step", 7), ("state", 13), ("took", 8), ("from", 5),
+)  # fmt: skip
+"""The widest that each may get; the call site takes what is left of the line."""
+_RIGHT: Final = frozenset({"age", "seq", "root", "step", "took"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One collective; `order`: seconds since it was entered."""
+
+    order: float
+    cells: tuple[str, ...]
+    unfinished: str | None = None
+    error: str | None = None
+
+
+@singledispatch
+def render(answer: object, rows: int) -> str:
+    """The answer of an endpoint as text.
+
+    Args:
+        answer: what travels as JSON otherwise.
+        rows: how many a table has at most, 0: all.
+    """
+    raise NotImplementedError(type(answer).__name__)
+
+
+def _who(who: Identity, process: str) -> str:
+    return f"rank {who.rank} of job {who.job} on {who.host}, pid {who.pid}, {process}"
+
+
+def _facts(facts: Iterable[tuple[str, str]]) -> str:
+    """A line each, names left; a name of several lines is written once."""
+    lines, before = [], None
+    for name, fact in facts:
+        lines.append(_cut(f"{'' if name == before else name:<12} {fact}".rstrip(), _WIDTH))
+        before = name
+    return "\n".join([*lines, ""])
+
+
+def _first(rows: Sequence[Any], most: int) -> tuple[Sequence[Any], list[str]]:
+    """So many of them, and a line that says how many more there are."""
+    shown = rows[: most or None]
+    left = len(rows) - len(shown)
+    return shown, [f"and {left:,} older: &rows=0"] if left else []
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns as wide as they must be, the first to the left and the others to the right."""
+    lines = [titles, *rows]
+    widths = [max(len(line[n]) for line in lines) for n in range(len(titles))]
+    return [
+        "  ".join(
+            cell.rjust(width) if n else cell.ljust(width)
+            for n, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+
+
+# -- state -----------------------------------------------------------------------------------------
+
+
+@render.register
+def _(answer: StateReport, rows: int) -> str:
+    del rows
+    return f"{_who(answer.identity, _life(answer.process))}\n{_facts(_state(answer))}"
+
+
+def _life(process: Process) -> str:
+    """`alive (S)`, `dead for 12.0 s: SIGKILL`."""
+    if process.alive:
+        letter = "" if process.state is None else f" ({process.state})"
+        traced = "" if process.tracer is None else f", traced by {process.tracer.name}"
+        return f"alive{letter}{traced}"
+    how = process.exit_signal or (
+        None if process.exit_code is None else f"exit code {process.exit_code}"
+    )
+    for_s = "" if process.dead_age_s is None else f" for {_duration(process.dead_age_s)}"
+    return f"dead{for_s}" + (f": {how}" if how else "")
+
+
+def _state(report: StateReport) -> Iterator[tuple[str, str]]:
+    if report.ending is not None:
+        yield "ended", report.ending.sentence
+    if report.step is not None:
+        yield from _step(report.step)
+    if report.witness is not None:
+        yield "stands at", _stands(report.witness)
+    for head in report.heads:
+        yield "collectives", _head(head)
+    process = report.process
+    if process.alive:
+        yield "process", ", ".join(_uses(process))
+    if report.unhooked:
+        yield "does not see", f"{', '.join(report.unhooked)}: not in this version of TorchFT"
+
+
+def _step(step: StepState) -> Iterator[tuple[str, str]]:
+    ago = "" if step.last_commit_age_s is None else f", {_duration(step.last_commit_age_s)} ago"
+    yield "step", f"{step.step}, in {step.phase} for {_duration(step.phase_age_s)}"
+    failed = f"; {step.commit_failures} attempts failed" if step.commit_failures else ""
+    yield "commits", f"{step.commits}{ago}{failed}"
+    if step.quorum_id is not None:
+        healing = ", heals" if step.healing else ""
+        groups = "" if step.participants is None else f", groups: {step.participants}"
+        yield "quorum", f"{step.quorum_id}{groups}{healing}, as {step.replica_id}"
+    if step.loss is not None or not step.loss_finite:
+        yield (
+            "loss",
+            f"{step.loss:.6g}" if step.loss_finite and step.loss is not None else "not finite",
+        )
+    if step.tokens:
+        yield "tokens", f"{step.tokens:,}"
+    if step.seconds:
+        longest = sorted(step.seconds.items(), key=lambda one: -one[1])
+        yield "spent", ", ".join(f"{name} {_duration(spent_s)}" for name, spent_s in longest)
+    if step.tags:
+        yield "says it does", ", ".join(step.tags)
+
+
+def _stands(witness: Witness) -> str:
+    frame = witness.frame
+    where = f"{frame.file}:{frame.line} in {frame.function}"
+    return f"{where} ({witness.doing}) for {_duration(witness.same_s)}"
+
+
+def _head(head: GroupHead) -> str:
+    state = f"inside of {head.op}" if head.inside else f"last {head.op}"
+    open_ones = head.enqueued - head.completed
+    left = f", {open_ones} not complete" if open_ones else ""
+    known = f"{head.name} ({head.size} ranks): {head.enqueued}"
+    return f"{known}, {state} {_duration(head.age_s)} ago{left}"
+
+
+def _uses(process: Process) -> Iterator[str]:
+    if process.threads is not None:
+        yield f"{process.threads} threads"
+    if process.rss_bytes is not None:
+        yield f"{process.rss_bytes / 2**30:.1f} GiB"
+    if process.cores is not None:
+        yield f"{process.cores:.1f} cores"
+    if process.interpreter_age_s is not None:
+        yield f"its interpreter ran {_duration(process.interpreter_age_s)} ago"
+
+
+# -- steps, last words, host, wait counters --------------------------------------------------------
+
+
+@render.register
+def _(answer: StepLog, rows: int) -> str:
+    newest, more = _first(answer.rows[::-1], rows)
+    phases = sorted({name for row in newest for name in row.seconds})
+    table = _table(
+        ["attempt", "step", "committed", "ended", "took", *phases],
+        [
+            (
+                str(row.attempt), str(row.step), "yes" if row.committed else "no",
+                f"{_duration(row.end_age_s)} ago", _duration(row.duration_s),
+                *(_duration(row.seconds[name]) if name in row.seconds else "-" for name in phases),
+            )
+            for row in newest
+        ],
+    )  # fmt: skip
+    head = _who(answer.identity, "alive" if answer.alive else "dead")
+    return "\n".join([head, *(table if newest else ["no step is over yet"]), *more, ""])
+
+
+@render.register
+def _(answer: LastWords, rows: int) -> str:
+    lines = [_who(answer.identity, _life(answer.process)), answer.ended]
+    for name, trace in (
+        ("exception", answer.exception), ("fatal error", answer.crash),
+        ("torchelastic's error file", answer.error_file), ("stderr", answer.stderr),
+    ):  # fmt: skip
+        if trace is None:
+            continue
+        said = trace.text.rstrip().splitlines()
+        shown = said[-rows:] if rows else said
+        left = (
+            f", the last {len(shown)} of {len(said)} lines (&rows=0: all)"
+            if len(shown) < len(said)
+            else ""
+        )
+        lines += ["", f"{name} ({trace.source}){left}:", *shown]
+    if answer.stderr_error is not None:
+        lines += ["", f"stderr: {answer.stderr_error}"]
+    return "\n".join([*lines, ""])
+
+
+@render.register
+def _(answer: HostReport, rows: int) -> str:
+    shown = answer.entries[: rows or None]
+    left = len(answer.entries) - len(shown)
+    table = _table(
+        ["rank", "step", "phase", "for", "last commit", "process", "WorkerServer"],
+        [(one.rank, *_of_host(one.report, one.error), one.url or "-") for one in shown],
+    )
+    more = [f"and {left:,} more: &rows=0"] if left else []
+    return "\n".join([f"host {answer.host}", *(table if shown else ["no rank"]), *more, ""])
+
+
+def _of_host(report: StateReport | None, error: str | None) -> tuple[str, ...]:
+    if report is None:
+        return ("-", "-", "-", "-", error or "unknown")
+    step, process = report.step, _life(report.process)
+    if step is None:
+        return ("-", "-", "-", "-", process)
+    committed = (
+        "-" if step.last_commit_age_s is None else f"{_duration(step.last_commit_age_s)} ago"
+    )
+    return (str(step.step), step.phase, _duration(step.phase_age_s), committed, process)
+
+
+@render.register(dict)
+def _(answer: Mapping[str, Any], rows: int) -> str:
+    """Torch's wait counters, those first in which most time went."""
+    counters = {name: told for name, told in answer.items() if isinstance(told, Mapping)}
+    names = sorted(counters, key=lambda name: -_number(counters[name].get("total_time_us")))
+    columns = sorted({key for told in counters.values() for key in told})
+    shown = names[: rows or None]
+    table = _table(
+        ["counter", *columns],
+        [(name, *(str(counters[name].get(key, "-")) for key in columns)) for name in shown],
+    )
+    left = len(names) - len(shown)
+    more = [f"and {left:,} more: &rows=0"] if left else []
+    return "\n".join([*(table if shown else ["no counters"]), *more, ""])
+
+
+def _number(told: object) -> float:
+    return float(told) if isinstance(told, int | float) else 0.0
+
+
+# -- flight record ---------------------------------------------------------------------------------
+
+
+@render.register
+def _(record: FlightRecord, rows: int) -> str:
+    """Who, what is unfinished, then the collectives."""
+    lines = [_ring_line(entry) for entry in record.ring]
+    for view in record.views():
+        lines += _torch_lines(view, _torch_ages(view))
+    lines.sort(key=lambda line: line.order)
+    newest, more = _first(lines, rows)
+    titles = (*(title for title, _ in _COLUMNS), "call site")
+    table = [titles, *(line.cells for line in newest)] if newest else []
+    widths = [
+        min(limit, max((len(cells[n]) for cells in table), default=0))
+        for n, (_, limit) in enumerate(_COLUMNS)
+    ]
+    body = [_row(titles, widths)] if newest else ["no collectives"]
+    for line in newest:
+        body.append(_row(line.cells, widths))
+        if line.error is not None:
+            body.append(_cut(f"      {line.error}", _WIDTH))
+    return "\n".join([*_header(record), _unfinished(lines), *body, *more, ""])
+
+
+def _header(record: FlightRecord) -> Iterable[str]:
+    yield _who(record.identity, "alive" if record.alive else "dead")
+    torch = "torch's own record: "
+    if record.torch is not None and record.torch_age_s is not None:
+        torch += f"taken {_duration(record.torch_age_s)} ago"
+    elif record.torch is None:
+        torch += "none"
+    if record.torch_error:
+        torch += f" ({record.torch_error})"
+    yield _cut(torch, _WIDTH)
+    for name, one in record.recorders.items():
+        taken = "none" if one.age_s is None else f"taken {_duration(one.age_s)} ago"
+        yield _cut(f"{name}: {taken}" + (f" ({one.error})" if one.error else ""), _WIDTH)
+    if record.dropped:
+        yield f"the ring has overwritten {record.dropped} older entries"
+
+
+def _unfinished(lines: list[_Line]) -> str:
+    """The newest of those that are open."""
+    open_ones = [line.unfinished for line in lines if line.unfinished is not None]
+    if not open_ones:
+        return "unfinished: nothing"
+    shown = "; ".join(open_ones[:3])
+    more = f" and {len(open_ones) - 3} more" if len(open_ones) > 3 else ""
+    return _cut(f"unfinished: {shown}{more}", 2 * _WIDTH)
+
+
+def _row(cells: tuple[str, ...], widths: list[int]) -> str:
+    parts = []
+    for (title, _), width, cell in zip(_COLUMNS, widths, cells, strict=False):
+        text = _cut(cell, width)
+        parts.append(text.rjust(width) if title in _RIGHT else text.ljust(width))
+    left = " ".join(parts)
+    room = max(_SITE, _WIDTH - len(left) - 1)
+    site = cells[-1]
+    return f"{left} {site if len(site) <= room else '~' + site[-(room - 1) :]}".rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "~"
+
+
+# -- lines of the ring ---------------------------------------------------------------------------
+
+
+def _ring_line(entry: RingEntry) -> _Line:
+    state, unfinished = _ring_state(entry)
+    took = "" if entry.exit_age_s is None else _duration(entry.enter_age_s - entry.exit_age_s)
+    group = entry.group if entry.quorum is None else f"{entry.group} q{entry.quorum}"
+    return _Line(
+        order=entry.enter_age_s,
+        cells=(
+            _duration(entry.enter_age_s),
+            group,
+            str(entry.seq),
+            entry.op,
+            _sizes(entry.sizes_in or entry.sizes_out),
+            entry.dtype or "",
+            "" if entry.root is None else str(entry.root),
+            "" if entry.step is None else str(entry.step),
+            state,
+            took,
+            "both" if entry.torch_ids else "ring",
+            entry.site or "",
+        ),
+        unfinished=unfinished,
+        error=entry.error,
+    )
+
+
+def _ring_state(entry: RingEntry) -> tuple[str, str | None]:
+    if entry.error is not None:
+        return "failed", None
+    if entry.exit_age_s is not None:
+        return "done", None
+    inside = _duration(entry.enter_age_s)
+    what = f"{entry.op} {entry.seq} of {entry.group}"
+    where = f" at {entry.site}" if entry.site else ""
+    if entry.is_async:
+        return f"open {inside}", f"{what}, launched {inside} ago{where} and not waited for"
+    return f"in {inside}", f"{what}, inside for {inside}{where}"
+
+
+# -- lines of torch's ----------------------------------------------------------------------------
+
+
+def _torch_ages(record: FlightRecord) -> Mapping[int, float]:
+    """Age of each of torch's entries: its stamps are wall clock, so by way of a matched one.
+
+    The youngest entry that both records know ties the clocks together; without one, the age of
+    torch's youngest entry does, and where nobody knows that, it is taken to be as old as its
+    record, which is the least that it can be.
+    """
+    stamps = {row["record_id"]: row.get("time_created_ns") for row in rows_of(record.torch)}
+    known = {number: stamp for number, stamp in stamps.items() if type(stamp) is int}
+    if not known:
+        return {}
+    ties = [
+        (number, entry.enter_age_s)
+        for entry in record.ring
+        for number in entry.torch_ids[:1]
+        if number in known
+    ]
+    last_age_s = record.torch_age_s if record.torch_last_age_s is None else record.torch_last_age_s
+    at, age_s = ties[-1] if ties else (max(known), last_age_s or 0.0)
+    return {number: max(0.0, age_s + (known[at] - stamp) * _NS) for number, stamp in known.items()}
+
+
+def _torch_lines(record: FlightRecord, ages: Mapping[int, float]) -> list[_Line]:
+    matched = {number for entry in record.ring for number in entry.torch_ids}
+    oldest = max((entry.enter_age_s for entry in record.ring), default=float("inf"))
+    alone = set(record.torch_only)
+    lines = []
+    for row in rows_of(record.torch):
+        number = row["record_id"]
+        age_s = ages.get(number)
+        if number in matched or (number not in alone and (age_s is None or age_s > oldest)):
+            continue  # told by the ring's line, or older than the ring reaches
+        lines.append(_torch_line(row, age_s))
+    return lines
+
+
+def _torch_line(row: Mapping[str, Any], age_s: float | None) -> _Line:
+    group, op = _group_of(row), str(row.get("profiling_name", "?")).rpartition(":")[2]
+    age = "?" if age_s is None else _duration(age_s)
+    over = is_over(row)
+    seq = row.get("collective_seq_id")
+    took = row.get("duration_ms")
+    dtypes = row.get("input_dtypes") or row.get("output_dtypes")
+    return _Line(
+        order=float("inf") if age_s is None else age_s,
+        cells=(
+            age,
+            group,
+            str(seq) if type(seq) is int else "?",
+            op,
+            _torch_sizes(row),
+            str(dtypes[0]).lower() if isinstance(dtypes, list | tuple) and dtypes else "",
+            "",
+            "",
+            "retired" if over else f"open {age}",
+            _duration(took / 1e3) if isinstance(took, int | float) else "",
+            "torch",
+            "",
+        ),
+        unfinished=None if over else f"{op} {seq} of {group}, seen by torch alone, {age} ago",
+    )
+
+
+def _torch_sizes(row: Mapping[str, Any]) -> str:
+    sizes = row.get("input_sizes") or row.get("output_sizes") or ()
+    try:
+        return _sizes(tuple(tuple(shape) for shape in sizes))
+    except TypeError:
+        return "?"
+
+
+def _group_of(row: Mapping[str, Any]) -> str:
+    named = row.get("process_group")
+    names = [str(name) for name in named if name] if isinstance(named, list | tuple) else []
+    if "default_pg" in names:
+        return "default"
+    return names[-1] if names else f"pg {row.get('pg_id', '?')}"
+
+
+# -- words -----------------------------------------------------------------------------------
+
+
+def _sizes(sizes: tuple[tuple[Any, ...], ...]) -> str:
+    """`2x3`, or `4 +2` for (4) and two more."""
+    if not sizes:
+        return ""
+    first = "x".join(map(str, sizes[0])) or "scalar"
+    return first if len(sizes) == 1 else f"{first} +{len(sizes) - 1}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} us"
+    if seconds < 1:
+        return f"{seconds * 1e3:.1f} ms"
+    return f"{seconds:.1f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
