@@ -36,7 +36,7 @@ from monitor.detect.intake import push
 from monitor.detect.patience import giving_up
 from monitor.detect.self_health import Health, SelfHealth, scaled
 from monitor.detect.track import FINISHED_PHASE, UNDECLARED, RankTrack
-from monitor.detect.waits import WaitGraph, build, inside_across
+from monitor.detect.waits import WaitGraph, build
 from monitor.detect.wording import looks
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Decision, Evict, Eviction, Guard, Hold
@@ -506,7 +506,7 @@ def _able(history: History, track: RankTrack) -> bool:
         return False
     if track.phased:
         return track.doing == WAITING_PHASE
-    return track.waits_in is not None or inside_across(track)
+    return track.waits_in is not None or track.inside_across
 
 
 # -- pipeline ----------------------------------------------------------------------------------
