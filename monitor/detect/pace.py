@@ -125,8 +125,9 @@ class Paces(Mapping[RankName, Pace]):
 
     roster: Roster
     phases: tuple[str, ...]
-    table: bytes
-    """Doubles, a row for each figure and phase; not a number where a rank has none."""
+    rows: tuple[bytes, ...]
+    """Doubles, a row for each figure and phase; not a number where a rank has none. Only one where
+    all ranks have the same."""
     witnesses: Mapping[RankName, Witness]
 
     def figure(self, name: str) -> Floats:
@@ -140,8 +141,7 @@ class Paces(Mapping[RankName, Pace]):
         return self._row(len(FIGURES) + self.phases.index(name))
 
     def _row(self, row: int) -> Floats:
-        count = len(self)
-        return np.frombuffer(self.table, dtype=np.float64, count=count, offset=8 * row * count)
+        return np.broadcast_to(np.frombuffer(self.rows[row], dtype=np.float64), len(self))
 
     def __len__(self) -> int:
         return len(self.roster.ranks)
@@ -154,7 +154,8 @@ class Paces(Mapping[RankName, Pace]):
 
     def __getitem__(self, rank: RankName) -> Pace:
         place = self.roster.places[rank]
-        column = np.frombuffer(self.table, dtype=np.float64)[place :: len(self)].tolist()
+        rows = [memoryview(row).cast("d") for row in self.rows]
+        column = [row[place if len(row) > 1 else 0] for row in rows]
         told = dict(zip(FIGURES, column, strict=False))
         phases = zip(self.phases, column[len(FIGURES) :], strict=True)
         return Pace(
@@ -450,10 +451,14 @@ def _paces(courses: Sequence[_Course], roster: Roster, span_s: float, usual_s: f
     }
     figures |= _compared(roster, busy_s, figures["low_s"], figures["tokens"])
     phases, spent_s = _phases(ends)
-    rows = [*(figures[name] for name in FIGURES), *(np.maximum(0.0, spent_s) / each_step)]
-    table = np.array(rows, dtype=np.float64)
+    table = [*(figures[name] for name in FIGURES), *(np.maximum(0.0, spent_s) / each_step)]
     witnesses = {each.start.rank: each.witness for each in courses if each.witness is not None}
-    return Paces(roster, phases, table.tobytes(), witnesses)
+    return Paces(roster, phases, tuple(map(_row, table)), witnesses)
+
+
+def _row(figures: Sequence[float] | Floats) -> bytes:
+    row = np.asarray(figures, dtype=np.float64).tobytes()
+    return row[:8] if row == row[:8] * len(figures) else row
 
 
 def _middles(rows: Sequence[Sequence[float]]) -> tuple[Floats, Floats]:

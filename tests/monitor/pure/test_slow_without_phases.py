@@ -275,9 +275,11 @@ def verdicts(
             )
             for (rank, incarnation), busy_s, share in zip(here, seconds, starved, strict=True)
         ]
-        table = np.array([[getattr(pace, name) for pace in paces] for name in FIGURES], dtype=float)
+        rows = tuple(
+            np.array([getattr(pace, name) for pace in paces], float).tobytes() for name in FIGURES
+        )
         start_s = history.now_s - 5.5 * (len(course) - n)
-        window = Window(start_s, start_s + 5.5, Paces(roster, (), table.tobytes(), {}))
+        window = Window(start_s, start_s + 5.5, Paces(roster, (), rows, {}))
         history.pace.windows.append(window)
     return straggler(history)
 
