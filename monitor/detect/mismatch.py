@@ -173,9 +173,10 @@ def _dead_scenes(history: History, graph: WaitGraph) -> Iterable[Scene]:
         if len(members) < 2:
             continue
         for track in members:
+            if graph.standing[track.rank] is not Standing.DEAD:
+                continue
             record = history.reading(track)
-            dead = graph.standing[track.rank] is Standing.DEAD
-            if not dead or record is None or _before_death(history, track):
+            if record is None or _before_death(history, track):
                 continue
             for entry in _last_unfinished(record):
                 known = record.answer.members.get(entry.group, ())
