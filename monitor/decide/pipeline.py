@@ -775,16 +775,7 @@ class Pipeline:
         ]
         emitted: list[Decision] = []
         self._experience.take(self._tracker.incidents.values(), snapshot.now_s, self._config)
-        fleet = fleet_of(
-            self._history,
-            self._tracker,
-            snapshot,
-            config=self._config,
-            past=self._past,
-            doubt=self._health.hold,
-            experience=self._experience,
-        )
-        for decision in decide(self._config, fleet, ripe, self._policy):
+        for decision in self._ruled(snapshot, ripe) if ripe else ():
             match decision:
                 case Evict():
                     self._holds.pop(decision.incident_id, None)
@@ -801,6 +792,18 @@ class Pipeline:
         still = {incident.id for incident in self._tracker.open()}
         self._holds = {key: said for key, said in self._holds.items() if key in still}
         return tuple(emitted)
+
+    def _ruled(self, snapshot: Snapshot, ripe: Sequence[Incident]) -> Sequence[Decision]:
+        fleet = fleet_of(
+            self._history,
+            self._tracker,
+            snapshot,
+            config=self._config,
+            past=self._past,
+            doubt=self._health.hold,
+            experience=self._experience,
+        )
+        return decide(self._config, fleet, ripe, self._policy)
 
     def _take_past(self, evictions: Sequence[Eviction]) -> None:
         """Count evictions that the evictor has taken up, each once, however often it was asked.

@@ -497,6 +497,8 @@ def _fleet_pauses(
 
     A rank that cannot be seen may be in the pause too; what it does is no witness.
     """
+    if not stalled:
+        return False
     alive = [track.rank for track in tracks if standing[track.rank] is not Standing.DEAD]
     waiting = (Standing.HELD, Standing.WAITING, Standing.LEFT)
     if any(standing[rank] in waiting and rank in stalled for rank in alive):
