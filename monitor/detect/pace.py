@@ -355,7 +355,7 @@ class PaceMeter:
         told = _telling(here)
         if told:
             before = self.windows[-1].paces.roster if self.windows else None
-            paces = _paces(told, _roster(told, before), now_s - start_s, usual_s)
+            paces = _paces(told, before, now_s - start_s, usual_s)
             self.windows.append(Window(start_s, now_s, paces))
             self._steps_s = {}
             while len(self.windows) > max(_WINDOWS_LEAST, _PACES_KEPT // len(told)):
@@ -403,8 +403,6 @@ def _telling(courses: Sequence[_Course]) -> list[_Course]:
         for course in courses
         if course.newest.waited_s is None or course.newest.waited_s != course.start.waited_s
     ]
-    if not any(course.calls for course in told):
-        return told
     calling = {split_rank_name(course.start.rank)[1] for course in told if course.calls}
     return [
         course
@@ -413,16 +411,13 @@ def _telling(courses: Sequence[_Course]) -> list[_Course]:
     ]
 
 
-def _roster(courses: Sequence[_Course], before: Roster | None) -> Roster:
-    """Of these ranks; that of the window before, which is mostly the same."""
-    starts = [course.start for course in courses]
-    roster = Roster(tuple(s.rank for s in starts), tuple(s.incarnation for s in starts))
-    return before if before == roster and before is not None else roster
-
-
-def _paces(courses: Sequence[_Course], roster: Roster, span_s: float, usual_s: float) -> Paces:
-    """`usual_s`: what a step usually took in this window, to all."""
+def _paces(courses: Sequence[_Course], like: Roster | None, span_s: float, usual_s: float) -> Paces:
+    """`like`: the roster of the window before, which is mostly the same; `usual_s`: what a step
+    usually took in this window, to all.
+    """
     ends = [(course.start, course.newest.count()) for course in courses]
+    roster = Roster(tuple(one.rank for one, _ in ends), tuple(one.incarnation for one, _ in ends))
+    roster = like if roster == like and like is not None else roster
     steps = np.array([course.steps for course in courses])
     each_step, sweeps = np.maximum(1, steps), np.array([max(1, c.sweeps) for c in courses])
     own_s = np.array([last.busy_s - first.busy_s for first, last in ends])
