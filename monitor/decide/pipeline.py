@@ -35,7 +35,7 @@ from monitor.detect.intake import push
 from monitor.detect.patience import giving_up
 from monitor.detect.self_health import Health, SelfHealth, scaled
 from monitor.detect.track import FINISHED_PHASE, UNDECLARED, RankTrack
-from monitor.detect.waits import WaitGraph, build, inside_across
+from monitor.detect.waits import WaitGraph, build
 from monitor.detect.wording import looks
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Decision, Evict, Eviction, Guard, Hold
@@ -494,7 +494,7 @@ def _able(history: History, track: RankTrack) -> bool:
         return False
     if track.phased:
         return track.doing == WAITING_PHASE
-    return track.waits_in is not None or inside_across(track)
+    return track.waits_in is not None or track.inside_across
 
 
 # -- pipeline ----------------------------------------------------------------------------------
@@ -763,16 +763,7 @@ class Pipeline:
         ]
         emitted: list[Decision] = []
         self._experience.take(self._tracker.incidents.values(), snapshot.now_s, self._config)
-        fleet = fleet_of(
-            self._history,
-            self._tracker,
-            snapshot,
-            config=self._config,
-            past=self._past,
-            doubt=self._health.hold,
-            experience=self._experience,
-        )
-        for decision in decide(self._config, fleet, ripe, self._policy):
+        for decision in self._ruled(snapshot, ripe) if ripe else ():
             match decision:
                 case Evict():
                     self._holds.pop(decision.incident_id, None)
@@ -789,6 +780,18 @@ class Pipeline:
         still = {incident.id for incident in self._tracker.open()}
         self._holds = {key: said for key, said in self._holds.items() if key in still}
         return tuple(emitted)
+
+    def _ruled(self, snapshot: Snapshot, ripe: Sequence[Incident]) -> Sequence[Decision]:
+        fleet = fleet_of(
+            self._history,
+            self._tracker,
+            snapshot,
+            config=self._config,
+            past=self._past,
+            doubt=self._health.hold,
+            experience=self._experience,
+        )
+        return decide(self._config, fleet, ripe, self._policy)
 
     def _take_past(self, evictions: Sequence[Eviction]) -> None:
         """Count evictions that the evictor has taken up, each once, however often it was asked.

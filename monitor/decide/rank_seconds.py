@@ -145,7 +145,8 @@ class Situation:
 
 def own_cause(seen: Observation, health: RankHealth | None, *, recovering: bool) -> str | None:
     """What a rank does that is no training; `recovering`: whether its group comes back."""
-    step = None if seen.report is None else seen.report.step
+    report = seen.report
+    step = None if report is None else report.step
     if step is None:
         return None
     begins = step.commits == 0 or health is RankHealth.STARTING or step.phase == _INIT
@@ -457,10 +458,11 @@ class TokenBook:
             self._seen = {rank: last for rank, last in self._seen.items() if rank in here}
             self._groups = {group: n for group, n in self._groups.items() if group in known}
         for rank, seen in here.items():
-            step = None if seen.report is None else seen.report.step
-            if seen.report is None or step is None or not step.tokens:
+            report = seen.report
+            step = None if report is None else report.step
+            if report is None or step is None or not step.tokens:
                 continue
-            incarnation = seen.report.identity.incarnation
+            incarnation = report.identity.incarnation
             before = self._seen.get(rank)
             self._seen[rank] = incarnation, step.tokens
             grown = 0 if before is None else step.tokens

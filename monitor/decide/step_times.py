@@ -57,7 +57,7 @@ class TempoBook:
 
     def push(self, snapshot: Snapshot) -> Mapping[RankName, Tempo]:
         """The tempo of every rank that moved within the window; one that stands has none."""
-        seen = snapshot.by_rank
+        seen, now_s = snapshot.by_rank, snapshot.now_s
         for rank in self._marks.keys() - seen.keys():
             del self._marks[rank]
             self._paces.pop(rank, None)
@@ -66,26 +66,21 @@ class TempoBook:
             report = observation.report
             if report is None or report.step is None:
                 continue
-            held_s = report.step.held_s or 0.0
-            mark = _Mark(
-                snapshot.now_s,
-                report.identity.incarnation,
-                report.step.attempt,
-                _busy_s(report.step) - held_s,
-                report.step.seconds.get(WAITING_PHASE, 0.0) + held_s,
-            )
+            step, incarnation = report.step, report.identity.incarnation
             marks = self._marks.setdefault(rank, [])
-            if marks and marks[-1].incarnation != mark.incarnation:
+            if marks and marks[-1].incarnation != incarnation:
                 marks.clear()
                 self._paces.pop(rank, None)
-            if marks and _stood(self._paces.get(rank), marks[-1], mark):
-                marks.clear()
-                del self._paces[rank]
-            if not marks or marks[-1].attempt != mark.attempt:
-                marks.append(mark)  # only the moments at which a step was seen to be over
-            while len(marks) > 1 and mark.at_s - marks[1].at_s > WINDOW_S:
+            if not marks or marks[-1].attempt != step.attempt:
+                # only the moments at which a step was seen to be over
+                mark = _mark(now_s, incarnation, step)
+                if marks and _stood(self._paces.get(rank), marks[-1], mark):
+                    marks.clear()
+                    del self._paces[rank]
+                marks.append(mark)
+            while len(marks) > 1 and now_s - marks[1].at_s > WINDOW_S:
                 del marks[0]
-            if len(marks) > 1 and mark.at_s - marks[-1].at_s <= WINDOW_S:
+            if len(marks) > 1 and now_s - marks[-1].at_s <= WINDOW_S:
                 tempos[rank] = _tempo(marks[0], marks[-1])
                 self._paces[rank] = tempos[rank].step_s
         return tempos
@@ -93,14 +88,16 @@ class TempoBook:
 
 def _stood(pace_s: float | None, last: _Mark, mark: _Mark) -> bool:
     """Whether the steps since the last mark held a standstill: a mean over it tells no pace."""
-    if pace_s is None or mark.attempt == last.attempt:
+    if pace_s is None:
         return False
     more_s = mark.at_s - last.at_s - pace_s * (mark.attempt - last.attempt)
     return more_s > max(STOOD_S, STOOD_STEPS * pace_s)
 
 
-def _busy_s(step: StepState) -> float:
-    return sum(seconds for phase, seconds in step.seconds.items() if phase not in _QUIET)
+def _mark(now_s: float, incarnation: str, step: StepState) -> _Mark:
+    busy_s = sum([seconds for phase, seconds in step.seconds.items() if phase not in _QUIET])
+    wait_s, held_s = step.seconds.get(WAITING_PHASE, 0.0), step.held_s or 0.0
+    return _Mark(now_s, incarnation, step.attempt, busy_s - held_s, wait_s + held_s)
 
 
 def _tempo(first: _Mark, last: _Mark) -> Tempo:

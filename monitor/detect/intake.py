@@ -65,18 +65,18 @@ def push(history: History, snapshot: Snapshot) -> None:
 
 def _push_rank(history: History, observation: Observation) -> None:
     identity, now_s = observation.identity, history.now_s
-    track = history.tracks.get(observation.rank)
+    track = history.tracks.get(identity.rank)
     if track is None or track.identity.incarnation != identity.incarnation:
         predecessor = None if track is None else track.identity.incarnation
         if track is not None or history.pace.windows:
             history.disturbed_s = now_s
         track = RankTrack(identity, now_s, now_s, predecessor)
-        history.habits.forget(observation.rank)
-        history.unproven.pop(observation.rank, None)
+        history.habits.forget(identity.rank)
+        history.unproven.pop(identity.rank, None)
         history.begin(track)
     track.see(observation)
     track.seen_s = now_s
-    report = observation.report
+    report = track.fresh
     if report is None:
         if track.silent_since_s is None:
             track.silent_since_s = now_s

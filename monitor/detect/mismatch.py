@@ -173,9 +173,10 @@ def _dead_scenes(history: History, graph: WaitGraph) -> Iterable[Scene]:
         if len(members) < 2:
             continue
         for track in members:
+            if graph.standing[track.rank] is not Standing.DEAD:
+                continue
             record = history.reading(track)
-            dead = graph.standing[track.rank] is Standing.DEAD
-            if not dead or record is None or _before_death(history, track):
+            if record is None or _before_death(history, track):
                 continue
             for entry in _last_unfinished(record):
                 known = record.answer.members.get(entry.group, ())
@@ -602,9 +603,11 @@ def sampled_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
 
 def _late_s(history: History, members: tuple[RankTrack, ...], spoilt_s: float) -> float:
     """Seconds since a group's records were due; at once when they are older than `spoilt_s`."""
-    if max(_age_s(history, track) for track in members) > spoilt_s:
+    ages_s = [_age_s(history, track) for track in members]
+    if inf in ages_s or max(ages_s) > spoilt_s:
         return inf
-    return max(_age_s(history, track) - history.sample_after_s(track) for track in members)
+    due_s = map(history.sample_after_s, members)
+    return max(age_s - after_s for age_s, after_s in zip(ages_s, due_s, strict=True))
 
 
 def _spoilt_since(history: History) -> Mapping[GroupName, float]:
@@ -622,8 +625,8 @@ def _calm(history: History, members: tuple[RankTrack, ...]) -> bool:
 
 
 def _age_s(history: History, track: RankTrack) -> float:
-    age_s = history.record_age_s(track.rank)
-    return inf if age_s is None or history.reading(track) is None else age_s
+    held = history.reading(track)
+    return inf if held is None else history.now_s - held.at_s
 
 
 def _just_read(history: History, members: tuple[RankTrack, ...]) -> bool:

@@ -23,11 +23,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import islice, zip_longest
 from statistics import median
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from monitor.model import cohort
 from monitor.model.cohort import Floats
@@ -86,12 +87,12 @@ class Pace:
     """Share of the time in which it was ready to run and got no core."""
 
 
-_FIGURES: Final = (
+FIGURES: Final = (
     "steps", "busy_s", "low_s", "step_s", "held", "alone_s", "usual_s", "cohort", "z", "tokens",
     "work", "sees_group", "stopped", "calls", "starved",
 )  # fmt: skip
 """Numbers of a pace, in the order of a table's rows; the seconds in each phase follow."""
-_ROW: Final = {name: row for row, name in enumerate(_FIGURES)}
+_ROW: Final = {name: row for row, name in enumerate(FIGURES)}
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,12 @@ class Roster:
         """Their group ranks: those of one lane are peers."""
         return np.array([split_rank_name(rank)[1] for rank in self.ranks], dtype=np.float64)
 
+    @cached_property
+    def cohorts(self) -> Sequence[NDArray[np.intp]]:
+        """Where the numbers of the ranks of each lane are."""
+        order = np.argsort(self.lanes, kind="stable")
+        return np.split(order, np.flatnonzero(np.diff(self.lanes[order])) + 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Paces(Mapping[RankName, Pace]):
@@ -118,29 +125,10 @@ class Paces(Mapping[RankName, Pace]):
 
     roster: Roster
     phases: tuple[str, ...]
-    table: bytes
-    """Doubles, a row for each figure and phase; not a number where a rank has none."""
+    rows: tuple[bytes, ...]
+    """Doubles, a row for each figure and phase; not a number where a rank has none. Only one where
+    all ranks have the same."""
     witnesses: Mapping[RankName, Witness]
-
-    @classmethod
-    def of(cls, paces: Mapping[RankName, Pace], like: Roster | None = None) -> Paces:
-        """These as a table; `like`: the roster of the window before, which is mostly the same."""
-        roster = Roster(tuple(paces), tuple(pace.incarnation for pace in paces.values()))
-        told = Counter(phase for pace in paces.values() for phase in pace.phases)
-        most = sorted(told, key=lambda phase: (-told[phase], phase))[:_PHASES_MOST]
-        phases = tuple(phase for phase in told if phase in most)
-        nan = float("nan")
-        rows = [
-            [nan if (told := getattr(pace, name)) is None else told for pace in paces.values()]
-            for name in _FIGURES
-        ]
-        rows += [[pace.phases.get(phase, nan) for pace in paces.values()] for phase in phases]
-        return cls(
-            roster=like if roster == like and like is not None else roster,
-            phases=phases,
-            table=np.array(rows, dtype=np.float64).tobytes(),
-            witnesses={r: pace.witness for r, pace in paces.items() if pace.witness is not None},
-        )
 
     def figure(self, name: str) -> Floats:
         """One of a pace's numbers, of all ranks."""
@@ -150,11 +138,10 @@ class Paces(Mapping[RankName, Pace]):
         """Seconds a step in a phase; not a number for who does not report it."""
         if name not in self.phases:
             return np.full(len(self), np.nan)
-        return self._row(len(_FIGURES) + self.phases.index(name))
+        return self._row(len(FIGURES) + self.phases.index(name))
 
     def _row(self, row: int) -> Floats:
-        count = len(self)
-        return np.frombuffer(self.table, dtype=np.float64, count=count, offset=8 * row * count)
+        return np.broadcast_to(np.frombuffer(self.rows[row], dtype=np.float64), len(self))
 
     def __len__(self) -> int:
         return len(self.roster.ranks)
@@ -167,9 +154,10 @@ class Paces(Mapping[RankName, Pace]):
 
     def __getitem__(self, rank: RankName) -> Pace:
         place = self.roster.places[rank]
-        column = np.frombuffer(self.table, dtype=np.float64)[place :: len(self)].tolist()
-        told = dict(zip(_FIGURES, column, strict=False))
-        phases = zip(self.phases, column[len(_FIGURES) :], strict=True)
+        rows = [memoryview(row).cast("d") for row in self.rows]
+        column = [row[place if len(row) > 1 else 0] for row in rows]
+        told = dict(zip(FIGURES, column, strict=False))
+        phases = zip(self.phases, column[len(FIGURES) :], strict=True)
         return Pace(
             incarnation=self.roster.incarnations[place],
             steps=int(told.pop("steps")),
@@ -244,33 +232,45 @@ class Sample:
     starved: float | None = None
     """Share of the last 5 s in which it was ready to run and got no core."""
 
+    # seconds so far, by its own clock, once they were counted
 
-@dataclass(slots=True)
-class _Counters:
-    attempt: int
-    busy_s: float
-    whole_s: float
-    """All its time but long phases, by its own clock."""
-    long_s: float
-    reading: Sample
+    counted: bool = False
+    busy_s: float = 0.0
+    whole_s: float = 0.0
+    """All but long phases."""
+    long_s: float = 0.0
 
-    def phases(self) -> dict[str, float]:
+    def count(self) -> Sample:
+        """Sum its seconds up, once: few readings begin or end a sample."""
+        if self.counted:
+            return self
+        step, busy_s, long_s, waits_s = self.step, 0.0, 0.0, 0.0
+        for name, spent_s in (*step.seconds.items(), (step.phase, step.phase_age_s)):
+            if name in LONG_PHASES:
+                long_s += spent_s
+            elif name == WAITING_PHASE:
+                waits_s += spent_s
+            else:
+                busy_s += spent_s
+        self.whole_s, self.long_s = busy_s + waits_s, long_s
+        self.busy_s = busy_s if self.waited_s is None else self.whole_s - self.waited_s
+        self.counted = True
+        return self
+
+    def phases(self) -> Mapping[str, float]:
         """Seconds in each phase so far; none where they tell nothing."""
-        step = self.reading.step
-        if self.reading.waited_s is not None:
+        step = self.step
+        if self.waited_s is not None:
             return {}
-        spent_s = dict(step.seconds)
-        spent_s[step.phase] = spent_s.get(step.phase, 0.0) + step.phase_age_s
-        return spent_s
+        return {**step.seconds, step.phase: step.seconds.get(step.phase, 0.0) + step.phase_age_s}
 
 
 @dataclass(slots=True)
 class _Course:
     """One rank since its window began."""
 
-    incarnation: str
-    start: _Counters
-    sample: _Counters
+    start: Sample
+    sample: Sample
     """Where the sample under way began."""
     newest: Sample
     """The first of the attempt that it works on."""
@@ -287,6 +287,16 @@ class _Course:
     witness: Witness | None = None
     current: bool = True
     """Whether the latest sweep saw it."""
+
+    @property
+    def steps(self) -> int:
+        """Steps since its window began."""
+        return self.newest.step.attempt - self.start.step.attempt
+
+    @property
+    def calls(self) -> int | None:
+        """Collectives entered since then; None where phases tell what is waiting."""
+        return None if self.newest.waited_s is None else self.newest.calls - self.start.calls
 
 
 @dataclass(slots=True)
@@ -330,51 +340,31 @@ class PaceMeter:
             self._end(now_s, sweep)
 
     def _begin(self, now_s: float, sweep: Mapping[RankName, Sample]) -> None:
-        self._start_s, self._courses = now_s, {}
-        for rank, reading in sweep.items():
-            counters = _counters(reading)
-            self._courses[rank] = _Course(reading.incarnation, counters, counters, reading)
+        self._start_s = now_s
+        self._courses = {
+            rank: _Course(reading.count(), reading, reading) for rank, reading in sweep.items()
+        }
 
     def _end(self, now_s: float, sweep: Mapping[RankName, Sample]) -> None:
-        here = {
-            rank: course
-            for rank, course in self._courses.items()
-            if course.current and not course.traced
-        }
-        if any(_steps(course) < self.config.window_steps for course in here.values()):
+        here = [each for each in self._courses.values() if each.current and not each.traced]
+        if any(course.steps < self.config.window_steps for course in here):
             return
         start_s = now_s if self._start_s is None else self._start_s
-        steps_s = sorted(each for course in here.values() for each in course.steps_s)
-        usual_s = _middle(steps_s) if steps_s else 0.0
-        paces = {rank: _pace(one, now_s - start_s, usual_s) for rank, one in here.items()}
-        told = {rank: pace for rank, pace in paces.items() if not _untold(here[rank], pace)}
+        steps_s = sorted(each for course in here for each in course.steps_s)
+        usual_s = median(steps_s) if steps_s else 0.0
+        told = _telling(here)
         if told:
             before = self.windows[-1].paces.roster if self.windows else None
-            self.windows.append(Window(start_s, now_s, Paces.of(_compared(told), before)))
+            paces = _paces(told, before, now_s - start_s, usual_s)
+            self.windows.append(Window(start_s, now_s, paces))
             self._steps_s = {}
             while len(self.windows) > max(_WINDOWS_LEAST, _PACES_KEPT // len(told)):
                 self.windows.popleft()
         self._begin(now_s, sweep)
 
 
-def _counters(reading: Sample) -> _Counters:
-    step = reading.step
-    busy_s = long_s = waits_s = 0.0
-    for name, spent_s in (*step.seconds.items(), (step.phase, step.phase_age_s)):
-        if name in LONG_PHASES:
-            long_s += spent_s
-        elif name == WAITING_PHASE:
-            waits_s += spent_s
-        else:
-            busy_s += spent_s
-    whole_s = busy_s + waits_s
-    if reading.waited_s is not None:
-        busy_s = whole_s - reading.waited_s
-    return _Counters(step.attempt, busy_s, whole_s, long_s, reading)
-
-
 def _advance(course: _Course, reading: Sample | None) -> None:
-    course.current = reading is not None and reading.incarnation == course.incarnation
+    course.current = reading is not None and reading.incarnation == course.start.incarnation
     if reading is None or not course.current:
         return
     course.sweeps += 1
@@ -382,115 +372,146 @@ def _advance(course: _Course, reading: Sample | None) -> None:
     course.starved += min(1.0, reading.starved or 0.0)
     course.traced |= reading.traced
     course.witness = reading.witness or course.witness
-    if reading.step.phase != WAITING_PHASE and reading.step.phase not in LONG_PHASES:
+    step = reading.step
+    if step.phase != WAITING_PHASE and step.phase not in LONG_PHASES:
         course.outside += 1
         course.held += reading.inside
-    attempt = reading.step.attempt
-    if attempt <= course.newest.step.attempt:
+    if step.attempt <= course.newest.step.attempt:
         return
     course.newest = reading
-    before = course.sample
-    if attempt - before.attempt < _SAMPLE_STEPS:
+    before, steps = course.sample, step.attempt - course.sample.step.attempt
+    if steps < _SAMPLE_STEPS:
         return
-    now = _counters(reading)
-    whole_s = now.whole_s - before.whole_s
+    whole_s = reading.count().whole_s - before.whole_s
     if whole_s <= 0:
         return
-    spent_s = min(whole_s, max(0.0, now.busy_s - before.busy_s))
+    spent_s = min(whole_s, max(0.0, reading.busy_s - before.busy_s))
     course.shares.append(spent_s / whole_s)
-    course.steps_s.append(whole_s / (attempt - before.attempt))
-    if reading.held_s is not None and before.reading.held_s is not None:
-        held_s = reading.held_s - before.reading.held_s
+    course.steps_s.append(whole_s / steps)
+    if reading.held_s is not None and before.held_s is not None:
+        held_s = reading.held_s - before.held_s
         course.alone.append(max(0.0, spent_s - held_s) / whole_s)
-    course.sample = now
+    course.sample = reading
 
 
-def _steps(course: _Course) -> int:
-    return course.newest.step.attempt - course.start.attempt
+def _telling(courses: Sequence[_Course]) -> list[_Course]:
+    """Without those that have stopped telling their waits, or whose collectives are recorded no
+    more while their peers' are: every step has some.
+    """
+    told = [
+        course
+        for course in courses
+        if course.newest.waited_s is None or course.newest.waited_s != course.start.waited_s
+    ]
+    calling = {split_rank_name(course.start.rank)[1] for course in told if course.calls}
+    return [
+        course
+        for course in told
+        if course.calls != 0 or split_rank_name(course.start.rank)[1] not in calling
+    ]
 
 
-def _pace(course: _Course, span_s: float, usual_s: float) -> Pace:
-    """`usual_s`: what a step usually took in this window, to all."""
-    steps, first, last = _steps(course), course.start, _counters(course.newest)
-    before = first.phases()
-    step_s = max(0.0, span_s - (last.long_s - first.long_s)) / max(1, steps)
-    whole_s = max(1e-9, last.whole_s - first.whole_s)
-    shares = sorted(course.shares) or [min(1.0, max(0.0, last.busy_s - first.busy_s) / whole_s)]
-    busy_s, held = _middle(shares) * usual_s, _held(course, last.busy_s - first.busy_s)
-    waits = last.reading.waited_s is not None
-    own = first.reading.own_calls, last.reading.own_calls
-    return Pace(
-        incarnation=course.incarnation,
-        steps=steps,
-        busy_s=busy_s,
-        low_s=shares[int(0.3 * (len(shares) - 1))] * usual_s,
-        step_s=step_s,
-        held=0.0 if waits else held,
-        alone_s=busy_s
-        if waits
-        else _middle(sorted(course.alone)) * usual_s
-        if course.alone
-        else busy_s * (1 - held),
-        phases={
-            name: max(0.0, spent_s - before.get(name, 0.0)) / max(1, steps)
-            for name, spent_s in last.phases().items()
-        },
-        tokens=max(0, last.reading.step.tokens - first.reading.step.tokens) / max(1, steps),
-        sees_group=not waits or None in own or own[0] != own[1],
-        stopped=course.stopped / max(1, course.sweeps),
-        witness=course.witness,
-        starved=course.starved / max(1, course.sweeps),
-        calls=last.reading.calls - first.reading.calls if waits else None,
-    )
+def _paces(courses: Sequence[_Course], like: Roster | None, span_s: float, usual_s: float) -> Paces:
+    """`like`: the roster of the window before, which is mostly the same; `usual_s`: what a step
+    usually took in this window, to all.
+    """
+    ends = [(course.start, course.newest.count()) for course in courses]
+    roster = Roster(tuple(one.rank for one, _ in ends), tuple(one.incarnation for one, _ in ends))
+    roster = like if roster == like and like is not None else roster
+    steps = np.array([course.steps for course in courses])
+    each_step, sweeps = np.maximum(1, steps), np.array([max(1, c.sweeps) for c in courses])
+    own_s = np.array([last.busy_s - first.busy_s for first, last in ends])
+    whole_s = np.array([last.whole_s - first.whole_s for first, last in ends])
+    long_s = np.array([last.long_s - first.long_s for first, last in ends])
+    tokens = np.array([last.step.tokens - first.step.tokens for first, last in ends])
+    share = np.minimum(1.0, np.maximum(0.0, own_s) / np.maximum(1e-9, whole_s)).tolist()
+    middle, low = _middles([c.shares or (one,) for c, one in zip(courses, share, strict=True)])
+    alone, _ = _middles([course.alone or (0.0,) for course in courses])
+    waits = np.array([last.waited_s is not None for _, last in ends])
+    held = np.where(waits, 0.0, [*map(_held, courses, own_s.tolist())])
+    busy_s = middle * usual_s
+    sampled_s = np.where([bool(c.alone) for c in courses], alone * usual_s, busy_s * (1 - held))
+    figures = {
+        "steps": steps,
+        "busy_s": busy_s,
+        "low_s": low * usual_s,
+        "step_s": np.maximum(0.0, span_s - long_s) / each_step,
+        "held": held,
+        "alone_s": np.where(waits, busy_s, sampled_s),
+        "tokens": np.maximum(0, tokens) / each_step,
+        "sees_group": [_sees_group(*each) for each in ends],
+        "stopped": np.array([course.stopped for course in courses]) / sweeps,
+        "calls": [np.nan if (calls := course.calls) is None else calls for course in courses],
+        "starved": np.array([course.starved for course in courses]) / sweeps,
+    }
+    figures |= _compared(roster, busy_s, figures["low_s"], figures["tokens"])
+    phases, spent_s = _phases(ends)
+    table = [*(figures[name] for name in FIGURES), *(np.maximum(0.0, spent_s) / each_step)]
+    witnesses = {each.start.rank: each.witness for each in courses if each.witness is not None}
+    return Paces(roster, phases, tuple(map(_row, table)), witnesses)
 
 
-def _middle(ordered: Sequence[float]) -> float:
-    """The median; `statistics.median` takes ten times as long for three numbers."""
-    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
-    return (low + high) / 2
+def _row(figures: Sequence[float] | Floats) -> bytes:
+    row = np.asarray(figures, dtype=np.float64).tobytes()
+    return row[:8] if row == row[:8] * len(figures) else row
 
 
-def _untold(course: _Course, pace: Pace) -> bool:
-    """Whether a rank that tells its waits has stopped telling them: every step has some."""
-    return pace.calls is not None and course.start.reading.waited_s == course.newest.waited_s
+def _middles(rows: Sequence[Sequence[float]]) -> tuple[Floats, Floats]:
+    """Of each row the median, and what only 3 of 10 undercut."""
+    counts = np.array([len(row) for row in rows])
+    ordered = np.sort(np.array([*zip_longest(*rows, fillvalue=np.inf)]), axis=0)
+
+    def at(places: NDArray[np.intp]) -> Floats:
+        return np.asarray(np.take_along_axis(ordered, places[None], axis=0)[0], dtype=np.float64)
+
+    middle = (at((counts - 1) // 2) + at(counts // 2)) / 2
+    return middle, at((0.3 * (counts - 1)).astype(np.intp))
+
+
+def _phases(ends: Sequence[tuple[Sample, Sample]]) -> tuple[tuple[str, ...], Floats]:
+    """The phases told, and the seconds in each: a row a phase."""
+    spans = [(first.phases(), last.phases()) for first, last in ends]
+    told = Counter(phase for _, after in spans for phase in after)
+    most = sorted(told, key=lambda phase: (-told[phase], phase))[:_PHASES_MOST]
+    phases = tuple(phase for phase in told if phase in most)
+    rows = [
+        [
+            after[phase] - before.get(phase, 0.0) if phase in after else np.nan
+            for before, after in spans
+        ]
+        for phase in phases
+    ]
+    return phases, np.array(rows, dtype=np.float64).reshape(len(phases), len(ends))
+
+
+def _sees_group(first: Sample, last: Sample) -> bool:
+    """Whether its waiting within its group shows: its phases tell, or collectives are recorded."""
+    own = first.own_calls, last.own_calls
+    return last.waited_s is None or None in own or own[0] != own[1]
 
 
 def _held(course: _Course, busy_s: float) -> float:
     """Share of the busy time in which collectives held the rank."""
-    first_s, last_s = course.start.reading.held_s, course.newest.held_s
+    first_s, last_s = course.start.held_s, course.newest.held_s
     if first_s is None or last_s is None:
         return course.held / course.outside if course.outside else 0.0
     return min(1.0, max(0.0, last_s - first_s) / busy_s) if busy_s > 0 else 0.0
 
 
-def _compared(paces: Mapping[RankName, Pace]) -> dict[RankName, Pace]:
-    """Each pace beside those of its cohort."""
-    lanes: dict[int, list[RankName]] = {}
-    for rank in paces:
-        lanes.setdefault(split_rank_name(rank)[1], []).append(rank)
-    found = dict(paces)
-    for members in lanes.values():
-        calls = any(paces[rank].calls for rank in members)
-        lane = [rank for rank in members if not (calls and paces[rank].calls == 0)]
-        for rank in set(members) - set(lane):
-            del found[rank]  # whose collectives are recorded no more
-        if len(lane) < 2:
-            continue
-        busy = np.array([paces[rank].busy_s for rank in lane])
-        low = np.array([paces[rank].low_s for rank in lane])
-        usual = cohort.usual(busy)
-        work = _work([paces[rank].tokens for rank in lane])
-        scores = cohort.z_scores(busy, low / work)
-        for place, rank in enumerate(lane):
-            pace = found[rank]
-            pace.usual_s, pace.cohort = float(usual[place]), len(lane)
-            pace.z, pace.work = float(scores[place]), float(work[place])
-    return found
+def _compared(roster: Roster, busy_s: Floats, low_s: Floats, tokens: Floats) -> dict[str, Floats]:
+    """Each beside those of its cohort."""
+    count = len(roster.ranks)
+    usual_s, size, z, work = np.zeros(count), np.ones(count), np.zeros(count), np.ones(count)
+    for lane in roster.cohorts:
+        if len(lane) > 1:
+            usual_s[lane], size[lane] = cohort.usual(busy_s[lane]), len(lane)
+            work[lane] = _work(tokens[lane])
+            z[lane] = cohort.z_scores(busy_s[lane], low_s[lane] / work[lane])
+    return {"usual_s": usual_s, "cohort": size, "z": z, "work": work}
 
 
-def _work(tokens: Sequence[float]) -> cohort.Floats:
+def _work(tokens: Floats) -> Floats:
     """Tokens of each against the median of the others, not under 1; 1 where some report none."""
-    counts = np.array(tokens, dtype=np.float64)
-    if not (counts > 0).all():
+    if not (tokens > 0).all():
         return np.ones(len(tokens))
-    return np.asarray(np.maximum(1.0, counts / cohort.usual(counts)), dtype=np.float64)
+    return np.asarray(np.maximum(1.0, tokens / cohort.usual(tokens)), dtype=np.float64)

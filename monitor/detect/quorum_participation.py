@@ -25,7 +25,7 @@ _OF_A_HEAL_S: Final = 10.0
 """For so long after a heal or a failed commit quorums follow from it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Turn:
     """What one rank reports of its attempts, in one tick."""
 
@@ -47,6 +47,10 @@ class Turn:
     def ended(self) -> int:
         """Attempts that are over."""
         return self.commits + self.failures
+
+
+_Turns = tuple[Turn, Turn | None]
+"""A rank's, and the one before of the same process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,19 +145,20 @@ class Attendance:
             quorum: the last one; None while the Lighthouse cannot be seen.
             absent: groups that could take part and are not in it.
         """
-        by_group: dict[GroupName, list[Turn]] = {}
+        by_group: dict[GroupName, list[_Turns]] = {}
         for turn in turns:
-            by_group.setdefault(turn.group, []).append(turn)
+            by_group.setdefault(turn.group, []).append((turn, self._before(now_s, turn)))
+            self._turns[turn.rank] = turn
         committed = {group: self._commits(now_s, group, own) for group, own in by_group.items()}
-        jumped = {group: any(map(self._jumped, own)) for group, own in by_group.items()}
+        jumped = {
+            group: any(self._jumped(*each) for each in own) for group, own in by_group.items()
+        }
         steady = any(count and not jumped[group] for group, count in committed.items())
-        awaited = any(turn.fresh for own in by_group.values() for turn in own)
+        awaited = any(turn.fresh for own in by_group.values() for turn, _ in own)
         for group, own in by_group.items():
             self._heal(now_s, group, own, jumped=jumped[group] and steady)
             if not awaited:
                 self._fail(now_s, group, own)
-        for turn in (turn for own in by_group.values() for turn in own):
-            self._turns[turn.rank] = turn
         if quorum is not None:
             self._advanced(now_s, quorum)
             self._entered(now_s, quorum.members)
@@ -163,27 +168,23 @@ class Attendance:
     def _log(self, group: GroupName) -> Attended:
         return self.groups.setdefault(group, Attended())
 
-    def _before(self, turn: Turn) -> Turn | None:
+    def _before(self, now_s: float, turn: Turn) -> Turn | None:
         before = self._turns.get(turn.rank)
-        same = before is not None and before.incarnation == turn.incarnation
-        return before if same else None
+        if before is None or before.incarnation == turn.incarnation:
+            return before
+        self._log(turn.group).restarted_s = now_s
+        self._healed_at.pop(turn.rank, None)
+        return None
 
-    def _commits(self, now_s: float, group: GroupName, own: list[Turn]) -> int:
-        count = 0
-        for turn in own:
-            before = self._before(turn)
-            if before is not None:
-                count = max(count, turn.commits - before.commits)
-            elif turn.rank in self._turns:
-                self._log(group).restarted_s = now_s
-                self._healed_at.pop(turn.rank, None)
+    def _commits(self, now_s: float, group: GroupName, own: list[_Turns]) -> int:
+        grown = (turn.commits - before.commits for turn, before in own if before is not None)
+        count = max((0, *grown))
         if count > 0:
             self._log(group).commits.append((now_s, count))
         return count
 
-    def _jumped(self, turn: Turn) -> bool:
+    def _jumped(self, turn: Turn, before: Turn | None) -> bool:
         """Whether its committed step ran ahead of its commits: it healed."""
-        before = self._before(turn)
         if before is None or before.commits < 1:
             return False
         if turn.committed_step is None or before.committed_step is None:
@@ -191,27 +192,18 @@ class Attendance:
         ahead = turn.committed_step - before.committed_step > turn.commits - before.commits
         return ahead and before.commits > self._healed_at.get(turn.rank, -1)
 
-    def _flagged(self, turn: Turn) -> bool:
-        """Whether its Manager says that it healed, in an attempt that was not counted yet."""
-        before = self._before(turn)
-        if before is None or before.commits < 1 or not turn.healing:
-            return False
-        return turn.ended > before.ended or not before.healing
-
-    def _heal(self, now_s: float, group: GroupName, own: list[Turn], *, jumped: bool) -> None:
-        if jumped or any(map(self._flagged, own)):
+    def _heal(self, now_s: float, group: GroupName, own: list[_Turns], *, jumped: bool) -> None:
+        if jumped or any(_flagged(*each) for each in own):
             self._log(group).heals.append(now_s)
             self._busy_s = now_s
-            self._healed_at.update((turn.rank, turn.commits) for turn in own)
+            self._healed_at.update((turn.rank, turn.commits) for turn, _ in own)
 
-    def _fail(self, now_s: float, group: GroupName, own: list[Turn]) -> None:
-        log, failed = self._log(group), 0
-        for turn in own:
-            before = self._before(turn)
-            failed = max(failed, 0 if before is None else turn.failures - before.failures)
+    def _fail(self, now_s: float, group: GroupName, own: list[_Turns]) -> None:
+        grown = (turn.failures - before.failures for turn, before in own if before is not None)
+        log, failed = self._log(group), max((0, *grown))
         if failed > 0:
             self._busy_s = now_s
-            log.failures.append(Failure(now_s, failed, any(turn.errored for turn in own)))
+            log.failures.append(Failure(now_s, failed, any(turn.errored for turn, _ in own)))
 
     def _advanced(self, now_s: float, quorum: Quorum) -> None:
         before, self._quorum_id = self._quorum_id, quorum.id
@@ -252,3 +244,10 @@ class Attendance:
         for log in self.groups.values():
             log.forget(before_s)
         del self.advances[: bisect_left(self.advances, before_s, key=itemgetter(0))]
+
+
+def _flagged(turn: Turn, before: Turn | None) -> bool:
+    """Whether its Manager says that it healed, in an attempt that was not counted yet."""
+    if before is None or before.commits < 1 or not turn.healing:
+        return False
+    return turn.ended > before.ended or not before.healing

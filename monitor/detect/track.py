@@ -92,8 +92,16 @@ class RankTrack:
     """The report of the latest tick; None when there was none."""
     step: StepState | None = None
     """Step state of the latest report, however old."""
+    commits: int = 0
+    """Commits of this incarnation, by the latest report."""
+    doing: str = OUTSIDE
+    """The phase of the latest report; `OUTSIDE` where no phases are reported."""
+    phased: bool = False
+    """Whether the loop itself says when it waits; what others call a phase may hold waiting."""
     ring_heads: tuple[GroupHead, ...] = ()
     """Those of the rank's own ring: its threads moved them, and they are in every report."""
+    inside: tuple[GroupHead, ...] = ()
+    """Those of collectives that it is inside of, by the latest report."""
     stall_s: float = 0.0
     """At least so long without progress, at the time of the latest report."""
     participating: bool = False
@@ -108,21 +116,6 @@ class RankTrack:
         """Take in how it looks in this tick; None: its target is registered no more."""
         self.observation = observation
         self.fresh = None if observation is None else observation.report
-
-    @property
-    def commits(self) -> int:
-        """Commits of this incarnation, by the latest report."""
-        return 0 if self.step is None else self.step.commits
-
-    @property
-    def doing(self) -> str:
-        """The phase of the latest report; `OUTSIDE` where no phases are reported."""
-        return OUTSIDE if self.step is None else self.step.phase
-
-    @property
-    def phased(self) -> bool:
-        """Whether the loop itself says when it waits; what others call a phase may hold waiting."""
-        return self.step is not None and self.step.source == SOURCE_REPORTER
 
     @property
     def running(self) -> bool:
@@ -143,11 +136,15 @@ class RankTrack:
 
         The one that holds it now included; None where the WorkerServer does not tell.
         """
-        report, step = self.report, self.step
-        if report is None or step is None or step.held_s is None:
+        step = self.step
+        if step is None or step.held_s is None:
             return None
-        now_s = [head.age_s for head in report.heads if head.inside > 0]
-        return step.held_s + (max(now_s, default=0.0) if step.phase != WAITING_PHASE else 0.0)
+        return step.held_s + (self.inside_s if step.phase != WAITING_PHASE else 0.0)
+
+    @property
+    def inside_s(self) -> float:
+        """Seconds that it has been inside a collective; 0 while it is in none."""
+        return max(head.age_s for head in self.inside) if self.inside else 0.0
 
     @property
     def state(self) -> str | None:
@@ -176,11 +173,10 @@ class RankTrack:
 
         None where its source of steps does not tell.
         """
-        report, step = self.report, self.step
-        if report is None or step is None or step.waited_s is None:
+        step = self.step
+        if step is None or step.waited_s is None:
             return None
-        inside_s = max((head.age_s for head in report.heads if head.inside > 0), default=0.0)
-        return step.waited_s + (inside_s if step.waits_s is None else step.waits_s)
+        return step.waited_s + (self.inside_s if step.waits_s is None else step.waits_s)
 
     @property
     def paced(self) -> bool:
@@ -190,13 +186,17 @@ class RankTrack:
     @property
     def inside_own(self) -> bool:
         """Whether it is inside a collective of its own replica group, in the latest tick."""
-        report = self.fresh
-        return report is not None and any(inside_own_group(head, self) for head in report.heads)
+        return self.inside_any and any(of_own_group(head, self) for head in self.inside)
 
     @property
     def inside_any(self) -> bool:
         """Whether it is inside any collective, of its own group or across groups."""
-        return self.fresh is not None and any(head.inside > 0 for head in self.fresh.heads)
+        return self.fresh is not None and bool(self.inside)
+
+    @property
+    def inside_across(self) -> bool:
+        """Whether it is inside a collective that spans replica groups, in the latest tick."""
+        return self.inside_any and any(head.name.startswith(ACROSS) for head in self.inside)
 
     @property
     def only_whole(self) -> bool:
@@ -206,12 +206,18 @@ class RankTrack:
 
     def take(self, report: StateReport, now_s: float) -> None:
         """Take in a report of this incarnation."""
-        self._take_step(report, now_s)
-        self._take_process(report, now_s)
-
-    def _take_step(self, report: StateReport, now_s: float) -> None:
         before, step = self.step, report.step
         self.report, self.report_s, self.step = report, now_s, step
+        self.commits, self.doing, self.phased = 0, OUTSIDE, False
+        if step is not None:
+            self.commits, self.doing = step.commits, step.phase
+            self.phased = step.source == SOURCE_REPORTER
+        self._take_progress(report, now_s)
+        self._take_commits(before, now_s)
+        self._take_process(report, now_s)
+
+    def _take_progress(self, report: StateReport, now_s: float) -> None:
+        step = report.step
         moves, least_s = self._take_heads(report)
         if step is not None:
             least_s = min(least_s, step.phase_age_s)
@@ -229,6 +235,9 @@ class RankTrack:
             self.running_sweeps += report.process.state in RUNNING
         told = least_s < math.inf
         self.stall_s = max(0.0, min(least_s, now_s - self.progress_since_s)) if told else 0.0
+
+    def _take_commits(self, before: StepState | None, now_s: float) -> None:
+        step = self.step
         if step is None:
             return
         if step.healing:
@@ -243,14 +252,18 @@ class RankTrack:
 
     def _take_heads(self, report: StateReport) -> tuple[int, float]:
         """How often heads have moved so far, and the least of their ages."""
-        moves, least_s, ring = 0, math.inf, []
+        moves, least_s = 0, math.inf
+        ring, inside = [], []
         for head in report.heads:
             if head.enqueued:  # none: no age
                 least_s = min(least_s, head.age_s)
+            if head.inside > 0:
+                inside.append(head)
             if head.read_age_s is None:
                 ring.append(head)
                 moves += head.enqueued + head.completed
         self.ring_heads = report.heads if len(ring) == len(report.heads) else tuple(ring)
+        self.inside = tuple(inside)
         return moves, least_s
 
     def _take_process(self, report: StateReport, now_s: float) -> None:

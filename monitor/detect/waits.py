@@ -140,11 +140,6 @@ _QUORUMS: Final = "torchft"
 """Steps told by TorchFT's Manager: one begins when the rank asks for a quorum."""
 
 
-def inside_across(track: RankTrack) -> bool:
-    """Whether the rank is inside a collective that spans replica groups."""
-    return track.fresh is not None and any(head.inside > 0 for head in across(track))
-
-
 def missed(
     history: History,
     tracks: Sequence[RankTrack],
@@ -230,7 +225,7 @@ def _reaches_quorums(history: History, track: RankTrack) -> bool:
 def _may_be_outside(track: RankTrack, standing: Standing) -> bool:
     """Whether it may be in no collective at all: it does not say, or says only that it waits."""
     says_so = standing is Standing.WAITING and track.phased
-    waits = says_so and not inside_across(track) and track.waits_in is None
+    waits = says_so and not track.inside_across and track.waits_in is None
     return waits or standing in (Standing.UNKNOWN, Standing.TRACED)
 
 
@@ -263,7 +258,7 @@ def _waits_for(mate: RankTrack, track: RankTrack) -> bool:
         return True
     if track.phased:  # it may wait for the quorum, and for the commit vote: heads do not show it
         return False
-    return not inside_across(mate) and _behind(track, mate)
+    return not mate.inside_across and _behind(track, mate)
 
 
 def _waits_within(mate: RankTrack, track: RankTrack) -> bool:
@@ -502,6 +497,8 @@ def _fleet_pauses(
 
     A rank that cannot be seen may be in the pause too; what it does is no witness.
     """
+    if not stalled:
+        return False
     alive = [track.rank for track in tracks if standing[track.rank] is not Standing.DEAD]
     waiting = (Standing.HELD, Standing.WAITING, Standing.LEFT)
     if any(standing[rank] in waiting and rank in stalled for rank in alive):
@@ -525,9 +522,9 @@ def _standing(history: History, track: RankTrack) -> Standing:  # noqa: PLR0911
     at_least_s = history.config.stall_floor_s
     if frozen_s is not None and frozen_s >= at_least_s and frozen_s >= history.hang_after_s(track):
         return Standing.FROZEN
-    if any(inside_own_group(head, track) for head in report.heads):
+    if track.inside_own:
         return Standing.HELD
-    if track.waits_in is not None or inside_across(track):
+    if track.waits_in is not None or track.inside_across:
         return Standing.WAITING
     if not track.phased:  # what a framework calls a phase may hold waiting inside
         witness = track.witness

@@ -289,7 +289,8 @@ class LossBook:
                 course.attempt = ended
                 course.losses.append(step.loss)
                 del course.losses[:-_KEPT]
-        self._courses = {rank: course for rank, course in self._courses.items() if rank in here}
+        for rank in self._courses.keys() - here:
+            del self._courses[rank]
 
     def risen(self, rank: RankName, times: float) -> bool:
         """Whether the latest samples may be so many times the usual one: a cheap first look."""

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from monitor.detect.pace import Pace, Paces, Window
+from monitor.detect.pace import FIGURES, Pace, Paces, Roster, Window
 from monitor.detect.straggler import straggler
 from monitor.model.config import KeeperConfig
 from monitor.model.observation import Observation, Snapshot
@@ -256,11 +257,12 @@ def verdicts(
     """
     drive = Drive(plain(3, 1), WATCHING).run(60)
     history = drive.pipeline._history
-    ranks = [(track.rank, track.identity.incarnation) for track in history.present()]
+    here = [(track.rank, track.identity.incarnation) for track in history.present()]
+    roster = Roster(*map(tuple, zip(*here, strict=True)))
     history.pace.windows.clear()
     for n, seconds in enumerate(course):
-        paces = {
-            rank: Pace(
+        paces = [
+            Pace(
                 incarnation,
                 10,
                 busy_s,
@@ -271,10 +273,14 @@ def verdicts(
                 calls=9,
                 starved=share,
             )
-            for (rank, incarnation), busy_s, share in zip(ranks, seconds, starved, strict=True)
-        }
+            for (rank, incarnation), busy_s, share in zip(here, seconds, starved, strict=True)
+        ]
+        rows = tuple(
+            np.array([getattr(pace, name) for pace in paces], float).tobytes() for name in FIGURES
+        )
         start_s = history.now_s - 5.5 * (len(course) - n)
-        history.pace.windows.append(Window(start_s, start_s + 5.5, Paces.of(paces)))
+        window = Window(start_s, start_s + 5.5, Paces(roster, (), rows, {}))
+        history.pace.windows.append(window)
     return straggler(history)
 
 
