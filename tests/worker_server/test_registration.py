@@ -170,12 +170,12 @@ def test_a_wrong_token_is_said_once_with_what_to_set(token, wants):
 
 
 def test_another_refusal_is_said_in_the_monitors_words(answering):
-    full = answering(lambda _: (409, {"error": "as many ranks as may be.\x1b[2J"}))
+    full = answering(lambda _: (503, {"error": "as many ranks as may be.\x1b[2J"}))
     heard = complaints_of(full.url, lambda: len(full.calls) >= 2, rank=1)
     assert heard == [
         (
-            f"the monitor at {full.url} refuses rank rg_1.1: as many ranks as may be. [2J. Until then "
-            "it does not see rg_1.1."
+            f"the monitor at {full.url} refuses rank rg_1.1: as many ranks as may be. [2J. "
+            "Until then it does not see rg_1.1."
         )
     ]
 

@@ -34,7 +34,7 @@ _MAX_ANSWER = 16 * 1024
 _ALONE_S = 10.0
 """Without an answer since the start for so long: then it is said."""
 _UNAUTHORIZED = "HTTP 401"
-_REFUSED, _BROKEN = 400, 500
+_REFUSED, _BROKEN, _FULL = 400, 500, 503
 _log = logging.getLogger("worker_server.sidecar")
 
 
@@ -179,7 +179,7 @@ class Registrar(threading.Thread):
 
 def _reason(status: int, body: bytes) -> str:
     """Why the monitor refuses this rank, in its own words; empty: it does not, or only its name."""
-    if not _REFUSED <= status < _BROKEN:
+    if status < _REFUSED or (status >= _BROKEN and status != _FULL):
         return ""
     try:
         answer = json.loads(body)
