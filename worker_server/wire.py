@@ -139,7 +139,7 @@ def split_rank_name(name: str) -> tuple[GroupName, int]:
     return GroupName(group), int(rank)
 
 
-def _line(text: str) -> str:
+def one_line(text: str) -> str:
     """A short text for a sentence: one line, without what would control a terminal."""
     plain = "".join(char if char.isprintable() else " " for char in text[:LINE_MAX_CHARS])
     return plain.strip() or "?"
@@ -193,7 +193,7 @@ class Tracer:
     """Of its executable, such as `gdb`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", _line(self.name))
+        object.__setattr__(self, "name", one_line(self.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +207,8 @@ class Frame:
     line: Whole
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "function", _line(self.function))
-        object.__setattr__(self, "file", _line(self.file))
+        object.__setattr__(self, "function", one_line(self.function))
+        object.__setattr__(self, "file", one_line(self.file))
 
     def __str__(self) -> str:
         """`Deadlock.log_step (train.py:66)`."""
@@ -263,9 +263,9 @@ class Ending:
     """Where it was raised: the innermost frame of the user's code."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sentence", _line(self.sentence))
+        object.__setattr__(self, "sentence", one_line(self.sentence))
         if self.exception is not None:
-            object.__setattr__(self, "exception", _line(self.exception))
+            object.__setattr__(self, "exception", one_line(self.exception))
 
 
 @dataclass(frozen=True, slots=True)

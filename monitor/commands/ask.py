@@ -5,10 +5,12 @@ from __future__ import annotations
 import getpass
 import json
 import os
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
 import requests
+from urllib3.exceptions import NameResolutionError
 
 from monitor.commands.command import FAILED, CommandError, gathered, option
 from monitor.commands.secrets import read_token, token_file
@@ -29,6 +31,18 @@ class _OtherError(CommandError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, FAILED)
+
+
+def _why(exc: requests.RequestException) -> str:
+    """What a person can do something about."""
+    reason = getattr(exc.args[0] if exc.args else None, "reason", None)
+    if isinstance(exc, requests.Timeout):
+        return "no answer in time"
+    if isinstance(reason, NameResolutionError):
+        return "there is no host of that name (DNS)"
+    if isinstance(exc, requests.exceptions.SSLError):
+        return f"TLS: {reason or exc}"
+    return "nobody listens there"
 
 
 class Monitor:
@@ -63,12 +77,12 @@ class Monitor:
         except requests.exceptions.InvalidURL as exc:
             raise CommandError(f"--monitor is {base!r}, not a URL") from exc
         except requests.exceptions.RequestException as exc:
-            late = isinstance(exc, requests.Timeout)
-            why = "no answer in time" if late else "nobody listens there"
-            raise _OtherError(f"cannot reach the monitor at {base}: {why}") from exc
+            raise _OtherError(f"cannot reach the monitor at {base}: {_why(exc)}") from exc
         if said.status_code != 200:
             answer = _object(base, said)
             why = f"the monitor at {base} says: {answer.get('error', f'status {said.status_code}')}"
+            if said.status_code == HTTPStatus.UNAUTHORIZED:
+                why += "; give --token-file FILE, or set LIGHTKEEPER_TOKEN_FILE"
             raise _OtherError(why) if answer.get("role") == "standby" else CommandError(why, FAILED)
         return said
 

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
 import click
 
 from monitor.commands.ask import Monitor, asking
-from monitor.commands.command import F, Within, as_json, command, gathered, option
+from monitor.commands.command import (
+    FAILED,
+    CommandError,
+    F,
+    Within,
+    as_json,
+    command,
+    gathered,
+    option,
+)
 from monitor.commands.tables import console, moment, print_json, room, show_lines
 from monitor.decide.view import GroupView
 from monitor.decide.view_json import RankJson
@@ -97,6 +107,8 @@ def ranks(
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
     raw = monitor.ask("/v1/ranks")["ranks"]
+    _check_named("group", wanted.groups, (one["group"] for one in raw))
+    _check_named("host", wanted.hosts, (one["host"] for one in raw))
     chosen = sorted_ranks(filter(wanted.rank, ranks_of(raw)), sort, reverse=reverse)
     told = {one["rank"]: one for one in raw}
     cells = functools.partial(rank_cells, wide=wide)
@@ -125,6 +137,7 @@ def groups(
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
     raw = monitor.ask("/v1/groups")["groups"]
+    _check_named("group", wanted.groups, (one["group"] for one in raw))
     chosen = sorted_groups(filter(wanted.group, groups_of(raw)), sort, reverse=reverse)
     told = {one["group"]: one for one in raw}
     _tell("groups", chosen, limit, as_json, columns=GROUP_COLUMNS, cells=group_cells,
@@ -149,6 +162,7 @@ def hosts(*, monitor: Monitor, wanted: Wanted, limit: int | None, as_json: bool)
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
     records = monitor.ask("/v1/hosts")["hosts"]
+    _check_named("host", wanted.hosts, (one["host"] for one in records))
     on: dict[str, list[RankJson]] = {}
     for one in ranks_of(monitor.ask("/v1/ranks")["ranks"]):
         on.setdefault(one.host, []).append(one)
@@ -156,6 +170,21 @@ def hosts(*, monitor: Monitor, wanted: Wanted, limit: int | None, as_json: bool)
     chosen = sorted_hosts(one for one in rows if wanted.host(one))
     _tell("hosts", chosen, limit, as_json, columns=HOST_COLUMNS, cells=HostRow.cells,
           to_json=HostRow.to_json)  # fmt: skip
+
+
+def _check_named(kind: str, wanted: Iterable[str], known: Iterable[str]) -> None:
+    """Who asks for a name that nobody bears would take an empty table for good news.
+
+    Raises:
+        CommandError: there is none of that name.
+    """
+    there = set(known)
+    for name in wanted:
+        if name not in there:
+            near = get_close_matches(name, sorted(there)) or sorted(there)
+            some = f"; there is {', '.join(near[:5])}" if near else ""
+            more = f" and {len(near) - 5:,} more" if len(near) > 5 else ""
+            raise CommandError(f"no {kind} is called {name}{some}{more}", FAILED)
 
 
 def host_row(record: Mapping[str, Any], ranks: Sequence[RankJson]) -> HostRow:

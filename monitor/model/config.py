@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any, Final
 
 # -- range -------------------------------------------------------------------------------------
@@ -498,5 +499,9 @@ class KeeperConfig(Keeping, Deciding, Detecting):
         known = {field.name for field in fields(cls)}
         for name in options:
             if name not in known:
-                raise ConfigError(f"unknown option {name}, expected one of {sorted(known)}")
+                near = " or ".join(get_close_matches(name, sorted(known)))
+                meant = "expected a name that `lightkeeper policy show` lists"
+                raise ConfigError(
+                    f"unknown option {name}, {f'did you mean {near}?' if near else meant}"
+                )
         return cls(**{name: value for name, value in options.items() if value is not None})

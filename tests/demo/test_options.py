@@ -46,3 +46,8 @@ def test_a_wrong_option_gets_one_line_and_status_two(
     assert refusal.value.code == 2
     assert complaint in error
     assert error.count("\n") == 1
+
+
+def test_the_monitors_port_can_be_chosen() -> None:
+    assert parse(["--port", "8470"]).port == 8470
+    assert parse([]).port == 0

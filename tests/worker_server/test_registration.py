@@ -14,6 +14,7 @@ from tests.worker_server.ranks import TOKEN, eventually
 from worker_server import wire
 from worker_server.rank.identity import renamed
 from worker_server.run_dir import start_ticks
+from worker_server.sidecar import registration
 from worker_server.sidecar.registration import Registrar, give_back
 
 
@@ -62,7 +63,9 @@ def ignore(*_):
 
 def registrar(url, lease_s=0.06):
     said = wire.Registration(identity(), "http://127.0.0.1:9", lease_s)
-    return Registrar(url, lambda: said, "sesame", refused=ignore, known_as=ignore)
+    return Registrar(
+        url, lambda: said, "sesame", refused=ignore, known_as=ignore, complained=ignore
+    )
 
 
 def test_a_lease_is_asked_renewed_and_given_back(monitor):
@@ -133,6 +136,87 @@ def test_a_redirect_is_not_followed_with_the_token():
         sly.close()
 
 
+# -- what a person at the rank should know -------------------------------------------------------
+
+
+def complaints_of(monitor_url, until, rank=0, token="sesame"):
+    """What is said at this rank until so many tries were made."""
+    said = wire.Registration(identity(group_rank=rank), "http://127.0.0.1:9", 0.06)
+    heard = []
+    lease = Registrar(
+        monitor_url, lambda: said, token, refused=ignore, known_as=ignore, complained=heard.append
+    )
+    lease.start()
+    try:
+        eventually(until, "it was tried")
+    finally:
+        lease.stop()
+        lease.join(5)
+    return heard
+
+
+@pytest.mark.parametrize(("token", "wants"), [("sesame", "another token"), (None, "a token")])
+def test_a_wrong_token_is_said_once_with_what_to_set(token, wants):
+    strict = FakeMonitor(status=401)
+    heard = complaints_of(strict.url, lambda: len(strict.calls) >= 3, token=token)
+    assert heard == [
+        (
+            f"the monitor at {strict.url} wants {wants}: set LIGHTKEEPER_TOKEN_FILE to a file that "
+            "holds its token. Until then it does not see rg_1.0."
+        )
+    ]
+    assert complaints_of(strict.url, lambda: len(strict.calls) >= 6, rank=1) == []
+    strict.close()
+
+
+def test_another_refusal_is_said_in_the_monitors_words(answering):
+    full = answering(lambda _: (503, {"error": "as many ranks as may be.\x1b[2J"}))
+    heard = complaints_of(full.url, lambda: len(full.calls) >= 2, rank=1)
+    assert heard == [
+        (
+            f"the monitor at {full.url} refuses rank rg_1.1: as many ranks as may be. [2J. "
+            "Until then it does not see rg_1.1."
+        )
+    ]
+
+
+def test_a_monitor_that_never_answered_is_said_and_one_that_went_away_is_not(monkeypatch):
+    monkeypatch.setattr(registration, "_ALONE_S", 0.0)
+    nobody = "http://127.0.0.1:1"
+    heard = []
+    said = wire.Registration(identity(), "http://127.0.0.1:9", 0.06)
+    lease = Registrar(
+        nobody, lambda: said, "sesame", refused=ignore, known_as=ignore, complained=heard.append
+    )
+    lease.start()
+    eventually(lambda: heard, "it complains")
+    lease.stop()
+    assert heard == [
+        (
+            f"the monitor at {nobody} does not answer (Connection refused); it is asked again and "
+            "again. Until then it does not see rg_1.0."
+        )
+    ]
+    went = FakeMonitor()
+
+    def goes():
+        if went.calls and went.thread.is_alive():
+            went.close()
+        return not went.thread.is_alive()
+
+    assert complaints_of(went.url, goes) == []
+
+
+@pytest.mark.integration
+def test_the_rank_warns_of_a_wrong_token(start_rank, tmp_path):
+    strict, errors = FakeMonitor(status=401), tmp_path / "errors"
+    rank = start_rank("steps", stderr_to=errors, LIGHTKEEPER_MONITOR=strict.url)
+    rank.says("ready")
+    eventually(lambda: "wants another token" in errors.read_text(), "the rank warns")
+    assert errors.read_text().count("RuntimeWarning: lightkeeper: the monitor at") == 1
+    strict.close()
+
+
 @pytest.mark.integration
 def test_a_rank_registers_with_its_token_and_leaves_when_its_work_is_over(start_rank, monitor):
     rank = start_rank("steps", LIGHTKEEPER_MONITOR=monitor.url)
@@ -158,7 +242,9 @@ def test_two_monitors_are_both_told_and_one_that_hangs_is_not_in_the_way_of_the_
     registration = wire.Registration(identity(), "http://127.0.0.1:9", 0.06)
     hangs = f"http://127.0.0.1:{silent.getsockname()[1]}"
     leases = [
-        Registrar(url, lambda: registration, "sesame", refused=ignore, known_as=ignore)
+        Registrar(
+            url, lambda: registration, "sesame", refused=ignore, known_as=ignore, complained=ignore
+        )
         for url in (hangs, monitor.url, other.url)
     ]
     for lease in leases:
@@ -174,7 +260,7 @@ class Names:
     """A rank launched as `rg_1`, and what its WorkerServer makes of the monitor's answers."""
 
     def __init__(self, name=None):
-        self.name, self.refusals = name, []
+        self.name, self.refusals, self.complaints = name, [], []
 
     def registration(self):
         return wire.Registration(renamed(identity(), self.name), "http://127.0.0.1:9", 30.0)
@@ -188,7 +274,14 @@ class Names:
 
     def register_with(self, monitor, names):
         """Until these names were registered."""
-        lease = Registrar(monitor.url, self.registration, "sesame", self.refused, self.known_as)
+        lease = Registrar(
+            monitor.url,
+            self.registration,
+            "sesame",
+            refused=self.refused,
+            known_as=self.known_as,
+            complained=self.complaints.append,
+        )
         lease.start()
         try:
             eventually(lambda: registered(monitor) == names, f"registered as {names}")

@@ -149,7 +149,7 @@ def start_fleet(options: DemoOptions, run_dir: Path) -> Iterator[Fleet]:
         options=options,
         run_dir=run_dir,
         lighthouse_url=f"http://127.0.0.1:{free_port()}",
-        monitor_url=f"http://127.0.0.1:{free_port()}",
+        monitor_url=f"http://127.0.0.1:{options.port or free_port()}",
         token_file=token_file,
         fault_file=run_dir / "fault.json",
     )

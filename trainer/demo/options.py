@@ -33,6 +33,7 @@ examples:
   lightkeeper demo --fault gil --without-keeper     what TorchFT does alone
   lightkeeper demo --gate --fault stop              with the gate in front of the Lighthouse
   lightkeeper demo --keep-running                   leaves all up, with URLs to curl
+  lightkeeper demo --port 8470 --keep-running       where `lightkeeper status` looks
 
 exit status: 0 every fault was found, the right group was evicted and training went on (with
 --without-keeper: the report is complete); 1 it was not so; 2 wrong usage; 130 interrupted.
@@ -69,6 +70,10 @@ class DemoOptions:
         "text",
         choices=("text", "json"),
     )
+    port: int = option(
+        "of the monitor; 8470 is where the shipped Prometheus configuration, `lightkeeper status` "
+        "and the other commands look (default: a free one)", 0, least=0, most=65_535,
+    )  # fmt: skip
     keep_running: bool = option(
         "leave everything up afterwards until Ctrl-C, and print what to curl", default=False
     )

@@ -115,6 +115,25 @@ def _say_refusal(reporter: Reporter, files: run_dir.RankFiles) -> None:
         _warn(f"lightkeeper: {why}")
 
 
+class _Complaints:
+    """What the WorkerServer cannot do and a person can mend: each is warned of once."""
+
+    def __init__(self, files: run_dir.RankFiles) -> None:
+        self._files = files
+        self._mark: int | None = None
+        self._said: str | None = None
+
+    def look(self) -> None:
+        """Whether there is another."""
+        mark, self._mark = self._mark, self._files.endpoint_mark()
+        if self._mark == mark:
+            return
+        said = _published(self._files, "complaint")
+        if said is not None and said != self._said:
+            self._said = said
+            _warn(f"lightkeeper: {said}")
+
+
 def _hook_torch(reporter: Reporter, files: run_dir.RankFiles) -> None:
     """What waits until torch is there. Never raises: it may run inside an import."""
 
@@ -171,6 +190,7 @@ def _start_beat(
             last_words.note_uncaught,
             profile.Profiler(files.page).look,
             say_refusal,
+            _Complaints(files).look,
             _tell_backends,
         ),
     )

@@ -1,9 +1,10 @@
 """Asks the monitor to be polled: a lease, renewed thrice in its time, returned at the end.
 
 A monitor that is away is no news: the next try comes a little later, and nothing is logged
-more than once per outage. The token goes to the monitor and nowhere else; redirects are not
-followed. Of two monitors, one of which stands by, both are told, each in a thread of its own: one
-that hangs is not in the way of the other.
+more than once per outage. But who is refused, or finds no monitor where there should be one, would
+watch an empty page and not know why: that the rank warns of, once. The token goes to the monitor
+and nowhere else; redirects are not followed. Of two monitors, one of which stands by, both are
+told, each in a thread of its own: one that hangs is not in the way of the other.
 
 A rank that has a new name, its TorchFT Manager's, is registered under it at once. A monitor that
 knows the name as another group's refuses it: then the rank goes on under its launcher's. A rank
@@ -30,6 +31,10 @@ _RENEW_MOST_S = 60.0
 _LOOK_S = 0.5
 """Between two looks at the rank's name."""
 _MAX_ANSWER = 16 * 1024
+_ALONE_S = 10.0
+"""Without an answer since the start for so long: then it is said."""
+_UNAUTHORIZED = "HTTP 401"
+_REFUSED, _BROKEN, _FULL = 400, 500, 503
 _log = logging.getLogger("worker_server.sidecar")
 
 
@@ -50,17 +55,26 @@ class Registrar(threading.Thread):
         monitor: str,
         registration: Callable[[], wire.Registration],
         token: str | None,
+        *,
         refused: Callable[[str, str], None],
         known_as: Callable[[str], None],
+        complained: Callable[[str], None],
     ) -> None:
         """`refused` hears of a name that is another group's, and why; `known_as` how the group was
-        called before.
+        called before; `complained` what people at the rank should read.
         """
         super().__init__(name="registrar", daemon=True)
         self._monitor = urlsplit(monitor)
         self._registration = registration
         self._refused = refused
         self._known_as = known_as
+        self._complained = complained
+        self._complaint = ""
+        """The last one."""
+        self._came = False
+        """Whether it was registered once."""
+        self._why = ""
+        """The monitor's own words for its last refusal."""
         self._began_s = time.monotonic()
         self._told = registration().identity
         """As whom the rank was registered last."""
@@ -81,9 +95,29 @@ class Registrar(threading.Thread):
             later = min(_MAX_WAIT_S, max(1.0, 2 * wait))
             wait = max(registration.lease_s / 3, self._renew_s) if problem is None else later
             due_s = time.monotonic() + wait
+            self._complain(problem)
             if up != (problem is None):
                 up = problem is None
                 _log.info("monitor %s: %s", self._monitor.netloc, problem or "registered")
+
+    def _complain(self, problem: str | None) -> None:
+        """Say why nobody watches here, once for each reason; of what is alike for all ranks of a
+        group the first says it.
+        """
+        where, rank = f"{self._monitor.scheme}://{self._monitor.netloc}", self._told.rank
+        words, alike = "", True
+        if problem is None:
+            self._came = True
+        elif problem == _UNAUTHORIZED:
+            what = "a token" if self._token is None else "another token"
+            words = f"wants {what}: set LIGHTKEEPER_TOKEN_FILE to a file that holds its token"
+        elif self._why:
+            words, alike = f"refuses rank {rank}: {self._why}", False
+        elif not self._came and time.monotonic() - self._began_s >= _ALONE_S:
+            words = f"does not answer ({problem}); it is asked again and again"
+        if words and words != self._complaint and (self._told.group_rank == 0 or not alike):
+            self._complaint = words
+            self._complained(f"the monitor at {where} {words}. Until then it does not see {rank}.")
 
     def _body(self, registration: wire.Registration) -> bytes:
         age_s = time.monotonic() - self._began_s
@@ -113,10 +147,14 @@ class Registrar(threading.Thread):
                 response = connection.getresponse()
                 status = response.status
                 if method == "POST":
-                    self._heed(response.read(_MAX_ANSWER))
+                    said = response.read(_MAX_ANSWER)
+                    self._why = _reason(status, said)
+                    self._heed(said)
             finally:
                 connection.close()
-        except (OSError, http.client.HTTPException, ValueError) as exc:
+        except OSError as exc:
+            return exc.strerror or str(exc) or type(exc).__name__
+        except (http.client.HTTPException, ValueError) as exc:
             return repr(exc)
         return None if status == http.HTTPStatus.OK else f"HTTP {status}"
 
@@ -137,3 +175,15 @@ class Registrar(threading.Thread):
             self._refused(refused, str(answer.get("error"))[: wire.LINE_MAX_CHARS])
         elif not renamed and isinstance(known_as, str):
             self._known_as(known_as)
+
+
+def _reason(status: int, body: bytes) -> str:
+    """Why the monitor refuses this rank, in its own words; empty: it does not, or only its name."""
+    if status < _REFUSED or (status >= _BROKEN and status != _FULL):
+        return ""
+    try:
+        answer = json.loads(body)
+        why, name = answer.get("error"), answer.get("refused_name")
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+    return wire.one_line(why).rstrip(".") if isinstance(why, str) and name is None else ""

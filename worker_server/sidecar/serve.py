@@ -164,12 +164,16 @@ def _serve(
         names.update(known_as=name)
         publish()
 
+    def complain(why: str) -> None:
+        names.update(complaint=why)
+        publish()
+
     publish()
     _in_background("self-check", _check_self, settings, server.port, files.endpoint)
     leases = [
         Registrar(
             monitor, lambda: wire.Registration(box.identity, url, LEASE_S), settings.token,
-            refuse, know_as,
+            refused=refuse, known_as=know_as, complained=complain,
         )
         for monitor in settings.monitors
     ]  # fmt: skip

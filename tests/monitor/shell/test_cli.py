@@ -201,7 +201,9 @@ def test_quarantine_without_the_token_is_status_1(
     running: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["quarantine", "release", "node7", "--monitor", running.url]) == 1
-    assert "wrong or missing token" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "wrong or missing token" in said
+    assert "give --token-file FILE, or set LIGHTKEEPER_TOKEN_FILE" in said
 
 
 @pytest.mark.parametrize(
@@ -218,6 +220,32 @@ def test_a_monitor_that_is_away_is_one_line_and_status_1(
     said = capsys.readouterr()
     assert said.err == (f"error: cannot reach the monitor at {url}: nobody listens there\n")
     assert said.out == ""
+
+
+def test_a_host_that_no_name_service_knows_is_told_apart(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["status", "--monitor", "http://nosuchhost.invalid:8470"]) == 1
+    assert capsys.readouterr().err == (
+        "error: cannot reach the monitor at http://nosuchhost.invalid:8470: "
+        "there is no host of that name (DNS)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("get ranks --group rg_9", "no group is called rg_9"),
+        ("get ranks --host nowhere", "no host is called nowhere"),
+        ("get groups --group rg_9", "no group is called rg_9"),
+        ("get hosts --host nowhere", "no host is called nowhere"),
+    ],
+)
+def test_a_name_that_nobody_bears_is_no_empty_table(
+    command: str, says: str, running: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), "--monitor", running.url]) == 1
+    assert says in capsys.readouterr().err
 
 
 def test_something_else_than_a_monitor_is_status_1(

@@ -148,7 +148,7 @@ def test_damage_in_the_middle_is_status_2_after_what_came_before(
     [
         (["nowhere"], "nowhere: No such file or directory"),
         (["."], ".: no journal in this folder (journal-*.gz)"),
-        (["LIVE", "--set", "hang_threshold=3"], "unknown option hang_threshold, expected one of"),
+        (["LIVE", "--set", "hang_threshold=3"], "unknown option hang_threshold, "),
         (["LIVE", "--set", "stall_floor_s"], "--set is 'stall_floor_s', expected NAME=VALUE"),
         (["LIVE", "--set", "stall_floor_s=x"], "--set stall_floor_s is 'x', expected a number"),
         (["LIVE", "--set", "stall_floor_s=0"], "stall_floor_s is 0.0, expected 0.1 to 86400"),
