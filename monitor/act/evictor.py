@@ -20,7 +20,7 @@ from monitor.act.steps import (
     Asker,
     Parties,
     deny_launchers,
-    look,
+    probe,
     save_evidence,
 )
 from monitor.clock import Clock
@@ -30,15 +30,15 @@ from monitor.model.escalation import (
     Cleared,
     Climb,
     Event,
+    EvictionDeps,
     HandedOver,
     Instruction,
     Instructions,
     Interrupted,
     LighthouseSeen,
-    Looked,
-    Means,
+    Probe,
+    Probed,
     Revoked,
-    TakeLook,
     handle,
 )
 from monitor.model.eviction import KEEPER, Eviction, EvictionState, Rung
@@ -61,13 +61,15 @@ class EvictionLog:
 
     Args:
         clock: the time.
-        means: what this monitor has for them.
+        deps: what this monitor has for them.
         record: where each change is kept.
     """
 
-    def __init__(self, clock: Clock, means: Means, record: Callable[[Eviction], None]) -> None:
+    def __init__(
+        self, clock: Clock, deps: EvictionDeps, record: Callable[[Eviction], None]
+    ) -> None:
         self._clock = clock
-        self._means = means
+        self._means = deps
         self._record = record
         self._lock = threading.RLock()
         self._known: dict[Key, Eviction] = {}
@@ -215,13 +217,13 @@ class Evictors:
         self._permit = permit
         self._durable = durable
         self._paused = paused
-        means = Means(
+        deps = EvictionDeps(
             timeouts=parties.timeouts,
             gate=parties.gate is not None,
             schedulers=tuple(one.name for one in parties.schedulers),
             told=tuple(told),
         )
-        self.log = EvictionLog(parties.clock, means, record)
+        self.log = EvictionLog(parties.clock, deps, record)
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="evict", daemon=True)
@@ -282,12 +284,12 @@ class Evictors:
 
     def _do(self, job: _Job, instruction: Instruction) -> Instructions:
         """Do it, and say what came of it; nothing, where the eviction has ended meanwhile."""
-        if isinstance(instruction, Begin | TakeLook):
+        if isinstance(instruction, Begin | Probe):
             self._stop.wait(instruction.after_s)
         eviction = self._goes_on(job)
         if eviction is None:
             return ()
-        if isinstance(instruction, TakeLook):
+        if isinstance(instruction, Probe):
             return self._look(job, eviction)
         if (revoked := self._revoked(eviction)) is not None:
             return self.log.post(job.key, revoked)
@@ -314,7 +316,7 @@ class Evictors:
         """Tell who has answered, and what a fresh look shows."""
         for answer in job.asker.answers():
             self.log.post(job.key, answer)
-        seen = look(self._parties, self._goes_on(job) or eviction)
+        seen = probe(self._parties, self._goes_on(job) or eviction)
         if seen.all_gone:
             for answer in job.asker.answers(wait_s=LAST_WORD_S):
                 self.log.post(job.key, answer)
@@ -323,7 +325,7 @@ class Evictors:
         self.note(seen.lighthouse.view)
         revoked = self._revoked(eviction)
         may = revoked is None and self._permit() is None
-        told = self.log.post(job.key, Looked(seen, may))
+        told = self.log.post(job.key, Probed(seen, may))
         return told if revoked is None else self.log.post(job.key, revoked)
 
     def _revoked(self, eviction: Eviction) -> Revoked | None:

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from prometheus_client import Counter, Gauge, Histogram
+
 from monitor.act.bundles import (
     KINDS,
     NAMED,
@@ -40,7 +42,6 @@ from monitor.act.http import Answer, Fetcher, FetchError, Question
 from monitor.act.poller import describe_status
 from monitor.background import BackgroundWorker
 from monitor.clock import Clock
-from monitor.metrics import Instruments
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Eviction
 from monitor.model.incident import BundleView, Incident, State, incident_to_json
@@ -409,6 +410,17 @@ MARGIN_S: Final = 0.5  # beyond the deadline of the asking: threads are schedule
 _MIB: Final = 1024 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class EvidenceMetrics:
+    """What is counted here."""
+
+    captures: Counter
+    """By moment and outcome."""
+    seconds: Histogram
+    written_bytes: Counter
+    stored_bytes: Gauge
+
+
 class Evidence:
     """Takes evidence in threads of its own; nothing here waits for a rank or for the disk.
 
@@ -422,14 +434,14 @@ class Evidence:
         fetcher: Fetcher,
         bundles: BundleDir,
         config: KeeperConfig,
-        instruments: Instruments,
+        metrics: EvidenceMetrics,
         version: str = "",
     ) -> None:
         self._clock = clock
         self._asker = Asker(clock, fetcher)
         self.bundles = bundles
         self._config = config
-        self._instruments = instruments
+        self._metrics = metrics
         self._version = version
         self._memory = Memory()
         self._seen: Seen | None = None
@@ -565,7 +577,7 @@ class Evidence:
         seconds = time.monotonic() - began
         answered = sum(one.answer is not None and one.answer.status == 200 for one in raw)
         ticket.done(f"{answered} of {len(raw)} parts of {len(whom.asked)} ranks in {seconds:.1f} s")
-        self._instruments.evidence_seconds.observe(seconds)
+        self._metrics.seconds.observe(seconds)
         parts = judged(raw)
         fleet, told = fleet_json(job.seen, whom)
         moments = [
@@ -602,7 +614,7 @@ class Evidence:
             if before is not None and not before.exists():
                 before = None
             nbytes = self.bundles.write(job.incident_id, filler(content, moments, before))
-            self._instruments.evidence_bytes.inc(nbytes)
+            self._metrics.written_bytes.inc(nbytes)
             self._troubles.pop("write", None)
             self._tidy()
 
@@ -629,7 +641,7 @@ class Evidence:
             self._trouble("tidy", f"old evidence cannot be removed: {_why(exc)}")
         else:
             self._troubles.pop("tidy", None)
-        self._instruments.evidence_stored.set(self.bundles.nbytes)
+        self._metrics.stored_bytes.set(self.bundles.nbytes)
 
     def _open(self) -> None:
         if not self._on:
@@ -648,7 +660,7 @@ class Evidence:
         self._troubles[what] = why
 
     def _count(self, moment: MomentName | None, outcome: str) -> None:
-        self._instruments.evidence.labels(str(moment or "story"), outcome).inc()
+        self._metrics.captures.labels(str(moment or "story"), outcome).inc()
 
 
 def _outcome(parts: list[Part], whom: Whom) -> str:

@@ -10,16 +10,13 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
-from prometheus_client.core import Metric
-
 from monitor.act.http import Fetcher, FetchError, Question
 from monitor.act.quarantine import Quarantine
-from monitor.act.replica_hosts import Incarnation, Whereabouts
+from monitor.act.replica_hosts import Incarnation, ReplicaHosts
 from monitor.background import BackgroundWorker
 from monitor.bearer import NO_GROUP
 from monitor.clock import Clock
@@ -35,7 +32,6 @@ from monitor.gate.denylist import (
     parse_denials,
 )
 from monitor.gate.view import GateAway, GateError, GateView, parse_view
-from monitor.metrics.gates import ANSWERS, DENIALS, LISTS, UNTAUGHT
 from monitor.model.eviction import ASKING, Eviction, QuarantineEntry
 from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.model.observation import Observation
@@ -317,7 +313,7 @@ class Gatekeeper:
         self._may = may
         self._evictions: Callable[[], Iterable[Eviction]] = tuple
         self._lock = threading.Lock()
-        self._where = Whereabouts()
+        self._where = ReplicaHosts()
         self._past: dict[IncidentId, Eviction] = {}
         self._view: GateView | GateAway = GateAway("not looked at yet")
         self._since_s: dict[ReplicaId, float] = {}
@@ -448,17 +444,3 @@ class Gatekeeper:
 def _same(wanted: Iterable[Denial], shown: Iterable[Denial], now_s: float) -> bool:
     lasting = {one for one in wanted if not one.expired(now_s + SAME_S)}
     return lasting == {one for one in shown if not one.expired(now_s + SAME_S)}
-
-
-# -- gate metrics ------------------------------------------------------------------------------
-
-
-def gate_families(keeper: Gatekeeper) -> Iterator[Metric]:
-    """What this monitor knows of the gate; the gate has metrics of its own."""
-    view = keeper.view
-    yield ANSWERS.value(isinstance(view, GateView))
-    yield UNTAUGHT.value(keeper.trouble() is not None)
-    yield LISTS.rows([(("taken",), keeper.taught), (("failed",), keeper.failed)])
-    if isinstance(view, GateView):
-        scopes = Counter(one.scope for one in view.denied)
-        yield DENIALS.rows([((str(scope),), float(scopes[scope])) for scope in Scope])

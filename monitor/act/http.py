@@ -10,26 +10,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import re
+import resource
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
+from functools import lru_cache
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
+from urllib.parse import urlsplit
 
 import aiohttp
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from monitor.act.kept_connections import (
-    KEPT_S,
-    Asking,
-    BadAnswerError,
-    KeptConnections,
-    Place,
-    place_of,
-)
 from monitor.bearer import Tokens
 from monitor.model.names import GroupName
 from monitor.model.observation import Failure
@@ -119,6 +118,253 @@ def trust_also(ca_file: Path) -> ssl.SSLContext:
     return made
 
 
+# -- kept connections --------------------------------------------------------------------------
+# GET over plain http from an address, thousands a second: no more than that.
+#
+# A monitor of 10,000 ranks asks 625 hosts a second. aiohttp takes 160 us of CPU a request, this 45
+# (docs/scale.md). Names that have to be resolved, https and whatever is not a plain GET stay with
+# aiohttp. httptools is the parser of uvicorn and Node.
+
+KEPT_S: Final = 30.0
+"""Idle connections are kept this long: longer than any sensible tick."""
+_LOOK_EVERY_S: Final = 10.0
+_OF_FILES: Final = 0.75
+"""Of all files that this process may open, so many are connections that are kept."""
+_HEAD_MAX_BYTES: Final = 32 * 1024
+_PLAIN: Final = re.compile(r"[\x21-\x7e]*")
+"""What may stand in a request as it is."""
+
+
+class BadAnswerError(Exception):
+    """What came is no answer, or too long a one; one line."""
+
+
+class _ClosedError(Exception):
+    """The connection ended before the first byte of an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a URL leads."""
+
+    host: str
+    port: int
+    request: bytes
+    """Its first lines, up to the headers that vary."""
+
+
+@lru_cache(maxsize=1 << 16)
+def address_of(url: str) -> Address | None:
+    """None: not plain http to an address, or nothing that can be written as it stands."""
+    try:
+        parts = urlsplit(url)
+        host, port = ip_address(parts.hostname or ""), parts.port or 80
+    except ValueError:
+        return None
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    if parts.scheme != "http" or "@" in parts.netloc or not _PLAIN.fullmatch(path):
+        return None
+    head = f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\n"
+    same = "Accept: */*\r\nAccept-Encoding: identity\r\nUser-Agent: lightkeeper\r\n"
+    return Address(str(host), port, (head + same).encode())
+
+
+@dataclass(slots=True)
+class Reply:
+    """What came back."""
+
+    status: int = 0
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    """By lower-case name; the last of each."""
+    body: bytearray = field(default_factory=bytearray)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection; one question at a time."""
+
+    def __init__(self, drop: Callable[[_Connection], None]) -> None:
+        self._drop = drop
+        self._transport: asyncio.Transport | None = None
+        self._asked: asyncio.Future[Reply] | None = None
+        self._received = 0
+        self._lasts = False
+        """Whether the other side keeps it open after this answer."""
+        self.idle_since_s = 0.0
+
+    async def ask(self, request: bytes, end: float, question: Question) -> Reply:
+        """The answer; `end`: moment of the event loop by which all of it must be here.
+
+        Raises:
+            TimeoutError, BadAnswerError, _ClosedError: none; the connection is of no use any more.
+        """
+        if self._transport is None or self._transport.is_closing():
+            raise _ClosedError
+        loop = asyncio.get_running_loop()
+        self._asked, self._reply, self._complete = loop.create_future(), Reply(), False
+        self._parser, self._received, self._lasts = HttpResponseParser(self), 0, False
+        self._max_bytes, self._meter = question.max_bytes, question.meter
+        alarm = loop.call_at(end, self._fail, TimeoutError())
+        self._transport.write(request)
+        try:
+            return await self._asked
+        except BaseException:
+            self.abort()
+            raise
+        finally:
+            alarm.cancel()
+            self._asked = None
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the next question may follow."""
+        going = self._transport is not None and not self._transport.is_closing()
+        return going and self._lasts
+
+    def abort(self) -> None:
+        """End it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _fail(self, exc: Exception) -> None:
+        self._lasts = False
+        if self._asked is not None and not self._asked.done():
+            self._asked.set_exception(exc)
+
+    # -- called by asyncio --------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._asked is None or self._asked.done():  # nobody asked for this
+            self.abort()
+            return
+        self._received += len(data)
+        if self._received > self._max_bytes + _HEAD_MAX_BYTES:
+            self._fail(BadAnswerError(f"body over {self._max_bytes} bytes"))
+            return
+        try:
+            self._parser.feed_data(data)
+        except HttpParserUpgrade:
+            self._fail(BadAnswerError("it wants to speak another protocol"))
+        except HttpParserError as exc:
+            inner = exc.__context__  # what a callback raised
+            self._fail(inner if isinstance(inner, Exception) else BadAnswerError(f"no HTTP: {exc}"))
+
+    def eof_received(self) -> None:
+        """The end of a body that tells no length."""
+        headers = self._reply.headers if self._asked is not None else {}
+        told = headers.keys() & {b"content-length", b"transfer-encoding"}
+        if self._asked is not None and self._reply.status and not told:
+            self.on_message_complete()
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._drop(self)
+        ended = BadAnswerError("the connection ended in the answer")
+        self._fail(ended if self._received else _ClosedError())
+
+    # -- called by the parser -------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            raise BadAnswerError("two answers to one question")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._reply.headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        self._reply.status = self._parser.get_status_code()
+        if self._reply.status < 200:
+            raise BadAnswerError(f"status {self._reply.status}")
+
+    def on_body(self, piece: bytes) -> None:
+        self._reply.body += piece
+        if self._meter is not None:
+            self._meter(len(piece))
+        if len(self._reply.body) > self._max_bytes:
+            raise BadAnswerError(f"body over {self._max_bytes} bytes")
+
+    def on_message_complete(self) -> None:
+        self._complete, self._lasts = True, bool(self._parser.should_keep_alive())
+        if self._asked is not None and not self._asked.done():
+            self._asked.set_result(self._reply)
+
+
+class KeptConnections:
+    """To every address that was asked. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most = sys.maxsize if most == resource.RLIM_INFINITY else int(_OF_FILES * most)
+        self._next_look_s = 0.0
+        self._idle: dict[tuple[str, int], list[_Connection]] = {}
+        self._open: set[_Connection] = set()
+
+    async def get(self, address: Address, headers: bytes, end: float, question: Question) -> Reply:
+        """The answer; `headers`: those that vary, each with its CRLF.
+
+        Raises:
+            TimeoutError: none that is whole in its time.
+            BadAnswerError: what came is none, or its body has more than `max_bytes`.
+            OSError: nobody listens there.
+        """
+        request, where = address.request + headers + b"\r\n", (address.host, address.port)
+        while idle := self._idle.get(where):
+            try:
+                return await self._ask(idle.pop(), where, request, end, question)
+            except _ClosedError:  # by the other side, while it was idle
+                continue
+        async with asyncio.timeout_at(end):
+            _, fresh = await asyncio.get_running_loop().create_connection(self._made, *where)
+        try:
+            return await self._ask(fresh, where, request, end, question)
+        except _ClosedError:
+            raise BadAnswerError("it hung up without an answer") from None
+
+    def close(self) -> None:
+        """End all of them."""
+        for one in tuple(self._open):
+            one.abort()
+
+    def _made(self) -> _Connection:
+        made = _Connection(self._open.discard)
+        self._open.add(made)
+        return made
+
+    async def _ask(
+        self,
+        one: _Connection,
+        where: tuple[str, int],
+        request: bytes,
+        end: float,
+        question: Question,
+    ) -> Reply:
+        reply = await one.ask(request, end, question)
+        if not one.reusable or len(self._open) > self._most:
+            one.abort()
+            return reply
+        one.idle_since_s = now_s = time.monotonic()
+        self._idle.setdefault(where, []).append(one)
+        if now_s >= self._next_look_s:
+            self._next_look_s = now_s + _LOOK_EVERY_S
+            self._drop_old(now_s - KEPT_S)
+        return reply
+
+    def _drop_old(self, until_s: float) -> None:
+        """End those that nobody has used since then: the newest of a place is asked first."""
+        for place, idle in tuple(self._idle.items()):
+            kept = [one for one in idle if one.idle_since_s >= until_s]
+            for one in idle[: len(idle) - len(kept)]:
+                one.abort()
+            if kept:
+                self._idle[place] = kept
+            else:
+                del self._idle[place]
+
+
+# -- fetcher -----------------------------------------------------------------------------------
+
+
 class Fetcher:
     """Owns the loop, its thread and the connections. Close it when done."""
 
@@ -191,8 +437,8 @@ class Fetcher:
         if question.method != "GET" and (why := self._permit()) is not None:
             raise FetchError(Failure.REFUSED, f"not sent: {why}")
         try:
-            if (place := self._plain(question)) is not None:
-                return await self._get(question, place, began)
+            if (address := self._plain(question)) is not None:
+                return await self._get(question, address, began)
             async with asyncio.timeout(max(0.0, question.timeout_s)):
                 return await self._exchange(question, began)
         except TimeoutError as exc:
@@ -218,18 +464,17 @@ class Fetcher:
         told = {} if token is None else {"Authorization": f"Bearer {token}"}
         return {**question.headers, **told}
 
-    def _plain(self, question: Question) -> Place | None:
+    def _plain(self, question: Question) -> Address | None:
         """Where to, if it can be asked without aiohttp."""
         if question.method != "GET" or question.body or question.json or self._proxies:
             return None
-        return place_of(question.url)
+        return address_of(question.url)
 
-    async def _get(self, question: Question, place: Place, began: float) -> Answer:
+    async def _get(self, question: Question, address: Address, began: float) -> Answer:
         headers = "".join(f"{name}: {told}\r\n" for name, told in self._headers(question).items())
         end = self._loop.time() + max(0.0, question.timeout_s)
         try:
-            asking = Asking(place, headers.encode(), end, question.max_bytes, question.meter)
-            reply = await self._kept.get(asking)
+            reply = await self._kept.get(address, headers.encode(), end, question)
         except TimeoutError:
             raise
         except OSError as exc:

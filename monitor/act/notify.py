@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
+
+from prometheus_client import Counter, Gauge
 
 from monitor.act.http import Answer, Fetcher, FetchError, Question
 from monitor.act.notices import (
@@ -31,10 +33,10 @@ from monitor.act.notices import (
     notices,
 )
 from monitor.background import BackgroundWorker
-from monitor.metrics import Instruments
 from monitor.model.config import KeeperConfig
 from monitor.model.incident import Incident
 from monitor.model.urls import without_secrets
+from monitor.store.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -218,6 +220,16 @@ def told(answer: Answer) -> str:
     return f"answered {answer.status}" + (f": {words}" if words else "")
 
 
+@dataclass(frozen=True, slots=True)
+class NotifyMetrics:
+    """What is counted here."""
+
+    messages: Counter
+    """By sink and outcome."""
+    pending: Gauge
+    """By sink."""
+
+
 class DeliveryWorker:
     """Delivers to one sink. Close it when done."""
 
@@ -226,7 +238,7 @@ class DeliveryWorker:
         sink: Sink,
         sent_log: NotificationLog,
         fetcher: Fetcher,
-        instruments: Instruments,
+        metrics: NotifyMetrics,
         *,
         flush: Callable[[], object],
         first_s: float = _FIRST_S,
@@ -235,7 +247,7 @@ class DeliveryWorker:
         self.sink = sink
         self._log = sent_log
         self._fetcher = fetcher
-        self._instruments = instruments
+        self._metrics = metrics
         self._flush = flush
         self._first_s = first_s
         self._failures = 0
@@ -283,7 +295,7 @@ class DeliveryWorker:
         """Like `_send`, of all that is due."""
         messages, given_up = self._log.due(wanted)
         self._count("dropped", given_up)
-        pending = self._instruments.notify_pending.labels(self.sink.name)
+        pending = self._metrics.pending.labels(self.sink.name)
         pending.set(len(messages))
         while messages and not self._worker.closing:
             batch, messages = messages[: self.sink.at_once], messages[self.sink.at_once :]
@@ -336,19 +348,7 @@ class DeliveryWorker:
 
     def _count(self, outcome: str, number: int) -> None:
         if number:
-            self._instruments.notifications.labels(self.sink.name, outcome).inc(number)
-
-
-class NoticeStore(Protocol):
-    """Where what was sent is kept."""
-
-    def save_notice(self, sink: str, key: str, body: Mapping[str, Any] | None) -> None:
-        """Write one row; None forgets it."""
-        ...
-
-    def flush(self, wait_s: float = ...) -> bool:
-        """Write to disk."""
-        ...
+            self._metrics.messages.labels(self.sink.name, outcome).inc(number)
 
 
 class Notifier:
@@ -359,8 +359,8 @@ class Notifier:
         sinks: Sequence[Sink],
         *,
         fetcher: Fetcher,
-        store: NoticeStore,
-        instruments: Instruments,
+        store: Store,
+        metrics: NotifyMetrics,
         config: KeeperConfig,
         url: str,
         remembered: Iterable[tuple[str, str, Mapping[str, Any]]] = (),
@@ -382,7 +382,7 @@ class Notifier:
                 store.save_notice(name, key, None)  # a sink that is configured no more
         self._workers = tuple(
             DeliveryWorker(
-                sink, logs[sink.name], fetcher, instruments, flush=store.flush, first_s=first_s
+                sink, logs[sink.name], fetcher, metrics, flush=store.flush, first_s=first_s
             )
             for sink in sinks
         )

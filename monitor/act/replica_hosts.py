@@ -30,7 +30,7 @@ class Incarnation:
 
 
 @dataclass(slots=True)
-class Whereabouts:
+class ReplicaHosts:
     """All incarnations of the last day."""
 
     known: dict[ReplicaId, Incarnation] = field(default_factory=dict)

@@ -50,7 +50,7 @@ class Limits:
     """A new file at least so often."""
 
 
-class Shelf:
+class JournalDir:
     """The files of one folder. Whatever it does may raise OSError."""
 
     def __init__(self, folder: Path, limits: Limits) -> None:
@@ -159,12 +159,12 @@ class Journal:
 
     def __init__(
         self,
-        shelf: Shelf,
+        shelf: JournalDir,
         head: Head,
         remember: Callable[[], Mapping[str, object]],
         after_tick: int | None = None,
     ) -> None:
-        self._shelf = shelf
+        self._dir = shelf
         self._head = replace(head, run=uuid.uuid4().hex, began_s=head.began_s or time.time())
         self._remember = remember
         self._changed = threading.Condition()
@@ -302,12 +302,12 @@ class Journal:
         self._put(tick_text(sighting, told(item.result, item.crash)))
         with self._changed:
             stats = self._stats = replace(self._stats, ticks=self._stats.ticks + 1)
-        limits, age_s = self._shelf.limits, time.monotonic() - self._opened_s
+        limits, age_s = self._dir.limits, time.monotonic() - self._opened_s
         if stats.ticks % _ROOM_EVERY == 0:
-            self._shelf.check_room()
+            self._dir.check_room()
         full = self._size >= max(limits.file_bytes, 2 * self._head_size)
         if full or age_s >= limits.file_s:
-            self._shelf.prune(0, keep=self._path)
+            self._dir.prune(0, keep=self._path)
             with self._changed:  # once: the next file may be on its way, behind ticks that wait
                 self._turn_asked = not any(isinstance(one, _Turn) for one in self._queue)
 
@@ -315,7 +315,7 @@ class Journal:
         self._end_file()
         text = None if turn.frozen is None else memory.write(turn.frozen, turn.head.config)
         number = self._stats.files + 1
-        self._path, self._file = self._shelf.new(time.time(), number)
+        self._path, self._file = self._dir.new(time.time(), number)
         self._packer, self._sightings = Packer(), SnapshotWriter()
         self._size, self._opened_s = 0, time.monotonic()
         self._put(head_text(replace(turn.head, number=number), text))

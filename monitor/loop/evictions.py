@@ -17,7 +17,7 @@ from monitor.act.evictor import EvictionLog, Evidence
 from monitor.decide.accounts import with_by_hand
 from monitor.decide.pipeline import TickResult
 from monitor.decide.view import NotPossible, RecentIncidents, View, groups_of
-from monitor.loop.parts import Bulkheads, Parts, rungs_for
+from monitor.loop.components import Components, ErrorBoundary, rungs_for
 from monitor.model.config import KeeperConfig
 from monitor.model.escalation import DecidedAgain, HandedOver, Reviewed, decided
 from monitor.model.eviction import (
@@ -98,22 +98,20 @@ class Acting:
 
     Args:
         parts: what the loop drives.
-        remembered: what the store holds.
-        bulkheads: around what may crash alone.
+        errors: around what may crash alone.
         config: what holds now.
     """
 
     def __init__(
         self,
-        parts: Parts,
-        remembered: Remembered,
-        bulkheads: Bulkheads,
+        parts: Components,
+        errors: ErrorBoundary,
         config: Callable[[], KeeperConfig],
     ) -> None:
         self._parts = parts
-        self._bulkheads = bulkheads
+        self._errors = errors
         self._config = config
-        self.chronicle = RecentIncidents(remembered)
+        self.chronicle = RecentIncidents(parts.remembered)
         self._held: dict[IncidentId, str] = {}
         """Why an incident's eviction is held back."""
         self.deciding = threading.RLock()
@@ -125,8 +123,7 @@ class Acting:
     def adopt(self, found: Remembered) -> None:
         """Go on from what the store holds."""
         self.chronicle = RecentIncidents(found)
-        if self._parts.auditor is not None:
-            self._parts.auditor.adopt(found)
+        self._parts.auditor.adopt(found)
 
     def act(self, result: TickResult, snapshot: Snapshot, epoch: int) -> None:
         """Write down what was decided, then hand it over."""
@@ -136,7 +133,7 @@ class Acting:
         parts.instruments.count_incidents(result.changed, tuple(before.values()))
         parts.store.save_incidents(result.changed)
         self.chronicle.take_incidents(result.changed)
-        with self._bulkheads.part("offences"):
+        with self._errors.part("offences"):
             self._remember_offences(result, before, snapshot)
         self._audit(snapshot, result, before)
         for incident in result.changed:
@@ -209,12 +206,10 @@ class Acting:
 
     def _evidence_for(self, eviction: Eviction, incident: Incident | None) -> Evidence | None:
         """Waits for what is saved before anybody is asked; None without, also when that crashes."""
-        evidence = self._parts.evidence
-        if evidence is not None:
-            with self._bulkheads.part("witness"):
-                ticket = evidence.before_eviction(eviction, incident)
-                if ticket is not None:
-                    return ticket.wait
+        with self._errors.part("witness"):
+            ticket = self._parts.evidence.before_eviction(eviction, incident)
+            if ticket is not None:
+                return ticket.wait
         return None
 
     def _tell_changes(self) -> None:
@@ -232,9 +227,8 @@ class Acting:
 
     def _told(self, row: DecisionRow) -> None:
         self.chronicle.take_decision(row)
-        if self._parts.auditor is not None:
-            with self._bulkheads.part("audit"):
-                self._parts.auditor.decided(row, self.chronicle.get(row.incident_id))
+        with self._errors.part("audit"):
+            self._parts.auditor.decided(row, self.chronicle.get(row.incident_id))
 
     def troubles(self) -> Iterator[str]:
         """Decisions that wait for the disk."""
@@ -255,21 +249,18 @@ class Acting:
     ) -> None:
         """Note what the account of an incident needs, before anything is carried out."""
         parts, chronicle = self._parts, self.chronicle
-        if parts.auditor is not None:
-            with self._bulkheads.part("audit"):
-                parts.auditor.took_place(snapshot, result.changed, before)
-                parts.auditor.count(self.accounted(), chronicle.decisions(), snapshot.now_s)
+        with self._errors.part("audit"):
+            parts.auditor.took_place(snapshot, result.changed, before)
+            parts.auditor.count(self.accounted(), chronicle.decisions(), snapshot.now_s)
 
     # -- by hand ------------------------------------------------------------------------------
 
     def accounted(self) -> tuple[Incident, ...]:
         """Incidents, and evictions by hand, which have an account too."""
-        auditor, chronicle = self._parts.auditor, self.chronicle
-        found = chronicle.incidents()
-        if auditor is not None:
-            with self._bulkheads.part("by hand"):
-                found = with_by_hand(found, chronicle.decisions(), auditor.books)
-        return found
+        known, audit = self.chronicle.incidents(), self._parts.auditor.audit
+        with self._errors.part("by hand"):
+            known = with_by_hand(known, self.chronicle.decisions(), audit)
+        return known  # noqa: RET504 - if that crashed, without them
 
     def by_hand(
         self, group: GroupName, reason: str, author: str, view: View | None, epoch: int

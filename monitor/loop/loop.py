@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Final
 from monitor.act.notices import Known
 from monitor.act.pausing import SWITCH
 from monitor.act.poller import Sweep
-from monitor.decide.accounts import Books
 from monitor.decide.pipeline import TickResult
 from monitor.decide.rank_seconds import RankSeconds, Spent, TokenBook
 from monitor.decide.step_times import TempoBook
 from monitor.decide.view import DepartureBook, NotPossible, View
 from monitor.journal.writer import Stats
+from monitor.loop.components import Components, ErrorBoundary, LeaderComponents, held_back, troubles
 from monitor.loop.evictions import Acting
-from monitor.loop.parts import Bulkheads, Deeds, Parts, held_back, troubles
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Fence, Remembered
 from monitor.model.lighthouse import LighthouseRecord
@@ -39,7 +38,6 @@ from monitor.model.observation import (
     LighthouseView,
     Snapshot,
     Unreachable,
-    Vitals,
 )
 from monitor.model.verdict import FAULTS
 
@@ -69,7 +67,7 @@ _LOOP_LATE_S: Final = 2.0
 class Observing:
     """One look at every rank and at the Lighthouse, frozen; tells the registry who answered."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Components) -> None:
         self._parts = parts
         self.lighthouse = LighthouseRecord()
         """What was seen of the Lighthouse over all ticks."""
@@ -144,8 +142,8 @@ class Observing:
             records=sweep.records,
             evictions=parts.evictors.progress(),
             steps=sweep.steps,
-            vitals=Vitals() if parts.vitals is None else parts.vitals.measure(),
-            pause=None if parts.pause is None else parts.pause.current(),
+            vitals=parts.vitals.measure(),
+            pause=parts.pause.current(),
             gate_up=keeper is not None and keeper.up,
         )
 
@@ -175,7 +173,7 @@ _READ_SHARE: Final = 10.0
 """A standby reads a store with thousands of incidents no more than a tenth of its time."""
 
 
-class Handover:
+class Leadership:
     """Whether this monitor acts, and what it has only while it does; as a standby it shows what the
     active one writes.
 
@@ -184,7 +182,7 @@ class Handover:
         show: what the store holds, for whoever looks at this monitor.
     """
 
-    def __init__(self, parts: Parts, show: Callable[[Remembered], None]) -> None:
+    def __init__(self, parts: Components, show: Callable[[Remembered], None]) -> None:
         self._parts = parts
         self._show = show
         self._fence: Fence | None = None
@@ -192,7 +190,9 @@ class Handover:
         self._read: int | None = None
         """The store's number of writes when a standby read it last."""
         self._next_s = 0.0
-        self.deeds = Deeds(parts.notify, parts.journal)
+        self.components = LeaderComponents()
+        if parts.lease is None and parts.begin is not None:
+            self.components = parts.begin(parts.remembered, (), 0)
 
     @property
     def leading(self) -> bool:
@@ -225,15 +225,15 @@ class Handover:
     def close(self) -> None:
         """End what only the active monitor has."""
         if self._parts.lease is not None:
-            self.deeds.close()
+            self.components.close()
 
     def _stand_by(self) -> None:
         parts, was = self._parts, self._fence
         self._fence = self._read = None
         dropped = parts.store.follow()
         parts.evictors.log.follow(())
-        deeds, self.deeds = self.deeds, Deeds()
-        deeds.close()
+        self.components.close()
+        self.components = LeaderComponents()
         if was is not None:
             log.warning("this monitor stands by from now on; %d writes are dropped", dropped)
 
@@ -259,18 +259,16 @@ class Handover:
         parts.judge.go_on(found.incidents, evictions, would=held_back(found.decisions))
         self._adopt(found)
         parts.registry.save_all(found.targets)
-        if parts.evidence is not None:
-            parts.evidence.look_again()
+        parts.evidence.look_again()
         if parts.begin is not None:
-            self.deeds = parts.begin(found, evictions, tick)
+            self.components = parts.begin(found, evictions, tick)
         self._fence = fence
         log.info("this monitor acts from now on (epoch %d)", fence.epoch)
 
     def _adopt(self, found: Remembered) -> None:
         self._parts.quarantine.take_over(found.quarantine, found.quarantine_events)
         self._parts.registry.restore(found.targets)
-        if self._parts.pause is not None:
-            self._parts.pause.take_over(found.switches.get(SWITCH))
+        self._parts.pause.take_over(found.switches.get(SWITCH))
         if self._parts.gatekeeper is not None:
             self._parts.gatekeeper.remember(found.evictions)
         self._show(found)
@@ -285,13 +283,13 @@ _LOOKS_BETWEEN: Final = 2
 class Keeper:
     """One monitor at work."""
 
-    def __init__(self, parts: Parts, remembered: Remembered, notes: tuple[str, ...] = ()) -> None:
+    def __init__(self, parts: Components, notes: tuple[str, ...] = ()) -> None:
         self._parts = parts
         self._notes = notes
-        self._bulkheads = Bulkheads(parts.instruments.part_failures)
+        self._errors = ErrorBoundary(parts.instruments.part_failures)
         self._observing = Observing(parts)
-        self._acting = Acting(parts, remembered, self._bulkheads, lambda: self._config)
-        self._handover = Handover(parts, self._show_stored)
+        self._acting = Acting(parts, self._errors, lambda: self._config)
+        self._leadership = Leadership(parts, self._show_stored)
         self._tempos, self._tokens = TempoBook(), TokenBook()
         self._departures = DepartureBook()
         self._rank_seconds, self._spent = RankSeconds(parts.config.tick_s), Spent()
@@ -310,8 +308,7 @@ class Keeper:
     @property
     def _config(self) -> KeeperConfig:
         """What holds now: a reload may have changed it."""
-        rules = self._parts.rulebook
-        return self._parts.config if rules is None else rules.current.config
+        return self._parts.rulebook.current.config
 
     @property
     def view(self) -> View | None:
@@ -341,14 +338,14 @@ class Keeper:
         parts = self._parts
         began_s = parts.clock.now_s()
         self._tick += 1
-        with self._bulkheads.part("policy"):
+        with self._errors.part("policy"):
             self._reconfigure()
-        with self._bulkheads.part("lease"):
+        with self._errors.part("lease"):
             self.take_part()
-        with self._bulkheads.part("targets"):
+        with self._errors.part("targets"):
             self._observing.refresh_targets()
         snapshot = None
-        with self._bulkheads.part("sweep"):
+        with self._errors.part("sweep"):
             snapshot = self._observing.look(
                 self._tick, began_s, lateness_s, wanted=self._wanted, past=self._past,
                 watched=self._result.watches,
@@ -356,23 +353,22 @@ class Keeper:
         self.idle.clear()
         if snapshot is not None:
             result = self._decide(snapshot)
-            if self._handover.leading:
-                if evidence := self._parts.evidence:
-                    with self._bulkheads.part("evidence"):
-                        evidence.take(snapshot, result.incidents, result.changed)
-                with self._bulkheads.part("act"):
-                    self._acting.act(result, snapshot, self._handover.epoch)
-                with self._bulkheads.part("notify"):
+            if self._leadership.leading:
+                with self._errors.part("evidence"):
+                    self._parts.evidence.take(snapshot, result.incidents, result.changed)
+                with self._errors.part("act"):
+                    self._acting.act(result, snapshot, self._leadership.epoch)
+                with self._errors.part("notify"):
                     self._tell(snapshot)
-            with self._bulkheads.part("goodput"):
+            with self._errors.part("goodput"):
                 self._spent = self._rank_seconds.push(snapshot, result)
                 self._tallied = self._tokens.push(snapshot)
-            with self._bulkheads.part("view"):
+            with self._errors.part("view"):
                 self._show(snapshot, result)
             # last, so that its thread works while this one sleeps
-            with self._bulkheads.part("journal"):
-                if (journal := self._handover.deeds.journal) is not None:
-                    journal.take(snapshot, result, self._bulkheads.broken.get("decide"))
+            with self._errors.part("journal"):
+                if (journal := self._leadership.components.journal) is not None:
+                    journal.take(snapshot, result, self._errors.broken.get("decide"))
         self.idle.set()
         self._parts.instruments.lateness.set(lateness_s)
         self._parts.instruments.ticks.observe(self._parts.clock.now_s() - began_s)
@@ -386,17 +382,17 @@ class Keeper:
             StoreError: the store cannot be read: tried again in the next tick.
         """
         with self._acting.deciding:
-            self._handover.check(self._tick)
+            self._leadership.check(self._tick)
 
     @property
     def journal_stats(self) -> Stats:
         """Of the journal, while this monitor keeps one."""
-        journal = self._handover.deeds.journal
+        journal = self._leadership.components.journal
         return Stats() if journal is None else journal.stats
 
     def close(self) -> None:
         """End what only the active monitor has."""
-        self._handover.close()
+        self._leadership.close()
 
     def _show_stored(self, found: Remembered) -> None:
         self._acting.adopt(found)
@@ -405,11 +401,11 @@ class Keeper:
     def _reconfigure(self) -> None:
         """Take up a policy that was loaded since the last tick: in the pipeline, then on record."""
         parts = self._parts
-        fresh = None if parts.rulebook is None else parts.rulebook.take()
+        fresh = parts.rulebook.take()
         if fresh is None:
             return
         parts.judge.reconfigure(fresh.config, fresh.policy)
-        journal = self._handover.deeds.journal
+        journal = self._leadership.components.journal
         if journal is not None:
             journal.reconfigure(
                 fresh.config, fresh.policy, after_tick=self._tick - 1, now_s=parts.clock.now_s()
@@ -421,7 +417,7 @@ class Keeper:
     def _decide(self, snapshot: Snapshot) -> TickResult:
         """The judge's result; when it crashes, the last incidents and no decision."""
         result = self._undecided(snapshot.now_s)
-        with self._bulkheads.part("decide"):
+        with self._errors.part("decide"):
             result = self._parts.judge.tick(snapshot)
         for detector in result.detector_failures:
             self._parts.instruments.detector_failures.labels(detector).inc()
@@ -444,7 +440,7 @@ class Keeper:
 
     def _tell(self, snapshot: Snapshot) -> None:
         """What people should know now; each sink's worker sees what is new."""
-        notifier, chronicle = self._handover.deeds.notify, self._acting.chronicle
+        notifier, chronicle = self._leadership.components.notify, self._acting.chronicle
         if notifier is not None:
             evictions = chronicle.evictions().values()
             known = (chronicle.incidents(), chronicle.decisions(), evictions)
@@ -457,16 +453,15 @@ class Keeper:
         parts.store.flush()
         fresh = {one.id: one for one in result.incidents}  # their sentences follow the time
         incidents = tuple(fresh.get(one.id, one) for one in self._acting.accounted())
-        rules = None if parts.rulebook is None else parts.rulebook.current
         self._view = View(
             snapshot=snapshot,
             result=result,
             observe=self._config.observe,
-            rules=rules,
+            rules=parts.rulebook.current,
             incidents=incidents,
             decisions=self._acting.chronicle.decisions(),
             evictions=self._acting.chronicle.evictions(),
-            bundles={} if parts.evidence is None else parts.evidence.views(i.id for i in incidents),
+            bundles=parts.evidence.views(incident.id for incident in incidents),
             evicting=frozenset(progress.group for progress in parts.evictors.active()),
             quarantine=quarantine,
             quarantine_groups=parts.quarantine.groups(),
@@ -475,10 +470,10 @@ class Keeper:
             departures=self._departures.push(snapshot),
             spent=self._spent,
             tokens=self._tallied,
-            books=Books() if parts.auditor is None else parts.auditor.books,
+            audit=parts.auditor.audit,
             troubles=(
                 *self._notes,
-                *troubles(parts, result, self._bulkheads.broken, self._handover.deeds),
+                *troubles(parts, result, self._errors.broken, self._leadership.components),
                 *self._acting.troubles(),
             ),
             standing=None if parts.lease is None else parts.lease.standing(),
@@ -496,6 +491,6 @@ class Keeper:
         """
         lease = self._parts.lease
         with self._acting.deciding:  # no handover in between
-            if lease is not None and not self._handover.leading:
+            if lease is not None and not self._leadership.leading:
                 raise NotPossible(lease.standing().sentence())
-            return self._acting.by_hand(group, reason, author, self._view, self._handover.epoch)
+            return self._acting.by_hand(group, reason, author, self._view, self._leadership.epoch)

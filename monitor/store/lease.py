@@ -42,7 +42,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from monitor.model.eviction import Fence
 from monitor.store.place import StoreError
@@ -235,26 +235,6 @@ def boot_time_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Table(Protocol):
-    """The row: `monitor.store.lease.LeaseTable`. Every call may raise `StoreError`."""
-
-    def read(self) -> LeaseRow:
-        """The row as it is."""
-        ...
-
-    def take(self, seen: LeaseRow, holder: str, url: str, since_s: float, ttl_s: float) -> bool:
-        """Take it, if it is still as it was seen."""
-        ...
-
-    def renew(self, fence: Fence) -> bool:
-        """One more beat; False when it is another's by now."""
-        ...
-
-    def give_back(self, fence: Fence) -> bool:
-        """Nobody's, from now on."""
-        ...
-
-
 class Lease:
     """The lease on one store. Safe to ask from any thread; close it when done.
 
@@ -268,7 +248,7 @@ class Lease:
 
     def __init__(
         self,
-        table: Table,
+        table: LeaseTable,
         holder: str,
         url: str,
         *,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from monitor.model.eviction import (
     DecisionRow,
@@ -25,13 +25,8 @@ from monitor.model.plain import from_plain
 
 _T = TypeVar("_T")
 
-
-class Rows(Protocol):
-    """All rows of a table in the order of a column."""
-
-    def __call__(self, table: str, *columns: str, order: str) -> Sequence[tuple[Any, ...]]:
-        """The values of these columns, row by row."""
-        ...
+Rows = Callable[..., Sequence[tuple[Any, ...]]]
+"""`rows(table, *columns, order=column)`: all rows of a table, `-column` falling."""
 
 
 def remembered(rows: Rows) -> tuple[Remembered, int]:

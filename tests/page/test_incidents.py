@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from monitor.act.bundles import BundleDir, Keep
-from monitor.decide.accounts import Books
+from monitor.decide.accounts import IncidentAudit
 from monitor.decide.view import View
 from monitor.model.incident import BundleView, State, Transition
 from monitor.show.incident_page import Stacks
@@ -39,7 +39,7 @@ def view(*incidents: Any, **more: Any) -> View:
         incidents=incidents or (hang(),),
         decisions={ID: more.pop("rows", ROWS)},
         bundles={ID: BundleView(2048, 1.0)},
-        books=Books(facts={ID: FACTS}, evictions={ID: more.pop("evictions", (EVICTION,))}),
+        audit=IncidentAudit(facts={ID: FACTS}, evictions={ID: more.pop("evictions", (EVICTION,))}),
         **more,
     )  # fmt: skip
 

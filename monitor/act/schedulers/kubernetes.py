@@ -26,10 +26,12 @@ from monitor.act.schedulers.base import (
     Clockwork,
     Deadline,
     Everyone,
+    NotDone,
     Outcome,
     Owner,
     Place,
     Refusal,
+    Scheduler,
     TooLate,
     in_pod,
     marked,
@@ -56,7 +58,7 @@ class KubeUnusableError(Exception):
     """There is no client, or no cluster is configured; the message is one line for a person."""
 
 
-class KubeError(Exception):
+class KubeError(NotDone):
     """An answer other than 2xx, or none; the message is one line for a person."""
 
     def __init__(self, status: int, said: str) -> None:
@@ -612,7 +614,7 @@ _SLACK_S: Final = 0.2
 _places = threading.BoundedSemaphore(_MOST)
 
 
-class Busy(Exception):  # noqa: N818 - an answer, not an accident
+class Busy(NotDone):
     """Too many earlier requests have not ended."""
 
 
@@ -700,10 +702,11 @@ class KubeOptions:
     """Id of Primus-SaFE's monitor by which it is told, as NodeCondition `primus-safe.ID`."""
 
 
-class Kubernetes:
+class Kubernetes(Scheduler):
     """One cluster."""
 
     name = "kubernetes"
+    cordoned_word = uncordoned_word = "changed"
 
     def __init__(
         self,
@@ -714,79 +717,19 @@ class Kubernetes:
         *,
         clockwork: Clockwork | None = None,
     ) -> None:
-        """`owner` names the quarantine list whose holds are ours."""
+        super().__init__(everyone, owner, clockwork)
         self._api = api
-        self._everyone = everyone
-        self._owner = owner
         self._options = options or KubeOptions()
-        self._clockwork = clockwork or Clockwork()
-
-    def cordon(
-        self, host: Host, reason: str, incident_id: IncidentId | None, timeout_s: float
-    ) -> Outcome:
-        """Cordon, taint and annotate the node."""
-
-        def compute(node: Any) -> Change:
-            return cordon(node, self._owner(), reason, incident_id, _now())
-
-        def said() -> str:
-            return marked(self._owner(), reason, incident_id, REASON_MAX_CHARS)
-
-        return self._change(host, compute, (True, said), timeout_s)
-
-    def uncordon(self, host: Host, reason: str, timeout_s: float) -> Outcome:
-        """Take back our hold, and with the last hold taint and cordon."""
-
-        def compute(node: Any) -> Change:
-            return uncordon(node, self._owner())
-
-        return self._change(host, compute, (False, lambda: reason), timeout_s)
-
-    def remove(
-        self,
-        group: GroupName,
-        places: Sequence[Place],
-        reason: str,
-        incident_id: IncidentId | None,
-        timeout_s: float,
-    ) -> Outcome:
-        """Delete the pods in which the group runs and nobody else."""
-        del reason, incident_id  # a deletion has no place for them
-
-        def work(deadline: Deadline) -> Outcome:
-            everyone = self._everyone()
-            wanted = wanted_of(group, places, everyone)
-            deletion = Deletion(self._api, self._options, deadline)
-            pods = deletion.find(group, wanted, everyone)
-            return Outcome(True, f"{deletion.carry_out(pods)}")
-
-        return self._within(timeout_s, work, f"{group} not removed")
-
-    def cordoned(self, timeout_s: float) -> Sequence[Host] | None:
-        """The nodes that we hold."""
-
-        def work(deadline: Deadline) -> Sequence[Host]:
-            owner = self._owner()
-            found = self._api.nodes(KEY, deadline)
-            own = [one for one in found if owner in hold_of(one).by]
-            return tuple(sorted(Host(str(one["metadata"]["name"])) for one in own))
-
-        try:
-            return aside(lambda: work(Deadline(timeout_s, self._clockwork)), timeout_s)
-        except Exception:  # noqa: BLE001 - whatever it is, what is ours is not known
-            return None
 
     def checks(self, timeout_s: float) -> Sequence[Check]:
         """Server, and what we may do there."""
         namespaces = {one.labels.get("namespace", "") for one in self._everyone()} - {""}
         asked = rules(namespaces or {""}, primus=self._options.primus_safe is not None)
 
-        def work() -> Sequence[Check]:
-            deadline = Deadline(timeout_s, self._clockwork)
-            return tuple(checks(self._api, asked, deadline))
-
         try:
-            return aside(work, timeout_s)
+            return self._within(
+                timeout_s, lambda deadline: tuple(checks(self._api, asked, deadline))
+            )
         except (TooLate, Busy) as exc:
             return (Check("the API server answers", False, str(exc)),)
 
@@ -796,19 +739,38 @@ class Kubernetes:
 
     # -- nodes ---------------------------------------------------------------------------------
 
-    def _change(
-        self,
-        host: Host,
-        compute: Callable[[Any], Change],
-        condition: Condition,
-        timeout_s: float,
+    def _cordon(
+        self, host: Host, reason: str, incident_id: IncidentId | None, deadline: Deadline
     ) -> Outcome:
-        def work(deadline: Deadline) -> Outcome:
-            change = self._agree(_node_name(host), compute, condition, deadline)
-            said = f"{host} {change.said}"
-            return Outcome(not change.wait, said, ours=change.ours)
+        """Cordon, taint and annotate the node."""
 
-        return self._within(timeout_s, work, f"{host} not changed")
+        def compute(node: Any) -> Change:
+            return cordon(node, self._owner(), reason, incident_id, _now())
+
+        def said() -> str:
+            return marked(self._owner(), reason, incident_id, REASON_MAX_CHARS)
+
+        return self._change(host, compute, (True, said), deadline)
+
+    def _uncordon(self, host: Host, reason: str, deadline: Deadline) -> Outcome:
+        """Take back our hold, and with the last hold taint and cordon."""
+
+        def compute(node: Any) -> Change:
+            return uncordon(node, self._owner())
+
+        return self._change(host, compute, (False, lambda: reason), deadline)
+
+    def _cordoned(self, deadline: Deadline) -> Iterable[Host]:
+        """The nodes that we hold."""
+        owner = self._owner()
+        found = self._api.nodes(KEY, deadline)
+        return [Host(str(one["metadata"]["name"])) for one in found if owner in hold_of(one).by]
+
+    def _change(
+        self, host: Host, compute: Callable[[Any], Change], condition: Condition, deadline: Deadline
+    ) -> Outcome:
+        change = self._agree(_node_name(host), compute, condition, deadline)
+        return Outcome(not change.wait, f"{host} {change.said}", ours=change.ours)
 
     def _agree(
         self,
@@ -843,15 +805,27 @@ class Kubernetes:
         if patch is not None:
             self._api.patch_status(name, patch, deadline)
 
-    def _within(
-        self, timeout_s: float, work: Callable[[Deadline], Outcome], failed: str
+    # -- pods ----------------------------------------------------------------------------------
+
+    def _remove(
+        self,
+        group: GroupName,
+        places: Sequence[Place],
+        _reason: str,
+        _incident_id: IncidentId | None,
+        deadline: Deadline,
     ) -> Outcome:
-        try:
-            return aside(lambda: work(Deadline(timeout_s, self._clockwork)), timeout_s)
-        except (KubeError, Refusal, TooLate, Busy) as exc:
-            return Outcome(False, f"{failed}: {exc}")
-        except Exception as exc:  # noqa: BLE001 - the client's, or an object of an unknown shape
-            return Outcome(False, f"{failed}: {type(exc).__name__}: {exc}"[:300])
+        """Delete the pods in which the group runs and nobody else: a deletion has no place for a
+        reason.
+        """
+        everyone = self._everyone()
+        wanted = wanted_of(group, places, everyone)
+        deletion = Deletion(self._api, self._options, deadline)
+        return Outcome(True, deletion.carry_out(deletion.find(group, wanted, everyone)))
+
+    def _within(self, timeout_s: float, work: Callable[[Deadline], T]) -> T:
+        """In a thread that is given up at the deadline."""
+        return aside(lambda: work(Deadline(timeout_s, self._clockwork)), timeout_s)
 
 
 def _node_name(host: Host) -> str:

@@ -23,10 +23,12 @@ from monitor.act.schedulers.base import (
     Clockwork,
     Deadline,
     Everyone,
+    NotDone,
     Outcome,
     Owner,
     Place,
     Refusal,
+    Scheduler,
     TooLate,
     in_job,
     mark,
@@ -164,7 +166,7 @@ class Ran:
         return words[:300] or f"exit status {self.status}"
 
 
-class RunError(Exception):
+class RunError(NotDone):
     """A command that did not run, or not to its end; the message is one line for a person."""
 
 
@@ -307,14 +309,15 @@ class Removal(StrEnum):
     REQUEUE = "requeue"
 
 
-class SlurmError(Exception):
+class SlurmError(NotDone):
     """Slurm did not do it; the message is one line for a person."""
 
 
-class Slurm:
+class Slurm(Scheduler):
     """The cluster that `scontrol` here speaks to."""
 
     name = "slurm"
+    cordoned_word, uncordoned_word = "drained", "undrained"
 
     def __init__(
         self,
@@ -325,63 +328,9 @@ class Slurm:
         run: Run = run,
         clockwork: Clockwork | None = None,
     ) -> None:
-        """`owner` names the quarantine list whose marks are ours."""
-        self._everyone = everyone
-        self._owner = owner
+        super().__init__(everyone, owner, clockwork)
         self._removal = removal
         self._run = run
-        self._clockwork = clockwork or Clockwork()
-
-    def cordon(
-        self, host: Host, reason: str, incident_id: IncidentId | None, timeout_s: float
-    ) -> Outcome:
-        """Drain the node, unless it is drained or down by somebody else's hand."""
-
-        def work(deadline: Deadline) -> Outcome:
-            said = marked(self._owner(), reason, incident_id, REASON_MAX_CHARS)
-            return self._drain(host, said, deadline)
-
-        return self._within(timeout_s, work, f"{host} not drained")
-
-    def uncordon(self, host: Host, reason: str, timeout_s: float) -> Outcome:
-        """Undrain the node, if the reason on it is ours."""
-
-        def work(deadline: Deadline) -> Outcome:
-            return self._undrain(host, reason, deadline)
-
-        return self._within(timeout_s, work, f"{host} not undrained")
-
-    def remove(
-        self,
-        group: GroupName,
-        places: Sequence[Place],
-        reason: str,
-        incident_id: IncidentId | None,
-        timeout_s: float,
-    ) -> Outcome:
-        """Cancel the steps, or jobs, in which the group runs and nobody else."""
-        del reason, incident_id  # a cancelled step has no place for them
-
-        def work(deadline: Deadline) -> Outcome:
-            targets = targets_of(group, places, self._everyone())
-            jobs = {one.job: self._job(one, deadline) for one in targets}
-            return Outcome(
-                True, "; ".join(self._end(one, jobs[one.job], deadline) for one in targets)
-            )
-
-        return self._within(timeout_s, work, f"{group} not removed")
-
-    def cordoned(self, timeout_s: float) -> Sequence[Host] | None:
-        """The nodes whose reason begins with our mark."""
-        try:
-            ours = mark(self._owner())
-            said = self._run(["sinfo", "-h", "-N", "-o", "%N|%E"], timeout_s)
-        except Exception:  # noqa: BLE001 - whatever it is, what is ours is not known
-            return None
-        if said.status != 0:
-            return None
-        pairs = (line.split("|", 1) for line in said.out.splitlines() if "|" in line)
-        return tuple(sorted({Host(name.strip()) for name, why in pairs if why.startswith(ours)}))
 
     def checks(self, timeout_s: float) -> Sequence[Check]:
         """Commands, controller, and whether we may."""
@@ -390,33 +339,28 @@ class Slurm:
     def close(self) -> None:
         """Nothing is kept open."""
 
-    def _within(
-        self, timeout_s: float, work: Callable[[Deadline], Outcome], failed: str
-    ) -> Outcome:
-        try:
-            return work(Deadline(timeout_s, self._clockwork))
-        except (RunError, SlurmError, TooLate, Refusal) as exc:
-            return Outcome(False, f"{failed}: {exc}")
-        except Exception as exc:  # noqa: BLE001 - the registry's, or the store's
-            return Outcome(False, f"{failed}: {type(exc).__name__}: {exc}")
-
     # -- nodes ---------------------------------------------------------------------------------
 
-    def _drain(self, host: Host, reason: str, deadline: Deadline) -> Outcome:
+    def _cordon(
+        self, host: Host, reason: str, incident_id: IncidentId | None, deadline: Deadline
+    ) -> Outcome:
+        """Drain the node, unless it is drained or down by somebody else's hand."""
+        said = marked(self._owner(), reason, incident_id, REASON_MAX_CHARS)
         node = self._node(host, deadline)
         if self._is_ours(node):
             return Outcome(True, f"{host} is drained already{node.by}")
         if node.drained or (node.down and node.reason != NOT_RESPONDING):
             how = "drained" if node.drained else "down"
             return Outcome(True, f"{host} is {how}{node.by}; left as it is", ours=False)
-        self._must(["scontrol", "update", f"NodeName={host}", "State=DRAIN", f"Reason={reason}"],
+        self._must(["scontrol", "update", f"NodeName={host}", "State=DRAIN", f"Reason={said}"],
                    deadline)  # fmt: skip
         node = self._node(host, deadline)
         if not node.drained:
             raise SlurmError(f"scontrol took it and the node is {'+'.join(sorted(node.states))}")
         return Outcome(True, f"drained {host}: {node.reason}", ours=self._is_ours(node))
 
-    def _undrain(self, host: Host, reason: str, deadline: Deadline) -> Outcome:
+    def _uncordon(self, host: Host, reason: str, deadline: Deadline) -> Outcome:
+        """Undrain the node, if the reason on it is ours."""
         node = self._node(host, deadline)
         if not node.drained:
             return Outcome(True, f"{host} is not drained")
@@ -428,6 +372,15 @@ class Slurm:
             raise SlurmError("scontrol took it and the node is drained still")
         still = " (and down)" if node.down else ""
         return Outcome(True, f"undrained {host}{still}: {reason}")
+
+    def _cordoned(self, deadline: Deadline) -> Iterable[Host] | None:
+        """The nodes whose reason begins with our mark."""
+        ours = mark(self._owner())
+        said = self._run(["sinfo", "-h", "-N", "-o", "%N|%E"], deadline.left_s())
+        if said.status != 0:
+            return None
+        pairs = (line.split("|", 1) for line in said.out.splitlines() if "|" in line)
+        return (Host(name.strip()) for name, why in pairs if why.startswith(ours))
 
     def _is_ours(self, node: Node) -> bool:
         return node.drained and node.reason.startswith(mark(self._owner()))
@@ -442,6 +395,21 @@ class Slurm:
         return node
 
     # -- jobs ----------------------------------------------------------------------------------
+
+    def _remove(
+        self,
+        group: GroupName,
+        places: Sequence[Place],
+        _reason: str,
+        _incident_id: IncidentId | None,
+        deadline: Deadline,
+    ) -> Outcome:
+        """Cancel the steps, or jobs, in which the group runs and nobody else: a cancelled step has
+        no place for a reason.
+        """
+        targets = targets_of(group, places, self._everyone())
+        jobs = {one.job: self._job(one, deadline) for one in targets}
+        return Outcome(True, "; ".join(self._end(one, jobs[one.job], deadline) for one in targets))
 
     def _job(self, target: Target, deadline: Deadline) -> Job | None:
         """The job of a target as it runs now; None when it is gone."""

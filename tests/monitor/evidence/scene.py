@@ -62,7 +62,7 @@ class Bench:
             fetcher=self.fetcher,
             bundles=self.shelf,
             config=self.config,
-            instruments=self.instruments,
+            metrics=self.instruments.evidence,
         )
 
     def take(self, snapshot: Snapshot, *incidents: Incident) -> None:

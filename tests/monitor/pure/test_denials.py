@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.act.gate import LASTS_S, LINGER_S, deny_list
-from monitor.act.replica_hosts import KEPT_S, Whereabouts
+from monitor.act.replica_hosts import KEPT_S, ReplicaHosts
 from monitor.gate.denylist import Denial, Scope, denials_json, parse_denials
 from monitor.model.eviction import Eviction, QuarantineEntry, Rung, RungOutcome
 from monitor.model.eviction import Scope as QuarantineScope
@@ -52,9 +52,9 @@ def seen(rank: str, replica_id: str | None, host: str, *, world: int = 1, alive:
     return Observation(who, "http://x", report, 0.01)
 
 
-def where(*ticks, born: float | None = None) -> Whereabouts:
+def where(*ticks, born: float | None = None) -> ReplicaHosts:
     """Each tick: offset from now, observations."""
-    made = Whereabouts()
+    made = ReplicaHosts()
     for at_s, *observations in ticks:
         made.saw(observations, NOW + at_s, lambda _: None if born is None else NOW + born)
     return made
@@ -240,7 +240,7 @@ def test_who_was_not_seen_for_a_day_is_forgotten() -> None:
     st.lists(st.sampled_from(["n1", "n2", "n\n3"]), max_size=3, unique=True),
 )
 def test_every_list_is_one_that_a_gate_takes_and_stays_the_same(lives, gone, hosts) -> None:
-    known = Whereabouts()
+    known = ReplicaHosts()
     for number, (name, host) in enumerate(lives):
         known.saw([seen("rg_1.0", f"rg_1:{name}", host)], NOW - 60 + 10 * number)
     evictions = [
