@@ -30,7 +30,8 @@ from monitor.act.notify import Notifier
 from monitor.act.pausing import PauseSwitch
 from monitor.act.poller import Poller
 from monitor.act.quarantine import Quarantine
-from monitor.act.schedulers.build import SchedulerOptions, open_schedulers
+from monitor.act.schedulers.base import Place
+from monitor.act.schedulers.build import SchedulerOptions, StoredName, drivers
 from monitor.act.schedulers.kubernetes import KubeUnusableError
 from monitor.act.schedulers.reconcile import CordonReconciler
 from monitor.act.steps import Parties
@@ -227,13 +228,19 @@ def build(
     if options.gate is not None:
         gate = Gate(options.gate, fetcher)
         gatekeeper = Gatekeeper(gate, clock=clock, quarantine=quarantine, may=may_change)
-    schedulers = open_schedulers(
-        options.schedulers,
-        store,
-        registry,
-        lambda tls: Fetcher(tls, proxies=True, permit=lease.why_not),
-        stack,
+    schedulers = tuple(
+        drivers(
+            options.schedulers,
+            lambda: tuple(
+                Place(target.rank, target.identity.host, target.identity.place)
+                for target in registry.targets()
+            ),
+            StoredName(store, options.schedulers.name),
+            lambda tls: Fetcher(tls, proxies=True, permit=lease.why_not),
+        )
     )
+    for scheduler in schedulers:
+        stack.callback(scheduler.close)
     parties = Parties(
         clock=clock,
         fetcher=fetcher,
@@ -241,7 +248,7 @@ def build(
         quarantine=quarantine,
         lighthouse=lighthouse,
         gate=gatekeeper,
-        schedulers=tuple(schedulers),
+        schedulers=schedulers,
         timeouts=options.timeouts,
     )
     evictors = Evictors(

@@ -354,48 +354,28 @@ class Moment:
     fleet_told: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    """All that a bundle says beside its moments."""
-
-    id: str
-    incident: Mapping[str, Any] | None
-    eviction: Mapping[str, Any] | None
-    version: str
-    written_s: float
-
-
-def filler(
-    content: Content, moments: Sequence[Moment], before: Path | None
-) -> Callable[[IO[bytes]], None]:
-    """What writes the zip: these moments, and those of the former bundle that stay."""
-
-    def fill(file: IO[bytes]) -> None:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as bundle:
-            told: list[dict[str, Any]] = []
-            problems: list[str] = []
-            eviction = content.eviction
-            if before is not None:
-                old, problem = _carry_over(before, bundle, {one.name for one in moments})
-                told += [one for one in old.get("moments", []) if isinstance(one, dict)]
-                eviction = eviction or old.get("eviction")
-                problems += [] if problem is None else [problem]
-            told += [_write(bundle, one) for one in moments]
-            told.sort(key=lambda one: one.get("began_s", 0.0))
-            manifest = {
-                "format": FORMAT,
-                "schema": SCHEMA,
-                "written_by": f"lightkeeper {content.version}",
-                "written_s": content.written_s,
-                "id": content.id,
-                "incident": content.incident,
-                "eviction": eviction,
-                "moments": told,
-                "problems": problems,
-            }
-            _member(bundle, NAME, _dump(manifest), content.written_s)
-
-    return fill
+def fill(
+    file: IO[bytes], manifest: Mapping[str, Any], moments: Sequence[Moment], before: Path | None
+) -> None:
+    """Write the zip: these moments, and those of the former bundle that stay; `manifest`: what it
+    says beside them.
+    """
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as bundle:
+        told: list[dict[str, Any]] = []
+        problems: list[str] = []
+        eviction = manifest["eviction"]
+        if before is not None:
+            old, problem = _carry_over(before, bundle, {one.name for one in moments})
+            told += [one for one in old.get("moments", []) if isinstance(one, dict)]
+            eviction = eviction or old.get("eviction")
+            problems += [] if problem is None else [problem]
+        told += [_write(bundle, one) for one in moments]
+        told.sort(key=lambda one: one.get("began_s", 0.0))
+        whole = {
+            "format": FORMAT, "schema": SCHEMA, **manifest, "eviction": eviction, "moments": told,
+            "problems": problems,
+        }  # fmt: skip
+        _member(bundle, NAME, _dump(whole), manifest["written_s"])
 
 
 def _carry_over(

@@ -8,7 +8,6 @@ decides nothing, and asks nobody while this monitor may not act, or while it is 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +22,7 @@ from monitor.act.steps import (
     probe,
     save_evidence,
 )
+from monitor.background import BackgroundQueue
 from monitor.clock import Clock
 from monitor.model.escalation import (
     Answered,
@@ -224,10 +224,7 @@ class Evictors:
             told=tuple(told),
         )
         self.log = EvictionLog(parties.clock, deps, record)
-        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="evict", daemon=True)
-        self._thread.start()
+        self._jobs = BackgroundQueue("evict", self._carry_out)
 
     def submit(self, key: Key, event: HandedOver, evidence: Evidence | None = None) -> None:
         """Carry out an eviction that is decided; `evidence` waits until it is saved."""
@@ -235,7 +232,7 @@ class Evictors:
         taken = self.log.get(key)
         if instructions and taken is not None:
             asker = Asker(self._parties)
-            self._queue.put(_Job(key, taken.attempt, instructions, asker, evidence))
+            self._jobs.put(_Job(key, taken.attempt, instructions, asker, evidence))
 
     def note(self, view: LighthouseView | LighthouseAway) -> None:
         """What a look at the Lighthouse shows: a group may leave long after it is gone."""
@@ -255,37 +252,37 @@ class Evictors:
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Stop; an eviction under way is left as it is, for whoever goes on."""
-        self._stop.set()
-        self._queue.put(None)
-        self._thread.join(timeout_s)
+        self._jobs.close(timeout_s)
 
     # -- the worker thread --------------------------------------------------------------------
 
-    def _work(self) -> None:
-        while (job := self._queue.get()) is not None:
-            left = deque(job.instructions)
-            try:
-                while left and not self._stop.is_set():
-                    left.extend(self._do(job, left.popleft()))
-            except Exception as exc:
-                log.exception("an eviction crashed")
-                if self._goes_on(job) is not None:
-                    why = f"the evictor crashed: {type(exc).__name__}: {exc}"
-                    self.log.post(job.key, Revoked(why))
-            ended = self.log.get(job.key)
-            if ended is not None and not ended.open:
-                log.warning("eviction of %s: %s, %s", ended.group, ended.state, ended.outcome)
+    @property
+    def _closing(self) -> bool:
+        return self._jobs.worker.closing
+
+    def _carry_out(self, job: _Job) -> None:
+        left = deque(job.instructions)
+        try:
+            while left and not self._closing:
+                left.extend(self._do(job, left.popleft()))
+        except Exception as exc:
+            log.exception("an eviction crashed")
+            if self._goes_on(job) is not None:
+                self.log.post(job.key, Revoked(f"the evictor crashed: {type(exc).__name__}: {exc}"))
+        ended = self.log.get(job.key)
+        if ended is not None and not ended.open:
+            log.warning("eviction of %s: %s, %s", ended.group, ended.state, ended.outcome)
 
     def _goes_on(self, job: _Job) -> Eviction | None:
         """The eviction, while it is this attempt that is under way here."""
-        eviction = None if self._stop.is_set() else self.log.get(job.key)
+        eviction = None if self._closing else self.log.get(job.key)
         mine = eviction is not None and eviction.under_way and eviction.attempt == job.attempt
         return eviction if mine else None
 
     def _do(self, job: _Job, instruction: Instruction) -> Instructions:
         """Do it, and say what came of it; nothing, where the eviction has ended meanwhile."""
         if isinstance(instruction, Begin | Probe):
-            self._stop.wait(instruction.after_s)
+            self._jobs.worker.pause(instruction.after_s)
         eviction = self._goes_on(job)
         if eviction is None:
             return ()

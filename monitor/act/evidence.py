@@ -11,10 +11,9 @@ import asyncio
 import contextlib
 import json
 import logging
-import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
@@ -28,19 +27,18 @@ from monitor.act.bundles import (
     NAMED,
     BundleDir,
     BundleKind,
-    Content,
     Moment,
     MomentName,
     Part,
     Status,
     Whom,
     concerned,
-    filler,
+    fill,
     weigh,
 )
 from monitor.act.http import Answer, Fetcher, FetchError, Question
 from monitor.act.poller import describe_status
-from monitor.background import BackgroundWorker
+from monitor.background import BackgroundQueue
 from monitor.clock import Clock
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Eviction
@@ -221,36 +219,6 @@ class Job:
         return known or (self.eviction.incident_id if self.eviction is not None else IncidentId(""))
 
 
-class Lane:
-    """One thread and what it still has to do."""
-
-    def __init__(self, name: str, work: Callable[[Job], None]) -> None:
-        self._work = work
-        self._jobs: queue.Queue[Job] = queue.Queue(QUEUE)
-        self._worker = BackgroundWorker(name, self._run, after_crash_s=0.0)
-        self._worker.start()
-
-    def put(self, job: Job) -> bool:
-        """False when there is too much to do already."""
-        if self._worker.closing:
-            return False
-        try:
-            self._jobs.put_nowait(job)
-        except queue.Full:
-            return False
-        self._worker.wake()
-        return True
-
-    def close(self, timeout_s: float) -> None:
-        """What waits in the queue is not begun any more."""
-        self._worker.close(timeout_s)
-
-    def _run(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            while not self._worker.closing:
-                self._work(self._jobs.get_nowait())
-
-
 _LOOP_LATE_S: Final = 0.5
 """A fetch loop that is later than this is broken: whoever waits goes on without it."""
 
@@ -259,30 +227,17 @@ class Budget:
     """Bytes that the answers of one moment may hold together; used on the fetch loop only."""
 
     def __init__(self, nbytes: int) -> None:
-        self.left = nbytes
-
-
-class Meter:
-    """What one request has taken of the budget."""
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-        self._taken = 0
+        self._left = nbytes
 
     def take(self, nbytes: int) -> None:
-        """Count a piece.
+        """Count a piece; a negative one is given back.
 
         Raises:
             FetchError: nothing is left.
         """
-        self._budget.left -= nbytes
-        self._taken += nbytes
-        if self._budget.left < 0:
+        self._left -= nbytes
+        if self._left < 0 < nbytes:
             raise FetchError(Failure.GARBAGE, TOO_MUCH)
-
-    def give_back(self) -> None:
-        """Nothing of it was kept."""
-        self._budget.left += self._taken
 
 
 TOO_MUCH: Final = "the bundle is full"
@@ -337,18 +292,23 @@ class Asker:
     async def _get(
         self, one: Observation, kind: BundleKind, query: str, end: float, budget: Budget
     ) -> Raw:
-        meter = Meter(budget)
+        pieces: list[int] = []
+
+        def meter(nbytes: int) -> None:
+            pieces.append(nbytes)
+            budget.take(nbytes)
+
         question = Question(
             one.url + kind.path + query,
             timeout_s=end - time.monotonic(),
             max_bytes=kind.max_bytes,
             group=one.identity.group,
-            meter=meter.take,
+            meter=meter,
         )
         try:
             answer = await self._fetcher.fetch(question)
         except FetchError as exc:
-            meter.give_back()
+            budget.take(-sum(pieces))  # nothing of it is kept
             return Raw(one, kind, failed=exc)
         return Raw(one, kind, answer, self._clock.now_s())
 
@@ -451,7 +411,9 @@ class Evidence:
         self._asking = threading.Lock()
         self._writing = threading.Lock()
         self._writing_since: float | None = None
-        self._lanes = tuple(Lane(name, self._work) for name in ("evidence", "evidence-evict"))
+        self._lanes = tuple(
+            BackgroundQueue(name, self._work, QUEUE) for name in ("evidence", "evidence-evict")
+        )
         self._open()
 
     def close(self, timeout_s: float = 1.0) -> None:
@@ -597,15 +559,15 @@ class Evidence:
 
     def _write(self, job: Job, moments: list[Moment]) -> None:
         eviction = job.eviction
-        content = Content(
-            id=job.incident_id,
-            incident=None if job.incident is None else incident_to_json(job.incident),
-            eviction=None
+        manifest = {
+            "written_by": f"lightkeeper {self._version}",
+            "written_s": self._clock.now_s(),
+            "id": job.incident_id,
+            "incident": None if job.incident is None else incident_to_json(job.incident),
+            "eviction": None
             if eviction is None
             else {"group": eviction.group, "reason": eviction.reason, "author": eviction.author},
-            version=self._version,
-            written_s=self._clock.now_s(),
-        )
+        }
         with self._on_disk():
             if "open" in self._troubles:
                 self.bundles.open()
@@ -613,7 +575,9 @@ class Evidence:
             before = self.bundles.path(job.incident_id)
             if before is not None and not before.exists():
                 before = None
-            nbytes = self.bundles.write(job.incident_id, filler(content, moments, before))
+            nbytes = self.bundles.write(
+                job.incident_id, lambda file: fill(file, manifest, moments, before)
+            )
             self._metrics.written_bytes.inc(nbytes)
             self._troubles.pop("write", None)
             self._tidy()

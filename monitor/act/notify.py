@@ -29,12 +29,12 @@ from monitor.act.notices import (
     ending,
     louder,
     notice_from_json,
-    notice_to_json,
     notices,
 )
 from monitor.background import BackgroundWorker
 from monitor.model.config import KeeperConfig
 from monitor.model.incident import Incident
+from monitor.model.plain import to_plain
 from monitor.model.urls import without_secrets
 from monitor.store.store import Store
 
@@ -169,7 +169,7 @@ class NotificationLog:
         known = self._rows.get(notice.key)
         self._rows[notice.key] = Row(notice, sent_s, dropped)
         if known is None or known.dropped != dropped or louder(notice, known.notice):
-            body = {"notice": notice_to_json(notice), "sent_s": sent_s, "dropped": dropped}
+            body = {"notice": to_plain(notice), "sent_s": sent_s, "dropped": dropped}
             self._keep(notice.key, body)
 
     def _forget(self, key: str) -> None:

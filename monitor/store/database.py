@@ -53,70 +53,35 @@ SCHEMA: Final = 2
 METADATA: Final = MetaData()
 
 
-def _bodies(name: str, *keys: str) -> Table:
-    """JSON under these keys: seconds, or text."""
-    columns = [Column[Any](k, Double if k.endswith("_s") else Text, primary_key=True) for k in keys]
-    return Table(name, METADATA, *columns, Column("body", Text, nullable=False))
+_INTEGERS: Final = frozenset({"epoch", "attempt", "beat", "writes"})
 
 
-EVICTIONS: Final = _bodies("evictions", "incident_id", "asked_s")
-_bodies("quarantine_entries", "scope", "name")
-_bodies("targets", "rank")
-_bodies("notices", "sink", "key")
-_bodies("audit", "incident_id", "part")
-_bodies("switches", "name")
+def _table(name: str, keys: str, columns: str = "body") -> Table:
+    """Names of columns say their type: seconds end in `_s`; `?`: may be missing."""
 
-INCIDENTS: Final = Table(
-    "incidents",
-    METADATA,
-    Column("id", Text, primary_key=True),
-    Column("state", Text, nullable=False),
-    Column("first_seen_s", Double, nullable=False),
-    Column("body", Text, nullable=False),
-)
-TRANSITIONS: Final = Table(
-    "transitions",
-    METADATA,
-    Column("incident_id", Text, primary_key=True),
-    Column("at_s", Double, primary_key=True),
-    Column("to_state", Text, primary_key=True),
-    Column("reason", Text, nullable=False),
-)
-DECISIONS: Final = Table(
-    "decisions",
-    METADATA,
-    Column("incident_id", Text, primary_key=True),
-    Column("at_s", Double, primary_key=True),
-    Column("action", Text, primary_key=True),
-    Column("guard", Text),
-    Column("reason", Text, nullable=False),
-    Column("body", Text, nullable=False),
-    Column("state", Text),
-    Column("author", Text),
-    Column("epoch", Integer),
-    Column("attempt", Integer),
-    Column("ended_s", Double),
-    Column("outcome", Text),
-)
-QUARANTINE_EVENTS: Final = Table(
-    "quarantine_events",
-    METADATA,
-    Column("id", Text, primary_key=True),
-    Column("at_s", Double, nullable=False),
-    Column("body", Text, nullable=False),
-)
-LEASE: Final = Table(
-    "lease",
-    METADATA,
-    Column("scope", Text, primary_key=True),
-    Column("epoch", Integer, nullable=False),
-    Column("beat", Integer, nullable=False),
-    Column("writes", Integer, nullable=False),
-    Column("holder", Text),
-    Column("url", Text),
-    Column("since_s", Double),
-    Column("ttl_s", Double, nullable=False),
-)
+    def column(told: str, *, key: bool) -> Column[Any]:
+        named = told.removesuffix("?")
+        kind = Integer if named in _INTEGERS else Double if named.endswith("_s") else Text
+        return Column(named, kind, primary_key=key, nullable=told != named)
+
+    made = [column(each, key=True) for each in keys.split()]
+    return Table(name, METADATA, *made, *(column(each, key=False) for each in columns.split()))
+
+
+INCIDENTS: Final = _table("incidents", "id", "state first_seen_s body")
+TRANSITIONS: Final = _table("transitions", "incident_id at_s to_state", "reason")
+DECISIONS: Final = _table(
+    "decisions", "incident_id at_s action",
+    "guard? reason body state? author? epoch? attempt? ended_s? outcome?",
+)  # fmt: skip
+EVICTIONS: Final = _table("evictions", "incident_id asked_s")
+_table("quarantine_entries", "scope name")
+_table("quarantine_events", "id", "at_s body")
+_table("targets", "rank")
+_table("notices", "sink key")
+_table("audit", "incident_id part")
+_table("switches", "name")
+LEASE: Final = _table("lease", "scope", "epoch beat writes holder? url? since_s? ttl_s")
 VERSION: Final = Table("lightkeeper_schema", METADATA, Column("version", Integer, primary_key=True))
 """One row, in PostgreSQL; SQLite has a place for it in the file (`user_version`)."""
 

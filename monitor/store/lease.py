@@ -44,6 +44,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from monitor.background import BackgroundWorker
 from monitor.model.eviction import Fence
 from monitor.store.place import StoreError
 
@@ -263,19 +264,16 @@ class Lease:
         self._watch: Watch | None = None
         self._since_s: float | None = None
         self._problem: str | None = None
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self._worker = BackgroundWorker("lease", self._work, after_crash_s=self._times.renew_s)
 
     def start(self) -> None:
         """Try once, then go on in a thread."""
         self.turn()
-        self._thread.start()
+        self._worker.start(self._times.renew_s)
 
     def close(self) -> None:
         """Stop, and give it back, if it is held."""
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join(self._times.ttl_s)
+        self._worker.close(self._times.ttl_s)
         with self._lock:
             grip, self._grip = self._grip, None
         if grip is not None:
@@ -315,7 +313,8 @@ class Lease:
         """Who acts."""
         active = self.why_not() is None
         with self._lock:
-            grip, watch, problem = self._grip, self._watch, self._problem
+            grip, watch = self._grip, self._watch
+            problem = self._problem or self._worker.crash
             if grip is not None:
                 return Standing(
                     active, grip.epoch, shown(self._holder), self._url, self._since_s, problem
@@ -333,12 +332,9 @@ class Lease:
 
     # -- the thread ---------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        while not self._over.wait(self._times.renew_s):
-            try:
-                self.turn()
-            except Exception:  # a bug here must not end in a lease that nobody renews or takes
-                log.exception("the lease crashed")
+    def _work(self) -> float:
+        self.turn()
+        return self._times.renew_s
 
     def turn(self) -> None:
         """Renew it, or take it if that is allowed by now."""

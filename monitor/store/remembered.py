@@ -6,14 +6,12 @@ One row that cannot be read is no reason to forget the others.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from monitor.model.eviction import (
     DecisionRow,
     DecisionState,
-    Eviction,
     QuarantineEntry,
     QuarantineEvent,
     Remembered,
@@ -48,7 +46,6 @@ def remembered(rows: Rows) -> tuple[Remembered, int]:
         "epoch", "attempt", "ended_s", "outcome", order="at_s",
     )  # fmt: skip
     lines = read(decisions, _decision)
-    told = {(one.incident_id, one.at_s): one for one in lines if one.action == "evict"}
     notices = rows("notices", "sink", "key", "body", order="key")
     found = Remembered(
         incidents=read(
@@ -58,7 +55,7 @@ def remembered(rows: Rows) -> tuple[Remembered, int]:
         decisions=lines,
         evictions=read(
             rows("evictions", "body", order="asked_s"),
-            lambda body: _with_its_line(eviction_from_json(json.loads(body)), told),
+            lambda body: eviction_from_json(json.loads(body)),
         ),
         quarantine=read(
             rows("quarantine_entries", "body", order="scope"),
@@ -77,17 +74,6 @@ def remembered(rows: Rows) -> tuple[Remembered, int]:
         switches=dict(rows("switches", "name", "body", order="name")),
     )
     return found, bad
-
-
-def _with_its_line(
-    eviction: Eviction, told: Mapping[tuple[IncidentId, float], DecisionRow]
-) -> Eviction:
-    """One of an earlier version, whose reason, author and outcome are in its decision alone."""
-    line = told.get(eviction.key)
-    if eviction.reason or line is None:
-        return eviction
-    outcome = eviction.outcome or line.outcome
-    return replace(eviction, reason=line.reason, author=line.author, outcome=outcome)
 
 
 def _decision(  # noqa: PLR0917 - a row of the table

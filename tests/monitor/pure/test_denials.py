@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.act.gate import LASTS_S, LINGER_S, deny_list
-from monitor.act.replica_hosts import KEPT_S, ReplicaHosts
+from monitor.act.gate import LASTS_S, LINGER_S, ReplicaHosts, deny_list
 from monitor.gate.denylist import Denial, Scope, denials_json, parse_denials
 from monitor.model.eviction import Eviction, QuarantineEntry, Rung, RungOutcome
 from monitor.model.eviction import Scope as QuarantineScope
@@ -225,9 +224,9 @@ def test_who_is_dead_silent_or_nameless_is_nowhere() -> None:
 
 
 def test_who_was_not_seen_for_a_day_is_forgotten() -> None:
-    known = where((0, seen("rg_1.0", "rg_1:a", "h")), (KEPT_S - 1,))
+    known = where((0, seen("rg_1.0", "rg_1:a", "h")), (LASTS_S - 1,))
     assert len(known.all()) == 1
-    known.saw((), NOW + KEPT_S + 1)
+    known.saw((), NOW + LASTS_S + 1)
     assert known.all() == ()
 
 
