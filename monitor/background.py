@@ -20,6 +20,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+def backoff_s(failures: int, first_s: float, longest_s: float) -> float:
+    """How long to wait after so many failures in a row: twice as long each time."""
+    return min(first_s * 2.0 ** min(failures - 1, 20), longest_s)
+
+
 class BackgroundWorker:
     """`work` says in how many seconds it has to be called again; None: when somebody wakes it.
 

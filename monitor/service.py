@@ -57,7 +57,7 @@ from monitor.show.server import ServeError, Server, create_app, is_here, is_loop
 from monitor.show.stacks import StacksReader
 from monitor.store.audit_log import LogFile
 from monitor.store.lease import Lease, LeaseTable, Standing, me
-from monitor.store.place import Place, StoreError
+from monitor.store.place import StoreError, StorePlace
 from monitor.store.store import Store
 from monitor.vitals import VitalSigns
 
@@ -100,7 +100,7 @@ class Options:
 
     config: KeeperConfig
     bind: str
-    store: Path | str | Place
+    store: Path | str | StorePlace
     """A SQLite file, or a database by URL."""
     lighthouse: str | None = None
     targets: Path | None = None

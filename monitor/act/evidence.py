@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -179,22 +179,21 @@ class Ticket:
     moment: MomentName
     limit_s: float
     began: float = field(default_factory=time.monotonic)
-    answered: threading.Event = field(default_factory=threading.Event)
+    answered: Future[str] = field(default_factory=Future)
     """Everything that comes is in memory; the rank may go."""
-    said: str = ""
 
     def wait(self) -> str:
         """Wait until the ranks have answered, at most `limit_s` from when it was asked for."""
         left_s = self.began + self.limit_s - time.monotonic()
-        if self.answered.wait(max(0.0, left_s)):
-            return self.said
-        return f"not there within {self.limit_s:g} s: went on without"
+        try:
+            return self.answered.result(max(0.0, left_s))
+        except FutureTimeoutError:
+            return f"not there within {self.limit_s:g} s: went on without"
 
     def done(self, said: str) -> None:
         """Let go whoever waits."""
-        if not self.answered.is_set():
-            self.said = said
-            self.answered.set()
+        if not self.answered.done():
+            self.answered.set_result(said)
 
 
 @dataclass(frozen=True, slots=True)

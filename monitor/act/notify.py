@@ -31,7 +31,7 @@ from monitor.act.notices import (
     notice_from_json,
     notices,
 )
-from monitor.background import BackgroundWorker
+from monitor.background import BackgroundWorker, backoff_s
 from monitor.model.config import KeeperConfig
 from monitor.model.incident import Incident
 from monitor.model.plain import to_plain
@@ -342,8 +342,7 @@ class DeliveryWorker:
             if self._failure is None:
                 log.warning("%s", sentence)
             self._failure = sentence
-        wait_s = min(self._first_s * 2.0 ** min(self._failures - 1, 20), _LONGEST_S)
-        wait_s *= random.uniform(0.8, 1.2)  # noqa: S311 - several monitors should not try in step
+        wait_s = backoff_s(self._failures, self._first_s, _LONGEST_S) * random.uniform(0.8, 1.2)  # noqa: S311 - several monitors should not try in step
         return max(wait_s, min(retry_after_s or 0.0, _LONGEST_S))
 
     def _count(self, outcome: str, number: int) -> None:

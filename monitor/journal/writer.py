@@ -32,7 +32,7 @@ from monitor.journal.entries import Head, Packer, SnapshotWriter, head_text, tic
 from monitor.model.config import KeeperConfig
 from monitor.model.observation import Snapshot
 
-# -- shelf -------------------------------------------------------------------------------------
+# -- files -------------------------------------------------------------------------------------
 
 PATTERN: Final = "journal-*.gz"
 SPARE_BYTES: Final = 64 << 20
@@ -151,7 +151,7 @@ class Journal:
     """Records ticks; close it when done.
 
     Args:
-        shelf: where to.
+        journal_dir: where to.
         head: with what the run starts; what names the run is filled in.
         remember: the pipeline's memory; called between two ticks only.
         after_tick: the last tick, where the pipeline has seen some: the first file begins with
@@ -160,12 +160,12 @@ class Journal:
 
     def __init__(
         self,
-        shelf: JournalDir,
+        journal_dir: JournalDir,
         head: Head,
         remember: Callable[[], Mapping[str, object]],
         after_tick: int | None = None,
     ) -> None:
-        self._dir = shelf
+        self._dir = journal_dir
         self._head = replace(head, run=uuid.uuid4().hex, began_s=head.began_s or time.time())
         self._remember = remember
         self._lock = threading.Lock()

@@ -40,7 +40,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from monitor.model.eviction import Fence
-from monitor.store.place import Place, StoreError
+from monitor.store.place import StoreError, StorePlace
 
 # -- tables ------------------------------------------------------------------------------------
 # The tables, schema 2.
@@ -96,7 +96,7 @@ SCOPE: Final = "fleet"
 """One store serves one fleet, and has one lease."""
 
 
-def prepare(engine: Engine, place: Place) -> None:
+def prepare(engine: Engine, place: StorePlace) -> None:
     """Make the tables that are missing.
 
     Raises:
@@ -123,7 +123,7 @@ def prepare(engine: Engine, place: Place) -> None:
             time.sleep(_AGAIN_S)
 
 
-def _prepare_file(engine: Engine, place: Place) -> None:
+def _prepare_file(engine: Engine, place: StorePlace) -> None:
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
         _refuse_others(place, int(db.exec_driver_sql("PRAGMA user_version").scalar_one()))
         verdict = db.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
@@ -154,7 +154,7 @@ def _make(db: Connection) -> None:
         db.execute(insert(LEASE).values(scope=SCOPE, epoch=0, beat=0, writes=0, ttl_s=0.0))
 
 
-def _refuse_others(place: Place, version: int) -> None:
+def _refuse_others(place: StorePlace, version: int) -> None:
     if version not in (0, SCHEMA):
         raise StoreError(
             f"store {place} has schema {version}, this lightkeeper writes {SCHEMA}: "
@@ -202,7 +202,7 @@ class Database:
         StoreError: it cannot be used.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: StorePlace) -> None:
         self.place = place
         self._engine = _file_engine(place) if place.path is not None else _postgres_engine(place)
         try:
@@ -352,7 +352,7 @@ def _storable(value: Any) -> Any:
     return value.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
-def _file_engine(place: Place) -> Engine:
+def _file_engine(place: StorePlace) -> Engine:
     path = place.path
     assert path is not None  # noqa: S101 - the caller asked
     if path.is_dir():
@@ -387,7 +387,7 @@ def _close_to_others(path: Path) -> None:
             one.chmod(0o600)
 
 
-def _postgres_engine(place: Place) -> Engine:
+def _postgres_engine(place: StorePlace) -> Engine:
     try:
         import psycopg  # noqa: F401, PLC0415 - an extra: most monitors write to a file
     except ImportError:

@@ -37,7 +37,7 @@ from monitor.model.eviction import (
 from monitor.model.incident import Incident, incident_to_json
 from monitor.model.names import IncidentId, RankName
 from monitor.model.plain import to_plain
-from monitor.store.place import Place, StoreError, parse_place
+from monitor.store.place import StoreError, StorePlace, parse_place
 from monitor.store.remembered import remembered
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ FLUSH_S: Final = 1.0
 class Store:
     """The store. Safe to use from any thread; close it when done."""
 
-    def __init__(self, place: Place | Path | str) -> None:
+    def __init__(self, place: StorePlace | Path | str) -> None:
         """Open or make the store.
 
         Raises:

@@ -48,9 +48,9 @@ def view(*incidents: Any, **more: Any) -> View:
 def stacks(tmp_path_factory: pytest.TempPathFactory) -> Stacks:
     """In the bundle of a real fleet."""
     shutil.copy(REAL, (folder := tmp_path_factory.mktemp("evidence")) / f"{ID}.zip")
-    shelf = BundleDir(folder, Keep(1, 1e9, 1 << 40))
-    shelf.open()
-    return StacksReader(shelf).get(ID)
+    bundles = BundleDir(folder, Keep(1, 1e9, 1 << 40))
+    bundles.open()
+    return StacksReader(bundles).get(ID)
 
 
 def timed(opened, url: str, **more: Any):

@@ -499,6 +499,8 @@ POD_HOST: Final = "pod:"
 """Begins the host of a rank whose pod was not told its node: see `worker_server.rank.identity`."""
 _LOOK_AGAIN_S: Final = 0.25
 
+T = TypeVar("T")
+
 
 class Deletion:
     """One request's."""
@@ -539,7 +541,11 @@ class Deletion:
         while left:
             left = [one for one in left if self._look(one) is not None]
             if left:
-                self._pause(f"{', '.join(map(str, left))} terminating still")
+                try:
+                    self._deadline.pause(_LOOK_AGAIN_S)
+                except TooLate as exc:
+                    still = f"{', '.join(map(str, left))} terminating still"
+                    raise Refusal(still) from exc
         said = ", ".join(str(one) for one in pods)
         if any(forced):
             return f"deleted {said} by force: processes may live on until the node is back"
@@ -549,17 +555,17 @@ class Deletion:
         """Whether it had to be by force."""
         force = self._options.force and self._is_lost(pod.node)
         grace_s = 0 if force else self._options.grace_s
-        while True:
+
+        def delete() -> bool:
             try:
                 self._api.delete_pod(pod.namespace, pod.name, pod.uid, grace_s, self._deadline)
             except KubeError as exc:
                 if exc.status == 404 or (exc.status == 409 and self._look(pod) is None):
                     return False  # gone, or a newer one bears its name
-                if not exc.passing:
-                    raise
-                self._pause(str(exc))
-            else:
-                return force
+                raise
+            return force
+
+        return patiently(delete, self._deadline)
 
     def _is_lost(self, node: str) -> bool:
         if not node:
@@ -571,13 +577,7 @@ class Deletion:
 
     def _look(self, wanted: Wanted) -> Mapping[str, Any] | None:
         """The pod as it is now; None when it is gone."""
-        while True:
-            try:
-                return self._read(wanted)
-            except KubeError as exc:
-                if not exc.passing:
-                    raise
-                self._pause(str(exc))
+        return patiently(lambda: self._read(wanted), self._deadline)
 
     def _read(self, wanted: Wanted) -> Mapping[str, Any] | None:
         if wanted.name:
@@ -596,17 +596,27 @@ class Deletion:
         selector = None if self._options.primus_safe is None else group_selector(pod)
         return () if selector is None else self._api.pods(namespace, self._deadline, label=selector)
 
-    def _pause(self, why: str) -> None:
+
+def patiently(ask: Callable[[], T], deadline: Deadline) -> T:
+    """What `ask` returns; asked again while its error may pass.
+
+    Raises:
+        KubeError: it does not pass, or not within the deadline.
+    """
+    while True:
         try:
-            self._deadline.pause(_LOOK_AGAIN_S)
-        except TooLate as exc:
-            raise Refusal(why) from exc
+            return ask()
+        except KubeError as exc:
+            if not exc.passing:
+                raise
+            try:
+                deadline.pause(_LOOK_AGAIN_S)
+            except TooLate:
+                raise exc from None
 
 
 # Work in a thread of its own that is given up at its deadline, and never keeps a process
 # alive.
-
-T = TypeVar("T")
 
 _MOST: Final = 8
 """Threads that may be under way or given up: a server that drips must not fill the process."""
@@ -681,7 +691,6 @@ def _words(rule: Mapping[str, str]) -> str:
     return f"may {rule['verb']} {resource}{where}"
 
 
-_RETRY_S: Final = 0.2
 PRIMUS_PREFIX: Final = "primus-safe."
 
 Condition = tuple[bool, Callable[[], str]]
@@ -780,20 +789,17 @@ class Kubernetes(Scheduler):
         deadline: Deadline,
     ) -> Change:
         """Read, compute, write; once more when somebody else wrote in between."""
-        while True:
-            try:
-                node = self._api.node(name, deadline)
-                change = compute(node)
-                if change.patch is not None:
-                    self._api.patch_node(name, change.patch, deadline)
-                if not change.wait:
-                    self._tell_primus(name, node, condition, deadline)
-            except KubeError as exc:
-                if not exc.passing:
-                    raise
-                _pause(deadline, exc)
-            else:
-                return change
+
+        def change() -> Change:
+            node = self._api.node(name, deadline)
+            change = compute(node)
+            if change.patch is not None:
+                self._api.patch_node(name, change.patch, deadline)
+            if not change.wait:
+                self._tell_primus(name, node, condition, deadline)
+            return change
+
+        return patiently(change, deadline)
 
     def _tell_primus(self, name: str, node: Any, condition: Condition, deadline: Deadline) -> None:
         if self._options.primus_safe is None:
@@ -834,13 +840,6 @@ def _node_name(host: Host) -> str:
     if DNS.fullmatch(host) is None:
         raise Refusal(f"{host!r:.80} is no name of a node")
     return host
-
-
-def _pause(deadline: Deadline, why: KubeError) -> None:
-    try:
-        deadline.pause(_RETRY_S)
-    except TooLate:
-        raise why from None
 
 
 def _now() -> str:

@@ -24,7 +24,7 @@ from typing import Final
 from prometheus_client import Counter, Gauge
 
 from monitor.act.schedulers.base import Outcome, Scheduler
-from monitor.background import BackgroundWorker
+from monitor.background import BackgroundWorker, backoff_s
 from monitor.model.eviction import QuarantineEntry
 from monitor.model.names import Host
 
@@ -128,8 +128,8 @@ class CordonPlan:
         before = self._failed.get(action.host)
         again = before is not None and before.word == action.word
         times = 1 + (before.times if before is not None and again else 0)
-        wait_s = min(FIRST_RETRY_S * 2.0 ** min(times - 1, 20), LONGEST_RETRY_S)
-        self._failed[action.host] = _Failed(action.word, times, now_s + wait_s, outcome.detail)
+        next_s = now_s + backoff_s(times, FIRST_RETRY_S, LONGEST_RETRY_S)
+        self._failed[action.host] = _Failed(action.word, times, next_s, outcome.detail)
 
     def counts(self) -> dict[str, int]:
         """Hosts by state: `ours`, `foreign` (kept out by somebody else), `failing`."""

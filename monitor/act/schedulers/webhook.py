@@ -32,6 +32,7 @@ from monitor.act.schedulers.base import (
     plain,
     strangers,
 )
+from monitor.background import backoff_s
 from monitor.model.names import GroupName, Host, IncidentId, RankName
 from monitor.model.urls import shown_url, without_secrets
 
@@ -165,15 +166,16 @@ class Webhook(Scheduler):
         whole = {"schema": SCHEMA, "action": action, "owner": self._owner(), **body}
         key = self._key(action, whole)
         raw = json.dumps({**whole, "idempotency_key": key}, separators=(",", ":")).encode()
-        wait_s, why = _FIRST_RETRY_S, ""
+        failures, why = 0, ""
         while True:
             answer, failed = self._try(raw, key, secret or self._secret, deadline, why)
             if answer is not None and not _passing(answer.status):
                 return _said(answer)
             why = failed or _told(answer)
             retry_s = 0.0 if answer is None else answer.retry_after_s or 0.0
+            failures += 1
+            wait_s = backoff_s(failures, _FIRST_RETRY_S, _LONGEST_RETRY_S)
             self._pause(deadline, max(wait_s * random.uniform(0.8, 1.2), retry_s), why)  # noqa: S311
-            wait_s = min(wait_s * 2, _LONGEST_RETRY_S)
 
     def _try(
         self, raw: bytes, key: str, secret: bytes, deadline: Deadline, why: str

@@ -51,7 +51,7 @@ class Bench:
         self.http = http
         self.config = KeeperConfig(**config)
         self.instruments = Instruments()
-        self.shelf = BundleDir(folder, keep_of(self.config))
+        self.bundles = BundleDir(folder, keep_of(self.config))
         self.fetcher = fetcher
         self.open()
 
@@ -60,7 +60,7 @@ class Bench:
         self.evidence = Evidence(
             clock=SteadyClock(),
             fetcher=self.fetcher,
-            bundles=self.shelf,
+            bundles=self.bundles,
             config=self.config,
             metrics=self.instruments.evidence,
         )

@@ -61,10 +61,10 @@ class OddDisk(JournalDir):
 class Run:
     """A pipeline over a fleet, journalled."""
 
-    def __init__(self, shelf: JournalDir, script=(), groups: int = 3) -> None:
+    def __init__(self, journal_dir: JournalDir, script=(), groups: int = 3) -> None:
         self.fleet = SimFleet(groups, 1, script)
         self.pipeline = Pipeline(CONFIG)
-        self.journal = Journal(shelf, Head(CONFIG, "1.2.3"), self.pipeline.memory)
+        self.journal = Journal(journal_dir, Head(CONFIG, "1.2.3"), self.pipeline.memory)
         self.results: dict[int, TickResult] = {}
 
     def tick(self, number: int = 1) -> None:

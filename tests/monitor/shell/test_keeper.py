@@ -545,8 +545,8 @@ def test_a_journal_that_cannot_be_written_is_a_trouble_on_the_page(
     bench: Bench, fleet: FakeFleet, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    shelf = JournalDir(tmp_path / "file" / "j", Limits())
-    journal = Journal(shelf, Head(KeeperConfig(), "1"), dict)
+    journal_dir = JournalDir(tmp_path / "file" / "j", Limits())
+    journal = Journal(journal_dir, Head(KeeperConfig(), "1"), dict)
     bench.with_journal(journal)
     bench.registry.register(fleet.add().registration())
     bench.instruments.registry.register(Live(lambda: upkeep.journal(journal.stats)))
