@@ -56,7 +56,7 @@ from monitor.show.answers import AppContext
 from monitor.show.server import ServeError, Server, create_app, is_here, is_loopback, parse_bind
 from monitor.show.stacks import StacksReader
 from monitor.store.audit_log import LogFile
-from monitor.store.lease import Lease, LeaseTable, Standing, me
+from monitor.store.lease import Lease, Standing, me
 from monitor.store.place import StoreError, StorePlace
 from monitor.store.store import Store
 from monitor.vitals import VitalSigns
@@ -475,15 +475,15 @@ class Service:
         tls = None if options.ca_file is None else trust(options.ca_file)
         fetcher = Fetcher(tls, permit=lease.why_not, tokens=options.tokens)
         stack.callback(fetcher.close)
-        parts = build(options, store, lease, fetcher, url=self._for_people(), stack=stack)
-        self.rules = parts.rulebook
-        self.keeper = Keeper(parts, (TOKENLESS,) if options.token is None else ())
+        components = build(options, store, lease, fetcher, url=self._for_people(), stack=stack)
+        self.rules = components.rulebook
+        self.keeper = Keeper(components, (TOKENLESS,) if options.token is None else ())
         stack.callback(self.keeper.close)
         self.keeper.take_part()
-        _say(len(parts.registry.targets()), parts.remembered)
-        self._collect(parts, server)
-        context = self._app_context(parts, fetcher, server)
-        parts.instruments.event_streams.set_function(lambda: context.streams.open)
+        _say(len(components.registry.targets()), components.remembered)
+        self._collect(components, server)
+        context = self._app_context(components, fetcher, server)
+        components.instruments.event_streams.set_function(lambda: context.streams.open)
         stack.callback(context.streams.close)  # first: no open page holds up the rest
         server.start(create_app(context))
         self._lasting = [one for one in threading.enumerate() if one.name in _LASTING]
@@ -494,7 +494,7 @@ class Service:
         store = Store(options.store)
         stack.callback(store.close)
         store.follow()
-        lease = Lease(LeaseTable(store.database), me(), self._for_people())
+        lease = Lease(store.database.lease, me(), self._for_people())
         stack.callback(lease.close)
         stack.callback(store.flush)
         lease.start()
@@ -503,11 +503,11 @@ class Service:
     def _for_people(self) -> str:
         return self._options.public_url or for_people(self.url)
 
-    def _collect(self, parts: Components, server: Server) -> None:
+    def _collect(self, components: Components, server: Server) -> None:
         """Let Prometheus see what is read when it asks."""
-        keeper, store, made = self.keeper, parts.store, parts.instruments.registry
+        keeper, store, made = self.keeper, components.store, components.instruments.registry
         made.register(Live(lambda: upkeep.journal(keeper.journal_stats)))
-        made.register(Live(lambda: upkeep.refusals(parts.registry.refused)))
+        made.register(Live(lambda: upkeep.refusals(components.registry.refused)))
         made.register(Live(lambda: upkeep.lease(self._lease.standing())))
         bounds = self._options.bounds
         wait = partial(keeper.idle.wait, _SCRAPE_WAITS_S)
@@ -517,36 +517,36 @@ class Service:
         queues: dict[str, Callable[[], int]] = {
             "store": lambda: store.pending,
             "journal": lambda: keeper.journal_stats.waiting,
-            "evictions": lambda: len(parts.evictors.active()),
+            "evictions": lambda: len(components.evictors.active()),
             "http": lambda: server.waiting,
         }
         if self._options.audit_log is not None:
-            queues["audit_log"] = lambda: parts.auditor.lines_waiting
+            queues["audit_log"] = lambda: components.auditor.lines_waiting
         made.register(Live(lambda: upkeep.waiting(queues, store.place.path)))
 
-    def _app_context(self, parts: Components, fetcher: Fetcher, server: Server) -> AppContext:
+    def _app_context(self, components: Components, fetcher: Fetcher, server: Server) -> AppContext:
         keeper = self.keeper
         return AppContext(
-            clock=parts.clock,
-            registry=parts.registry,
-            quarantine=parts.quarantine,
+            clock=components.clock,
+            registry=components.registry,
+            quarantine=components.quarantine,
             fetcher=fetcher,
-            metrics=parts.instruments.registry,
+            metrics=components.instruments.registry,
             view=lambda: keeper.view,
             standing=self._lease.standing,
             evict=keeper.evict_by_hand,
-            tick_s=parts.config.tick_s,
+            tick_s=components.config.tick_s,
             version=version(),
             loopback=is_loopback(parse_bind(self._options.bind)[0])
             and not self._options.closed_reads,
             open_reads=self._options.open_reads,
             journal=self._options.journal,
-            bundle=parts.evidence.path,
-            stacks=StacksReader(parts.evidence.bundles).get,
+            bundle=components.evidence.path,
+            stacks=StacksReader(components.evidence.bundles).get,
             is_own=partial(is_here, port=server.port),
             ended=self.ended,
             rules=self.rules,
-            pause=parts.pause,
+            pause=components.pause,
         )
 
 

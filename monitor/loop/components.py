@@ -75,7 +75,7 @@ class ErrorBoundary:
                 log.info("%s works again", name)
 
 
-# -- parts -------------------------------------------------------------------------------------
+# -- components --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Components:
 # -- observe mode ------------------------------------------------------------------------------
 
 
-def rungs_for(decision: Decision, parts: Components) -> tuple[Rung, ...]:
+def rungs_for(decision: Decision, components: Components) -> tuple[Rung, ...]:
     """Those that this monitor has for an eviction that observe mode held back; () for any other."""
     if isinstance(decision, Evict) or decision.would is None:
         return ()
@@ -135,10 +135,10 @@ def rungs_for(decision: Decision, parts: Components) -> tuple[Rung, ...]:
     has = {
         Rung.EVIDENCE: True,
         Rung.QUARANTINE: bool(would.quarantine),
-        Rung.GATE: parts.gatekeeper is not None and would.replica_id is not None,
-        Rung.LIGHTHOUSE_KILL: parts.lighthouse is not None and would.replica_id is not None,
+        Rung.GATE: components.gatekeeper is not None and would.replica_id is not None,
+        Rung.LIGHTHOUSE_KILL: components.lighthouse is not None and would.replica_id is not None,
         Rung.WORKER_EVICT: True,
-        Rung.SCHEDULER: bool(parts.schedulers),
+        Rung.SCHEDULER: bool(components.schedulers),
     }
     return tuple(rung for rung in Rung if has.get(rung, False))
 
@@ -156,23 +156,24 @@ def held_back(decisions: Iterable[DecisionRow]) -> tuple[PastEviction, ...]:
 
 
 def troubles(
-    parts: Components, result: TickResult, broken: Mapping[str, str], leader: LeaderComponents
+    components: Components, result: TickResult, broken: Mapping[str, str], leader: LeaderComponents
 ) -> Iterator[str]:
     """Of this tick; `broken` says which parts of the loop crashed, and why; `leader` is what it has
     while it acts.
     """
     for condition, seen in result.health.conditions.items():
-        told = condition is Condition.CANNOT_WRITE and parts.store.last_error is not None
+        told = condition is Condition.CANNOT_WRITE and components.store.last_error is not None
         if not told:  # the store says it better
             yield f"the monitor doubts itself ({condition}): {seen}"
-    if (error := parts.store.last_error) is not None:
-        waiting = parts.store.pending
+    if (error := components.store.last_error) is not None:
+        waiting = components.store.pending
         yield f"the store does not take writes ({error}): {waiting} kept in memory"
-    if parts.lease is not None and (problem := parts.lease.standing().problem) is not None:
-        yield f"the lease cannot be renewed ({problem}): nobody acts"
+    lease = None if components.lease is None else components.lease.standing()
+    if lease is not None and lease.problem is not None:
+        yield f"the lease cannot be renewed ({lease.problem}): nobody acts"
     several = (
-        parts.evidence, leader.notify, leader.journal, parts.rulebook, parts.gatekeeper,
-        *parts.schedulers, parts.auditor,
+        components.evidence, leader.notify, leader.journal, components.rulebook,
+        components.gatekeeper, *components.schedulers, components.auditor,
     )  # fmt: skip
     for part in several:
         if part is not None:

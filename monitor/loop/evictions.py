@@ -97,41 +97,41 @@ class Acting:
     """Writes down and hands over.
 
     Args:
-        parts: what the loop drives.
+        components: what the loop drives.
         errors: around what may crash alone.
         config: what holds now.
     """
 
     def __init__(
         self,
-        parts: Components,
+        components: Components,
         errors: ErrorBoundary,
         config: Callable[[], KeeperConfig],
     ) -> None:
-        self._parts = parts
+        self._components = components
         self._errors = errors
         self._config = config
-        self.chronicle = RecentIncidents(parts.remembered)
+        self.chronicle = RecentIncidents(components.remembered)
         self._held: dict[IncidentId, str] = {}
         """Why an incident's eviction is held back."""
         self.deciding = threading.RLock()
 
     @property
     def _evictions(self) -> EvictionLog:
-        return self._parts.evictors.log
+        return self._components.evictors.log
 
     def adopt(self, found: Remembered) -> None:
         """Go on from what the store holds."""
         self.chronicle = RecentIncidents(found)
-        self._parts.auditor.adopt(found)
+        self._components.auditor.adopt(found)
 
     def act(self, result: TickResult, snapshot: Snapshot, epoch: int) -> None:
         """Write down what was decided, then hand it over."""
-        parts = self._parts
+        components = self._components
         known = (self.chronicle.get(incident.id) for incident in result.changed)
         before = {one.id: one for one in known if one is not None}
-        parts.instruments.count_incidents(result.changed, tuple(before.values()))
-        parts.store.save_incidents(result.changed)
+        components.instruments.count_incidents(result.changed, tuple(before.values()))
+        components.store.save_incidents(result.changed)
         self.chronicle.take_incidents(result.changed)
         with self._errors.part("offences"):
             self._remember_offences(result, before, snapshot)
@@ -144,14 +144,14 @@ class Acting:
             self._review(snapshot)
             self._tell_changes()
             self._hand_over(snapshot)
-        parts.store.flush()
-        self.chronicle.take_evictions(parts.evictors.progress())
+        components.store.flush()
+        self.chronicle.take_evictions(components.evictors.progress())
         with self.deciding:
             self._tell_changes()
 
     def _take(self, decision: Decision, snapshot: Snapshot, epoch: int) -> None:
         """Log it, and write it down."""
-        parts = self._parts
+        components = self._components
         match decision:
             case Evict():
                 log.warning("evict %s: %s", decision.group, decision.reason)
@@ -161,9 +161,9 @@ class Acting:
                 told = (decision.incident_id, decision.guard, decision.reason, decision.release)
                 log.warning("nobody is evicted for %s (%s): %s. %s", *told)
                 self._held[decision.incident_id] = f"{decision.guard}: {decision.reason}"
-                rungs = rungs_for(decision, parts)
-                self._told(parts.store.save_hold(decision, snapshot.now_s, rungs=rungs))
-                parts.instruments.holds.labels(str(decision.guard)).inc()
+                rungs = rungs_for(decision, components)
+                self._told(components.store.save_hold(decision, snapshot.now_s, rungs=rungs))
+                components.instruments.holds.labels(str(decision.guard)).inc()
 
     def _decided(self, evict: Evict, snapshot: Snapshot, epoch: int, author: str = KEEPER) -> None:
         """A new eviction, or the one for this incident that has no end yet, once more."""
@@ -187,17 +187,17 @@ class Acting:
 
     def _hand_over(self, snapshot: Snapshot) -> None:
         """What is written, with a look at this tick's fleet; all else waits."""
-        parts = self._parts
+        components = self._components
         waiting = self._waiting()
-        if not waiting or not parts.store.flush():
+        if not waiting or not components.store.flush():
             return
         for one in waiting:
-            if parts.lease is not None and parts.lease.why_not() is not None:
+            if components.lease is not None and components.lease.why_not() is not None:
                 return
             incident = self.chronicle.get(one.incident_id)
             event = handed_over(one, snapshot, incident)
             evidence = None if event.refused is not None else self._evidence_for(one, incident)
-            parts.evictors.submit(one.key, event, evidence)
+            components.evictors.submit(one.key, event, evidence)
         self._tell_changes()
 
     def _waiting(self) -> list[Eviction]:
@@ -207,7 +207,7 @@ class Acting:
     def _evidence_for(self, eviction: Eviction, incident: Incident | None) -> Evidence | None:
         """Waits for what is saved before anybody is asked; None without, also when that crashes."""
         with self._errors.part("witness"):
-            ticket = self._parts.evidence.before_eviction(eviction, incident)
+            ticket = self._components.evidence.before_eviction(eviction, incident)
             if ticket is not None:
                 return ticket.wait
         return None
@@ -223,24 +223,24 @@ class Acting:
                 outcome = "left" if after.gone_s is None else "gone"
                 if after.failed is not None:
                     outcome = "failed"
-                self._parts.instruments.evictions.labels(kind, outcome).inc()
+                self._components.instruments.evictions.labels(kind, outcome).inc()
 
     def _told(self, row: DecisionRow) -> None:
         self.chronicle.take_decision(row)
         with self._errors.part("audit"):
-            self._parts.auditor.decided(row, self.chronicle.get(row.incident_id))
+            self._components.auditor.decided(row, self.chronicle.get(row.incident_id))
 
     def troubles(self) -> Iterator[str]:
         """Decisions that wait for the disk."""
         for one in self._waiting():
-            why = self._parts.store.last_error or "not on disk yet"
+            why = self._components.store.last_error or "not on disk yet"
             yield f"eviction of {one.group} waits: its decision is not written ({why})"
 
     def _remember_offences(
         self, result: TickResult, before: Mapping[IncidentId, Incident], snapshot: Snapshot
     ) -> None:
         """What this tick says about hosts: kept for weeks, and the evidence of a quarantine."""
-        quarantine = self._parts.quarantine
+        quarantine = self._components.quarantine
         quarantine.take(offences.accusations(result.changed, before, snapshot))
         quarantine.take(offences.evictions(result.decisions, self.chronicle.get, snapshot))
 
@@ -248,16 +248,16 @@ class Acting:
         self, snapshot: Snapshot, result: TickResult, before: Mapping[IncidentId, Incident]
     ) -> None:
         """Note what the account of an incident needs, before anything is carried out."""
-        parts, chronicle = self._parts, self.chronicle
+        components, chronicle = self._components, self.chronicle
         with self._errors.part("audit"):
-            parts.auditor.took_place(snapshot, result.changed, before)
-            parts.auditor.count(self.accounted(), chronicle.decisions(), snapshot.now_s)
+            components.auditor.took_place(snapshot, result.changed, before)
+            components.auditor.count(self.accounted(), chronicle.decisions(), snapshot.now_s)
 
     # -- by hand ------------------------------------------------------------------------------
 
     def accounted(self) -> tuple[Incident, ...]:
         """Incidents, and evictions by hand, which have an account too."""
-        known, audit = self.chronicle.incidents(), self._parts.auditor.audit
+        known, audit = self.chronicle.incidents(), self._components.auditor.audit
         with self._errors.part("by hand"):
             known = with_by_hand(known, self.chronicle.decisions(), audit)
         return known  # noqa: RET504 - if that crashed, without them

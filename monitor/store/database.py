@@ -18,6 +18,7 @@ from typing import Any, Final
 from sqlalchemy import (
     URL,
     Column,
+    ColumnElement,
     Connection,
     Double,
     Engine,
@@ -40,6 +41,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from monitor.model.eviction import Fence
+from monitor.store.lease import LeaseRow
 from monitor.store.place import StoreError, StorePlace
 
 # -- tables ------------------------------------------------------------------------------------
@@ -217,8 +219,13 @@ class Database:
 
     @property
     def engine(self) -> Engine:
-        """For who needs more than batches: the lease, and tests."""
+        """For who needs more than batches: tests."""
         return self._engine
+
+    @property
+    def lease(self) -> LeaseTable:
+        """Who may write."""
+        return LeaseTable(self)
 
     def close(self) -> None:
         """Let go of all connections."""
@@ -279,10 +286,8 @@ class Database:
             db.exec_driver_sql("PRAGMA synchronous = FULL")
         if fence is None:
             return
-        mine = and_(
-            LEASE.c.scope == SCOPE, LEASE.c.holder == fence.holder, LEASE.c.epoch == fence.epoch
-        )
-        if db.execute(update(LEASE).where(mine).values(writes=LEASE.c.writes + 1)).rowcount != 1:
+        wrote = update(LEASE).where(_held_under(fence)).values(writes=LEASE.c.writes + 1)
+        if db.execute(wrote).rowcount != 1:
             raise Fenced("another monitor holds the lease: nothing is written from here")
 
     def rows(self, table: str, *columns: str, order: str) -> list[tuple[Any, ...]]:
@@ -411,3 +416,49 @@ def _postgres_engine(place: StorePlace) -> Engine:
         pool_timeout=1.0,
         hide_parameters=True,
     )
+
+
+# -- lease -------------------------------------------------------------------------------------
+
+
+class LeaseTable:
+    """The one row of the lease. Every call may raise `StoreError`: the database says no, or is
+    away.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def read(self) -> LeaseRow:
+        """The row as it is."""
+        c = LEASE.c
+        row = select(c.epoch, c.beat, c.writes, c.holder, c.url, c.since_s, c.ttl_s)
+        with self._database.begin() as db:
+            return LeaseRow(*db.execute(row.where(_FLEET)).one())
+
+    def take(self, seen: LeaseRow, holder: str, url: str, since_s: float, ttl_s: float) -> bool:
+        """Take it, if it is still as it was seen."""
+        return self._changed(
+            and_(_FLEET, LEASE.c.epoch == seen.epoch, LEASE.c.beat == seen.beat),
+            epoch=seen.epoch + 1, beat=seen.beat + 1, holder=holder, url=url, since_s=since_s,
+            ttl_s=ttl_s,
+        )  # fmt: skip
+
+    def renew(self, fence: Fence) -> bool:
+        """One more beat; False when it is another's by now."""
+        return self._changed(_held_under(fence), beat=LEASE.c.beat + 1)
+
+    def give_back(self, fence: Fence) -> bool:
+        """Nobody's, from now on."""
+        return self._changed(_held_under(fence), beat=LEASE.c.beat + 1, holder=None, url=None)
+
+    def _changed(self, where: ColumnElement[bool], **values: object) -> bool:
+        with self._database.begin() as db:
+            return db.execute(update(LEASE).where(where).values(**values)).rowcount == 1
+
+
+_FLEET: Final = LEASE.c.scope == SCOPE
+
+
+def _held_under(fence: Fence) -> ColumnElement[bool]:
+    return and_(_FLEET, LEASE.c.holder == fence.holder, LEASE.c.epoch == fence.epoch)

@@ -99,7 +99,7 @@ class Bench:
             timeouts=Timeouts(pause_s=0.05, confirm_s=5.0),
         )
         self.evictors = Evictors(parties, record=self.store.save_eviction)
-        self.parts = Components(
+        self.components = Components(
             config=config,
             clock=self.clock,
             registry=self.registry,
@@ -117,17 +117,17 @@ class Bench:
             vitals=VitalSigns(),
             remembered=remembered,
         )
-        self.keeper = Keeper(self.parts)
+        self.keeper = Keeper(self.components)
         self.evictors.log.take_over(remembered.evictions)
 
-    def with_parts(self, **changes) -> None:
+    def with_components(self, **changes) -> None:
         if "config" in changes:
             changes["rulebook"] = standing(changes["config"])
-        self.parts = replace(self.parts, remembered=Remembered(), **changes)
-        self.keeper = Keeper(self.parts)
+        self.components = replace(self.components, remembered=Remembered(), **changes)
+        self.keeper = Keeper(self.components)
 
     def with_journal(self, journal: Journal) -> None:
-        self.with_parts(begin=lambda *_: LeaderComponents(journal=journal))
+        self.with_components(begin=lambda *_: LeaderComponents(journal=journal))
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.instruments.registry.get_sample_value(name, labels)
@@ -241,7 +241,7 @@ def test_an_eviction_waits_until_its_decision_is_on_disk_and_says_so(
 def test_a_decision_that_could_not_be_written_for_long_is_decided_again_and_is_one_decision(
     bench: Bench, doomed: FakeRank
 ) -> None:
-    bench.with_parts(config=KeeperConfig(tick_s=0.5, eviction_ack_s=1.0))
+    bench.with_components(config=KeeperConfig(tick_s=0.5, eviction_ack_s=1.0))
     full = full_disk(bench.store, full=True)
     bench.store.save_target(RankName("rg_9.0"), {"url": "x" * 100_000})
     bench.judge.say = lambda s: TickResult(
@@ -393,12 +393,12 @@ def test_a_crash_of_the_reckoning_leaves_the_page_as_fresh_as_ever(
 def test_a_crash_of_any_part_is_counted_and_the_loop_goes_on(
     bench: Bench, part: str, broken: str
 ) -> None:
-    good = getattr(bench.parts, broken)
-    bench.with_parts(**{broken: Broken()})
+    good = getattr(bench.components, broken)
+    bench.with_components(**{broken: Broken()})
     bench.keeper.tick()
     bench.keeper.tick()
     assert bench.value("lightkeeper_part_failures_total", part=part) == 2
-    bench.with_parts(**{broken: good})
+    bench.with_components(**{broken: good})
     bench.keeper.tick()
     assert bench.keeper.view is not None
 
@@ -420,7 +420,7 @@ def test_who_waits_for_an_idle_tick_waits_while_it_decides_also_when_that_crashe
 
 
 def test_without_a_sweep_nothing_is_judged(bench: Bench) -> None:
-    bench.with_parts(poller=Broken())
+    bench.with_components(poller=Broken())
     bench.keeper.tick()
     assert bench.judge.seen == []
 
@@ -449,7 +449,7 @@ def test_a_listed_target_is_found_and_followed_through_a_restart(
     rank = fleet.add()
     listed = tmp_path / "targets.json"
     listed.write_text(f'[{{"targets": ["{rank.url}"]}}]')
-    bench.with_parts(targets_file=TargetsFile(listed))
+    bench.with_components(targets_file=TargetsFile(listed))
     bench.keeper.tick()
     bench.keeper.tick()
     assert [one.report is not None for one in bench.judge.seen[-1].observations] == [True]
@@ -472,7 +472,7 @@ def test_a_person_cannot_evict_what_is_not_there(bench: Bench) -> None:
 
 
 def test_ticks_come_on_schedule_and_stop_at_once(bench: Bench) -> None:
-    bench.with_parts(config=KeeperConfig(tick_s=0.1))
+    bench.with_components(config=KeeperConfig(tick_s=0.1))
     stop = threading.Event()
     thread = threading.Thread(target=bench.keeper.run, args=(stop,))
     thread.start()
@@ -487,7 +487,7 @@ def test_ticks_come_on_schedule_and_stop_at_once(bench: Bench) -> None:
 
 
 def test_the_judge_may_ask_for_ticks_between_those_of_the_schedule(bench: Bench) -> None:
-    bench.with_parts(config=KeeperConfig(tick_s=1.0))
+    bench.with_components(config=KeeperConfig(tick_s=1.0))
     stop = threading.Event()
 
     def eager(snapshot: Snapshot) -> TickResult:
@@ -503,7 +503,7 @@ def test_the_judge_may_ask_for_ticks_between_those_of_the_schedule(bench: Bench)
 
 
 def test_a_late_tick_says_how_late_it_is(bench: Bench) -> None:
-    bench.with_parts(config=KeeperConfig(tick_s=0.1))
+    bench.with_components(config=KeeperConfig(tick_s=0.1))
     stop = threading.Event()
     gate = threading.Event()
 
