@@ -111,7 +111,7 @@ def test_an_eviction_goes_on_when_evidence_crashes(service: Service, http: FakeF
             return explode
 
     keeper = service.keeper
-    keeper._components = keeper._acting._parts = replace(keeper._components, evidence=Broken())
+    keeper._components = keeper._acting._components = replace(keeper._components, evidence=Broken())
     judged_by(service, Judge(Evict(IncidentId("inc-1"), GroupName("rg_1"), None, (), "hung")))
     keeper.tick()
     wait_until(lambda: not rank.alive, 10, "it is evicted")
