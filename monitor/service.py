@@ -189,7 +189,14 @@ def version() -> str:
 
 
 def build(
-    options: Options, store: Store, lease: Lease, fetcher: Fetcher, *, url: str, stack: ExitStack
+    options: Options,
+    store: Store,
+    lease: Lease,
+    remembered: Remembered,
+    *,
+    fetcher: Fetcher,
+    url: str,
+    stack: ExitStack,
 ) -> Components:
     """All that the loop drives, with what the store holds; what runs in a thread has begun.
 
@@ -197,6 +204,7 @@ def build(
         options: what the command line said.
         store: read only until the lease lets this monitor write.
         lease: renews itself.
+        remembered: what the store holds; it is large, and nobody keeps it.
         fetcher: for all but messages to people and webhooks of schedulers.
         url: of this monitor, as people reach it.
         stack: closes what is opened here, in reverse.
@@ -207,7 +215,7 @@ def build(
         KubeUnusableError: Kubernetes cannot be asked so.
         StartError: the audit log cannot be written.
     """
-    remembered, clock, instruments = store.remembered(), SteadyClock(), Instruments()
+    clock, instruments = SteadyClock(), Instruments()
     rules = options.rules or standing(options.config)
     pause = PauseSwitch(clock, store)
 
@@ -305,7 +313,6 @@ def build(
         vitals=VitalSigns((lambda: store.last_error, lease.lapse)),
         targets_file=targets_file,
         lease=lease,
-        remembered=remembered,
         gatekeeper=gatekeeper,
         schedulers=reconcilers,
         begin=leader_components(
@@ -475,12 +482,13 @@ class Service:
         tls = None if options.ca_file is None else trust(options.ca_file)
         fetcher = Fetcher(tls, permit=lease.why_not, tokens=options.tokens)
         stack.callback(fetcher.close)
-        components = build(options, store, lease, fetcher, url=self._for_people(), stack=stack)
+        remembered, url = store.remembered(), self._for_people()
+        components = build(options, store, lease, remembered, fetcher=fetcher, url=url, stack=stack)
         self.rules = components.rulebook
-        self.keeper = Keeper(components, (TOKENLESS,) if options.token is None else ())
+        self.keeper = Keeper(components, remembered, (TOKENLESS,) if options.token is None else ())
         stack.callback(self.keeper.close)
         self.keeper.take_part()
-        _say(len(components.registry.targets()), components.remembered)
+        _say(len(components.registry.targets()), remembered)
         self._collect(components, server)
         context = self._app_context(components, fetcher, server)
         components.instruments.event_streams.set_function(lambda: context.streams.open)

@@ -239,7 +239,7 @@ _AGO: Final = re.compile(r"\A#[^\n]{0,300}?([0-9]{1,9}(?:\.[0-9]{1,6})?) s ago")
 """How a WorkerServer heads stacks that are not of this moment."""
 
 
-class Status(StrEnum):
+class PartStatus(StrEnum):
     """What became of one part."""
 
     OK = "ok"
@@ -281,7 +281,7 @@ class Part:
 
     rank: RankName
     kind: BundleKind
-    status: Status
+    status: PartStatus
     body: bytes | None = None
     taken_s: float | None = None
     """When the last byte came, Unix time by the monitor's clock."""
@@ -294,21 +294,21 @@ class Part:
 
 def weigh(
     kind: BundleKind, identity: Identity, body: bytes
-) -> tuple[Status, float | None, str | None]:
+) -> tuple[PartStatus, float | None, str | None]:
     """What an answer of status 200 is worth: status, age of what it tells, what is wrong."""
     if not kind.json:
         found = _AGO.search(body[:400].decode(errors="replace"))
-        return (Status.OK, None if found is None else float(found[1]), None)
+        return (PartStatus.OK, None if found is None else float(found[1]), None)
     try:
         data = json.loads(body)
         told = parse_identity(data["identity"])
     except (KeyError, TypeError):
-        return Status.GARBAGE, None, f"no identity: {_excerpt(body)}"
+        return PartStatus.GARBAGE, None, f"no identity: {_excerpt(body)}"
     except (ValueError, RecursionError) as exc:  # WireError is a ValueError
-        return Status.GARBAGE, None, f"{_line(exc)}: {_excerpt(body)}"
+        return PartStatus.GARBAGE, None, f"{_line(exc)}: {_excerpt(body)}"
     if (told.rank, told.incarnation) != (identity.rank, identity.incarnation):
-        return Status.STRANGER, None, f"{told.rank} pid {told.pid} ({told.incarnation})"[:200]
-    return Status.OK, _age_s(kind, data), None
+        return PartStatus.STRANGER, None, f"{told.rank} pid {told.pid} ({told.incarnation})"[:200]
+    return PartStatus.OK, _age_s(kind, data), None
 
 
 def _age_s(kind: BundleKind, data: Mapping[str, Any]) -> float | None:

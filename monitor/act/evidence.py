@@ -30,7 +30,7 @@ from monitor.act.bundles import (
     Moment,
     MomentName,
     Part,
-    Status,
+    PartStatus,
     Whom,
     concerned,
     fill,
@@ -111,7 +111,7 @@ def records_in_hand(seen: Seen, whom: Whom) -> list[Part]:
     first_s = next((at_s for at_s, _ in of_now.values()), None)
     kind = next(kind for kind in KINDS if kind.name == RECORD)
     return [
-        Part(rank, kind, Status.OK, _dump(to_json(record)), taken_s=at_s)
+        Part(rank, kind, PartStatus.OK, _dump(to_json(record)), taken_s=at_s)
         for rank, (at_s, record) in of_now.items()
         if at_s == first_s
     ]
@@ -197,7 +197,7 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Capture:
     """What a lane does next."""
 
     ticket: Ticket | None
@@ -254,7 +254,7 @@ class Raw:
     cut: bool = False
 
 
-class Asker:
+class EvidenceAsker:
     """Asks over the shared fetcher."""
 
     def __init__(self, clock: Clock, fetcher: Fetcher) -> None:
@@ -315,9 +315,9 @@ class Asker:
 def judged(raw: Sequence[Raw]) -> list[Part]:
     """What the answers are worth; nothing of a rank as which a stranger answers."""
     parts = [_judge(one) for one in raw]
-    strange = {part.rank: part.error for part in parts if part.status is Status.STRANGER}
+    strange = {part.rank: part.error for part in parts if part.status is PartStatus.STRANGER}
     return [
-        replace(part, status=Status.STRANGER, body=None, error=strange[part.rank])
+        replace(part, status=PartStatus.STRANGER, body=None, error=strange[part.rank])
         if part.rank in strange and part.body is not None
         else part
         for part in parts
@@ -325,32 +325,32 @@ def judged(raw: Sequence[Raw]) -> list[Part]:
 
 
 def _judge(raw: Raw) -> Part:
-    bare = Part(raw.one.rank, raw.kind, Status.OK, taken_s=raw.taken_s)
+    bare = Part(raw.one.rank, raw.kind, PartStatus.OK, taken_s=raw.taken_s)
     if raw.answer is None:
         status, why = _failure(raw)
         return replace(bare, status=status, error=why)
     said = replace(bare, seconds=raw.answer.seconds)
     if raw.answer.status != 200:
         error = f"{describe_status(raw.answer.status)}: {_told(raw.answer.body)}"
-        return replace(said, status=Status.REFUSED, error=error)
+        return replace(said, status=PartStatus.REFUSED, error=error)
     status, age_s, wrong = weigh(raw.kind, raw.one.identity, raw.answer.body)
-    if status is not Status.OK:
+    if status is not PartStatus.OK:
         return replace(said, status=status, error=wrong)
     if raw.cut:
         error = f"all of it is over {raw.kind.max_bytes} bytes: only what is unfinished"
-        return replace(said, status=Status.CUT, body=raw.answer.body, age_s=age_s, error=error)
+        return replace(said, status=PartStatus.CUT, body=raw.answer.body, age_s=age_s, error=error)
     return replace(said, body=raw.answer.body, age_s=age_s)
 
 
-def _failure(raw: Raw) -> tuple[Status, str]:
+def _failure(raw: Raw) -> tuple[PartStatus, str]:
     failed = raw.failed or FetchError(Failure.TIMEOUT, "not asked")
     if _too_large(failed):
-        return Status.TOO_LARGE, failed.detail
+        return PartStatus.TOO_LARGE, failed.detail
     if failed.failure is Failure.TIMEOUT:
-        return Status.LATE, failed.detail
+        return PartStatus.LATE, failed.detail
     if failed.failure is Failure.GARBAGE:
-        return Status.GARBAGE, failed.detail
-    return Status.UNREACHABLE, failed.detail
+        return PartStatus.GARBAGE, failed.detail
+    return PartStatus.UNREACHABLE, failed.detail
 
 
 def _too_large(failed: FetchError) -> bool:
@@ -397,7 +397,7 @@ class Evidence:
         version: str = "",
     ) -> None:
         self._clock = clock
-        self._asker = Asker(clock, fetcher)
+        self._asker = EvidenceAsker(clock, fetcher)
         self.bundles = bundles
         self._config = config
         self._metrics = metrics
@@ -431,18 +431,18 @@ class Evidence:
             return
         for incident in incidents:
             if incident.state is State.FIRING and not self._known(incident.id):
-                self._begin(Job(self._ticket(incident.id, MomentName.FIRING), seen, incident))
+                self._begin(Capture(self._ticket(incident.id, MomentName.FIRING), seen, incident))
         if snapshot.now_s - self._tidied_s >= TIDY_S:
             self._tidied_s = snapshot.now_s
-            self._lanes[0].put(Job(None, seen, None))
+            self._lanes[0].put(Capture(None, seen, None))
         for incident in changed:
             if not incident.open and self.bundles.view(incident.id) is not None:
-                self._lanes[0].put(Job(None, seen, incident))
+                self._lanes[0].put(Capture(None, seen, incident))
 
     def look_again(self) -> None:
         """Another monitor may have written to the folder; looked at in a thread of its own."""
         if self._on and self._seen is not None:
-            self._lanes[0].put(Job(None, self._seen, None))
+            self._lanes[0].put(Capture(None, self._seen, None))
 
     def before_eviction(self, eviction: Eviction, incident: Incident | None) -> Ticket | None:
         """The moment that an eviction waits for: one of the last seconds, else a new one.
@@ -457,7 +457,7 @@ class Evidence:
         if last is not None and time.monotonic() - last.began <= fresh_s:
             return last
         ticket = self._ticket(eviction.incident_id, MomentName.EVICTION)
-        self._begin(Job(ticket, self._seen, incident, eviction))
+        self._begin(Capture(ticket, self._seen, incident, eviction))
         return ticket
 
     # -- what is shown ------------------------------------------------------------------------
@@ -490,7 +490,7 @@ class Evidence:
     def _ticket(self, incident_id: IncidentId, moment: MomentName) -> Ticket:
         return Ticket(incident_id, moment, self._config.evidence_deadline_s + MARGIN_S)
 
-    def _begin(self, job: Job) -> None:
+    def _begin(self, job: Capture) -> None:
         ticket = job.ticket
         if ticket is None:
             return
@@ -504,7 +504,7 @@ class Evidence:
             ticket.done("not taken: too many incidents at once")
             self._count(ticket.moment, "dropped")
 
-    def _work(self, job: Job) -> None:
+    def _work(self, job: Capture) -> None:
         """One job; never raises."""
         try:
             if job.ticket is not None:
@@ -524,7 +524,7 @@ class Evidence:
             if job.ticket is not None:
                 job.ticket.done("failed; the monitor's log has the details")
 
-    def _take_moment(self, job: Job, ticket: Ticket) -> None:
+    def _take_moment(self, job: Capture, ticket: Ticket) -> None:
         config, began, began_s = self._config, time.monotonic(), self._clock.now_s()
         groups = () if job.eviction is None else (job.eviction.group,)
         whom = concerned(
@@ -548,7 +548,7 @@ class Evidence:
         self._write(job, moments)
         self._count(ticket.moment, _outcome(parts, whom))
 
-    def _in_hand(self, job: Job, ticket: Ticket, whom: Whom) -> list[Moment]:
+    def _in_hand(self, job: Capture, ticket: Ticket, whom: Whom) -> list[Moment]:
         """What the detectors had read before, beside the first moment."""
         parts = records_in_hand(job.seen, whom)
         if not parts or ticket.moment is not MomentName.FIRING:
@@ -556,7 +556,7 @@ class Evidence:
         at_s = max(part.taken_s or 0.0 for part in parts)
         return [Moment(MomentName.JUDGED, at_s, at_s, Whom(whom.asked), parts)]
 
-    def _write(self, job: Job, moments: list[Moment]) -> None:
+    def _write(self, job: Capture, moments: list[Moment]) -> None:
         eviction = job.eviction
         manifest = {
             "written_by": f"lightkeeper {self._version}",

@@ -146,21 +146,12 @@ class NotificationLog:
                 self.put(waiting[key].notice, now_s, dropped=True)
         return gone
 
-    def sent(self, messages: Iterable[Message]) -> None:
-        """These were delivered."""
+    def settled(self, messages: Iterable[Message], *, dropped: bool = False) -> None:
+        """These were delivered; `dropped`: the sink will never take them."""
         for message in messages:
             self._since.pop(message.notice.key, None)
             if message.ended is None:
-                self.put(message.notice, message.at_s)
-            else:
-                self._forget(message.notice.key)
-
-    def refused(self, messages: Iterable[Message]) -> None:
-        """The sink will never take these."""
-        for message in messages:
-            self._since.pop(message.notice.key, None)
-            if message.ended is None:
-                self.put(message.notice, message.at_s, dropped=True)
+                self.put(message.notice, message.at_s, dropped=dropped)
             else:
                 self._forget(message.notice.key)
 
@@ -312,7 +303,7 @@ class DeliveryWorker:
         except FetchError as exc:
             return self._failed(str(exc), None)
         if 200 <= answer.status < 300:
-            self._log.sent(batch)
+            self._log.settled(batch)
             self._flush()
             self._count("sent", len(batch))
             self._failures, self._failure = 0, None
@@ -321,7 +312,7 @@ class DeliveryWorker:
             return self._one_by_one(batch)
         if answer.status in _BAD_MESSAGE:
             log.warning("notify %s refuses a message: %s", self.sink.name, told(answer))
-            self._log.refused(batch)
+            self._log.settled(batch, dropped=True)
             self._count("dropped", len(batch))
             return None
         return self._failed(told(answer), answer.retry_after_s)

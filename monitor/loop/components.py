@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from prometheus_client import Counter
 
@@ -112,8 +112,6 @@ class Components:
     rulebook: Rulebook
     pause: PauseSwitch
     vitals: VitalSigns
-    remembered: Remembered = field(default_factory=Remembered)
-    """What the store held at the start."""
     targets_file: TargetsFile | None = None
     lease: Lease | None = None
     """None: there is no other monitor, and this one acts."""

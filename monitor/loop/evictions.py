@@ -98,6 +98,7 @@ class Acting:
 
     Args:
         components: what the loop drives.
+        remembered: what the store holds.
         errors: around what may crash alone.
         config: what holds now.
     """
@@ -105,13 +106,14 @@ class Acting:
     def __init__(
         self,
         components: Components,
+        remembered: Remembered,
         errors: ErrorBoundary,
         config: Callable[[], KeeperConfig],
     ) -> None:
         self._components = components
         self._errors = errors
         self._config = config
-        self.chronicle = RecentIncidents(components.remembered)
+        self.chronicle = RecentIncidents(remembered)
         self._held: dict[IncidentId, str] = {}
         """Why an incident's eviction is held back."""
         self.deciding = threading.RLock()

@@ -194,7 +194,7 @@ class Leadership:
         self._next_s = 0.0
         self.components = LeaderComponents()
         if components.lease is None and components.begin is not None:
-            self.components = components.begin(components.remembered, (), 0)
+            self.components = components.begin(Remembered(), (), 0)
 
     @property
     def leading(self) -> bool:
@@ -285,12 +285,14 @@ _LOOKS_BETWEEN: Final = 2
 class Keeper:
     """One monitor at work."""
 
-    def __init__(self, components: Components, notes: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, components: Components, remembered: Remembered, notes: tuple[str, ...] = ()
+    ) -> None:
         self._components = components
         self._notes = notes
         self._errors = ErrorBoundary(components.instruments.part_failures)
         self._observing = Observing(components)
-        self._acting = Acting(components, self._errors, lambda: self._config)
+        self._acting = Acting(components, remembered, self._errors, lambda: self._config)
         self._leadership = Leadership(components, self._show_stored)
         self._tempos, self._tokens = TempoBook(), TokenBook()
         self._departures = DepartureBook()

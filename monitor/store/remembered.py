@@ -42,8 +42,8 @@ def remembered(rows: Rows) -> tuple[Remembered, int]:
         return tuple(made)
 
     decisions = rows(
-        "decisions", "incident_id", "at_s", "action", "guard", "reason", "body", "state", "author",
-        "epoch", "attempt", "ended_s", "outcome", order="at_s",
+        "decisions", "incident_id", "at_s", "action", "guard", "reason", "state", "author", "epoch",
+        "attempt", "ended_s", "outcome", "body", order="at_s",
     )  # fmt: skip
     lines = read(decisions, _decision)
     notices = rows("notices", "sink", "key", "body", order="key")
@@ -76,11 +76,7 @@ def remembered(rows: Rows) -> tuple[Remembered, int]:
     return found, bad
 
 
-def _decision(  # noqa: PLR0917 - a row of the table
-    incident_id: str, at_s: float, action: str, guard: str | None, reason: str, body: str,
-    state: str, author: str, epoch: int, attempt: int, ended_s: float | None, outcome: str,
-) -> DecisionRow:  # fmt: skip
-    return DecisionRow(
-        IncidentId(incident_id), at_s, action, guard, reason, DecisionState(state), author, epoch,
-        attempt, ended_s, outcome, json.loads(body),
-    )  # fmt: skip
+def _decision(*row: Any) -> DecisionRow:
+    incident_id, at_s, action, guard, reason, state, *more, body = row
+    values = (incident_id, at_s, action, guard, reason, DecisionState(state), *more)
+    return DecisionRow(*values, json.loads(body))

@@ -14,7 +14,7 @@ from monitor.act.http import Fetcher, trust_also
 from monitor.act.schedulers.base import Everyone, Owner, Scheduler
 from monitor.act.schedulers.kubernetes import KubeApi, KubeOptions, Kubernetes, configured
 from monitor.act.schedulers.slurm import Removal, Slurm
-from monitor.act.schedulers.webhook import Webhook
+from monitor.act.schedulers.webhook import WebhookScheduler
 from monitor.store.place import StoreError
 from monitor.store.store import Store
 
@@ -62,7 +62,7 @@ def drivers(
         else:
             webhooks += 1
             tls = None if options.ca_file is None else trust_also(options.ca_file)
-            yield Webhook(
+            yield WebhookScheduler(
                 one.removeprefix(WEBHOOK),
                 (options.secret or "").encode(),
                 fetcher(tls),

@@ -246,7 +246,7 @@ _OWN_CONDITIONS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class NodeChange:
     """A patch, or none because it is so already; and what there is to say."""
 
     patch: Mapping[str, Any] | None
@@ -257,7 +257,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class NodeHold:
     """Who holds a node in quarantine, by the annotation."""
 
     by: Mapping[str, Mapping[str, Any]]
@@ -265,26 +265,26 @@ class Hold:
     """Whether one of the holders made the cordon."""
 
 
-def hold_of(node: Mapping[str, Any]) -> Hold:
+def hold_of(node: Mapping[str, Any]) -> NodeHold:
     """The annotation; one that cannot be read holds nothing, and its cordon is not ours."""
     try:
         said = json.loads(_meta(node, "annotations").get(KEY, "{}"))
         by = {str(name): dict(entry) for name, entry in said.get("by", {}).items()}
-        return Hold(by, said.get("cordoned") is True)
+        return NodeHold(by, said.get("cordoned") is True)
     except (ValueError, TypeError, AttributeError, RecursionError):
-        return Hold({}, cordoned=False)
+        return NodeHold({}, cordoned=False)
 
 
 def cordon(
     node: Mapping[str, Any], owner: str, reason: str, incident_id: IncidentId | None, since: str
-) -> Change:
+) -> NodeChange:
     """Cordon, taint, label and annotate."""
     hold, spec = hold_of(node), node.get("spec") or {}
     unschedulable = spec.get("unschedulable") is True
     taints = [one for one in spec.get("taints") or [] if one.get("key") != KEY]
     tainted = len(taints) < len(spec.get("taints") or [])
     if owner in hold.by and tainted:
-        return Change(None, "is cordoned already" + _beside(node, hold, owner))
+        return NodeChange(None, "is cordoned already" + _beside(node, hold, owner))
     entry = {"reason": plain(reason, REASON_MAX_CHARS), "incident": incident_id, "since": since}
     cordoned = hold.cordoned or not unschedulable
     said = _annotation({**hold.by, owner: entry}, cordoned)
@@ -297,26 +297,28 @@ def cordon(
         "spec": {"unschedulable": True, "taints": [*taints, TAINT]},
     }
     made = "cordoned and tainted" if not unschedulable else "tainted (it was cordoned before)"
-    return Change(patch, made + _beside(node, hold, owner))
+    return NodeChange(patch, made + _beside(node, hold, owner))
 
 
-def uncordon(node: Mapping[str, Any], owner: str) -> Change:
+def uncordon(node: Mapping[str, Any], owner: str) -> NodeChange:
     """Take back what this owner holds; the last one takes taint and cordon along."""
     hold, spec = hold_of(node), node.get("spec") or {}
     if owner not in hold.by:
         other = _others(node, hold, owner)
         held = other or spec.get("unschedulable") is True
         said = "is not held by us" + (f"; {other or 'somebody cordoned it'}" if held else "")
-        return Change(None, said, ours=not held)
+        return NodeChange(None, said, ours=not held)
     rest = {name: entry for name, entry in hold.by.items() if name != owner}
     if rest:
         meta = {
             "resourceVersion": _version(node),
             "annotations": {KEY: _annotation(rest, hold.cordoned)},
         }
-        return Change({"metadata": meta}, f"is held by {', '.join(sorted(rest))} still", ours=False)
+        return NodeChange(
+            {"metadata": meta}, f"is held by {', '.join(sorted(rest))} still", ours=False
+        )
     if hold.cordoned and (sentinel := sentinel_of(node)) is not None:
-        return Change(None, f"stays cordoned for now: {sentinel}", ours=False, wait=True)
+        return NodeChange(None, f"stays cordoned for now: {sentinel}", ours=False, wait=True)
     changed: dict[str, Any] = {
         "taints": [one for one in spec.get("taints") or [] if one.get("key") != KEY]
     }
@@ -331,8 +333,8 @@ def uncordon(node: Mapping[str, Any], owner: str) -> Change:
         "spec": changed,
     }
     if hold.cordoned or spec.get("unschedulable") is not True:
-        return Change(patch, "uncordoned and untainted")
-    return Change(patch, "untainted; it was cordoned before us and stays so", ours=False)
+        return NodeChange(patch, "uncordoned and untainted")
+    return NodeChange(patch, "untainted; it was cordoned before us and stays so", ours=False)
 
 
 def sentinel_of(node: Mapping[str, Any]) -> str | None:
@@ -382,12 +384,12 @@ def _annotation(by: Mapping[str, Mapping[str, Any]], cordoned: bool) -> str:
     return json.dumps({"cordoned": cordoned, "by": dict(by)}, sort_keys=True)
 
 
-def _beside(node: Mapping[str, Any], hold: Hold, owner: str) -> str:
+def _beside(node: Mapping[str, Any], hold: NodeHold, owner: str) -> str:
     other = _others(node, hold, owner)
     return f"; {other}" if other else ""
 
 
-def _others(node: Mapping[str, Any], hold: Hold, owner: str) -> str:
+def _others(node: Mapping[str, Any], hold: NodeHold, owner: str) -> str:
     names = sorted(name for name in hold.by if name != owner)
     parts = [f"held by {', '.join(names)}"] if names else []
     sentinel = sentinel_of(node)
@@ -414,7 +416,7 @@ GROUP_LABEL: Final = "primus-safe.workload.group.id"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedPod:
     """One pod as its ranks told it."""
 
     namespace: str
@@ -429,7 +431,7 @@ class Wanted:
 
 def wanted_of(
     group: GroupName, places: Sequence[Place], everyone: Iterable[Place]
-) -> tuple[Wanted, ...]:
+) -> tuple[WantedPod, ...]:
     """The pods of these places, each once.
 
     Raises:
@@ -438,7 +440,7 @@ def wanted_of(
     if not places:
         raise Refusal("no rank of it is known")
     others = strangers(group, everyone)
-    found: dict[str, Wanted] = {}
+    found: dict[str, WantedPod] = {}
     for place in places:
         one = _wanted(place)
         obstacle = in_pod(others, one.uid, {each.host for each in places if _uid(each) == one.uid})
@@ -452,7 +454,7 @@ def _uid(place: Place) -> str:
     return place.labels.get("pod_uid", "")
 
 
-def _wanted(place: Place) -> Wanted:
+def _wanted(place: Place) -> WantedPod:
     labels = place.labels
     uid, namespace = labels.get("pod_uid", ""), labels.get("namespace", "")
     if not uid or not namespace:
@@ -464,7 +466,7 @@ def _wanted(place: Place) -> Wanted:
             raise Refusal(f"{place.rank} tells {value!r:.80} where a name is expected")
     if UID.fullmatch(uid) is None:
         raise Refusal(f"{place.rank} tells {uid!r:.80} where a uid is expected")
-    return Wanted(namespace, uid, name, node)
+    return WantedPod(namespace, uid, name, node)
 
 
 def group_selector(pod: Mapping[str, Any]) -> str | None:
@@ -511,14 +513,14 @@ class Deletion:
         self._deadline = deadline
 
     def find(
-        self, group: GroupName, wanted: Sequence[Wanted], everyone: Sequence[Place]
-    ) -> Sequence[Wanted]:
+        self, group: GroupName, wanted: Sequence[WantedPod], everyone: Sequence[Place]
+    ) -> Sequence[WantedPod]:
         """The wanted pods that still are there; in Primus-SaFE with all others of their group.
 
         Raises:
             Refusal: a pod of the group carries, or may carry, somebody else's rank.
         """
-        found: dict[str, Wanted] = {}
+        found: dict[str, WantedPod] = {}
         others = strangers(group, everyone)
         for one in wanted:
             pod = self._look(one)
@@ -529,10 +531,10 @@ class Deletion:
                 obstacle = in_pod(others, uid, {node, POD_HOST + name_of(each)})
                 if obstacle is not None:
                     raise Refusal(obstacle)
-                found[uid] = Wanted(one.namespace, uid, name_of(each), node)
+                found[uid] = WantedPod(one.namespace, uid, name_of(each), node)
         return tuple(found[uid] for uid in sorted(found))
 
-    def carry_out(self, pods: Sequence[Wanted]) -> str:
+    def carry_out(self, pods: Sequence[WantedPod]) -> str:
         """Delete these, and wait until they are gone; what was done."""
         if not pods:
             return "its pods are gone"
@@ -551,7 +553,7 @@ class Deletion:
             return f"deleted {said} by force: processes may live on until the node is back"
         return f"deleted {said}"
 
-    def _delete(self, pod: Wanted) -> bool:
+    def _delete(self, pod: WantedPod) -> bool:
         """Whether it had to be by force."""
         force = self._options.force and self._is_lost(pod.node)
         grace_s = 0 if force else self._options.grace_s
@@ -575,11 +577,11 @@ class Deletion:
         except KubeError as exc:
             return exc.status == 404
 
-    def _look(self, wanted: Wanted) -> Mapping[str, Any] | None:
+    def _look(self, wanted: WantedPod) -> Mapping[str, Any] | None:
         """The pod as it is now; None when it is gone."""
         return patiently(lambda: self._read(wanted), self._deadline)
 
-    def _read(self, wanted: Wanted) -> Mapping[str, Any] | None:
+    def _read(self, wanted: WantedPod) -> Mapping[str, Any] | None:
         if wanted.name:
             try:
                 pod = self._api.pod(wanted.namespace, wanted.name, self._deadline)
@@ -753,7 +755,7 @@ class Kubernetes(Scheduler):
     ) -> Outcome:
         """Cordon, taint and annotate the node."""
 
-        def compute(node: Any) -> Change:
+        def compute(node: Any) -> NodeChange:
             return cordon(node, self._owner(), reason, incident_id, _now())
 
         def said() -> str:
@@ -764,7 +766,7 @@ class Kubernetes(Scheduler):
     def _uncordon(self, host: Host, reason: str, deadline: Deadline) -> Outcome:
         """Take back our hold, and with the last hold taint and cordon."""
 
-        def compute(node: Any) -> Change:
+        def compute(node: Any) -> NodeChange:
             return uncordon(node, self._owner())
 
         return self._change(host, compute, (False, lambda: reason), deadline)
@@ -776,7 +778,11 @@ class Kubernetes(Scheduler):
         return [Host(str(one["metadata"]["name"])) for one in found if owner in hold_of(one).by]
 
     def _change(
-        self, host: Host, compute: Callable[[Any], Change], condition: Condition, deadline: Deadline
+        self,
+        host: Host,
+        compute: Callable[[Any], NodeChange],
+        condition: Condition,
+        deadline: Deadline,
     ) -> Outcome:
         change = self._agree(_node_name(host), compute, condition, deadline)
         return Outcome(not change.wait, f"{host} {change.said}", ours=change.ours)
@@ -784,13 +790,13 @@ class Kubernetes(Scheduler):
     def _agree(
         self,
         name: str,
-        compute: Callable[[Any], Change],
+        compute: Callable[[Any], NodeChange],
         condition: Condition,
         deadline: Deadline,
-    ) -> Change:
+    ) -> NodeChange:
         """Read, compute, write; once more when somebody else wrote in between."""
 
-        def change() -> Change:
+        def change() -> NodeChange:
             node = self._api.node(name, deadline)
             change = compute(node)
             if change.patch is not None:

@@ -58,7 +58,7 @@ def is_node(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class SlurmNode:
     """One node as `scontrol show node` says."""
 
     name: str
@@ -83,7 +83,7 @@ class Node:
         return f"{who}: {self.reason}" if self.reason else f"{who}, without a reason"
 
 
-def parse_node(text: str) -> Node | None:
+def parse_node(text: str) -> SlurmNode | None:
     """The one node of this text; None when it is none."""
     name = re.search(r"^NodeName=(\S+)", text, re.MULTILINE)
     state = re.search(r"^\s+State=(\S+)", text, re.MULTILINE)
@@ -92,7 +92,7 @@ def parse_node(text: str) -> Node | None:
     reason = re.search(r"^\s+Reason=(.*)$", text, re.MULTILINE)
     parts = None if reason is None else _REASON.fullmatch(reason.group(1).strip())
     said = "" if parts is None else parts["said"]
-    return Node(
+    return SlurmNode(
         name=name.group(1),
         states=frozenset(one.rstrip(_SUFFIXES) for one in state.group(1).split("+")),
         reason="" if said in ("(null)", "none") else said,
@@ -101,7 +101,7 @@ def parse_node(text: str) -> Node | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SlurmJob:
     """One job as `scontrol show job` says."""
 
     state: str
@@ -114,7 +114,7 @@ class Job:
     """False: a part of a heterogeneous job, whose end may end the others."""
 
 
-def parse_job(text: str, number: str) -> Job | None:
+def parse_job(text: str, number: str) -> SlurmJob | None:
     """The job of this number; None when it is not there. Asked for an array's number, which is
     that of its last task too, Slurm lists every task.
     """
@@ -124,7 +124,7 @@ def parse_job(text: str, number: str) -> Job | None:
         if words.get("JobId") != number or state is None:
             continue
         array, task = words.get("ArrayJobId"), words.get("ArrayTaskId")
-        return Job(
+        return SlurmJob(
             state=state,
             name=number if array is None or task is None else f"{array}_{task}",
             restarts=words.get("Restarts", "0"),
@@ -206,7 +206,7 @@ def run(argv: Sequence[str], timeout_s: float) -> Ran:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Target:
+class SlurmTarget:
     """One step, or one job without a step, as it was when its ranks told it."""
 
     job: str
@@ -219,7 +219,7 @@ class Target:
 
 def targets_of(
     group: GroupName, places: Sequence[Place], everyone: Iterable[Place]
-) -> tuple[Target, ...]:
+) -> tuple[SlurmTarget, ...]:
     """What has to end, each once.
 
     Raises:
@@ -236,7 +236,7 @@ def targets_of(
     return tuple(targets)
 
 
-def _target(place: Place) -> Target:
+def _target(place: Place) -> SlurmTarget:
     job = place.labels.get("slurm_job_id", "")
     step = place.labels.get("slurm_step_id")
     restarts = place.labels.get("slurm_restarts", "0")
@@ -245,7 +245,7 @@ def _target(place: Place) -> Target:
     for value in (job, restarts, *([] if step is None else [step])):
         if NUMBER.fullmatch(value) is None:
             raise Refusal(f"{place.rank} tells {value!r:.40} where a number is expected")
-    return Target(job, step, restarts)
+    return SlurmTarget(job, step, restarts)
 
 
 # What `lightkeeper check scheduler` asks Slurm; nothing is changed by it.
@@ -382,10 +382,10 @@ class Slurm(Scheduler):
         pairs = (line.split("|", 1) for line in said.out.splitlines() if "|" in line)
         return (Host(name.strip()) for name, why in pairs if why.startswith(ours))
 
-    def _is_ours(self, node: Node) -> bool:
+    def _is_ours(self, node: SlurmNode) -> bool:
         return node.drained and node.reason.startswith(mark(self._owner()))
 
-    def _node(self, host: Host, deadline: Deadline) -> Node:
+    def _node(self, host: Host, deadline: Deadline) -> SlurmNode:
         if not is_node(host):
             raise SlurmError(f"{host!r:.80} is no name of one node")
         said = self._run(["scontrol", "show", "node", host], deadline.left_s())
@@ -411,21 +411,21 @@ class Slurm(Scheduler):
         jobs = {one.job: self._job(one, deadline) for one in targets}
         return Outcome(True, "; ".join(self._end(one, jobs[one.job], deadline) for one in targets))
 
-    def _job(self, target: Target, deadline: Deadline) -> Job | None:
+    def _job(self, target: SlurmTarget, deadline: Deadline) -> SlurmJob | None:
         """The job of a target as it runs now; None when it is gone."""
         job = self._show(target, deadline)
         if job is None or job.restarts != target.restarts:
             return None  # requeued since: what runs now is another incarnation
         return job if job.state in _ALIVE else None
 
-    def _is_over(self, target: Target, deadline: Deadline) -> bool:
+    def _is_over(self, target: SlurmTarget, deadline: Deadline) -> bool:
         """A requeued job has counted on while its old run is still ending (seen, 22.05)."""
         job = self._show(target, deadline)
         if job is None or job.state not in _ALIVE:
             return True
         return job.restarts != target.restarts and job.state != _ENDING
 
-    def _show(self, target: Target, deadline: Deadline) -> Job | None:
+    def _show(self, target: SlurmTarget, deadline: Deadline) -> SlurmJob | None:
         said = self._run(["scontrol", "show", "job", target.job], deadline.left_s())
         if said.status != 0:
             if "Invalid job id" in said.said:
@@ -436,7 +436,7 @@ class Slurm(Scheduler):
             raise SlurmError(f"scontrol shows no job {target.job}")
         return job
 
-    def _end(self, target: Target, job: Job | None, deadline: Deadline) -> str:
+    def _end(self, target: SlurmTarget, job: SlurmJob | None, deadline: Deadline) -> str:
         if job is None:
             return f"{target} is gone"
         if target.step is not None:
@@ -451,7 +451,7 @@ class Slurm(Scheduler):
         self._wait(lambda: self._is_over(target, deadline), f"{word} {job.name}", deadline)
         return f"{'requeued' if word == 'requeue' else 'cancelled'} {target}"
 
-    def _end_step(self, target: Target, name: str, deadline: Deadline) -> str:
+    def _end_step(self, target: SlurmTarget, name: str, deadline: Deadline) -> str:
         if not self._has_step(name, deadline):
             return f"{target} is gone"
         self._cancel(["scancel", name], name, deadline)

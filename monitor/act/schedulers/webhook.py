@@ -68,7 +68,7 @@ class WebhookError(NotDone):
     """No usable answer; the message is one line for a person and shows no path of the URL."""
 
 
-class Webhook(Scheduler):
+class WebhookScheduler(Scheduler):
     """One receiver."""
 
     def __init__(

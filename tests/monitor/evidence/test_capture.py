@@ -253,7 +253,7 @@ JSON = st.recursive(
 def test_any_answer_is_weighed(body: bytes) -> None:
     for kind in bundle.KINDS:
         status, age_s, _ = bundle.weigh(kind, WHO, body)
-        assert isinstance(status, bundle.Status)
+        assert isinstance(status, bundle.PartStatus)
         assert age_s is None or age_s >= 0
 
 

@@ -115,16 +115,15 @@ class Bench:
             rulebook=standing(config),
             pause=PauseSwitch(self.clock, self.store),
             vitals=VitalSigns(),
-            remembered=remembered,
         )
-        self.keeper = Keeper(self.components)
+        self.keeper = Keeper(self.components, remembered)
         self.evictors.log.take_over(remembered.evictions)
 
     def with_components(self, **changes) -> None:
         if "config" in changes:
             changes["rulebook"] = standing(changes["config"])
-        self.components = replace(self.components, remembered=Remembered(), **changes)
-        self.keeper = Keeper(self.components)
+        self.components = replace(self.components, **changes)
+        self.keeper = Keeper(self.components, Remembered())
 
     def with_journal(self, journal: Journal) -> None:
         self.with_components(begin=lambda *_: LeaderComponents(journal=journal))
