@@ -78,5 +78,6 @@ def remembered(rows: Rows) -> tuple[Remembered, int]:
 
 def _decision(*row: Any) -> DecisionRow:
     incident_id, at_s, action, guard, reason, state, *more, body = row
-    values = (incident_id, at_s, action, guard, reason, DecisionState(state), *more)
-    return DecisionRow(*values, json.loads(body))
+    return DecisionRow(
+        incident_id, at_s, action, guard, reason, DecisionState(state), *(*more, json.loads(body))
+    )
