@@ -113,7 +113,7 @@ class Acting:
         self._components = components
         self._errors = errors
         self._config = config
-        self.chronicle = RecentIncidents(remembered)
+        self.recent = RecentIncidents(remembered)
         self._held: dict[IncidentId, str] = {}
         """Why an incident's eviction is held back."""
         self.deciding = threading.RLock()
@@ -124,17 +124,17 @@ class Acting:
 
     def adopt(self, found: Remembered) -> None:
         """Go on from what the store holds."""
-        self.chronicle = RecentIncidents(found)
+        self.recent = RecentIncidents(found)
         self._components.auditor.adopt(found)
 
     def act(self, result: TickResult, snapshot: Snapshot, epoch: int) -> None:
         """Write down what was decided, then hand it over."""
         components = self._components
-        known = (self.chronicle.get(incident.id) for incident in result.changed)
+        known = (self.recent.get(incident.id) for incident in result.changed)
         before = {one.id: one for one in known if one is not None}
         components.instruments.count_incidents(result.changed, tuple(before.values()))
         components.store.save_incidents(result.changed)
-        self.chronicle.take_incidents(result.changed)
+        self.recent.take_incidents(result.changed)
         with self._errors.part("offences"):
             self._remember_offences(result, before, snapshot)
         self._audit(snapshot, result, before)
@@ -147,7 +147,7 @@ class Acting:
             self._tell_changes()
             self._hand_over(snapshot)
         components.store.flush()
-        self.chronicle.take_evictions(components.evictors.progress())
+        self.recent.take_evictions(components.evictors.progress())
         with self.deciding:
             self._tell_changes()
 
@@ -184,7 +184,7 @@ class Acting:
         config = self._config()
         times_s = (config.eviction_deadline_s, config.eviction_ack_s)
         for one in self._evictions.all():
-            incident, held = self.chronicle.get(one.incident_id), self._held.get(one.incident_id)
+            incident, held = self.recent.get(one.incident_id), self._held.get(one.incident_id)
             self._evictions.post(one.key, Reviewed(snapshot, incident, held, *times_s))
 
     def _hand_over(self, snapshot: Snapshot) -> None:
@@ -196,7 +196,7 @@ class Acting:
         for one in waiting:
             if components.lease is not None and components.lease.why_not() is not None:
                 return
-            incident = self.chronicle.get(one.incident_id)
+            incident = self.recent.get(one.incident_id)
             event = handed_over(one, snapshot, incident)
             evidence = None if event.refused is not None else self._evidence_for(one, incident)
             components.evictors.submit(one.key, event, evidence)
@@ -220,7 +220,7 @@ class Acting:
             if before is None or row_of(before) != row_of(after):
                 self._told(row_of(after))
             if before is not None and before.under_way and not after.open:
-                incident = self.chronicle.get(after.incident_id)
+                incident = self.recent.get(after.incident_id)
                 kind = "by_hand" if incident is None else str(incident.kind)
                 outcome = "left" if after.gone_s is None else "gone"
                 if after.failed is not None:
@@ -228,9 +228,9 @@ class Acting:
                 self._components.instruments.evictions.labels(kind, outcome).inc()
 
     def _told(self, row: DecisionRow) -> None:
-        self.chronicle.take_decision(row)
+        self.recent.take_decision(row)
         with self._errors.part("audit"):
-            self._components.auditor.decided(row, self.chronicle.get(row.incident_id))
+            self._components.auditor.decided(row, self.recent.get(row.incident_id))
 
     def troubles(self) -> Iterator[str]:
         """Decisions that wait for the disk."""
@@ -244,24 +244,24 @@ class Acting:
         """What this tick says about hosts: kept for weeks, and the evidence of a quarantine."""
         quarantine = self._components.quarantine
         quarantine.take(offences.accusations(result.changed, before, snapshot))
-        quarantine.take(offences.evictions(result.decisions, self.chronicle.get, snapshot))
+        quarantine.take(offences.evictions(result.decisions, self.recent.get, snapshot))
 
     def _audit(
         self, snapshot: Snapshot, result: TickResult, before: Mapping[IncidentId, Incident]
     ) -> None:
         """Note what the account of an incident needs, before anything is carried out."""
-        components, chronicle = self._components, self.chronicle
+        components, recent = self._components, self.recent
         with self._errors.part("audit"):
             components.auditor.took_place(snapshot, result.changed, before)
-            components.auditor.count(self.accounted(), chronicle.decisions(), snapshot.now_s)
+            components.auditor.count(self.accounted(), recent.decisions(), snapshot.now_s)
 
     # -- by hand ------------------------------------------------------------------------------
 
     def accounted(self) -> tuple[Incident, ...]:
         """Incidents, and evictions by hand, which have an account too."""
-        known, audit = self.chronicle.incidents(), self._components.auditor.audit
+        known, audit = self.recent.incidents(), self._components.auditor.audit
         with self._errors.part("by hand"):
-            known = with_by_hand(known, self.chronicle.decisions(), audit)
+            known = with_by_hand(known, self.recent.decisions(), audit)
         return known  # noqa: RET504 - if that crashed, without them
 
     def by_hand(

@@ -301,7 +301,7 @@ class Keeper:
         self._tick = 0
         self._wanted: tuple[RankName, ...] = ()
         self._past: tuple[RankName, ...] = ()
-        incidents = self._acting.chronicle.incidents()
+        incidents = self._acting.recent.incidents()
         self._result = TickResult(components.clock.now_s(), incidents=incidents)
         self._view: View | None = None
         self.idle = threading.Event()
@@ -400,7 +400,7 @@ class Keeper:
 
     def _show_stored(self, found: Remembered) -> None:
         self._acting.adopt(found)
-        self._result = replace(self._result, incidents=self._acting.chronicle.incidents())
+        self._result = replace(self._result, incidents=self._acting.recent.incidents())
 
     def _reconfigure(self) -> None:
         """Take up a policy that was loaded since the last tick: in the pipeline, then on record."""
@@ -447,10 +447,10 @@ class Keeper:
 
     def _tell(self, snapshot: Snapshot) -> None:
         """What people should know now; each sink's worker sees what is new."""
-        notifier, chronicle = self._leadership.components.notify, self._acting.chronicle
+        notifier, recent = self._leadership.components.notify, self._acting.recent
         if notifier is not None:
-            evictions = chronicle.evictions().values()
-            known = (chronicle.incidents(), chronicle.decisions(), evictions)
+            evictions = recent.evictions().values()
+            known = (recent.incidents(), recent.decisions(), evictions)
             notifier.push(Known(snapshot.now_s, *known))
 
     def _show(self, snapshot: Snapshot, result: TickResult) -> None:
@@ -466,8 +466,8 @@ class Keeper:
             observe=self._config.observe,
             rules=components.rulebook.current,
             incidents=incidents,
-            decisions=self._acting.chronicle.decisions(),
-            evictions=self._acting.chronicle.evictions(),
+            decisions=self._acting.recent.decisions(),
+            evictions=self._acting.recent.evictions(),
             bundles=components.evidence.views(incident.id for incident in incidents),
             evicting=frozenset(progress.group for progress in components.evictors.active()),
             quarantine=quarantine,

@@ -210,7 +210,7 @@ def test_a_quarantined_group_that_had_a_quarantined_host_comes_back_nowhere() ->
     assert (denials[0].admitted, denials[0].refused) == (frozenset(), {"rg_1:a", "rg_1:b"})
 
 
-# -- whereabouts ----------------------------------------------------------------------------------
+# -- replica hosts --------------------------------------------------------------------------------
 
 
 def test_who_is_dead_silent_or_nameless_is_nowhere() -> None:
