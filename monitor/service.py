@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from monitor.act.bundles import BundleDir, keep_of
 from monitor.act.evictor import Evictors
 from monitor.act.evidence import Evidence
-from monitor.act.gate import Gate, Gatekeeper, gate_families
+from monitor.act.gate import Gate, Gatekeeper
 from monitor.act.http import CaError, Fetcher, trust, trust_also
 from monitor.act.lighthouse import Lighthouse
 from monitor.act.notices import Sink
@@ -30,10 +30,10 @@ from monitor.act.notify import Notifier
 from monitor.act.pausing import PauseSwitch
 from monitor.act.poller import Poller
 from monitor.act.quarantine import Quarantine
-from monitor.act.schedulers.base import Scheduler
-from monitor.act.schedulers.build import SchedulerOptions, open_schedulers
+from monitor.act.schedulers.base import Place
+from monitor.act.schedulers.build import SchedulerOptions, StoredName, drivers
 from monitor.act.schedulers.kubernetes import KubeUnusableError
-from monitor.act.schedulers.reconcile import Reconcilers
+from monitor.act.schedulers.reconcile import CordonReconciler
 from monitor.act.steps import Parties
 from monitor.act.targets import Registry, TargetsError, TargetsFile
 from monitor.bearer import Tokens
@@ -41,11 +41,11 @@ from monitor.clock import SteadyClock
 from monitor.decide.pipeline import Pipeline
 from monitor.decide.rules import PolicyError
 from monitor.journal.entries import Head
-from monitor.journal.writer import Journal, Limits, Shelf
+from monitor.journal.writer import Journal, JournalDir, Limits
 from monitor.loop.auditor import Auditor
+from monitor.loop.components import Components, LeaderComponents, held_back
 from monitor.loop.loop import Keeper
-from monitor.loop.parts import Deeds, Parts, held_back
-from monitor.metrics import Bounds, Instruments, Live, ViewCollector, upkeep
+from monitor.metrics import Bounds, Instruments, Live, ViewCollector, gates, upkeep
 from monitor.model.config import KeeperConfig
 from monitor.model.escalation import Timeouts
 from monitor.model.eviction import Eviction, Remembered
@@ -53,12 +53,11 @@ from monitor.model.names import GroupName
 from monitor.model.observation import LighthouseAway
 from monitor.rulebook import Rulebook, standing
 from monitor.show.answers import AppContext
-from monitor.show.incident_page import Stacks
 from monitor.show.server import ServeError, Server, create_app, is_here, is_loopback, parse_bind
 from monitor.show.stacks import StacksReader
 from monitor.store.audit_log import LogFile
-from monitor.store.lease import Lease, LeaseTable, Standing, me
-from monitor.store.place import Place, StoreError
+from monitor.store.lease import Lease, Standing, me
+from monitor.store.place import StoreError, StorePlace
 from monitor.store.store import Store
 from monitor.vitals import VitalSigns
 
@@ -101,7 +100,7 @@ class Options:
 
     config: KeeperConfig
     bind: str
-    store: Path | str | Place
+    store: Path | str | StorePlace
     """A SQLite file, or a database by URL."""
     lighthouse: str | None = None
     targets: Path | None = None
@@ -186,260 +185,213 @@ def version() -> str:
         return "0+source"
 
 
-# -- deeds -------------------------------------------------------------------------------------
+# -- components --------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, kw_only=True)
-class DeedsMaker:
-    """Called at each handover to this monitor."""
-
-    options: Options
-    store: Store
-    lease: Lease
-    instruments: Instruments
-    pipeline: Pipeline
-    rules: Rulebook
-    url: str
-    """Of this monitor, as people reach it."""
-    stack: ExitStack
-    """Closes what outlives a handover."""
-    _outside: Fetcher | None = None
-    """For messages to people."""
-
-    def __call__(self, held: Remembered, evictions: Sequence[Eviction], last_tick: int) -> Deeds:
-        """From what the store held, the evictions of the last hour, the number of the last tick."""
-        return Deeds(self._notifier(held), self._journal(held, evictions, last_tick))
-
-    def _notifier(self, held: Remembered) -> Notifier | None:
-        """Who tells people; None when nobody is to be told."""
-        options = self.options
-        if not options.sinks:
-            return None
-        return Notifier(
-            options.sinks,
-            fetcher=self._to_people(),
-            store=self.store,
-            instruments=self.instruments,
-            config=options.config,
-            url=self.url,
-            remembered=held.notices,
-        )
-
-    def _to_people(self) -> Fetcher:
-        """By the proxy and the authorities of the internet, not only those of the WorkerServers."""
-        if self._outside is None:
-            ca_file = self.options.ca_file
-            tls = None if ca_file is None else trust_also(ca_file)
-            self._outside = Fetcher(tls, proxies=True, permit=self.lease.why_not)
-            self.stack.callback(self._outside.close)
-        return self._outside
-
-    def _journal(
-        self, held: Remembered, evictions: Sequence[Eviction], last_tick: int
-    ) -> Journal | None:
-        options = self.options
-        if options.journal is None:
-            return None
-        rules = self.rules.applied
-        head = Head(
-            config=rules.config,
-            version=version(),
-            incidents=held.incidents,
-            evictions=tuple(evictions),
-            policy=rules.policy,
-            would=held_back(held.decisions),
-        )
-        shelf = Shelf(options.journal, options.limits)
-        return Journal(shelf, head, self.pipeline.memory, after_tick=last_tick or None)
-
-
-# -- parts -------------------------------------------------------------------------------------
-
-
-class PartsMaker:
-    """Used once.
+def build(
+    options: Options,
+    store: Store,
+    lease: Lease,
+    remembered: Remembered,
+    *,
+    fetcher: Fetcher,
+    url: str,
+    stack: ExitStack,
+) -> Components:
+    """All that the loop drives, with what the store holds; what runs in a thread has begun.
 
     Args:
         options: what the command line said.
         store: read only until the lease lets this monitor write.
         lease: renews itself.
+        remembered: what the store holds; it is large, and nobody keeps it.
+        fetcher: for all but messages to people and webhooks of schedulers.
         url: of this monitor, as people reach it.
         stack: closes what is opened here, in reverse.
 
     Raises:
         CaError: the file of authorities cannot be used.
+        TargetsError: the list of targets cannot be read.
+        KubeUnusableError: Kubernetes cannot be asked so.
+        StartError: the audit log cannot be written.
     """
+    clock, instruments = SteadyClock(), Instruments()
+    rules = options.rules or standing(options.config)
+    pause = PauseSwitch(clock, store)
 
-    def __init__(
-        self, options: Options, store: Store, lease: Lease, *, url: str, stack: ExitStack
-    ) -> None:
-        self._options = options
-        self._store = store
-        self._lease = lease
-        self._url = url
-        self._stack = stack
-        self._clock = clock = SteadyClock()
-        self._registry = Registry(clock, store)
-        self._quarantine = Quarantine(clock, store, options.config)
-        self.pause = PauseSwitch(clock, store)
-        self._instruments = Instruments()
-        self.rules = options.rules or standing(options.config)
-        tls = None if options.ca_file is None else trust(options.ca_file)
-        self.fetcher = Fetcher(tls, permit=lease.why_not, tokens=options.tokens)
-        stack.callback(self.fetcher.close)
-        self._lighthouse = (
-            None if options.lighthouse is None else Lighthouse(options.lighthouse, self.fetcher)
-        )
+    # who is polled, and who is quarantined: launchers ask before the first tick as well
+    registry, quarantine = Registry(clock, store), Quarantine(clock, store, options.config)
+    registry.restore(remembered.targets)
+    quarantine.restore(remembered.quarantine, remembered.quarantine_events)
+    targets_file = None if options.targets is None else TargetsFile(options.targets)
+    if targets_file is not None:
+        registry.follow(targets_file.changed() or ())
 
-    def parts(self, remembered: Remembered) -> Parts:
-        """All of them, with what the store holds; what runs in a thread has begun.
+    def may_change() -> bool:
+        """Whether gate and schedulers may be told now: not by a standby, nor in observe mode."""
+        return not rules.current.config.observe and lease.why_not() is None
 
-        Raises:
-            TargetsError: the list of targets cannot be read.
-            KubeUnusableError: Kubernetes cannot be asked so.
-            StartError: the audit log cannot be written.
-        """
-        options, store, lease = self._options, self._store, self._lease
-        targets_file = self._restore(remembered)
-        gatekeeper = self._gatekeeper()
-        schedulers = open_schedulers(
+    lighthouse = None if options.lighthouse is None else Lighthouse(options.lighthouse, fetcher)
+    gatekeeper = None
+    if options.gate is not None:
+        gate = Gate(options.gate, fetcher)
+        gatekeeper = Gatekeeper(gate, clock=clock, quarantine=quarantine, may=may_change)
+    schedulers = tuple(
+        drivers(
             options.schedulers,
-            store,
-            self._registry,
+            lambda: tuple(
+                Place(target.rank, target.identity.host, target.identity.place)
+                for target in registry.targets()
+            ),
+            StoredName(store, options.schedulers.name),
             lambda tls: Fetcher(tls, proxies=True, permit=lease.why_not),
-            self._stack,
         )
-        evictors = self._evictors(gatekeeper, schedulers)
-        if gatekeeper is not None:
-            gatekeeper.start(evictors.progress, remembered.evictions)
-            self._stack.callback(gatekeeper.close)
-            self._instruments.registry.register(Live(lambda: gate_families(gatekeeper)))
-        evidence = self._evidence()
-        pipeline = Pipeline(options.config, policy=self.rules.current.policy)
-        return Parts(
-            config=options.config,
-            clock=self._clock,
-            registry=self._registry,
-            poller=Poller(self.fetcher),
-            lighthouse=self._lighthouse,
-            judge=pipeline,
+    )
+    for scheduler in schedulers:
+        stack.callback(scheduler.close)
+    parties = Parties(
+        clock=clock,
+        fetcher=fetcher,
+        registry=registry,
+        quarantine=quarantine,
+        lighthouse=lighthouse,
+        gate=gatekeeper,
+        schedulers=schedulers,
+        timeouts=options.timeouts,
+    )
+    evictors = Evictors(
+        parties,
+        record=store.save_eviction,
+        permit=lease.why_not,
+        durable=store.flush,
+        paused=pause.why,
+        told=[sink.name for sink in options.sinks],
+    )
+    stack.callback(evictors.close)
+    if gatekeeper is not None:
+        keeper = gatekeeper
+        keeper.start(evictors.progress, remembered.evictions)
+        stack.callback(keeper.close)
+        instruments.registry.register(Live(lambda: gates.families(keeper)))
+    evidence = Evidence(
+        clock=clock,
+        fetcher=fetcher,
+        bundles=BundleDir(
+            options.evidence or evidence_beside(store.place.path), keep_of(options.config)
+        ),
+        config=options.config,
+        metrics=instruments.evidence,
+        version=version(),
+    )
+    stack.callback(evidence.close)
+    # a pause does not hold the reconcilers: hosts are quarantined by hand as well
+    reconcilers = tuple(
+        CordonReconciler(scheduler, quarantine.active, may_change, instruments.schedulers)
+        for scheduler in schedulers
+    )
+    for reconciler in reversed(reconcilers):
+        stack.callback(reconciler.close)
+    audit_log = _audit_log(options, stack)
+    auditor = Auditor(store, instruments, options.config, remembered, audit_log)
+    quarantine.told, rules.told = auditor.quarantined, auditor.reloaded
+    pipeline = Pipeline(options.config, policy=rules.current.policy)
+    return Components(
+        config=options.config,
+        clock=clock,
+        registry=registry,
+        poller=Poller(fetcher),
+        lighthouse=lighthouse,
+        judge=pipeline,
+        store=store,
+        quarantine=quarantine,
+        evictors=evictors,
+        instruments=instruments,
+        evidence=evidence,
+        auditor=auditor,
+        rulebook=rules,
+        pause=pause,
+        vitals=VitalSigns((lambda: store.last_error, lease.lapse)),
+        targets_file=targets_file,
+        lease=lease,
+        gatekeeper=gatekeeper,
+        schedulers=reconcilers,
+        begin=leader_components(
+            options,
             store=store,
-            quarantine=self._quarantine,
-            evictors=evictors,
-            instruments=self._instruments,
-            targets_file=targets_file,
-            vitals=VitalSigns((lambda: store.last_error, lease.lapse)),
-            evidence=evidence,
-            schedulers=self._reconcilers(schedulers),
-            auditor=self._auditor(remembered),
             lease=lease,
-            begin=self._deeds(pipeline),
-            rulebook=self.rules,
-            pause=self.pause,
-            gatekeeper=gatekeeper,
-        )
-
-    def _restore(self, remembered: Remembered) -> TargetsFile | None:
-        """Who is polled, and who is quarantined: launchers ask before the first tick as well."""
-        self._registry.restore(remembered.targets)
-        self._quarantine.restore(remembered.quarantine, remembered.quarantine_events)
-        path = self._options.targets
-        listed = None if path is None else TargetsFile(path)
-        if listed is not None:
-            self._registry.follow(listed.changed() or ())
-        return listed
-
-    def _may_change(self) -> bool:
-        """Whether gate and schedulers may be told at this moment: not by a standby, nor in observe
-        mode.
-        """
-        return not self.rules.current.config.observe and self._lease.why_not() is None
-
-    def _gatekeeper(self) -> Gatekeeper | None:
-        """Who keeps the gate taught; None where there is no gate."""
-        if (url := self._options.gate) is None:
-            return None
-        gate = Gate(url, self.fetcher)
-        quarantine, may = self._quarantine, self._may_change
-        return Gatekeeper(gate, clock=self._clock, quarantine=quarantine, may=may)
-
-    def _evictors(self, gatekeeper: Gatekeeper | None, schedulers: Sequence[Scheduler]) -> Evictors:
-        options = self._options
-        parties = Parties(
-            clock=self._clock,
-            fetcher=self.fetcher,
-            registry=self._registry,
-            quarantine=self._quarantine,
-            lighthouse=self._lighthouse,
-            gate=gatekeeper,
-            schedulers=tuple(schedulers),
-            timeouts=options.timeouts,
-        )
-        evictors = Evictors(
-            parties,
-            record=self._store.save_eviction,
-            permit=self._lease.why_not,
-            durable=self._store.flush,
-            paused=self.pause.why,
-            told=[sink.name for sink in options.sinks],
-        )
-        self._stack.callback(evictors.close)
-        return evictors
-
-    def _reconcilers(self, schedulers: Sequence[Scheduler]) -> Reconcilers | None:
-        """Who makes the schedulers agree with the quarantine list; None: there is no scheduler.
-
-        A pause does not hold them: hosts are quarantined by hand as well.
-        """
-        if not schedulers:
-            return None
-        reconcilers = Reconcilers(
-            schedulers, self._quarantine.active, self._may_change, self._instruments
-        )
-        self._stack.callback(reconcilers.close)
-        return reconcilers
-
-    def _evidence(self) -> Evidence:
-        options = self._options
-        folder = options.evidence or evidence_beside(self._store.place.path)
-        evidence = Evidence(
-            clock=self._clock,
-            fetcher=self.fetcher,
-            bundles=BundleDir(folder, keep_of(options.config)),
-            config=options.config,
-            instruments=self._instruments,
-            version=version(),
-        )
-        self._stack.callback(evidence.close)
-        return evidence
-
-    def _auditor(self, remembered: Remembered) -> Auditor:
-        """Who keeps the books, and is told of every change of the quarantine."""
-        options = self._options
-        audit_log = None
-        if options.audit_log is not None:
-            try:
-                audit_log = LogFile(options.audit_log, max_bytes=options.audit_log_bytes)
-            except OSError as exc:
-                why = exc.strerror or str(exc)
-                raise StartError(f"cannot write --audit-log {options.audit_log}: {why}") from exc
-            self._stack.callback(audit_log.close)
-        auditor = Auditor(self._store, self._instruments, options.config, remembered, audit_log)
-        self._quarantine.told = auditor.quarantined
-        self.rules.told = auditor.reloaded
-        return auditor
-
-    def _deeds(self, pipeline: Pipeline) -> DeedsMaker:
-        return DeedsMaker(
-            options=self._options,
-            store=self._store,
-            lease=self._lease,
-            instruments=self._instruments,
+            instruments=instruments,
             pipeline=pipeline,
-            rules=self.rules,
-            url=self._url,
-            stack=self._stack,
+            rules=rules,
+            url=url,
+            stack=stack,
+        ),
+    )
+
+
+def _audit_log(options: Options, stack: ExitStack) -> LogFile | None:
+    if options.audit_log is None:
+        return None
+    try:
+        audit_log = LogFile(options.audit_log, max_bytes=options.audit_log_bytes)
+    except OSError as exc:
+        why = exc.strerror or str(exc)
+        raise StartError(f"cannot write --audit-log {options.audit_log}: {why}") from exc
+    stack.callback(audit_log.close)
+    return audit_log
+
+
+def leader_components(
+    options: Options,
+    *,
+    store: Store,
+    lease: Lease,
+    instruments: Instruments,
+    pipeline: Pipeline,
+    rules: Rulebook,
+    url: str,
+    stack: ExitStack,
+) -> Callable[[Remembered, Sequence[Eviction], int], LeaderComponents]:
+    """Makes what only the active monitor has, at each handover to this one."""
+
+    @cache
+    def to_people() -> Fetcher:
+        """By the proxy and the authorities of the internet, not only those of the WorkerServers."""
+        tls = None if options.ca_file is None else trust_also(options.ca_file)
+        fetcher = Fetcher(tls, proxies=True, permit=lease.why_not)
+        stack.callback(fetcher.close)  # it outlives a handover
+        return fetcher
+
+    def notifier(held: Remembered) -> Notifier | None:
+        if not options.sinks:
+            return None
+        return Notifier(
+            options.sinks,
+            fetcher=to_people(),
+            store=store,
+            metrics=instruments.notify,
+            config=options.config,
+            url=url,
+            remembered=held.notices,
         )
+
+    def journal(held: Remembered, evictions: Sequence[Eviction], last_tick: int) -> Journal | None:
+        if options.journal is None:
+            return None
+        head = Head(
+            config=rules.applied.config,
+            version=version(),
+            incidents=held.incidents,
+            evictions=tuple(evictions),
+            policy=rules.applied.policy,
+            would=held_back(held.decisions),
+        )
+        journal_dir = JournalDir(options.journal, options.limits)
+        return Journal(journal_dir, head, pipeline.memory, after_tick=last_tick or None)
+
+    def begin(held: Remembered, evictions: Sequence[Eviction], last_tick: int) -> LeaderComponents:
+        return LeaderComponents(notifier(held), journal(held, evictions, last_tick))
+
+    return begin
 
 
 # -- service -----------------------------------------------------------------------------------
@@ -527,17 +479,19 @@ class Service:
         self.url = server.url
         store, lease = self._store_and_lease()
         self._lease = lease
-        remembered = store.remembered()
-        making = PartsMaker(options, store, lease, url=self._for_people(), stack=stack)
-        self.rules = making.rules
-        parts = making.parts(remembered)
-        self.keeper = Keeper(parts, remembered, (TOKENLESS,) if options.token is None else ())
+        tls = None if options.ca_file is None else trust(options.ca_file)
+        fetcher = Fetcher(tls, permit=lease.why_not, tokens=options.tokens)
+        stack.callback(fetcher.close)
+        remembered, url = store.remembered(), self._for_people()
+        components = build(options, store, lease, remembered, fetcher=fetcher, url=url, stack=stack)
+        self.rules = components.rulebook
+        self.keeper = Keeper(components, remembered, (TOKENLESS,) if options.token is None else ())
         stack.callback(self.keeper.close)
         self.keeper.take_part()
-        _say(len(parts.registry.targets()), remembered)
-        self._collect(parts, server)
-        context = self._app_context(parts, making, server)
-        parts.instruments.event_streams.set_function(lambda: context.streams.open)
+        _say(len(components.registry.targets()), remembered)
+        self._collect(components, server)
+        context = self._app_context(components, fetcher, server)
+        components.instruments.event_streams.set_function(lambda: context.streams.open)
         stack.callback(context.streams.close)  # first: no open page holds up the rest
         server.start(create_app(context))
         self._lasting = [one for one in threading.enumerate() if one.name in _LASTING]
@@ -548,7 +502,7 @@ class Service:
         store = Store(options.store)
         stack.callback(store.close)
         store.follow()
-        lease = Lease(LeaseTable(store.database), me(), self._for_people())
+        lease = Lease(store.database.lease, me(), self._for_people())
         stack.callback(lease.close)
         stack.callback(store.flush)
         lease.start()
@@ -557,11 +511,11 @@ class Service:
     def _for_people(self) -> str:
         return self._options.public_url or for_people(self.url)
 
-    def _collect(self, parts: Parts, server: Server) -> None:
+    def _collect(self, components: Components, server: Server) -> None:
         """Let Prometheus see what is read when it asks."""
-        keeper, store, made = self.keeper, parts.store, parts.instruments.registry
+        keeper, store, made = self.keeper, components.store, components.instruments.registry
         made.register(Live(lambda: upkeep.journal(keeper.journal_stats)))
-        made.register(Live(lambda: upkeep.refusals(parts.registry.refused)))
+        made.register(Live(lambda: upkeep.refusals(components.registry.refused)))
         made.register(Live(lambda: upkeep.lease(self._lease.standing())))
         bounds = self._options.bounds
         wait = partial(keeper.idle.wait, _SCRAPE_WAITS_S)
@@ -571,39 +525,36 @@ class Service:
         queues: dict[str, Callable[[], int]] = {
             "store": lambda: store.pending,
             "journal": lambda: keeper.journal_stats.waiting,
-            "evictions": lambda: len(parts.evictors.active()),
+            "evictions": lambda: len(components.evictors.active()),
             "http": lambda: server.waiting,
         }
-        if parts.auditor is not None and self._options.audit_log is not None:
-            auditor = parts.auditor
-            queues["audit_log"] = lambda: auditor.lines_waiting
+        if self._options.audit_log is not None:
+            queues["audit_log"] = lambda: components.auditor.lines_waiting
         made.register(Live(lambda: upkeep.waiting(queues, store.place.path)))
 
-    def _app_context(self, parts: Parts, making: PartsMaker, server: Server) -> AppContext:
+    def _app_context(self, components: Components, fetcher: Fetcher, server: Server) -> AppContext:
         keeper = self.keeper
         return AppContext(
-            clock=parts.clock,
-            registry=parts.registry,
-            quarantine=parts.quarantine,
-            fetcher=making.fetcher,
-            metrics=parts.instruments.registry,
+            clock=components.clock,
+            registry=components.registry,
+            quarantine=components.quarantine,
+            fetcher=fetcher,
+            metrics=components.instruments.registry,
             view=lambda: keeper.view,
             standing=self._lease.standing,
             evict=keeper.evict_by_hand,
-            tick_s=parts.config.tick_s,
+            tick_s=components.config.tick_s,
             version=version(),
             loopback=is_loopback(parse_bind(self._options.bind)[0])
             and not self._options.closed_reads,
             open_reads=self._options.open_reads,
             journal=self._options.journal,
-            bundle=(lambda _: None) if parts.evidence is None else parts.evidence.path,
-            stacks=(lambda _: Stacks())
-            if parts.evidence is None
-            else StacksReader(parts.evidence.bundles).get,
+            bundle=components.evidence.path,
+            stacks=StacksReader(components.evidence.bundles).get,
             is_own=partial(is_here, port=server.port),
             ended=self.ended,
             rules=self.rules,
-            pause=making.pause,
+            pause=components.pause,
         )
 
 

@@ -239,7 +239,7 @@ _AGO: Final = re.compile(r"\A#[^\n]{0,300}?([0-9]{1,9}(?:\.[0-9]{1,6})?) s ago")
 """How a WorkerServer heads stacks that are not of this moment."""
 
 
-class Status(StrEnum):
+class PartStatus(StrEnum):
     """What became of one part."""
 
     OK = "ok"
@@ -281,7 +281,7 @@ class Part:
 
     rank: RankName
     kind: BundleKind
-    status: Status
+    status: PartStatus
     body: bytes | None = None
     taken_s: float | None = None
     """When the last byte came, Unix time by the monitor's clock."""
@@ -294,21 +294,21 @@ class Part:
 
 def weigh(
     kind: BundleKind, identity: Identity, body: bytes
-) -> tuple[Status, float | None, str | None]:
+) -> tuple[PartStatus, float | None, str | None]:
     """What an answer of status 200 is worth: status, age of what it tells, what is wrong."""
     if not kind.json:
         found = _AGO.search(body[:400].decode(errors="replace"))
-        return (Status.OK, None if found is None else float(found[1]), None)
+        return (PartStatus.OK, None if found is None else float(found[1]), None)
     try:
         data = json.loads(body)
         told = parse_identity(data["identity"])
     except (KeyError, TypeError):
-        return Status.GARBAGE, None, f"no identity: {_excerpt(body)}"
+        return PartStatus.GARBAGE, None, f"no identity: {_excerpt(body)}"
     except (ValueError, RecursionError) as exc:  # WireError is a ValueError
-        return Status.GARBAGE, None, f"{_line(exc)}: {_excerpt(body)}"
+        return PartStatus.GARBAGE, None, f"{_line(exc)}: {_excerpt(body)}"
     if (told.rank, told.incarnation) != (identity.rank, identity.incarnation):
-        return Status.STRANGER, None, f"{told.rank} pid {told.pid} ({told.incarnation})"[:200]
-    return Status.OK, _age_s(kind, data), None
+        return PartStatus.STRANGER, None, f"{told.rank} pid {told.pid} ({told.incarnation})"[:200]
+    return PartStatus.OK, _age_s(kind, data), None
 
 
 def _age_s(kind: BundleKind, data: Mapping[str, Any]) -> float | None:
@@ -354,48 +354,28 @@ class Moment:
     fleet_told: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    """All that a bundle says beside its moments."""
-
-    id: str
-    incident: Mapping[str, Any] | None
-    eviction: Mapping[str, Any] | None
-    version: str
-    written_s: float
-
-
-def filler(
-    content: Content, moments: Sequence[Moment], before: Path | None
-) -> Callable[[IO[bytes]], None]:
-    """What writes the zip: these moments, and those of the former bundle that stay."""
-
-    def fill(file: IO[bytes]) -> None:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as bundle:
-            told: list[dict[str, Any]] = []
-            problems: list[str] = []
-            eviction = content.eviction
-            if before is not None:
-                old, problem = _carry_over(before, bundle, {one.name for one in moments})
-                told += [one for one in old.get("moments", []) if isinstance(one, dict)]
-                eviction = eviction or old.get("eviction")
-                problems += [] if problem is None else [problem]
-            told += [_write(bundle, one) for one in moments]
-            told.sort(key=lambda one: one.get("began_s", 0.0))
-            manifest = {
-                "format": FORMAT,
-                "schema": SCHEMA,
-                "written_by": f"lightkeeper {content.version}",
-                "written_s": content.written_s,
-                "id": content.id,
-                "incident": content.incident,
-                "eviction": eviction,
-                "moments": told,
-                "problems": problems,
-            }
-            _member(bundle, NAME, _dump(manifest), content.written_s)
-
-    return fill
+def fill(
+    file: IO[bytes], manifest: Mapping[str, Any], moments: Sequence[Moment], before: Path | None
+) -> None:
+    """Write the zip: these moments, and those of the former bundle that stay; `manifest`: what it
+    says beside them.
+    """
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as bundle:
+        told: list[dict[str, Any]] = []
+        problems: list[str] = []
+        eviction = manifest["eviction"]
+        if before is not None:
+            old, problem = _carry_over(before, bundle, {one.name for one in moments})
+            told += [one for one in old.get("moments", []) if isinstance(one, dict)]
+            eviction = eviction or old.get("eviction")
+            problems += [] if problem is None else [problem]
+        told += [_write(bundle, one) for one in moments]
+        told.sort(key=lambda one: one.get("began_s", 0.0))
+        whole = {
+            "format": FORMAT, "schema": SCHEMA, **manifest, "eviction": eviction, "moments": told,
+            "problems": problems,
+        }  # fmt: skip
+        _member(bundle, NAME, _dump(whole), manifest["written_s"])
 
 
 def _carry_over(

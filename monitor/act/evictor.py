@@ -8,7 +8,6 @@ decides nothing, and asks nobody while this monitor may not act, or while it is 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -20,9 +19,10 @@ from monitor.act.steps import (
     Asker,
     Parties,
     deny_launchers,
-    look,
+    probe,
     save_evidence,
 )
+from monitor.background import BackgroundQueue
 from monitor.clock import Clock
 from monitor.model.escalation import (
     Answered,
@@ -30,15 +30,15 @@ from monitor.model.escalation import (
     Cleared,
     Climb,
     Event,
+    EvictionDeps,
     HandedOver,
     Instruction,
     Instructions,
     Interrupted,
     LighthouseSeen,
-    Looked,
-    Means,
+    Probe,
+    Probed,
     Revoked,
-    TakeLook,
     handle,
 )
 from monitor.model.eviction import KEEPER, Eviction, EvictionState, Rung
@@ -61,13 +61,15 @@ class EvictionLog:
 
     Args:
         clock: the time.
-        means: what this monitor has for them.
+        deps: what this monitor has for them.
         record: where each change is kept.
     """
 
-    def __init__(self, clock: Clock, means: Means, record: Callable[[Eviction], None]) -> None:
+    def __init__(
+        self, clock: Clock, deps: EvictionDeps, record: Callable[[Eviction], None]
+    ) -> None:
         self._clock = clock
-        self._means = means
+        self._means = deps
         self._record = record
         self._lock = threading.RLock()
         self._known: dict[Key, Eviction] = {}
@@ -215,17 +217,14 @@ class Evictors:
         self._permit = permit
         self._durable = durable
         self._paused = paused
-        means = Means(
+        deps = EvictionDeps(
             timeouts=parties.timeouts,
             gate=parties.gate is not None,
             schedulers=tuple(one.name for one in parties.schedulers),
             told=tuple(told),
         )
-        self.log = EvictionLog(parties.clock, means, record)
-        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="evict", daemon=True)
-        self._thread.start()
+        self.log = EvictionLog(parties.clock, deps, record)
+        self._jobs = BackgroundQueue("evict", self._carry_out)
 
     def submit(self, key: Key, event: HandedOver, evidence: Evidence | None = None) -> None:
         """Carry out an eviction that is decided; `evidence` waits until it is saved."""
@@ -233,7 +232,7 @@ class Evictors:
         taken = self.log.get(key)
         if instructions and taken is not None:
             asker = Asker(self._parties)
-            self._queue.put(_Job(key, taken.attempt, instructions, asker, evidence))
+            self._jobs.put(_Job(key, taken.attempt, instructions, asker, evidence))
 
     def note(self, view: LighthouseView | LighthouseAway) -> None:
         """What a look at the Lighthouse shows: a group may leave long after it is gone."""
@@ -253,41 +252,41 @@ class Evictors:
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Stop; an eviction under way is left as it is, for whoever goes on."""
-        self._stop.set()
-        self._queue.put(None)
-        self._thread.join(timeout_s)
+        self._jobs.close(timeout_s)
 
     # -- the worker thread --------------------------------------------------------------------
 
-    def _work(self) -> None:
-        while (job := self._queue.get()) is not None:
-            left = deque(job.instructions)
-            try:
-                while left and not self._stop.is_set():
-                    left.extend(self._do(job, left.popleft()))
-            except Exception as exc:
-                log.exception("an eviction crashed")
-                if self._goes_on(job) is not None:
-                    why = f"the evictor crashed: {type(exc).__name__}: {exc}"
-                    self.log.post(job.key, Revoked(why))
-            ended = self.log.get(job.key)
-            if ended is not None and not ended.open:
-                log.warning("eviction of %s: %s, %s", ended.group, ended.state, ended.outcome)
+    @property
+    def _closing(self) -> bool:
+        return self._jobs.worker.closing
+
+    def _carry_out(self, job: _Job) -> None:
+        left = deque(job.instructions)
+        try:
+            while left and not self._closing:
+                left.extend(self._do(job, left.popleft()))
+        except Exception as exc:
+            log.exception("an eviction crashed")
+            if self._goes_on(job) is not None:
+                self.log.post(job.key, Revoked(f"the evictor crashed: {type(exc).__name__}: {exc}"))
+        ended = self.log.get(job.key)
+        if ended is not None and not ended.open:
+            log.warning("eviction of %s: %s, %s", ended.group, ended.state, ended.outcome)
 
     def _goes_on(self, job: _Job) -> Eviction | None:
         """The eviction, while it is this attempt that is under way here."""
-        eviction = None if self._stop.is_set() else self.log.get(job.key)
+        eviction = None if self._closing else self.log.get(job.key)
         mine = eviction is not None and eviction.under_way and eviction.attempt == job.attempt
         return eviction if mine else None
 
     def _do(self, job: _Job, instruction: Instruction) -> Instructions:
         """Do it, and say what came of it; nothing, where the eviction has ended meanwhile."""
-        if isinstance(instruction, Begin | TakeLook):
-            self._stop.wait(instruction.after_s)
+        if isinstance(instruction, Begin | Probe):
+            self._jobs.worker.pause(instruction.after_s)
         eviction = self._goes_on(job)
         if eviction is None:
             return ()
-        if isinstance(instruction, TakeLook):
+        if isinstance(instruction, Probe):
             return self._look(job, eviction)
         if (revoked := self._revoked(eviction)) is not None:
             return self.log.post(job.key, revoked)
@@ -314,7 +313,7 @@ class Evictors:
         """Tell who has answered, and what a fresh look shows."""
         for answer in job.asker.answers():
             self.log.post(job.key, answer)
-        seen = look(self._parties, self._goes_on(job) or eviction)
+        seen = probe(self._parties, self._goes_on(job) or eviction)
         if seen.all_gone:
             for answer in job.asker.answers(wait_s=LAST_WORD_S):
                 self.log.post(job.key, answer)
@@ -323,7 +322,7 @@ class Evictors:
         self.note(seen.lighthouse.view)
         revoked = self._revoked(eviction)
         may = revoked is None and self._permit() is None
-        told = self.log.post(job.key, Looked(seen, may))
+        told = self.log.post(job.key, Probed(seen, may))
         return told if revoked is None else self.log.post(job.key, revoked)
 
     def _revoked(self, eviction: Eviction) -> Revoked | None:

@@ -11,36 +11,35 @@ import asyncio
 import contextlib
 import json
 import logging
-import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+
+from prometheus_client import Counter, Gauge, Histogram
 
 from monitor.act.bundles import (
     KINDS,
     NAMED,
     BundleDir,
     BundleKind,
-    Content,
     Moment,
     MomentName,
     Part,
-    Status,
+    PartStatus,
     Whom,
     concerned,
-    filler,
+    fill,
     weigh,
 )
 from monitor.act.http import Answer, Fetcher, FetchError, Question
 from monitor.act.poller import describe_status
-from monitor.background import BackgroundWorker
+from monitor.background import BackgroundQueue
 from monitor.clock import Clock
-from monitor.metrics import Instruments
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Eviction
 from monitor.model.incident import BundleView, Incident, State, incident_to_json
@@ -112,7 +111,7 @@ def records_in_hand(seen: Seen, whom: Whom) -> list[Part]:
     first_s = next((at_s for at_s, _ in of_now.values()), None)
     kind = next(kind for kind in KINDS if kind.name == RECORD)
     return [
-        Part(rank, kind, Status.OK, _dump(to_json(record)), taken_s=at_s)
+        Part(rank, kind, PartStatus.OK, _dump(to_json(record)), taken_s=at_s)
         for rank, (at_s, record) in of_now.items()
         if at_s == first_s
     ]
@@ -180,26 +179,25 @@ class Ticket:
     moment: MomentName
     limit_s: float
     began: float = field(default_factory=time.monotonic)
-    answered: threading.Event = field(default_factory=threading.Event)
+    answered: Future[str] = field(default_factory=Future)
     """Everything that comes is in memory; the rank may go."""
-    said: str = ""
 
     def wait(self) -> str:
         """Wait until the ranks have answered, at most `limit_s` from when it was asked for."""
         left_s = self.began + self.limit_s - time.monotonic()
-        if self.answered.wait(max(0.0, left_s)):
-            return self.said
-        return f"not there within {self.limit_s:g} s: went on without"
+        try:
+            return self.answered.result(max(0.0, left_s))
+        except FutureTimeoutError:
+            return f"not there within {self.limit_s:g} s: went on without"
 
     def done(self, said: str) -> None:
         """Let go whoever waits."""
-        if not self.answered.is_set():
-            self.said = said
-            self.answered.set()
+        if not self.answered.done():
+            self.answered.set_result(said)
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Capture:
     """What a lane does next."""
 
     ticket: Ticket | None
@@ -220,36 +218,6 @@ class Job:
         return known or (self.eviction.incident_id if self.eviction is not None else IncidentId(""))
 
 
-class Lane:
-    """One thread and what it still has to do."""
-
-    def __init__(self, name: str, work: Callable[[Job], None]) -> None:
-        self._work = work
-        self._jobs: queue.Queue[Job] = queue.Queue(QUEUE)
-        self._worker = BackgroundWorker(name, self._run, after_crash_s=0.0)
-        self._worker.start()
-
-    def put(self, job: Job) -> bool:
-        """False when there is too much to do already."""
-        if self._worker.closing:
-            return False
-        try:
-            self._jobs.put_nowait(job)
-        except queue.Full:
-            return False
-        self._worker.wake()
-        return True
-
-    def close(self, timeout_s: float) -> None:
-        """What waits in the queue is not begun any more."""
-        self._worker.close(timeout_s)
-
-    def _run(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            while not self._worker.closing:
-                self._work(self._jobs.get_nowait())
-
-
 _LOOP_LATE_S: Final = 0.5
 """A fetch loop that is later than this is broken: whoever waits goes on without it."""
 
@@ -258,30 +226,17 @@ class Budget:
     """Bytes that the answers of one moment may hold together; used on the fetch loop only."""
 
     def __init__(self, nbytes: int) -> None:
-        self.left = nbytes
-
-
-class Meter:
-    """What one request has taken of the budget."""
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-        self._taken = 0
+        self._left = nbytes
 
     def take(self, nbytes: int) -> None:
-        """Count a piece.
+        """Count a piece; a negative one is given back.
 
         Raises:
             FetchError: nothing is left.
         """
-        self._budget.left -= nbytes
-        self._taken += nbytes
-        if self._budget.left < 0:
+        self._left -= nbytes
+        if self._left < 0 < nbytes:
             raise FetchError(Failure.GARBAGE, TOO_MUCH)
-
-    def give_back(self) -> None:
-        """Nothing of it was kept."""
-        self._budget.left += self._taken
 
 
 TOO_MUCH: Final = "the bundle is full"
@@ -299,7 +254,7 @@ class Raw:
     cut: bool = False
 
 
-class Asker:
+class EvidenceAsker:
     """Asks over the shared fetcher."""
 
     def __init__(self, clock: Clock, fetcher: Fetcher) -> None:
@@ -336,18 +291,23 @@ class Asker:
     async def _get(
         self, one: Observation, kind: BundleKind, query: str, end: float, budget: Budget
     ) -> Raw:
-        meter = Meter(budget)
+        pieces: list[int] = []
+
+        def meter(nbytes: int) -> None:
+            pieces.append(nbytes)
+            budget.take(nbytes)
+
         question = Question(
             one.url + kind.path + query,
             timeout_s=end - time.monotonic(),
             max_bytes=kind.max_bytes,
             group=one.identity.group,
-            meter=meter.take,
+            meter=meter,
         )
         try:
             answer = await self._fetcher.fetch(question)
         except FetchError as exc:
-            meter.give_back()
+            budget.take(-sum(pieces))  # nothing of it is kept
             return Raw(one, kind, failed=exc)
         return Raw(one, kind, answer, self._clock.now_s())
 
@@ -355,9 +315,9 @@ class Asker:
 def judged(raw: Sequence[Raw]) -> list[Part]:
     """What the answers are worth; nothing of a rank as which a stranger answers."""
     parts = [_judge(one) for one in raw]
-    strange = {part.rank: part.error for part in parts if part.status is Status.STRANGER}
+    strange = {part.rank: part.error for part in parts if part.status is PartStatus.STRANGER}
     return [
-        replace(part, status=Status.STRANGER, body=None, error=strange[part.rank])
+        replace(part, status=PartStatus.STRANGER, body=None, error=strange[part.rank])
         if part.rank in strange and part.body is not None
         else part
         for part in parts
@@ -365,32 +325,32 @@ def judged(raw: Sequence[Raw]) -> list[Part]:
 
 
 def _judge(raw: Raw) -> Part:
-    bare = Part(raw.one.rank, raw.kind, Status.OK, taken_s=raw.taken_s)
+    bare = Part(raw.one.rank, raw.kind, PartStatus.OK, taken_s=raw.taken_s)
     if raw.answer is None:
         status, why = _failure(raw)
         return replace(bare, status=status, error=why)
     said = replace(bare, seconds=raw.answer.seconds)
     if raw.answer.status != 200:
         error = f"{describe_status(raw.answer.status)}: {_told(raw.answer.body)}"
-        return replace(said, status=Status.REFUSED, error=error)
+        return replace(said, status=PartStatus.REFUSED, error=error)
     status, age_s, wrong = weigh(raw.kind, raw.one.identity, raw.answer.body)
-    if status is not Status.OK:
+    if status is not PartStatus.OK:
         return replace(said, status=status, error=wrong)
     if raw.cut:
         error = f"all of it is over {raw.kind.max_bytes} bytes: only what is unfinished"
-        return replace(said, status=Status.CUT, body=raw.answer.body, age_s=age_s, error=error)
+        return replace(said, status=PartStatus.CUT, body=raw.answer.body, age_s=age_s, error=error)
     return replace(said, body=raw.answer.body, age_s=age_s)
 
 
-def _failure(raw: Raw) -> tuple[Status, str]:
+def _failure(raw: Raw) -> tuple[PartStatus, str]:
     failed = raw.failed or FetchError(Failure.TIMEOUT, "not asked")
     if _too_large(failed):
-        return Status.TOO_LARGE, failed.detail
+        return PartStatus.TOO_LARGE, failed.detail
     if failed.failure is Failure.TIMEOUT:
-        return Status.LATE, failed.detail
+        return PartStatus.LATE, failed.detail
     if failed.failure is Failure.GARBAGE:
-        return Status.GARBAGE, failed.detail
-    return Status.UNREACHABLE, failed.detail
+        return PartStatus.GARBAGE, failed.detail
+    return PartStatus.UNREACHABLE, failed.detail
 
 
 def _too_large(failed: FetchError) -> bool:
@@ -409,6 +369,17 @@ MARGIN_S: Final = 0.5  # beyond the deadline of the asking: threads are schedule
 _MIB: Final = 1024 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class EvidenceMetrics:
+    """What is counted here."""
+
+    captures: Counter
+    """By moment and outcome."""
+    seconds: Histogram
+    written_bytes: Counter
+    stored_bytes: Gauge
+
+
 class Evidence:
     """Takes evidence in threads of its own; nothing here waits for a rank or for the disk.
 
@@ -422,14 +393,14 @@ class Evidence:
         fetcher: Fetcher,
         bundles: BundleDir,
         config: KeeperConfig,
-        instruments: Instruments,
+        metrics: EvidenceMetrics,
         version: str = "",
     ) -> None:
         self._clock = clock
-        self._asker = Asker(clock, fetcher)
+        self._asker = EvidenceAsker(clock, fetcher)
         self.bundles = bundles
         self._config = config
-        self._instruments = instruments
+        self._metrics = metrics
         self._version = version
         self._memory = Memory()
         self._seen: Seen | None = None
@@ -439,7 +410,9 @@ class Evidence:
         self._asking = threading.Lock()
         self._writing = threading.Lock()
         self._writing_since: float | None = None
-        self._lanes = tuple(Lane(name, self._work) for name in ("evidence", "evidence-evict"))
+        self._lanes = tuple(
+            BackgroundQueue(name, self._work, QUEUE) for name in ("evidence", "evidence-evict")
+        )
         self._open()
 
     def close(self, timeout_s: float = 1.0) -> None:
@@ -458,18 +431,18 @@ class Evidence:
             return
         for incident in incidents:
             if incident.state is State.FIRING and not self._known(incident.id):
-                self._begin(Job(self._ticket(incident.id, MomentName.FIRING), seen, incident))
+                self._begin(Capture(self._ticket(incident.id, MomentName.FIRING), seen, incident))
         if snapshot.now_s - self._tidied_s >= TIDY_S:
             self._tidied_s = snapshot.now_s
-            self._lanes[0].put(Job(None, seen, None))
+            self._lanes[0].put(Capture(None, seen, None))
         for incident in changed:
             if not incident.open and self.bundles.view(incident.id) is not None:
-                self._lanes[0].put(Job(None, seen, incident))
+                self._lanes[0].put(Capture(None, seen, incident))
 
     def look_again(self) -> None:
         """Another monitor may have written to the folder; looked at in a thread of its own."""
         if self._on and self._seen is not None:
-            self._lanes[0].put(Job(None, self._seen, None))
+            self._lanes[0].put(Capture(None, self._seen, None))
 
     def before_eviction(self, eviction: Eviction, incident: Incident | None) -> Ticket | None:
         """The moment that an eviction waits for: one of the last seconds, else a new one.
@@ -484,7 +457,7 @@ class Evidence:
         if last is not None and time.monotonic() - last.began <= fresh_s:
             return last
         ticket = self._ticket(eviction.incident_id, MomentName.EVICTION)
-        self._begin(Job(ticket, self._seen, incident, eviction))
+        self._begin(Capture(ticket, self._seen, incident, eviction))
         return ticket
 
     # -- what is shown ------------------------------------------------------------------------
@@ -517,7 +490,7 @@ class Evidence:
     def _ticket(self, incident_id: IncidentId, moment: MomentName) -> Ticket:
         return Ticket(incident_id, moment, self._config.evidence_deadline_s + MARGIN_S)
 
-    def _begin(self, job: Job) -> None:
+    def _begin(self, job: Capture) -> None:
         ticket = job.ticket
         if ticket is None:
             return
@@ -531,7 +504,7 @@ class Evidence:
             ticket.done("not taken: too many incidents at once")
             self._count(ticket.moment, "dropped")
 
-    def _work(self, job: Job) -> None:
+    def _work(self, job: Capture) -> None:
         """One job; never raises."""
         try:
             if job.ticket is not None:
@@ -551,7 +524,7 @@ class Evidence:
             if job.ticket is not None:
                 job.ticket.done("failed; the monitor's log has the details")
 
-    def _take_moment(self, job: Job, ticket: Ticket) -> None:
+    def _take_moment(self, job: Capture, ticket: Ticket) -> None:
         config, began, began_s = self._config, time.monotonic(), self._clock.now_s()
         groups = () if job.eviction is None else (job.eviction.group,)
         whom = concerned(
@@ -565,7 +538,7 @@ class Evidence:
         seconds = time.monotonic() - began
         answered = sum(one.answer is not None and one.answer.status == 200 for one in raw)
         ticket.done(f"{answered} of {len(raw)} parts of {len(whom.asked)} ranks in {seconds:.1f} s")
-        self._instruments.evidence_seconds.observe(seconds)
+        self._metrics.seconds.observe(seconds)
         parts = judged(raw)
         fleet, told = fleet_json(job.seen, whom)
         moments = [
@@ -575,7 +548,7 @@ class Evidence:
         self._write(job, moments)
         self._count(ticket.moment, _outcome(parts, whom))
 
-    def _in_hand(self, job: Job, ticket: Ticket, whom: Whom) -> list[Moment]:
+    def _in_hand(self, job: Capture, ticket: Ticket, whom: Whom) -> list[Moment]:
         """What the detectors had read before, beside the first moment."""
         parts = records_in_hand(job.seen, whom)
         if not parts or ticket.moment is not MomentName.FIRING:
@@ -583,17 +556,17 @@ class Evidence:
         at_s = max(part.taken_s or 0.0 for part in parts)
         return [Moment(MomentName.JUDGED, at_s, at_s, Whom(whom.asked), parts)]
 
-    def _write(self, job: Job, moments: list[Moment]) -> None:
+    def _write(self, job: Capture, moments: list[Moment]) -> None:
         eviction = job.eviction
-        content = Content(
-            id=job.incident_id,
-            incident=None if job.incident is None else incident_to_json(job.incident),
-            eviction=None
+        manifest = {
+            "written_by": f"lightkeeper {self._version}",
+            "written_s": self._clock.now_s(),
+            "id": job.incident_id,
+            "incident": None if job.incident is None else incident_to_json(job.incident),
+            "eviction": None
             if eviction is None
             else {"group": eviction.group, "reason": eviction.reason, "author": eviction.author},
-            version=self._version,
-            written_s=self._clock.now_s(),
-        )
+        }
         with self._on_disk():
             if "open" in self._troubles:
                 self.bundles.open()
@@ -601,8 +574,10 @@ class Evidence:
             before = self.bundles.path(job.incident_id)
             if before is not None and not before.exists():
                 before = None
-            nbytes = self.bundles.write(job.incident_id, filler(content, moments, before))
-            self._instruments.evidence_bytes.inc(nbytes)
+            nbytes = self.bundles.write(
+                job.incident_id, lambda file: fill(file, manifest, moments, before)
+            )
+            self._metrics.written_bytes.inc(nbytes)
             self._troubles.pop("write", None)
             self._tidy()
 
@@ -629,7 +604,7 @@ class Evidence:
             self._trouble("tidy", f"old evidence cannot be removed: {_why(exc)}")
         else:
             self._troubles.pop("tidy", None)
-        self._instruments.evidence_stored.set(self.bundles.nbytes)
+        self._metrics.stored_bytes.set(self.bundles.nbytes)
 
     def _open(self) -> None:
         if not self._on:
@@ -648,7 +623,7 @@ class Evidence:
         self._troubles[what] = why
 
     def _count(self, moment: MomentName | None, outcome: str) -> None:
-        self._instruments.evidence.labels(str(moment or "story"), outcome).inc()
+        self._metrics.captures.labels(str(moment or "story"), outcome).inc()
 
 
 def _outcome(parts: list[Part], whom: Whom) -> str:

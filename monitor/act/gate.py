@@ -10,16 +10,12 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
-
-from prometheus_client.core import Metric
 
 from monitor.act.http import Fetcher, FetchError, Question
 from monitor.act.quarantine import Quarantine
-from monitor.act.replica_hosts import Incarnation, Whereabouts
 from monitor.background import BackgroundWorker
 from monitor.bearer import NO_GROUP
 from monitor.clock import Clock
@@ -35,15 +31,88 @@ from monitor.gate.denylist import (
     parse_denials,
 )
 from monitor.gate.view import GateAway, GateError, GateView, parse_view
-from monitor.metrics.gates import ANSWERS, DENIALS, LISTS, UNTAUGHT
 from monitor.model.eviction import ASKING, Eviction, QuarantineEntry
 from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.model.observation import Observation
 
-# -- denials -----------------------------------------------------------------------------------
+# -- replica hosts ------------------------------------------------------------------------------
+# Which replica id was seen on which host, as far as its ranks' reports tell.
 
 LASTS_S: Final = 24 * 3600.0
-"""Of a denial of which it is never shown that it is not needed any more."""
+"""Of a denial of which it is never shown that it is not needed any more; and an id that is not seen
+for so long is dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """One life of a replica group, by its replica id."""
+
+    replica_id: ReplicaId
+    group: GroupName
+    world_size: int
+    hosts: frozenset[Host]
+    ranks: frozenset[RankName]
+    """Seen so far under this id."""
+    born_s: float
+    """Unix time of its first rank's start by its own account; else when it was first seen, and
+    before all time when that was the first tick of this monitor."""
+    first_seen_s: float
+    seen_s: float
+
+
+@dataclass(slots=True)
+class ReplicaHosts:
+    """All incarnations of the last day."""
+
+    known: dict[ReplicaId, Incarnation] = field(default_factory=dict)
+    _looked: bool = False
+
+    def saw(
+        self,
+        observations: Iterable[Observation],
+        now_s: float,
+        born: Callable[[RankName], float | None] = lambda _: None,
+    ) -> None:
+        """Take in one tick; `born` says when a rank attached, by its own account."""
+        unknown_s = now_s if self._looked else float("-inf")
+        for seen in observations:
+            report, identity = seen.report, seen.identity
+            step = None if report is None else report.step
+            if report is None or step is None or step.replica_id is None:
+                continue
+            if not report.process.alive:
+                continue
+            self._looked = True
+            told_s = born(seen.rank)
+            born_s = unknown_s if told_s is None else told_s
+            one = self.known.get(step.replica_id) or Incarnation(
+                replica_id=step.replica_id,
+                group=identity.group,
+                world_size=identity.world_size,
+                hosts=frozenset(),
+                ranks=frozenset(),
+                born_s=born_s,
+                first_seen_s=now_s,
+                seen_s=now_s,
+            )
+            self.known[step.replica_id] = replace(
+                one,
+                hosts=one.hosts | {identity.host},
+                ranks=one.ranks | {seen.rank},
+                born_s=min(one.born_s, born_s),
+                seen_s=now_s,
+            )
+        for replica_id, one in list(self.known.items()):
+            if now_s - one.seen_s > LASTS_S:
+                del self.known[replica_id]
+
+    def all(self) -> tuple[Incarnation, ...]:
+        """Sorted by replica id."""
+        return tuple(self.known[name] for name in sorted(self.known))
+
+
+# -- denials -----------------------------------------------------------------------------------
+
 LINGER_S: Final = 600.0
 """After the end of an eviction: a manager that nobody saw may still retry."""
 PRESENT_S: Final = 60.0
@@ -223,6 +292,8 @@ def _denial(
 
 # -- client ------------------------------------------------------------------------------------
 
+ASK_S: Final = 2.0
+"""Deadline of one look, and of one list."""
 ANSWER_MAX_BYTES: Final = 16 * 1024 * 1024
 """A replica takes about 500 bytes, a denial as many and 50 for each replica id in it."""
 
@@ -234,20 +305,11 @@ class Gate:
         self.url = url.rstrip("/")
         self._fetcher = fetcher
 
-    def begin_look(self, timeout_s: float) -> Future[GateView | GateAway]:
-        """Start asking what it sees and whom it refuses."""
-        return self._fetcher.submit(self._look(timeout_s))
-
-    def begin_deny(self, denials: Sequence[Denial], timeout_s: float) -> Future[str | None]:
-        """Start replacing its list; the result is None when exactly these are in force, else
-        what went wrong in one line. An entry that has expired by now need not be in force.
-        """
-        return self._fetcher.submit(self._deny(tuple(denials), timeout_s))
-
-    async def _look(self, timeout_s: float) -> GateView | GateAway:
-        question = Question(f"{self.url}/v1/gate", timeout_s, ANSWER_MAX_BYTES, group=NO_GROUP)
+    def look(self) -> GateView | GateAway:
+        """What it sees, and whom it refuses."""
+        question = Question(f"{self.url}/v1/gate", ASK_S, ANSWER_MAX_BYTES, group=NO_GROUP)
         try:
-            answer = await self._fetcher.fetch(question)
+            answer = self._fetcher.ask(question)
             if answer.status != 200:
                 return GateAway(f"GET /v1/gate {answer.summary}")
             return parse_view(json.loads(answer.body))
@@ -256,17 +318,20 @@ class Gate:
         except (GateError, ValueError, RecursionError) as exc:
             return GateAway(f"cannot read its answer: {exc}")
 
-    async def _deny(self, denials: tuple[Denial, ...], timeout_s: float) -> str | None:
+    def deny(self, denials: Sequence[Denial]) -> str | None:
+        """Replace its list: None when exactly these are in force, else what went wrong in one line.
+        An entry that has expired by now need not be in force.
+        """
         question = Question(
             f"{self.url}/v1/gate/denied",
-            timeout_s,
+            ASK_S,
             ANSWER_MAX_BYTES,
             method="PUT",
-            json=denials_json(denials),
+            json=denials_json(tuple(denials)),
             group=NO_GROUP,
         )
         try:
-            answer = await self._fetcher.fetch(question)
+            answer = self._fetcher.ask(question)
             if answer.status != 200:
                 return f"PUT /v1/gate/denied {answer.summary}"
             return _difference(denials, parse_denials(json.loads(answer.body)))
@@ -289,10 +354,7 @@ def _difference(asked: Sequence[Denial], in_force: Sequence[Denial]) -> str | No
 
 log = logging.getLogger(__name__)
 
-ASK_S: Final = 2.0
-"""Deadline of one look, and of one list."""
 PERIOD_S: Final = 1.0
-_LOOP_LATE_S: Final = 3.0
 SAME_S: Final = 2.0
 """Clocks differ: an entry about to expire may be in force here and not there."""
 
@@ -317,7 +379,7 @@ class Gatekeeper:
         self._may = may
         self._evictions: Callable[[], Iterable[Eviction]] = tuple
         self._lock = threading.Lock()
-        self._where = Whereabouts()
+        self._where = ReplicaHosts()
         self._past: dict[IncidentId, Eviction] = {}
         self._view: GateView | GateAway = GateAway("not looked at yet")
         self._since_s: dict[ReplicaId, float] = {}
@@ -398,7 +460,7 @@ class Gatekeeper:
 
     def turn(self) -> None:
         """Look once, and teach if what it shows is not what it should have."""
-        view = self._gate.begin_look(ASK_S).result(ASK_S + _LOOP_LATE_S)
+        view = self._gate.look()
         self._note(view)
         wanted = self.wanted()  # also of a standby: it remembers what the active one evicts
         if isinstance(view, GateAway) or not self._may():
@@ -406,9 +468,9 @@ class Gatekeeper:
         if _same(wanted, view.denied, self._clock.now_s()):
             self._problem = None
             return
-        problem = self._gate.begin_deny(wanted, ASK_S).result(ASK_S + _LOOP_LATE_S)
+        problem = self._gate.deny(wanted)
         if problem is None:
-            view = self._gate.begin_look(ASK_S).result(ASK_S + _LOOP_LATE_S)
+            view = self._gate.look()
             self._note(view)
             if isinstance(view, GateAway):
                 problem = view.reason
@@ -448,17 +510,3 @@ class Gatekeeper:
 def _same(wanted: Iterable[Denial], shown: Iterable[Denial], now_s: float) -> bool:
     lasting = {one for one in wanted if not one.expired(now_s + SAME_S)}
     return lasting == {one for one in shown if not one.expired(now_s + SAME_S)}
-
-
-# -- gate metrics ------------------------------------------------------------------------------
-
-
-def gate_families(keeper: Gatekeeper) -> Iterator[Metric]:
-    """What this monitor knows of the gate; the gate has metrics of its own."""
-    view = keeper.view
-    yield ANSWERS.value(isinstance(view, GateView))
-    yield UNTAUGHT.value(keeper.trouble() is not None)
-    yield LISTS.rows([(("taken",), keeper.taught), (("failed",), keeper.failed)])
-    if isinstance(view, GateView):
-        scopes = Counter(one.scope for one in view.denied)
-        yield DENIALS.rows([((str(scope),), float(scopes[scope])) for scope in Scope])

@@ -300,9 +300,7 @@ class KeptConnections:
         self._idle: dict[tuple[str, int], list[_Connection]] = {}
         self._open: set[_Connection] = set()
 
-    async def get(
-        self, address: Address, headers: bytes, end: float, question: Question
-    ) -> Reply:
+    async def get(self, address: Address, headers: bytes, end: float, question: Question) -> Reply:
         """The answer; `headers`: those that vary, each with its CRLF.
 
         Raises:
@@ -482,14 +480,8 @@ class Fetcher:
         except OSError as exc:
             failure = Failure.TIMEOUT if exc.errno in _STUCK_ERRNOS else Failure.REFUSED
             raise FetchError(failure, exc.strerror or str(exc)) from exc
-        told = {name: reply.headers.get(name, b"").decode("latin-1") for name in _TOLD}
-        return Answer(
-            status=reply.status,
-            body=bytes(reply.body),
-            content_type=told[b"content-type"] or _UNTYPED,
-            seconds=time.monotonic() - began,
-            retry_after_s=_seconds(told[b"retry-after"]),
-        )
+        kind, later = (reply.headers.get(name, b"").decode("latin-1") for name in _TOLD)
+        return _answer(reply.status, reply.body, kind, later, began)
 
     async def _exchange(self, question: Question, began: float) -> Answer:
         headers = self._headers(question)
@@ -509,13 +501,8 @@ class Fetcher:
                 if len(body) > question.max_bytes:
                     response.close()
                     raise FetchError(Failure.GARBAGE, f"body over {question.max_bytes} bytes")
-            return Answer(
-                status=response.status,
-                body=bytes(body),
-                content_type=response.headers.get("Content-Type", _UNTYPED),
-                seconds=time.monotonic() - began,
-                retry_after_s=_seconds(response.headers.get("Retry-After", "")),
-            )
+            kind, later = (response.headers.get(name.decode(), "") for name in _TOLD)
+            return _answer(response.status, body, kind, later, began)
 
     def close(self) -> None:
         """End what is under way and the thread; never waits longer than about two seconds."""
@@ -536,6 +523,11 @@ class Fetcher:
         await asyncio.gather(*others, return_exceptions=True)
         self._kept.close()
         await self._session.close()
+
+
+def _answer(status: int, body: bytearray, kind: str, later: str, began: float) -> Answer:
+    took_s = time.monotonic() - began
+    return Answer(status, bytes(body), kind or _UNTYPED, took_s, _seconds(later))
 
 
 def _seconds(text: str) -> float | None:

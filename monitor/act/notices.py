@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, Protocol
@@ -19,6 +19,7 @@ from monitor.model.eviction import DecisionRow, Eviction, Guard
 from monitor.model.face import face_of
 from monitor.model.incident import Incident, State
 from monitor.model.names import IncidentId
+from monitor.model.plain import from_plain
 
 # -- notices -----------------------------------------------------------------------------------
 
@@ -80,20 +81,16 @@ class Notice:
         return hashlib.sha256(told.encode()).hexdigest()[:32]
 
 
-def notice_to_json(notice: Notice) -> dict[str, Any]:
-    """Plain JSON types, for the store."""
-    return {**asdict(notice), "event": str(notice.event)}
-
-
-def notice_from_json(data: Mapping[str, Any]) -> Notice:
-    """Inverse of `notice_to_json`.
+def notice_from_json(body: Mapping[str, Any]) -> Notice:
+    """Inverse of `to_plain`.
 
     Raises:
-        KeyError, TypeError, ValueError: it is none.
+        ValueError: it is none.
     """
-    if data["severity"] not in LOUDNESS:
+    notice = from_plain(Notice, body)
+    if notice.severity not in LOUDNESS:
         raise ValueError("no severity")
-    return Notice(**{**data, "event": Event(data["event"])})
+    return notice
 
 
 @dataclass(frozen=True, slots=True)

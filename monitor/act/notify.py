@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
+
+from prometheus_client import Counter, Gauge
 
 from monitor.act.http import Answer, Fetcher, FetchError, Question
 from monitor.act.notices import (
@@ -27,14 +29,14 @@ from monitor.act.notices import (
     ending,
     louder,
     notice_from_json,
-    notice_to_json,
     notices,
 )
-from monitor.background import BackgroundWorker
-from monitor.metrics import Instruments
+from monitor.background import BackgroundWorker, backoff_s
 from monitor.model.config import KeeperConfig
 from monitor.model.incident import Incident
+from monitor.model.plain import to_plain
 from monitor.model.urls import without_secrets
+from monitor.store.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -144,21 +146,12 @@ class NotificationLog:
                 self.put(waiting[key].notice, now_s, dropped=True)
         return gone
 
-    def sent(self, messages: Iterable[Message]) -> None:
-        """These were delivered."""
+    def settled(self, messages: Iterable[Message], *, dropped: bool = False) -> None:
+        """These were delivered; `dropped`: the sink will never take them."""
         for message in messages:
             self._since.pop(message.notice.key, None)
             if message.ended is None:
-                self.put(message.notice, message.at_s)
-            else:
-                self._forget(message.notice.key)
-
-    def refused(self, messages: Iterable[Message]) -> None:
-        """The sink will never take these."""
-        for message in messages:
-            self._since.pop(message.notice.key, None)
-            if message.ended is None:
-                self.put(message.notice, message.at_s, dropped=True)
+                self.put(message.notice, message.at_s, dropped=dropped)
             else:
                 self._forget(message.notice.key)
 
@@ -167,7 +160,7 @@ class NotificationLog:
         known = self._rows.get(notice.key)
         self._rows[notice.key] = Row(notice, sent_s, dropped)
         if known is None or known.dropped != dropped or louder(notice, known.notice):
-            body = {"notice": notice_to_json(notice), "sent_s": sent_s, "dropped": dropped}
+            body = {"notice": to_plain(notice), "sent_s": sent_s, "dropped": dropped}
             self._keep(notice.key, body)
 
     def _forget(self, key: str) -> None:
@@ -218,6 +211,16 @@ def told(answer: Answer) -> str:
     return f"answered {answer.status}" + (f": {words}" if words else "")
 
 
+@dataclass(frozen=True, slots=True)
+class NotifyMetrics:
+    """What is counted here."""
+
+    messages: Counter
+    """By sink and outcome."""
+    pending: Gauge
+    """By sink."""
+
+
 class DeliveryWorker:
     """Delivers to one sink. Close it when done."""
 
@@ -226,7 +229,7 @@ class DeliveryWorker:
         sink: Sink,
         sent_log: NotificationLog,
         fetcher: Fetcher,
-        instruments: Instruments,
+        metrics: NotifyMetrics,
         *,
         flush: Callable[[], object],
         first_s: float = _FIRST_S,
@@ -235,7 +238,7 @@ class DeliveryWorker:
         self.sink = sink
         self._log = sent_log
         self._fetcher = fetcher
-        self._instruments = instruments
+        self._metrics = metrics
         self._flush = flush
         self._first_s = first_s
         self._failures = 0
@@ -283,7 +286,7 @@ class DeliveryWorker:
         """Like `_send`, of all that is due."""
         messages, given_up = self._log.due(wanted)
         self._count("dropped", given_up)
-        pending = self._instruments.notify_pending.labels(self.sink.name)
+        pending = self._metrics.pending.labels(self.sink.name)
         pending.set(len(messages))
         while messages and not self._worker.closing:
             batch, messages = messages[: self.sink.at_once], messages[self.sink.at_once :]
@@ -300,7 +303,7 @@ class DeliveryWorker:
         except FetchError as exc:
             return self._failed(str(exc), None)
         if 200 <= answer.status < 300:
-            self._log.sent(batch)
+            self._log.settled(batch)
             self._flush()
             self._count("sent", len(batch))
             self._failures, self._failure = 0, None
@@ -309,7 +312,7 @@ class DeliveryWorker:
             return self._one_by_one(batch)
         if answer.status in _BAD_MESSAGE:
             log.warning("notify %s refuses a message: %s", self.sink.name, told(answer))
-            self._log.refused(batch)
+            self._log.settled(batch, dropped=True)
             self._count("dropped", len(batch))
             return None
         return self._failed(told(answer), answer.retry_after_s)
@@ -330,25 +333,12 @@ class DeliveryWorker:
             if self._failure is None:
                 log.warning("%s", sentence)
             self._failure = sentence
-        wait_s = min(self._first_s * 2.0 ** min(self._failures - 1, 20), _LONGEST_S)
-        wait_s *= random.uniform(0.8, 1.2)  # noqa: S311 - several monitors should not try in step
+        wait_s = backoff_s(self._failures, self._first_s, _LONGEST_S) * random.uniform(0.8, 1.2)  # noqa: S311 - several monitors should not try in step
         return max(wait_s, min(retry_after_s or 0.0, _LONGEST_S))
 
     def _count(self, outcome: str, number: int) -> None:
         if number:
-            self._instruments.notifications.labels(self.sink.name, outcome).inc(number)
-
-
-class NoticeStore(Protocol):
-    """Where what was sent is kept."""
-
-    def save_notice(self, sink: str, key: str, body: Mapping[str, Any] | None) -> None:
-        """Write one row; None forgets it."""
-        ...
-
-    def flush(self, wait_s: float = ...) -> bool:
-        """Write to disk."""
-        ...
+            self._metrics.messages.labels(self.sink.name, outcome).inc(number)
 
 
 class Notifier:
@@ -359,8 +349,8 @@ class Notifier:
         sinks: Sequence[Sink],
         *,
         fetcher: Fetcher,
-        store: NoticeStore,
-        instruments: Instruments,
+        store: Store,
+        metrics: NotifyMetrics,
         config: KeeperConfig,
         url: str,
         remembered: Iterable[tuple[str, str, Mapping[str, Any]]] = (),
@@ -382,7 +372,7 @@ class Notifier:
                 store.save_notice(name, key, None)  # a sink that is configured no more
         self._workers = tuple(
             DeliveryWorker(
-                sink, logs[sink.name], fetcher, instruments, flush=store.flush, first_s=first_s
+                sink, logs[sink.name], fetcher, metrics, flush=store.flush, first_s=first_s
             )
             for sink in sinks
         )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from typing import Final, Protocol
+from typing import Final
 
 from monitor.clock import Clock
 from monitor.model.observation import Pause
 from monitor.model.plain import from_plain, to_plain
+from monitor.store.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -17,24 +18,12 @@ SWITCH: Final = "pause"
 """Its name in the store."""
 
 
-class SwitchKeeper(Protocol):
-    """Where it survives a restart of the monitor."""
-
-    def save_switch(self, name: str, body: str | None) -> None:
-        """Write or forget a switch."""
-        ...
-
-    def flush(self) -> bool:
-        """Put it on disk."""
-        ...
-
-
 class PauseSwitch:
     """Safe to use from any thread."""
 
-    def __init__(self, clock: Clock, keeper: SwitchKeeper) -> None:
+    def __init__(self, clock: Clock, store: Store) -> None:
         self._clock = clock
-        self._keeper = keeper
+        self._store = store
         self._lock = threading.Lock()
         self._pause: Pause | None = None
 
@@ -56,8 +45,8 @@ class PauseSwitch:
         pause = Pause(reason, author, now_s, until_s)
         with self._lock:
             self._pause = pause
-            self._keeper.save_switch(SWITCH, json.dumps(to_plain(pause)))
-        self._keeper.flush()
+            self._store.save_switch(SWITCH, json.dumps(to_plain(pause)))
+        self._store.flush()
         log.warning("paused by %s: %s", author, reason)
         return pause
 
@@ -65,8 +54,8 @@ class PauseSwitch:
         """Go on; the pause that ended, None when there was none."""
         with self._lock:
             pause, self._pause = self._pause, None
-            self._keeper.save_switch(SWITCH, None)
-        self._keeper.flush()
+            self._store.save_switch(SWITCH, None)
+        self._store.flush()
         if pause is not None:
             log.warning("resumed: the pause by %s is over (%s)", pause.author, pause.reason)
         return pause
@@ -78,7 +67,7 @@ class PauseSwitch:
             if pause is None or pause.until_s is None or self._clock.now_s() < pause.until_s:
                 return pause
             self._pause = None
-            self._keeper.save_switch(SWITCH, None)
+            self._store.save_switch(SWITCH, None)
         log.warning("the pause by %s is over (%s)", pause.author, pause.reason)
         return None
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from monitor.clock import Clock
 from monitor.model.config import KeeperConfig
@@ -34,6 +34,7 @@ from monitor.model.names import GroupName, Host, IncidentId, RankName, group_of
 from monitor.model.observation import Snapshot
 from monitor.model.quarantine import HostRecord, length_s, note_on, records
 from monitor.model.verdict import Confidence
+from monitor.store.store import Store
 
 # -- the answer to a launcher ------------------------------------------------------------------
 
@@ -70,30 +71,6 @@ def sentence(entry: QuarantineEntry) -> str:
 # -- the list ----------------------------------------------------------------------------------
 
 
-class QuarantineKeeper(Protocol):
-    """Where the list survives a restart of the monitor."""
-
-    def save_quarantine(self, entry: QuarantineEntry) -> None:
-        """Write or replace one entry."""
-        ...
-
-    def drop_quarantine(self, scope: Scope, name: str) -> None:
-        """Forget one entry."""
-        ...
-
-    def save_quarantine_event(self, event: QuarantineEvent) -> None:
-        """Write one line of the history."""
-        ...
-
-    def drop_quarantine_event(self, event: QuarantineEvent) -> None:
-        """Forget one line of the history."""
-        ...
-
-    def flush(self) -> bool:
-        """Put it on disk."""
-        ...
-
-
 NAME_EVENTS: Final = 500
 """Events kept of one name, the newest: more say nothing new about it."""
 _SLACK_S: Final = 7 * 86_400.0
@@ -107,11 +84,9 @@ _Key = tuple[Scope, str]
 class Quarantine:
     """The list. Safe to use from any thread."""
 
-    def __init__(
-        self, clock: Clock, keeper: QuarantineKeeper, config: KeeperConfig | None = None
-    ) -> None:
+    def __init__(self, clock: Clock, store: Store, config: KeeperConfig | None = None) -> None:
         self._clock = clock
-        self._keeper = keeper
+        self._store = store
         self._config = config or KeeperConfig()
         self.told: Callable[[QuarantineEvent], None] = lambda _: None
         """Who else is told of each event; must not wait."""
@@ -158,8 +133,8 @@ class Quarantine:
                 entry = entry if old is None else replace(entry, since_s=old.since_s)
             if entry != old:
                 self._entries[_key(entry)] = entry
-                self._keeper.save_quarantine(entry)
-        self._keeper.flush()
+                self._store.save_quarantine(entry)
+        self._store.flush()
         return entry
 
     def release(
@@ -177,11 +152,11 @@ class Quarantine:
             if entry is None:
                 return None
             before = self._record_of(name) if scope is Scope.HOST else None
-            self._keeper.drop_quarantine(scope, name)
+            self._store.drop_quarantine(scope, name)
             now_s = self._clock.now_s()
             why = reason or f"it was in quarantine for: {entry.reason}"
             self._append(QuarantineEvent(now_s, Change.RELEASED, name, why, author, scope))
-        self._keeper.flush()
+        self._store.flush()
         return f"{name} may come back{_reset(before, self._config)}"
 
     def take(self, events: Iterable[QuarantineEvent]) -> None:
@@ -286,10 +261,10 @@ class Quarantine:
         told = self._events.setdefault((event.scope, event.name), [])
         told[:] = [one for one in told if one.id != event.id]
         told.append(event)
-        self._keeper.save_quarantine_event(event)
+        self._store.save_quarantine_event(event)
         self.told(event)
         while len(told) > NAME_EVENTS:
-            self._keeper.drop_quarantine_event(told.pop(0))
+            self._store.drop_quarantine_event(told.pop(0))
         self._records = None
 
     def _record_of(self, name: str) -> HostRecord:
@@ -306,7 +281,7 @@ class Quarantine:
         for key, entry in list(self._entries.items()):
             if entry.until_s is not None and entry.until_s <= now_s:
                 del self._entries[key]
-                self._keeper.drop_quarantine(entry.scope, entry.name)
+                self._store.drop_quarantine(entry.scope, entry.name)
                 why = f"its time was over: {entry.reason}"
                 self._append(
                     QuarantineEvent(
@@ -322,7 +297,7 @@ class Quarantine:
                 continue
             for event in [one for one in events if one.at_s < since_s]:
                 events.remove(event)
-                self._keeper.drop_quarantine_event(event)
+                self._store.drop_quarantine_event(event)
             if not events:
                 del self._events[key]
 

@@ -14,8 +14,9 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from monitor.act.gate import Gatekeeper
 from monitor.act.http import Fetcher, FetchError, Question
 from monitor.act.lighthouse import ANSWER_MAX_BYTES, Lighthouse
 from monitor.act.poller import STATE_MAX_BYTES
@@ -25,9 +26,9 @@ from monitor.act.targets import Registry, Standing
 from monitor.clock import Clock
 from monitor.model.escalation import (
     Answered,
-    Life,
     LighthouseSeen,
-    Look,
+    Liveness,
+    ProbeResult,
     Timeouts,
 )
 from monitor.model.eviction import (
@@ -51,22 +52,6 @@ _LOOP_LATE_S: Final = 3.0
 """A fetch loop that is later than this does not run: the eviction fails and says so."""
 
 
-class Refuser(Protocol):
-    """Who keeps the gate's list: `monitor.act.gate`."""
-
-    def kick(self) -> None:
-        """The list has changed: teach it at once."""
-        ...
-
-    def refusing_for_s(self, replica_id: ReplicaId) -> float | None:
-        """How long the gate is seen to refuse it; None while it is not."""
-        ...
-
-    def trouble(self) -> str | None:
-        """Why the gate cannot be taught; None while it can."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Parties:
     """Whom evictions ask, and look at."""
@@ -76,7 +61,7 @@ class Parties:
     registry: Registry
     quarantine: Quarantine
     lighthouse: Lighthouse | None = None
-    gate: Refuser | None = None
+    gate: Gatekeeper | None = None
     schedulers: tuple[Scheduler, ...] = ()
     timeouts: Timeouts = field(default_factory=Timeouts)
 
@@ -84,7 +69,7 @@ class Parties:
 # -- looking -------------------------------------------------------------------------------------
 
 
-def look(parties: Parties, eviction: Eviction) -> Look:
+def probe(parties: Parties, eviction: Eviction) -> ProbeResult:
     """A fresh look at the accused, all at once, the Lighthouse and the gate.
 
     When a WorkerServer that said that its process is gone is silent afterwards, it has ended too
@@ -94,7 +79,7 @@ def look(parties: Parties, eviction: Eviction) -> Look:
     look_s = parties.timeouts.look_s
     page = None if lighthouse is None else lighthouse.begin_look(look_s)
     states = [(one, parties.fetcher.submit(_state(parties, one))) for one in eviction.accused]
-    lives: dict[RankName, Life] = {}
+    lives: dict[RankName, Liveness] = {}
     details: dict[RankName, str] = {}
     progress: dict[RankName, int] = {}
     for one, state in states:
@@ -110,7 +95,7 @@ def look(parties: Parties, eviction: Eviction) -> Look:
     refused_s = None
     if gate is not None and replica_id is not None:
         refused_s = gate.refusing_for_s(replica_id)
-    return Look(
+    return ProbeResult(
         lives,
         details,
         LighthouseSeen(view, refused_s),
@@ -137,29 +122,29 @@ async def _state(parties: Parties, accused: Accused) -> StateReport | str:
 
 def _judge(
     parties: Parties, one: Accused, state: StateReport | str, said_gone: bool
-) -> tuple[Life, str]:
+) -> tuple[Liveness, str]:
     if isinstance(state, str):
         standing = parties.registry.standing(one.rank, one.incarnation)
         if standing in (Standing.SUPERSEDED, Standing.LEFT):
-            return Life.GONE, f"{standing}"
+            return Liveness.GONE, f"{standing}"
         if said_gone:
-            return Life.GONE, "its WorkerServer said gone, and ended"
-        return Life.UNSEEN, state
+            return Liveness.GONE, "its WorkerServer said gone, and ended"
+        return Liveness.UNSEEN, state
     identity, process = state.identity, state.process
     if (identity.rank, identity.incarnation) != (one.rank, one.incarnation):
-        return Life.GONE, f"another process answers (pid {identity.pid})"
+        return Liveness.GONE, f"another process answers (pid {identity.pid})"
     if not process.alive:
-        return Life.GONE, "its process is gone"
+        return Liveness.GONE, "its process is gone"
     return _condition(process, parties.timeouts.interpreter_stuck_s)
 
 
-def _condition(process: Process, stuck_s: float) -> tuple[Life, str]:
+def _condition(process: Process, stuck_s: float) -> tuple[Liveness, str]:
     silent_s = process.interpreter_age_s
     if process.stopped and not process.traced:  # one that is traced for long runs no Python
-        return Life.STUCK, f"stopped (state {process.state})"
+        return Liveness.STUCK, f"stopped (state {process.state})"
     if silent_s is not None and silent_s > stuck_s:
-        return Life.STUCK, f"stuck: its interpreter has not run for {silent_s:.1f} s"
-    return Life.ALIVE, f"alive (state {process.state or 'unknown'})"
+        return Liveness.STUCK, f"stuck: its interpreter has not run for {silent_s:.1f} s"
+    return Liveness.ALIVE, f"alive (state {process.state or 'unknown'})"
 
 
 # -- before anybody is asked ---------------------------------------------------------------------

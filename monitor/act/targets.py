@@ -26,11 +26,12 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from monitor.clock import Clock
 from monitor.model.names import GroupName, RankName
+from monitor.store.store import Store
 from worker_server.wire import Identity, Registration, WireError, parse_identity, routed
 
 # -- target ------------------------------------------------------------------------------------
@@ -174,24 +175,12 @@ def _network(address: str) -> str:
     return str(found) if found.version == 4 else str(ip_network((int(found), 64), strict=False))
 
 
-class TargetKeeper(Protocol):
-    """Where targets survive a restart of the monitor."""
-
-    def save_target(self, rank: RankName, body: Mapping[str, Any]) -> None:
-        """Write or replace one target."""
-        ...
-
-    def drop_target(self, rank: RankName) -> None:
-        """Forget one target."""
-        ...
-
-
 class Registry:
     """The targets. Safe to use from any thread."""
 
-    def __init__(self, clock: Clock, keeper: TargetKeeper) -> None:
+    def __init__(self, clock: Clock, store: Store) -> None:
         self._clock = clock
-        self._keeper = keeper
+        self._store = store
         self._lock = threading.Lock()
         self._targets: dict[RankName, Target] = {}
         self._groups: defaultdict[GroupName, set[RankName]] = defaultdict(set)
@@ -238,7 +227,7 @@ class Registry:
             for rank, target in self._targets.items():
                 body = target_to_json(target, self._superseded.get(rank, ()))
                 if body != known.get(rank):
-                    self._keeper.save_target(rank, body)
+                    self._store.save_target(rank, body)
 
     def register(self, registration: Registration, address: str = "") -> Standing:
         """Register or renew; anything but CURRENT says why it is not. `address`: whose client."""
@@ -289,7 +278,7 @@ class Registry:
             del self._left[rank]
         body = target_to_json(target, self._superseded.get(rank, ()))
         if old is None or replace(target, heard_s=old.heard_s, born_s=old.born_s) != old:
-            self._keeper.save_target(rank, body)
+            self._store.save_target(rank, body)
         return Standing.CURRENT
 
     def _objection(
@@ -384,7 +373,7 @@ class Registry:
             self._brought[bringer] -= 1
             if not self._brought[bringer]:
                 del self._brought[bringer]
-        self._keeper.drop_target(rank)
+        self._store.drop_target(rank)
 
     def heard(self, ranks: Mapping[RankName, bool]) -> None:
         """These ranks answered a poll just now, as the incarnation registered: alive or dead."""

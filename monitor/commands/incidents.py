@@ -22,7 +22,7 @@ from monitor.decide.accounts import (
     ChoiceError,
     Total,
     Totals,
-    books_of,
+    audit_of,
     find,
     span_s,
     totals,
@@ -332,15 +332,15 @@ def _view(found: Remembered) -> View:
     decisions: dict[IncidentId, Sequence[DecisionRow]] = {}
     for row in found.decisions:
         decisions[row.incident_id] = (*decisions.get(row.incident_id, ()), row)
-    books = books_of(found, KeeperConfig())
+    audit = audit_of(found, KeeperConfig())
     return View(
         snapshot=Snapshot(now_s, 0, 0.0, (), LighthouseAway("read from a store")),
         result=TickResult(now_s),
         observe=False,
-        incidents=with_by_hand(found.incidents, decisions, books),
+        incidents=with_by_hand(found.incidents, decisions, audit),
         decisions=decisions,
         evictions={one.incident_id: one for one in found.taken_up},
-        books=books,
+        audit=audit,
     )
 
 

@@ -46,12 +46,12 @@ from monitor.service import (
     reach,
     state_folder,
 )
-from monitor.store.place import Place, StoreError, parse_place
+from monitor.store.place import StoreError, StorePlace, parse_place
 
 # -- what the options mean -------------------------------------------------------------------------
 
 
-def _place(text: str) -> Place:
+def _place(text: str) -> StorePlace:
     try:
         return parse_place(text)
     except StoreError as exc:
@@ -203,7 +203,7 @@ _series_options: Final = gathered(
 @notify_options
 @scheduler_options
 def monitor(
-    *, rules: Rulebook, store: Place, journal: Path | None, no_journal: bool,
+    *, rules: Rulebook, store: StorePlace, journal: Path | None, no_journal: bool,
     sinks: Callable[[float], tuple[Sink, ...]], verbose: bool, **options: Any,
 ) -> int:  # fmt: skip
     """Watch a job, and evict its sick replica groups.

@@ -13,7 +13,7 @@ import click
 
 from monitor.act.http import CaError, Fetcher
 from monitor.act.schedulers.base import Place, Scheduler, owner_name
-from monitor.act.schedulers.build import KUBERNETES, SLURM, WEBHOOK, SchedulerOptions, build
+from monitor.act.schedulers.build import KUBERNETES, SLURM, WEBHOOK, SchedulerOptions, drivers
 from monitor.act.schedulers.kubernetes import DNS, KubeOptions, KubeUnusableError
 from monitor.act.schedulers.slurm import Removal
 from monitor.commands.command import (
@@ -154,7 +154,9 @@ def check(*, schedulers: SchedulerOptions, namespace: tuple[str, ...], as_json: 
     places = tuple(Place(RankName("check.0"), Host("check"), {"namespace": n}) for n in namespace)
     found: list[dict[str, Any]] = []
     try:
-        made = build(schedulers, lambda: places, lambda: schedulers.name or "check", _fetcher)
+        made = tuple(
+            drivers(schedulers, lambda: places, lambda: schedulers.name or "check", _fetcher)
+        )
     except (KubeUnusableError, CaError) as exc:
         raise CommandError(str(exc), FAILED) from exc
     for one in made:

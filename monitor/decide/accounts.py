@@ -782,11 +782,11 @@ def aftermath_from_json(body: Any) -> Aftermath | None:
 
 FACTS: Final = "facts"
 AFTERMATH: Final = "aftermath"
-"""Parts of an incident's books in the store."""
+"""Parts of an incident's audit in the store."""
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class IncidentAudit:
     """By incident."""
 
     facts: Mapping[IncidentId, FleetFacts] = field(default_factory=dict)
@@ -808,7 +808,7 @@ class Books:
         )
 
 
-def books_of(remembered: Remembered, config: KeeperConfig) -> Books:
+def audit_of(remembered: Remembered, config: KeeperConfig) -> IncidentAudit:
     """What the store holds of them; a part that cannot be read is left out."""
     facts: dict[IncidentId, FleetFacts] = {}
     aftermaths: dict[IncidentId, Aftermath] = {}
@@ -817,7 +817,7 @@ def books_of(remembered: Remembered, config: KeeperConfig) -> Books:
             facts[incident_id] = noted
         elif part == AFTERMATH and (after := aftermath_from_json(body)) is not None:
             aftermaths[incident_id] = after
-    return Books(facts, aftermaths, by_incident(remembered.taken_up), config)
+    return IncidentAudit(facts, aftermaths, by_incident(remembered.taken_up), config)
 
 
 def by_incident(
@@ -909,13 +909,13 @@ KEPT: Final = 200
 def with_by_hand(
     incidents: Sequence[Incident],
     decisions: Mapping[IncidentId, Sequence[DecisionRow]],
-    books: Books,
+    audit: IncidentAudit,
 ) -> tuple[Incident, ...]:
     """Incidents, and evictions by hand among them, newest first."""
     ids = [incident_id for incident_id in decisions if incident_id.startswith(MANUAL)]
     if not ids:
         return tuple(incidents)
-    made = [by_hand(one, decisions[one], books) for one in ids]
+    made = [by_hand(one, decisions[one], audit) for one in ids]
     found = sorted((one for one in made if one is not None), key=_newest)[:KEPT]
     return tuple(sorted((*incidents, *found), key=_newest))
 
@@ -924,7 +924,9 @@ def _newest(one: Incident) -> tuple[float, str]:
     return -one.milestones.first_seen_s, one.id
 
 
-def by_hand(incident_id: IncidentId, rows: Sequence[DecisionRow], books: Books) -> Incident | None:
+def by_hand(
+    incident_id: IncidentId, rows: Sequence[DecisionRow], audit: IncidentAudit
+) -> Incident | None:
     """One eviction by hand; None where the store holds no decision with a time and a group.
 
     Evictions that a person asked for, as incidents that accuse nobody: for their accounts.
@@ -938,10 +940,10 @@ def by_hand(incident_id: IncidentId, rows: Sequence[DecisionRow], books: Books) 
     if not decided or not isinstance(decided[-1].body.get("group"), str):
         return None
     row = decided[-1]
-    evictions = [one for one in books.evictions.get(incident_id, ()) if is_time(one.asked_s)]
+    evictions = [one for one in audit.evictions.get(incident_id, ()) if is_time(one.asked_s)]
     progress = evictions[-1] if evictions else None
-    group, facts = GroupName(row.body["group"]), books.facts.get(incident_id)
-    marks = _milestones(row, progress, books.aftermaths.get(incident_id))
+    group, facts = GroupName(row.body["group"]), audit.facts.get(incident_id)
+    marks = _milestones(row, progress, audit.aftermaths.get(incident_id))
     resolution = _resolution(row, progress)
     story = _story(row, marks, resolution)
     replica_id = row.body.get("replica_id")

@@ -17,7 +17,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from monitor.decide.accounts import Account, Books, Case, account, is_time
+from monitor.decide.accounts import Account, Case, IncidentAudit, account, is_time
 from monitor.decide.rank_seconds import Spent
 from monitor.model.eviction import DecisionRow, Eviction, QuarantineEntry, Remembered
 from monitor.model.face import Face, face_of
@@ -288,7 +288,7 @@ class View:
     """Rank-seconds that trained, and the others by cause."""
     tokens: Mapping[GroupName, int] = field(default_factory=dict)
     """Trained on since this monitor looks, of groups that report any."""
-    books: Books = field(default_factory=Books)
+    audit: IncidentAudit = field(default_factory=IncidentAudit)
     """What accounts are made from."""
     rules: Effective | None = None
     """The policy that holds."""
@@ -317,7 +317,7 @@ class View:
     def case(self, incident: Incident) -> Case:
         """Everything that the account of an incident is made from."""
         rows = self.decisions.get(incident.id, ())
-        return self.books.case(incident, rows, self.snapshot.now_s)
+        return self.audit.case(incident, rows, self.snapshot.now_s)
 
     def face(self, incident: Incident) -> Face:
         """What a person is told of an incident."""

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from monitor.background import BackgroundWorker
 from monitor.decide.pipeline import TickResult
 from monitor.decide.rules import Policy
 from monitor.journal import memory
@@ -31,7 +32,7 @@ from monitor.journal.entries import Head, Packer, SnapshotWriter, head_text, tic
 from monitor.model.config import KeeperConfig
 from monitor.model.observation import Snapshot
 
-# -- shelf -------------------------------------------------------------------------------------
+# -- files -------------------------------------------------------------------------------------
 
 PATTERN: Final = "journal-*.gz"
 SPARE_BYTES: Final = 64 << 20
@@ -50,7 +51,7 @@ class Limits:
     """A new file at least so often."""
 
 
-class Shelf:
+class JournalDir:
     """The files of one folder. Whatever it does may raise OSError."""
 
     def __init__(self, folder: Path, limits: Limits) -> None:
@@ -150,7 +151,7 @@ class Journal:
     """Records ticks; close it when done.
 
     Args:
-        shelf: where to.
+        journal_dir: where to.
         head: with what the run starts; what names the run is filled in.
         remember: the pipeline's memory; called between two ticks only.
         after_tick: the last tick, where the pipeline has seen some: the first file begins with
@@ -159,22 +160,21 @@ class Journal:
 
     def __init__(
         self,
-        shelf: Shelf,
+        journal_dir: JournalDir,
         head: Head,
         remember: Callable[[], Mapping[str, object]],
         after_tick: int | None = None,
     ) -> None:
-        self._shelf = shelf
+        self._dir = journal_dir
         self._head = replace(head, run=uuid.uuid4().hex, began_s=head.began_s or time.time())
         self._remember = remember
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._queue: deque[_Turn | _Seen] = deque()
         self._stats = Stats()
         self._turn_asked = False
         self._broken = False
         """Whether a tick was lost, so that only a new file can follow."""
         self._retry_s = 0.0
-        self._closing = False
         self._file: BinaryIO | None = None
         self._path: Path | None = None
         self._packer = Packer()
@@ -187,13 +187,15 @@ class Journal:
         if after_tick is not None:
             first = self._turn(self._head.began_s, after_tick)
         self._queue.append(first)
-        self._thread = threading.Thread(target=self._write_on, name="journal", daemon=True)
-        self._thread.start()
+        self._worker = BackgroundWorker(
+            "journal", self._write_waiting, after_crash_s=RETRY_S, to_the_end=True
+        )
+        self._worker.start()
 
     @property
     def stats(self) -> Stats:
         """What was done so far."""
-        with self._changed:
+        with self._lock:
             return replace(self._stats, waiting=len(self._queue))
 
     def troubles(self) -> Iterator[str]:
@@ -208,7 +210,7 @@ class Journal:
 
     def take(self, snapshot: Snapshot, result: TickResult, crash: str | None = None) -> None:
         """Record a tick that the pipeline has just judged; returns at once."""
-        with self._changed:
+        with self._lock:
             full = len(self._queue) >= _room(snapshot)
             if full or self._broken:
                 self._lose(1)
@@ -218,7 +220,7 @@ class Journal:
                     self._stats = replace(self._stats, problem=waiting)
             else:
                 self._queue.append(_Seen(snapshot, result, crash))
-                self._changed.notify_all()
+                self._worker.wake()
             turn = self._turn_asked or (self._broken and time.monotonic() >= self._retry_s)
             if full or not turn:
                 return
@@ -231,7 +233,7 @@ class Journal:
 
         Call it once the pipeline has taken them, between two ticks.
         """
-        with self._changed:
+        with self._lock:
             self._head = replace(self._head, config=config, policy=policy)
             if self._broken:
                 return  # nothing is written until a new file begins anyway
@@ -239,10 +241,10 @@ class Journal:
 
     def _put_turn(self, now_s: float, tick: int) -> None:
         made = self._turn(now_s, tick)
-        with self._changed:
+        with self._lock:
             self._turn_asked = self._broken = False
             self._queue.append(made)
-            self._changed.notify_all()
+        self._worker.wake()
 
     def _turn(self, now_s: float, tick: int) -> _Turn:
         """The next file's beginning: all that the pipeline remembers now."""
@@ -251,7 +253,7 @@ class Journal:
             frozen = memory.freeze(dict(self._remember()))
         except memory.MemoryFormatError as exc:
             problem = str(exc)
-        with self._changed:
+        with self._lock:
             lost = self._stats.lost
             self._stats = replace(self._stats, incomplete=problem)
         head = replace(
@@ -271,20 +273,12 @@ class Journal:
 
     def close(self) -> None:
         """Write what waits and end the file; gives up on a disk that hangs."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-        self._thread.join(_CLOSE_S)
+        self._worker.close(_CLOSE_S)
 
     # -- the thread's side --------------------------------------------------------------------
 
-    def _write_on(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._queue or self._closing)
-                if not self._queue:
-                    break
-                item = self._queue.popleft()
+    def _write_waiting(self) -> None:
+        while (item := self._next()) is not None:
             try:
                 self._write(item)
             except OSError as exc:
@@ -292,7 +286,12 @@ class Journal:
             except Exception as exc:
                 log.exception("the journal cannot write a tick")
                 self._fail(item, f"{type(exc).__name__}: {exc}")
-        self._end_file()
+        if self._worker.closing:
+            self._end_file()
+
+    def _next(self) -> _Turn | _Seen | None:
+        with self._lock:
+            return self._queue.popleft() if self._queue else None
 
     def _write(self, item: _Turn | _Seen) -> None:
         if isinstance(item, _Turn):
@@ -300,27 +299,27 @@ class Journal:
             return
         sighting = self._sightings.write(item.snapshot)
         self._put(tick_text(sighting, told(item.result, item.crash)))
-        with self._changed:
+        with self._lock:
             stats = self._stats = replace(self._stats, ticks=self._stats.ticks + 1)
-        limits, age_s = self._shelf.limits, time.monotonic() - self._opened_s
+        limits, age_s = self._dir.limits, time.monotonic() - self._opened_s
         if stats.ticks % _ROOM_EVERY == 0:
-            self._shelf.check_room()
+            self._dir.check_room()
         full = self._size >= max(limits.file_bytes, 2 * self._head_size)
         if full or age_s >= limits.file_s:
-            self._shelf.prune(0, keep=self._path)
-            with self._changed:  # once: the next file may be on its way, behind ticks that wait
+            self._dir.prune(0, keep=self._path)
+            with self._lock:  # once: the next file may be on its way, behind ticks that wait
                 self._turn_asked = not any(isinstance(one, _Turn) for one in self._queue)
 
     def _begin(self, turn: _Turn) -> None:
         self._end_file()
         text = None if turn.frozen is None else memory.write(turn.frozen, turn.head.config)
         number = self._stats.files + 1
-        self._path, self._file = self._shelf.new(time.time(), number)
+        self._path, self._file = self._dir.new(time.time(), number)
         self._packer, self._sightings = Packer(), SnapshotWriter()
         self._size, self._opened_s = 0, time.monotonic()
         self._put(head_text(replace(turn.head, number=number), text))
         self._head_size = self._size
-        with self._changed:
+        with self._lock:
             problem = self._stats.problem
             self._stats = replace(self._stats, files=number, problem=None)
             self._turn_asked = False  # by ticks that waited for this file
@@ -335,7 +334,7 @@ class Journal:
         while written < len(data):
             written += self._file.write(data[written:])
         self._size += len(data)
-        with self._changed:
+        with self._lock:
             self._stats = replace(self._stats, bytes=self._stats.bytes + len(data))
 
     def _fail(self, item: _Turn | _Seen, problem: str) -> None:
@@ -344,7 +343,7 @@ class Journal:
         if file is not None:
             with contextlib.suppress(OSError):  # what could be written has been
                 file.close()
-        with self._changed:
+        with self._lock:
             lost = [one for one in (item, *self._queue) if isinstance(one, _Seen)]
             self._queue.clear()
             self._lose(len(lost))

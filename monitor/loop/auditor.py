@@ -5,19 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Final
 
 from monitor.decide import audit_lines as lines
 from monitor.decide.accounts import (
     AFTERMATH,
     FACTS,
     Account,
-    Books,
     Case,
     FleetFacts,
+    IncidentAudit,
     account,
+    audit_of,
     begun,
-    books_of,
     by_incident,
     facts_of,
     facts_of_groups,
@@ -34,6 +34,7 @@ from monitor.model.observation import Pause, Snapshot
 from monitor.model.plain import to_plain
 from monitor.model.verdict import Kind
 from monitor.store.audit_log import OURSELVES, Line, LogFile
+from monitor.store.store import Store
 
 _LATE_S: Final = 30.0
 """The fleet that an eviction by hand found is counted so soon, or not at all."""
@@ -41,20 +42,12 @@ _LOG_S: Final = 0.5
 """An eviction waits for its line in the log no longer."""
 
 
-class AuditStore(Protocol):
-    """Where the books are kept."""
-
-    def save_audit(self, incident_id: IncidentId, part: str, body: Mapping[str, Any]) -> None:
-        """Write one part of one incident's books."""
-        ...
-
-
 class Auditor:
-    """The books."""
+    """The audit."""
 
     def __init__(
         self,
-        store: AuditStore,
+        store: Store,
         instruments: Instruments,
         config: KeeperConfig,
         remembered: Remembered,
@@ -64,7 +57,7 @@ class Auditor:
         self._instruments = instruments
         self._log = log
         self._lock = threading.Lock()
-        self._books = books_of(remembered, config)
+        self._audit = audit_of(remembered, config)
         self._open: set[IncidentId] = set()
         """Incidents whose account may still change."""
         self._settled: set[IncidentId] = set()
@@ -83,9 +76,9 @@ class Auditor:
         """Whether it is known what was paused before: a restart presses no switch."""
 
     @property
-    def books(self) -> Books:
+    def audit(self) -> IncidentAudit:
         """As they stand."""
-        return self._books
+        return self._audit
 
     def took_place(
         self,
@@ -132,7 +125,7 @@ class Auditor:
     def adopt(self, remembered: Remembered) -> None:
         """Go on from what the store holds: at the start, and from another monitor."""
         with self._lock:
-            self._books = books_of(remembered, self._books.config)
+            self._audit = audit_of(remembered, self._audit.config)
             self._open, self._settled = set(), set()
             self._known = {(one.incident_id, one.of_s): one for one in remembered.taken_up}
 
@@ -155,7 +148,7 @@ class Auditor:
         for incident in incidents:
             if incident.milestones.firing_s is None or incident.id in self._settled:
                 continue
-            case = self._books.case(incident, decisions.get(incident.id, ()), now_s)
+            case = self._audit.case(incident, decisions.get(incident.id, ()), now_s)
             one = account(case)
             if not one.final:
                 self._open.add(incident.id)
@@ -181,7 +174,7 @@ class Auditor:
         """What nobody could tell later: ranks and hosts at firing, hosts at the return."""
         if incident.milestones.firing_s is None:
             return
-        known = self._books.facts.get(incident.id)
+        known = self._audit.facts.get(incident.id)
         facts = known
         if facts is None and incident.open:
             facts = facts_of(snapshot, incident, self._came_of(snapshot, incident))
@@ -192,8 +185,8 @@ class Auditor:
 
     def _note_by_hand(self, snapshot: Snapshot, progress: Eviction) -> None:
         """The same of an eviction that a person asked for, which no incident follows."""
-        key, books = progress.incident_id, self._books
-        facts, known = books.facts.get(key), books.aftermaths.get(key)
+        key, audit = progress.incident_id, self._audit
+        facts, known = audit.facts.get(key), audit.aftermaths.get(key)
         if facts is None:
             if snapshot.now_s - progress.asked_s > _LATE_S:
                 return  # of an earlier version: the fleet of then cannot be told from today's
@@ -205,8 +198,8 @@ class Auditor:
         after = followed(known or begun(snapshot, progress), snapshot, progress)
         if after != known:
             with self._lock:
-                noted = {**self._books.aftermaths, key: after}
-                self._books = replace(self._books, aftermaths=noted)
+                noted = {**self._audit.aftermaths, key: after}
+                self._audit = replace(self._audit, aftermaths=noted)
             self._store.save_audit(key, AFTERMATH, to_plain(after))
         if after.rejoined_s is not None and not facts.back_on:
             self._keep_facts(key, return_to(facts, snapshot, {progress.group}))
@@ -214,7 +207,7 @@ class Auditor:
     def _came_of(self, snapshot: Snapshot, incident: Incident) -> IncidentId | None:
         """The eviction by hand that a fault of the same group came of: its processes died, then."""
         for one in snapshot.evictions:
-            after = self._books.aftermaths.get(one.incident_id)
+            after = self._audit.aftermaths.get(one.incident_id)
             back = after is not None and after.rejoined_s is not None
             mine = one.incident_id.startswith(MANUAL) and incident.groups == (one.group,)
             began_s = incident.milestones.first_seen_s
@@ -223,12 +216,12 @@ class Auditor:
         return None
 
     def _until_s(self, progress: Eviction) -> float:
-        return progress.asked_s + self._books.config.follow_s
+        return progress.asked_s + self._audit.config.follow_s
 
     def _keep_facts(self, incident_id: IncidentId, facts: FleetFacts) -> None:
         with self._lock:
-            noted = {**self._books.facts, incident_id: facts}
-            self._books = replace(self._books, facts=noted)
+            noted = {**self._audit.facts, incident_id: facts}
+            self._audit = replace(self._audit, facts=noted)
         self._store.save_audit(incident_id, FACTS, to_plain(facts))
 
     def _evictions(self, snapshot: Snapshot) -> Iterator[Line]:
@@ -243,7 +236,7 @@ class Auditor:
             yield from lines.rungs(old, progress, by, snapshot.now_s)
         if changed:
             with self._lock:
-                self._books = replace(self._books, evictions=by_incident(self._known.values()))
+                self._audit = replace(self._audit, evictions=by_incident(self._known.values()))
 
     def _author(self, incident_id: IncidentId) -> str:
         if not incident_id.startswith(MANUAL):
@@ -262,21 +255,21 @@ class Auditor:
         )
 
     def _forget(self, incidents: Iterable[Incident]) -> None:
-        """Books of incidents that nobody shows any more; the store keeps them."""
+        """IncidentAudit of incidents that nobody shows any more; the store keeps them."""
         shown = {incident.id for incident in incidents}
         self._open &= shown - self._settled
         self._settled &= shown
-        books = self._books
-        gone = [key for key in books.facts if key not in shown]
+        audit = self._audit
+        gone = [key for key in audit.facts if key not in shown]
         keys = [key for key in self._known if key[0] not in shown]
         keys = [key for key in keys if not key[0].startswith(MANUAL)]
         for key in keys:
             del self._known[key]
         if gone or keys:
             with self._lock:
-                self._books = replace(
-                    self._books,
-                    facts={key: one for key, one in self._books.facts.items() if key in shown},
-                    aftermaths={k: one for k, one in self._books.aftermaths.items() if k in shown},
+                self._audit = replace(
+                    self._audit,
+                    facts={key: one for key, one in self._audit.facts.items() if key in shown},
+                    aftermaths={k: one for k, one in self._audit.aftermaths.items() if k in shown},
                     evictions=by_incident(self._known.values()),
                 )

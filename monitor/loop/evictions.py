@@ -17,7 +17,7 @@ from monitor.act.evictor import EvictionLog, Evidence
 from monitor.decide.accounts import with_by_hand
 from monitor.decide.pipeline import TickResult
 from monitor.decide.view import NotPossible, RecentIncidents, View, groups_of
-from monitor.loop.parts import Bulkheads, Parts, rungs_for
+from monitor.loop.components import Components, ErrorBoundary, rungs_for
 from monitor.model.config import KeeperConfig
 from monitor.model.escalation import DecidedAgain, HandedOver, Reviewed, decided
 from monitor.model.eviction import (
@@ -97,46 +97,45 @@ class Acting:
     """Writes down and hands over.
 
     Args:
-        parts: what the loop drives.
+        components: what the loop drives.
         remembered: what the store holds.
-        bulkheads: around what may crash alone.
+        errors: around what may crash alone.
         config: what holds now.
     """
 
     def __init__(
         self,
-        parts: Parts,
+        components: Components,
         remembered: Remembered,
-        bulkheads: Bulkheads,
+        errors: ErrorBoundary,
         config: Callable[[], KeeperConfig],
     ) -> None:
-        self._parts = parts
-        self._bulkheads = bulkheads
+        self._components = components
+        self._errors = errors
         self._config = config
-        self.chronicle = RecentIncidents(remembered)
+        self.recent = RecentIncidents(remembered)
         self._held: dict[IncidentId, str] = {}
         """Why an incident's eviction is held back."""
         self.deciding = threading.RLock()
 
     @property
     def _evictions(self) -> EvictionLog:
-        return self._parts.evictors.log
+        return self._components.evictors.log
 
     def adopt(self, found: Remembered) -> None:
         """Go on from what the store holds."""
-        self.chronicle = RecentIncidents(found)
-        if self._parts.auditor is not None:
-            self._parts.auditor.adopt(found)
+        self.recent = RecentIncidents(found)
+        self._components.auditor.adopt(found)
 
     def act(self, result: TickResult, snapshot: Snapshot, epoch: int) -> None:
         """Write down what was decided, then hand it over."""
-        parts = self._parts
-        known = (self.chronicle.get(incident.id) for incident in result.changed)
+        components = self._components
+        known = (self.recent.get(incident.id) for incident in result.changed)
         before = {one.id: one for one in known if one is not None}
-        parts.instruments.count_incidents(result.changed, tuple(before.values()))
-        parts.store.save_incidents(result.changed)
-        self.chronicle.take_incidents(result.changed)
-        with self._bulkheads.part("offences"):
+        components.instruments.count_incidents(result.changed, tuple(before.values()))
+        components.store.save_incidents(result.changed)
+        self.recent.take_incidents(result.changed)
+        with self._errors.part("offences"):
             self._remember_offences(result, before, snapshot)
         self._audit(snapshot, result, before)
         for incident in result.changed:
@@ -147,14 +146,14 @@ class Acting:
             self._review(snapshot)
             self._tell_changes()
             self._hand_over(snapshot)
-        parts.store.flush()
-        self.chronicle.take_evictions(parts.evictors.progress())
+        components.store.flush()
+        self.recent.take_evictions(components.evictors.progress())
         with self.deciding:
             self._tell_changes()
 
     def _take(self, decision: Decision, snapshot: Snapshot, epoch: int) -> None:
         """Log it, and write it down."""
-        parts = self._parts
+        components = self._components
         match decision:
             case Evict():
                 log.warning("evict %s: %s", decision.group, decision.reason)
@@ -164,9 +163,9 @@ class Acting:
                 told = (decision.incident_id, decision.guard, decision.reason, decision.release)
                 log.warning("nobody is evicted for %s (%s): %s. %s", *told)
                 self._held[decision.incident_id] = f"{decision.guard}: {decision.reason}"
-                rungs = rungs_for(decision, parts)
-                self._told(parts.store.save_hold(decision, snapshot.now_s, rungs=rungs))
-                parts.instruments.holds.labels(str(decision.guard)).inc()
+                rungs = rungs_for(decision, components)
+                self._told(components.store.save_hold(decision, snapshot.now_s, rungs=rungs))
+                components.instruments.holds.labels(str(decision.guard)).inc()
 
     def _decided(self, evict: Evict, snapshot: Snapshot, epoch: int, author: str = KEEPER) -> None:
         """A new eviction, or the one for this incident that has no end yet, once more."""
@@ -185,22 +184,22 @@ class Acting:
         config = self._config()
         times_s = (config.eviction_deadline_s, config.eviction_ack_s)
         for one in self._evictions.all():
-            incident, held = self.chronicle.get(one.incident_id), self._held.get(one.incident_id)
+            incident, held = self.recent.get(one.incident_id), self._held.get(one.incident_id)
             self._evictions.post(one.key, Reviewed(snapshot, incident, held, *times_s))
 
     def _hand_over(self, snapshot: Snapshot) -> None:
         """What is written, with a look at this tick's fleet; all else waits."""
-        parts = self._parts
+        components = self._components
         waiting = self._waiting()
-        if not waiting or not parts.store.flush():
+        if not waiting or not components.store.flush():
             return
         for one in waiting:
-            if parts.lease is not None and parts.lease.why_not() is not None:
+            if components.lease is not None and components.lease.why_not() is not None:
                 return
-            incident = self.chronicle.get(one.incident_id)
+            incident = self.recent.get(one.incident_id)
             event = handed_over(one, snapshot, incident)
             evidence = None if event.refused is not None else self._evidence_for(one, incident)
-            parts.evictors.submit(one.key, event, evidence)
+            components.evictors.submit(one.key, event, evidence)
         self._tell_changes()
 
     def _waiting(self) -> list[Eviction]:
@@ -209,12 +208,10 @@ class Acting:
 
     def _evidence_for(self, eviction: Eviction, incident: Incident | None) -> Evidence | None:
         """Waits for what is saved before anybody is asked; None without, also when that crashes."""
-        evidence = self._parts.evidence
-        if evidence is not None:
-            with self._bulkheads.part("witness"):
-                ticket = evidence.before_eviction(eviction, incident)
-                if ticket is not None:
-                    return ticket.wait
+        with self._errors.part("witness"):
+            ticket = self._components.evidence.before_eviction(eviction, incident)
+            if ticket is not None:
+                return ticket.wait
         return None
 
     def _tell_changes(self) -> None:
@@ -223,53 +220,49 @@ class Acting:
             if before is None or row_of(before) != row_of(after):
                 self._told(row_of(after))
             if before is not None and before.under_way and not after.open:
-                incident = self.chronicle.get(after.incident_id)
+                incident = self.recent.get(after.incident_id)
                 kind = "by_hand" if incident is None else str(incident.kind)
                 outcome = "left" if after.gone_s is None else "gone"
                 if after.failed is not None:
                     outcome = "failed"
-                self._parts.instruments.evictions.labels(kind, outcome).inc()
+                self._components.instruments.evictions.labels(kind, outcome).inc()
 
     def _told(self, row: DecisionRow) -> None:
-        self.chronicle.take_decision(row)
-        if self._parts.auditor is not None:
-            with self._bulkheads.part("audit"):
-                self._parts.auditor.decided(row, self.chronicle.get(row.incident_id))
+        self.recent.take_decision(row)
+        with self._errors.part("audit"):
+            self._components.auditor.decided(row, self.recent.get(row.incident_id))
 
     def troubles(self) -> Iterator[str]:
         """Decisions that wait for the disk."""
         for one in self._waiting():
-            why = self._parts.store.last_error or "not on disk yet"
+            why = self._components.store.last_error or "not on disk yet"
             yield f"eviction of {one.group} waits: its decision is not written ({why})"
 
     def _remember_offences(
         self, result: TickResult, before: Mapping[IncidentId, Incident], snapshot: Snapshot
     ) -> None:
         """What this tick says about hosts: kept for weeks, and the evidence of a quarantine."""
-        quarantine = self._parts.quarantine
+        quarantine = self._components.quarantine
         quarantine.take(offences.accusations(result.changed, before, snapshot))
-        quarantine.take(offences.evictions(result.decisions, self.chronicle.get, snapshot))
+        quarantine.take(offences.evictions(result.decisions, self.recent.get, snapshot))
 
     def _audit(
         self, snapshot: Snapshot, result: TickResult, before: Mapping[IncidentId, Incident]
     ) -> None:
         """Note what the account of an incident needs, before anything is carried out."""
-        parts, chronicle = self._parts, self.chronicle
-        if parts.auditor is not None:
-            with self._bulkheads.part("audit"):
-                parts.auditor.took_place(snapshot, result.changed, before)
-                parts.auditor.count(self.accounted(), chronicle.decisions(), snapshot.now_s)
+        components, recent = self._components, self.recent
+        with self._errors.part("audit"):
+            components.auditor.took_place(snapshot, result.changed, before)
+            components.auditor.count(self.accounted(), recent.decisions(), snapshot.now_s)
 
     # -- by hand ------------------------------------------------------------------------------
 
     def accounted(self) -> tuple[Incident, ...]:
         """Incidents, and evictions by hand, which have an account too."""
-        auditor, chronicle = self._parts.auditor, self.chronicle
-        found = chronicle.incidents()
-        if auditor is not None:
-            with self._bulkheads.part("by hand"):
-                found = with_by_hand(found, chronicle.decisions(), auditor.books)
-        return found
+        known, audit = self.recent.incidents(), self._components.auditor.audit
+        with self._errors.part("by hand"):
+            known = with_by_hand(known, self.recent.decisions(), audit)
+        return known  # noqa: RET504 - if that crashed, without them
 
     def by_hand(
         self, group: GroupName, reason: str, author: str, view: View | None, epoch: int

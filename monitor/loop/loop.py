@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Final
 from monitor.act.notices import Known
 from monitor.act.pausing import SWITCH
 from monitor.act.poller import Sweep
-from monitor.decide.accounts import Books
 from monitor.decide.pipeline import TickResult
 from monitor.decide.rank_seconds import RankSeconds, Spent, TokenBook
 from monitor.decide.step_times import TempoBook
 from monitor.decide.view import DepartureBook, NotPossible, View
 from monitor.journal.writer import Stats
+from monitor.loop.components import Components, ErrorBoundary, LeaderComponents, held_back, troubles
 from monitor.loop.evictions import Acting
-from monitor.loop.parts import Bulkheads, Deeds, Parts, held_back, troubles
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Fence, Remembered
 from monitor.model.lighthouse import LighthouseRecord
@@ -39,7 +38,6 @@ from monitor.model.observation import (
     LighthouseView,
     Snapshot,
     Unreachable,
-    Vitals,
 )
 from monitor.model.verdict import FAULTS
 
@@ -69,15 +67,15 @@ _LOOP_LATE_S: Final = 2.0
 class Observing:
     """One look at every rank and at the Lighthouse, frozen; tells the registry who answered."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, components: Components) -> None:
+        self._components = components
         self.lighthouse = LighthouseRecord()
         """What was seen of the Lighthouse over all ticks."""
 
     def _deadline_s(self, ranks: int) -> float:
         """Seconds that a sweep of so many may take."""
         most_s = max(_SWEEP_MOST_S, _SWEEP_A_RANK_S * ranks)
-        return min(max(_SWEEP_SHARE * self._parts.config.tick_s, _SWEEP_LEAST_S), most_s)
+        return min(max(_SWEEP_SHARE * self._components.config.tick_s, _SWEEP_LEAST_S), most_s)
 
     def refresh_targets(self) -> None:
         """Drop who has been silent for too long, and follow the list of those who do not register.
@@ -85,7 +83,7 @@ class Observing:
         Raises:
             TargetsError: the list cannot be read.
         """
-        registry, listed = self._parts.registry, self._parts.targets_file
+        registry, listed = self._components.registry, self._components.targets_file
         for target in registry.expire():
             log.warning("%s is dropped: silent and its lease over", target.rank)
         if listed is not None and (urls := listed.changed()) is not None:
@@ -111,16 +109,18 @@ class Observing:
             past: whose past steps are.
             watched: who is asked itself.
         """
-        parts, targets = self._parts, self._parts.registry.targets()
+        components, targets = self._components, self._components.registry.targets()
         deadline_s = self._deadline_s(len(targets))
         collect_after = max(_COLLECT_AFTER, _OBJECTS_A_RANK * len(targets))
         gc.set_threshold(collect_after, *gc.get_threshold()[1:])
-        page = None if parts.lighthouse is None else parts.lighthouse.begin_look(deadline_s)
-        sweep = parts.poller.sweep(
+        page = (
+            None if components.lighthouse is None else components.lighthouse.begin_look(deadline_s)
+        )
+        sweep = components.poller.sweep(
             targets,
             deadline_s=deadline_s,
             wanted=wanted,
-            unidentified=parts.registry.unidentified(),
+            unidentified=components.registry.unidentified(),
             past=past,
             watched=watched,
         )
@@ -128,13 +128,13 @@ class Observing:
         if page is not None:
             lighthouse = page.result(timeout=deadline_s + _LOOP_LATE_S)
         # a sweep that took much longer than it may was interrupted: what it saw is old
-        overdue_s = parts.clock.now_s() - now_s - deadline_s - _LOOP_LATE_S
+        overdue_s = components.clock.now_s() - now_s - deadline_s - _LOOP_LATE_S
         self._learn(sweep)
         self.lighthouse = self.lighthouse.after(lighthouse, now_s)
-        keeper = parts.gatekeeper
+        keeper = components.gatekeeper
         if keeper is not None:
             keeper.saw(sweep.observations, self._born)
-        parts.evictors.note(lighthouse)
+        components.evictors.note(lighthouse)
         return Snapshot(
             now_s=now_s,
             tick=tick,
@@ -142,26 +142,26 @@ class Observing:
             observations=sweep.observations,
             lighthouse=lighthouse,
             records=sweep.records,
-            evictions=parts.evictors.progress(),
+            evictions=components.evictors.progress(),
             steps=sweep.steps,
-            vitals=Vitals() if parts.vitals is None else parts.vitals.measure(),
-            pause=None if parts.pause is None else parts.pause.current(),
+            vitals=components.vitals.measure(),
+            pause=components.pause.current(),
             gate_up=keeper is not None and keeper.up,
         )
 
     def _born(self, rank: RankName) -> float | None:
         """When a rank attached, by its own account."""
-        target = self._parts.registry.get(rank)
+        target = self._components.registry.get(rank)
         return None if target is None else target.born_s
 
     def _learn(self, sweep: Sweep) -> None:
         """Tell the registry who answered."""
-        registry = self._parts.registry
+        registry = self._components.registry
         answers = [(one.rank, one.report) for one in sweep.observations]
         registry.heard({rank: told.process.alive for rank, told in answers if told is not None})
         for one in sweep.observations:
             if isinstance(one.outcome, Unreachable):
-                self._parts.instruments.poll_failures.labels(str(one.outcome.reason)).inc()
+                self._components.instruments.poll_failures.labels(str(one.outcome.reason)).inc()
                 target = registry.get(one.rank)
                 if one.outcome.reason is Failure.STRANGER and target is not None:
                     registry.estrange(target)
@@ -175,29 +175,31 @@ _READ_SHARE: Final = 10.0
 """A standby reads a store with thousands of incidents no more than a tenth of its time."""
 
 
-class Handover:
+class Leadership:
     """Whether this monitor acts, and what it has only while it does; as a standby it shows what the
     active one writes.
 
     Args:
-        parts: what the loop drives.
+        components: what the loop drives.
         show: what the store holds, for whoever looks at this monitor.
     """
 
-    def __init__(self, parts: Parts, show: Callable[[Remembered], None]) -> None:
-        self._parts = parts
+    def __init__(self, components: Components, show: Callable[[Remembered], None]) -> None:
+        self._components = components
         self._show = show
         self._fence: Fence | None = None
         """Under which this monitor acts, once it has taken over."""
         self._read: int | None = None
         """The store's number of writes when a standby read it last."""
         self._next_s = 0.0
-        self.deeds = Deeds(parts.notify, parts.journal)
+        self.components = LeaderComponents()
+        if components.lease is None and components.begin is not None:
+            self.components = components.begin(Remembered(), (), 0)
 
     @property
     def leading(self) -> bool:
         """Whether this monitor decides and acts; also while it may not at this very moment."""
-        return self._parts.lease is None or self._fence is not None
+        return self._components.lease is None or self._fence is not None
 
     @property
     def epoch(self) -> int:
@@ -210,7 +212,7 @@ class Handover:
         Raises:
             StoreError: the store cannot be read: tried again in the next tick.
         """
-        lease = self._parts.lease
+        lease = self._components.lease
         if lease is None:
             return
         fence = lease.fence()
@@ -224,55 +226,53 @@ class Handover:
 
     def close(self) -> None:
         """End what only the active monitor has."""
-        if self._parts.lease is not None:
-            self.deeds.close()
+        if self._components.lease is not None:
+            self.components.close()
 
     def _stand_by(self) -> None:
-        parts, was = self._parts, self._fence
+        components, was = self._components, self._fence
         self._fence = self._read = None
-        dropped = parts.store.follow()
-        parts.evictors.log.follow(())
-        deeds, self.deeds = self.deeds, Deeds()
-        deeds.close()
+        dropped = components.store.follow()
+        components.evictors.log.follow(())
+        self.components.close()
+        self.components = LeaderComponents()
         if was is not None:
             log.warning("this monitor stands by from now on; %d writes are dropped", dropped)
 
     def _look_on(self, lease: Lease) -> None:
         """What the active monitor wrote since the last look."""
-        writes, parts = lease.writes(), self._parts
-        began_s = parts.clock.now_s()
+        writes, components = lease.writes(), self._components
+        began_s = components.clock.now_s()
         if writes is None or writes == self._read or began_s < self._next_s:
             return
-        found = parts.store.remembered()
-        parts.evictors.log.follow(found.evictions)
-        progress, would = parts.evictors.progress(), held_back(found.decisions)
-        parts.judge.go_on(found.incidents, progress, deciding=False, would=would)
+        found = components.store.remembered()
+        components.evictors.log.follow(found.evictions)
+        progress, would = components.evictors.progress(), held_back(found.decisions)
+        components.judge.go_on(found.incidents, progress, deciding=False, would=would)
         self._adopt(found)
         self._read = writes
-        now_s = parts.clock.now_s()
+        now_s = components.clock.now_s()
         self._next_s = now_s + _READ_SHARE * (now_s - began_s)
 
     def _lead(self, fence: Fence, tick: int) -> None:
-        parts = self._parts
-        found = parts.store.lead(fence)
-        evictions = parts.evictors.log.take_over(found.evictions)
-        parts.judge.go_on(found.incidents, evictions, would=held_back(found.decisions))
+        components = self._components
+        found = components.store.lead(fence)
+        evictions = components.evictors.log.take_over(found.evictions)
+        components.judge.go_on(found.incidents, evictions, would=held_back(found.decisions))
         self._adopt(found)
-        parts.registry.save_all(found.targets)
-        if parts.evidence is not None:
-            parts.evidence.look_again()
-        if parts.begin is not None:
-            self.deeds = parts.begin(found, evictions, tick)
+        components.registry.save_all(found.targets)
+        components.evidence.look_again()
+        if components.begin is not None:
+            self.components = components.begin(found, evictions, tick)
         self._fence = fence
         log.info("this monitor acts from now on (epoch %d)", fence.epoch)
 
     def _adopt(self, found: Remembered) -> None:
-        self._parts.quarantine.take_over(found.quarantine, found.quarantine_events)
-        self._parts.registry.restore(found.targets)
-        if self._parts.pause is not None:
-            self._parts.pause.take_over(found.switches.get(SWITCH))
-        if self._parts.gatekeeper is not None:
-            self._parts.gatekeeper.remember(found.evictions)
+        self._components.quarantine.take_over(found.quarantine, found.quarantine_events)
+        self._components.registry.restore(found.targets)
+        self._components.pause.take_over(found.switches.get(SWITCH))
+        if self._components.gatekeeper is not None:
+            self._components.gatekeeper.remember(found.evictions)
         self._show(found)
 
 
@@ -285,22 +285,24 @@ _LOOKS_BETWEEN: Final = 2
 class Keeper:
     """One monitor at work."""
 
-    def __init__(self, parts: Parts, remembered: Remembered, notes: tuple[str, ...] = ()) -> None:
-        self._parts = parts
+    def __init__(
+        self, components: Components, remembered: Remembered, notes: tuple[str, ...] = ()
+    ) -> None:
+        self._components = components
         self._notes = notes
-        self._bulkheads = Bulkheads(parts.instruments.part_failures)
-        self._observing = Observing(parts)
-        self._acting = Acting(parts, remembered, self._bulkheads, lambda: self._config)
-        self._handover = Handover(parts, self._show_stored)
+        self._errors = ErrorBoundary(components.instruments.part_failures)
+        self._observing = Observing(components)
+        self._acting = Acting(components, remembered, self._errors, lambda: self._config)
+        self._leadership = Leadership(components, self._show_stored)
         self._tempos, self._tokens = TempoBook(), TokenBook()
         self._departures = DepartureBook()
-        self._rank_seconds, self._spent = RankSeconds(parts.config.tick_s), Spent()
+        self._rank_seconds, self._spent = RankSeconds(components.config.tick_s), Spent()
         self._tallied: Mapping[GroupName, int] = {}
         self._tick = 0
         self._wanted: tuple[RankName, ...] = ()
         self._past: tuple[RankName, ...] = ()
-        incidents = self._acting.chronicle.incidents()
-        self._result = TickResult(parts.clock.now_s(), incidents=incidents)
+        incidents = self._acting.recent.incidents()
+        self._result = TickResult(components.clock.now_s(), incidents=incidents)
         self._view: View | None = None
         self.idle = threading.Event()
         """Set but while a tick decides, acts and shows: who has much to do in another thread of
@@ -310,8 +312,7 @@ class Keeper:
     @property
     def _config(self) -> KeeperConfig:
         """What holds now: a reload may have changed it."""
-        rules = self._parts.rulebook
-        return self._parts.config if rules is None else rules.current.config
+        return self._components.rulebook.current.config
 
     @property
     def view(self) -> View | None:
@@ -320,7 +321,7 @@ class Keeper:
 
     def run(self, stop: threading.Event) -> None:
         """Tick on schedule, and between where the judge asks for it, until told to stop."""
-        clock, tick_s = self._parts.clock, self._parts.config.tick_s
+        clock, tick_s = self._components.clock, self._components.config.tick_s
         planned_s = due_s = clock.now_s()
         between = 0
         while not stop.is_set():
@@ -338,17 +339,17 @@ class Keeper:
 
     def tick(self, lateness_s: float = 0.0) -> None:
         """Observe, decide, act, once. Never raises."""
-        parts = self._parts
-        began_s = parts.clock.now_s()
+        components = self._components
+        began_s = components.clock.now_s()
         self._tick += 1
-        with self._bulkheads.part("policy"):
+        with self._errors.part("policy"):
             self._reconfigure()
-        with self._bulkheads.part("lease"):
+        with self._errors.part("lease"):
             self.take_part()
-        with self._bulkheads.part("targets"):
+        with self._errors.part("targets"):
             self._observing.refresh_targets()
         snapshot = None
-        with self._bulkheads.part("sweep"):
+        with self._errors.part("sweep"):
             snapshot = self._observing.look(
                 self._tick, began_s, lateness_s, wanted=self._wanted, past=self._past,
                 watched=self._result.watches,
@@ -356,26 +357,25 @@ class Keeper:
         self.idle.clear()
         if snapshot is not None:
             result = self._decide(snapshot)
-            if self._handover.leading:
-                if evidence := self._parts.evidence:
-                    with self._bulkheads.part("evidence"):
-                        evidence.take(snapshot, result.incidents, result.changed)
-                with self._bulkheads.part("act"):
-                    self._acting.act(result, snapshot, self._handover.epoch)
-                with self._bulkheads.part("notify"):
+            if self._leadership.leading:
+                with self._errors.part("evidence"):
+                    self._components.evidence.take(snapshot, result.incidents, result.changed)
+                with self._errors.part("act"):
+                    self._acting.act(result, snapshot, self._leadership.epoch)
+                with self._errors.part("notify"):
                     self._tell(snapshot)
-            with self._bulkheads.part("goodput"):
+            with self._errors.part("goodput"):
                 self._spent = self._rank_seconds.push(snapshot, result)
                 self._tallied = self._tokens.push(snapshot)
-            with self._bulkheads.part("view"):
+            with self._errors.part("view"):
                 self._show(snapshot, result)
             # last, so that its thread works while this one sleeps
-            with self._bulkheads.part("journal"):
-                if (journal := self._handover.deeds.journal) is not None:
-                    journal.take(snapshot, result, self._bulkheads.broken.get("decide"))
+            with self._errors.part("journal"):
+                if (journal := self._leadership.components.journal) is not None:
+                    journal.take(snapshot, result, self._errors.broken.get("decide"))
         self.idle.set()
-        self._parts.instruments.lateness.set(lateness_s)
-        self._parts.instruments.ticks.observe(self._parts.clock.now_s() - began_s)
+        self._components.instruments.lateness.set(lateness_s)
+        self._components.instruments.ticks.observe(self._components.clock.now_s() - began_s)
 
     # -- who acts, and by which policy ----------------------------------------------------------
 
@@ -386,33 +386,36 @@ class Keeper:
             StoreError: the store cannot be read: tried again in the next tick.
         """
         with self._acting.deciding:
-            self._handover.check(self._tick)
+            self._leadership.check(self._tick)
 
     @property
     def journal_stats(self) -> Stats:
         """Of the journal, while this monitor keeps one."""
-        journal = self._handover.deeds.journal
+        journal = self._leadership.components.journal
         return Stats() if journal is None else journal.stats
 
     def close(self) -> None:
         """End what only the active monitor has."""
-        self._handover.close()
+        self._leadership.close()
 
     def _show_stored(self, found: Remembered) -> None:
         self._acting.adopt(found)
-        self._result = replace(self._result, incidents=self._acting.chronicle.incidents())
+        self._result = replace(self._result, incidents=self._acting.recent.incidents())
 
     def _reconfigure(self) -> None:
         """Take up a policy that was loaded since the last tick: in the pipeline, then on record."""
-        parts = self._parts
-        fresh = None if parts.rulebook is None else parts.rulebook.take()
+        components = self._components
+        fresh = components.rulebook.take()
         if fresh is None:
             return
-        parts.judge.reconfigure(fresh.config, fresh.policy)
-        journal = self._handover.deeds.journal
+        components.judge.reconfigure(fresh.config, fresh.policy)
+        journal = self._leadership.components.journal
         if journal is not None:
             journal.reconfigure(
-                fresh.config, fresh.policy, after_tick=self._tick - 1, now_s=parts.clock.now_s()
+                fresh.config,
+                fresh.policy,
+                after_tick=self._tick - 1,
+                now_s=components.clock.now_s(),
             )
         log.warning("from now on the policy of %s holds (load %d)", fresh.path, fresh.number)
 
@@ -421,10 +424,10 @@ class Keeper:
     def _decide(self, snapshot: Snapshot) -> TickResult:
         """The judge's result; when it crashes, the last incidents and no decision."""
         result = self._undecided(snapshot.now_s)
-        with self._bulkheads.part("decide"):
-            result = self._parts.judge.tick(snapshot)
+        with self._errors.part("decide"):
+            result = self._components.judge.tick(snapshot)
         for detector in result.detector_failures:
-            self._parts.instruments.detector_failures.labels(detector).inc()
+            self._components.instruments.detector_failures.labels(detector).inc()
         self._wanted, self._past = result.wants_records, result.wants_steps
         self._result = result
         return result
@@ -444,44 +447,43 @@ class Keeper:
 
     def _tell(self, snapshot: Snapshot) -> None:
         """What people should know now; each sink's worker sees what is new."""
-        notifier, chronicle = self._handover.deeds.notify, self._acting.chronicle
+        notifier, recent = self._leadership.components.notify, self._acting.recent
         if notifier is not None:
-            evictions = chronicle.evictions().values()
-            known = (chronicle.incidents(), chronicle.decisions(), evictions)
+            evictions = recent.evictions().values()
+            known = (recent.incidents(), recent.decisions(), evictions)
             notifier.push(Known(snapshot.now_s, *known))
 
     def _show(self, snapshot: Snapshot, result: TickResult) -> None:
-        parts = self._parts
+        components = self._components
         tempos = self._tempos.push(snapshot)
-        quarantine = parts.quarantine.active()
-        parts.store.flush()
+        quarantine = components.quarantine.active()
+        components.store.flush()
         fresh = {one.id: one for one in result.incidents}  # their sentences follow the time
         incidents = tuple(fresh.get(one.id, one) for one in self._acting.accounted())
-        rules = None if parts.rulebook is None else parts.rulebook.current
         self._view = View(
             snapshot=snapshot,
             result=result,
             observe=self._config.observe,
-            rules=rules,
+            rules=components.rulebook.current,
             incidents=incidents,
-            decisions=self._acting.chronicle.decisions(),
-            evictions=self._acting.chronicle.evictions(),
-            bundles={} if parts.evidence is None else parts.evidence.views(i.id for i in incidents),
-            evicting=frozenset(progress.group for progress in parts.evictors.active()),
+            decisions=self._acting.recent.decisions(),
+            evictions=self._acting.recent.evictions(),
+            bundles=components.evidence.views(incident.id for incident in incidents),
+            evicting=frozenset(progress.group for progress in components.evictors.active()),
             quarantine=quarantine,
-            quarantine_groups=parts.quarantine.groups(),
-            hosts=parts.quarantine.records(),
+            quarantine_groups=components.quarantine.groups(),
+            hosts=components.quarantine.records(),
             tempos=tempos,
             departures=self._departures.push(snapshot),
             spent=self._spent,
             tokens=self._tallied,
-            books=Books() if parts.auditor is None else parts.auditor.books,
+            audit=components.auditor.audit,
             troubles=(
                 *self._notes,
-                *troubles(parts, result, self._bulkheads.broken, self._handover.deeds),
+                *troubles(components, result, self._errors.broken, self._leadership.components),
                 *self._acting.troubles(),
             ),
-            standing=None if parts.lease is None else parts.lease.standing(),
+            standing=None if components.lease is None else components.lease.standing(),
             lighthouse=self._observing.lighthouse,
         )
 
@@ -494,8 +496,8 @@ class Keeper:
             NotPossible: another monitor acts, there is no such group, or it is being evicted
                 already.
         """
-        lease = self._parts.lease
+        lease = self._components.lease
         with self._acting.deciding:  # no handover in between
-            if lease is not None and not self._handover.leading:
+            if lease is not None and not self._leadership.leading:
                 raise NotPossible(lease.standing().sentence())
-            return self._acting.by_hand(group, reason, author, self._view, self._handover.epoch)
+            return self._acting.by_hand(group, reason, author, self._view, self._leadership.epoch)

@@ -8,6 +8,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import disable_created_metrics
 from prometheus_client.process_collector import ProcessCollector
 
+from monitor.act.evidence import EvidenceMetrics
+from monitor.act.notify import NotifyMetrics
+from monitor.act.schedulers.reconcile import SchedulerMetrics
 from monitor.metrics import evictions, goodput, health, incidents, upkeep
 from monitor.model.incident import Incident, Milestones
 
@@ -25,19 +28,24 @@ class Instruments:
         self.lost_steps = incidents.LOST_STEPS.counter(made)
         self.evictions = evictions.EVICTIONS.counter(made)
         self.holds = evictions.HOLDS.counter(made)
-        self.scheduler_requests = evictions.SCHEDULER_REQUESTS.counter(made)
-        self.scheduler_hosts = evictions.SCHEDULER_HOSTS.live(made)
+        self.schedulers = SchedulerMetrics(
+            requests=evictions.SCHEDULER_REQUESTS.counter(made),
+            hosts=evictions.SCHEDULER_HOSTS.live(made),
+        )
         self.ticks = health.TICKS.histogram(made)
         self.lateness = health.LATENESS.live(made)
         self.poll_failures = health.POLL_FAILURES.counter(made)
         self.detector_failures = health.DETECTOR_FAILURES.counter(made)
         self.part_failures = health.PART_FAILURES.counter(made)
-        self.evidence = upkeep.EVIDENCE.counter(made)
-        self.evidence_seconds = upkeep.EVIDENCE_SECONDS.histogram(made)
-        self.evidence_bytes = upkeep.EVIDENCE_BYTES.counter(made)
-        self.evidence_stored = upkeep.EVIDENCE_STORED.live(made)
-        self.notifications = upkeep.NOTIFICATIONS.counter(made)
-        self.notify_pending = upkeep.PENDING.live(made)
+        self.evidence = EvidenceMetrics(
+            captures=upkeep.EVIDENCE.counter(made),
+            seconds=upkeep.EVIDENCE_SECONDS.histogram(made),
+            written_bytes=upkeep.EVIDENCE_BYTES.counter(made),
+            stored_bytes=upkeep.EVIDENCE_STORED.live(made),
+        )
+        self.notify = NotifyMetrics(
+            messages=upkeep.NOTIFICATIONS.counter(made), pending=upkeep.PENDING.live(made)
+        )
         self.event_streams = upkeep.EVENT_STREAMS.live(made)
         self.lost = goodput.LOST.counter(made)
         self.saved = goodput.SAVED.counter(made)

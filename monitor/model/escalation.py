@@ -29,7 +29,7 @@ asked (`Begin`). Then:
    their time (`worker_s`) and somebody is not gone.
 7. page: nothing helped; a person is told.
 
-Each look (`TakeLook`) at the accused and the Lighthouse moves all rungs; none waits. The worker's
+Each look (`Probe`) at the accused and the Lighthouse moves all rungs; none waits. The worker's
 part is over when every accused *incarnation* is gone (a defunct process is: it runs no more), or
 those left are out of sight and the group's heartbeat is dead; it has failed when neither is so in
 time. The group is *out* when besides its replica id has left the quorum, which later looks note; a
@@ -109,7 +109,7 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class EvictionDeps:
     """What this monitor has for an eviction."""
 
     timeouts: Timeouts = Timeouts()
@@ -130,7 +130,7 @@ SLACK_S: Final = 3.0
 """A heartbeat is a second old on the page, and a death is seen a second late."""
 
 
-class Life(StrEnum):
+class Liveness(StrEnum):
     """What one look says of one accused incarnation."""
 
     ALIVE = "alive"
@@ -181,10 +181,10 @@ class LighthouseSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ProbeResult:
     """One fresh look at the accused, the Lighthouse and the gate."""
 
-    lives: Mapping[RankName, Life]
+    lives: Mapping[RankName, Liveness]
     details: Mapping[RankName, str]
     lighthouse: LighthouseSeen
     progress: Mapping[RankName, int] = field(default_factory=dict)
@@ -199,18 +199,18 @@ class Look:
     def moving(self, stood: Mapping[RankName, int]) -> bool:
         """Whether all of those who stood still have moved since: there is nothing to evict."""
         return bool(stood) and all(
-            self.lives.get(rank) is Life.ALIVE and self.progress.get(rank, -1) > before
+            self.lives.get(rank) is Liveness.ALIVE and self.progress.get(rank, -1) > before
             for rank, before in stood.items()
         )
 
-    def having(self, *lives: Life) -> tuple[RankName, ...]:
+    def having(self, *lives: Liveness) -> tuple[RankName, ...]:
         """Accused ranks in one of these conditions, sorted."""
         return tuple(sorted(rank for rank, life in self.lives.items() if life in lives))
 
     @property
     def all_gone(self) -> bool:
         """Whether every accused incarnation is gone; never when none is known."""
-        return bool(self.lives) and all(life is Life.GONE for life in self.lives.values())
+        return bool(self.lives) and all(life is Liveness.GONE for life in self.lives.values())
 
 
 # -- events --------------------------------------------------------------------------------------
@@ -263,10 +263,10 @@ class Cleared:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class Probed:
     """A fresh look."""
 
-    look: Look
+    look: ProbeResult
     may: bool = True
     """Whether somebody may be asked at this moment."""
 
@@ -289,7 +289,7 @@ class Revoked:
 
 
 Event = (
-    DecidedAgain | HandedOver | Interrupted | Reviewed | Cleared | Looked | Answered
+    DecidedAgain | HandedOver | Interrupted | Reviewed | Cleared | Probed | Answered
     | Revoked | LighthouseSeen
 )  # fmt: skip
 
@@ -304,8 +304,8 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeLook:
-    """Tell the answers that have come, look, then say `Looked`."""
+class Probe:
+    """Tell the answers that have come, look, then say `Probed`."""
 
     after_s: float = 0.0
 
@@ -321,7 +321,7 @@ class Climb:
     """As in `Ask`."""
 
 
-Instruction = Begin | TakeLook | Climb
+Instruction = Begin | Probe | Climb
 Instructions = tuple[Instruction, ...]
 Move = tuple[Eviction, Instructions]
 
@@ -357,27 +357,27 @@ def decided(
     )
 
 
-def handle(eviction: Eviction, event: Event, now_s: float, means: Means) -> Move:
+def handle(eviction: Eviction, event: Event, now_s: float, deps: EvictionDeps) -> Move:
     """The eviction after an event, and what is to be done; an event out of place changes nothing.
 
     Args:
         eviction: as it was.
         event: what has happened.
         now_s: Unix time.
-        means: what this monitor has to do it with.
+        deps: what this monitor has to do it with.
     """
     if isinstance(event, LighthouseSeen):
-        return _seen(eviction, event, now_s, means), ()
+        return _seen(eviction, event, now_s, deps), ()
     if isinstance(event, Interrupted):
         if eviction.open:
             return replace(eviction, state=EvictionState.INTERRUPTED, interrupted_s=now_s), ()
         return replace(eviction, interrupted_s=None), ()  # shown like one of its own
     if eviction.under_way:
-        return _under_way(eviction, event, now_s, means)
-    return _not_taken_up(eviction, event, now_s, means) if eviction.open else (eviction, ())
+        return _under_way(eviction, event, now_s, deps)
+    return _not_taken_up(eviction, event, now_s, deps) if eviction.open else (eviction, ())
 
 
-def _not_taken_up(eviction: Eviction, event: Event, now_s: float, means: Means) -> Move:
+def _not_taken_up(eviction: Eviction, event: Event, now_s: float, deps: EvictionDeps) -> Move:
     """Decided, or interrupted."""
     left = eviction.state is EvictionState.INTERRUPTED
     match event:
@@ -391,21 +391,21 @@ def _not_taken_up(eviction: Eviction, event: Event, now_s: float, means: Means) 
             since_s = eviction.asked_s
             return replace(eviction, state=EvictionState.INTERRUPTED, interrupted_s=since_s), ()
         case HandedOver() if not left:
-            return _handed_over(eviction, event, now_s, means)
+            return _handed_over(eviction, event, now_s, deps)
         case _:
             return eviction, ()
 
 
-def _under_way(eviction: Eviction, event: Event, now_s: float, means: Means) -> Move:
+def _under_way(eviction: Eviction, event: Event, now_s: float, deps: EvictionDeps) -> Move:
     """Preparing, or asking."""
     preparing = eviction.state is EvictionState.PREPARING
     match event:
-        case Looked():
-            return _looked(eviction, event, now_s, means)
+        case Probed():
+            return _looked(eviction, event, now_s, deps)
         case Revoked():
-            return _failed(eviction, event.why, now_s, means)
+            return _failed(eviction, event.why, now_s, deps)
         case Cleared() if preparing:
-            return _cleared(eviction, event, now_s, means)
+            return _cleared(eviction, event, now_s, deps)
         case Answered():
             return _answered(eviction, event, now_s)
         case _:
@@ -441,7 +441,7 @@ def _again(eviction: Eviction, now_s: float) -> Eviction:
     )
 
 
-def _handed_over(eviction: Eviction, event: HandedOver, now_s: float, means: Means) -> Move:
+def _handed_over(eviction: Eviction, event: HandedOver, now_s: float, deps: EvictionDeps) -> Move:
     eviction = replace(
         eviction,
         state=EvictionState.PREPARING,
@@ -452,17 +452,17 @@ def _handed_over(eviction: Eviction, event: HandedOver, now_s: float, means: Mea
         asking_s=now_s,
     )
     if event.refused is not None:
-        return _failed(eviction, event.refused, now_s, means)
+        return _failed(eviction, event.refused, now_s, deps)
     return eviction, (Begin(),)
 
 
-def _cleared(eviction: Eviction, event: Cleared, now_s: float, means: Means) -> Move:
+def _cleared(eviction: Eviction, event: Cleared, now_s: float, deps: EvictionDeps) -> Move:
     if event.may:
         return _asked(eviction, Rung.EVIDENCE, now_s)
-    if _spent_s(eviction, now_s) >= means.timeouts.confirm_s:
+    if _spent_s(eviction, now_s) >= deps.timeouts.confirm_s:
         why = "it could not be written down in time, so nobody was asked"
-        return _failed(eviction, why, now_s, means)
-    return eviction, (Begin(means.timeouts.pause_s),)
+        return _failed(eviction, why, now_s, deps)
+    return eviction, (Begin(deps.timeouts.pause_s),)
 
 
 def _answered(eviction: Eviction, event: Answered, now_s: float) -> Move:
@@ -479,44 +479,44 @@ def _answered(eviction: Eviction, event: Answered, now_s: float) -> Move:
         return eviction, ()
     eviction = replace(eviction, asking_s=now_s)
     if eviction.stood:  # who has moved meanwhile is let go
-        return eviction, (TakeLook(),)
+        return eviction, (Probe(),)
     return _begin_to_ask(eviction, now_s)
 
 
 def _begin_to_ask(eviction: Eviction, now_s: float) -> Move:
     eviction = replace(eviction, state=EvictionState.ASKING)
     if not eviction.quarantine and not eviction.keep_out:
-        return eviction, (TakeLook(),)
+        return eviction, (Probe(),)
     eviction, deny = _asked(eviction, Rung.QUARANTINE, now_s)
-    return eviction, (*deny, TakeLook())
+    return eviction, (*deny, Probe())
 
 
-def _looked(eviction: Eviction, event: Looked, now_s: float, means: Means) -> Move:
-    look, times = event.look, means.timeouts
-    eviction = _seen(eviction, look.lighthouse, now_s, means)
-    late = _spent_s(eviction, now_s) >= means.given_s
+def _looked(eviction: Eviction, event: Probed, now_s: float, deps: EvictionDeps) -> Move:
+    look, times = event.look, deps.timeouts
+    eviction = _seen(eviction, look.lighthouse, now_s, deps)
+    late = _spent_s(eviction, now_s) >= deps.given_s
     if eviction.state is EvictionState.PREPARING:
         if look.moving(eviction.stood):
-            return _failed(eviction, RECOVERED, now_s, means)
+            return _failed(eviction, RECOVERED, now_s, deps)
         if event.may:
             return _begin_to_ask(eviction, now_s)
     elif look.all_gone:
         by = "; ".join(f"{rank} {look.details[rank]}" for rank in sorted(look.details)[:8])
         how = f"every known process of it is gone ({by})"
         said = "every accused process is gone"
-        eviction = replace(_climbed(eviction, look, now_s, means, last=True)[0], gone_s=now_s)
+        eviction = replace(_climbed(eviction, look, now_s, deps, last=True)[0], gone_s=now_s)
         return _confirmed(eviction, how, said, now_s), ()
     elif (unseen := _out_of_sight(eviction, look, times)) is not None:
         said = "its group has left, its processes cannot be seen"
-        eviction = replace(_climbed(eviction, look, now_s, means, last=True)[0], unseen_s=now_s)
+        eviction = replace(_climbed(eviction, look, now_s, deps, last=True)[0], unseen_s=now_s)
         return _confirmed(eviction, unseen, said, now_s), ()
     if late:
-        why = _not_gone(eviction, look, means)
-        return _failed(_climbed(eviction, look, now_s, means, last=True)[0], why, now_s, means)
+        why = _not_gone(eviction, look, deps)
+        return _failed(_climbed(eviction, look, now_s, deps, last=True)[0], why, now_s, deps)
     asked: Instructions = ()
     if event.may and eviction.state is EvictionState.ASKING:
-        eviction, asked = _climbed(eviction, look, now_s, means)
-    return eviction, (*asked, TakeLook(times.pause_s))
+        eviction, asked = _climbed(eviction, look, now_s, deps)
+    return eviction, (*asked, Probe(times.pause_s))
 
 
 def _spent_s(eviction: Eviction, now_s: float) -> float:
@@ -524,29 +524,29 @@ def _spent_s(eviction: Eviction, now_s: float) -> float:
     return now_s - (eviction.asked_s if eviction.asking_s is None else eviction.asking_s)
 
 
-def _not_gone(eviction: Eviction, look: Look, means: Means) -> str:
+def _not_gone(eviction: Eviction, look: ProbeResult, deps: EvictionDeps) -> str:
     still = "; ".join(
         f"{rank} {look.details[rank]}"
         for rank in sorted(look.lives)
-        if look.lives[rank] is not Life.GONE
+        if look.lives[rank] is not Liveness.GONE
     )
     asked = eviction.rung(Rung.WORKER_EVICT)
     said = "" if asked is None else f" (asked: {asked.detail})"
-    return f"not gone after {means.given_s:.0f} s: {still}{said}"
+    return f"not gone after {deps.given_s:.0f} s: {still}{said}"
 
 
-def _out_of_sight(eviction: Eviction, look: Look, times: Timeouts) -> str | None:
+def _out_of_sight(eviction: Eviction, look: ProbeResult, times: Timeouts) -> str | None:
     """Why those not seen dead may be let go: they are all out of sight and were asked, and the
     heartbeat of their group is dead. More cannot be known of a lost host.
     """
     replica_id = eviction.replica_id
-    if look.having(Life.ALIVE, Life.STUCK) or replica_id is None:
+    if look.having(Liveness.ALIVE, Liveness.STUCK) or replica_id is None:
         return None
     if not look.lighthouse.silent(replica_id, times.heartbeat_dead_s):
         return None
     if not eviction.accused:
         return "its heartbeat ended; no WorkerServer of it is known"
-    unseen = look.having(Life.UNSEEN)
+    unseen = look.having(Liveness.UNSEEN)
     asks = eviction.asks_by(Rung.WORKER_EVICT)
     if not unseen or not asks or any(one.waits for one in asks):
         return None
@@ -570,14 +570,14 @@ def _shown(eviction: Eviction, how: str) -> Eviction:
     return eviction
 
 
-def _failed(eviction: Eviction, why: str, now_s: float, means: Means) -> Move:
+def _failed(eviction: Eviction, why: str, now_s: float, deps: EvictionDeps) -> Move:
     """A person is needed, unless nobody has been asked to do anything."""
     for one in eviction.rungs:
         if one.result is None:
             eviction = eviction.with_rung(_ended(one, now_s, one.detail, RungResult.UNKNOWN))
     if any(one.rung in ASKING for one in eviction.rungs):
-        told, result = f"handed to {', '.join(means.told)}", RungResult.WORKED
-        if not means.told:
+        told, result = f"handed to {', '.join(deps.told)}", RungResult.WORKED
+        if not deps.told:
             told, result = "nobody is told: no --notify sink", RungResult.SKIPPED
         eviction = eviction.with_rung(RungOutcome(Rung.PAGE, now_s, now_s, told, result))
     ended_s = now_s if eviction.ended_s is None else eviction.ended_s
@@ -595,8 +595,8 @@ def _abandoned(eviction: Eviction, why: str, now_s: float) -> Eviction:
     )
 
 
-def _seen(eviction: Eviction, event: LighthouseSeen, now_s: float, means: Means) -> Eviction:
-    replica_id, gone_s, times = eviction.replica_id, eviction.gone_s, means.timeouts
+def _seen(eviction: Eviction, event: LighthouseSeen, now_s: float, deps: EvictionDeps) -> Eviction:
+    replica_id, gone_s, times = eviction.replica_id, eviction.gone_s, deps.timeouts
     known = eviction.under_way or not eviction.open
     if replica_id is None or eviction.left_quorum_s is not None or not known:
         return eviction
@@ -609,7 +609,7 @@ def _seen(eviction: Eviction, event: LighthouseSeen, now_s: float, means: Means)
         return eviction
     who = "a process of which no WorkerServer tells hosts its manager"
     why = f"its processes are gone, yet {replica_id} still beats: {who}"
-    return _failed(eviction, why, now_s, means)[0]
+    return _failed(eviction, why, now_s, deps)[0]
 
 
 def _reviewed(  # noqa: PLR0911 - one reason a line
@@ -661,12 +661,12 @@ def _lives(accused: Iterable[Accused], snapshot: Snapshot) -> Sequence[bool | No
 
 
 def _climbed(
-    eviction: Eviction, look: Look, now_s: float, means: Means, *, last: bool = False
+    eviction: Eviction, look: ProbeResult, now_s: float, deps: EvictionDeps, *, last: bool = False
 ) -> Move:
     """Every rung after a look. At the `last` one nobody is asked, and each says how it ended."""
     asked: Instructions = ()
     for climb in (_gate, _kill, _workers, _schedulers):
-        eviction, more = climb(eviction, look, now_s, means, last)
+        eviction, more = climb(eviction, look, now_s, deps, last)
         asked += more
     return eviction, asked
 
@@ -686,11 +686,13 @@ def _asked(eviction: Eviction, rung: Rung, now_s: float, whom: str = "") -> Move
     return asked, (Climb(rung, whom),)
 
 
-def _gate(eviction: Eviction, look: Look, now_s: float, means: Means, last: bool) -> Move:
+def _gate(
+    eviction: Eviction, look: ProbeResult, now_s: float, deps: EvictionDeps, last: bool
+) -> Move:
     """Taught once this rung is recorded, again every few seconds until it is seen in force."""
-    times, rung, taught = means.timeouts, eviction.rung(Rung.GATE), eviction.ask(Rung.GATE)
+    times, rung, taught = deps.timeouts, eviction.rung(Rung.GATE), eviction.ask(Rung.GATE)
     if rung is None:
-        if last or not means.gate:
+        if last or not deps.gate:
             return eviction, ()
         rung = RungOutcome(Rung.GATE, now_s, None, "asked", None, times.gate_s)
         if eviction.replica_id is None:
@@ -715,9 +717,11 @@ def _gate(eviction: Eviction, look: Look, now_s: float, means: Means, last: bool
     return eviction.with_rung(rung), ()
 
 
-def _kill(eviction: Eviction, look: Look, now_s: float, means: Means, last: bool) -> Move:
+def _kill(
+    eviction: Eviction, look: ProbeResult, now_s: float, deps: EvictionDeps, last: bool
+) -> Move:
     """By replica id, once: a second press of a button that hangs hangs too."""
-    kill, limit_s = Rung.LIGHTHOUSE_KILL, means.timeouts.kill_s
+    kill, limit_s = Rung.LIGHTHOUSE_KILL, deps.timeouts.kill_s
     rung, ask = eviction.rung(kill), eviction.ask(kill)
     if rung is None:
         if last:
@@ -746,7 +750,7 @@ def _managers(eviction: Eviction) -> list[RankName]:
     return [one.rank for one in eviction.accused if split_rank_name(one.rank)[1] == 0]
 
 
-def _kill_obstacle(eviction: Eviction, look: Look) -> str | None:
+def _kill_obstacle(eviction: Eviction, look: ProbeResult) -> str | None:
     view = look.lighthouse.view
     if isinstance(view, LighthouseAway):
         return "no Lighthouse answers"
@@ -757,26 +761,28 @@ def _kill_obstacle(eviction: Eviction, look: Look) -> str | None:
     if eviction.replica_id not in view.ids:
         return "the Lighthouse kills members of its last quorum only"
     for rank in _managers(eviction):
-        if look.lives[rank] in (Life.STUCK, Life.GONE):
+        if look.lives[rank] in (Liveness.STUCK, Liveness.GONE):
             return f"{rank}, which hosts the manager: {look.details[rank]}"
     return None
 
 
-def _killed(eviction: Eviction, look: Look) -> RungResult:
+def _killed(eviction: Eviction, look: ProbeResult) -> RungResult:
     """By looking: an answer 500 is what a kill that worked says, and others too."""
     lives = [look.lives[rank] for rank in _managers(eviction)]
-    if not lives or Life.UNSEEN in lives:
+    if not lives or Liveness.UNSEEN in lives:
         return RungResult.UNKNOWN
-    return RungResult.WORKED if all(life is Life.GONE for life in lives) else RungResult.FAILED
+    return RungResult.WORKED if all(life is Liveness.GONE for life in lives) else RungResult.FAILED
 
 
-def _workers(eviction: Eviction, look: Look, now_s: float, means: Means, last: bool) -> Move:
+def _workers(
+    eviction: Eviction, look: ProbeResult, now_s: float, deps: EvictionDeps, last: bool
+) -> Move:
     """Those still alive, once the kill is over or has ended a part of the group, and the stuck ones
     before; each again every `ask_again_s`.
     """
-    times, kill = means.timeouts, eviction.rung(Rung.LIGHTHOUSE_KILL)
+    times, kill = deps.timeouts, eviction.rung(Rung.LIGHTHOUSE_KILL)
     killed = kill is not None and (kill.result is not None or _late(kill, now_s))
-    everyone = killed or bool(look.having(Life.GONE))
+    everyone = killed or bool(look.having(Liveness.GONE))
     if everyone and eviction.workers_turn_s is None:
         eviction = replace(eviction, workers_turn_s=now_s)
     asked: Instructions = ()
@@ -784,10 +790,10 @@ def _workers(eviction: Eviction, look: Look, now_s: float, means: Means, last: b
         before, life = eviction.ask(Rung.WORKER_EVICT, one.rank), look.lives[one.rank]
         lately = before is not None and now_s - before.asked_s < times.ask_again_s
         busy = before is not None and before.waits
-        due = everyone or life is Life.STUCK
+        due = everyone or life is Liveness.STUCK
         # alive, or nothing is seen and no newer incarnation bears the name
-        there = life in (Life.ALIVE, Life.STUCK) or (
-            life is Life.UNSEEN and one.rank in look.current
+        there = life in (Liveness.ALIVE, Liveness.STUCK) or (
+            life is Liveness.UNSEEN and one.rank in look.current
         )
         if due and there and not busy and not lately:
             eviction, more = _asked(eviction, Rung.WORKER_EVICT, now_s, one.rank)
@@ -801,20 +807,24 @@ def _workers(eviction: Eviction, look: Look, now_s: float, means: Means, last: b
     rung = replace(rung, detail="; ".join(f"{one.whom} {one.said or 'asked'}" for one in asks))
     if last:
         lives = {look.lives[RankName(one.whom)] for one in asks}
-        result = RungResult.UNKNOWN if lives <= {Life.GONE, Life.UNSEEN} else RungResult.FAILED
-        result = RungResult.WORKED if lives <= {Life.GONE} else result
+        result = (
+            RungResult.UNKNOWN if lives <= {Liveness.GONE, Liveness.UNSEEN} else RungResult.FAILED
+        )
+        result = RungResult.WORKED if lives <= {Liveness.GONE} else result
         rung = _ended(rung, now_s, rung.detail, result)
     return eviction.with_rung(rung), asked
 
 
-def _schedulers(eviction: Eviction, look: Look, now_s: float, means: Means, last: bool) -> Move:
+def _schedulers(
+    eviction: Eviction, look: ProbeResult, now_s: float, deps: EvictionDeps, last: bool
+) -> Move:
     """Those who have not done it, after the WorkerServers; one that refused again after a while. A
     scheduler ends whatever runs there: it is never asked about a group that has restarted.
     """
-    times, turn_s, rung = means.timeouts, eviction.workers_turn_s, eviction.rung(Rung.SCHEDULER)
+    times, turn_s, rung = deps.timeouts, eviction.workers_turn_s, eviction.rung(Rung.SCHEDULER)
     if rung is None:
         turn = turn_s is not None and now_s - turn_s >= times.worker_s
-        if last or not turn or not means.schedulers:
+        if last or not turn or not deps.schedulers:
             return eviction, ()
         rung = RungOutcome(Rung.SCHEDULER, now_s, None, "asked", None, times.scheduler_s)
     if rung.result is not None:
@@ -824,15 +834,13 @@ def _schedulers(eviction: Eviction, look: Look, now_s: float, means: Means, last
         return eviction.with_rung(_ended(rung, now_s, why, RungResult.SKIPPED)), ()
     over = last or _late(rung, now_s)
     asked: Instructions = ()
-    for name in () if over else means.schedulers:
+    for name in () if over else deps.schedulers:
         before = eviction.ask(Rung.SCHEDULER, name)
         lately = before is not None and now_s - before.asked_s < times.schedule_again_s
         if not lately and (before is None or not (before.waits or before.done)):
             eviction, more = _asked(eviction, Rung.SCHEDULER, now_s, name)
             asked += more
-    asks = sorted(
-        eviction.asks_by(Rung.SCHEDULER), key=lambda ask: means.schedulers.index(ask.whom)
-    )
+    asks = sorted(eviction.asks_by(Rung.SCHEDULER), key=lambda ask: deps.schedulers.index(ask.whom))
     rung = replace(rung, detail="; ".join(f"{one.whom}: {one.said or 'asked'}" for one in asks))
     if over or all(one.done for one in asks):
         result = RungResult.FAILED if all(not one.waits for one in asks) else RungResult.UNKNOWN

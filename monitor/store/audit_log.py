@@ -22,6 +22,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from monitor.background import BackgroundWorker
+
 OURSELVES: Final = "lightkeeper"
 Line = dict[str, Any]
 
@@ -86,11 +88,12 @@ class LogFile:
         self._untold = 0
         self._asked = 0
         self._done = 0
-        self._closing = False
         self._torn = False
         self._fd = self._open()
-        self._thread = threading.Thread(target=self._run, name="audit log", daemon=True)
-        self._thread.start()
+        self._worker = BackgroundWorker(
+            "audit log", self._write_waiting, after_crash_s=again_s, to_the_end=True
+        )
+        self._worker.start()
 
     @property
     def waiting(self) -> int:
@@ -110,7 +113,8 @@ class LogFile:
                     self.lost += 1
                     self._untold += 1
             self._asked += 1
-            self._changed.notify_all()
+        if self.trouble is None:
+            self._worker.wake()
 
     def flush(self, wait_s: float = 1.0) -> bool:
         """Wait until what was put is on disk; False when it is not in time."""
@@ -121,34 +125,28 @@ class LogFile:
 
     def close(self) -> None:
         """Write what waits, and let go of the file."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-        self._thread.join(_CLOSE_S)
-        if not self._thread.is_alive() and self._fd >= 0:
+        self._worker.close(_CLOSE_S)
+        if not self._worker.alive and self._fd >= 0:
             os.close(self._fd)
 
     # -- the thread ---------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closing or bool(self._queue))
-                batch, asked, untold = list(self._queue), self._asked, self._untold
-            if not batch:
-                return
-            written, problem = self._try(batch, untold)
-            with self._changed:
-                self.trouble = problem
-                self._take_out(batch[:written])
-                if problem is None:
-                    self._untold -= untold
-                    self._done = asked
-                self._changed.notify_all()
-                if problem is not None:
-                    if self._closing:
-                        return
-                    self._changed.wait_for(lambda: self._closing, self._again_s)
+    def _write_waiting(self) -> float | None:
+        """All that waits; seconds until the next try on a disk that does not take it."""
+        with self._changed:
+            batch, asked, untold = list(self._queue), self._asked, self._untold
+        if not batch:
+            return None
+        written, problem = self._try(batch, untold)
+        with self._changed:
+            self.trouble = problem
+            self._take_out(batch[:written])
+            if problem is None:
+                self._untold -= untold
+                self._done = asked
+            self._changed.notify_all()
+            more_s = 0.0 if self._queue else None  # put while this was written
+        return more_s if problem is None else self._again_s
 
     def _take_out(self, written: list[bytes]) -> None:
         for one in written:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from sqlalchemy import (
     URL,
     Column,
+    ColumnElement,
     Connection,
     Double,
     Engine,
@@ -40,7 +41,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from monitor.model.eviction import Fence
-from monitor.store.place import Place, StoreError
+from monitor.store.lease import LeaseRow
+from monitor.store.place import StoreError, StorePlace
 
 # -- tables ------------------------------------------------------------------------------------
 # The tables, schema 2.
@@ -53,70 +55,35 @@ SCHEMA: Final = 2
 METADATA: Final = MetaData()
 
 
-def _bodies(name: str, *keys: str) -> Table:
-    """JSON under these keys: seconds, or text."""
-    columns = [Column[Any](k, Double if k.endswith("_s") else Text, primary_key=True) for k in keys]
-    return Table(name, METADATA, *columns, Column("body", Text, nullable=False))
+_INTEGERS: Final = frozenset({"epoch", "attempt", "beat", "writes"})
 
 
-EVICTIONS: Final = _bodies("evictions", "incident_id", "asked_s")
-_bodies("quarantine_entries", "scope", "name")
-_bodies("targets", "rank")
-_bodies("notices", "sink", "key")
-_bodies("audit", "incident_id", "part")
-_bodies("switches", "name")
+def _table(name: str, keys: str, columns: str = "body") -> Table:
+    """Names of columns say their type: seconds end in `_s`; `?`: may be missing."""
 
-INCIDENTS: Final = Table(
-    "incidents",
-    METADATA,
-    Column("id", Text, primary_key=True),
-    Column("state", Text, nullable=False),
-    Column("first_seen_s", Double, nullable=False),
-    Column("body", Text, nullable=False),
-)
-TRANSITIONS: Final = Table(
-    "transitions",
-    METADATA,
-    Column("incident_id", Text, primary_key=True),
-    Column("at_s", Double, primary_key=True),
-    Column("to_state", Text, primary_key=True),
-    Column("reason", Text, nullable=False),
-)
-DECISIONS: Final = Table(
-    "decisions",
-    METADATA,
-    Column("incident_id", Text, primary_key=True),
-    Column("at_s", Double, primary_key=True),
-    Column("action", Text, primary_key=True),
-    Column("guard", Text),
-    Column("reason", Text, nullable=False),
-    Column("body", Text, nullable=False),
-    Column("state", Text),
-    Column("author", Text),
-    Column("epoch", Integer),
-    Column("attempt", Integer),
-    Column("ended_s", Double),
-    Column("outcome", Text),
-)
-QUARANTINE_EVENTS: Final = Table(
-    "quarantine_events",
-    METADATA,
-    Column("id", Text, primary_key=True),
-    Column("at_s", Double, nullable=False),
-    Column("body", Text, nullable=False),
-)
-LEASE: Final = Table(
-    "lease",
-    METADATA,
-    Column("scope", Text, primary_key=True),
-    Column("epoch", Integer, nullable=False),
-    Column("beat", Integer, nullable=False),
-    Column("writes", Integer, nullable=False),
-    Column("holder", Text),
-    Column("url", Text),
-    Column("since_s", Double),
-    Column("ttl_s", Double, nullable=False),
-)
+    def column(told: str, *, key: bool) -> Column[Any]:
+        named = told.removesuffix("?")
+        kind = Integer if named in _INTEGERS else Double if named.endswith("_s") else Text
+        return Column(named, kind, primary_key=key, nullable=told != named)
+
+    made = [column(each, key=True) for each in keys.split()]
+    return Table(name, METADATA, *made, *(column(each, key=False) for each in columns.split()))
+
+
+INCIDENTS: Final = _table("incidents", "id", "state first_seen_s body")
+TRANSITIONS: Final = _table("transitions", "incident_id at_s to_state", "reason")
+DECISIONS: Final = _table(
+    "decisions", "incident_id at_s action",
+    "guard? reason body state? author? epoch? attempt? ended_s? outcome?",
+)  # fmt: skip
+EVICTIONS: Final = _table("evictions", "incident_id asked_s")
+_table("quarantine_entries", "scope name")
+_table("quarantine_events", "id", "at_s body")
+_table("targets", "rank")
+_table("notices", "sink key")
+_table("audit", "incident_id part")
+_table("switches", "name")
+LEASE: Final = _table("lease", "scope", "epoch beat writes holder? url? since_s? ttl_s")
 VERSION: Final = Table("lightkeeper_schema", METADATA, Column("version", Integer, primary_key=True))
 """One row, in PostgreSQL; SQLite has a place for it in the file (`user_version`)."""
 
@@ -131,7 +98,7 @@ SCOPE: Final = "fleet"
 """One store serves one fleet, and has one lease."""
 
 
-def prepare(engine: Engine, place: Place) -> None:
+def prepare(engine: Engine, place: StorePlace) -> None:
     """Make the tables that are missing.
 
     Raises:
@@ -158,7 +125,7 @@ def prepare(engine: Engine, place: Place) -> None:
             time.sleep(_AGAIN_S)
 
 
-def _prepare_file(engine: Engine, place: Place) -> None:
+def _prepare_file(engine: Engine, place: StorePlace) -> None:
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
         _refuse_others(place, int(db.exec_driver_sql("PRAGMA user_version").scalar_one()))
         verdict = db.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
@@ -189,7 +156,7 @@ def _make(db: Connection) -> None:
         db.execute(insert(LEASE).values(scope=SCOPE, epoch=0, beat=0, writes=0, ttl_s=0.0))
 
 
-def _refuse_others(place: Place, version: int) -> None:
+def _refuse_others(place: StorePlace, version: int) -> None:
     if version not in (0, SCHEMA):
         raise StoreError(
             f"store {place} has schema {version}, this lightkeeper writes {SCHEMA}: "
@@ -237,7 +204,7 @@ class Database:
         StoreError: it cannot be used.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: StorePlace) -> None:
         self.place = place
         self._engine = _file_engine(place) if place.path is not None else _postgres_engine(place)
         try:
@@ -252,8 +219,13 @@ class Database:
 
     @property
     def engine(self) -> Engine:
-        """For who needs more than batches: the lease, and tests."""
+        """For who needs more than batches: tests."""
         return self._engine
+
+    @property
+    def lease(self) -> LeaseTable:
+        """Who may write."""
+        return LeaseTable(self)
 
     def close(self) -> None:
         """Let go of all connections."""
@@ -314,10 +286,8 @@ class Database:
             db.exec_driver_sql("PRAGMA synchronous = FULL")
         if fence is None:
             return
-        mine = and_(
-            LEASE.c.scope == SCOPE, LEASE.c.holder == fence.holder, LEASE.c.epoch == fence.epoch
-        )
-        if db.execute(update(LEASE).where(mine).values(writes=LEASE.c.writes + 1)).rowcount != 1:
+        wrote = update(LEASE).where(_held_under(fence)).values(writes=LEASE.c.writes + 1)
+        if db.execute(wrote).rowcount != 1:
             raise Fenced("another monitor holds the lease: nothing is written from here")
 
     def rows(self, table: str, *columns: str, order: str) -> list[tuple[Any, ...]]:
@@ -387,7 +357,7 @@ def _storable(value: Any) -> Any:
     return value.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
-def _file_engine(place: Place) -> Engine:
+def _file_engine(place: StorePlace) -> Engine:
     path = place.path
     assert path is not None  # noqa: S101 - the caller asked
     if path.is_dir():
@@ -422,7 +392,7 @@ def _close_to_others(path: Path) -> None:
             one.chmod(0o600)
 
 
-def _postgres_engine(place: Place) -> Engine:
+def _postgres_engine(place: StorePlace) -> Engine:
     try:
         import psycopg  # noqa: F401, PLC0415 - an extra: most monitors write to a file
     except ImportError:
@@ -446,3 +416,49 @@ def _postgres_engine(place: Place) -> Engine:
         pool_timeout=1.0,
         hide_parameters=True,
     )
+
+
+# -- lease -------------------------------------------------------------------------------------
+
+
+class LeaseTable:
+    """The one row of the lease. Every call may raise `StoreError`: the database says no, or is
+    away.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def read(self) -> LeaseRow:
+        """The row as it is."""
+        c = LEASE.c
+        row = select(c.epoch, c.beat, c.writes, c.holder, c.url, c.since_s, c.ttl_s)
+        with self._database.begin() as db:
+            return LeaseRow(*db.execute(row.where(_FLEET)).one())
+
+    def take(self, seen: LeaseRow, holder: str, url: str, since_s: float, ttl_s: float) -> bool:
+        """Take it, if it is still as it was seen."""
+        return self._changed(
+            and_(_FLEET, LEASE.c.epoch == seen.epoch, LEASE.c.beat == seen.beat),
+            epoch=seen.epoch + 1, beat=seen.beat + 1, holder=holder, url=url, since_s=since_s,
+            ttl_s=ttl_s,
+        )  # fmt: skip
+
+    def renew(self, fence: Fence) -> bool:
+        """One more beat; False when it is another's by now."""
+        return self._changed(_held_under(fence), beat=LEASE.c.beat + 1)
+
+    def give_back(self, fence: Fence) -> bool:
+        """Nobody's, from now on."""
+        return self._changed(_held_under(fence), beat=LEASE.c.beat + 1, holder=None, url=None)
+
+    def _changed(self, where: ColumnElement[bool], **values: object) -> bool:
+        with self._database.begin() as db:
+            return db.execute(update(LEASE).where(where).values(**values)).rowcount == 1
+
+
+_FLEET: Final = LEASE.c.scope == SCOPE
+
+
+def _held_under(fence: Fence) -> ColumnElement[bool]:
+    return and_(_FLEET, LEASE.c.holder == fence.holder, LEASE.c.epoch == fence.epoch)

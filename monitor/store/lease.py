@@ -42,15 +42,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
+from monitor.background import BackgroundWorker
 from monitor.model.eviction import Fence
 from monitor.store.place import StoreError
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement
-
-    from monitor.store.database import Database
+    from monitor.store.database import LeaseTable
 
 
 # -- grip --------------------------------------------------------------------------------------
@@ -235,26 +234,6 @@ def boot_time_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Table(Protocol):
-    """The row: `monitor.store.lease.LeaseTable`. Every call may raise `StoreError`."""
-
-    def read(self) -> LeaseRow:
-        """The row as it is."""
-        ...
-
-    def take(self, seen: LeaseRow, holder: str, url: str, since_s: float, ttl_s: float) -> bool:
-        """Take it, if it is still as it was seen."""
-        ...
-
-    def renew(self, fence: Fence) -> bool:
-        """One more beat; False when it is another's by now."""
-        ...
-
-    def give_back(self, fence: Fence) -> bool:
-        """Nobody's, from now on."""
-        ...
-
-
 class Lease:
     """The lease on one store. Safe to ask from any thread; close it when done.
 
@@ -268,7 +247,7 @@ class Lease:
 
     def __init__(
         self,
-        table: Table,
+        table: LeaseTable,
         holder: str,
         url: str,
         *,
@@ -283,19 +262,16 @@ class Lease:
         self._watch: Watch | None = None
         self._since_s: float | None = None
         self._problem: str | None = None
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self._worker = BackgroundWorker("lease", self._work, after_crash_s=self._times.renew_s)
 
     def start(self) -> None:
         """Try once, then go on in a thread."""
         self.turn()
-        self._thread.start()
+        self._worker.start(self._times.renew_s)
 
     def close(self) -> None:
         """Stop, and give it back, if it is held."""
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join(self._times.ttl_s)
+        self._worker.close(self._times.ttl_s)
         with self._lock:
             grip, self._grip = self._grip, None
         if grip is not None:
@@ -335,7 +311,8 @@ class Lease:
         """Who acts."""
         active = self.why_not() is None
         with self._lock:
-            grip, watch, problem = self._grip, self._watch, self._problem
+            grip, watch = self._grip, self._watch
+            problem = self._problem or self._worker.crash
             if grip is not None:
                 return Standing(
                     active, grip.epoch, shown(self._holder), self._url, self._since_s, problem
@@ -353,12 +330,9 @@ class Lease:
 
     # -- the thread ---------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        while not self._over.wait(self._times.renew_s):
-            try:
-                self.turn()
-            except Exception:  # a bug here must not end in a lease that nobody renews or takes
-                log.exception("the lease crashed")
+    def _work(self) -> float:
+        self.turn()
+        return self._times.renew_s
 
     def turn(self) -> None:
         """Renew it, or take it if that is allowed by now."""
@@ -417,57 +391,3 @@ class Lease:
             # should a database fail over to a copy that lags behind, the row may bear our name
             # again: under that name this monitor has lost
             self._holder = renamed(self._holder)
-
-
-# -- table -------------------------------------------------------------------------------------
-
-
-class LeaseTable:
-    """Of one database. Every call may raise `StoreError`: the database says no, or is away."""
-
-    def __init__(self, database: Database) -> None:
-        # with the store, which has imported sqlalchemy by now
-        from sqlalchemy import and_, select, update  # noqa: PLC0415
-
-        from monitor.store.database import LEASE, SCOPE  # noqa: PLC0415
-
-        self._database = database
-        self._t = LEASE
-        self._and, self._select = and_, select
-        self._mine = LEASE.c.scope == SCOPE
-        self._update = update(LEASE)
-
-    def read(self) -> LeaseRow:
-        """The row as it is."""
-        t = self._t
-        asked = self._select(
-            t.c.epoch, t.c.beat, t.c.writes, t.c.holder, t.c.url, t.c.since_s, t.c.ttl_s
-        ).where(self._mine)
-        with self._database.begin() as db:
-            return LeaseRow(*db.execute(asked).one())
-
-    def take(self, seen: LeaseRow, holder: str, url: str, since_s: float, ttl_s: float) -> bool:
-        """Take it, if it is still as it was seen."""
-        t = self._t
-        same = self._and(self._mine, t.c.epoch == seen.epoch, t.c.beat == seen.beat)
-        return self._changed(
-            same,
-            epoch=seen.epoch + 1, beat=seen.beat + 1, holder=holder, url=url, since_s=since_s,
-            ttl_s=ttl_s,
-        )  # fmt: skip
-
-    def renew(self, fence: Fence) -> bool:
-        """One more beat; False when it is another's by now."""
-        return self._changed(self._held(fence), beat=self._t.c.beat + 1)
-
-    def give_back(self, fence: Fence) -> bool:
-        """Nobody's, from now on."""
-        return self._changed(self._held(fence), beat=self._t.c.beat + 1, holder=None, url=None)
-
-    def _held(self, fence: Fence) -> ColumnElement[bool]:
-        t = self._t
-        return self._and(self._mine, t.c.holder == fence.holder, t.c.epoch == fence.epoch)
-
-    def _changed(self, where: ColumnElement[bool], **values: object) -> bool:
-        with self._database.begin() as db:
-            return db.execute(self._update.where(where).values(**values)).rowcount == 1

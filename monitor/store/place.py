@@ -17,7 +17,7 @@ class StoreError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StorePlace:
     """What `--store` says."""
 
     path: Path | None
@@ -31,13 +31,13 @@ class Place:
         return self.shown
 
 
-def parse_place(text: str | Path | Place) -> Place:
+def parse_place(text: str | Path | StorePlace) -> StorePlace:
     """A path, `sqlite:///PATH` or `postgresql://USER@HOST/DATABASE`.
 
     Raises:
         StoreError: a URL of anything else.
     """
-    if isinstance(text, Place):
+    if isinstance(text, StorePlace):
         return text
     if isinstance(text, Path):
         return _file(text)
@@ -49,7 +49,9 @@ def parse_place(text: str | Path | Place) -> Place:
             raise StoreError("--store sqlite:// names no file, expected sqlite:///PATH")
         return _file(Path(unquote(rest[1:].partition("?")[0])))
     if scheme in _POSTGRES:
-        return Place(None, f"postgresql+psycopg://{rest}", without_password(f"postgresql://{rest}"))
+        return StorePlace(
+            None, f"postgresql+psycopg://{rest}", without_password(f"postgresql://{rest}")
+        )
     raise StoreError(
         f"--store {scheme}:// is not known, expected a path, sqlite:///PATH or "
         "postgresql://USER@HOST/DATABASE"
@@ -69,5 +71,5 @@ def without_password(url: str) -> str:
     return urlunsplit((parts.scheme, netloc, parts.path, query, ""))
 
 
-def _file(path: Path) -> Place:
-    return Place(path, shown=str(path))
+def _file(path: Path) -> StorePlace:
+    return StorePlace(path, shown=str(path))

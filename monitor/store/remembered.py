@@ -6,14 +6,12 @@ One row that cannot be read is no reason to forget the others.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from monitor.model.eviction import (
     DecisionRow,
     DecisionState,
-    Eviction,
     QuarantineEntry,
     QuarantineEvent,
     Remembered,
@@ -25,13 +23,8 @@ from monitor.model.plain import from_plain
 
 _T = TypeVar("_T")
 
-
-class Rows(Protocol):
-    """All rows of a table in the order of a column."""
-
-    def __call__(self, table: str, *columns: str, order: str) -> Sequence[tuple[Any, ...]]:
-        """The values of these columns, row by row."""
-        ...
+Rows = Callable[..., Sequence[tuple[Any, ...]]]
+"""`rows(table, *columns, order=column)`: all rows of a table, `-column` falling."""
 
 
 def remembered(rows: Rows) -> tuple[Remembered, int]:
@@ -49,11 +42,10 @@ def remembered(rows: Rows) -> tuple[Remembered, int]:
         return tuple(made)
 
     decisions = rows(
-        "decisions", "incident_id", "at_s", "action", "guard", "reason", "body", "state", "author",
-        "epoch", "attempt", "ended_s", "outcome", order="at_s",
+        "decisions", "incident_id", "at_s", "action", "guard", "reason", "state", "author", "epoch",
+        "attempt", "ended_s", "outcome", "body", order="at_s",
     )  # fmt: skip
     lines = read(decisions, _decision)
-    told = {(one.incident_id, one.at_s): one for one in lines if one.action == "evict"}
     notices = rows("notices", "sink", "key", "body", order="key")
     found = Remembered(
         incidents=read(
@@ -63,7 +55,7 @@ def remembered(rows: Rows) -> tuple[Remembered, int]:
         decisions=lines,
         evictions=read(
             rows("evictions", "body", order="asked_s"),
-            lambda body: _with_its_line(eviction_from_json(json.loads(body)), told),
+            lambda body: eviction_from_json(json.loads(body)),
         ),
         quarantine=read(
             rows("quarantine_entries", "body", order="scope"),
@@ -84,22 +76,8 @@ def remembered(rows: Rows) -> tuple[Remembered, int]:
     return found, bad
 
 
-def _with_its_line(
-    eviction: Eviction, told: Mapping[tuple[IncidentId, float], DecisionRow]
-) -> Eviction:
-    """One of an earlier version, whose reason, author and outcome are in its decision alone."""
-    line = told.get(eviction.key)
-    if eviction.reason or line is None:
-        return eviction
-    outcome = eviction.outcome or line.outcome
-    return replace(eviction, reason=line.reason, author=line.author, outcome=outcome)
-
-
-def _decision(  # noqa: PLR0917 - a row of the table
-    incident_id: str, at_s: float, action: str, guard: str | None, reason: str, body: str,
-    state: str, author: str, epoch: int, attempt: int, ended_s: float | None, outcome: str,
-) -> DecisionRow:  # fmt: skip
+def _decision(*row: Any) -> DecisionRow:
+    incident_id, at_s, action, guard, reason, state, *more, body = row
     return DecisionRow(
-        IncidentId(incident_id), at_s, action, guard, reason, DecisionState(state), author, epoch,
-        attempt, ended_s, outcome, json.loads(body),
-    )  # fmt: skip
+        incident_id, at_s, action, guard, reason, DecisionState(state), *(*more, json.loads(body))
+    )

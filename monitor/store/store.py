@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from monitor.background import BackgroundWorker
 from monitor.model.eviction import (
     DecisionRow,
     Eviction,
@@ -36,7 +37,7 @@ from monitor.model.eviction import (
 from monitor.model.incident import Incident, incident_to_json
 from monitor.model.names import IncidentId, RankName
 from monitor.model.plain import to_plain
-from monitor.store.place import Place, StoreError, parse_place
+from monitor.store.place import StoreError, StorePlace, parse_place
 from monitor.store.remembered import remembered
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ FLUSH_S: Final = 1.0
 class Store:
     """The store. Safe to use from any thread; close it when done."""
 
-    def __init__(self, place: Place | Path | str) -> None:
+    def __init__(self, place: StorePlace | Path | str) -> None:
         """Open or make the store.
 
         Raises:
@@ -68,22 +69,20 @@ class Store:
         self._pending: dict[Key, Mapping[str, Any] | None] = {}
         self._asked = 0
         self._done = 0
-        self._closing = False
         self._muted = False
         self._fence: Fence | None = None
         self._disk = threading.Lock()
         self.database: Database = Database(self.place)
-        self._writer = threading.Thread(target=self._write_on, name="store", daemon=True)
+        self._writer = BackgroundWorker(
+            "store", self._write, after_crash_s=FLUSH_S, to_the_end=True
+        )
         self._writer.start()
 
     def close(self) -> None:
         """Write what is pending and let go of the database."""
         self.flush()
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-        self._writer.join(FLUSH_S)
-        if not self._writer.is_alive():
+        self._writer.close(FLUSH_S)
+        if not self._writer.alive:
             self.database.close()
 
     @property
@@ -222,29 +221,27 @@ class Store:
                 return True
             self._asked += 1
             mine = self._asked
-            self._changed.notify_all()
+            self._writer.wake()
             written = self._changed.wait_for(lambda: self._done >= mine, wait_s)
             if not written:
                 self.last_error = f"the disk has not answered for {wait_s:g} s"
             return written and self.last_error is None
 
-    def _write_on(self) -> None:
-        """The writer thread."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closing or self._asked > self._done)
-                if self._asked == self._done:
-                    return
-                asked, batch, fence = self._asked, dict(self._pending), self._fence
-            problem, refused = self._try(batch, fence)
-            with self._changed:
-                self._done, self.last_error = asked, problem
-                self.errors += len(refused) + (problem is not None)
-                if problem is None:
-                    for key, row in batch.items():
-                        if self._pending.get(key) is row:  # not changed meanwhile
-                            self._pending.pop(key, None)
-                self._changed.notify_all()
+    def _write(self) -> None:
+        """What was pending when `flush` last asked, in the writer's thread."""
+        with self._changed:
+            if self._asked == self._done:
+                return
+            asked, batch, fence = self._asked, dict(self._pending), self._fence
+        problem, refused = self._try(batch, fence)
+        with self._changed:
+            self._done, self.last_error = asked, problem
+            self.errors += len(refused) + (problem is not None)
+            if problem is None:
+                for key, row in batch.items():
+                    if self._pending.get(key) is row:  # not changed meanwhile
+                        self._pending.pop(key, None)
+            self._changed.notify_all()
 
     def _try(
         self, batch: Mapping[Key, Mapping[str, Any] | None], fence: Fence | None

@@ -28,7 +28,7 @@ from monitor.journal.entries import (
     tick_text,
     told,
 )
-from monitor.journal.writer import Journal, Limits, Shelf
+from monitor.journal.writer import Journal, JournalDir, Limits
 from monitor.model.config import KeeperConfig
 from monitor.model.observation import Observation, Snapshot
 from tests.monitor.fleet import SimFleet
@@ -116,9 +116,9 @@ def test_bytes_and_cpu_a_tick(groups: int, size: int, tmp_path: Path) -> None:
 
 def slowed(snapshots: list[Snapshot], config: KeeperConfig, folder: Path) -> None:
     """Wall time of judging and journalling, once a second as a monitor does, in turns."""
-    shelf = Shelf(folder / "j", Limits())
+    journal_dir = JournalDir(folder / "j", Limits())
     pipelines = {"without": Pipeline(config), "with": Pipeline(config)}
-    journal = Journal(shelf, Head(config, "1"), pipelines["with"].memory)
+    journal = Journal(journal_dir, Head(config, "1"), pipelines["with"].memory)
     took: dict[str, list[float]] = {"without": [], "with": []}
     taken = []
     for snapshot in snapshots[:20]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from monitor.act.bundles import BundleDir, Keep
-from monitor.decide.accounts import Books
+from monitor.decide.accounts import IncidentAudit
 from monitor.decide.view import View
 from monitor.model.incident import BundleView, State, Transition
 from monitor.show.incident_page import Stacks
@@ -39,7 +39,7 @@ def view(*incidents: Any, **more: Any) -> View:
         incidents=incidents or (hang(),),
         decisions={ID: more.pop("rows", ROWS)},
         bundles={ID: BundleView(2048, 1.0)},
-        books=Books(facts={ID: FACTS}, evictions={ID: more.pop("evictions", (EVICTION,))}),
+        audit=IncidentAudit(facts={ID: FACTS}, evictions={ID: more.pop("evictions", (EVICTION,))}),
         **more,
     )  # fmt: skip
 
@@ -48,9 +48,9 @@ def view(*incidents: Any, **more: Any) -> View:
 def stacks(tmp_path_factory: pytest.TempPathFactory) -> Stacks:
     """In the bundle of a real fleet."""
     shutil.copy(REAL, (folder := tmp_path_factory.mktemp("evidence")) / f"{ID}.zip")
-    shelf = BundleDir(folder, Keep(1, 1e9, 1 << 40))
-    shelf.open()
-    return StacksReader(shelf).get(ID)
+    bundles = BundleDir(folder, Keep(1, 1e9, 1 << 40))
+    bundles.open()
+    return StacksReader(bundles).get(ID)
 
 
 def timed(opened, url: str, **more: Any):

@@ -38,7 +38,7 @@ def groups(tmp_path: Path) -> Iterator[Api]:
 
 
 def names(api: Api) -> list[str]:
-    return sorted(target.rank for target in api.service.keeper._parts.registry.targets())
+    return sorted(target.rank for target in api.service.keeper._components.registry.targets())
 
 
 @pytest.mark.parametrize(

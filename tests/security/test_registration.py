@@ -109,7 +109,7 @@ def test_without_the_token_nobody_registers_and_no_header_is_an_error(
 def test_nobody_takes_the_name_of_a_rank_that_answers_as_itself(api: Api) -> None:
     assert register(api, "http://10.0.0.1:9000") == 200
     assert register(api, "http://10.0.0.66:9000", incarnation="liar") == 409
-    (target,) = api.service.keeper._parts.registry.targets()
+    (target,) = api.service.keeper._components.registry.targets()
     assert (target.url, target.identity.incarnation) == ("http://10.0.0.1:9000", "one")
 
 
@@ -122,7 +122,7 @@ def test_a_rank_that_starts_again_on_its_host_has_its_name_at_once(api: Api) -> 
 def test_whose_rank_is_dead_or_silent_loses_its_name_to_another_host(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = api.service.keeper._parts.registry
+    known = api.service.keeper._components.registry
     assert register(api, "http://10.0.0.1:9000") == 200
     known.heard({known.targets()[0].rank: False})
     assert register(api, "http://10.0.0.2:9000", incarnation="two") == 200
@@ -135,7 +135,7 @@ def test_a_table_that_is_full_takes_no_more(api: Api, monkeypatch: pytest.Monkey
     for number in range(2):
         who = parse_identity({**IDENTITY, "group": f"rg_{number}"})
         asked = Registration(who, "http://10.0.0.1:9000", 15.0)
-        known = api.service.keeper._parts.registry.register(asked, f"10.0.0.{number}")
+        known = api.service.keeper._components.registry.register(asked, f"10.0.0.{number}")
         assert known is Standing.CURRENT
     assert register(api, "http://10.0.0.1:9000", group="rg_9") == 503
     assert register(api, "http://10.0.0.1:9000", group="rg_1") == 200  # who is there renews
@@ -145,7 +145,7 @@ def test_one_address_brings_so_many_new_ranks_a_minute(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "NEW_A_MINUTE", 2)
-    known = api.service.keeper._parts.registry
+    known = api.service.keeper._components.registry
     known._clock = HandClock()
     for number in range(2):
         assert register(api, "http://10.0.0.1:9000", group=f"rg_{number}") == 200

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, TypeVar
 
 from monitor.model.names import GroupName, Host, IncidentId, RankName, group_of
 
@@ -20,8 +21,12 @@ from monitor.model.names import GroupName, Host, IncidentId, RankName, group_of
 # Who else would be hit: a job or a pod may carry ranks of several groups.
 
 
-class Refusal(Exception):  # noqa: N818 - an answer, not an accident
-    """What cannot be identified is left alone; the message is one line for a person."""
+class NotDone(Exception):  # noqa: N818 - an answer, not an accident
+    """A request that was not carried out; the message is one line for a person."""
+
+
+class Refusal(NotDone):
+    """What cannot be identified is left alone."""
 
 
 _SLURM = "slurm_job_id"
@@ -147,48 +152,6 @@ class Check:
     said: str
 
 
-class Scheduler(Protocol):
-    """One scheduler of hosts and jobs."""
-
-    @property
-    def name(self) -> str:
-        """For people, logs and metrics, such as `slurm`; holds no secret."""
-        ...
-
-    def cordon(
-        self, host: Host, reason: str, incident_id: IncidentId | None, timeout_s: float
-    ) -> Outcome:
-        """See to it that nothing new starts on a host; what runs there goes on."""
-        ...
-
-    def uncordon(self, host: Host, reason: str, timeout_s: float) -> Outcome:
-        """Take back our own cordon; somebody else's stays."""
-        ...
-
-    def remove(
-        self,
-        group: GroupName,
-        places: Sequence[Place],
-        reason: str,
-        incident_id: IncidentId | None,
-        timeout_s: float,
-    ) -> Outcome:
-        """End what runs one group at these places, and nothing of any other group."""
-        ...
-
-    def cordoned(self, timeout_s: float) -> Sequence[Host] | None:
-        """The hosts that bear our cordon now; None when that cannot be told."""
-        ...
-
-    def checks(self, timeout_s: float) -> Sequence[Check]:
-        """What would work, tried without changing anything."""
-        ...
-
-    def close(self) -> None:
-        """Let go of threads and connections."""
-        ...
-
-
 # -- deadline ----------------------------------------------------------------------------------
 
 LEAST_S: Final = 0.05
@@ -203,7 +166,7 @@ class Clockwork:
     sleep: Callable[[float], None] = time.sleep
 
 
-class TooLate(Exception):  # noqa: N818 - an outcome, told in words
+class TooLate(NotDone):
     """The deadline is over."""
 
 
@@ -239,3 +202,116 @@ class Deadline:
         if self.left_s() - seconds < LEAST_S:
             raise TooLate(f"not within {self._timeout_s:g} s")
         self._clockwork.sleep(seconds)
+
+
+# -- scheduler ---------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+
+class Scheduler(ABC):
+    """One scheduler of hosts and jobs.
+
+    A driver says how each request is made, until a deadline; whatever it raises becomes an
+    `Outcome` here.
+    """
+
+    name: str
+    """For people, logs and metrics, such as `slurm`; holds no secret."""
+    cordoned_word, uncordoned_word = "cordoned", "uncordoned"
+    """As this scheduler calls it."""
+
+    def __init__(self, everyone: Everyone, owner: Owner, clockwork: Clockwork | None) -> None:
+        """`owner` names the quarantine list whose marks are ours."""
+        self._everyone = everyone
+        self._owner = owner
+        self._clockwork = clockwork or Clockwork()
+
+    def cordon(
+        self, host: Host, reason: str, incident_id: IncidentId | None, timeout_s: float
+    ) -> Outcome:
+        """See to it that nothing new starts on a host; what runs there goes on."""
+        return self._outcome(
+            lambda deadline: self._cordon(host, reason, incident_id, deadline),
+            timeout_s,
+            f"{host} not {self.cordoned_word}",
+        )
+
+    def uncordon(self, host: Host, reason: str, timeout_s: float) -> Outcome:
+        """Take back our own cordon; somebody else's stays."""
+        return self._outcome(
+            lambda deadline: self._uncordon(host, reason, deadline),
+            timeout_s,
+            f"{host} not {self.uncordoned_word}",
+        )
+
+    def remove(
+        self,
+        group: GroupName,
+        places: Sequence[Place],
+        reason: str,
+        incident_id: IncidentId | None,
+        timeout_s: float,
+    ) -> Outcome:
+        """End what runs one group at these places, and nothing of any other group."""
+        return self._outcome(
+            lambda deadline: self._remove(group, places, reason, incident_id, deadline),
+            timeout_s,
+            f"{group} not removed",
+        )
+
+    def cordoned(self, timeout_s: float) -> Sequence[Host] | None:
+        """The hosts that bear our cordon now; None when that cannot be told."""
+        try:
+            hosts = self._within(timeout_s, self._cordoned)
+        except Exception:  # noqa: BLE001 - whatever it is, what is ours is not known
+            return None
+        return None if hosts is None else tuple(sorted(set(hosts)))
+
+    @abstractmethod
+    def checks(self, timeout_s: float) -> Sequence[Check]:
+        """What would work, tried without changing anything."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of threads and connections."""
+
+    # -- what a driver brings ------------------------------------------------------------------
+
+    @abstractmethod
+    def _cordon(
+        self, host: Host, reason: str, incident_id: IncidentId | None, deadline: Deadline
+    ) -> Outcome: ...
+
+    @abstractmethod
+    def _uncordon(self, host: Host, reason: str, deadline: Deadline) -> Outcome: ...
+
+    @abstractmethod
+    def _remove(
+        self,
+        group: GroupName,
+        places: Sequence[Place],
+        reason: str,
+        incident_id: IncidentId | None,
+        deadline: Deadline,
+    ) -> Outcome: ...
+
+    @abstractmethod
+    def _cordoned(self, deadline: Deadline) -> Iterable[Host] | None: ...
+
+    def _within(self, timeout_s: float, work: Callable[[Deadline], T]) -> T:
+        return work(Deadline(timeout_s, self._clockwork))
+
+    def _crash(self, exc: Exception) -> str:
+        """What may be told of a bug."""
+        return f"{type(exc).__name__}: {exc}"
+
+    def _outcome(
+        self, work: Callable[[Deadline], Outcome], timeout_s: float, failed: str
+    ) -> Outcome:
+        try:
+            return self._within(timeout_s, work)
+        except NotDone as exc:
+            return Outcome(False, f"{failed}: {exc}")
+        except Exception as exc:  # noqa: BLE001 - the registry's, the store's, a client's
+            return Outcome(False, f"{failed}: {self._crash(exc)}")

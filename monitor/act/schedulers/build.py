@@ -5,21 +5,18 @@ from __future__ import annotations
 import secrets
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from monitor.act.http import Fetcher, trust_also
-from monitor.act.schedulers.base import Everyone, Owner, Place, Scheduler
+from monitor.act.schedulers.base import Everyone, Owner, Scheduler
 from monitor.act.schedulers.kubernetes import KubeApi, KubeOptions, Kubernetes, configured
 from monitor.act.schedulers.slurm import Removal, Slurm
-from monitor.act.schedulers.webhook import Webhook
-from monitor.act.targets import Registry
+from monitor.act.schedulers.webhook import WebhookScheduler
 from monitor.store.place import StoreError
 from monitor.store.store import Store
-from worker_server.wire import Identity
 
 SLURM: Final = "slurm"
 KUBERNETES: Final = "kubernetes"
@@ -44,29 +41,18 @@ class SchedulerOptions:
     """Authorities to trust for webhooks beside the system's."""
 
 
-def place_of(identity: Identity) -> Place:
-    """Where a rank is, as it registered."""
-    return Place(identity.rank, identity.host, identity.place)
-
-
 NewFetcher = Callable[[ssl.SSLContext | None], Fetcher]
 
 
-def build(
+def drivers(
     options: SchedulerOptions, everyone: Everyone, owner: Owner, fetcher: NewFetcher
-) -> Sequence[Scheduler]:
-    """The drivers, in the order in which they were named. Close each when done.
+) -> Iterator[Scheduler]:
+    """In the order in which they were named. Close each when done.
 
     Raises:
         KubeUnusableError: there is no client, or no cluster is configured.
         CaError: the file of authorities cannot be used.
     """
-    return tuple(_drivers(options, everyone, owner, fetcher))
-
-
-def _drivers(
-    options: SchedulerOptions, everyone: Everyone, owner: Owner, fetcher: NewFetcher
-) -> Iterator[Scheduler]:
     webhooks = 0
     for one in options.which:
         if one == SLURM:
@@ -76,7 +62,7 @@ def _drivers(
         else:
             webhooks += 1
             tls = None if options.ca_file is None else trust_also(options.ca_file)
-            yield Webhook(
+            yield WebhookScheduler(
                 one.removeprefix(WEBHOOK),
                 (options.secret or "").encode(),
                 fetcher(tls),
@@ -84,32 +70,6 @@ def _drivers(
                 owner,
                 name="webhook" if webhooks == 1 else f"webhook-{webhooks}",
             )
-
-
-def open_schedulers(
-    options: SchedulerOptions,
-    store: Store,
-    registry: Registry,
-    fetcher: NewFetcher,
-    stack: ExitStack,
-) -> Sequence[Scheduler]:
-    """The drivers, closed with the stack.
-
-    Raises:
-        KubeUnusableError: there is no client, or no cluster is configured.
-        CaError: the file of authorities cannot be used.
-    """
-    name = options.name
-    owner = StoredName(store) if name is None else (lambda: name)
-    schedulers = build(
-        options,
-        lambda: tuple(place_of(target.identity) for target in registry.targets()),
-        owner,
-        fetcher,
-    )
-    for scheduler in schedulers:
-        stack.callback(scheduler.close)
-    return schedulers
 
 
 OWNER_SWITCH: Final = "scheduler_owner"
@@ -121,10 +81,11 @@ class StoredName:
     first, which is when this monitor acts. A monitor that stands by may not write.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, name: str | None = None) -> None:
+        """`name`: what the command line calls it; None: what the store does."""
         self._store = store
         self._lock = threading.Lock()
-        self._name: str | None = None
+        self._name = name
 
     def __call__(self) -> str:
         """The name.

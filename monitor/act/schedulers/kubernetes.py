@@ -26,10 +26,12 @@ from monitor.act.schedulers.base import (
     Clockwork,
     Deadline,
     Everyone,
+    NotDone,
     Outcome,
     Owner,
     Place,
     Refusal,
+    Scheduler,
     TooLate,
     in_pod,
     marked,
@@ -56,7 +58,7 @@ class KubeUnusableError(Exception):
     """There is no client, or no cluster is configured; the message is one line for a person."""
 
 
-class KubeError(Exception):
+class KubeError(NotDone):
     """An answer other than 2xx, or none; the message is one line for a person."""
 
     def __init__(self, status: int, said: str) -> None:
@@ -244,7 +246,7 @@ _OWN_CONDITIONS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class NodeChange:
     """A patch, or none because it is so already; and what there is to say."""
 
     patch: Mapping[str, Any] | None
@@ -255,7 +257,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class NodeHold:
     """Who holds a node in quarantine, by the annotation."""
 
     by: Mapping[str, Mapping[str, Any]]
@@ -263,26 +265,26 @@ class Hold:
     """Whether one of the holders made the cordon."""
 
 
-def hold_of(node: Mapping[str, Any]) -> Hold:
+def hold_of(node: Mapping[str, Any]) -> NodeHold:
     """The annotation; one that cannot be read holds nothing, and its cordon is not ours."""
     try:
         said = json.loads(_meta(node, "annotations").get(KEY, "{}"))
         by = {str(name): dict(entry) for name, entry in said.get("by", {}).items()}
-        return Hold(by, said.get("cordoned") is True)
+        return NodeHold(by, said.get("cordoned") is True)
     except (ValueError, TypeError, AttributeError, RecursionError):
-        return Hold({}, cordoned=False)
+        return NodeHold({}, cordoned=False)
 
 
 def cordon(
     node: Mapping[str, Any], owner: str, reason: str, incident_id: IncidentId | None, since: str
-) -> Change:
+) -> NodeChange:
     """Cordon, taint, label and annotate."""
     hold, spec = hold_of(node), node.get("spec") or {}
     unschedulable = spec.get("unschedulable") is True
     taints = [one for one in spec.get("taints") or [] if one.get("key") != KEY]
     tainted = len(taints) < len(spec.get("taints") or [])
     if owner in hold.by and tainted:
-        return Change(None, "is cordoned already" + _beside(node, hold, owner))
+        return NodeChange(None, "is cordoned already" + _beside(node, hold, owner))
     entry = {"reason": plain(reason, REASON_MAX_CHARS), "incident": incident_id, "since": since}
     cordoned = hold.cordoned or not unschedulable
     said = _annotation({**hold.by, owner: entry}, cordoned)
@@ -295,26 +297,28 @@ def cordon(
         "spec": {"unschedulable": True, "taints": [*taints, TAINT]},
     }
     made = "cordoned and tainted" if not unschedulable else "tainted (it was cordoned before)"
-    return Change(patch, made + _beside(node, hold, owner))
+    return NodeChange(patch, made + _beside(node, hold, owner))
 
 
-def uncordon(node: Mapping[str, Any], owner: str) -> Change:
+def uncordon(node: Mapping[str, Any], owner: str) -> NodeChange:
     """Take back what this owner holds; the last one takes taint and cordon along."""
     hold, spec = hold_of(node), node.get("spec") or {}
     if owner not in hold.by:
         other = _others(node, hold, owner)
         held = other or spec.get("unschedulable") is True
         said = "is not held by us" + (f"; {other or 'somebody cordoned it'}" if held else "")
-        return Change(None, said, ours=not held)
+        return NodeChange(None, said, ours=not held)
     rest = {name: entry for name, entry in hold.by.items() if name != owner}
     if rest:
         meta = {
             "resourceVersion": _version(node),
             "annotations": {KEY: _annotation(rest, hold.cordoned)},
         }
-        return Change({"metadata": meta}, f"is held by {', '.join(sorted(rest))} still", ours=False)
+        return NodeChange(
+            {"metadata": meta}, f"is held by {', '.join(sorted(rest))} still", ours=False
+        )
     if hold.cordoned and (sentinel := sentinel_of(node)) is not None:
-        return Change(None, f"stays cordoned for now: {sentinel}", ours=False, wait=True)
+        return NodeChange(None, f"stays cordoned for now: {sentinel}", ours=False, wait=True)
     changed: dict[str, Any] = {
         "taints": [one for one in spec.get("taints") or [] if one.get("key") != KEY]
     }
@@ -329,8 +333,8 @@ def uncordon(node: Mapping[str, Any], owner: str) -> Change:
         "spec": changed,
     }
     if hold.cordoned or spec.get("unschedulable") is not True:
-        return Change(patch, "uncordoned and untainted")
-    return Change(patch, "untainted; it was cordoned before us and stays so", ours=False)
+        return NodeChange(patch, "uncordoned and untainted")
+    return NodeChange(patch, "untainted; it was cordoned before us and stays so", ours=False)
 
 
 def sentinel_of(node: Mapping[str, Any]) -> str | None:
@@ -380,12 +384,12 @@ def _annotation(by: Mapping[str, Mapping[str, Any]], cordoned: bool) -> str:
     return json.dumps({"cordoned": cordoned, "by": dict(by)}, sort_keys=True)
 
 
-def _beside(node: Mapping[str, Any], hold: Hold, owner: str) -> str:
+def _beside(node: Mapping[str, Any], hold: NodeHold, owner: str) -> str:
     other = _others(node, hold, owner)
     return f"; {other}" if other else ""
 
 
-def _others(node: Mapping[str, Any], hold: Hold, owner: str) -> str:
+def _others(node: Mapping[str, Any], hold: NodeHold, owner: str) -> str:
     names = sorted(name for name in hold.by if name != owner)
     parts = [f"held by {', '.join(names)}"] if names else []
     sentinel = sentinel_of(node)
@@ -412,7 +416,7 @@ GROUP_LABEL: Final = "primus-safe.workload.group.id"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedPod:
     """One pod as its ranks told it."""
 
     namespace: str
@@ -427,7 +431,7 @@ class Wanted:
 
 def wanted_of(
     group: GroupName, places: Sequence[Place], everyone: Iterable[Place]
-) -> tuple[Wanted, ...]:
+) -> tuple[WantedPod, ...]:
     """The pods of these places, each once.
 
     Raises:
@@ -436,7 +440,7 @@ def wanted_of(
     if not places:
         raise Refusal("no rank of it is known")
     others = strangers(group, everyone)
-    found: dict[str, Wanted] = {}
+    found: dict[str, WantedPod] = {}
     for place in places:
         one = _wanted(place)
         obstacle = in_pod(others, one.uid, {each.host for each in places if _uid(each) == one.uid})
@@ -450,7 +454,7 @@ def _uid(place: Place) -> str:
     return place.labels.get("pod_uid", "")
 
 
-def _wanted(place: Place) -> Wanted:
+def _wanted(place: Place) -> WantedPod:
     labels = place.labels
     uid, namespace = labels.get("pod_uid", ""), labels.get("namespace", "")
     if not uid or not namespace:
@@ -462,7 +466,7 @@ def _wanted(place: Place) -> Wanted:
             raise Refusal(f"{place.rank} tells {value!r:.80} where a name is expected")
     if UID.fullmatch(uid) is None:
         raise Refusal(f"{place.rank} tells {uid!r:.80} where a uid is expected")
-    return Wanted(namespace, uid, name, node)
+    return WantedPod(namespace, uid, name, node)
 
 
 def group_selector(pod: Mapping[str, Any]) -> str | None:
@@ -497,6 +501,8 @@ POD_HOST: Final = "pod:"
 """Begins the host of a rank whose pod was not told its node: see `worker_server.rank.identity`."""
 _LOOK_AGAIN_S: Final = 0.25
 
+T = TypeVar("T")
+
 
 class Deletion:
     """One request's."""
@@ -507,14 +513,14 @@ class Deletion:
         self._deadline = deadline
 
     def find(
-        self, group: GroupName, wanted: Sequence[Wanted], everyone: Sequence[Place]
-    ) -> Sequence[Wanted]:
+        self, group: GroupName, wanted: Sequence[WantedPod], everyone: Sequence[Place]
+    ) -> Sequence[WantedPod]:
         """The wanted pods that still are there; in Primus-SaFE with all others of their group.
 
         Raises:
             Refusal: a pod of the group carries, or may carry, somebody else's rank.
         """
-        found: dict[str, Wanted] = {}
+        found: dict[str, WantedPod] = {}
         others = strangers(group, everyone)
         for one in wanted:
             pod = self._look(one)
@@ -525,10 +531,10 @@ class Deletion:
                 obstacle = in_pod(others, uid, {node, POD_HOST + name_of(each)})
                 if obstacle is not None:
                     raise Refusal(obstacle)
-                found[uid] = Wanted(one.namespace, uid, name_of(each), node)
+                found[uid] = WantedPod(one.namespace, uid, name_of(each), node)
         return tuple(found[uid] for uid in sorted(found))
 
-    def carry_out(self, pods: Sequence[Wanted]) -> str:
+    def carry_out(self, pods: Sequence[WantedPod]) -> str:
         """Delete these, and wait until they are gone; what was done."""
         if not pods:
             return "its pods are gone"
@@ -537,27 +543,31 @@ class Deletion:
         while left:
             left = [one for one in left if self._look(one) is not None]
             if left:
-                self._pause(f"{', '.join(map(str, left))} terminating still")
+                try:
+                    self._deadline.pause(_LOOK_AGAIN_S)
+                except TooLate as exc:
+                    still = f"{', '.join(map(str, left))} terminating still"
+                    raise Refusal(still) from exc
         said = ", ".join(str(one) for one in pods)
         if any(forced):
             return f"deleted {said} by force: processes may live on until the node is back"
         return f"deleted {said}"
 
-    def _delete(self, pod: Wanted) -> bool:
+    def _delete(self, pod: WantedPod) -> bool:
         """Whether it had to be by force."""
         force = self._options.force and self._is_lost(pod.node)
         grace_s = 0 if force else self._options.grace_s
-        while True:
+
+        def delete() -> bool:
             try:
                 self._api.delete_pod(pod.namespace, pod.name, pod.uid, grace_s, self._deadline)
             except KubeError as exc:
                 if exc.status == 404 or (exc.status == 409 and self._look(pod) is None):
                     return False  # gone, or a newer one bears its name
-                if not exc.passing:
-                    raise
-                self._pause(str(exc))
-            else:
-                return force
+                raise
+            return force
+
+        return patiently(delete, self._deadline)
 
     def _is_lost(self, node: str) -> bool:
         if not node:
@@ -567,17 +577,11 @@ class Deletion:
         except KubeError as exc:
             return exc.status == 404
 
-    def _look(self, wanted: Wanted) -> Mapping[str, Any] | None:
+    def _look(self, wanted: WantedPod) -> Mapping[str, Any] | None:
         """The pod as it is now; None when it is gone."""
-        while True:
-            try:
-                return self._read(wanted)
-            except KubeError as exc:
-                if not exc.passing:
-                    raise
-                self._pause(str(exc))
+        return patiently(lambda: self._read(wanted), self._deadline)
 
-    def _read(self, wanted: Wanted) -> Mapping[str, Any] | None:
+    def _read(self, wanted: WantedPod) -> Mapping[str, Any] | None:
         if wanted.name:
             try:
                 pod = self._api.pod(wanted.namespace, wanted.name, self._deadline)
@@ -594,17 +598,27 @@ class Deletion:
         selector = None if self._options.primus_safe is None else group_selector(pod)
         return () if selector is None else self._api.pods(namespace, self._deadline, label=selector)
 
-    def _pause(self, why: str) -> None:
+
+def patiently(ask: Callable[[], T], deadline: Deadline) -> T:
+    """What `ask` returns; asked again while its error may pass.
+
+    Raises:
+        KubeError: it does not pass, or not within the deadline.
+    """
+    while True:
         try:
-            self._deadline.pause(_LOOK_AGAIN_S)
-        except TooLate as exc:
-            raise Refusal(why) from exc
+            return ask()
+        except KubeError as exc:
+            if not exc.passing:
+                raise
+            try:
+                deadline.pause(_LOOK_AGAIN_S)
+            except TooLate:
+                raise exc from None
 
 
 # Work in a thread of its own that is given up at its deadline, and never keeps a process
 # alive.
-
-T = TypeVar("T")
 
 _MOST: Final = 8
 """Threads that may be under way or given up: a server that drips must not fill the process."""
@@ -612,7 +626,7 @@ _SLACK_S: Final = 0.2
 _places = threading.BoundedSemaphore(_MOST)
 
 
-class Busy(Exception):  # noqa: N818 - an answer, not an accident
+class Busy(NotDone):
     """Too many earlier requests have not ended."""
 
 
@@ -679,7 +693,6 @@ def _words(rule: Mapping[str, str]) -> str:
     return f"may {rule['verb']} {resource}{where}"
 
 
-_RETRY_S: Final = 0.2
 PRIMUS_PREFIX: Final = "primus-safe."
 
 Condition = tuple[bool, Callable[[], str]]
@@ -700,10 +713,11 @@ class KubeOptions:
     """Id of Primus-SaFE's monitor by which it is told, as NodeCondition `primus-safe.ID`."""
 
 
-class Kubernetes:
+class Kubernetes(Scheduler):
     """One cluster."""
 
     name = "kubernetes"
+    cordoned_word = uncordoned_word = "changed"
 
     def __init__(
         self,
@@ -714,79 +728,19 @@ class Kubernetes:
         *,
         clockwork: Clockwork | None = None,
     ) -> None:
-        """`owner` names the quarantine list whose holds are ours."""
+        super().__init__(everyone, owner, clockwork)
         self._api = api
-        self._everyone = everyone
-        self._owner = owner
         self._options = options or KubeOptions()
-        self._clockwork = clockwork or Clockwork()
-
-    def cordon(
-        self, host: Host, reason: str, incident_id: IncidentId | None, timeout_s: float
-    ) -> Outcome:
-        """Cordon, taint and annotate the node."""
-
-        def compute(node: Any) -> Change:
-            return cordon(node, self._owner(), reason, incident_id, _now())
-
-        def said() -> str:
-            return marked(self._owner(), reason, incident_id, REASON_MAX_CHARS)
-
-        return self._change(host, compute, (True, said), timeout_s)
-
-    def uncordon(self, host: Host, reason: str, timeout_s: float) -> Outcome:
-        """Take back our hold, and with the last hold taint and cordon."""
-
-        def compute(node: Any) -> Change:
-            return uncordon(node, self._owner())
-
-        return self._change(host, compute, (False, lambda: reason), timeout_s)
-
-    def remove(
-        self,
-        group: GroupName,
-        places: Sequence[Place],
-        reason: str,
-        incident_id: IncidentId | None,
-        timeout_s: float,
-    ) -> Outcome:
-        """Delete the pods in which the group runs and nobody else."""
-        del reason, incident_id  # a deletion has no place for them
-
-        def work(deadline: Deadline) -> Outcome:
-            everyone = self._everyone()
-            wanted = wanted_of(group, places, everyone)
-            deletion = Deletion(self._api, self._options, deadline)
-            pods = deletion.find(group, wanted, everyone)
-            return Outcome(True, f"{deletion.carry_out(pods)}")
-
-        return self._within(timeout_s, work, f"{group} not removed")
-
-    def cordoned(self, timeout_s: float) -> Sequence[Host] | None:
-        """The nodes that we hold."""
-
-        def work(deadline: Deadline) -> Sequence[Host]:
-            owner = self._owner()
-            found = self._api.nodes(KEY, deadline)
-            own = [one for one in found if owner in hold_of(one).by]
-            return tuple(sorted(Host(str(one["metadata"]["name"])) for one in own))
-
-        try:
-            return aside(lambda: work(Deadline(timeout_s, self._clockwork)), timeout_s)
-        except Exception:  # noqa: BLE001 - whatever it is, what is ours is not known
-            return None
 
     def checks(self, timeout_s: float) -> Sequence[Check]:
         """Server, and what we may do there."""
         namespaces = {one.labels.get("namespace", "") for one in self._everyone()} - {""}
         asked = rules(namespaces or {""}, primus=self._options.primus_safe is not None)
 
-        def work() -> Sequence[Check]:
-            deadline = Deadline(timeout_s, self._clockwork)
-            return tuple(checks(self._api, asked, deadline))
-
         try:
-            return aside(work, timeout_s)
+            return self._within(
+                timeout_s, lambda deadline: tuple(checks(self._api, asked, deadline))
+            )
         except (TooLate, Busy) as exc:
             return (Check("the API server answers", False, str(exc)),)
 
@@ -796,42 +750,62 @@ class Kubernetes:
 
     # -- nodes ---------------------------------------------------------------------------------
 
+    def _cordon(
+        self, host: Host, reason: str, incident_id: IncidentId | None, deadline: Deadline
+    ) -> Outcome:
+        """Cordon, taint and annotate the node."""
+
+        def compute(node: Any) -> NodeChange:
+            return cordon(node, self._owner(), reason, incident_id, _now())
+
+        def said() -> str:
+            return marked(self._owner(), reason, incident_id, REASON_MAX_CHARS)
+
+        return self._change(host, compute, (True, said), deadline)
+
+    def _uncordon(self, host: Host, reason: str, deadline: Deadline) -> Outcome:
+        """Take back our hold, and with the last hold taint and cordon."""
+
+        def compute(node: Any) -> NodeChange:
+            return uncordon(node, self._owner())
+
+        return self._change(host, compute, (False, lambda: reason), deadline)
+
+    def _cordoned(self, deadline: Deadline) -> Iterable[Host]:
+        """The nodes that we hold."""
+        owner = self._owner()
+        found = self._api.nodes(KEY, deadline)
+        return [Host(str(one["metadata"]["name"])) for one in found if owner in hold_of(one).by]
+
     def _change(
         self,
         host: Host,
-        compute: Callable[[Any], Change],
+        compute: Callable[[Any], NodeChange],
         condition: Condition,
-        timeout_s: float,
+        deadline: Deadline,
     ) -> Outcome:
-        def work(deadline: Deadline) -> Outcome:
-            change = self._agree(_node_name(host), compute, condition, deadline)
-            said = f"{host} {change.said}"
-            return Outcome(not change.wait, said, ours=change.ours)
-
-        return self._within(timeout_s, work, f"{host} not changed")
+        change = self._agree(_node_name(host), compute, condition, deadline)
+        return Outcome(not change.wait, f"{host} {change.said}", ours=change.ours)
 
     def _agree(
         self,
         name: str,
-        compute: Callable[[Any], Change],
+        compute: Callable[[Any], NodeChange],
         condition: Condition,
         deadline: Deadline,
-    ) -> Change:
+    ) -> NodeChange:
         """Read, compute, write; once more when somebody else wrote in between."""
-        while True:
-            try:
-                node = self._api.node(name, deadline)
-                change = compute(node)
-                if change.patch is not None:
-                    self._api.patch_node(name, change.patch, deadline)
-                if not change.wait:
-                    self._tell_primus(name, node, condition, deadline)
-            except KubeError as exc:
-                if not exc.passing:
-                    raise
-                _pause(deadline, exc)
-            else:
-                return change
+
+        def change() -> NodeChange:
+            node = self._api.node(name, deadline)
+            change = compute(node)
+            if change.patch is not None:
+                self._api.patch_node(name, change.patch, deadline)
+            if not change.wait:
+                self._tell_primus(name, node, condition, deadline)
+            return change
+
+        return patiently(change, deadline)
 
     def _tell_primus(self, name: str, node: Any, condition: Condition, deadline: Deadline) -> None:
         if self._options.primus_safe is None:
@@ -843,15 +817,27 @@ class Kubernetes:
         if patch is not None:
             self._api.patch_status(name, patch, deadline)
 
-    def _within(
-        self, timeout_s: float, work: Callable[[Deadline], Outcome], failed: str
+    # -- pods ----------------------------------------------------------------------------------
+
+    def _remove(
+        self,
+        group: GroupName,
+        places: Sequence[Place],
+        _reason: str,
+        _incident_id: IncidentId | None,
+        deadline: Deadline,
     ) -> Outcome:
-        try:
-            return aside(lambda: work(Deadline(timeout_s, self._clockwork)), timeout_s)
-        except (KubeError, Refusal, TooLate, Busy) as exc:
-            return Outcome(False, f"{failed}: {exc}")
-        except Exception as exc:  # noqa: BLE001 - the client's, or an object of an unknown shape
-            return Outcome(False, f"{failed}: {type(exc).__name__}: {exc}"[:300])
+        """Delete the pods in which the group runs and nobody else: a deletion has no place for a
+        reason.
+        """
+        everyone = self._everyone()
+        wanted = wanted_of(group, places, everyone)
+        deletion = Deletion(self._api, self._options, deadline)
+        return Outcome(True, deletion.carry_out(deletion.find(group, wanted, everyone)))
+
+    def _within(self, timeout_s: float, work: Callable[[Deadline], T]) -> T:
+        """In a thread that is given up at the deadline."""
+        return aside(lambda: work(Deadline(timeout_s, self._clockwork)), timeout_s)
 
 
 def _node_name(host: Host) -> str:
@@ -860,13 +846,6 @@ def _node_name(host: Host) -> str:
     if DNS.fullmatch(host) is None:
         raise Refusal(f"{host!r:.80} is no name of a node")
     return host
-
-
-def _pause(deadline: Deadline, why: KubeError) -> None:
-    try:
-        deadline.pause(_RETRY_S)
-    except TooLate:
-        raise why from None
 
 
 def _now() -> str:

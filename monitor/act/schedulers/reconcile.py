@@ -21,9 +21,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from prometheus_client import Counter, Gauge
+
 from monitor.act.schedulers.base import Outcome, Scheduler
-from monitor.background import BackgroundWorker
-from monitor.metrics import Instruments
+from monitor.background import BackgroundWorker, backoff_s
 from monitor.model.eviction import QuarantineEntry
 from monitor.model.names import Host
 
@@ -127,8 +128,8 @@ class CordonPlan:
         before = self._failed.get(action.host)
         again = before is not None and before.word == action.word
         times = 1 + (before.times if before is not None and again else 0)
-        wait_s = min(FIRST_RETRY_S * 2.0 ** min(times - 1, 20), LONGEST_RETRY_S)
-        self._failed[action.host] = _Failed(action.word, times, now_s + wait_s, outcome.detail)
+        next_s = now_s + backoff_s(times, FIRST_RETRY_S, LONGEST_RETRY_S)
+        self._failed[action.host] = _Failed(action.word, times, next_s, outcome.detail)
 
     def counts(self) -> dict[str, int]:
         """Hosts by state: `ours`, `foreign` (kept out by somebody else), `failing`."""
@@ -144,6 +145,16 @@ class CordonPlan:
                 yield f"{failed.said} ({failed.times} tries)"
 
 
+@dataclass(frozen=True, slots=True)
+class SchedulerMetrics:
+    """What is counted here."""
+
+    requests: Counter
+    """By scheduler, action and result."""
+    hosts: Gauge
+    """By scheduler and state."""
+
+
 class CordonReconciler:
     """Carries out one scheduler's plan. Close it when done."""
 
@@ -152,7 +163,7 @@ class CordonReconciler:
         scheduler: Scheduler,
         quarantined: Callable[[], Sequence[QuarantineEntry]],
         may_act: Callable[[], bool],
-        instruments: Instruments,
+        metrics: SchedulerMetrics,
         *,
         period_s: float = _PERIOD_S,
         now: Callable[[], float] = time.monotonic,
@@ -160,7 +171,7 @@ class CordonReconciler:
         self.scheduler = scheduler
         self._quarantined = quarantined
         self._may_act = may_act
-        self._instruments = instruments
+        self._metrics = metrics
         self._period_s = period_s
         self._now = now
         self._plan: CordonPlan | None = None
@@ -206,7 +217,7 @@ class CordonReconciler:
             plan.learned(action, outcome, self._now())
             result = "done" if outcome.done else "failed"
             labels = (self.scheduler.name, action.word, result)
-            self._instruments.scheduler_requests.labels(*labels).inc()
+            self._metrics.requests.labels(*labels).inc()
             level = logging.INFO if outcome.done else logging.WARNING
             log.log(level, "%s: %s", self.scheduler.name, outcome.detail)
 
@@ -230,30 +241,5 @@ class CordonReconciler:
     def _show(self) -> None:
         plan = CordonPlan() if self._plan is None else self._plan
         for state, number in plan.counts().items():
-            self._instruments.scheduler_hosts.labels(self.scheduler.name, state).set(number)
+            self._metrics.hosts.labels(self.scheduler.name, state).set(number)
         self._failing = tuple(plan.troubles())
-
-
-class Reconcilers:
-    """One for each scheduler. Close them when done."""
-
-    def __init__(
-        self,
-        schedulers: Iterable[Scheduler],
-        quarantined: Callable[[], Sequence[QuarantineEntry]],
-        may_act: Callable[[], bool],
-        instruments: Instruments,
-    ) -> None:
-        self._each = tuple(
-            CordonReconciler(scheduler, quarantined, may_act, instruments)
-            for scheduler in schedulers
-        )
-
-    def troubles(self) -> tuple[str, ...]:
-        """What does not succeed, one sentence each."""
-        return tuple(sentence for reconciler in self._each for sentence in reconciler.troubles())
-
-    def close(self) -> None:
-        """Stop all."""
-        for reconciler in self._each:
-            reconciler.close()

@@ -23,10 +23,12 @@ from monitor.act.schedulers.base import (
     Clockwork,
     Deadline,
     Everyone,
+    NotDone,
     Outcome,
     Owner,
     Place,
     Refusal,
+    Scheduler,
     TooLate,
     in_job,
     mark,
@@ -56,7 +58,7 @@ def is_node(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class SlurmNode:
     """One node as `scontrol show node` says."""
 
     name: str
@@ -81,7 +83,7 @@ class Node:
         return f"{who}: {self.reason}" if self.reason else f"{who}, without a reason"
 
 
-def parse_node(text: str) -> Node | None:
+def parse_node(text: str) -> SlurmNode | None:
     """The one node of this text; None when it is none."""
     name = re.search(r"^NodeName=(\S+)", text, re.MULTILINE)
     state = re.search(r"^\s+State=(\S+)", text, re.MULTILINE)
@@ -90,7 +92,7 @@ def parse_node(text: str) -> Node | None:
     reason = re.search(r"^\s+Reason=(.*)$", text, re.MULTILINE)
     parts = None if reason is None else _REASON.fullmatch(reason.group(1).strip())
     said = "" if parts is None else parts["said"]
-    return Node(
+    return SlurmNode(
         name=name.group(1),
         states=frozenset(one.rstrip(_SUFFIXES) for one in state.group(1).split("+")),
         reason="" if said in ("(null)", "none") else said,
@@ -99,7 +101,7 @@ def parse_node(text: str) -> Node | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SlurmJob:
     """One job as `scontrol show job` says."""
 
     state: str
@@ -112,7 +114,7 @@ class Job:
     """False: a part of a heterogeneous job, whose end may end the others."""
 
 
-def parse_job(text: str, number: str) -> Job | None:
+def parse_job(text: str, number: str) -> SlurmJob | None:
     """The job of this number; None when it is not there. Asked for an array's number, which is
     that of its last task too, Slurm lists every task.
     """
@@ -122,7 +124,7 @@ def parse_job(text: str, number: str) -> Job | None:
         if words.get("JobId") != number or state is None:
             continue
         array, task = words.get("ArrayJobId"), words.get("ArrayTaskId")
-        return Job(
+        return SlurmJob(
             state=state,
             name=number if array is None or task is None else f"{array}_{task}",
             restarts=words.get("Restarts", "0"),
@@ -164,7 +166,7 @@ class Ran:
         return words[:300] or f"exit status {self.status}"
 
 
-class RunError(Exception):
+class RunError(NotDone):
     """A command that did not run, or not to its end; the message is one line for a person."""
 
 
@@ -204,7 +206,7 @@ def run(argv: Sequence[str], timeout_s: float) -> Ran:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Target:
+class SlurmTarget:
     """One step, or one job without a step, as it was when its ranks told it."""
 
     job: str
@@ -217,7 +219,7 @@ class Target:
 
 def targets_of(
     group: GroupName, places: Sequence[Place], everyone: Iterable[Place]
-) -> tuple[Target, ...]:
+) -> tuple[SlurmTarget, ...]:
     """What has to end, each once.
 
     Raises:
@@ -234,7 +236,7 @@ def targets_of(
     return tuple(targets)
 
 
-def _target(place: Place) -> Target:
+def _target(place: Place) -> SlurmTarget:
     job = place.labels.get("slurm_job_id", "")
     step = place.labels.get("slurm_step_id")
     restarts = place.labels.get("slurm_restarts", "0")
@@ -243,7 +245,7 @@ def _target(place: Place) -> Target:
     for value in (job, restarts, *([] if step is None else [step])):
         if NUMBER.fullmatch(value) is None:
             raise Refusal(f"{place.rank} tells {value!r:.40} where a number is expected")
-    return Target(job, step, restarts)
+    return SlurmTarget(job, step, restarts)
 
 
 # What `lightkeeper check scheduler` asks Slurm; nothing is changed by it.
@@ -307,14 +309,15 @@ class Removal(StrEnum):
     REQUEUE = "requeue"
 
 
-class SlurmError(Exception):
+class SlurmError(NotDone):
     """Slurm did not do it; the message is one line for a person."""
 
 
-class Slurm:
+class Slurm(Scheduler):
     """The cluster that `scontrol` here speaks to."""
 
     name = "slurm"
+    cordoned_word, uncordoned_word = "drained", "undrained"
 
     def __init__(
         self,
@@ -325,63 +328,9 @@ class Slurm:
         run: Run = run,
         clockwork: Clockwork | None = None,
     ) -> None:
-        """`owner` names the quarantine list whose marks are ours."""
-        self._everyone = everyone
-        self._owner = owner
+        super().__init__(everyone, owner, clockwork)
         self._removal = removal
         self._run = run
-        self._clockwork = clockwork or Clockwork()
-
-    def cordon(
-        self, host: Host, reason: str, incident_id: IncidentId | None, timeout_s: float
-    ) -> Outcome:
-        """Drain the node, unless it is drained or down by somebody else's hand."""
-
-        def work(deadline: Deadline) -> Outcome:
-            said = marked(self._owner(), reason, incident_id, REASON_MAX_CHARS)
-            return self._drain(host, said, deadline)
-
-        return self._within(timeout_s, work, f"{host} not drained")
-
-    def uncordon(self, host: Host, reason: str, timeout_s: float) -> Outcome:
-        """Undrain the node, if the reason on it is ours."""
-
-        def work(deadline: Deadline) -> Outcome:
-            return self._undrain(host, reason, deadline)
-
-        return self._within(timeout_s, work, f"{host} not undrained")
-
-    def remove(
-        self,
-        group: GroupName,
-        places: Sequence[Place],
-        reason: str,
-        incident_id: IncidentId | None,
-        timeout_s: float,
-    ) -> Outcome:
-        """Cancel the steps, or jobs, in which the group runs and nobody else."""
-        del reason, incident_id  # a cancelled step has no place for them
-
-        def work(deadline: Deadline) -> Outcome:
-            targets = targets_of(group, places, self._everyone())
-            jobs = {one.job: self._job(one, deadline) for one in targets}
-            return Outcome(
-                True, "; ".join(self._end(one, jobs[one.job], deadline) for one in targets)
-            )
-
-        return self._within(timeout_s, work, f"{group} not removed")
-
-    def cordoned(self, timeout_s: float) -> Sequence[Host] | None:
-        """The nodes whose reason begins with our mark."""
-        try:
-            ours = mark(self._owner())
-            said = self._run(["sinfo", "-h", "-N", "-o", "%N|%E"], timeout_s)
-        except Exception:  # noqa: BLE001 - whatever it is, what is ours is not known
-            return None
-        if said.status != 0:
-            return None
-        pairs = (line.split("|", 1) for line in said.out.splitlines() if "|" in line)
-        return tuple(sorted({Host(name.strip()) for name, why in pairs if why.startswith(ours)}))
 
     def checks(self, timeout_s: float) -> Sequence[Check]:
         """Commands, controller, and whether we may."""
@@ -390,33 +339,28 @@ class Slurm:
     def close(self) -> None:
         """Nothing is kept open."""
 
-    def _within(
-        self, timeout_s: float, work: Callable[[Deadline], Outcome], failed: str
-    ) -> Outcome:
-        try:
-            return work(Deadline(timeout_s, self._clockwork))
-        except (RunError, SlurmError, TooLate, Refusal) as exc:
-            return Outcome(False, f"{failed}: {exc}")
-        except Exception as exc:  # noqa: BLE001 - the registry's, or the store's
-            return Outcome(False, f"{failed}: {type(exc).__name__}: {exc}")
-
     # -- nodes ---------------------------------------------------------------------------------
 
-    def _drain(self, host: Host, reason: str, deadline: Deadline) -> Outcome:
+    def _cordon(
+        self, host: Host, reason: str, incident_id: IncidentId | None, deadline: Deadline
+    ) -> Outcome:
+        """Drain the node, unless it is drained or down by somebody else's hand."""
+        said = marked(self._owner(), reason, incident_id, REASON_MAX_CHARS)
         node = self._node(host, deadline)
         if self._is_ours(node):
             return Outcome(True, f"{host} is drained already{node.by}")
         if node.drained or (node.down and node.reason != NOT_RESPONDING):
             how = "drained" if node.drained else "down"
             return Outcome(True, f"{host} is {how}{node.by}; left as it is", ours=False)
-        self._must(["scontrol", "update", f"NodeName={host}", "State=DRAIN", f"Reason={reason}"],
+        self._must(["scontrol", "update", f"NodeName={host}", "State=DRAIN", f"Reason={said}"],
                    deadline)  # fmt: skip
         node = self._node(host, deadline)
         if not node.drained:
             raise SlurmError(f"scontrol took it and the node is {'+'.join(sorted(node.states))}")
         return Outcome(True, f"drained {host}: {node.reason}", ours=self._is_ours(node))
 
-    def _undrain(self, host: Host, reason: str, deadline: Deadline) -> Outcome:
+    def _uncordon(self, host: Host, reason: str, deadline: Deadline) -> Outcome:
+        """Undrain the node, if the reason on it is ours."""
         node = self._node(host, deadline)
         if not node.drained:
             return Outcome(True, f"{host} is not drained")
@@ -429,10 +373,19 @@ class Slurm:
         still = " (and down)" if node.down else ""
         return Outcome(True, f"undrained {host}{still}: {reason}")
 
-    def _is_ours(self, node: Node) -> bool:
+    def _cordoned(self, deadline: Deadline) -> Iterable[Host] | None:
+        """The nodes whose reason begins with our mark."""
+        ours = mark(self._owner())
+        said = self._run(["sinfo", "-h", "-N", "-o", "%N|%E"], deadline.left_s())
+        if said.status != 0:
+            return None
+        pairs = (line.split("|", 1) for line in said.out.splitlines() if "|" in line)
+        return (Host(name.strip()) for name, why in pairs if why.startswith(ours))
+
+    def _is_ours(self, node: SlurmNode) -> bool:
         return node.drained and node.reason.startswith(mark(self._owner()))
 
-    def _node(self, host: Host, deadline: Deadline) -> Node:
+    def _node(self, host: Host, deadline: Deadline) -> SlurmNode:
         if not is_node(host):
             raise SlurmError(f"{host!r:.80} is no name of one node")
         said = self._run(["scontrol", "show", "node", host], deadline.left_s())
@@ -443,21 +396,36 @@ class Slurm:
 
     # -- jobs ----------------------------------------------------------------------------------
 
-    def _job(self, target: Target, deadline: Deadline) -> Job | None:
+    def _remove(
+        self,
+        group: GroupName,
+        places: Sequence[Place],
+        _reason: str,
+        _incident_id: IncidentId | None,
+        deadline: Deadline,
+    ) -> Outcome:
+        """Cancel the steps, or jobs, in which the group runs and nobody else: a cancelled step has
+        no place for a reason.
+        """
+        targets = targets_of(group, places, self._everyone())
+        jobs = {one.job: self._job(one, deadline) for one in targets}
+        return Outcome(True, "; ".join(self._end(one, jobs[one.job], deadline) for one in targets))
+
+    def _job(self, target: SlurmTarget, deadline: Deadline) -> SlurmJob | None:
         """The job of a target as it runs now; None when it is gone."""
         job = self._show(target, deadline)
         if job is None or job.restarts != target.restarts:
             return None  # requeued since: what runs now is another incarnation
         return job if job.state in _ALIVE else None
 
-    def _is_over(self, target: Target, deadline: Deadline) -> bool:
+    def _is_over(self, target: SlurmTarget, deadline: Deadline) -> bool:
         """A requeued job has counted on while its old run is still ending (seen, 22.05)."""
         job = self._show(target, deadline)
         if job is None or job.state not in _ALIVE:
             return True
         return job.restarts != target.restarts and job.state != _ENDING
 
-    def _show(self, target: Target, deadline: Deadline) -> Job | None:
+    def _show(self, target: SlurmTarget, deadline: Deadline) -> SlurmJob | None:
         said = self._run(["scontrol", "show", "job", target.job], deadline.left_s())
         if said.status != 0:
             if "Invalid job id" in said.said:
@@ -468,7 +436,7 @@ class Slurm:
             raise SlurmError(f"scontrol shows no job {target.job}")
         return job
 
-    def _end(self, target: Target, job: Job | None, deadline: Deadline) -> str:
+    def _end(self, target: SlurmTarget, job: SlurmJob | None, deadline: Deadline) -> str:
         if job is None:
             return f"{target} is gone"
         if target.step is not None:
@@ -483,7 +451,7 @@ class Slurm:
         self._wait(lambda: self._is_over(target, deadline), f"{word} {job.name}", deadline)
         return f"{'requeued' if word == 'requeue' else 'cancelled'} {target}"
 
-    def _end_step(self, target: Target, name: str, deadline: Deadline) -> str:
+    def _end_step(self, target: SlurmTarget, name: str, deadline: Deadline) -> str:
         if not self._has_step(name, deadline):
             return f"{target} is gone"
         self._cancel(["scancel", name], name, deadline)

@@ -22,13 +22,17 @@ from monitor.act.schedulers.base import (
     Clockwork,
     Deadline,
     Everyone,
+    NotDone,
     Outcome,
     Owner,
     Place,
+    Refusal,
+    Scheduler,
     TooLate,
     plain,
     strangers,
 )
+from monitor.background import backoff_s
 from monitor.model.names import GroupName, Host, IncidentId, RankName
 from monitor.model.urls import shown_url, without_secrets
 
@@ -60,11 +64,11 @@ _FIRST_RETRY_S: Final = 0.25
 _LONGEST_RETRY_S: Final = 5.0
 
 
-class WebhookError(Exception):
+class WebhookError(NotDone):
     """No usable answer; the message is one line for a person and shows no path of the URL."""
 
 
-class Webhook:
+class WebhookScheduler(Scheduler):
     """One receiver."""
 
     def __init__(
@@ -80,63 +84,12 @@ class Webhook:
         unix_s: Callable[[], float] = time.time,
     ) -> None:
         """`owner` names the quarantine list in whose name it is asked; `fetcher` is its own now."""
+        super().__init__(everyone, owner, clockwork)
         self.name = name
         self._url = url
         self._secret = secret
         self._fetcher = fetcher
-        self._everyone = everyone
-        self._owner = owner
-        self._clockwork = clockwork or Clockwork()
         self._unix_s = unix_s
-
-    def cordon(
-        self, host: Host, reason: str, incident_id: IncidentId | None, timeout_s: float
-    ) -> Outcome:
-        """Ask that nothing new starts on a host."""
-        body = {"host": host, "reason": _line(reason), "incident_id": incident_id}
-        return self._ask("cordon", body, timeout_s, f"{host} not cordoned")
-
-    def uncordon(self, host: Host, reason: str, timeout_s: float) -> Outcome:
-        """Ask that our cordon is taken back."""
-        body = {"host": host, "reason": _line(reason)}
-        return self._ask("uncordon", body, timeout_s, f"{host} not uncordoned")
-
-    def remove(
-        self,
-        group: GroupName,
-        places: Sequence[Place],
-        reason: str,
-        incident_id: IncidentId | None,
-        timeout_s: float,
-    ) -> Outcome:
-        """Ask that what runs at these places is ended, and nothing that stands in `spare`."""
-        if not places or not any(place.labels for place in places):
-            return Outcome(False, f"{group} not removed: none of its ranks tells its place")
-        try:
-            others = strangers(group, self._everyone())
-        except Exception as exc:  # noqa: BLE001 - the registry's answer is not ours
-            return Outcome(False, f"{group} not removed: {type(exc).__name__}: {exc}")
-        hit = _shared(places, others)
-        if hit is not None:
-            return Outcome(False, f"{group} not removed: {hit}")
-        body = {
-            "group": group,
-            "places": [_place(place) for place in places],
-            "reason": _line(reason),
-            "incident_id": incident_id,
-        }
-        return self._ask("remove", body, timeout_s, f"{group} not removed")
-
-    def cordoned(self, timeout_s: float) -> Sequence[Host] | None:
-        """What the receiver lists as held by us; None when it does not list (404, 501)."""
-        try:
-            said = self._answer("list", {}, Deadline(timeout_s, self._clockwork))
-        except Exception:  # noqa: BLE001 - whatever it is, what is ours is not known
-            return None
-        hosts = said.get("hosts")
-        if not isinstance(hosts, list) or not all(isinstance(one, str) for one in hosts):
-            return None
-        return tuple(sorted(Host(one) for one in hosts))
 
     def checks(self, timeout_s: float) -> Sequence[Check]:
         """A signed ping; and whether it refuses one that somebody else has signed."""
@@ -160,16 +113,52 @@ class Webhook:
 
     # -- one request ---------------------------------------------------------------------------
 
-    def _ask(self, action: str, body: Mapping[str, Any], timeout_s: float, failed: str) -> Outcome:
-        try:
-            said = self._answer(action, body, Deadline(timeout_s, self._clockwork))
-        except (WebhookError, TooLate) as exc:
-            return Outcome(False, f"{failed}: {exc}")
-        except Exception as exc:  # noqa: BLE001 - a bug here must not end a rung or a thread
-            return Outcome(False, f"{failed}: {type(exc).__name__}")
-        done = said.get("done", True) is True
+    def _cordon(
+        self, host: Host, reason: str, incident_id: IncidentId | None, deadline: Deadline
+    ) -> Outcome:
+        body = {"host": host, "reason": _line(reason), "incident_id": incident_id}
+        return self._ask("cordon", body, deadline)
+
+    def _uncordon(self, host: Host, reason: str, deadline: Deadline) -> Outcome:
+        return self._ask("uncordon", {"host": host, "reason": _line(reason)}, deadline)
+
+    def _remove(
+        self,
+        group: GroupName,
+        places: Sequence[Place],
+        reason: str,
+        incident_id: IncidentId | None,
+        deadline: Deadline,
+    ) -> Outcome:
+        if not any(place.labels for place in places):
+            raise Refusal("none of its ranks tells its place")
+        hit = _shared(places, strangers(group, self._everyone()))
+        if hit is not None:
+            raise Refusal(hit)
+        body = {
+            "group": group,
+            "places": [_place(place) for place in places],
+            "reason": _line(reason),
+            "incident_id": incident_id,
+        }
+        return self._ask("remove", body, deadline)
+
+    def _cordoned(self, deadline: Deadline) -> Sequence[Host] | None:
+        """What the receiver lists as held by us; None when it does not list (404, 501)."""
+        hosts = self._answer("list", {}, deadline).get("hosts")
+        if not isinstance(hosts, list) or not all(isinstance(one, str) for one in hosts):
+            return None
+        return hosts
+
+    def _crash(self, exc: Exception) -> str:
+        """Without its words: they may hold the URL."""
+        return type(exc).__name__
+
+    def _ask(self, action: str, body: Mapping[str, Any], deadline: Deadline) -> Outcome:
+        said = self._answer(action, body, deadline)
         detail = _line(str(said.get("detail") or "accepted"))
-        return Outcome(done, f"{detail}", ours=said.get("ours", True) is not False)
+        done, ours = said.get("done", True) is True, said.get("ours", True) is not False
+        return Outcome(done, detail, ours=ours)
 
     def _answer(
         self, action: str, body: Mapping[str, Any], deadline: Deadline, secret: bytes | None = None
@@ -177,15 +166,16 @@ class Webhook:
         whole = {"schema": SCHEMA, "action": action, "owner": self._owner(), **body}
         key = self._key(action, whole)
         raw = json.dumps({**whole, "idempotency_key": key}, separators=(",", ":")).encode()
-        wait_s, why = _FIRST_RETRY_S, ""
+        failures, why = 0, ""
         while True:
             answer, failed = self._try(raw, key, secret or self._secret, deadline, why)
             if answer is not None and not _passing(answer.status):
                 return _said(answer)
             why = failed or _told(answer)
             retry_s = 0.0 if answer is None else answer.retry_after_s or 0.0
+            failures += 1
+            wait_s = backoff_s(failures, _FIRST_RETRY_S, _LONGEST_RETRY_S)
             self._pause(deadline, max(wait_s * random.uniform(0.8, 1.2), retry_s), why)  # noqa: S311
-            wait_s = min(wait_s * 2, _LONGEST_RETRY_S)
 
     def _try(
         self, raw: bytes, key: str, secret: bytes, deadline: Deadline, why: str

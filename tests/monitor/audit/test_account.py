@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from monitor.decide.accounts import (
     Amount,
-    Books,
     Case,
     FleetFacts,
+    IncidentAudit,
     account,
     account_to_json,
     facts_from_json,
@@ -250,11 +250,11 @@ def cases(draw: st.DrawFn) -> Case:
         )
         for _ in range(draw(st.integers(0, 2)))
     ]  # fmt: skip
-    books = Books(
+    audit = IncidentAudit(
         facts={ID: FACTS} if draw(st.booleans()) else {},
         evictions={ID: evictions},
     )
-    return books.case(one, rows, draw(st.floats(0, 1e6)))
+    return audit.case(one, rows, draw(st.floats(0, 1e6)))
 
 
 @given(cases())

@@ -46,10 +46,10 @@ class Monitor:
         self.service = Service(options)
         self.judge = Script()
         keeper = self.service.keeper
-        keeper._parts = replace(keeper._parts, judge=self.judge)
+        keeper._components = replace(keeper._components, judge=self.judge)
         self.url = self.service.url
         for rank in fleet.ranks.values():
-            keeper._parts.registry.register(rank.registration())
+            keeper._components.registry.register(rank.registration())
 
     def tick(self, *incidents: Incident, decisions: Any = ()) -> None:
         told = {"incidents": incidents, "changed": incidents, "decisions": tuple(decisions)}
@@ -62,7 +62,7 @@ class Monitor:
         return answer.json()
 
     def value(self, name: str, **labels: str) -> float | None:
-        registry = self.service.keeper._parts.instruments.registry
+        registry = self.service.keeper._components.instruments.registry
         return registry.get_sample_value(f"lightkeeper_{name}", labels)
 
 
@@ -111,11 +111,11 @@ def over(one: Incident, now_s: float) -> Incident:
 
 def story(monitor: Monitor) -> float:
     """A hang that is held, evicted, and over; when it fired."""
-    now_s = monitor.service.keeper._parts.clock.now_s()
+    now_s = monitor.service.keeper._components.clock.now_s()
     firing = moments(now_s)
     monitor.tick(firing, decisions=[Hold(IncidentId("inc-1"), Guard.COOL_DOWN, "too soon")])
     monitor.tick(decisions=[EVICT])
-    active = monitor.service.keeper._parts.evictors.active
+    active = monitor.service.keeper._components.evictors.active
     wait_until(lambda: not active(), 10, "the group is gone")
     monitor.tick()
     monitor.tick(over(firing, now_s))
@@ -124,7 +124,7 @@ def story(monitor: Monitor) -> float:
 
 def fired(monitor: Monitor) -> None:
     """The same, without anybody's eviction."""
-    firing = moments(monitor.service.keeper._parts.clock.now_s())
+    firing = moments(monitor.service.keeper._components.clock.now_s())
     monitor.tick(firing, decisions=[Hold(IncidentId("inc-1"), Guard.COOL_DOWN, "too soon")])
 
 
@@ -162,9 +162,9 @@ def test_accounts_are_counted_once_when_they_are_complete(monitor: Monitor) -> N
 
 def test_the_log_has_a_line_for_all_that_was_done(monitor: Monitor, options: Options) -> None:
     story(monitor)
-    monitor.service.keeper._parts.quarantine.release(Host("node1"))
+    monitor.service.keeper._components.quarantine.release(Host("node1"))
     monitor.tick()
-    auditor = monitor.service.keeper._parts.auditor
+    auditor = monitor.service.keeper._components.auditor
     assert auditor is not None
     wait_until(lambda: not auditor.lines_waiting, 10, "its thread has written the lines")
     assert options.audit_log is not None
@@ -216,7 +216,7 @@ def test_an_eviction_by_hand_is_a_persons_decision(monitor: Monitor, options: Op
 
 
 def settled(monitor: Monitor) -> None:
-    active = monitor.service.keeper._parts.evictors.active
+    active = monitor.service.keeper._components.evictors.active
     wait_until(lambda: not active(), 10, "the group is gone")
     monitor.tick()
 
@@ -239,7 +239,7 @@ def come_back(monitor: Monitor, fleet: FakeFleet) -> None:
             del fleet.ranks[name]
             made = fleet.add("rg_1", number, world_size=2, host="node7", replica_id="rg_1:uuid2",
                              incarnation=f"second-{number}")  # fmt: skip
-            monitor.service.keeper._parts.registry.register(made.registration())
+            monitor.service.keeper._components.registry.register(made.registration())
 
 
 def test_an_eviction_by_hand_has_an_account_like_any_other(
@@ -299,7 +299,7 @@ def test_what_dies_of_an_eviction_by_hand_is_counted_with_it(monitor: Monitor) -
     incident_id = by_hand(monitor)
     monitor.tick()
     settled(monitor)
-    monitor.tick(moments(monitor.service.keeper._parts.clock.now_s() + 20))
+    monitor.tick(moments(monitor.service.keeper._components.clock.now_s() + 20))
     lost = monitor.get("/v1/incidents/inc-1")["account"]["lost"]
     assert (lost["low"], lost["high"]) == (0.0, 0.0)
     assert lost["words"] == f"counted with {incident_id}; counted with {incident_id}"
@@ -355,10 +355,10 @@ def test_a_log_that_takes_no_lines_is_a_trouble_and_the_monitor_goes_on(
 
 def test_a_crash_of_the_books_stops_no_eviction(monitor: Monitor, fleet: FakeFleet) -> None:
     keeper = monitor.service.keeper
-    keeper._parts.auditor._books = None  # type: ignore[assignment,union-attr]
-    now_s = keeper._parts.clock.now_s()
+    keeper._components.auditor._books = None  # type: ignore[assignment,union-attr]
+    now_s = keeper._components.clock.now_s()
     monitor.tick(moments(now_s), decisions=[EVICT])
-    active = keeper._parts.evictors.active
+    active = keeper._components.evictors.active
     wait_until(lambda: not active(), 10, "the group is gone")
     assert all(rank.evictions for rank in fleet.ranks.values() if rank.identity.group == "rg_1")
 

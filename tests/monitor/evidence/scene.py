@@ -51,7 +51,7 @@ class Bench:
         self.http = http
         self.config = KeeperConfig(**config)
         self.instruments = Instruments()
-        self.shelf = BundleDir(folder, keep_of(self.config))
+        self.bundles = BundleDir(folder, keep_of(self.config))
         self.fetcher = fetcher
         self.open()
 
@@ -60,9 +60,9 @@ class Bench:
         self.evidence = Evidence(
             clock=SteadyClock(),
             fetcher=self.fetcher,
-            bundles=self.shelf,
+            bundles=self.bundles,
             config=self.config,
-            instruments=self.instruments,
+            metrics=self.instruments.evidence,
         )
 
     def take(self, snapshot: Snapshot, *incidents: Incident) -> None:

@@ -253,7 +253,7 @@ JSON = st.recursive(
 def test_any_answer_is_weighed(body: bytes) -> None:
     for kind in bundle.KINDS:
         status, age_s, _ = bundle.weigh(kind, WHO, body)
-        assert isinstance(status, bundle.Status)
+        assert isinstance(status, bundle.PartStatus)
         assert age_s is None or age_s >= 0
 
 
@@ -367,7 +367,7 @@ def test_a_disk_that_hangs_holds_up_no_eviction_and_is_told(
         gate.wait(20)
         return path.open("w+b")
 
-    bench.shelf._opener = stuck
+    bench.bundles._opener = stuck
     seen = fleet_of(http)
     try:
         began = time.monotonic()
@@ -378,7 +378,7 @@ def test_a_disk_that_hangs_holds_up_no_eviction_and_is_told(
         said = bench.evict(evict("inc-3", "rg_2"), incident("inc-3"))
         assert said.startswith(("10 of 10", "15 of 15"))
         wait_until(bench.evidence.troubles, 10, "it is told")
-        where = bench.shelf.folder
+        where = bench.bundles.folder
         assert bench.evidence.troubles() == (f"no evidence is kept: {where} does not answer",)
     finally:
         gate.set()
@@ -406,15 +406,15 @@ def test_a_full_disk_is_a_trouble_until_it_is_not_full_any_more(make, http: Fake
                 raise OSError(28, "No space left on device")
             return self.file.write(data)
 
-    good, bench.shelf._opener = bench.shelf._opener, Full
+    good, bench.bundles._opener = bench.bundles._opener, Full
     seen = fleet_of(http)
     bench.take(seen, incident())
     assert bench.evict(evict(), incident()).startswith("10 of 10 parts")
     wait_until(bench.evidence.troubles, 10, "the trouble")
     assert bench.evidence.troubles() == ("evidence of inc-1 is not kept: No space left on device",)
     assert bench.counted(moment="firing", outcome="unwritten") == 1
-    assert list(bench.shelf.folder.iterdir()) == []
-    bench.shelf._opener = good
+    assert list(bench.bundles.folder.iterdir()) == []
+    bench.bundles._opener = good
     bench.take(seen, incident("inc-2"))
     bench.bundle("inc-2", "firing")
     wait_until(lambda: not bench.evidence.troubles(), 10, "the trouble is over")
@@ -471,7 +471,7 @@ def test_switched_off_it_takes_and_makes_nothing(make, http: FakeFleet) -> None:
     bench: Bench = make(evidence_count=0)
     bench.take(fleet_of(http), incident())
     assert bench.evidence.before_eviction(decided(evict(), (), 0.0), incident()) is None
-    assert not bench.shelf.folder.exists()
+    assert not bench.bundles.folder.exists()
 
 
 def test_more_incidents_than_there_is_room_for_are_counted(make, http: FakeFleet) -> None:

@@ -22,9 +22,9 @@ REAL = Path(__file__).parent / "cases" / "gil-held-real-fleet.zip"
 
 
 def reader_of(folder: Path) -> StacksReader:
-    shelf = BundleDir(folder, Keep(10, 1e9, 1 << 40))
-    shelf.open()
-    return StacksReader(shelf)
+    bundles = BundleDir(folder, Keep(10, 1e9, 1 << 40))
+    bundles.open()
+    return StacksReader(bundles)
 
 
 @pytest.fixture

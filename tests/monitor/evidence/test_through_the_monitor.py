@@ -51,7 +51,7 @@ def service(tmp_path: Path, lighthouse: FakeLighthouse) -> Iterator[Service]:
 
 
 def judged_by(service: Service, judge: Judge) -> None:
-    service.keeper._parts = replace(service.keeper._parts, judge=judge)
+    service.keeper._components = replace(service.keeper._components, judge=judge)
 
 
 def register(service: Service, *ranks) -> None:
@@ -86,7 +86,7 @@ def test_an_eviction_is_preceded_by_its_evidence(
         Evict(IncidentId("inc-1"), GroupName("rg_1"), ReplicaId("rg_1:uuid1"), (), "hung")
     ))  # fmt: skip
     service.keeper.tick()
-    evictors = service.keeper._parts.evictors
+    evictors = service.keeper._components.evictors
     wait_until(lambda: not evictors.active(), 10, "the eviction ends")
     assert read_at_kill == [
         ["v1/flight_recorder", "v1/last_words", "v1/stacks", "v1/state", "v1/steps"]
@@ -111,11 +111,11 @@ def test_an_eviction_goes_on_when_evidence_crashes(service: Service, http: FakeF
             return explode
 
     keeper = service.keeper
-    keeper._parts = keeper._acting._parts = replace(keeper._parts, evidence=Broken())
+    keeper._components = keeper._acting._components = replace(keeper._components, evidence=Broken())
     judged_by(service, Judge(Evict(IncidentId("inc-1"), GroupName("rg_1"), None, (), "hung")))
     keeper.tick()
     wait_until(lambda: not rank.alive, 10, "it is evicted")
-    failures = keeper._parts.instruments.registry
+    failures = keeper._components.instruments.registry
     for part in ("evidence", "witness"):
         assert failures.get_sample_value("lightkeeper_part_failures_total", {"part": part}) == 1
 
@@ -138,7 +138,7 @@ def test_an_eviction_goes_on_when_waiting_for_evidence_crashes(
 def carried_out(service: Service, rank, **more):
     evict = Evict(IncidentId("inc-1"), GroupName("rg_1"), None, (Host("node1"),), "hung")
     accused = (Accused(rank.identity.rank, rank.identity.incarnation, rank.url),)
-    evictors = service.keeper._parts.evictors
+    evictors = service.keeper._components.evictors
     evidence, now_s = more.pop("evidence", None), time.time()
     evictors.log.add(eviction := decided(evict, accused, now_s))
     evictors.submit(eviction.key, HandedOver(now_s, accused, **more), evidence)
@@ -161,7 +161,7 @@ def test_a_rank_that_moves_again_while_its_evidence_is_saved_is_let_go(
     progress = carried_out(service, rank, stood=stood, evidence=recover)
     assert progress.failed == "it moves again: nobody is evicted"
     assert rank.alive
-    assert service.keeper._parts.quarantine.active() == ()
+    assert service.keeper._components.quarantine.active() == ()
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_the_tick_tells_how_far_the_culprits_had_come(service: Service, http: Fa
     register(service, rank)
     orders = []
     keeper = service.keeper
-    keeper._parts.evictors.submit = lambda key, event, evidence: orders.append(event)
+    keeper._components.evictors.submit = lambda key, event, evidence: orders.append(event)
     judged_by(service, Judge(
         Evict(IncidentId("inc-1"), GroupName("rg_1"), ReplicaId("rg_1:uuid1"), (), "hung")
     ))  # fmt: skip

@@ -68,7 +68,7 @@ class Bench:
             sinks,
             fetcher=fetcher,
             store=disk,
-            instruments=self.instruments,
+            metrics=self.instruments.notify,
             config=KeeperConfig(**{f"notify_{name}": value for name, value in times.items()}),
             url="http://head:8470",
             remembered=disk.remembered(),

@@ -146,10 +146,12 @@ def test_from_a_tick_to_the_sink_and_over_a_restart(receiver: Receiver, tmp_path
 
     with Service(options) as service:
         keeper = service.keeper
-        keeper._parts = replace(keeper._parts, judge=Judge())
+        keeper._components = replace(keeper._components, judge=Judge())
         keeper.tick()
         wait_until(lambda: receiver.posts, 10, "a message")
-        wait_until(lambda: service.keeper._parts.store.remembered().notices, 10, "it is stored")
+        wait_until(
+            lambda: service.keeper._components.store.remembered().notices, 10, "it is stored"
+        )
     assert receiver.bodies[0]["url"] == "https://keeper.example/incidents/inc-1"
     with Service(options) as service:
         service.keeper.tick()  # its ranks have never been registered here

@@ -21,9 +21,9 @@ from monitor.act.notices import (
     Status,
     Webhook,
     notice_from_json,
-    notice_to_json,
     notices,
 )
+from monitor.model.plain import to_plain
 from monitor.model.urls import shown_url, without_secrets
 from monitor.model.verdict import Severity
 from tests.monitor.notify.scene import NOW_S, Bench, Receiver
@@ -147,7 +147,7 @@ def test_as_loud_as_the_incident(severity: Severity) -> None:
 
 
 def test_a_notice_survives_the_store() -> None:
-    assert notice_from_json(json.loads(json.dumps(notice_to_json(notice())))) == notice()
+    assert notice_from_json(json.loads(json.dumps(to_plain(notice())))) == notice()
 
 
 # -- secrets --------------------------------------------------------------------------------------

@@ -11,14 +11,14 @@ from monitor.model.escalation import (
     Cleared,
     Climb,
     Event,
+    EvictionDeps,
     HandedOver,
     Instruction,
     Instructions,
-    Life,
     LighthouseSeen,
-    Look,
-    Looked,
-    Means,
+    Liveness,
+    Probed,
+    ProbeResult,
     decided,
     handle,
 )
@@ -30,7 +30,7 @@ ID = ReplicaId("rg_1:a")
 RANKS = (RankName("rg_1.0"), RankName("rg_1.1"))
 VIEW = LighthouseView(3, (Member(ID, 5), Member(ReplicaId("rg_0:x"), 5)), {ID: 0.1}, "")
 EVICT = Evict(IncidentId("inc-1"), GroupName("rg_1"), ID, (Host("node1"),), "hung")
-ALL = Means(gate=True, schedulers=("slurm",), told=("pager",))
+ALL = EvictionDeps(gate=True, schedulers=("slurm",), told=("pager",))
 START_S = 1_000_000.0
 
 
@@ -40,11 +40,11 @@ def accused(incarnation: str = "one") -> tuple[Accused, ...]:
 
 def look_at(
     lives: Mapping[RankName, Any], lighthouse: LighthouseView | LighthouseAway = VIEW, **more: Any
-) -> Look:
-    found = {rank: Life(life) for rank, life in lives.items()}
+) -> ProbeResult:
+    found = {rank: Liveness(life) for rank, life in lives.items()}
     more = {"current": frozenset(RANKS), **more}
     seen = LighthouseSeen(lighthouse, more.pop("refused_for_s", None))
-    return Look(found, {rank: str(life) for rank, life in found.items()}, seen, **more)
+    return ProbeResult(found, {rank: str(life) for rank, life in found.items()}, seen, **more)
 
 
 def asked_of(instruction: Instruction) -> tuple[Rung, str] | None:
@@ -61,12 +61,14 @@ class Play:
         only: the rung that may do so; all others refuse.
     """
 
-    def __init__(self, kind: str = "refuses", only: Rung | None = None, means: Means = ALL) -> None:
+    def __init__(
+        self, kind: str = "refuses", only: Rung | None = None, deps: EvictionDeps = ALL
+    ) -> None:
         self.kind = kind
         self.only = only
-        self.means = means
+        self.deps = deps
         self.now_s = START_S
-        self.lives: dict[RankName, Life] = dict.fromkeys(RANKS, Life.ALIVE)
+        self.lives: dict[RankName, Liveness] = dict.fromkeys(RANKS, Liveness.ALIVE)
         self.lighthouse: LighthouseView | LighthouseAway = VIEW
         self.more: dict[str, Any] = {"gate_trouble": "the gate is away"}
         self.asked: list[tuple[float, Rung, str]] = []
@@ -80,7 +82,7 @@ class Play:
         return self
 
     def post(self, event: Event) -> Instructions:
-        self.eviction, instructions = handle(self.eviction, event, self.now_s, self.means)
+        self.eviction, instructions = handle(self.eviction, event, self.now_s, self.deps)
         for instruction in instructions:
             if (asked := asked_of(instruction)) is not None:
                 self.asked.append((self.now_s, *asked))
@@ -88,10 +90,10 @@ class Play:
         return instructions
 
     def look(self) -> Instructions:
-        return self.post(Looked(look_at(self.lives, self.lighthouse, **self.more)))
+        return self.post(Probed(look_at(self.lives, self.lighthouse, **self.more)))
 
     def play(self, for_s: float, step_s: float = 0.25) -> Play:
-        """Look, and look again."""
+        """ProbeResult, and look again."""
         end_s = self.now_s + for_s
         while self.now_s < end_s - 1e-9:
             self.look()
@@ -109,7 +111,7 @@ class Play:
             self.more |= {"refused_for_s": 1.0}
         elif kind == "does it":
             gone = RANKS if rung is not Rung.WORKER_EVICT else (RankName(whom),)
-            self.lives |= dict.fromkeys(gone, Life.GONE)
+            self.lives |= dict.fromkeys(gone, Liveness.GONE)
         done = {"does it": True, "crashes": False}.get(
             kind, False if rung is Rung.SCHEDULER else None
         )

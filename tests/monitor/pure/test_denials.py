@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.act.gate import LASTS_S, LINGER_S, deny_list
-from monitor.act.replica_hosts import KEPT_S, Whereabouts
+from monitor.act.gate import LASTS_S, LINGER_S, ReplicaHosts, deny_list
 from monitor.gate.denylist import Denial, Scope, denials_json, parse_denials
 from monitor.model.eviction import Eviction, QuarantineEntry, Rung, RungOutcome
 from monitor.model.eviction import Scope as QuarantineScope
@@ -52,9 +51,9 @@ def seen(rank: str, replica_id: str | None, host: str, *, world: int = 1, alive:
     return Observation(who, "http://x", report, 0.01)
 
 
-def where(*ticks, born: float | None = None) -> Whereabouts:
+def where(*ticks, born: float | None = None) -> ReplicaHosts:
     """Each tick: offset from now, observations."""
-    made = Whereabouts()
+    made = ReplicaHosts()
     for at_s, *observations in ticks:
         made.saw(observations, NOW + at_s, lambda _: None if born is None else NOW + born)
     return made
@@ -211,7 +210,7 @@ def test_a_quarantined_group_that_had_a_quarantined_host_comes_back_nowhere() ->
     assert (denials[0].admitted, denials[0].refused) == (frozenset(), {"rg_1:a", "rg_1:b"})
 
 
-# -- whereabouts ----------------------------------------------------------------------------------
+# -- replica hosts --------------------------------------------------------------------------------
 
 
 def test_who_is_dead_silent_or_nameless_is_nowhere() -> None:
@@ -225,9 +224,9 @@ def test_who_is_dead_silent_or_nameless_is_nowhere() -> None:
 
 
 def test_who_was_not_seen_for_a_day_is_forgotten() -> None:
-    known = where((0, seen("rg_1.0", "rg_1:a", "h")), (KEPT_S - 1,))
+    known = where((0, seen("rg_1.0", "rg_1:a", "h")), (LASTS_S - 1,))
     assert len(known.all()) == 1
-    known.saw((), NOW + KEPT_S + 1)
+    known.saw((), NOW + LASTS_S + 1)
     assert known.all() == ()
 
 
@@ -240,7 +239,7 @@ def test_who_was_not_seen_for_a_day_is_forgotten() -> None:
     st.lists(st.sampled_from(["n1", "n2", "n\n3"]), max_size=3, unique=True),
 )
 def test_every_list_is_one_that_a_gate_takes_and_stays_the_same(lives, gone, hosts) -> None:
-    known = Whereabouts()
+    known = ReplicaHosts()
     for number, (name, host) in enumerate(lives):
         known.saw([seen("rg_1.0", f"rg_1:{name}", host)], NOW - 60 + 10 * number)
     evictions = [

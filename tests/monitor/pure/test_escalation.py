@@ -12,14 +12,14 @@ from monitor.model.escalation import (
     Begin,
     Cleared,
     Climb,
+    EvictionDeps,
     HandedOver,
     Interrupted,
-    Life,
     LighthouseSeen,
-    Looked,
-    Means,
+    Liveness,
+    Probe,
+    Probed,
     Revoked,
-    TakeLook,
     Timeouts,
 )
 from monitor.model.eviction import Eviction, EvictionState, Rung, RungResult, eviction_from_json
@@ -91,7 +91,7 @@ def test_it_ends_with_what_was_seen(rung: Rung, kind: str) -> None:
 
 def test_a_group_that_has_restarted_is_never_hit() -> None:
     play = Play("does it").begin()
-    play.lives = dict.fromkeys(RANKS, Life.GONE)
+    play.lives = dict.fromkeys(RANKS, Liveness.GONE)
     play.lighthouse = replace(VIEW, members=(Member(ReplicaId("rg_1:b"), 5),))
     play.more |= {"superseded": frozenset(RANKS), "current": frozenset()}
     play.play(60.0)
@@ -101,7 +101,7 @@ def test_a_group_that_has_restarted_is_never_hit() -> None:
 
 def test_half_a_group_that_has_restarted_is_never_hit_by_a_scheduler() -> None:
     play = Play().begin()
-    play.lives[RANKS[0]] = Life.GONE
+    play.lives[RANKS[0]] = Liveness.GONE
     play.more |= {"superseded": frozenset(RANKS[:1])}
     play.play(60.0)
     assert play.asks(Rung.SCHEDULER) == []
@@ -141,7 +141,7 @@ def test_a_gate_is_taught_after_its_rung_is_on_record() -> None:
     [
         ({"lighthouse": LighthouseAway("refused")}, "no Lighthouse answers"),
         ({"lighthouse": replace(VIEW, members=())}, "its last quorum only"),
-        ({"lives": dict.fromkeys(RANKS, Life.STUCK)}, "rg_1.0, which hosts the manager: stuck"),
+        ({"lives": dict.fromkeys(RANKS, Liveness.STUCK)}, "rg_1.0, which hosts the manager: stuck"),
     ],
     ids=["away", "not a member", "stuck"],
 )
@@ -157,7 +157,7 @@ def test_a_kill_that_cannot_work_is_skipped_and_the_workers_are_asked(change, wo
 
 def test_stuck_ranks_are_asked_before_it_is_everyones_turn() -> None:
     play = Play("never answers").begin()
-    play.lives[RANKS[1]] = Life.STUCK
+    play.lives[RANKS[1]] = Liveness.STUCK
     play.look()
     assert [whom for _, whom in play.asks(Rung.WORKER_EVICT)] == [RANKS[1]]
     play.play(TIMES.kill_s + 0.5)
@@ -166,7 +166,7 @@ def test_stuck_ranks_are_asked_before_it_is_everyones_turn() -> None:
 
 def test_a_rank_out_of_sight_is_asked_unless_another_bears_its_name() -> None:
     play = Play("never answers").begin()
-    play.lives = dict.fromkeys(RANKS, Life.UNSEEN)
+    play.lives = dict.fromkeys(RANKS, Liveness.UNSEEN)
     play.more |= {"current": frozenset(RANKS[:1])}
     play.play(60.0)
     assert [whom for _, whom in play.asks(Rung.WORKER_EVICT)] == [RANKS[0]]
@@ -175,9 +175,9 @@ def test_a_rank_out_of_sight_is_asked_unless_another_bears_its_name() -> None:
 
 def test_who_may_not_act_asks_nobody_and_time_goes_on() -> None:
     play = Play().begin()
-    assert play.post(Looked(look_at(play.lives), may=False)) == (TakeLook(TIMES.pause_s),)
+    assert play.post(Probed(look_at(play.lives), may=False)) == (Probe(TIMES.pause_s),)
     play.now_s += ALL.given_s
-    assert play.post(Looked(look_at(play.lives), may=False)) == ()
+    assert play.post(Probed(look_at(play.lives), may=False)) == ()
     assert play.eviction.failed == "not gone after 55 s: rg_1.0 alive; rg_1.1 alive"
     assert outcome(play.eviction, Rung.PAGE) is None  # nobody was asked anything
 
@@ -191,7 +191,7 @@ def test_it_begins_when_it_is_on_disk_and_its_evidence_is_saved() -> None:
     assert play.post(HandedOver(play.now_s, accused())) == (Begin(),)
     assert play.post(Cleared(may=False)) == (Begin(TIMES.pause_s),)
     assert play.post(Cleared(may=True)) == (Climb(Rung.EVIDENCE),)
-    assert play.post(Answered(Rung.EVIDENCE, "", "")) == (Climb(Rung.QUARANTINE), TakeLook())
+    assert play.post(Answered(Rung.EVIDENCE, "", "")) == (Climb(Rung.QUARANTINE), Probe())
     assert Climb(Rung.LIGHTHOUSE_KILL) in play.look()
 
 
@@ -209,7 +209,7 @@ def test_what_does_not_come_to_disk_in_time_asks_nobody() -> None:
 def test_who_moves_while_evidence_is_saved_is_let_go(progress, let_go: bool) -> None:
     play = Play().begin(stood={RANKS[0]: 7})
     assert play.eviction.state is EvictionState.PREPARING
-    play.post(Looked(look_at(play.lives, progress=progress)))
+    play.post(Probed(look_at(play.lives, progress=progress)))
     assert (play.eviction.failed == RECOVERED) is let_go
     assert (play.eviction.state is EvictionState.ASKING) is not let_go
 
@@ -242,7 +242,7 @@ def test_an_id_that_beats_on_long_after_its_processes_are_gone_is_a_failure() ->
 
 def test_a_lost_host_is_let_go_once_its_heartbeat_is_dead() -> None:
     play = Play().begin()
-    play.lives = dict.fromkeys(RANKS, Life.UNSEEN)
+    play.lives = dict.fromkeys(RANKS, Liveness.UNSEEN)
     play.lighthouse = replace(VIEW, heartbeat_ages_s={ID: 30.0})
     play.play(3.0)
     assert (play.eviction.state, play.eviction.gone_s) == (EvictionState.CONFIRMED, None)
@@ -279,5 +279,5 @@ def test_one_without_a_state_is_as_it_ended(more, state: str) -> None:
 
 
 def test_without_gate_and_scheduler_only_the_lighthouse_and_the_workers_are_asked() -> None:
-    play = Play(means=Means()).begin().play(60.0)
+    play = Play(deps=EvictionDeps()).begin().play(60.0)
     assert {rung for _, rung, _ in play.asked} == {Rung.LIGHTHOUSE_KILL, Rung.WORKER_EVICT}

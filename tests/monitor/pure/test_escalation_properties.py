@@ -13,17 +13,17 @@ from monitor.model.escalation import (
     Cleared,
     DecidedAgain,
     Event,
+    EvictionDeps,
     HandedOver,
     Instruction,
     Interrupted,
-    Life,
     LighthouseSeen,
-    Look,
-    Looked,
-    Means,
+    Liveness,
+    Probe,
+    Probed,
+    ProbeResult,
     Reviewed,
     Revoked,
-    TakeLook,
     Timeouts,
     handle,
 )
@@ -61,8 +61,8 @@ lighthouses = st.sampled_from([
 some = st.frozensets(st.sampled_from(RANKS))
 sights = st.builds(LighthouseSeen, lighthouses, st.sampled_from([None, 0.0, 60.0]))
 looks = st.builds(
-    Look,
-    lives=st.fixed_dictionaries({rank: st.sampled_from(Life) for rank in RANKS}),
+    ProbeResult,
+    lives=st.fixed_dictionaries({rank: st.sampled_from(Liveness) for rank in RANKS}),
     details=st.just(dict.fromkeys(RANKS, "seen")),
     lighthouse=sights,
     progress=st.dictionaries(st.sampled_from(RANKS), st.integers(0, 3)),
@@ -95,8 +95,8 @@ events = st.one_of(
     st.just(Reviewed(NOBODY, None, None, 30.0, 10.0)),
     st.builds(Cleared, st.booleans()),
     saved,
-    st.builds(Looked, looks, st.booleans()),
-    st.builds(Looked, looks),
+    st.builds(Probed, looks, st.booleans()),
+    st.builds(Probed, looks),
     answers,
     st.just(Revoked("paused")),
     sights,
@@ -105,7 +105,7 @@ going_on = st.one_of(
     st.builds(HandedOver, st.just(START_S), st.just(accused())),
     st.just(Cleared(True)),
     saved,
-    st.builds(Looked, looks),
+    st.builds(Probed, looks),
     answers,
 )
 """What leads far into an eviction."""
@@ -122,7 +122,7 @@ STATES = (
     {"state": EvictionState.FAILED, "taken_up": True, "failed": "late", "ended_s": START_S},
 )  # fmt: skip
 starts = st.sampled_from([fresh(**state) for state in STATES])
-means = st.sampled_from([ALL, Means()])
+deps = st.sampled_from([ALL, EvictionDeps()])
 
 
 LONG = settings(max_examples=100 * DEEP)
@@ -131,7 +131,7 @@ LONG = settings(max_examples=100 * DEEP)
 class Account:
     """Everything that an eviction asked for, and at which attempt."""
 
-    def __init__(self, eviction: Eviction, having: Means) -> None:
+    def __init__(self, eviction: Eviction, having: EvictionDeps) -> None:
         self.eviction = eviction
         self.having = having
         self.now_s = START_S
@@ -143,31 +143,31 @@ class Account:
         asked = [one for one in map(asked_of, told) if one is not None]
         self.asked += [(before.attempt, *one) for one in asked]
         # who asks was shown who lives, in this very event, and may
-        assert not asked or (isinstance(event, Looked) and event.may)
+        assert not asked or (isinstance(event, Probed) and event.may)
         for rung, whom in asked:
             self._named_by_a_look(event, rung, whom)
         # what is not under way asks for nothing, and what is goes on
         assert bool(told) <= self.eviction.under_way
         if told:
-            assert isinstance(told[-1], Begin | TakeLook) or len(told) == 1
+            assert isinstance(told[-1], Begin | Probe) or len(told) == 1
         return told
 
     def _named_by_a_look(self, event: Event, rung: Rung, whom: str) -> None:
-        assert isinstance(event, Looked)
+        assert isinstance(event, Probed)
         look = event.look
         if rung is Rung.LIGHTHOUSE_KILL:
             assert isinstance(look.lighthouse.view, LighthouseView)
             assert self.eviction.replica_id in look.lighthouse.view.ids
         if rung is Rung.WORKER_EVICT:
             life = next(life for rank, life in look.lives.items() if rank == whom)
-            assert life in (Life.ALIVE, Life.STUCK) or (
-                life is Life.UNSEEN and whom in look.current
+            assert life in (Liveness.ALIVE, Liveness.STUCK) or (
+                life is Liveness.UNSEEN and whom in look.current
             )
         if rung is Rung.SCHEDULER:
             assert not look.superseded
 
 
-def played(eviction: Eviction, having: Means, history) -> Account:
+def played(eviction: Eviction, having: EvictionDeps, history) -> Account:
     account = Account(eviction, having)
     for event, later_s in history:
         account.post(event)
@@ -176,7 +176,7 @@ def played(eviction: Eviction, having: Means, history) -> Account:
 
 
 @LONG
-@given(starts, means, histories)
+@given(starts, deps, histories)
 def test_never_two_kills_in_one_attempt(eviction, having, history) -> None:
     asked = played(eviction, having, history).asked
     kills = [attempt for attempt, rung, _ in asked if rung is Rung.LIGHTHOUSE_KILL]
@@ -184,7 +184,7 @@ def test_never_two_kills_in_one_attempt(eviction, having, history) -> None:
 
 
 @LONG
-@given(starts, means, histories, histories)
+@given(starts, deps, histories, histories)
 def test_nobody_is_asked_after_it_is_revoked(eviction, having, before, after) -> None:
     account = played(eviction, having, before)
     account.post(Revoked("paused"))
@@ -197,7 +197,7 @@ def test_nobody_is_asked_after_it_is_revoked(eviction, having, before, after) ->
 
 
 @LONG
-@given(starts, means, histories)
+@given(starts, deps, histories)
 def test_what_has_ended_has_ended(eviction, having, history) -> None:
     """But that one that was confirmed may prove a failure: somebody beats on in its name."""
     account, ended = Account(eviction, having), None
@@ -210,7 +210,7 @@ def test_what_has_ended_has_ended(eviction, having, history) -> None:
 
 
 @LONG
-@given(starts, means, histories, looks, st.booleans())
+@given(starts, deps, histories, looks, st.booleans())
 def test_it_ends_in_time_whatever_the_looks_show(eviction, having, history, look, may) -> None:
     account = played(eviction, having, history)
     end_s = account.now_s + 2 * (having.given_s + TIMES.confirm_s) + 60.0
@@ -221,14 +221,14 @@ def test_it_ends_in_time_whatever_the_looks_show(eviction, having, history, look
                 account.post(Reviewed(NOBODY, None, None, 30.0, 10.0))
             case EvictionState.PREPARING:
                 account.post(Cleared(may))
-                account.post(Looked(look, may))
+                account.post(Probed(look, may))
             case _:
-                account.post(Looked(look, may))
+                account.post(Probed(look, may))
         account.now_s += 1.0
 
 
 @LONG
-@given(starts, means, histories)
+@given(starts, deps, histories)
 def test_a_lost_event_adds_no_kill(eviction, having, history) -> None:
     """Dropping any single event may delay it, and adds nothing but what the others call for."""
     for lost in range(len(history)):
@@ -238,7 +238,7 @@ def test_a_lost_event_adds_no_kill(eviction, having, history) -> None:
 
 
 @LONG
-@given(starts, means, histories, histories)
+@given(starts, deps, histories, histories)
 def test_what_was_stored_goes_on_as_if_nothing_had_happened(eviction, having, one, two) -> None:
     first = played(eviction, having, one)
     read = Account(eviction_from_json(to_plain(first.eviction)), having)

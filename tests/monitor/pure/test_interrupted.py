@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.model.escalation import DecidedAgain, Interrupted, Means, Reviewed, handle
+from monitor.model.escalation import DecidedAgain, EvictionDeps, Interrupted, Reviewed, handle
 from monitor.model.eviction import DecisionState, Eviction, EvictionState, Host, row_of
 from monitor.model.incident import Incident, State
 from monitor.model.names import IncidentId
@@ -40,7 +40,7 @@ def seen(incarnation: str = "one", *, alive: bool = True, away: bool = False) ->
 
 def after(eviction: Eviction, snapshot: Snapshot, known: Incident | None = None) -> Eviction:
     event = Reviewed(snapshot, known, "budget: used up", patience_s=30.0, ack_s=5.0)
-    moved, instructions = handle(eviction, event, NOW_S, Means())
+    moved, instructions = handle(eviction, event, NOW_S, EvictionDeps())
     assert instructions == ()
     return moved
 
@@ -98,10 +98,10 @@ def test_what_a_person_asked_for_goes_on_while_the_same_processes_run() -> None:
 
 def test_decided_again_it_is_the_same_eviction_and_its_next_attempt_if_somebody_was_asked() -> None:
     again = DecidedAgain(replace(EVICT, reason="hung on"), fresh().accused, 2)
-    later, _ = handle(ASKED, again, NOW_S, Means())
+    later, _ = handle(ASKED, again, NOW_S, EvictionDeps())
     assert (later.key, later.attempt, later.epoch) == (ASKED.key, 2, 2)
     assert (later.reason, later.state, later.asked_s) == ("hung on", "decided", NOW_S)
-    assert handle(DECIDED, again, NOW_S, Means())[0].attempt == 1
+    assert handle(DECIDED, again, NOW_S, EvictionDeps())[0].attempt == 1
 
 
 def test_until_it_has_an_end_its_row_says_whether_an_evictor_had_it() -> None:
@@ -116,13 +116,13 @@ def test_until_it_has_an_end_its_row_says_whether_an_evictor_had_it() -> None:
 def test_what_the_disk_does_not_take_has_to_be_decided_again() -> None:
     waiting = fresh()
     event = Reviewed(seen(), OPEN, None, patience_s=30.0, ack_s=5.0)
-    early, _ = handle(waiting, event, waiting.asked_s + 5.0, Means())
+    early, _ = handle(waiting, event, waiting.asked_s + 5.0, EvictionDeps())
     assert early == waiting
-    late, _ = handle(waiting, event, waiting.asked_s + 5.1, Means())
+    late, _ = handle(waiting, event, waiting.asked_s + 5.1, EvictionDeps())
     assert (late.state, late.interrupted_s) == ("interrupted", waiting.asked_s)
 
 
 def test_a_restart_leaves_what_has_ended_as_it_ended() -> None:
     ended = after(ASKED, seen("two"), OPEN)
-    told, _ = handle(ended, Interrupted(), NOW_S + 9, Means())
+    told, _ = handle(ended, Interrupted(), NOW_S + 9, EvictionDeps())
     assert told == replace(ended, interrupted_s=None)

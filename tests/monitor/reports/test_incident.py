@@ -8,7 +8,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
-from monitor.decide.accounts import Books, Sums, Total, Totals
+from monitor.decide.accounts import IncidentAudit, Sums, Total, Totals
 from monitor.decide.pipeline import TickResult
 from monitor.decide.view import IncidentReport, View
 from monitor.decide.view_json import report_to_json
@@ -45,7 +45,7 @@ def report(**changes: Any) -> IncidentReport:
         observe=False,
         incidents=(one,),
         decisions={ID: rows},
-        books=Books(facts={ID: FACTS}, evictions={ID: evictions}),
+        audit=IncidentAudit(facts={ID: FACTS}, evictions={ID: evictions}),
     )
     return replace(view.report(one), **changes)
 

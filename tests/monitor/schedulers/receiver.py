@@ -14,7 +14,7 @@ from typing import Any
 
 from monitor.act.http import Fetcher
 from monitor.act.schedulers.base import Place, Scheduler
-from monitor.act.schedulers.webhook import Webhook
+from monitor.act.schedulers.webhook import WebhookScheduler
 from tests.monitor.schedulers.conformance import NODE, OTHER, OWNER, World, place_of
 
 SECRET = b"7f6e5d4c3b2a"
@@ -134,9 +134,9 @@ class WebhookWorld(World):
         self._tasks = itertools.count()
         self.scheduler = self.made(OWNER)
 
-    def made(self, owner: str = OWNER, secret: bytes = SECRET) -> Webhook:
+    def made(self, owner: str = OWNER, secret: bytes = SECRET) -> WebhookScheduler:
         everyone = lambda: self.everyone()  # noqa: E731, PLW0108 - tests replace it
-        return Webhook(self._url, secret, self._fetcher, everyone, lambda: owner)
+        return WebhookScheduler(self._url, secret, self._fetcher, everyone, lambda: owner)
 
     def start(self, rank: str, host: str, beside: Place | None = None) -> Place:
         task = f"t-{next(self._tasks)}" if beside is None else beside.labels["task"]

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from monitor.act.schedulers.base import Outcome
-from monitor.act.schedulers.reconcile import STRAY_S, CordonReconciler, Reconcilers
+from monitor.act.schedulers.reconcile import STRAY_S, CordonReconciler
 from monitor.metrics import Instruments
 from monitor.model.eviction import KEEPER, QuarantineEntry
 from monitor.model.names import Host
@@ -51,7 +51,8 @@ class Scene:
         self.now_s = 0.0
         self.instruments = Instruments()
         self.reconciler = CordonReconciler(
-            self.scheduler, lambda: tuple(self.list), lambda: self.acting, self.instruments,
+            self.scheduler, lambda: tuple(self.list), lambda: self.acting,
+            self.instruments.schedulers,
             period_s=0.01, now=lambda: self.now_s,
         )  # fmt: skip
 
@@ -143,10 +144,14 @@ def test_a_scheduler_that_hangs_holds_up_no_other_and_no_close():
     stuck, fine = FakeScheduler(), FakeScheduler()
     stuck.gate.clear()
     list_ = [QuarantineEntry("node1", "it hung", KEEPER, 1.0, None, None)]
-    both = Reconcilers([stuck, fine], lambda: list_, lambda: True, Instruments())
+    both = [
+        CordonReconciler(each, lambda: list_, lambda: True, Instruments().schedulers)
+        for each in (stuck, fine)
+    ]
     try:
         wait_for(lambda: fine.marked and stuck.asked, within_s=10, what="the other one's cordon")
-        assert both.troubles() == ()
+        assert [each.troubles() for each in both] == [(), ()]
     finally:
         stuck.gate.set()
-        both.close()
+        for each in both:
+            each.close()

@@ -21,7 +21,7 @@ class HandClock:
 
 
 class Memory:
-    """Both `TargetKeeper` and `QuarantineKeeper`."""
+    """What the registry and the quarantine list ask of a store."""
 
     def __init__(self) -> None:
         self.targets: dict[RankName, Mapping[str, Any]] = {}

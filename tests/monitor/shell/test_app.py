@@ -70,7 +70,7 @@ def unmoved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
             assert api.get("/v1/sd") == []
             held = api.get("/v1/quarantine")
             assert (held["quarantine"], held["groups"]) == ([], [])
-            assert made.keeper._parts.evictors.active() == ()
+            assert made.keeper._components.evictors.active() == ()
     finally:
         lighthouse.close()
 
@@ -439,7 +439,9 @@ def test_a_person_evicts_a_group(api: Api, fleet: FakeFleet) -> None:
     assert answer.json()["incident_id"].startswith("manual-rg_1-")
     wait_until(lambda: not rank.alive, 10, "the rank is evicted")
     assert rank.evictions[0]["reason"] == "moving"
-    wait_until(lambda: not api.service.keeper._parts.evictors.active(), 10, "the eviction ends")
+    wait_until(
+        lambda: not api.service.keeper._components.evictors.active(), 10, "the eviction ends"
+    )
     api.tick()
     assert (
         'lightkeeper_evictions_total{kind="by_hand",outcome="gone"} 1.0'

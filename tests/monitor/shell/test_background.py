@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from monitor.background import BackgroundWorker
+from monitor.background import BackgroundQueue, BackgroundWorker, backoff_s
 from tests.waiting import wait_for
 
 NEVER_S = 1e6
@@ -95,3 +95,45 @@ def test_work_that_crashed_is_tried_again_by_itself(run):
 
 def test_one_that_was_never_started_can_be_closed():
     BackgroundWorker("test", lambda: None, after_crash_s=1.0).close()
+
+
+def test_what_waits_when_it_is_closed_is_worked_on_to_the_end():
+    begun, go_on, waiting, done = threading.Event(), threading.Event(), [1], []
+
+    def work():
+        done.extend(waiting)
+        waiting.clear()
+        begun.set()
+        go_on.wait(10)
+
+    worker = BackgroundWorker("test", work, after_crash_s=NEVER_S, to_the_end=True)
+    worker.start()
+    assert begun.wait(10)
+    waiting.append(2)
+    worker.close(0.0)
+    assert worker.alive
+    go_on.set()
+    wait_for(lambda: not worker.alive, within_s=10, what="the end")
+    assert done == [1, 2]
+
+
+def test_jobs_are_done_one_by_one_until_it_is_closed_and_too_many_are_refused():
+    begun, go_on, done = threading.Event(), threading.Event(), []
+
+    def work(job):
+        begun.set()
+        go_on.wait(10)
+        done.append(job)
+
+    jobs = BackgroundQueue("test", work, most=1)
+    assert jobs.put("a")
+    assert begun.wait(10)
+    assert (jobs.put("b"), jobs.put("c")) == (True, False)
+    go_on.set()
+    wait_for(lambda: done == ["a", "b"], within_s=10, what="both")
+    jobs.close(10)
+    assert not jobs.put("d")
+
+
+def test_each_failure_doubles_the_wait_up_to_the_longest():
+    assert [backoff_s(n, 1.0, 300.0) for n in (1, 2, 3, 9, 10, 5000)] == [1, 2, 4, 256, 300, 300]

@@ -36,7 +36,7 @@ def running(tmp_path: Path, fleet: FakeFleet, lighthouse: FakeLighthouse) -> Ite
     lighthouse.form("rg_0:a")
     options = Options(KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", lighthouse.url, token=TOKEN)
     with Service(options) as service:
-        registry = service.keeper._parts.registry
+        registry = service.keeper._components.registry
         for number in range(2):
             registry.register(fleet.add("rg_0", number, world_size=2).registration())
         service.keeper.tick()
@@ -411,7 +411,7 @@ def test_a_command_that_changes_something_finds_the_monitor_that_acts(
         said = capsys.readouterr().err
         assert f"says: this monitor stands by: {running.standing.holder} is active, at" in said
         assert main([*words, "--monitor", f"{standby.url},{running.url}"]) == 0
-        assert not running.keeper._parts.quarantine.admission(Host("node7")).admit
+        assert not running.keeper._components.quarantine.admission(Host("node7")).admit
         with pytest.raises(NotPossible, match="this monitor stands by"):
             standby.keeper.evict_by_hand(GroupName("rg_0"), "no")
     assert main(["status", "--monitor", f"http://127.0.0.1:1,{running.url}"]) == 0

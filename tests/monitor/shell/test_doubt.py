@@ -36,7 +36,7 @@ def api(
 
 def judged_by(api: Api, judge: object) -> None:
     keeper = api.service.keeper
-    keeper._parts = replace(keeper._parts, judge=judge)
+    keeper._components = replace(keeper._components, judge=judge)
     api.tick()
 
 
@@ -98,7 +98,7 @@ def test_when_nothing_is_judged_the_monitor_is_alive_and_not_ready(api: Api) -> 
 def test_a_store_that_does_not_write_is_said_everywhere(api: Api) -> None:
     keeper = api.service.keeper
     signs = VitalSigns((lambda: "disk is full", lambda: None))
-    keeper._observing._parts = replace(keeper._parts, vitals=signs)
+    keeper._observing._components = replace(keeper._components, vitals=signs)
     api.tick()
     told = api.get("/healthz")["self_health"]
     assert told["state"] == "cannot_write"

@@ -26,7 +26,7 @@ def running(tmp_path: Path, fleet: FakeFleet, lighthouse: FakeLighthouse) -> Ite
     (tmp_path / "token").write_text(TOKEN)
     options = Options(KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", lighthouse.url, token=TOKEN)
     with Service(options) as service:
-        registry = service.keeper._parts.registry
+        registry = service.keeper._components.registry
         for name in ("rg_0", ODD):
             registry.register(fleet.add(name, 0).registration())
         service.keeper.tick()
@@ -101,7 +101,7 @@ def test_without_a_terminal_it_wants_yes_and_nobody_is_asked(
 ) -> None:
     assert main(words(running, tmp_path, "rg_0")) == 2
     assert capsys.readouterr().err.endswith("there is no terminal to ask on: say --yes\n")
-    assert not running.keeper._parts.evictors.active()
+    assert not running.keeper._components.evictors.active()
 
 
 def test_without_a_token_it_says_so(

@@ -8,10 +8,10 @@ from monitor.act.evictor import EvictionLog
 from monitor.model.escalation import (
     Answered,
     Cleared,
+    EvictionDeps,
     HandedOver,
     LighthouseSeen,
-    Looked,
-    Means,
+    Probed,
     decided,
 )
 from monitor.model.eviction import Eviction, EvictionState, Rung
@@ -25,7 +25,7 @@ LEFT = LighthouseSeen(LighthouseView(4, (Member(ReplicaId("rg_0:x"), 5),), {}, "
 
 def log(*recorded: Eviction) -> tuple[EvictionLog, list[Eviction]]:
     records = list(recorded)
-    return EvictionLog(HandClock(), Means(), records.append), records
+    return EvictionLog(HandClock(), EvictionDeps(), records.append), records
 
 
 def begun(book: EvictionLog, **changes) -> Eviction:
@@ -44,14 +44,14 @@ def asked(book: EvictionLog, eviction: Eviction) -> None:
 def test_a_group_that_two_looks_see_leave_has_left_once_and_at_the_first() -> None:
     clock = HandClock()
     records: list[Eviction] = []
-    book = EvictionLog(clock, Means(), records.append)
+    book = EvictionLog(clock, EvictionDeps(), records.append)
     eviction = begun(book)
     asked(book, eviction)
     book.post(eviction.key, LEFT)
     left_s = clock.now_s()
     clock.advance(0.2)
     book.post(eviction.key, LEFT)
-    book.post(eviction.key, Looked(look_at(dict.fromkeys(RANKS, "gone"), VIEW)))
+    book.post(eviction.key, Probed(look_at(dict.fromkeys(RANKS, "gone"), VIEW)))
     (told,) = book.progress()
     assert (told.left_quorum_s, told.state) == (left_s, EvictionState.CONFIRMED)
     assert (told.confirmed or "").startswith(
@@ -67,7 +67,7 @@ def test_a_group_whose_eviction_is_under_way_is_handed_over_once_until_that_has_
     (told,) = (one for one in book.all() if one.key == second.key)
     assert (told.state, told.outcome) == ("abandoned", "its group is being evicted already")
     asked(book, first)
-    book.post(first.key, Looked(look_at(dict.fromkeys(RANKS, "gone"), VIEW)))
+    book.post(first.key, Probed(look_at(dict.fromkeys(RANKS, "gone"), VIEW)))
     third = begun(book, incident_id="inc-3")
     (told,) = (one for one in book.all() if one.key == third.key)
     assert told.under_way

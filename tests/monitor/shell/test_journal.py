@@ -16,7 +16,7 @@ from monitor.journal import writer as shelf_module
 from monitor.journal import writer as writer_module
 from monitor.journal.entries import End, Head, Tick
 from monitor.journal.replay import Closed, Opened, Replay, events, found
-from monitor.journal.writer import Journal, Limits, Shelf, files
+from monitor.journal.writer import Journal, JournalDir, Limits, files
 from monitor.model.config import KeeperConfig
 from tests.monitor.fleet import SimFleet, at, hang
 from tests.monitor.shell.fakes import wait_until
@@ -25,7 +25,7 @@ CONFIG = KeeperConfig()
 
 
 @dataclass
-class OddDisk(Shelf):
+class OddDisk(JournalDir):
     """Refuses every write while told to, or hangs in it."""
 
     folder: Path
@@ -61,10 +61,10 @@ class OddDisk(Shelf):
 class Run:
     """A pipeline over a fleet, journalled."""
 
-    def __init__(self, shelf: Shelf, script=(), groups: int = 3) -> None:
+    def __init__(self, journal_dir: JournalDir, script=(), groups: int = 3) -> None:
         self.fleet = SimFleet(groups, 1, script)
         self.pipeline = Pipeline(CONFIG)
-        self.journal = Journal(shelf, Head(CONFIG, "1.2.3"), self.pipeline.memory)
+        self.journal = Journal(journal_dir, Head(CONFIG, "1.2.3"), self.pipeline.memory)
         self.results: dict[int, TickResult] = {}
 
     def tick(self, number: int = 1) -> None:
@@ -111,7 +111,7 @@ def ticks_of(folder: Path, results: dict[int, TickResult]) -> list[int]:
 
 
 def test_what_was_ticked_is_on_disk_and_decides_the_same(tmp_path: Path, runs: list[Run]) -> None:
-    run = Run(Shelf(tmp_path / "j", Limits()), [at(20, hang("rg_1.0"))])
+    run = Run(JournalDir(tmp_path / "j", Limits()), [at(20, hang("rg_1.0"))])
     runs.append(run)
     run.tick(40)
     run.close()
@@ -125,7 +125,7 @@ def test_what_was_ticked_is_on_disk_and_decides_the_same(tmp_path: Path, runs: l
 
 def test_each_tick_can_be_read_as_soon_as_it_is_written(tmp_path: Path, runs: list[Run]) -> None:
     """What a SIGKILL would leave."""
-    run = Run(Shelf(tmp_path, Limits()))
+    run = Run(JournalDir(tmp_path, Limits()))
     runs.append(run)
     for number in range(1, 6):
         run.slowly(1)
@@ -136,7 +136,7 @@ def test_files_turn_by_size_and_the_oldest_goes_and_each_stands_alone(
     tmp_path: Path, runs: list[Run]
 ) -> None:
     limits = Limits(total_bytes=32_000, file_bytes=6_000)
-    run = Run(Shelf(tmp_path, limits), [at(40, hang("rg_1.0"))], groups=3)
+    run = Run(JournalDir(tmp_path, limits), [at(40, hang("rg_1.0"))], groups=3)
     runs.append(run)
     run.slowly(300)
     run.close()
@@ -151,7 +151,7 @@ def test_files_turn_by_size_and_the_oldest_goes_and_each_stands_alone(
 
 def test_a_file_that_is_full_asks_once_for_the_next_one(tmp_path: Path, runs: list[Run]) -> None:
     """Ticks that came before the next file did still go into the full one, and say so again."""
-    run = Run(Shelf(tmp_path, Limits(file_bytes=6_000)))
+    run = Run(JournalDir(tmp_path, Limits(file_bytes=6_000)))
     runs.append(run)
     for _ in range(25):
         before = run.done()
@@ -166,7 +166,7 @@ def test_a_file_that_is_full_asks_once_for_the_next_one(tmp_path: Path, runs: li
 def test_a_memory_larger_than_a_file_may_be_is_not_written_at_every_tick(
     tmp_path: Path, runs: list[Run]
 ) -> None:
-    run = Run(Shelf(tmp_path, Limits(file_bytes=1)), groups=8)
+    run = Run(JournalDir(tmp_path, Limits(file_bytes=1)), groups=8)
     runs.append(run)
     run.slowly(60)
     run.close()
@@ -175,7 +175,7 @@ def test_a_memory_larger_than_a_file_may_be_is_not_written_at_every_tick(
 
 
 def test_files_turn_by_age(tmp_path: Path, runs: list[Run]) -> None:
-    run = Run(Shelf(tmp_path, Limits(file_s=0.0)))
+    run = Run(JournalDir(tmp_path, Limits(file_s=0.0)))
     runs.append(run)
     run.slowly(4)
     run.close()
@@ -234,7 +234,7 @@ def test_the_last_free_space_is_left_to_the_store(
     tmp_path: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shelf_module, "SPARE_BYTES", 1 << 60)
-    run = Run(Shelf(tmp_path, Limits()))
+    run = Run(JournalDir(tmp_path, Limits()))
     runs.append(run)
     run.slowly(2)
     assert "MiB are left to others" in (run.journal.stats.problem or "")
@@ -245,7 +245,7 @@ def test_a_folder_that_cannot_be_made_is_a_trouble_and_no_crash(
     tmp_path: Path, runs: list[Run]
 ) -> None:
     (tmp_path / "file").write_text("")
-    run = Run(Shelf(tmp_path / "file" / "journal", Limits()))
+    run = Run(JournalDir(tmp_path / "file" / "journal", Limits()))
     runs.append(run)
     run.slowly(2)
     assert run.journal.stats.problem == "Not a directory"
@@ -254,7 +254,7 @@ def test_a_folder_that_cannot_be_made_is_a_trouble_and_no_crash(
 def test_a_memory_that_cannot_be_written_is_told_and_the_ticks_are_kept(
     tmp_path: Path, runs: list[Run]
 ) -> None:
-    run = Run(Shelf(tmp_path, Limits(file_s=0.0)))
+    run = Run(JournalDir(tmp_path, Limits(file_s=0.0)))
     runs.append(run)
     run.journal._remember = lambda: {"odd": object()}
     run.slowly(4)
@@ -269,7 +269,7 @@ def test_a_memory_that_cannot_be_written_is_told_and_the_ticks_are_kept(
 
 def test_foreign_files_in_the_folder_are_left_alone(tmp_path: Path, runs: list[Run]) -> None:
     (tmp_path / "notes.txt").write_bytes(bytes(100_000))
-    run = Run(Shelf(tmp_path, Limits(total_bytes=3000, file_bytes=1000)))
+    run = Run(JournalDir(tmp_path, Limits(total_bytes=3000, file_bytes=1000)))
     runs.append(run)
     run.slowly(30)
     run.close()

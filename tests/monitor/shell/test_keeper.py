@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from monitor.act.bundles import BundleDir, Keep
 from monitor.act.evictor import Evictors
+from monitor.act.evidence import Evidence
 from monitor.act.http import Fetcher
 from monitor.act.lighthouse import Lighthouse
+from monitor.act.pausing import PauseSwitch
 from monitor.act.poller import Poller
 from monitor.act.quarantine import Quarantine
 from monitor.act.steps import Parties
@@ -23,9 +26,10 @@ from monitor.decide.pipeline import TickResult
 from monitor.decide.view import NotPossible
 from monitor.journal.entries import Head, Tick
 from monitor.journal.replay import events, found
-from monitor.journal.writer import Journal, Limits, Shelf
+from monitor.journal.writer import Journal, JournalDir, Limits
+from monitor.loop.auditor import Auditor
+from monitor.loop.components import Components, LeaderComponents
 from monitor.loop.loop import Keeper
-from monitor.loop.parts import Parts
 from monitor.metrics import Instruments, Live, upkeep
 from monitor.model.config import KeeperConfig
 from monitor.model.escalation import Timeouts
@@ -33,7 +37,9 @@ from monitor.model.eviction import Evict, Guard, Hold, Remembered
 from monitor.model.incident import State
 from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
+from monitor.rulebook import standing
 from monitor.store.store import Store
+from monitor.vitals import VitalSigns
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, FakeRank, wait_until
 from tests.monitor.shell.test_store import full_disk, incident
 
@@ -71,11 +77,19 @@ class Bench:
         self.instruments = Instruments()
         light = Lighthouse(lighthouse.url, fetcher)
         self.fetcher, self.light = fetcher, light
+        self.evidence = Evidence(
+            clock=self.clock,
+            fetcher=fetcher,
+            bundles=BundleDir(path.with_name("evidence"), Keep(0, 0.0, 0)),
+            config=KeeperConfig(evidence_count=0),
+            metrics=self.instruments.evidence,
+        )
         self.begin(Remembered())
 
     def begin(self, remembered: Remembered) -> None:
         """A monitor that goes on with what another one left."""
         self.fetcher.tokens = Tokens("secret")
+        config = KeeperConfig(tick_s=0.5)
         parties = Parties(
             clock=self.clock,
             fetcher=self.fetcher,
@@ -85,8 +99,8 @@ class Bench:
             timeouts=Timeouts(pause_s=0.05, confirm_s=5.0),
         )
         self.evictors = Evictors(parties, record=self.store.save_eviction)
-        self.parts = Parts(
-            config=KeeperConfig(tick_s=0.5),
+        self.components = Components(
+            config=config,
             clock=self.clock,
             registry=self.registry,
             poller=Poller(self.fetcher),
@@ -96,13 +110,23 @@ class Bench:
             quarantine=self.quarantine,
             evictors=self.evictors,
             instruments=self.instruments,
+            evidence=self.evidence,
+            auditor=Auditor(self.store, self.instruments, config, remembered),
+            rulebook=standing(config),
+            pause=PauseSwitch(self.clock, self.store),
+            vitals=VitalSigns(),
         )
-        self.keeper = Keeper(self.parts, remembered)
+        self.keeper = Keeper(self.components, remembered)
         self.evictors.log.take_over(remembered.evictions)
 
-    def with_parts(self, **changes) -> None:
-        self.parts = replace(self.parts, **changes)
-        self.keeper = Keeper(self.parts, Remembered())
+    def with_components(self, **changes) -> None:
+        if "config" in changes:
+            changes["rulebook"] = standing(changes["config"])
+        self.components = replace(self.components, **changes)
+        self.keeper = Keeper(self.components, Remembered())
+
+    def with_journal(self, journal: Journal) -> None:
+        self.with_components(begin=lambda *_: LeaderComponents(journal=journal))
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.instruments.registry.get_sample_value(name, labels)
@@ -113,6 +137,7 @@ def bench(tmp_path: Path, fetcher: Fetcher, lighthouse: FakeLighthouse) -> Itera
     made = Bench(tmp_path / "m.db", fetcher, lighthouse)
     yield made
     made.evictors.close()
+    made.evidence.close()
     made.store.close()
 
 
@@ -215,7 +240,7 @@ def test_an_eviction_waits_until_its_decision_is_on_disk_and_says_so(
 def test_a_decision_that_could_not_be_written_for_long_is_decided_again_and_is_one_decision(
     bench: Bench, doomed: FakeRank
 ) -> None:
-    bench.with_parts(config=KeeperConfig(tick_s=0.5, eviction_ack_s=1.0))
+    bench.with_components(config=KeeperConfig(tick_s=0.5, eviction_ack_s=1.0))
     full = full_disk(bench.store, full=True)
     bench.store.save_target(RankName("rg_9.0"), {"url": "x" * 100_000})
     bench.judge.say = lambda s: TickResult(
@@ -367,12 +392,12 @@ def test_a_crash_of_the_reckoning_leaves_the_page_as_fresh_as_ever(
 def test_a_crash_of_any_part_is_counted_and_the_loop_goes_on(
     bench: Bench, part: str, broken: str
 ) -> None:
-    good = getattr(bench.parts, broken)
-    bench.with_parts(**{broken: Broken()})
+    good = getattr(bench.components, broken)
+    bench.with_components(**{broken: Broken()})
     bench.keeper.tick()
     bench.keeper.tick()
     assert bench.value("lightkeeper_part_failures_total", part=part) == 2
-    bench.with_parts(**{broken: good})
+    bench.with_components(**{broken: good})
     bench.keeper.tick()
     assert bench.keeper.view is not None
 
@@ -394,7 +419,7 @@ def test_who_waits_for_an_idle_tick_waits_while_it_decides_also_when_that_crashe
 
 
 def test_without_a_sweep_nothing_is_judged(bench: Bench) -> None:
-    bench.with_parts(poller=Broken())
+    bench.with_components(poller=Broken())
     bench.keeper.tick()
     assert bench.judge.seen == []
 
@@ -423,7 +448,7 @@ def test_a_listed_target_is_found_and_followed_through_a_restart(
     rank = fleet.add()
     listed = tmp_path / "targets.json"
     listed.write_text(f'[{{"targets": ["{rank.url}"]}}]')
-    bench.with_parts(targets_file=TargetsFile(listed))
+    bench.with_components(targets_file=TargetsFile(listed))
     bench.keeper.tick()
     bench.keeper.tick()
     assert [one.report is not None for one in bench.judge.seen[-1].observations] == [True]
@@ -446,7 +471,7 @@ def test_a_person_cannot_evict_what_is_not_there(bench: Bench) -> None:
 
 
 def test_ticks_come_on_schedule_and_stop_at_once(bench: Bench) -> None:
-    bench.with_parts(config=KeeperConfig(tick_s=0.1))
+    bench.with_components(config=KeeperConfig(tick_s=0.1))
     stop = threading.Event()
     thread = threading.Thread(target=bench.keeper.run, args=(stop,))
     thread.start()
@@ -461,7 +486,7 @@ def test_ticks_come_on_schedule_and_stop_at_once(bench: Bench) -> None:
 
 
 def test_the_judge_may_ask_for_ticks_between_those_of_the_schedule(bench: Bench) -> None:
-    bench.with_parts(config=KeeperConfig(tick_s=1.0))
+    bench.with_components(config=KeeperConfig(tick_s=1.0))
     stop = threading.Event()
 
     def eager(snapshot: Snapshot) -> TickResult:
@@ -477,7 +502,7 @@ def test_the_judge_may_ask_for_ticks_between_those_of_the_schedule(bench: Bench)
 
 
 def test_a_late_tick_says_how_late_it_is(bench: Bench) -> None:
-    bench.with_parts(config=KeeperConfig(tick_s=0.1))
+    bench.with_components(config=KeeperConfig(tick_s=0.1))
     stop = threading.Event()
     gate = threading.Event()
 
@@ -499,8 +524,8 @@ def test_every_tick_that_was_judged_is_journalled_and_a_crash_of_the_judge_with_
     bench: Bench, fleet: FakeFleet, tmp_path: Path
 ) -> None:
     config = KeeperConfig(tick_s=0.5)
-    journal = Journal(Shelf(tmp_path / "j", Limits()), Head(config, "1"), dict)
-    bench.with_parts(journal=journal)
+    journal = Journal(JournalDir(tmp_path / "j", Limits()), Head(config, "1"), dict)
+    bench.with_journal(journal)
     bench.registry.register(fleet.add().registration())
 
     def crash(snapshot: Snapshot) -> TickResult:
@@ -519,9 +544,9 @@ def test_a_journal_that_cannot_be_written_is_a_trouble_on_the_page(
     bench: Bench, fleet: FakeFleet, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    shelf = Shelf(tmp_path / "file" / "j", Limits())
-    journal = Journal(shelf, Head(KeeperConfig(), "1"), dict)
-    bench.with_parts(journal=journal)
+    journal_dir = JournalDir(tmp_path / "file" / "j", Limits())
+    journal = Journal(journal_dir, Head(KeeperConfig(), "1"), dict)
+    bench.with_journal(journal)
     bench.registry.register(fleet.add().registration())
     bench.instruments.registry.register(Live(lambda: upkeep.journal(journal.stats)))
     wait_until(lambda: journal.stats.problem, 5, "the folder cannot be made")

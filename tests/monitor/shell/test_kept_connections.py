@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from monitor.act.kept_connections import Asking, BadAnswerError, KeptConnections, place_of
+from monitor.act.http import BadAnswerError, KeptConnections, Question, address_of
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -59,7 +59,12 @@ def asked(*answers, times=1, within_s=5.0, max_bytes=1000):
                 end = asyncio.get_running_loop().time() + within_s
                 try:
                     told.append(
-                        await kept.get(Asking(place_of(server.url), b"X-A: b\r\n", end, max_bytes))
+                        await kept.get(
+                            address_of(server.url),
+                            b"X-A: b\r\n",
+                            end,
+                            Question(server.url, 0.0, max_bytes),
+                        )
                     )
                 except (BadAnswerError, OSError) as exc:
                     told.append(exc)
@@ -135,8 +140,8 @@ def test_who_says_nothing_costs_its_own_time():
 
 
 def test_connections_that_nobody_uses_are_closed(monkeypatch):
-    monkeypatch.setattr("monitor.act.kept_connections.KEPT_S", -1.0)
-    monkeypatch.setattr("monitor.act.kept_connections._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("monitor.act.http.KEPT_S", -1.0)
+    monkeypatch.setattr("monitor.act.http._LOOK_EVERY_S", 0.0)
     told, server = asked(OK, OK, times=2)
     assert [bytes(one.body) for one in told] == [b"ok", b"ok"]
     assert server.connections == 2
@@ -153,9 +158,11 @@ def test_connections_that_nobody_uses_are_closed(monkeypatch):
     ],
 )
 def test_what_aiohttp_is_asked_for(url):
-    assert place_of(url) is None
+    assert address_of(url) is None
 
 
 def test_addresses_of_both_families():
-    assert (place_of("http://[::1]:8/x").address, place_of("http://[::1]:8/x").port) == ("::1", 8)
-    assert place_of("http://127.0.0.1").request.startswith(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+    assert (address_of("http://[::1]:8/x").host, address_of("http://[::1]:8/x").port) == ("::1", 8)
+    assert address_of("http://127.0.0.1").request.startswith(
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    )

@@ -92,10 +92,10 @@ def test_a_pause_in_the_middle_of_an_eviction_leaves_the_other_rungs_alone(
     api.register(rank)
     keeper = api.service.keeper
     evict = Evict(_ID, "rg_1", "rg_1:u", (), "not_entered: it hangs")
-    keeper._parts.judge.tick = lambda snapshot: TickResult(snapshot.now_s, decisions=(evict,))
+    keeper._components.judge.tick = lambda snapshot: TickResult(snapshot.now_s, decisions=(evict,))
     api.tick()
-    wait_until(lambda: not keeper._parts.evictors.active(), 15, "the eviction ends")
-    (progress,) = keeper._parts.evictors.progress()
+    wait_until(lambda: not keeper._components.evictors.active(), 15, "the eviction ends")
+    (progress,) = keeper._components.evictors.progress()
     assert progress.failed == "paused by alice: stop it: its other rungs are not climbed"
     assert Rung.WORKER_EVICT not in [one.rung for one in progress.rungs]
     assert rank.alive

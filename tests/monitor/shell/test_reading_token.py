@@ -16,11 +16,11 @@ from monitor.act.http import CaError, Fetcher, trust
 from monitor.act.pausing import PauseSwitch
 from monitor.act.poller import Poller
 from monitor.act.quarantine import Quarantine
-from monitor.act.steps import Parties, look
+from monitor.act.steps import Parties, probe
 from monitor.act.targets import Registry, Source, Target
 from monitor.bearer import Tokens
 from monitor.model.config import KeeperConfig
-from monitor.model.escalation import Life, decided
+from monitor.model.escalation import Liveness, decided
 from monitor.model.eviction import Accused, Evict
 from monitor.model.names import GroupName, IncidentId
 from monitor.model.observation import Failure, Unreachable
@@ -81,9 +81,9 @@ def test_the_evictors_look_with_the_token(fleet: FakeFleet, fetcher: Fetcher) ->
     evict = Evict(IncidentId("i"), GroupName("rg_0"), None, (), "hangs")
     eviction = decided(evict, (accused,), clock.now_s())
     fetcher.tokens = Tokens("secret")
-    assert look(parties, eviction).lives == {rank.identity.rank: Life.ALIVE}
+    assert probe(parties, eviction).lives == {rank.identity.rank: Liveness.ALIVE}
     fetcher.tokens = Tokens()
-    assert look(parties, eviction).lives == {rank.identity.rank: Life.UNSEEN}
+    assert probe(parties, eviction).lives == {rank.identity.rank: Liveness.UNSEEN}
 
 
 @pytest.fixture

@@ -157,7 +157,7 @@ def test_a_reload_holds_from_the_next_tick_on_and_is_replayed(
     for _ in range(2):
         api.tick()
     assert api.get("/v1/snapshot")["observe"] is False
-    pipeline = api.service.keeper._parts.judge
+    pipeline = api.service.keeper._components.judge
     assert pipeline._config.budget_per_hour == 1
 
     def journalled() -> list[tuple[int | None, int, bool, Action]]:

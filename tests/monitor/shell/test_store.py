@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -168,22 +166,6 @@ def test_the_story_is_in_a_table_of_its_own(tmp_path: Path) -> None:
         ).fetchall()
     db.close()
     assert rows == [("pending", 100.0), ("firing", 102.0)]
-
-
-def test_an_eviction_of_an_earlier_version_is_read_with_the_line_that_tells_of_it(
-    tmp_path: Path,
-) -> None:
-    store = Store(tmp_path / "m.db")
-    fill(store)
-    store.close()
-    new = ("state", "reason", "author", "quarantine", "accused", "asks", "outcome")
-    with sqlite3.connect(tmp_path / "m.db") as db:
-        ((text,),) = db.execute("SELECT body FROM evictions").fetchall()
-        plain = {key: value for key, value in json.loads(text).items() if key not in new}
-        db.execute("UPDATE evictions SET body = ?", (json.dumps(plain),))
-    db.close()
-    (told,) = reopened(tmp_path / "m.db").evictions
-    assert told == replace(EVICTION, quarantine=(), accused=(), asks=())
 
 
 def test_what_was_dropped_stays_dropped(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from monitor.model.eviction import Fence, Scope
 from monitor.model.names import RankName
-from monitor.store.lease import Lease, LeaseTable
+from monitor.store.lease import Lease
 from monitor.store.place import StoreError, parse_place
 from monitor.store.store import Store
 from tests.monitor.shell.fakes import wait_until
@@ -56,7 +56,7 @@ def test_everything_comes_back(place: str) -> None:
 def test_of_two_that_write_only_the_one_with_the_lease_does(place: str) -> None:
     one, other, clock = Store(place), Store(place), Clock()
     leases = [
-        Lease(LeaseTable(s.database), name, f"http://{name}", clock=clock)
+        Lease(s.database.lease, name, f"http://{name}", clock=clock)
         for s, name in ((one, "a one"), (other, "b one"))
     ]
     for store in (one, other):

@@ -19,13 +19,13 @@ LOTS = Keep(1000, 1000 * DAY_S, 1 << 40)
 
 def shelf_with(folder: Path, keep: Keep, ages_s: list[float], now_s: float = 1e9) -> BundleDir:
     """Bundles `a`, `b`... of 1,000 bytes, of these ages."""
-    shelf = BundleDir(folder, keep)
-    shelf.open()
+    bundles = BundleDir(folder, keep)
+    bundles.open()
     for name, age_s in zip("abcdef", ages_s, strict=False):
-        shelf.write(IncidentId(name), lambda file: file.write(b"x" * 1000) and None)
+        bundles.write(IncidentId(name), lambda file: file.write(b"x" * 1000) and None)
         os.utime(folder / f"{name}.zip", (now_s - age_s, now_s - age_s))
-    shelf.open()
-    return shelf
+    bundles.open()
+    return bundles
 
 
 def left(folder: Path) -> list[str]:
@@ -45,33 +45,33 @@ def left(folder: Path) -> list[str]:
     ids=["all", "by count", "by age", "by size", "the newest stays", "all too old"],
 )
 def test_the_oldest_go_first(keep: Keep, ages_s: list[float], names: str, tmp_path: Path) -> None:
-    shelf = shelf_with(tmp_path, keep, ages_s)
-    shelf.tidy(1e9)
+    bundles = shelf_with(tmp_path, keep, ages_s)
+    bundles.tidy(1e9)
     assert left(tmp_path) == [f"{name}.zip" for name in names]
-    assert shelf.nbytes == 1000 * len(names)
-    assert [name for name in "abc" if shelf.path(IncidentId(name))] == list(names)
+    assert bundles.nbytes == 1000 * len(names)
+    assert [name for name in "abc" if bundles.path(IncidentId(name))] == list(names)
 
 
 def test_a_monitor_that_died_while_writing_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.zip.part").write_bytes(b"half")
     (tmp_path / "a.zip").write_bytes(b"whole")
     (tmp_path / "notes.txt").write_text("a person's")
-    shelf = BundleDir(tmp_path, LOTS)
-    shelf.open()
+    bundles = BundleDir(tmp_path, LOTS)
+    bundles.open()
     assert left(tmp_path) == ["a.zip", "notes.txt"]
-    assert shelf.view(IncidentId("a")) is not None
-    assert shelf.path(IncidentId("notes.txt")) is None
+    assert bundles.view(IncidentId("a")) is not None
+    assert bundles.path(IncidentId("notes.txt")) is None
 
 
 def test_a_write_that_fails_leaves_the_former_bundle(tmp_path: Path) -> None:
-    shelf = shelf_with(tmp_path, LOTS, [1])
+    bundles = shelf_with(tmp_path, LOTS, [1])
 
     def fail(file) -> None:
         file.write(b"half")
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
-        shelf.write(IncidentId("a"), fail)
+        bundles.write(IncidentId("a"), fail)
     assert left(tmp_path) == ["a.zip"]
     assert (tmp_path / "a.zip").read_bytes() == b"x" * 1000
 
@@ -89,13 +89,13 @@ ODD = ["", ".", "..", "../../etc/passwd", "/etc/passwd", "a/b", "a\\b", "a\0b", 
 
 @pytest.mark.parametrize("name", ODD, ids=[repr(name[:12]) for name in ODD])
 def test_no_name_leads_out_of_the_folder(name: str, tmp_path: Path) -> None:
-    shelf = BundleDir(tmp_path / "shelf", LOTS)
-    shelf.open()
-    assert shelf.path(IncidentId(name)) is None
-    shelf.write(IncidentId(name), lambda file: file.write(b"x") and None)
-    path = shelf.path(IncidentId(name))
+    bundles = BundleDir(tmp_path / "bundles", LOTS)
+    bundles.open()
+    assert bundles.path(IncidentId(name)) is None
+    bundles.write(IncidentId(name), lambda file: file.write(b"x") and None)
+    path = bundles.path(IncidentId(name))
     assert path is not None
-    assert path.resolve().parent == (tmp_path / "shelf").resolve()
+    assert path.resolve().parent == (tmp_path / "bundles").resolve()
     assert path.read_bytes() == b"x"
 
 

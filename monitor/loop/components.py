@@ -1,7 +1,7 @@
-"""What the loop drives, each part made before it and handed over, and what is wrong with them.
+"""What the loop drives, each made before it and handed over, and what is wrong with them.
 
-A crash of one part ends where that part ends (`Bulkheads`): counted, logged when new, and told on
-the page that people read, as every other trouble of the monitor itself (`troubles`).
+A crash of one part ends where that part ends (`ErrorBoundary`): counted, logged when new, and told
+on the page that people read, as every other trouble of the monitor itself (`troubles`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from monitor.act.notify import Notifier
 from monitor.act.pausing import PauseSwitch
 from monitor.act.poller import Poller
 from monitor.act.quarantine import Quarantine
-from monitor.act.schedulers.reconcile import Reconcilers
+from monitor.act.schedulers.reconcile import CordonReconciler
 from monitor.act.targets import Registry, TargetsFile
 from monitor.clock import Clock
 from monitor.decide.guards import PastEviction
@@ -43,7 +43,7 @@ from monitor.vitals import VitalSigns
 log = logging.getLogger(__package__)
 
 
-class Bulkheads:
+class ErrorBoundary:
     """Which parts of the loop crash, and why.
 
     Args:
@@ -56,7 +56,7 @@ class Bulkheads:
 
     @property
     def broken(self) -> Mapping[str, str]:
-        """Parts that crashed when they were last run, and why."""
+        """Components that crashed when they were last run, and why."""
         return dict(self._broken)
 
     @contextmanager
@@ -75,11 +75,11 @@ class Bulkheads:
                 log.info("%s works again", name)
 
 
-# -- parts -------------------------------------------------------------------------------------
+# -- components --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Deeds:
+class LeaderComponents:
     """What only the monitor has that acts: made when it begins to, closed when it ends."""
 
     notify: Notifier | None = None
@@ -94,7 +94,7 @@ class Deeds:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Components:
     """What the loop drives."""
 
     config: KeeperConfig
@@ -107,38 +107,36 @@ class Parts:
     quarantine: Quarantine
     evictors: Evictors
     instruments: Instruments
+    evidence: Evidence
+    auditor: Auditor
+    rulebook: Rulebook
+    pause: PauseSwitch
+    vitals: VitalSigns
     targets_file: TargetsFile | None = None
-    vitals: VitalSigns | None = None
-    evidence: Evidence | None = None
-    notify: Notifier | None = None
-    journal: Journal | None = None
-    auditor: Auditor | None = None
     lease: Lease | None = None
     """None: there is no other monitor, and this one acts."""
-    begin: Callable[[Remembered, Sequence[Eviction], int], Deeds] | None = None
+    begin: Callable[[Remembered, Sequence[Eviction], int], LeaderComponents] | None = None
     """Makes what only the active monitor has, from what the store held, the evictions of the last
     hour, and the number of the last tick."""
-    rulebook: Rulebook | None = None
-    pause: PauseSwitch | None = None
     gatekeeper: Gatekeeper | None = None
-    schedulers: Reconcilers | None = None
+    schedulers: tuple[CordonReconciler, ...] = ()
 
 
 # -- observe mode ------------------------------------------------------------------------------
 
 
-def rungs_for(decision: Decision, parts: Parts) -> tuple[Rung, ...]:
+def rungs_for(decision: Decision, components: Components) -> tuple[Rung, ...]:
     """Those that this monitor has for an eviction that observe mode held back; () for any other."""
     if isinstance(decision, Evict) or decision.would is None:
         return ()
     would = decision.would
     has = {
-        Rung.EVIDENCE: parts.evidence is not None,
+        Rung.EVIDENCE: True,
         Rung.QUARANTINE: bool(would.quarantine),
-        Rung.GATE: parts.gatekeeper is not None and would.replica_id is not None,
-        Rung.LIGHTHOUSE_KILL: parts.lighthouse is not None and would.replica_id is not None,
+        Rung.GATE: components.gatekeeper is not None and would.replica_id is not None,
+        Rung.LIGHTHOUSE_KILL: components.lighthouse is not None and would.replica_id is not None,
         Rung.WORKER_EVICT: True,
-        Rung.SCHEDULER: parts.schedulers is not None,
+        Rung.SCHEDULER: bool(components.schedulers),
     }
     return tuple(rung for rung in Rung if has.get(rung, False))
 
@@ -156,23 +154,24 @@ def held_back(decisions: Iterable[DecisionRow]) -> tuple[PastEviction, ...]:
 
 
 def troubles(
-    parts: Parts, result: TickResult, broken: Mapping[str, str], deeds: Deeds
+    components: Components, result: TickResult, broken: Mapping[str, str], leader: LeaderComponents
 ) -> Iterator[str]:
-    """Of this tick; `broken` says which parts of the loop crashed, and why; `deeds` is what it has
+    """Of this tick; `broken` says which parts of the loop crashed, and why; `leader` is what it has
     while it acts.
     """
     for condition, seen in result.health.conditions.items():
-        told = condition is Condition.CANNOT_WRITE and parts.store.last_error is not None
+        told = condition is Condition.CANNOT_WRITE and components.store.last_error is not None
         if not told:  # the store says it better
             yield f"the monitor doubts itself ({condition}): {seen}"
-    if (error := parts.store.last_error) is not None:
-        waiting = parts.store.pending
+    if (error := components.store.last_error) is not None:
+        waiting = components.store.pending
         yield f"the store does not take writes ({error}): {waiting} kept in memory"
-    if parts.lease is not None and (problem := parts.lease.standing().problem) is not None:
-        yield f"the lease cannot be renewed ({problem}): nobody acts"
+    lease = None if components.lease is None else components.lease.standing()
+    if lease is not None and lease.problem is not None:
+        yield f"the lease cannot be renewed ({lease.problem}): nobody acts"
     several = (
-        parts.evidence, deeds.notify, deeds.journal, parts.rulebook, parts.gatekeeper,
-        parts.schedulers, parts.auditor,
+        components.evidence, leader.notify, leader.journal, components.rulebook,
+        components.gatekeeper, *components.schedulers, components.auditor,
     )  # fmt: skip
     for part in several:
         if part is not None:
