@@ -35,7 +35,7 @@ from monitor.gate.denylist import (
     parse_denials,
 )
 from monitor.gate.view import GateAway, GateError, GateView, parse_view
-from monitor.metrics.gates import ANSWERS, DENIALS, LISTS, UNTAUGHT
+from monitor.metrics.upkeep import ANSWERS, DENIALS, LISTS, UNTAUGHT
 from monitor.model.eviction import ASKING, Eviction, QuarantineEntry
 from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.model.observation import Observation

@@ -34,7 +34,7 @@ from monitor.background import BackgroundWorker
 from monitor.metrics import Instruments
 from monitor.model.config import KeeperConfig
 from monitor.model.incident import Incident
-from monitor.model.urls import without_secrets
+from monitor.model.names import without_secrets
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from monitor.gate.hot_restart import (
     unsupervised,
 )
 from monitor.gate.listener import GateOptions, listen, resolve
-from monitor.model.urls import host_and_port
+from monitor.model.names import host_and_port
 
 log = logging.getLogger("lightkeeper.gate")
 

@@ -33,7 +33,7 @@ from monitor.commands.thresholds import threshold, thresholds
 from monitor.decide.rules import PolicyError
 from monitor.journal.writer import Limits
 from monitor.metrics import Bounds
-from monitor.metrics.scene import GROUP_SERIES, RANK_SERIES
+from monitor.metrics.exposition import GROUP_SERIES, RANK_SERIES
 from monitor.model.config import ConfigError
 from monitor.model.escalation import Timeouts
 from monitor.rulebook import Rulebook, effective

@@ -20,9 +20,7 @@ from urllib.parse import quote
 from monitor.decide.accounts import Account, Books, Case, account, is_time
 from monitor.decide.rank_seconds import Spent
 from monitor.model.eviction import DecisionRow, Eviction, QuarantineEntry, Remembered
-from monitor.model.face import Face, face_of
 from monitor.model.incident import BundleView, Incident, Milestones
-from monitor.model.lighthouse import LighthouseRecord
 from monitor.model.names import (
     GroupName,
     Host,
@@ -35,6 +33,7 @@ from monitor.model.names import (
 )
 from monitor.model.observation import (
     LighthouseAway,
+    LighthouseRecord,
     LighthouseView,
     Observation,
     Snapshot,
@@ -42,7 +41,7 @@ from monitor.model.observation import (
 )
 from monitor.model.quarantine import HostRecord
 from monitor.model.verdict import WORST_FIRST, RankHealth
-from monitor.model.wording import listed, seconds
+from monitor.model.wording import Face, face_of, listed, seconds
 from worker_server.wire import Doing, Ending, Process, StepState, Witness
 
 if TYPE_CHECKING:  # the command line reads views, and imports no detector for it

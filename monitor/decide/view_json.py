@@ -31,13 +31,12 @@ from monitor.model.eviction import (
     eviction_from_json,
     eviction_to_json,
 )
-from monitor.model.face import Face
 from monitor.model.incident import BundleView, incident_from_json, incident_to_json
-from monitor.model.lighthouse import lighthouse_to_json
 from monitor.model.names import GroupName, Host, RankName, split_rank_name
-from monitor.model.observation import Observation, Unreachable
+from monitor.model.observation import Observation, Unreachable, lighthouse_to_json
 from monitor.model.plain import from_plain, to_plain
 from monitor.model.quarantine import HostRecord
+from monitor.model.wording import Face
 
 if TYPE_CHECKING:
     from monitor.decide.pipeline import Learned

@@ -30,12 +30,12 @@ from monitor.loop.evictions import Acting
 from monitor.loop.parts import Bulkheads, Deeds, Parts, held_back, troubles
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Fence, Remembered
-from monitor.model.lighthouse import LighthouseRecord
 from monitor.model.names import GroupName, IncidentId, RankName
 from monitor.model.observation import (
     NO_LIGHTHOUSE,
     Failure,
     LighthouseAway,
+    LighthouseRecord,
     LighthouseView,
     Snapshot,
     Unreachable,

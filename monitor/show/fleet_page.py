@@ -19,9 +19,9 @@ from typing import Any, Final
 from monitor.decide.rules import Effective
 from monitor.decide.view import Ended, GroupView, ended_of, trouble_of, warnings_of
 from monitor.decide.view_json import effective_to_json, learned_to_json
-from monitor.model.face import Face
 from monitor.model.names import RankName
 from monitor.model.observation import LighthouseView, Observation
+from monitor.model.wording import Face
 from monitor.show.pages import ITEMS, Context, FleetIndex, Page, made_of
 from monitor.show.rank_pages import listed_incidents
 from monitor.show.states import EVICTING, LOOKS, ORDER, SICK, still_after_s, worst

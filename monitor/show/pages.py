@@ -14,10 +14,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from monitor.decide.view import View, trouble_of
 from monitor.model.eviction import QuarantineEvent
-from monitor.model.face import Face
 from monitor.model.incident import Incident, State
 from monitor.model.names import RankName
 from monitor.model.observation import LighthouseAway, Observation
+from monitor.model.wording import Face
 from monitor.show.incident_page import title
 from monitor.show.states import states_of
 from monitor.show.templating import sections

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from flask import Flask, Response
 
-from monitor.model.urls import host_and_port
+from monitor.model.names import host_and_port
 from monitor.show.answers import BODY_MAX_BYTES, AppContext, open_context, refuse
 from monitor.show.changing import changing, policy, ruling
 from monitor.show.paging import incident_pages, open_pages, paging

@@ -24,7 +24,7 @@ from monitor.act.notices import (
     notice_to_json,
     notices,
 )
-from monitor.model.urls import shown_url, without_secrets
+from monitor.model.names import shown_url, without_secrets
 from monitor.model.verdict import Severity
 from tests.monitor.notify.scene import NOW_S, Bench, Receiver
 from tests.monitor.shell.fakes import page, wait_until
