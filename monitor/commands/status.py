@@ -16,8 +16,7 @@ from monitor.commands.watch import SECONDS, Look, away_lines, live, need_termina
 from monitor.decide.view import IncidentReport, bundle_url
 from monitor.decide.view_json import report_from_json
 from monitor.show.fleet_rows import RANK_ORDERS, Wanted, fleet_of
-from monitor.show.screens import short, top_screen
-from monitor.show.status import StatusFacts, answers_to_json, training, trust
+from monitor.show.status import StatusFacts, answers_to_json, short, top_screen, training, trust
 from monitor.show.text_table import Line, cut
 
 NOT_WELL: Final = 3

@@ -25,8 +25,7 @@ from monitor.decide.view import NotPossible, View
 from monitor.model.names import GroupName, IncidentId
 from monitor.rulebook import Rulebook
 from monitor.show.incident_page import Stacks
-from monitor.show.latest import Latest
-from monitor.show.streams import Streams
+from monitor.show.latest import Latest, Streams
 from monitor.store.lease import Standing
 from worker_server.http_server import names_us
 

@@ -19,9 +19,8 @@ from monitor.model.names import RankName
 from monitor.model.observation import LighthouseAway, Observation
 from monitor.model.wording import Face
 from monitor.show.incident_page import title
-from monitor.show.states import states_of
 from monitor.show.templating import sections
-from monitor.show.wording import natural, path_of
+from monitor.show.wording import natural, path_of, states_of
 
 FLEET: Final = "fleet"
 GROUPS: Final = "groups"

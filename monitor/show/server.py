@@ -17,8 +17,7 @@ from monitor.model.names import host_and_port
 from monitor.show.answers import BODY_MAX_BYTES, AppContext, open_context, refuse
 from monitor.show.changing import changing, policy, ruling
 from monitor.show.paging import incident_pages, open_pages, paging
-from monitor.show.rank_proxy import passing
-from monitor.show.reading import reading
+from monitor.show.reading import passing, reading
 from worker_server.http_server import HttpServer, Limits
 from worker_server.wire import routed
 

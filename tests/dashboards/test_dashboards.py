@@ -8,7 +8,7 @@ import pytest
 from dashboards import colours, committed
 from monitor.detect.self_health import Condition
 from monitor.metrics.fleet import STATES
-from monitor.show.states import LOOKS
+from monitor.show.wording import LOOKS
 from tests.dashboards.boards import (
     PATHS,
     ROOT,

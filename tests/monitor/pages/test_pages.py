@@ -13,8 +13,8 @@ from monitor.model.names import GroupName
 from monitor.model.observation import Pause
 from monitor.model.verdict import RankHealth
 from monitor.show.fleet_page import CELLS, LINKS
-from monitor.show.live import Made, make, whole
 from monitor.show.pages import FLEET, GROUPS, Context, FleetIndex, Place
+from monitor.show.paging import Made, make, whole
 from monitor.show.templating import attributes, environment
 from monitor.show.wording import ago, natural, span
 from monitor.store.lease import Standing

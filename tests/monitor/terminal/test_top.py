@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from monitor.show.fleet_rows import Wanted
-from monitor.show.screens import plain, top_screen
+from monitor.show.status import plain, top_screen
 from monitor.show.text_table import text_of, width_of
 from tests.monitor.terminal.bodies import asked, hung, many
 
