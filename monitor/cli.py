@@ -122,9 +122,9 @@ cli: Final = Commands(
                            "is it training, who holds it back, what did the keeper do?"),
             "top": Ours("commands.status:top", "the ranks, live"),
             "get": Commands("who is there: ranks, replica groups, hosts", {"Commands": {
-                "ranks": Ours("commands.get:ranks", "every rank"),
-                "groups": Ours("commands.get:groups", "every replica group"),
-                "hosts": Ours("commands.get:hosts", "every host"),
+                "ranks": Ours("commands.status:ranks", "every rank"),
+                "groups": Ours("commands.status:groups", "every replica group"),
+                "hosts": Ours("commands.status:hosts", "every host"),
             }}),
             "incidents": Commands("what went wrong, and what was done", {"Commands": {
                 "list": Ours("commands.incidents:listed", "the latest, and what they came to"),

@@ -23,11 +23,13 @@ from monitor.commands.command import (
     command,
     option,
 )
-from monitor.commands.confined import CannotTellError, Progress, confined
 from monitor.commands.offline import (
+    CannotTellError,
     Judging,
+    Progress,
     check_writable,
     composed,
+    confined,
     deadline,
     reading,
     say,

@@ -11,7 +11,7 @@ from typing import Any, Final
 import requests
 
 from monitor.commands.command import FAILED, CommandError, gathered, option
-from monitor.commands.secrets import read_token, token_file
+from monitor.commands.options import read_token, token_file
 
 _TIMEOUT_S: Final = 10.0
 

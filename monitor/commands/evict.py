@@ -14,7 +14,7 @@ from rich.text import Text
 
 from monitor.commands.ask import Monitor, changing, login
 from monitor.commands.command import DONE, FAILED, CommandError, as_json, command, option
-from monitor.commands.tables import console, print_json
+from monitor.commands.printing import console, print_json
 from monitor.show.wording import clean, counted
 
 NOT_YET: Final = 3

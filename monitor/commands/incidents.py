@@ -14,8 +14,19 @@ from rich.text import Text
 
 from monitor.commands.ask import Monitor, asking
 from monitor.commands.command import FAILED, CommandError, as_json, command, gathered, option
-from monitor.commands.tables import Sheet, cell, console, moment, print_json, word
-from monitor.commands.watch import Look, away_lines, live, need_terminal, watch
+from monitor.commands.printing import (
+    Look,
+    Sheet,
+    away_lines,
+    cell,
+    console,
+    live,
+    moment,
+    need_terminal,
+    print_json,
+    watch,
+    word,
+)
 from monitor.decide.accounts import (
     Account,
     Choice,

@@ -10,7 +10,7 @@ import click
 
 from monitor.commands.ask import Monitor, asking, changing, login
 from monitor.commands.command import CommandError, as_json, command, gathered, option
-from monitor.commands.tables import Sheet, cell, console, moment, print_json
+from monitor.commands.printing import Sheet, cell, console, moment, print_json
 
 
 def _path(host: str | None, group: str | None) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
-from monitor.gate.denylist import AccessRefused, DenyList, Scope
+from monitor.gate.denylist import AccessRefused, DenyList, Scope, Seen
 from monitor.gate.messages import (
     HEARTBEAT_PATH,
     QUORUM_PATH,
@@ -18,7 +18,6 @@ from monitor.gate.messages import (
     read_heartbeat,
     read_quorum_request,
 )
-from monitor.gate.view import Seen
 from monitor.model.names import Host, ReplicaId, group_of_replica
 
 log = logging.getLogger("lightkeeper.gate")

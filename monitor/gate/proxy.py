@@ -28,7 +28,7 @@ from typing import Final
 
 from monitor.gate import http2
 from monitor.gate.calls import HOLD_S, AdmissionControl, Method, ProxiedCall, Stage
-from monitor.gate.denylist import Denial
+from monitor.gate.denylist import Denial, GateView
 from monitor.gate.messages import (
     ANSWER_BEGINS,
     ANSWER_ENDS,
@@ -42,7 +42,6 @@ from monitor.gate.messages import (
 )
 from monitor.gate.quorum_ids import QuorumIds, members_of
 from monitor.gate.upstream import Lighthouse, Upstream
-from monitor.gate.view import GateView
 
 log = logging.getLogger("lightkeeper.gate")
 

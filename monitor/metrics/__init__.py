@@ -6,7 +6,7 @@ text; what is by rank, group, host or incident is bounded (`exposition.Bounds`, 
 
 `fleet`, `incidents` and `upkeep` define families of metrics, from which docs/metrics.md is made,
 and read them from a view. `page` is what Prometheus asks, and holds what is counted while it
-happens. Not here: when something is counted, and the gate's own page (`monitor.gate.admin`).
+happens. Not here: when something is counted, and the gate's own page (`monitor.gate.serve`).
 """
 
 from monitor.metrics.exposition import Bounds

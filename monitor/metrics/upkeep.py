@@ -165,7 +165,7 @@ def _size(path: Path, end: str) -> int:
         return 0
 
 
-# -- The gate as its keeper sees it; the gate's own page has more (`monitor.gate.admin`) ----------
+# -- The gate as its keeper sees it; the gate's own page has more (`monitor.gate.serve`) ----------
 
 
 _NO_GATE: Final = "the monitor has no gate (--gate)"

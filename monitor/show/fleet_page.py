@@ -1,9 +1,10 @@
 """The pages of the whole fleet, and of one group, host or rank. Pure.
 
-The fleet's says whether it trains, who holds it up, what was done; then the rest. All ranks stand in it at one glance: a cell for each replica group or host, or a card where there
-are few. A cell's ranks are runs of equal states, one glyph a rank; sick ranks are links of their
-own, as many as a page bears. Nothing in a cell changes while its ranks stay as they are, so that of
-a large fleet few cells are made anew in a tick, and few are sent (templates/fleet.html).
+The fleet's says whether it trains, who holds it up, what was done; then the rest. All ranks stand
+in it at one glance: a cell for each replica group or host, or a card where there are few. A cell's
+ranks are runs of equal states, one glyph a rank; sick ranks are links of their own, as many as a
+page bears. Nothing in a cell changes while its ranks stay as they are, so that of a large fleet few
+cells are made anew in a tick, and few are sent (templates/fleet.html).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The latest view: what is made of it, and the streams by which open pages follow it.
 
-A page or a body of JSON is made once, however many ask for it, by the first who asks, in the thread of the request. Who asks while it is being made gets
-the one of the view before, if there is one, and else waits. What is much work, of thousands of
-ranks, is made beside the request: who asks gets at once what may be some seconds old.
+A page or a body of JSON is made once, however many ask for it, by the first who asks, in the thread
+of the request. Who asks while it is being made gets the one of the view before, if there is one,
+and else waits. What is much work, of thousands of ranks, is made beside the request: who asks gets
+at once what may be some seconds old.
 """
 
 from __future__ import annotations
@@ -98,8 +99,9 @@ def _renew(kept: _Kept[T], number: int, make: Callable[[int, T | None], T]) -> T
 # -- Streams of server-sent events: few, and each ends by itself when nobody reads it any more ----
 # Each holds one of the server's threads for as long as its page is open, so there are at most half
 # as many as threads; who comes later is told to poll. A stream ends when its client is gone (the
-# next write fails), when what it was sent lies unread for `SLOW_S`, when it has lasted `LIFE_S` (the
-# browser comes back by itself, to whichever monitor answers then), and when the monitor shuts down.
+# next write fails), when what it was sent lies unread for `SLOW_S`, when it has lasted `LIFE_S`
+# (the browser comes back by itself, to whichever monitor answers then), and when the monitor shuts
+# down.
 
 
 STREAMS: Final = 12

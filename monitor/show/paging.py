@@ -43,8 +43,8 @@ from monitor.show.templating import document, prepare
 from monitor.show.wording import path_of
 
 # -- The pages of the latest view, and what of them is new to an open page ------------------------
-# Of the pages of earlier views the hash of each section is kept: an open page is sent those sections
-# whose hash differs, whole.
+# Of the pages of earlier views the hash of each section is kept: an open page is sent those
+# sections whose hash differs, whole.
 
 
 _EARLIER: Final = 8

@@ -1,4 +1,4 @@
-"""States, texts, numbers and times in few words, the same on pages, in reports, on a terminal. Pure.
+"""States, texts, numbers and times in few words, everywhere the same. Pure.
 
 Other people's text becomes one harmless line here (`clean`); markup is escaped by the templates.
 """

@@ -6,8 +6,17 @@ import json
 
 import pytest
 
-from monitor.gate.denylist import Denial, DenialError, Scope, denials_json, parse_denials
-from monitor.gate.view import GateError, GateView, Seen, parse_view
+from monitor.gate.denylist import (
+    Denial,
+    DenialError,
+    GateError,
+    GateView,
+    Scope,
+    Seen,
+    denials_json,
+    parse_denials,
+    parse_view,
+)
 from monitor.model.names import GroupName, IncidentId, ReplicaId
 
 FULL = Denial(
