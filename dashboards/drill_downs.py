@@ -6,23 +6,39 @@ from typing import Any, Final, Unpack
 
 from grafana_foundation_sdk.builders import table
 
-from dashboards.colours import (
+from dashboards.frame import Board, group_links, rank_links
+from dashboards.panels import (
     BLUE,
     GREEN,
+    GROUP,
     GROUP_STATE,
     INCIDENT_STATE,
+    KEEPER,
     KEEPER_STATE,
     MEMBER,
+    MONITOR,
     ORANGE,
+    RANK,
     RED,
     SELF_HEALTH,
     SEVERITY,
     UP,
     YELLOW,
+    ZERO,
+    Column,
+    Query,
+    Shape,
+    grown,
+    heat,
+    lines,
+    on_host,
+    ranking,
+    rows,
+    shown,
+    states,
+    tile,
+    worst,
 )
-from dashboards.frame import Board, group_links, rank_links
-from dashboards.panels import Column, Query, Shape, heat, lines, ranking, rows, states, tile
-from dashboards.selectors import GROUP, KEEPER, MONITOR, RANK, ZERO, grown, on_host, shown, worst
 
 # -- incidents: what went wrong, what was done about it, how fast, and what it cost -------------
 

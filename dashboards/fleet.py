@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dashboards.colours import (
+from dashboards.drill_downs import incident_table
+from dashboards.frame import Board, more, rank_links
+from dashboards.panels import (
     BLUE,
     GREEN,
     GREY,
+    GROUP,
     HEALTH,
+    KEEPER,
     KEEPER_STATE,
+    MONITOR,
     ORANGE,
     PURPLE,
     RED,
     YELLOW,
+    ZERO,
+    Column,
+    Query,
+    grown,
+    lines,
+    rows,
+    tile,
 )
-from dashboards.drill_downs import incident_table
-from dashboards.frame import Board, more, rank_links
-from dashboards.panels import Column, Query, lines, rows, tile
-from dashboards.selectors import GROUP, KEEPER, MONITOR, ZERO, grown
 
 _GROUPS: Final = more("Replica groups", "lightkeeper-groups")
 _INCIDENTS: Final = more("Incidents", "lightkeeper-incidents")

@@ -148,6 +148,8 @@ def _limit(which: int, most: int) -> None:
     resource.setrlimit(which, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
+# -- status and output ----------------------------------------------------------------------------
+
 BROKEN: Final = 70
 """A fault of ours (sysexits.h: EX_SOFTWARE): never 1, which says that the job has one."""
 INTERRUPTED: Final = 130

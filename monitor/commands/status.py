@@ -216,6 +216,8 @@ def _tell(
         sys.stderr.write(f"and {more:,} more\n")
 
 
+# -- `status` and `top` ---------------------------------------------------------------------------
+
 NOT_WELL: Final = 3
 _GROUPS: Final = 10
 """Groups that are listed; on a live screen as many as fit."""

@@ -60,6 +60,8 @@ def export(scene: ScrapeView) -> Iterator[Metric]:
     yield SCALE.value(result.health.scale)
 
 
+# -- what it keeps: store, journal, evidence, lease, messages to people, and their queues ---------
+
 STORE_ERRORS = counter("store_errors", "Writes that the store's disk did not take (retried).")
 STORE_BYTES = gauge(
     "store_bytes", "Bytes of the store's files on disk, the write-ahead log included.",

@@ -192,7 +192,7 @@ def bearer() -> bytes:
 def check_reader() -> None:
     """The request may read ranks through the monitor, which asks them with its own token.
 
-    The ranks' own rule (`worker_server.sidecar.guard`): a token, but on loopback a `Host` that
+    The ranks' own rule (`worker_server.sidecar.app`): a token, but on loopback a `Host` that
     names this machine will do. Without that, a page of any web site, whose name resolves to
     127.0.0.1 (DNS rebinding), would read along.
 

@@ -175,6 +175,8 @@ class Pages:
         return Made(number, f"{self._boot}-{number}", page, before)
 
 
+# -- the routes -----------------------------------------------------------------------------------
+
 _PAGES: Final = "lightkeeper.pages"
 _RETRY_S: Final = 30
 _HTML: Final = "text/html; charset=utf-8"

@@ -16,10 +16,16 @@ import requests
 from tests.dashboards import contract, live
 from tests.prometheus.server import Prometheus, example_config, prometheus
 from tests.waiting import wait_for
-from trainer.demo.fleet import Fleet, start_fleet, start_monitor, wait_for_lighthouse
-from trainer.demo.options import parse
+from trainer.demo.fleet import (
+    Fleet,
+    MonitorAwayError,
+    MonitorClient,
+    parse,
+    start_fleet,
+    start_monitor,
+    wait_for_lighthouse,
+)
 from trainer.demo.scenario import wait_until_whole
-from trainer.demo.watch import MonitorAwayError, MonitorClient
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(330)]
 

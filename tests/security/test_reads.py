@@ -10,7 +10,7 @@ from monitor.model.config import KeeperConfig
 from monitor.service import Options, Service, StartError
 from tests.monitor.shell.test_app import TOKEN, Api
 from worker_server.rank.settings import SettingError, Settings
-from worker_server.sidecar.guard import Guard, RefusalError
+from worker_server.sidecar.app import Guard, RefusalError
 
 
 def options(tmp_path: Path, **more) -> Options:

@@ -10,11 +10,10 @@ from msgspec import structs
 
 from worker_server import wire
 from worker_server.rank.settings import Settings
-from worker_server.sidecar.app import Served, make_app
+from worker_server.sidecar.app import Guard, Served, make_app
+from worker_server.sidecar.black_box import ProfileError
 from worker_server.sidecar.evict import Eviction
-from worker_server.sidecar.guard import Guard
 from worker_server.sidecar.metrics import make_registry
-from worker_server.sidecar.profile import ProfileError
 
 TOKEN = "sesame"
 WITH_TOKEN = {"Authorization": f"Bearer {TOKEN}"}

@@ -14,7 +14,7 @@ import pytest
 
 from tests.waiting import wait_for
 from worker_server.http_server import HttpServer, Limits
-from worker_server.sidecar.listening import connections_that_fit, listening_socket
+from worker_server.sidecar.serve import connections_that_fit, listening_socket
 
 BIG = b"x" * (24 << 20)
 

@@ -14,7 +14,7 @@ from tests.worker_server.ranks import TOKEN, eventually
 from worker_server import wire
 from worker_server.rank.identity import renamed
 from worker_server.run_dir import start_ticks
-from worker_server.sidecar.registration import Registrar, give_back
+from worker_server.sidecar.serve import Registrar, give_back
 
 
 class FakeMonitor:

@@ -11,10 +11,10 @@ import pytest
 from tests.worker_server.boxes import IDENTITY, WITH_TOKEN, FakeBox, app_of, host_report
 from worker_server import wire
 from worker_server.sidecar.app import ENDPOINTS
-from worker_server.sidecar.control_plane import ControlPlaneError
+from worker_server.sidecar.black_box import ProfileError
 from worker_server.sidecar.evict import Eviction
-from worker_server.sidecar.profile import ProfileError
 from worker_server.sidecar.queries import in_json, in_text
+from worker_server.sidecar.recorders import ControlPlaneError
 from worker_server.sidecar.stacks import StacksError
 
 PROFILE = f"{wire.PATH_PROFILE}?duration=1.5"

@@ -17,7 +17,7 @@ import trustme
 from tests.worker_server.ranks import eventually
 from tests.worker_server.test_http_server import BIG, application, closes
 from worker_server.http_server import HttpServer, Limits
-from worker_server.sidecar.listening import TlsError, listening_socket, server_context, tls_channel
+from worker_server.sidecar.serve import TlsError, listening_socket, server_context, tls_channel
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,17 @@ from rich.table import Table
 from rich.text import Text
 
 from trainer.demo import scenario
-from trainer.demo.fleet import Fleet, FleetError, start_fleet, wait_for_lighthouse
-from trainer.demo.options import DemoOptions, parse
+from trainer.demo.fleet import (
+    DemoOptions,
+    Fleet,
+    FleetError,
+    MonitorAwayError,
+    MonitorClient,
+    parse,
+    start_fleet,
+    wait_for_lighthouse,
+)
 from trainer.demo.scenario import FaultReport
-from trainer.demo.watch import MonitorAwayError, MonitorClient
 
 QUIET_LINE_S: Final = 10.0
 LOG_WIDTH: Final = 118

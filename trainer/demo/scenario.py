@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from trainer.demo.fleet import Fleet, FleetError
-from trainer.demo.watch import MonitorAwayError, MonitorClient, unhealthy
+from trainer.demo.fleet import Fleet, FleetError, MonitorAwayError, MonitorClient, unhealthy
 
 START_LIMIT_S: Final = 180.0
 STRIKE_LIMIT_S: Final = 60.0

@@ -16,8 +16,8 @@ from msgspec.json import decode
 from werkzeug.exceptions import HTTPException
 
 from worker_server import wire
-from worker_server.sidecar.control_plane import ControlPlaneError
-from worker_server.sidecar.profile import ProfileError
+from worker_server.sidecar.black_box import ProfileError
+from worker_server.sidecar.recorders import ControlPlaneError
 from worker_server.sidecar.stacks import StacksError
 
 # How the sidecar answers: JSON or text, and every error as one line of JSON.
