@@ -7,7 +7,8 @@ from typing import Any, Final, Unpack
 from grafana_foundation_sdk.builders import table
 
 from dashboards.frame import Board, group_links, rank_links
-from dashboards.panels import (
+from dashboards.panels import Column, Query, Shape, heat, lines, ranking, rows, states, tile
+from dashboards.selectors import (
     BLUE,
     GREEN,
     GROUP,
@@ -25,18 +26,9 @@ from dashboards.panels import (
     UP,
     YELLOW,
     ZERO,
-    Column,
-    Query,
-    Shape,
     grown,
-    heat,
-    lines,
     on_host,
-    ranking,
-    rows,
     shown,
-    states,
-    tile,
     worst,
 )
 

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from dashboards.drill_downs import incident_table
 from dashboards.frame import Board, more, rank_links
-from dashboards.panels import (
+from dashboards.panels import Column, Query, lines, rows, tile
+from dashboards.selectors import (
     BLUE,
     GREEN,
     GREY,
@@ -20,12 +21,7 @@ from dashboards.panels import (
     RED,
     YELLOW,
     ZERO,
-    Column,
-    Query,
     grown,
-    lines,
-    rows,
-    tile,
 )
 
 _GROUPS: Final = more("Replica groups", "lightkeeper-groups")

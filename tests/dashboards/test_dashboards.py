@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from dashboards import publish
-from dashboards.panels import GROUP_STATE, HEALTH, SELF_HEALTH
+from dashboards.selectors import GROUP_STATE, HEALTH, SELF_HEALTH
 from monitor.detect.self_health import Condition
 from monitor.metrics.fleet import STATES
 from monitor.show.wording import LOOKS

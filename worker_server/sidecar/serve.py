@@ -1,4 +1,4 @@
-"""The life of a sidecar: open the page, listen, register with the monitor, watch, linger, clean up."""
+"""The life of a sidecar: open the page, listen, register, watch, linger, clean up."""
 
 from __future__ import annotations
 
