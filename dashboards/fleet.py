@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from dashboards.drill_downs import incident_table
 from dashboards.frame import Board, more, rank_links
-from dashboards.panels import Column, Query, lines, rows, tile
+from dashboards.panels import ColumnStyle, Query, lines, rows, tile
 from dashboards.selectors import (
     BLUE,
     GREEN,
@@ -132,7 +132,7 @@ def _bad() -> list[Any]:
         incident_table(
             "Open incidents",
             f'{MONITOR}, state!="resolved"',
-            Column("Value", "began", unit="dateTimeFromNow", width=120),
+            ColumnStyle("Value", "began", unit="dateTimeFromNow", width=120),
             width=9,
             empty="no open incident",
             says="What is wrong now, newest first. Click the incident: its page tells who did it, "
@@ -142,10 +142,10 @@ def _bad() -> list[Any]:
             "Suspects",
             [f"lightkeeper_rank_suspect{{{GROUP}}} == 1"],
             [
-                Column("replica_group", "group", width=110),
-                Column("rank", links=rank_links(series=False), width=70),
-                Column("host"),
-                Column("kind"),
+                ColumnStyle("replica_group", "group", width=110),
+                ColumnStyle("rank", links=rank_links(series=False), width=70),
+                ColumnStyle("host"),
+                ColumnStyle("kind"),
             ],
             hidden=("Value",),
             width=6,

@@ -151,7 +151,7 @@ _CONFLICTS: Final = frozenset({409, 412})
 """What Grafana answers when a folder of that uid or title is there already."""
 
 
-class Action(StrEnum):
+class PushAction(StrEnum):
     """What a push does, or would do, with a dashboard."""
 
     CREATE = "create"
@@ -160,7 +160,7 @@ class Action(StrEnum):
     REFUSED = "refused"
 
 
-_WRITES: Final = frozenset({Action.CREATE, Action.UPDATE})
+_WRITES: Final = frozenset({PushAction.CREATE, PushAction.UPDATE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class Step:
 
     board: dict[str, Any]
     """Ours."""
-    action: Action
+    action: PushAction
     theirs: dict[str, Any] | None = None
     """Grafana's, None when it has none."""
     version: int = 0
@@ -254,7 +254,7 @@ class Publisher:
     def _compare(self, board: dict[str, Any], folder: Folder) -> Step:
         answer = self._grafana.dashboard(board["uid"])
         if answer is None:
-            return Step(board, Action.CREATE)
+            return Step(board, PushAction.CREATE)
         theirs = answer["dashboard"]
         meta = answer["meta"] if isinstance(answer.get("meta"), dict) else {}
         same = (
@@ -264,14 +264,14 @@ class Publisher:
         moves = meta.get("folderUid", folder.uid) != folder.uid
         match bool(meta.get("provisioned")), same:
             case True, True:
-                action, why = Action.UNCHANGED, "provisioned from a file"
+                action, why = PushAction.UNCHANGED, "provisioned from a file"
             case True, False:
                 file = str(meta.get("provisionedExternalId") or "")
-                action, why = Action.REFUSED, _provisioned(file)
+                action, why = PushAction.REFUSED, _provisioned(file)
             case False, True if not moves:
-                action, why = Action.UNCHANGED, ""
+                action, why = PushAction.UNCHANGED, ""
             case _:
-                action = Action.UPDATE
+                action = PushAction.UPDATE
                 why = f"moves into the folder {folder.title}" if moves else ""
         return Step(
             board, action, theirs,
@@ -311,7 +311,7 @@ class Publisher:
         except RefusedError as error:
             if error.status in {401, 403}:
                 raise  # the same for all of them
-            return replace(step, action=Action.REFUSED, why=_refusal(error, folder))
+            return replace(step, action=PushAction.REFUSED, why=_refusal(error, folder))
         url = self._grafana.absolute(answer["url"])
         return replace(step, version=_whole(answer.get("version")), url=url)
 

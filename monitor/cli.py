@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 import click
 
-from monitor.commands.command import FAILED, Page
+from monitor.commands.command import FAILED, HelpPage
 
 _ABOUT: Final = """\
 The keeper of a TorchFT Lighthouse: sees every rank, names the sick one, and evicts its replica
@@ -70,7 +70,7 @@ class Elsewhere(click.Command):
         return self._start(ctx.args)
 
 
-class Commands(Page, click.Group):
+class Commands(HelpPage, click.Group):
     """Commands in sections, by their names."""
 
     def __init__(

@@ -53,7 +53,7 @@ from monitor.model.names import GroupName
 from monitor.model.observation import LighthouseAway
 from monitor.rulebook import Rulebook, standing
 from monitor.show.answers import AppContext
-from monitor.show.incident_page import Stacks
+from monitor.show.incident_page import BundleStacks
 from monitor.show.server import ServeError, Server, create_app, is_here, is_loopback, parse_bind
 from monitor.show.stacks import StacksReader
 from monitor.store.audit_log import LogFile
@@ -597,7 +597,7 @@ class Service:
             open_reads=self._options.open_reads,
             journal=self._options.journal,
             bundle=(lambda _: None) if parts.evidence is None else parts.evidence.path,
-            stacks=(lambda _: Stacks())
+            stacks=(lambda _: BundleStacks())
             if parts.evidence is None
             else StacksReader(parts.evidence.bundles).get,
             is_own=partial(is_here, port=server.port),

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from monitor.commands.command import CommandError, F, Page, Within, option
+from monitor.commands.command import CommandError, F, HelpPage, Within, option
 from monitor.show.wording import clean
 
 # -- Work on files that anybody may have made, in a process that ends whatever it reads -----------
@@ -157,7 +157,7 @@ _WIDTH: Final = 160
 """Columns of a report that is piped into a file."""
 
 
-class Judging(Page):
+class Judging(HelpPage):
     """A command whose exit status says what it found, or how it ended."""
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -188,7 +188,7 @@ _BUDGET: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
+class NoAnswer:
     """The monitor gives no answer."""
 
     since_s: float
@@ -197,12 +197,12 @@ class Away:
 
 
 @dataclass(frozen=True, slots=True)
-class Look(Generic[T]):
+class LatestAnswer(Generic[T]):
     """The latest answer, and whether it is old."""
 
     seen: T
     at_s: float
-    away: Away | None = None
+    away: NoAnswer | None = None
 
 
 SECONDS: Final = Within(0.2, 3600)
@@ -223,18 +223,18 @@ def need_terminal(what: str, instead: str) -> None:
         raise CommandError(f"{what} needs a terminal; in a pipe: lightkeeper {instead}")
 
 
-Draw = Callable[[Look[T], int, int], list[Line]]
+Draw = Callable[[LatestAnswer[T], int, int], list[Line]]
 """What is on the screen, from the latest look, in so many columns and rows."""
 
 
-def live(ask: Callable[[], T], every_s: float, draw: Draw[T]) -> Look[T]:
+def live(ask: Callable[[], T], every_s: float, draw: Draw[T]) -> LatestAnswer[T]:
     """A whole screen until Ctrl-C; the last look.
 
     Raises:
         CommandError: the first look failed.
     """
     console = Console()
-    look = Look(ask(), time.time())
+    look = LatestAnswer(ask(), time.time())
     ends: list[int] = []
 
     def end(number: int, _frame: FrameType | None) -> None:
@@ -263,15 +263,15 @@ def live(ask: Callable[[], T], every_s: float, draw: Draw[T]) -> Look[T]:
     return look
 
 
-def _again(ask: Callable[[], T], before: Look[T]) -> Look[T]:
+def _again(ask: Callable[[], T], before: LatestAnswer[T]) -> LatestAnswer[T]:
     try:
-        return Look(ask(), time.time())
+        return LatestAnswer(ask(), time.time())
     except CommandError as exc:
         since_s = before.at_s if before.away is None else before.away.since_s
-        return Look(before.seen, before.at_s, Away(since_s, str(exc)))
+        return LatestAnswer(before.seen, before.at_s, NoAnswer(since_s, str(exc)))
 
 
-def away_lines(away: Away | None, width: int) -> list[Line]:
+def away_lines(away: NoAnswer | None, width: int) -> list[Line]:
     """That what is shown is old, since when, and why; none when it is not."""
     if away is None:
         return []

@@ -23,7 +23,7 @@ from monitor.commands.command import (
 )
 from monitor.commands.printing import (
     SECONDS,
-    Look,
+    LatestAnswer,
     away_lines,
     console,
     live,
@@ -44,7 +44,7 @@ from monitor.show.fleet_rows import (
     HOST_COLUMNS,
     RANK_ORDERS,
     HostRow,
-    Wanted,
+    RowFilter,
     badness,
     fleet_of,
     group_cells,
@@ -69,8 +69,8 @@ T = TypeVar("T", RankJson, GroupView, HostRow)
 def _wanted(
     group: tuple[str, ...] = (), host: tuple[str, ...] = (), health: tuple[str, ...] = (),
     unhealthy: bool = False,
-) -> Wanted:  # fmt: skip
-    return Wanted(frozenset(group), frozenset(host), frozenset(health), unhealthy=unhealthy)
+) -> RowFilter:  # fmt: skip
+    return RowFilter(frozenset(group), frozenset(host), frozenset(health), unhealthy=unhealthy)
 
 
 _group: Final = option("--group", multiple=True, metavar="NAME",
@@ -105,7 +105,7 @@ def _order(orders: Sequence[str], first: str) -> Callable[[F], F]:
 @as_json
 @asking
 def ranks(
-    *, monitor: Monitor, wanted: Wanted, sort: str, reverse: bool, limit: int | None, wide: bool,
+    *, monitor: Monitor, wanted: RowFilter, sort: str, reverse: bool, limit: int | None, wide: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
     """Every rank.
@@ -139,7 +139,13 @@ def ranks(
 @as_json
 @asking
 def groups(
-    *, monitor: Monitor, wanted: Wanted, sort: str, reverse: bool, limit: int | None, as_json: bool
+    *,
+    monitor: Monitor,
+    wanted: RowFilter,
+    sort: str,
+    reverse: bool,
+    limit: int | None,
+    as_json: bool,
 ) -> None:
     """Every replica group.
 
@@ -164,7 +170,7 @@ def groups(
 @_limit
 @as_json
 @asking
-def hosts(*, monitor: Monitor, wanted: Wanted, limit: int | None, as_json: bool) -> None:
+def hosts(*, monitor: Monitor, wanted: RowFilter, limit: int | None, as_json: bool) -> None:
     """Every host: its ranks now, and its record.
 
     examples:
@@ -279,7 +285,7 @@ def status(*, monitor: Monitor, watch: float | None, check: bool, as_json: bool)
 
 
 def _draw(
-    lines: Callable[..., list[Line]], look: Look[StatusFacts], width: int, height: int
+    lines: Callable[..., list[Line]], look: LatestAnswer[StatusFacts], width: int, height: int
 ) -> list[Line]:
     top = away_lines(look.away, width)
     foot: Line = [(cut("Ctrl-C: leave    all ranks: lightkeeper top", width), "dim")]
@@ -305,7 +311,7 @@ def _well(seen: StatusFacts) -> bool:
 @option("--every", type=SECONDS, default=2.0, metavar="SECONDS", help="pause between two looks")
 @asking
 def top(
-    *, monitor: Monitor, wanted: Wanted, sort: str, reverse: bool, wide: bool, every: float
+    *, monitor: Monitor, wanted: RowFilter, sort: str, reverse: bool, wide: bool, every: float
 ) -> None:
     """The ranks, live, as top and htop show processes.
 
@@ -322,7 +328,7 @@ def top(
     need_terminal("top", "get ranks --sort busy --limit 20")
     show = functools.partial(top_screen, order=sort, reverse=reverse, wide=wide, wanted=wanted)
 
-    def draw(look: Look[StatusFacts], width: int, height: int) -> list[Line]:
+    def draw(look: LatestAnswer[StatusFacts], width: int, height: int) -> list[Line]:
         above = away_lines(look.away, width)
         return [*above, *show(look.seen, width, max(1, height - len(above)))]
 

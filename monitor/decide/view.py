@@ -17,7 +17,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from monitor.decide.accounts import Account, Books, Case, account, is_time
+from monitor.decide.accounts import AuditedIncident, Books, IncidentAccount, account, is_time
 from monitor.decide.rank_seconds import Spent
 from monitor.model.eviction import DecisionRow, Eviction, QuarantineEntry, Remembered
 from monitor.model.incident import BundleView, Incident, Milestones
@@ -313,7 +313,7 @@ class View:
         waits = (RankHealth.WAITING, RankHealth.LATE)
         return frozenset(rank for rank, one in self.result.rank_health.items() if one in waits)
 
-    def case(self, incident: Incident) -> Case:
+    def case(self, incident: Incident) -> AuditedIncident:
         """Everything that the account of an incident is made from."""
         rows = self.decisions.get(incident.id, ())
         return self.books.case(incident, rows, self.snapshot.now_s)
@@ -367,7 +367,7 @@ class IncidentReport:
 
     incident: Incident
     face: Face
-    account: Account
+    account: IncidentAccount
     decisions: Sequence[DecisionRow] = ()
     """Oldest first."""
     evictions: Sequence[Eviction] = ()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from monitor.decide.accounts import Account, account_to_json
+from monitor.decide.accounts import IncidentAccount, account_to_json
 from monitor.decide.rules import GUARDS, THRESHOLDS, Effective, needs_restart, policy_to_json
 from monitor.decide.view import (
     SCHEMA,
@@ -171,7 +171,7 @@ def report_from_json(body: Mapping[str, Any]) -> IncidentReport:
     return IncidentReport(
         incident=incident_from_json({**body, "lost_s": body["lost_s"] or 0.0}),
         face=Face(body["says"], body["next"]),
-        account=from_plain(Account, body["account"]),
+        account=from_plain(IncidentAccount, body["account"]),
         evictions=[eviction_from_json(one) for one in body["evictions"]],
         latest=None if latest is None else eviction_from_json(latest),
         bundle=None if bundle is None else BundleView(bundle["bytes"], bundle["written_s"]),

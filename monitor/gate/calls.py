@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
-from monitor.gate.denylist import AccessRefused, DenyList, Scope, Seen
+from monitor.gate.denylist import AccessRefused, DenyList, Scope, SeenReplica
 from monitor.gate.messages import (
     HEARTBEAT_PATH,
     QUORUM_PATH,
@@ -56,10 +56,10 @@ class Replica:
     list_version: int = -1
     """Of the deny list from which `refusal` follows."""
 
-    def seen(self, now_s: float) -> Seen:
+    def seen(self, now_s: float) -> SeenReplica:
         """As it stands in the view."""
         request, beat_s, since_s = self.request, self.heartbeat_s, self.asking_since_s
-        return Seen(
+        return SeenReplica(
             replica_id=self.replica_id,
             group=group_of_replica(self.replica_id),
             heartbeat_age_s=None if beat_s is None else round(now_s - beat_s, 3),

@@ -261,7 +261,7 @@ class GateError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenReplica:
     """One replica id as the gate saw it."""
 
     replica_id: ReplicaId
@@ -291,9 +291,9 @@ class GateView:
     lighthouse_up: bool
     denied: tuple[Denial, ...]
     """In force; what has expired is no longer here."""
-    replicas: tuple[Seen, ...]
+    replicas: tuple[SeenReplica, ...]
 
-    def seen(self, replica_id: ReplicaId) -> Seen | None:
+    def seen(self, replica_id: ReplicaId) -> SeenReplica | None:
         """What it knows of a replica id."""
         return next((seen for seen in self.replicas if seen.replica_id == replica_id), None)
 
@@ -339,13 +339,13 @@ def parse_view(data: Any) -> GateView:
         raise GateError(str(exc)) from exc
 
 
-def _seen(data: Any) -> Seen:
+def _seen(data: Any) -> SeenReplica:
     if not isinstance(data, Mapping):
         raise GateError("a replica is no object")
     replica_id = _optional(data, "replica_id", str)
     if not replica_id:
         raise GateError("a replica without a replica_id")
-    return Seen(
+    return SeenReplica(
         replica_id=ReplicaId(replica_id),
         group=GroupName(_optional(data, "group", str) or replica_id.partition(":")[0]),
         heartbeat_age_s=_optional(data, "heartbeat_age_s", float),

@@ -24,7 +24,7 @@ from prometheus_client.metrics_core import Metric
 
 from monitor.clock import SteadyClock
 from monitor.gate.calls import BUCKETS_S, GateCounts, Method, Stage
-from monitor.gate.denylist import Denial, DenialError, Seen, denials_json, parse_denials
+from monitor.gate.denylist import Denial, DenialError, SeenReplica, denials_json, parse_denials
 from monitor.gate.listener import BACKLOG, GateOptions, NewClient, raise_file_limit
 from monitor.gate.proxy import CLIENTS_MAX, TICK_S, Proxy
 from monitor.gate.quorum_ids import RESERVED_MOST, QuorumIds
@@ -425,7 +425,7 @@ def _heartbeat_seconds(counts: GateCounts) -> Metric:
     )
 
 
-def _by_replica(replicas: tuple[Seen, ...]) -> Iterator[Metric]:
+def _by_replica(replicas: tuple[SeenReplica, ...]) -> Iterator[Metric]:
     """Replica ids heard of lately."""
     for name, text, field in (
         ("step", "Step in the last quorum request", "step"),

@@ -11,10 +11,10 @@ from monitor.decide import audit_lines as lines
 from monitor.decide.accounts import (
     AFTERMATH,
     FACTS,
-    Account,
+    AuditedIncident,
     Books,
-    Case,
     FleetFacts,
+    IncidentAccount,
     account,
     begun,
     books_of,
@@ -256,7 +256,7 @@ class Auditor:
             if wait:
                 self._log.flush(_LOG_S)
 
-    def _tell(self, case: Case, one: Account) -> None:
+    def _tell(self, case: AuditedIncident, one: IncidentAccount) -> None:
         self._instruments.count_account(
             str(case.incident.kind), lost=one.lost.low, saved=one.saved.low
         )

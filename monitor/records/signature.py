@@ -228,7 +228,7 @@ def reduce_name(recorded: str | None) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class CallSide:
     """Members that did the same thing, where others did something else."""
 
     signature: Signature
@@ -236,7 +236,7 @@ class Side:
     """Sorted."""
 
 
-def disagree(payloads: Mapping[int, Payload], size: int = UNKNOWN_SIZE) -> tuple[Side, ...]:
+def disagree(payloads: Mapping[int, Payload], size: int = UNKNOWN_SIZE) -> tuple[CallSide, ...]:
     """The sides of one collective whose members did not all do the same; empty when they did.
 
     The largest side comes first, then the one with the lowest rank. Where the numbers do not
@@ -250,7 +250,7 @@ def disagree(payloads: Mapping[int, Payload], size: int = UNKNOWN_SIZE) -> tuple
     for rank, one in by_rank.items():
         sides.setdefault(one, []).append(rank)
     if len(sides) > 1:
-        found = [Side(one, tuple(ranks)) for one, ranks in sides.items()]
+        found = [CallSide(one, tuple(ranks)) for one, ranks in sides.items()]
         return tuple(sorted(found, key=lambda side: (-len(side.ranks), side.ranks)))
     if sides and len(payloads) == size:
         (common,) = sides
@@ -265,7 +265,7 @@ def _sized(payload: Payload) -> bool:
     return bool(payload.sizes_in or payload.sizes_out)
 
 
-def _unbalanced(payloads: Mapping[int, Payload], common: Signature) -> tuple[Side, ...]:
+def _unbalanced(payloads: Mapping[int, Payload], common: Signature) -> tuple[CallSide, ...]:
     """all_to_all: what all give together is what all get together (`check_size_alltoall`)."""
     totals = {
         rank: tuple(sum(numbers(sizes)) for sizes in (one.sizes_in, one.sizes_out))
@@ -276,17 +276,17 @@ def _unbalanced(payloads: Mapping[int, Payload], common: Signature) -> tuple[Sid
     if len(totals) < len(payloads) or given == got:
         return ()
     return tuple(
-        Side(replace(common, counts=total[:1], out=total[1:]), (rank,))
+        CallSide(replace(common, counts=total[:1], out=total[1:]), (rank,))
         for rank, total in totals.items()
     )
 
 
-def _roots(payloads: Mapping[int, Payload], common: Signature) -> tuple[Side, ...]:
+def _roots(payloads: Mapping[int, Payload], common: Signature) -> tuple[CallSide, ...]:
     """gather, scatter: the root alone has the list of all members' tensors."""
     claims = {rank: claims_root(payload) for rank, payload in sorted(payloads.items())}
     roots = [rank for rank, claim in claims.items() if claim]
     if len(roots) == 1 or len(payloads) == 1 or not all(map(_sized, payloads.values())):
         return ()
     if roots:
-        return tuple(Side(replace(common, root=rank), (rank,)) for rank in roots)
-    return tuple(Side(common, (rank,)) for rank in claims)
+        return tuple(CallSide(replace(common, root=rank), (rank,)) for rank in roots)
+    return tuple(CallSide(common, (rank,)) for rank in claims)

@@ -31,7 +31,7 @@ _NAME_MAX: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PagePlace:
     """One page."""
 
     kind: str
@@ -47,14 +47,14 @@ class Place:
         return path_of(self.kind, self.name)
 
     @staticmethod
-    def of(path: str) -> Place | None:
+    def of(path: str) -> PagePlace | None:
         """The page at a path of ours; None: there is none."""
         url = urlsplit(path)
         if url.path in ("", "/"):
-            return Place(FLEET, by_host=parse_qs(url.query).get("by") == ["host"])
+            return PagePlace(FLEET, by_host=parse_qs(url.query).get("by") == ["host"])
         _, kind, *rest = url.path.split("/")
         name = unquote(rest[0]) if len(rest) == 1 else ""
-        return Place(kind, name) if kind in _KINDS and 0 < len(name) <= _NAME_MAX else None
+        return PagePlace(kind, name) if kind in _KINDS and 0 < len(name) <= _NAME_MAX else None
 
 
 class FleetIndex:
@@ -109,7 +109,7 @@ class Context:
     """One page to make."""
 
     fleet: FleetIndex
-    place: Place
+    place: PagePlace
     guarded: bool = False
     """Whether pages of ranks need the token, which a link does not carry."""
     why_not: str | None = None

@@ -20,7 +20,7 @@ from monitor.model.names import GroupName, Host
 from monitor.model.plain import to_plain
 from monitor.show.answers import (
     AppContext,
-    Refusal,
+    HttpRefusal,
     answer,
     app_context,
     check_reader,
@@ -31,14 +31,24 @@ from monitor.show.answers import (
 from monitor.show.fleet_page import fleet_page, group_page, host_page, rank_page
 from monitor.show.incident_page import (
     Access,
+    BundleStacks,
     Earlier,
     IncidentQuery,
-    Stacks,
     incident_page,
     incidents_page,
 )
 from monitor.show.latest import Latest, unread_of
-from monitor.show.pages import FLEET, GROUPS, HOSTS, ITEMS, RANKS, Context, FleetIndex, Page, Place
+from monitor.show.pages import (
+    FLEET,
+    GROUPS,
+    HOSTS,
+    ITEMS,
+    RANKS,
+    Context,
+    FleetIndex,
+    Page,
+    PagePlace,
+)
 from monitor.show.templating import document, prepare
 from monitor.show.wording import path_of
 
@@ -151,7 +161,7 @@ class Pages:
         context: of the page of a place.
     """
 
-    def __init__(self, context: Callable[[FleetIndex, Place], Context]) -> None:
+    def __init__(self, context: Callable[[FleetIndex, PagePlace], Context]) -> None:
         prepare("document.html", "fleet.html", "crowd.html", "rank.html", "acts.html")
         self._context = context
         self._latest: Latest[Made] = Latest()
@@ -159,7 +169,7 @@ class Pages:
         """A restarted monitor counts anew: its tags shall differ."""
         self._fleet: FleetIndex | None = None
 
-    def latest(self, view: View, place: Place) -> Made:
+    def latest(self, view: View, place: PagePlace) -> Made:
         """The page in this view, or in the one before while that of this one is being made."""
         return self._latest.get(view, place, partial(self._make, view, place))
 
@@ -167,7 +177,7 @@ class Pages:
         """Whether a page is of this view."""
         return made.number >= self._latest.number(view)
 
-    def _make(self, view: View, place: Place, number: int, before: Made | None) -> Made:
+    def _make(self, view: View, place: PagePlace, number: int, before: Made | None) -> Made:
         fleet = self._fleet
         if fleet is None or fleet.view is not view:
             fleet = self._fleet = FleetIndex(view)
@@ -193,25 +203,25 @@ def open_pages(app: Flask, context: AppContext) -> None:
 @paging.get("/")
 def fleet() -> Response:
     """The whole fleet, by replica group or `?by=host`."""
-    return _page(Place(FLEET, by_host=request.args.get("by") == "host"))
+    return _page(PagePlace(FLEET, by_host=request.args.get("by") == "host"))
 
 
 @paging.get("/groups/<path:name>")
 def group(name: str) -> Response:
     """One replica group."""
-    return _page(Place(GROUPS, name))
+    return _page(PagePlace(GROUPS, name))
 
 
 @paging.get("/hosts/<path:name>")
 def host(name: str) -> Response:
     """One host."""
-    return _page(Place(HOSTS, name))
+    return _page(PagePlace(HOSTS, name))
 
 
 @paging.get("/ranks/<path:name>")
 def rank(name: str) -> Response:
     """One rank."""
-    return _page(Place(RANKS, name))
+    return _page(PagePlace(RANKS, name))
 
 
 @paging.get("/v1/fleet")
@@ -227,7 +237,7 @@ def events() -> Response:
     place, context = _asked(), app_context()
     give_back = context.streams.take()
     if give_back is None:
-        refused = Refusal(503, "as many streams are open as there may be: poll /v1/fleet")
+        refused = HttpRefusal(503, "as many streams are open as there may be: poll /v1/fleet")
         refused.headers["Retry-After"] = str(_RETRY_S)
         raise refused
     since = request.headers.get("Last-Event-ID") or request.args.get("since", "")
@@ -242,7 +252,7 @@ def events() -> Response:
 class _Follower:
     """One open page: what it has been told, and what is new."""
 
-    def __init__(self, pages: Pages, place: Place, since: str) -> None:
+    def __init__(self, pages: Pages, place: PagePlace, since: str) -> None:
         self._pages = pages
         self._place = place
         self._tag = since
@@ -262,7 +272,7 @@ class _Follower:
         return b"id: " + made.tag.encode() + b"\nevent: page\ndata: " + body + b"\n\n"
 
 
-def _page(place: Place) -> Response:
+def _page(place: PagePlace) -> Response:
     context = app_context()
     view = context.view()
     if view is None:
@@ -278,11 +288,13 @@ def _not_yet() -> str:
     return document("Starting", inside, again_s=2)
 
 
-def _asked() -> Place:
+def _asked() -> PagePlace:
     path = request.args.get("page", "/")
-    place = Place.of(path)
+    place = PagePlace.of(path)
     if place is None:
-        raise Refusal(400, f"page is {path[:60]!r}, expected /, /groups/G, /hosts/H or /ranks/R")
+        raise HttpRefusal(
+            400, f"page is {path[:60]!r}, expected /, /groups/G, /hosts/H or /ranks/R"
+        )
     return place
 
 
@@ -291,7 +303,7 @@ def _pages() -> Pages:
     return pages
 
 
-def _page_context(context: AppContext, fleet: FleetIndex, place: Place) -> Context:
+def _page_context(context: AppContext, fleet: FleetIndex, place: PagePlace) -> Context:
     """Also made for streams, which outlive their request."""
     history = context.quarantine.history
     events = (
@@ -347,9 +359,9 @@ def incident_for_people(prefix: str) -> Response:
     view = the_view()
     one = find(view.incidents, prefix)
     access = _access(one)
-    stacks = app_context().stacks(one.id) if access.allowed else Stacks()
+    stacks = app_context().stacks(one.id) if access.allowed else BundleStacks()
     if request.args.get("have") == stacks.stamp != "":
-        stacks = Stacks(stamp=stacks.stamp, kept=True)
+        stacks = BundleStacks(stamp=stacks.stamp, kept=True)
     text = incident_page(
         view.report(one),
         now_s=view.snapshot.now_s,
@@ -395,7 +407,7 @@ def _access(one: Incident) -> Access:
     url, page = root + bundle_url(one.id), root + path_of("incidents", one.id)
     try:
         check_reader()
-    except Refusal as exc:
+    except HttpRefusal as exc:
         token = "They are shown with the monitor's token."  # noqa: S105 - a sentence
         return Access(False, token if exc.status == 401 else f"Here {exc}.", url, page)
     return Access(True, url=url, page=page)

@@ -31,7 +31,7 @@ from monitor.model.eviction import QuarantineEntry, Scope
 from monitor.model.names import GroupName, Host, IncidentId, RankName
 from monitor.model.quarantine import HostRecord
 from monitor.show.answers import (
-    Refusal,
+    HttpRefusal,
     answer,
     app_context,
     check_origin,
@@ -104,7 +104,7 @@ def admission() -> Response:
     """Whether a launcher may start a group on a host."""
     host, group = request.args.get("host", ""), request.args.get("group", "")
     if not host:
-        raise Refusal(400, "say which host: /v1/admission?host=HOST&group=GROUP")
+        raise HttpRefusal(400, "say which host: /v1/admission?host=HOST&group=GROUP")
     verdict = app_context().quarantine.admission(Host(host), GroupName(group) if group else None)
     body: dict[str, Any] = {"admit": verdict.admit, "reason": verdict.reason}
     if not verdict.admit:
@@ -190,10 +190,10 @@ def healthz() -> Response:
     view = app_context().view()
     troubles = () if view is None else degraded(view)
     if (ended := app_context().ended()) is not None:
-        raise Refusal(503, f"{ended} has ended: this process ends, and is to be started again")
+        raise HttpRefusal(503, f"{ended} has ended: this process ends, and is to be started again")
     stood_s = 0.0 if view is None else app_context().clock.now_s() - view.snapshot.now_s
     if stood_s > max(_STUCK_TICKS * app_context().tick_s, _STUCK_LEAST_S):
-        raise Refusal(503, f"the last tick was {stood_s:.0f} s ago: the loop stands still")
+        raise HttpRefusal(503, f"the last tick was {stood_s:.0f} s ago: the loop stands still")
     body = {
         "ok": True,
         "version": app_context().version,
@@ -216,13 +216,13 @@ def readyz() -> Response:
     view = the_view()
     age_s = app_context().clock.now_s() - view.snapshot.now_s
     if age_s > max(_STALE_TICKS * app_context().tick_s, _STALE_LEAST_S):
-        raise Refusal(503, f"the last tick was {age_s:.0f} s ago: the loop stands still")
+        raise HttpRefusal(503, f"the last tick was {age_s:.0f} s ago: the loop stands still")
     if view.result.blind:
-        raise Refusal(503, "nothing is judged: every kind of fault is unknown")
+        raise HttpRefusal(503, "nothing is judged: every kind of fault is unknown")
     body = {"ready": True, "last_tick_age_s": round(age_s, 3), "degraded": list(degraded(view))}
     seen = app_context().standing()
     if request.args.get("role") == "active" and seen is not None and not seen.active:
-        raise Refusal(503, seen.sentence(), {"role": seen.role, "active": seen.url})
+        raise HttpRefusal(503, seen.sentence(), {"role": seen.role, "active": seen.url})
     return answer({**body, **_standing()})
 
 
@@ -236,7 +236,7 @@ def _standing() -> dict[str, Any]:
 def _limit() -> int:
     text = request.args.get("limit", "100")
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 10_000:
-        raise Refusal(400, f"limit is {text!r}, expected 1 to 10000")
+        raise HttpRefusal(400, f"limit is {text!r}, expected 1 to 10000")
     return int(text)
 
 
@@ -309,11 +309,11 @@ def bundle(incident_id: str) -> Response:
     check_reader()
     path = app_context().bundle(IncidentId(incident_id))
     if path is None:
-        raise Refusal(404, f"no evidence of {incident_id}: too old, or none was taken")
+        raise HttpRefusal(404, f"no evidence of {incident_id}: too old, or none was taken")
     try:
         response = send_file(path, "application/zip", as_attachment=True)
     except OSError as exc:
-        raise Refusal(404, f"the evidence of {incident_id} is gone: {exc.strerror}") from exc
+        raise HttpRefusal(404, f"the evidence of {incident_id} is gone: {exc.strerror}") from exc
     response.headers["Cache-Control"] = "no-store"
     return response
 
@@ -329,10 +329,10 @@ def profile(rank: str) -> Response:
     except ValueError:
         duration_s = 0.0
     if not 0 < duration_s <= _PROFILE_MAX_S:
-        raise Refusal(400, f"'duration' is {text[:40]!r}, expected 0 to {_PROFILE_MAX_S:g} s")
+        raise HttpRefusal(400, f"'duration' is {text[:40]!r}, expected 0 to {_PROFILE_MAX_S:g} s")
     target = _target(rank)
     if not _profiling.acquire(blocking=False):
-        raise Refusal(503, "a profile is being taken: try again")
+        raise HttpRefusal(503, "a profile is being taken: try again")
     try:
         return _pass(target, _PROFILE, _PROFILE.timeout_s + 2 * duration_s)
     finally:
@@ -345,10 +345,12 @@ def passed(rank: str, what: str) -> Response:
     check_reader()
     page = _PAGES.get(what)
     if page is None:
-        raise Refusal(404, f"no such page of a rank: {what}, expected {', '.join(_PAGES)}, profile")
+        raise HttpRefusal(
+            404, f"no such page of a rank: {what}, expected {', '.join(_PAGES)}, profile"
+        )
     target = _target(rank)
     if not _places.acquire(blocking=False):
-        raise Refusal(503, f"{_AT_ONCE} such requests are under way: try again")
+        raise HttpRefusal(503, f"{_AT_ONCE} such requests are under way: try again")
     try:
         return _pass(target, page, page.timeout_s)
     finally:
@@ -358,23 +360,23 @@ def passed(rank: str, what: str) -> Response:
 def _target(rank: str) -> Target:
     target = app_context().registry.get(RankName(rank))
     if target is None:
-        raise Refusal(404, f"no such rank: {rank}")
+        raise HttpRefusal(404, f"no such rank: {rank}")
     return target
 
 
 def _pass(target: Target, page: _Page, timeout_s: float) -> Response:
     asked = {name: request.args[name] for name in page.parameters if name in request.args}
     if any(len(value) > _QUERY_MAX_CHARS for value in asked.values()):
-        raise Refusal(400, f"a parameter has more than {_QUERY_MAX_CHARS} characters")
+        raise HttpRefusal(400, f"a parameter has more than {_QUERY_MAX_CHARS} characters")
     query = f"?{urlencode(asked)}" if asked else ""
     url, group = target.url + page.path + query, target.identity.group
     question = Question(url, timeout_s, page.max_bytes, group=group)
     try:
         said = app_context().fetcher.ask(question)
     except FetchError as exc:
-        raise Refusal(502, f"the rank's WorkerServer gave no answer: {exc}") from exc
+        raise HttpRefusal(502, f"the rank's WorkerServer gave no answer: {exc}") from exc
     if said.status in (401, 403):  # not the asker's fault
-        raise Refusal(502, f"the rank's WorkerServer answers {describe_status(said.status)}")
+        raise HttpRefusal(502, f"the rank's WorkerServer answers {describe_status(said.status)}")
     plain = said.content_type.startswith(("application/json", "text/plain"))
     kind = said.content_type if plain else "text/plain; charset=utf-8"
     status = said.status if 200 <= said.status < 600 and said.status // 100 != 3 else 502

@@ -18,7 +18,7 @@ from monitor.show.answers import BODY_MAX_BYTES, AppContext, open_context, refus
 from monitor.show.changing import changing, policy, ruling
 from monitor.show.paging import incident_pages, open_pages, paging
 from monitor.show.reading import passing, reading
-from worker_server.http_server import HttpServer, Limits
+from worker_server.http_server import HttpServer, ServerLimits
 from worker_server.wire import routed
 
 _STATIC = Path(__file__).parent / "static"
@@ -48,7 +48,7 @@ def create_app(context: AppContext) -> Flask:
 THREADS: Final = 24
 """Half of them are never held by an open page (`streams.STREAMS`)."""
 _PORTS: Final = {"http": 80, "https": 443}
-LIMITS: Final = Limits(connections=4096, idle_s=30.0, body_bytes=2 * BODY_MAX_BYTES)
+LIMITS: Final = ServerLimits(connections=4096, idle_s=30.0, body_bytes=2 * BODY_MAX_BYTES)
 """More wait in the kernel's queue. Every rank renews its lease over a short connection."""
 
 

@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 
 from monitor.model.verdict import Confidence
 from monitor.records.findings import Analysis, Fault, Finding, Wait
-from monitor.records.job import NONE, Group, Job, State, Status
+from monitor.records.job import NONE, CollectiveState, Group, GroupStatus, Job
 from monitor.show.wording import clean, counted
 
 _ROUNDS = 12
 
 _Key = Callable[[int], Hashable]
-UNFINISHED = (State.UNKNOWN, State.SCHEDULED, State.STARTED)
+UNFINISHED = (CollectiveState.UNKNOWN, CollectiveState.SCHEDULED, CollectiveState.STARTED)
 
 
 class Role(StrEnum):
@@ -249,10 +249,10 @@ def stands(job: Job, analysis: Analysis, group: int) -> tuple[Stand, ...]:
         seqs, states = columns["seq"][at], columns["state"][at]
         waiting = seqs[np.isin(states, UNFINISHED)]
         info = job.ranks.get(rank)
-        told = Status() if info is None or all(both) else info.status.get(group, Status())
+        told = GroupStatus() if info is None or all(both) else info.status.get(group, GroupStatus())
         key = (
             _most(told.enqueued, seqs),
-            _most(told.completed, seqs[states == State.COMPLETED]),
+            _most(told.completed, seqs[states == CollectiveState.COMPLETED]),
             int(waiting.min()) if len(waiting) else None,
             len(waiting),
             role.get(rank, Role.FREE),
@@ -319,7 +319,7 @@ def _why_absent(job: Job, rank: int, group: int, sequence: int) -> str:
     if info is None:
         return "no record of this rank"
     mixed = (job.columns["group"] == group) & job.columns["p2p"]
-    told = Status() if mixed.any() else info.status.get(group, Status())
+    told = GroupStatus() if mixed.any() else info.status.get(group, GroupStatus())
     if told.completed >= sequence:
         return "completed"
     if told.enqueued >= sequence:
@@ -370,16 +370,16 @@ def site(job: Job, row: int | np.int64) -> str:
 
 def state_word(job: Job, row: int | np.int64) -> str:
     """An entry's state as a word."""
-    match State(int(job.columns["state"][row])):
-        case State.UNKNOWN:
+    match CollectiveState(int(job.columns["state"][row])):
+        case CollectiveState.UNKNOWN:
             return "unfinished"
-        case State.SCHEDULED:
+        case CollectiveState.SCHEDULED:
             return "scheduled"
-        case State.STARTED:
+        case CollectiveState.STARTED:
             return "started"
-        case State.COMPLETED:
+        case CollectiveState.COMPLETED:
             return "completed"
-        case State.FAILED:
+        case CollectiveState.FAILED:
             return "failed"
 
 

@@ -22,7 +22,7 @@ from monitor.show.fleet_rows import (
     GROUP_COLUMNS,
     STYLES,
     Fleet,
-    Wanted,
+    RowFilter,
     count,
     group_cells,
     rank_cells,
@@ -66,7 +66,7 @@ class StatusFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StatusAnswer:
     """One answer."""
 
     about: str
@@ -82,7 +82,7 @@ class Answer:
         return {"is": self.word, "says": self.text, **self.facts}
 
 
-def answers(asked: StatusFacts) -> tuple[Answer, ...]:
+def answers(asked: StatusFacts) -> tuple[StatusAnswer, ...]:
     """All four, in the order in which people ask."""
     return (training(asked.fleet), held_back(asked.fleet), keeper(asked), trust(asked))
 
@@ -101,7 +101,7 @@ def answers_to_json(asked: StatusFacts) -> dict[str, Any]:
     }
 
 
-def training(fleet: Fleet) -> Answer:
+def training(fleet: Fleet) -> StatusAnswer:
     """Whether anybody commits steps, and whether anything is wrong with that."""
     about, step_s, ended = "training", fleet.median_step_s, fleet.ended
     ages = [one.last_commit_age_s for one in fleet.ranks if one.last_commit_age_s is not None]
@@ -112,31 +112,35 @@ def training(fleet: Fleet) -> Answer:
     if ended is not None:
         word, style = ("finished", "green") if ended.clean else ("ended", "bold red")
         ago = age(max(0.0, fleet.now_s - ended.at_s))
-        return Answer(about, word, style, clean(f"{ago} ago: {ended.says}", 400), facts=facts)
+        return StatusAnswer(about, word, style, clean(f"{ago} ago: {ended.says}", 400), facts=facts)
     if not fleet.ranks:
-        return Answer(about, "no", "bold red", "no rank has registered here", facts=facts)
+        return StatusAnswer(about, "no", "bold red", "no rank has registered here", facts=facts)
     if not ages:
-        return Answer(about, "starting", "blue", "nobody has committed a step yet", warnings, facts)
+        return StatusAnswer(
+            about, "starting", "blue", "nobody has committed a step yet", warnings, facts
+        )
     healths = {one.health for one in fleet.ranks}
     if min(ages) > _limit_s(fleet) or ("late" in healths and "healthy" not in healths):
         return _standing(fleet, min(ages), warnings, facts)
     pace = "" if step_s is None else f", {step_s:.3g} s a step"
     text = f"step {step}{pace}{_quorum(fleet)}"
     if warnings or any(one.incident.open for one in fleet.incidents):
-        return Answer(about, "disturbed", "yellow", text, warnings, facts)
-    return Answer(about, "yes", "green", text, facts=facts)
+        return StatusAnswer(about, "disturbed", "yellow", text, warnings, facts)
+    return StatusAnswer(about, "yes", "green", text, facts=facts)
 
 
 def _standing(
     fleet: Fleet, quiet_s: float, warnings: tuple[str, ...], facts: Mapping[str, Any]
-) -> Answer:
+) -> StatusAnswer:
     """Nobody commits: for a fault that is known, or that is still being looked for."""
     usual_s = fleet.usual_step_s
     usual = "" if usual_s is None else f", {usual_s:.3g} s a step is usual"
     text = f"no commit for {age(quiet_s)} (step {facts['step']}{usual})"
     if fleet.incidents:
-        return Answer("training", "no", "bold red", text, warnings, facts)
-    return Answer("training", "stalling", "bold red", f"{text}: verdict pending", warnings, facts)
+        return StatusAnswer("training", "no", "bold red", text, warnings, facts)
+    return StatusAnswer(
+        "training", "stalling", "bold red", f"{text}: verdict pending", warnings, facts
+    )
 
 
 def _limit_s(fleet: Fleet) -> float:
@@ -153,7 +157,7 @@ def _quorum(fleet: Fleet) -> str:
     return f", {inside:,} of {groups} in quorum {fleet.lighthouse.quorum_id}"
 
 
-def held_back(fleet: Fleet) -> Answer:
+def held_back(fleet: Fleet) -> StatusAnswer:
     """Whom the open incidents name: never who waits for another of them."""
     about = "held back by"
     oldest = sorted(fleet.incidents, key=lambda one: one.incident.verdict.since_s)
@@ -163,13 +167,13 @@ def held_back(fleet: Fleet) -> Answer:
     if told:
         named = [one.incident for one in told]
         word = "named" if any(one.culprits for one in named) else "unknown"
-        return Answer(about, word, "bold red", _named(named), tuple(_reasons(told)), facts)
+        return StatusAnswer(about, word, "bold red", _named(named), tuple(_reasons(told)), facts)
     if doubted:
         text = f"{_named([one.incident for one in doubted])}: not sure yet"
-        return Answer(about, "suspected", "yellow", text, tuple(_reasons(doubted)), facts)
+        return StatusAnswer(about, "suspected", "yellow", text, tuple(_reasons(doubted)), facts)
     if training(fleet).word == "stalling":
-        return Answer(about, "unknown", "yellow", "nobody is named yet", (), facts)
-    return Answer(about, "nobody", "green", _busiest(fleet), (), facts)
+        return StatusAnswer(about, "unknown", "yellow", "nobody is named yet", (), facts)
+    return StatusAnswer(about, "nobody", "green", _busiest(fleet), (), facts)
 
 
 def _brief(one: IncidentReport) -> dict[str, Any]:
@@ -217,7 +221,7 @@ def _busiest(fleet: Fleet) -> str:
     return f"busiest is {name}: {most_s:.3g} s a step, the median {middle_s:.3g} s"
 
 
-def keeper(asked: StatusFacts) -> Answer:
+def keeper(asked: StatusFacts) -> StatusAnswer:
     """Whether it acts, and what it did in the last hour."""
     word, style, text = _mode(asked)
     hosts = [one.host for one in asked.fleet.quarantine]
@@ -236,7 +240,7 @@ def keeper(asked: StatusFacts) -> Answer:
         "quarantined_groups": groups,
     }
     more = (*_done(asked.fleet, evicted), *_refused(hosts, groups))
-    return Answer("keeper", word, style, text, more, facts)
+    return StatusAnswer("keeper", word, style, text, more, facts)
 
 
 def _mode(asked: StatusFacts) -> tuple[str, str, str]:
@@ -277,19 +281,19 @@ def _refused(hosts: Sequence[str], groups: Sequence[str]) -> Iterator[str]:
         yield f"in quarantine: {counted(len(groups), 'group')}: {listed(groups, _SHOWN)}"
 
 
-def trust(asked: StatusFacts) -> Answer:
+def trust(asked: StatusFacts) -> StatusAnswer:
     """What speaks against believing the rest."""
     doubts = [clean(one, 300) for one in _doubts(asked)]
     facts = {"doubts": doubts, "last_tick_age_s": asked.tick_age_s}
     if doubts:
         rest = f" (and {len(doubts) - 1:,} more)" if len(doubts) > 1 else ""
         more = (*doubts[1:_DOUBTS], *_more(len(doubts) - _DOUBTS))
-        return Answer("monitor", "doubtful", "yellow", doubts[0] + rest, more, facts)
+        return StatusAnswer("monitor", "doubtful", "yellow", doubts[0] + rest, more, facts)
     tick = "" if asked.tick_age_s is None else f"looked {age(asked.tick_age_s)} ago, "
     answering = f"all {counted(len(asked.fleet.ranks), 'rank')} answer"
     if len(asked.fleet.ranks) <= 1:
         answering = f"{counted(len(asked.fleet.ranks), 'rank')} answering"
-    return Answer("monitor", "trusted", "green", f"{tick}{answering}", (), facts)
+    return StatusAnswer("monitor", "trusted", "green", f"{tick}{answering}", (), facts)
 
 
 def _more(number: int) -> Iterator[str]:
@@ -336,7 +340,7 @@ def short(asked: StatusFacts, groups: int, width: int | None, link: Link) -> lis
     return made + list(_groups(asked.fleet, groups, width))
 
 
-def _answer(one: Answer, width: int | None) -> Iterator[Line]:
+def _answer(one: StatusAnswer, width: int | None) -> Iterator[Line]:
     label = f"{one.about:<{_LABEL}}"
     said: Line = [(label, "bold"), (one.word, one.style)]
     rest = f"  {one.text}"
@@ -379,7 +383,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 _COLUMN_OF: Final = {"phase-age": "for", "commit-age": "commit"}
 """Where an order has another name than its column."""
-_ALL: Final = Wanted()
+_ALL: Final = RowFilter()
 
 
 def top_screen(
@@ -390,7 +394,7 @@ def top_screen(
     order: str = "busy",
     reverse: bool = False,
     wide: bool = False,
-    wanted: Wanted = _ALL,
+    wanted: RowFilter = _ALL,
 ) -> list[Line]:
     """Exactly what is shown, at most `height` lines of at most `width` cells."""
     head = _head(asked, width)

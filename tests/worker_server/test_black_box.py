@@ -17,7 +17,7 @@ from worker_server.run_dir import RankFiles
 from worker_server.sidecar.black_box import BlackBox
 from worker_server.sidecar.metrics import make_registry
 from worker_server.sidecar.recorders import MAIN, ControlPlaneError
-from worker_server.sidecar.stacks import Call, Look, Stacks, StacksError, Taken
+from worker_server.sidecar.stacks import Call, ProcessLook, Stacks, StacksError, Taken
 
 
 class FakeProcess:
@@ -84,7 +84,9 @@ class FakeStacks:
         self.looks += 1
         if self.error:
             raise StacksError(self.error)
-        return Look(Taken("main (train.py:1)\n", time.monotonic()), self.main, owns_gil=False)
+        return ProcessLook(
+            Taken("main (train.py:1)\n", time.monotonic()), self.main, owns_gil=False
+        )
 
 
 class Bench:

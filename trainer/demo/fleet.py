@@ -199,7 +199,7 @@ class FleetError(RuntimeError):
 
 
 @dataclass
-class Fleet:
+class DemoFleet:
     """A running fleet. Made by `start_fleet`."""
 
     options: DemoOptions
@@ -304,7 +304,7 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def start_fleet(options: DemoOptions, run_dir: Path) -> Iterator[Fleet]:
+def start_fleet(options: DemoOptions, run_dir: Path) -> Iterator[DemoFleet]:
     """Start all processes, and end them however the block ends."""
     for folder in ("logs", "events", "run"):
         (run_dir / folder).mkdir(parents=True, exist_ok=True)
@@ -312,7 +312,7 @@ def start_fleet(options: DemoOptions, run_dir: Path) -> Iterator[Fleet]:
     token_file = run_dir / "token"
     token_file.touch(mode=0o600)
     token_file.write_text(secrets.token_urlsafe(24))
-    fleet = Fleet(
+    fleet = DemoFleet(
         options=options,
         run_dir=run_dir,
         lighthouse_url=f"http://127.0.0.1:{free_port()}",
@@ -341,7 +341,7 @@ def _flags(**values: object) -> list[str]:
     return [word for pair in pairs for word in pair]
 
 
-def start_lighthouse(fleet: Fleet) -> None:
+def start_lighthouse(fleet: DemoFleet) -> None:
     """Start the Lighthouse, or start it again on the same port."""
     program = Path(sys.executable).with_name("torchft_lighthouse")
     if not program.exists():
@@ -357,7 +357,7 @@ def start_lighthouse(fleet: Fleet) -> None:
     fleet.spawn("lighthouse", command, {"RUST_LOG": os.environ.get("RUST_LOG", "warn")})
 
 
-def start_gate(fleet: Fleet) -> None:
+def start_gate(fleet: DemoFleet) -> None:
     """Start the gate in front of the Lighthouse, or start it again on the same ports."""
     flags = _flags(
         lighthouse=fleet.lighthouse_url,
@@ -369,7 +369,7 @@ def start_gate(fleet: Fleet) -> None:
     fleet.spawn("gate", [sys.executable, "-m", "monitor.cli", "gate", *flags], {})
 
 
-def start_monitor(fleet: Fleet) -> None:
+def start_monitor(fleet: DemoFleet) -> None:
     """Start the monitor, or start it again on the same store and port."""
     flags = _flags(
         lighthouse=fleet.lighthouse_url,
@@ -386,7 +386,7 @@ def start_monitor(fleet: Fleet) -> None:
     fleet.spawn("monitor", [sys.executable, "-m", "monitor.cli", "monitor", *flags], {})
 
 
-def _start_group(fleet: Fleet, group: str) -> None:
+def _start_group(fleet: DemoFleet, group: str) -> None:
     options = fleet.options
     index = group.removeprefix("rg_")
     # A quarantined host is never used again, so that each fault may cost one.
@@ -420,7 +420,7 @@ def _start_group(fleet: Fleet, group: str) -> None:
     )
 
 
-def wait_for_lighthouse(fleet: Fleet, deadline_s: float) -> None:
+def wait_for_lighthouse(fleet: DemoFleet, deadline_s: float) -> None:
     """Wait until the Lighthouse answers.
 
     Raises:

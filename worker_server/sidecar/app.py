@@ -20,7 +20,7 @@ from worker_server.rank.settings import Settings
 from worker_server.sidecar import evict, queries, timeline
 from worker_server.sidecar.black_box import BlackBox
 from worker_server.sidecar.openapi import JSON, TEXT, Endpoint, document
-from worker_server.sidecar.queries import Places, RefusalError, harden, in_json, in_text, refuse
+from worker_server.sidecar.queries import RefusalError, WorkSlots, harden, in_json, in_text, refuse
 
 # -- Who may ask what -----------------------------------------------------------------------------
 # Bound to loopback, reading needs no token, but a `Host` that names this machine: a page of any web
@@ -33,7 +33,7 @@ _HOW = "set LIGHTKEEPER_TOKEN_FILE or LIGHTKEEPER_TOKEN where the rank is starte
 _OPEN = "or LIGHTKEEPER_OPEN_READS=1, or LIGHTKEEPER_BIND=127.0.0.1"
 
 
-class Guard:
+class RequestGuard:
     """Checks one request after the other; keeps nothing."""
 
     def __init__(self, settings: Settings, names: Collection[str] = ()) -> None:
@@ -95,13 +95,13 @@ class Served:
     """What the endpoints answer from."""
 
     box: BlackBox
-    evict: Callable[[float], evict.Eviction]
+    evict: Callable[[float], evict.EvictionResult]
     """End the rank, with so many seconds between SIGTERM and SIGKILL."""
     registry: CollectorRegistry
     host: Callable[[], wire.HostReport]
 
 
-def make_app(served: Served, guard: Guard) -> Flask:
+def make_app(served: Served, guard: RequestGuard) -> Flask:
     """The WSGI application of one rank's WorkerServer."""
     app = Flask(__name__, static_folder=None)
     app.url_map.merge_slashes = False  # `/v1//state` is no path of ours, rather than a redirect
@@ -110,14 +110,14 @@ def make_app(served: Served, guard: Guard) -> Flask:
     app.before_request(lambda: guard.may_act() if request.endpoint in acting else guard.may_read())
     app.after_request(harden)
     app.register_error_handler(Exception, refuse)
-    places = {work: Places(count, work) for work, count in _PLACES.items()}
+    places = {work: WorkSlots(count, work) for work, count in _PLACES.items()}
     for one in ENDPOINTS:
         view = partial(_answer, served, one, places.get(one.slow))
         app.add_url_rule(one.path, one.name, view, methods=[one.method])
     return app
 
 
-def _answer(served: Served, endpoint: Endpoint, places: Places | None) -> Response:
+def _answer(served: Served, endpoint: Endpoint, places: WorkSlots | None) -> Response:
     query = None if endpoint.query is None else queries.parameters(endpoint.query)
     with nullcontext() if places is None else places.taken():
         return endpoint.answer(served, query)
@@ -127,7 +127,7 @@ def _steps(served: Served, query: queries.Attempts) -> Response:
     return in_json(wire.to_json(served.box.steps(query.since)))
 
 
-def _flight_recorder(served: Served, query: queries.Record) -> Response:
+def _flight_recorder(served: Served, query: queries.RecordQuery) -> Response:
     try:
         record = served.box.flight_record(only_active=bool(query.active), since=query.since)
     except ValueError as exc:
@@ -213,7 +213,7 @@ ENDPOINTS: Final = (
              _steps, wire.StepLog, query=queries.Attempts, example="?since=0"),
     Endpoint("flight_recorder", wire.PATH_FLIGHT_RECORDER,
              "collectives: ours and torch's record (?format=text: a table for people)",
-             _flight_recorder, wire.FlightRecord, (*JSON, *TEXT), queries.Record,
+             _flight_recorder, wire.FlightRecord, (*JSON, *TEXT), queries.RecordQuery,
              slow="records", example="?active=1"),
     Endpoint("stacks", wire.PATH_STACKS,
              "Python stacks of all threads, from outside (?native=1: with C frames)",
@@ -241,7 +241,7 @@ ENDPOINTS: Final = (
                      501: "the rank has no torch",
                      503: "the rank's interpreter does not run or did not answer"}),
     Endpoint("evict", wire.PATH_EVICT, "end the rank's process: SIGTERM, grace, SIGKILL",
-             _evict, evict.Eviction, slow="eviction", acts=True,
+             _evict, evict.EvictionResult, slow="eviction", acts=True,
              body='{"reason": "why", "grace_s": 2}',
              errors={409: "meant for another incarnation of the rank",
                      413: "the body is larger than 16 KiB"}),

@@ -24,7 +24,7 @@ from worker_server.sidecar.metrics import StepFollower
 from worker_server.sidecar.process import PidfdProcess
 from worker_server.sidecar.recorders import MAIN, ControlPlane, Recorders
 from worker_server.sidecar.stacks import Stacks, StacksError, Taken, calls_of
-from worker_server.sidecar.witness import DEAF_S, HangWatch, Sample, Witness, mark_of
+from worker_server.sidecar.witness import DEAF_S, HangWatch, StackSample, StandstillWitness, mark_of
 
 # -- Asks the rank for a profile and waits for its trace; see `worker_server.rank.profile` --------
 
@@ -134,7 +134,7 @@ def _with_facts(trace: bytes, facts: dict[str, Any]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownStacks:
     """Stacks from one source."""
 
     source: str
@@ -160,7 +160,7 @@ def instead(reason: str, note: tuple[str, float], *, native: bool) -> str:
     )
 
 
-def of_the_dead(known: Iterable[Known], dead_age_s: float) -> str:
+def of_the_dead(known: Iterable[KnownStacks], dead_age_s: float) -> str:
     """All that is left, newest first.
 
     Raises:
@@ -213,7 +213,7 @@ class BlackBox:
         self._clock.read()
         self._last_stacks: Taken | None = None
         self._hangs = HangWatch()
-        self._witness = Witness()
+        self._witness = StandstillWitness()
         self._stall_kept = -1
 
     @property
@@ -393,17 +393,19 @@ class BlackBox:
         recorded = self.recorders.heads.told(now_ns * 1e-9, self._hangs.since_s)
         return self._page.step_state(now_ns), self._page.heads(now_ns) + recorded
 
-    def _sample(self, process: wire.Process) -> Sample | None:
+    def _sample(self, process: wire.Process) -> StackSample | None:
         """By py-spy, else what the beat wrote."""
         try:
             look = self._stacks.look()
         except StacksError:
             note = self._page.note(layout.NOTE_STACKS, time.monotonic_ns())
-            return None if note is None else Sample(calls_of(note[0]), time.monotonic() - note[1])
+            return (
+                None if note is None else StackSample(calls_of(note[0]), time.monotonic() - note[1])
+            )
         self._last_stacks = look.taken
         deaf = (process.interpreter_age_s or 0.0) > DEAF_S and not look.owns_gil
         # a thread that waits for the GIL is in a futex, as one that waits for a lock
-        return Sample(look.main, look.taken.taken_s, None if deaf else self._process.syscall())
+        return StackSample(look.main, look.taken.taken_s, None if deaf else self._process.syscall())
 
     def _stalls(self) -> bool:
         """Whether the rank has just begun to hang inside a collective; true once per hang."""
@@ -446,16 +448,16 @@ class BlackBox:
             raise StacksError(f"{why}. Nor did the rank write any by itself. {_WITHOUT}") from why
         return instead(str(why), note, native=native)
 
-    def _known_stacks(self) -> Iterator[Known]:
+    def _known_stacks(self) -> Iterator[KnownStacks]:
         if self._last_stacks is not None:
             age_s = time.monotonic() - self._last_stacks.taken_s
-            yield Known("by py-spy", self._last_stacks.text, age_s)
+            yield KnownStacks("by py-spy", self._last_stacks.text, age_s)
         note = self._page.note(layout.NOTE_STACKS, time.monotonic_ns())
         if note is not None:
-            yield Known("by the rank's own beat, once a second", *note)
+            yield KnownStacks("by the rank's own beat, once a second", *note)
         crash = self._remains.crash()
         if crash is not None:
-            yield Known(f"by {crash.source}", crash.text, crash.age_s or 0.0)
+            yield KnownStacks(f"by {crash.source}", crash.text, crash.age_s or 0.0)
 
 
 def black_box_of(page: PageReader, process: PidfdProcess, files: run_dir.RankFiles) -> BlackBox:

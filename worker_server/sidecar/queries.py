@@ -34,7 +34,7 @@ class RefusalError(Exception):
         self.headers = dict(headers or {})
 
 
-class Places:
+class WorkSlots:
     """So many worker threads may be at one kind of slow work; the others stay free."""
 
     def __init__(self, count: int, what: str) -> None:
@@ -124,7 +124,7 @@ class Attempts(Struct, forbid_unknown_fields=True):
     """Number of an attempt: only later ones."""
 
 
-class Record(Struct, forbid_unknown_fields=True):
+class RecordQuery(Struct, forbid_unknown_fields=True):
     """Which part of the flight record, and how it is written."""
 
     active: Literal[0, 1] = 0

@@ -22,13 +22,13 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from worker_server import run_dir, wire
-from worker_server.http_server import Channel, HttpServer, Limits, PatientServer
-from worker_server.rank.page.layout import PageError
+from worker_server.http_server import Channel, HttpServer, PatientServer, ServerLimits
+from worker_server.rank.page.layout import SharedPageError
 from worker_server.rank.page.reader import PageReader
 from worker_server.rank.settings import SettingError, Settings
-from worker_server.sidecar.app import THREADS, Guard, Served, make_app
+from worker_server.sidecar.app import THREADS, RequestGuard, Served, make_app
 from worker_server.sidecar.black_box import BlackBox, black_box_of
-from worker_server.sidecar.evict import Eviction, Family, evict
+from worker_server.sidecar.evict import EvictionResult, Family, evict
 from worker_server.sidecar.host import HostView, have_port
 from worker_server.sidecar.metrics import make_registry
 from worker_server.sidecar.process import GoneError, PidfdProcess
@@ -194,7 +194,7 @@ def listen(app: Any, settings: Settings, threads: int) -> HttpServer:
         elif exc.errno != errno.EADDRINUSE:
             raise
         listener = _any_port(settings.bind)
-    limits = Limits(connections=connections_that_fit(Limits().connections))
+    limits = ServerLimits(connections=connections_that_fit(ServerLimits().connections))
     return HttpServer(
         app, listener, threads=threads, limits=limits, channel=channel, scheme=settings.scheme
     )
@@ -429,7 +429,7 @@ def serve(page_path: Path, rank_fd: int | None = None) -> int:
         run_dir.hold(page_path)
         settings = Settings.from_environ(os.environ, page.identity.group_rank)
         process = PidfdProcess(page.identity.pid, page.start_ticks, rank_fd)
-    except (PageError, SettingError, GoneError, OSError) as exc:
+    except (SharedPageError, SettingError, GoneError, OSError) as exc:
         _log.error("cannot start: %s", exc)
         return 1
     box = black_box_of(page, process, files)
@@ -453,14 +453,14 @@ def _serve(
 
     family = Family(box.identity.pid, not_ours)
 
-    def evict_rank(grace_s: float) -> Eviction:
+    def evict_rank(grace_s: float) -> EvictionResult:
         return evict(process, box.process(), grace_s, family)
 
     url = ""
     registry = make_registry(box.state, lambda: url, box.follower)
     host = HostView(files.page.parent, box.identity, box.state).report
     app = make_app(
-        Served(box, evict_rank, registry, host), Guard(settings, names=[box.identity.host])
+        Served(box, evict_rank, registry, host), RequestGuard(settings, names=[box.identity.host])
     )
     _yield_to_training()
     server = listen(app, settings, THREADS)

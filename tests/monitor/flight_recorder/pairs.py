@@ -11,7 +11,7 @@ from monitor.records.job import Payload
 from monitor.records.ops import POINT_TO_POINT, SIZELESS, UNDECIDED, peers_of
 from monitor.records.signature import (
     UNKNOWN_SIZE,
-    Side,
+    CallSide,
     comparable,
     counts_of,
     dtype_of,
@@ -58,7 +58,7 @@ def possible(payload: Payload, size: int = UNKNOWN_SIZE) -> bool:
     return True
 
 
-def majority(sides: Iterable[Side], size: int) -> Side | None:
+def majority(sides: Iterable[CallSide], size: int) -> CallSide | None:
     """The side that more than half of all `size` members are on; None: cannot tell."""
     return next((side for side in sides if 2 * len(side.ranks) > size), None)
 

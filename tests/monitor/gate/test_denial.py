@@ -12,7 +12,7 @@ from monitor.gate.denylist import (
     GateError,
     GateView,
     Scope,
-    Seen,
+    SeenReplica,
     denials_json,
     parse_denials,
     parse_view,
@@ -36,7 +36,7 @@ def test_a_list_reads_back_as_it_was_written() -> None:
 
 
 def test_a_view_reads_back_as_it_was_written() -> None:
-    seen = Seen(
+    seen = SeenReplica(
         replica_id=ReplicaId("rg_1:a"),
         group=GroupName("rg_1"),
         heartbeat_age_s=0.25,
