@@ -132,12 +132,12 @@ cli: Final = Commands(
             }}),
         },
         "Act": {
-            "evict": Ours("commands.evict:evict", "put a replica group out now"),
+            "evict": Ours("commands.orders:evict", "put a replica group out now"),
             "quarantine": Commands("hosts and groups that may not come back", {"Commands": {
-                "list": Ours("commands.quarantine:listed", "hosts and groups in quarantine"),
-                "add": Ours("commands.quarantine:add", "refuse a host, or a group, to launchers"),
-                "release": Ours("commands.quarantine:release", "let a host or a group in again"),
-                "history": Ours("commands.quarantine:history",
+                "list": Ours("commands.orders:listed", "hosts and groups in quarantine"),
+                "add": Ours("commands.orders:add", "refuse a host, or a group, to launchers"),
+                "release": Ours("commands.orders:release", "let a host or a group in again"),
+                "history": Ours("commands.orders:history",
                                 "what happened to a host or a group"),
             }}),
             "pause": Ours("commands.policy:pause", "evict nobody for now"),

@@ -46,8 +46,8 @@ from worker_server.wire import Doing, Ending, Process, StepState, Witness
 
 if TYPE_CHECKING:  # the command line reads views, and imports no detector for it
     from monitor.decide.pipeline import TickResult
+    from monitor.decide.rank_seconds import Tempo
     from monitor.decide.rules import Effective
-    from monitor.decide.step_times import Tempo
     from monitor.store.lease import Standing
 
 

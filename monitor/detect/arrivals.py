@@ -27,8 +27,8 @@ from monitor.model import cohort
 from monitor.model.names import RankName
 from monitor.records.dump import read as read_dump
 from monitor.records.job import NONE, Backend
-from monitor.records.ops import POINT_TO_POINT, op_name
 from monitor.records.safe_pickle import FlightRecordError
+from monitor.records.signature import POINT_TO_POINT, op_name
 from worker_server.wire import FlightRecord
 
 _POLLS: Final = 20

@@ -22,8 +22,7 @@ from monitor.act.pausing import SWITCH
 from monitor.act.poller import Sweep
 from monitor.decide.accounts import Books
 from monitor.decide.pipeline import TickResult
-from monitor.decide.rank_seconds import RankSeconds, Spent, TokenBook
-from monitor.decide.step_times import TempoBook
+from monitor.decide.rank_seconds import RankSeconds, Spent, TempoBook, TokenBook
 from monitor.decide.view import DepartureBook, NotPossible, View
 from monitor.journal.writer import Stats
 from monitor.loop.evictions import Acting

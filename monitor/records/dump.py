@@ -34,10 +34,9 @@ from monitor.records.job import (
     RankInfo,
     Sites,
 )
-from monitor.records.ops import POINT_TO_POINT, closes_coalesced, peers_of
 from monitor.records.rows import EntryRows, PayloadKey, payload_numbers
 from monitor.records.safe_pickle import FlightRecordError
-from monitor.records.signature import payload_of
+from monitor.records.signature import POINT_TO_POINT, closes_coalesced, payload_of, peers_of
 
 # -- entries -----------------------------------------------------------------------------------
 

@@ -34,9 +34,15 @@ from monitor.records.job import (
     Payload,
     Problem,
 )
-from monitor.records.ops import POINT_TO_POINT, dtype_name, op_name
 from monitor.records.safe_pickle import FlightRecordError
-from monitor.records.signature import Signature, payload_of, signature_of
+from monitor.records.signature import (
+    POINT_TO_POINT,
+    Signature,
+    dtype_name,
+    op_name,
+    payload_of,
+    signature_of,
+)
 from worker_server.wire import ACROSS, RING_CALLS, FlightRecord, RingEntry
 
 

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from monitor.records.job import NONE, Backend, CollectiveState, Job
-from monitor.records.ops import closes_coalesced
+from monitor.records.signature import closes_coalesced
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

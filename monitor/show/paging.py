@@ -28,7 +28,6 @@ from monitor.show.answers import (
     dump,
     the_view,
 )
-from monitor.show.fleet_page import fleet_page, group_page, host_page, rank_page
 from monitor.show.incident_page import (
     Access,
     BundleStacks,
@@ -48,6 +47,10 @@ from monitor.show.pages import (
     FleetIndex,
     Page,
     PagePlace,
+    fleet_page,
+    group_page,
+    host_page,
+    rank_page,
 )
 from monitor.show.templating import document, prepare
 from monitor.show.wording import path_of

@@ -22,7 +22,7 @@ from monitor.model.verdict import Confidence
 from monitor.records.files import Bundle
 from monitor.records.findings import Analysis, Finding, Wait
 from monitor.records.job import Job
-from monitor.records.ops import POINT_TO_POINT
+from monitor.records.signature import POINT_TO_POINT
 from monitor.show.standing import (
     MEANINGS,
     Crowd,

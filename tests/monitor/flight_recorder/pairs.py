@@ -8,14 +8,17 @@ from collections.abc import Iterable
 from typing import Final
 
 from monitor.records.job import Payload
-from monitor.records.ops import POINT_TO_POINT, SIZELESS, UNDECIDED, peers_of
 from monitor.records.signature import (
+    POINT_TO_POINT,
+    SIZELESS,
+    UNDECIDED,
     UNKNOWN_SIZE,
     CallSide,
     comparable,
     counts_of,
     dtype_of,
     numbers,
+    peers_of,
     signature_of,
 )
 

@@ -12,8 +12,7 @@ from monitor.model.eviction import QuarantineEntry
 from monitor.model.names import GroupName
 from monitor.model.observation import Pause
 from monitor.model.verdict import RankHealth
-from monitor.show.fleet_page import CELLS, LINKS
-from monitor.show.pages import FLEET, GROUPS, Context, FleetIndex, PagePlace
+from monitor.show.pages import CELLS, FLEET, GROUPS, LINKS, Context, FleetIndex, PagePlace
 from monitor.show.paging import Made, make, whole
 from monitor.show.templating import attributes, environment
 from monitor.show.wording import ago, natural, span

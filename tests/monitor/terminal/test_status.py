@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from monitor.decide.view import IncidentReport, bundle_url
-from monitor.show.fleet_page import Pulse
+from monitor.show.pages import Pulse
 from monitor.show.status import (
     StatusFacts,
     answers,
