@@ -27,7 +27,6 @@ from dashboards.client import Grafana, PublishError, RefusedError
 # -- the dashboards as JSON: rendered, committed, read, fitted to one site, compared ---------------
 # with what a Grafana has.
 
-
 GRAFANA: Final = Path(__file__).parent / "grafana"
 _GRAFANAS_OWN: Final = frozenset({"id", "version", "iteration"})
 """What Grafana counts by itself."""

@@ -66,7 +66,6 @@ def grown(counter: str, by: str = "", within: str = "$__rate_interval") -> str:
 # -- One colour and one sign for each state, the same as on the monitor's page --------------------
 # The signs differ in shape: whoever cannot tell the colours apart reads the same.
 
-
 GREEN, YELLOW, ORANGE, RED = "green", "yellow", "orange", "red"
 DARK_RED, BLUE, PURPLE, GREY = "dark-red", "blue", "purple", "text"
 

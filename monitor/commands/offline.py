@@ -32,7 +32,6 @@ from monitor.show.wording import clean
 # last what it found over a pipe; when the time is over the session is killed, and what it was doing
 # then says what is left out. Its memory is limited too, or the machine's other processes would pay.
 
-
 CANNOT_TELL: Final = 3
 """Exit status: a limit was reached before there was an answer."""
 

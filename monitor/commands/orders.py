@@ -173,7 +173,6 @@ def history(*, monitor: Monitor, path: str, as_json: bool) -> None:
 
 # -- `lightkeeper evict GROUP`: put a replica group out now, and see it go ------------------------
 
-
 NOT_YET: Final = 3
 _NAMED: Final = 12
 _LOOK_S: Final = 0.5

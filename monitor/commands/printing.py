@@ -179,7 +179,6 @@ def pause_line(pause: Mapping[str, Any]) -> str:
 
 # -- `--watch` and `top`: a live screen on a terminal ---------------------------------------------
 
-
 T = TypeVar("T")
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The screen is put back."""

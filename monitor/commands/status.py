@@ -62,7 +62,6 @@ from monitor.show.wording import clean
 
 # -- `lightkeeper get ranks`, `groups` and `hosts`: all of them, or those that are wanted ---------
 
-
 T = TypeVar("T", RankJson, GroupView, HostRow)
 
 

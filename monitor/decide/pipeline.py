@@ -117,7 +117,6 @@ class Experience:
 
 # -- rank health -------------------------------------------------------------------------------
 
-
 _FOR: Final = {
     Kind.STRAGGLER: RankHealth.SLOW,
     Kind.REPLICA_LAG: RankHealth.SLOW,

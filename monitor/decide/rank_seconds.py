@@ -56,7 +56,6 @@ from worker_server.wire import WAITING_PHASE
 # -- How fast each rank goes, for people: plain means over the last seconds. Pure -----------------
 # Detectors judge by `monitor.detect.pace`, which is robust and slower to show a change.
 
-
 WINDOW_S: Final = 15.0
 """Longer is calmer; shorter shows a change sooner."""
 _QUIET: Final = LONG_PHASES | {WAITING_PHASE}

@@ -249,7 +249,6 @@ def _ids(data: Mapping[str, Any], key: str) -> frozenset[ReplicaId]:
 # -- What the gate says of itself: `GET /v1/gate`, to and from JSON. Pure -------------------------
 # Ages are seconds at the moment of the answer; a missing value is None and never zero.
 
-
 SCHEMA: Final = 1
 REPLICAS_MAX: Final = 100_000
 _SECONDS_MAX: Final = 1e12

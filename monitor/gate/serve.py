@@ -33,7 +33,6 @@ from monitor.gate.quorum_ids import RESERVED_MOST, QuorumIds
 # One JSON object: the list of denials, and how far quorum ids may have been told (`quorum_ids`).
 # Each part is read by itself, so that one that is spoiled takes nothing from the other.
 
-
 _FILE_MAX_BYTES: Final = 16 * 1024 * 1024
 _RESERVED: Final = "quorum_ids_reserved"
 _NO_LIST: Final = "nobody is denied until the monitor says so"
@@ -275,7 +274,6 @@ async def _stay_ahead(proxy: Proxy, state: StateFile) -> None:
 
 
 # -- The gate's admin port: what it sees, whom it refuses, its metrics. Denying takes the token ---
-
 
 BODY_MAX_BYTES: Final = 16 * 1024 * 1024
 _INDEX: Final = """\

@@ -105,7 +105,6 @@ def page(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
 
 # -- What one metric is called, means and holds: exported, documented and checked from one place --
 
-
 GROUPS: Final = "G"
 RANKS: Final = "R"
 """Series of a metric of each group, and of each rank, with series of its own."""
@@ -197,7 +196,6 @@ def histogram(
 # told: first culprits of open incidents, then who is not well, then of the ranks those that work
 # longest, of the groups the first by name. Aggregates (`lightkeeper_ranks`, `fleet_busy_seconds`
 # ...) are always of all.
-
 
 RANK_SERIES: Final = 4096
 GROUP_SERIES: Final = 1024

@@ -143,7 +143,6 @@ def _beats(scene: ScrapeView, view: LighthouseView) -> list[tuple[str, float]]:
 
 # -- Who holds the fleet back: how long each works and waits in a step, and how far it stands out --
 
-
 _NO_TEMPO: Final = "who committed nothing within the last 15 s"
 _NOBODY: Final = "no rank committed within the last 15 s"
 
@@ -213,7 +212,6 @@ def _spread(busy: list[float], usual_s: float) -> Iterator[tuple[str, float]]:
 # Ranks of a group work at the same time: seconds are those of the slowest, bytes are added up. What
 # was not done yet, or is not known, is left out. Of the groups' present processes only: whole
 # distributions are on the ranks' own pages (`lightkeeper_rank_checkpoint_load_seconds` ...).
-
 
 _NOT_YET: Final = "the group did not do it yet, or is not TorchFT"
 

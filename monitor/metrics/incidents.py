@@ -91,7 +91,6 @@ def _suspects(scene: ScrapeView) -> list[tuple[str, ...]]:
 
 # -- Evictions, what held others back, and the quarantine that follows them -----------------------
 
-
 _HOSTS_TOLD: Final = 100
 """Hosts with a record that are told by name: a series each, and names of hosts come and go."""
 
@@ -197,7 +196,6 @@ def _quarantine(view: View) -> Iterator[Metric]:
 
 
 # -- Goodput: rank-seconds that trained, those that did not by cause, and what evictions saved ----
-
 
 _NO_ACCOUNT: Final = "no account of such an incident is complete since this monitor started"
 

@@ -75,7 +75,6 @@ def _tick(view: View) -> tuple[float, int]:
 
 # -- What is counted while it happens -------------------------------------------------------------
 
-
 disable_created_metrics()  # type: ignore[no-untyped-call]  # Prometheus would keep a `_created` series for each counter
 
 

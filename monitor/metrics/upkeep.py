@@ -16,7 +16,6 @@ from monitor.store.lease import Standing
 
 # -- The monitor itself: its ticks, its eyes, its detectors, and whether it trusts them -----------
 
-
 TICK_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 BUILD = gauge("build_info", "1, with the version.", ("version",))
@@ -168,7 +167,6 @@ def _size(path: Path, end: str) -> int:
 
 
 # -- The gate as its keeper sees it; the gate's own page has more (`monitor.gate.serve`) ----------
-
 
 _NO_GATE: Final = "the monitor has no gate (--gate)"
 

@@ -30,7 +30,6 @@ from monitor.records.job import Payload
 # A family is what the backend has to move, not the function that was called. One rank in
 # `all_gather` and another in `all_gather_into_tensor` issue the same transfer and complete.
 
-
 _FAMILY: Final[Mapping[str, str]] = {
     "allreduce": "all_reduce",
     "allreduce_coalesced": "all_reduce",

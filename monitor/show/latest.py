@@ -103,7 +103,6 @@ def _renew(kept: _Kept[T], number: int, make: Callable[[int, T | None], T]) -> T
 # (the browser comes back by itself, to whichever monitor answers then), and when the monitor shuts
 # down.
 
-
 STREAMS: Final = 12
 """Open ones at most."""
 LIFE_S: Final = 1800.0

@@ -47,7 +47,6 @@ from monitor.show.wording import (
 # -- what pages are made from, and what they are made into ----------------------------------------
 # A page is its sections, each rendered by itself, so that an open page is sent those that changed.
 
-
 FLEET: Final = "fleet"
 GROUPS: Final = "groups"
 HOSTS: Final = "hosts"
@@ -523,7 +522,6 @@ def _policy(rules: Effective, fleet: FleetIndex) -> dict[str, Any]:
 
 # -- The pages of one group, one host and one rank: who is there, and what concerns it. Pure ------
 # Words and markup are in templates/crowd.html (groups and hosts), rank.html and ui.html.
-
 
 _LATEST: Final = 4
 _OPEN: Final = 40

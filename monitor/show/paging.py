@@ -59,7 +59,6 @@ from monitor.show.wording import path_of
 # Of the pages of earlier views the hash of each section is kept: an open page is sent those
 # sections whose hash differs, whole.
 
-
 _EARLIER: Final = 8
 """Moments of each page of which the hashes are kept: who is further behind gets the whole state."""
 

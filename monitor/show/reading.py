@@ -268,7 +268,6 @@ def _discovery() -> list[dict[str, Any]]:
 # What costs the rank something needs the token always. (What the monitor itself says of ranks, on
 # its page and in its snapshot, needs none: launchers and Prometheus read that.)
 
-
 _MIB: Final = 1024 * 1024
 _QUERY_MAX_CHARS: Final = 200
 _PROFILE_MAX_S: Final = 60.0

@@ -404,7 +404,6 @@ def concerned(analysis: Analysis) -> tuple[int, ...]:
 
 # -- Findings of flight records in words: who did what, where, and how much was read. Pure --------
 
-
 TITLES: Final[Mapping[Fault, str]] = {
     Fault.NOT_ENTERED: "did not come to a collective",
     Fault.NOT_ENQUEUING: "stopped launching collectives",

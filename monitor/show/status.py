@@ -321,7 +321,6 @@ def _doubts(asked: StatusFacts) -> Iterator[str]:
 
 # -- What a terminal shows of the fleet: the screens of `status`, `top` and the incidents. Pure ---
 
-
 _LABEL: Final = 14
 """Cells of the names at the left."""
 _INCIDENTS: Final = 3

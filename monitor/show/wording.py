@@ -172,7 +172,6 @@ def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
 
 # -- The state of every rank, with a shape of its own beside its colour. Pure ---------------------
 
-
 EVICTING: Final = "evicting"
 UNKNOWN: Final = "unknown"
 

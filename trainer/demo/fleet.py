@@ -24,7 +24,6 @@ from trainer.supervisor import die_with_parent
 
 # -- The demo's command line ----------------------------------------------------------------------
 
-
 FAULTS: Final = {
     "hang": "a rank sleeps outside any collective, for ever",
     "gil": "a rank holds the interpreter lock in C, for ever",

@@ -37,7 +37,6 @@ from worker_server.rank.warn_once import warn
 # One that is stopped (state T) or does not answer itself any more is ended first, so that a rank
 # never has two. That costs the beat one read of /proc and one stat a second.
 
-
 _START_LIMIT_S = 60.0
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Before each new start. A sidecar that goes five times has a reason that a sixth does not mend."""

@@ -192,7 +192,6 @@ def count_steps(source: ReportSource) -> None:
 # - `shutdown()` may hang and is never called: the socket dies with the process.
 # - A process that exits before the server listens may hang: it is pinged once.
 
-
 _PING_TIMEOUT_S = 1.0
 _ERRORS_ONLY = 2
 _pinned: list[Any] = []

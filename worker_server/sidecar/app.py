@@ -30,7 +30,6 @@ from worker_server.wire import LEFT_OUT
 # Types and bounds are those of the annotations, descriptions those of the docstrings: what travels
 # is described where it is declared, in JSON Schema (2020-12).
 
-
 Schema = dict[str, Any]
 JSON: Final = ("application/json",)
 TEXT: Final = ("text/plain",)
@@ -258,7 +257,6 @@ def _fields(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
 # site can have its own name resolve to 127.0.0.1 (DNS rebinding) and would then read along. Bound
 # to anything else, everything needs the token, unless reading is configured open. Ending the rank
 # and profiling it need the token always.
-
 
 _HOW = "set LIGHTKEEPER_TOKEN_FILE or LIGHTKEEPER_TOKEN where the rank is started"
 _OPEN = "or LIGHTKEEPER_OPEN_READS=1, or LIGHTKEEPER_BIND=127.0.0.1"

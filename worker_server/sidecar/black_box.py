@@ -28,7 +28,6 @@ from worker_server.sidecar.witness import DEAF_S, HangWatch, StackSample, Stands
 
 # -- Asks the rank for a profile and waits for its trace; see `worker_server.rank.profile` --------
 
-
 _DEAF_S = 3.0
 _TAKEN_UP_S = 5.0
 """The beat looks once a second."""

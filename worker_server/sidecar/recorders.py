@@ -33,7 +33,6 @@ from worker_server.wire import ACROSS, GroupHead
 # that does not answer all the same holds a thread of the rank's server: its connection is kept, and
 # it is not asked again before that answer has come.
 
-
 _MAX_BYTES: Final = 64 * 1024 * 1024
 _CHUNK_BYTES: Final = 1024 * 1024
 _LIST: Final = ""

@@ -43,7 +43,6 @@ from worker_server.sidecar.process import GoneError, PidfdProcess
 # knows the name as another group's refuses it: then the rank goes on under its launcher's. A rank
 # that starts again has no Manager yet: the monitor says how the group was called before.
 
-
 LEASE_S = 15.0
 _ANSWER_S = 3.0
 _MAX_WAIT_S = 15.0
@@ -167,7 +166,6 @@ class Registrar(threading.Thread):
 # OpenSSL cannot do yet is tried again when the socket is ready. So `http_server` holds for TLS as
 # it is. OpenSSL's objects are not made for two threads, and waitress reads in its main thread and
 # writes in its workers: a lock for each connection.
-
 
 _FILES_WANTED: Final = 8192
 _FILES_KEPT: Final = 64
