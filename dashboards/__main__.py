@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from dashboards import committed
+from dashboards import publish
 
 if TYPE_CHECKING:
     from dashboards.publish import Folder, Step
@@ -86,10 +86,10 @@ def _list(args: argparse.Namespace) -> int:
             "uid": board["uid"],
             "title": board["title"],
             "about": board["description"],
-            "panels": len(list(committed.panels_of(board))),
-            "questions": [row["title"] for row in committed.panels_of(board, rows=True)],
+            "panels": len(list(publish.panels_of(board))),
+            "questions": [row["title"] for row in publish.panels_of(board, rows=True)],
         }
-        for board in committed.read()
+        for board in publish.read()
     ]
     if args.format == "json":
         print(json.dumps(boards, indent=2))
@@ -104,13 +104,13 @@ def _export(args: argparse.Namespace) -> int:
     """Dashboards and provisioning files for a Grafana to read; files there are replaced."""
     folder = args.folder / "dashboards"
     folder.mkdir(parents=True, exist_ok=True)
-    for board in committed.read():
+    for board in publish.read():
         path = folder / f"{board['uid']}.json"
-        fitted = committed.fitted(board, args.monitor_url)
+        fitted = publish.fitted(board, args.monitor_url)
         path.write_text(json.dumps(fitted, indent=2, sort_keys=True) + "\n")
         print(path)
     provisioning = args.folder / "provisioning"
-    shutil.copytree(committed.GRAFANA / "provisioning", provisioning, dirs_exist_ok=True)
+    shutil.copytree(publish.GRAFANA / "provisioning", provisioning, dirs_exist_ok=True)
     print(provisioning)
     return 0
 
@@ -118,7 +118,7 @@ def _export(args: argparse.Namespace) -> int:
 def _render(args: argparse.Namespace) -> int:
     write = args.command == "render"
     try:
-        paths = committed.render(write=write)
+        paths = publish.render(write=write)
     except ImportError as error:
         print(f"error: {error}: pip install grafana-foundation-sdk==0.0.21", file=sys.stderr)
         return 1
@@ -137,7 +137,7 @@ def _push(args: argparse.Namespace) -> int:
     except ImportError as error:
         print(f"error: {error}: pip install 'lightkeeper[grafana]'", file=sys.stderr)
         return 1
-    boards = [committed.fitted(board, args.monitor_url) for board in committed.read()]
+    boards = [publish.fitted(board, args.monitor_url) for board in publish.read()]
     text = args.format == "text"
     try:
         grafana = client.Grafana(args.url, client.read_token(args.token_file))
@@ -178,7 +178,7 @@ def _print_differences(steps: Sequence[Step]) -> None:
         if step.action == "create":
             print(f"--- {step.uid}: not there yet; all of it is new")
         elif step.action != "unchanged":
-            for line in committed.difference(step.theirs, step.board):
+            for line in publish.difference(step.theirs, step.board):
                 print(line)
 
 
@@ -187,7 +187,7 @@ def _as_json(folder: Folder, steps: Sequence[Step], args: argparse.Namespace) ->
     for step in steps:
         row = step.to_json()
         if args.diff and step.action not in {"unchanged", "create"}:
-            row["diff"] = committed.difference(step.theirs, step.board)
+            row["diff"] = publish.difference(step.theirs, step.board)
         rows.append(row)
     return {
         "grafana": args.url,
@@ -205,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }  # fmt: skip
     try:
         return commands[args.command](args)
-    except (committed.CommittedError, OSError) as error:
+    except (publish.CommittedError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 

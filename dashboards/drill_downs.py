@@ -6,23 +6,41 @@ from typing import Any, Final, Unpack
 
 from grafana_foundation_sdk.builders import table
 
-from dashboards.colours import (
+from dashboards.frame import Board, group_links, rank_links
+from dashboards.panels import (
+    ColumnStyle,
+    PanelShape,
+    Query,
+    heat,
+    lines,
+    ranking,
+    rows,
+    states,
+    tile,
+)
+from dashboards.selectors import (
     BLUE,
     GREEN,
+    GROUP,
     GROUP_STATE,
     INCIDENT_STATE,
+    KEEPER,
     KEEPER_STATE,
     MEMBER,
+    MONITOR,
     ORANGE,
+    RANK,
     RED,
     SELF_HEALTH,
     SEVERITY,
     UP,
     YELLOW,
+    ZERO,
+    grown,
+    on_host,
+    shown,
+    worst,
 )
-from dashboards.frame import Board, group_links, rank_links
-from dashboards.panels import Column, Query, Shape, heat, lines, ranking, rows, states, tile
-from dashboards.selectors import GROUP, KEEPER, MONITOR, RANK, ZERO, grown, on_host, shown, worst
 
 # -- incidents: what went wrong, what was done about it, how fast, and what it cost -------------
 
@@ -45,7 +63,7 @@ def incidents() -> Board:
 
 
 def incident_table(
-    title: str, chosen: str, began: Column, *, says: str, **shape: Unpack[Shape]
+    title: str, chosen: str, began: ColumnStyle, *, says: str, **shape: Unpack[PanelShape]
 ) -> table.Panel:
     """Incidents that match `chosen`, newest first, with links to their stories."""
     colours = {severity: (severity, colour) for severity, colour in SEVERITY.items()}
@@ -54,14 +72,14 @@ def incident_table(
         [f"max by (incident, kind, severity, state, replica_group) ({_SEEN}{{{chosen}}}) * 1000"],
         [
             began,
-            Column(
+            ColumnStyle(
                 "incident",
                 links={"Story and evidence": "${monitor_url}/incidents/${__value.text}"},
             ),
-            Column("kind"),
-            Column("severity", values=colours),
-            Column("state"),
-            Column("replica_group", "group"),
+            ColumnStyle("kind"),
+            ColumnStyle("severity", values=colours),
+            ColumnStyle("state"),
+            ColumnStyle("replica_group", "group"),
         ],
         sort="began",
         says=says,
@@ -74,7 +92,7 @@ def _what() -> list[Any]:
         incident_table(
             "Incidents, open and of the last hour",
             MONITOR,
-            Column("Value", "began", unit="dateTimeAsIso", width=190),
+            ColumnStyle("Value", "began", unit="dateTimeAsIso", width=190),
             width=24,
             height=9,
             empty="no incident",
@@ -256,13 +274,13 @@ def _now() -> list[Any]:
                 )
             ],
             [
-                Column("replica_group", "group", links=group_links(series=False)),
-                Column("Value #A", "state", values=GROUP_STATE),
-                Column("Value #B", "step"),
-                Column("Value #C", "behind", levels={5.0: ORANGE, 50.0: RED}),
-                Column("Value #D", "works a step", unit="s", decimals=3),
-                Column("Value #E", "waits a step", unit="s", decimals=3),
-                Column(
+                ColumnStyle("replica_group", "group", links=group_links(series=False)),
+                ColumnStyle("Value #A", "state", values=GROUP_STATE),
+                ColumnStyle("Value #B", "step"),
+                ColumnStyle("Value #C", "behind", levels={5.0: ORANGE, 50.0: RED}),
+                ColumnStyle("Value #D", "works a step", unit="s", decimals=3),
+                ColumnStyle("Value #E", "waits a step", unit="s", decimals=3),
+                ColumnStyle(
                     "Value #F", "heartbeat", unit="s", levels={5.0: ORANGE, 30.0: RED}, decimals=1
                 ),
             ],
@@ -362,17 +380,17 @@ def _ranks() -> list[Any]:
                 f"{_WAIT} and on ({_BY_RANK}) topk($topn, {_BUSY})",
             ],
             [
-                Column("replica_group", "group", width=130),
-                Column("rank", links=rank_links(series=False), width=70),
-                Column("Value #A", "works a step", unit="s", decimals=3),
-                Column(
+                ColumnStyle("replica_group", "group", width=130),
+                ColumnStyle("rank", links=rank_links(series=False), width=70),
+                ColumnStyle("Value #A", "works a step", unit="s", decimals=3),
+                ColumnStyle(
                     "Value #B",
                     "times the median",
                     levels={1.2: ORANGE, 1.5: RED},
                     base=GREEN,
                     decimals=2,
                 ),
-                Column("Value #C", "waits a step", unit="s", decimals=3),
+                ColumnStyle("Value #C", "waits a step", unit="s", decimals=3),
             ],
             sort="works a step",
             height=10,
@@ -401,9 +419,9 @@ def _ranks() -> list[Any]:
 _RANK_LINKS: Final = rank_links(series=True)
 _RANK_LEGEND: Final = "{{replica_group}}.{{rank}}"
 _WHO: Final = (
-    Column("job_id", "job"),
-    Column("replica_group", "group"),
-    Column("rank", links=rank_links(series=False)),
+    ColumnStyle("job_id", "job"),
+    ColumnStyle("replica_group", "group"),
+    ColumnStyle("rank", links=rank_links(series=False)),
 )
 
 
@@ -441,11 +459,11 @@ def _who() -> list[Any]:
             ],
             [
                 *_WHO,
-                Column("host"),
-                Column("pid"),
-                Column("Value #B", "process", values=UP),
-                Column("Value #C", "step"),
-                Column(
+                ColumnStyle("host"),
+                ColumnStyle("pid"),
+                ColumnStyle("Value #B", "process", values=UP),
+                ColumnStyle("Value #C", "step"),
+                ColumnStyle(
                     "Value #D",
                     "last commit",
                     unit="s",
@@ -478,10 +496,10 @@ def _collectives() -> list[Any]:
             ],
             [
                 *_WHO,
-                Column("process_group", "process group"),
-                Column("Value #A", "entered"),
-                Column("Value #B", "left"),
-                Column("Value #C", "inside", levels={1.0: ORANGE}),
+                ColumnStyle("process_group", "process group"),
+                ColumnStyle("Value #A", "entered"),
+                ColumnStyle("Value #B", "left"),
+                ColumnStyle("Value #C", "inside", levels={1.0: ORANGE}),
             ],
             sort="inside",
             height=9,

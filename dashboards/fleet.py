@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dashboards.colours import (
+from dashboards.drill_downs import incident_table
+from dashboards.frame import Board, more, rank_links
+from dashboards.panels import ColumnStyle, Query, lines, rows, tile
+from dashboards.selectors import (
     BLUE,
     GREEN,
     GREY,
+    GROUP,
     HEALTH,
+    KEEPER,
     KEEPER_STATE,
+    MONITOR,
     ORANGE,
     PURPLE,
     RED,
     YELLOW,
+    ZERO,
+    grown,
 )
-from dashboards.drill_downs import incident_table
-from dashboards.frame import Board, more, rank_links
-from dashboards.panels import Column, Query, lines, rows, tile
-from dashboards.selectors import GROUP, KEEPER, MONITOR, ZERO, grown
 
 _GROUPS: Final = more("Replica groups", "lightkeeper-groups")
 _INCIDENTS: Final = more("Incidents", "lightkeeper-incidents")
@@ -128,7 +132,7 @@ def _bad() -> list[Any]:
         incident_table(
             "Open incidents",
             f'{MONITOR}, state!="resolved"',
-            Column("Value", "began", unit="dateTimeFromNow", width=120),
+            ColumnStyle("Value", "began", unit="dateTimeFromNow", width=120),
             width=9,
             empty="no open incident",
             says="What is wrong now, newest first. Click the incident: its page tells who did it, "
@@ -138,10 +142,10 @@ def _bad() -> list[Any]:
             "Suspects",
             [f"lightkeeper_rank_suspect{{{GROUP}}} == 1"],
             [
-                Column("replica_group", "group", width=110),
-                Column("rank", links=rank_links(series=False), width=70),
-                Column("host"),
-                Column("kind"),
+                ColumnStyle("replica_group", "group", width=110),
+                ColumnStyle("rank", links=rank_links(series=False), width=70),
+                ColumnStyle("host"),
+                ColumnStyle("kind"),
             ],
             hidden=("Value",),
             width=6,

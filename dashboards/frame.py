@@ -9,9 +9,8 @@ from typing import Any, Final
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models import dashboard as model
 
-from dashboards.colours import BLUE, RED
 from dashboards.panels import DATASOURCE
-from dashboards.selectors import MONITOR, grown
+from dashboards.selectors import BLUE, MONITOR, RED, grown
 
 _TAG: Final = "lightkeeper"
 _MONITOR_URL: Final = "http://127.0.0.1:8470"

@@ -26,7 +26,7 @@ from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models import heatmap as heatmap_model
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from dashboards.colours import GREEN, Values
+from dashboards.selectors import GREEN, Values
 
 DATASOURCE: Final = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
 _NEVER_SHOWN: Final = ("Time", "__name__", "job", "instance")
@@ -37,7 +37,7 @@ Links = Mapping[str, str]
 """Title and address of what a click offers."""
 
 
-class Shape(TypedDict, total=False):
+class PanelShape(TypedDict, total=False):
     """What any panel may be given besides what its kind takes."""
 
     unit: str
@@ -59,7 +59,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnStyle:
     """How one column of a table looks; its name is the label's, or `Value #A` for query A."""
 
     name: str
@@ -101,7 +101,7 @@ class _Plain:
         return self._value
 
 
-def _panel(panel: Any, title: str, says: str, shape: Shape, *queries: Any) -> Any:
+def _panel(panel: Any, title: str, says: str, shape: PanelShape, *queries: Any) -> Any:
     """What every panel has."""
     panel = (
         panel.title(title)
@@ -170,7 +170,7 @@ def tile(
     levels: Levels | None = None,
     values: Values | None = None,
     decimals: int | None = None,
-    **shape: Unpack[Shape],
+    **shape: Unpack[PanelShape],
 ) -> stat.Panel:
     """One number now, on a background that says how bad it is."""
     asked = _target(Query(expr), instant=True)  # over a range, one that stopped would look well
@@ -195,7 +195,7 @@ def lines(
     colours: Mapping[str, str] | None = None,
     floor: float | None = 0,
     coarse: str = "",
-    **shape: Unpack[Shape],
+    **shape: Unpack[PanelShape],
 ) -> timeseries.Panel:
     """Values over time; `colours` fixes the colour of a series by its name, `coarse` is the
     shortest time between two points.
@@ -233,7 +233,7 @@ def ranking(
     says: str,
     base: str,
     levels: Levels | None = None,
-    **shape: Unpack[Shape],
+    **shape: Unpack[PanelShape],
 ) -> bargauge.Panel:
     """The values now, as bars."""
     panel: bargauge.Panel = (
@@ -248,7 +248,7 @@ def ranking(
 
 
 def states(
-    title: str, query: Query, *, says: str, values: Values, **shape: Unpack[Shape]
+    title: str, query: Query, *, says: str, values: Values, **shape: Unpack[PanelShape]
 ) -> statetimeline.Panel:
     """One band a series, coloured by what its value means."""
     panel: statetimeline.Panel = (
@@ -264,12 +264,12 @@ def states(
 def rows(
     title: str,
     queries: Sequence[str],
-    columns: Sequence[Column],
+    columns: Sequence[ColumnStyle],
     *,
     says: str,
     hidden: Sequence[str] = (),
     sort: str = "",
-    **shape: Unpack[Shape],
+    **shape: Unpack[PanelShape],
 ) -> table.Panel:
     """One line for each set of labels, with the value of each query; columns in this order."""
     asked = [
@@ -306,14 +306,14 @@ def heat(
     value: str,
     buckets: bool = False,
     bounds: tuple[float, float] | None = None,
-    **shape: Unpack[Shape],
+    **shape: Unpack[PanelShape],
 ) -> heatmap.Panel:
     """A row for each series (`buckets`: for each `le` of a histogram), coloured by its value.
 
     `value` says what a cell measures; `bounds` are the values of the first and the last colour.
     """
     unit = shape.get("unit", "none")
-    cells: Shape = {**shape, "unit": "none" if buckets else unit}
+    cells: PanelShape = {**shape, "unit": "none" if buckets else unit}
     asked = _target(
         query, shape=PromQueryFormat.HEATMAP if buckets else PromQueryFormat.TIME_SERIES
     )

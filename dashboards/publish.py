@@ -1,4 +1,4 @@
-"""A push: what differs from the committed dashboards is stored in a Grafana, and nothing else.
+"""The committed dashboards, and their push: what differs is stored in a Grafana, and nothing else.
 
 Theory of operation. Each dashboard is first looked up by its uid. What Grafana has is compared
 with ours, without what Grafana counts itself (id, version): equal is `unchanged`, and no version
@@ -12,13 +12,137 @@ A dashboard that a Grafana reads from files cannot be pushed; that is said, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+import difflib
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 
-from dashboards import committed
 from dashboards.client import Grafana, PublishError, RefusedError
+
+# -- the dashboards as JSON: rendered, committed, read, fitted to one site, compared ---------------
+# with what a Grafana has.
+
+GRAFANA: Final = Path(__file__).parent / "grafana"
+_GRAFANAS_OWN: Final = frozenset({"id", "version", "iteration"})
+"""What Grafana counts by itself."""
+
+
+class CommittedError(Exception):
+    """A file is no dashboard; the message is one line."""
+
+
+def read(folder: Path = GRAFANA) -> list[dict[str, Any]]:
+    """The rendered dashboards in a folder, by name.
+
+    Raises:
+        CommittedError: there are none, or one is no dashboard.
+    """
+    boards = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            board = json.loads(path.read_text())
+            uid, title = board["uid"], board["title"]
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise CommittedError(
+                f"{path} is no dashboard: {' '.join(str(error).split())}"
+            ) from error
+        boards.append({**board, "uid": uid, "title": title})
+    if not boards:
+        raise CommittedError(f"no dashboards in {folder}")
+    return boards
+
+
+def render(*, write: bool) -> list[Path]:
+    """Files that do not contain what the Python says; `write`: now they do.
+
+    Raises:
+        ImportError: grafana-foundation-sdk is not installed (it is a development extra).
+    """
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder  # noqa: PLC0415 - see Raises
+
+    from dashboards import drill_downs, fleet  # noqa: PLC0415
+
+    differing = []
+    for board in (
+        fleet.fleet(),
+        drill_downs.groups(),
+        drill_downs.rank(),
+        drill_downs.stragglers(),
+        drill_downs.incidents(),
+        drill_downs.keeper(),
+    ):
+        path = GRAFANA / f"{board.uid.removeprefix('lightkeeper-')}.json"
+        said = _finish(json.loads(JSONEncoder().encode(board.builder().build())))
+        text = json.dumps(said, indent=2, sort_keys=True) + "\n"
+        if not path.exists() or path.read_text() != text:
+            differing.append(path)
+            if write:
+                path.write_text(text)
+    return differing
+
+
+def _finish(board: dict[str, Any]) -> dict[str, Any]:
+    """What the SDK leaves out or adds: ids for panels, no hiding of links and annotations."""
+    for number, panel in enumerate(board["panels"], start=1):
+        panel["id"] = number
+    board["timezone"] = "browser"
+    for shown in (*board["links"], *board["annotations"]["list"]):
+        shown.pop("placement", None)
+    for variable in board["templating"]["list"]:
+        for interval_only in ("auto", "auto_count", "auto_min"):
+            variable.pop(interval_only, None)
+    return board
+
+
+def panels_of(board: Mapping[str, Any], *, rows: bool = False) -> Iterator[dict[str, Any]]:
+    """Its panels, or (`rows`) the rows that they stand in."""
+    return (panel for panel in board.get("panels", []) if (panel["type"] == "row") is rows)
+
+
+def fitted(board: Mapping[str, Any], monitor_url: str | None) -> dict[str, Any]:
+    """With the address of the site's monitor in the variable `monitor_url`."""
+    made = copy.deepcopy(dict(board))
+    for variable in made.get("templating", {}).get("list", []):
+        if monitor_url is not None and variable.get("name") == "monitor_url":
+            url = monitor_url.rstrip("/")
+            variable["query"] = url
+            variable["current"] = {**variable.get("current", {}), "text": url, "value": url}
+    return made
+
+
+def plain(board: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a dashboard is anybody's doing."""
+    return {key: value for key, value in board.items() if key not in _GRAFANAS_OWN}
+
+
+def digest(board: Mapping[str, Any]) -> str:
+    """Twelve characters that name this content."""
+    text = json.dumps(plain(board), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def difference(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any]) -> list[str]:
+    """Lines of a unified diff, from what Grafana has to what a push would store."""
+    uid = ours["uid"]
+    before, after = (
+        json.dumps(plain(board), indent=2, sort_keys=True, ensure_ascii=False).splitlines()
+        if board is not None
+        else []
+        for board in (theirs, ours)
+    )
+    return list(
+        difflib.unified_diff(
+            before, after, f"grafana/{uid}", f"lightkeeper/{uid}", lineterm="", n=2
+        )
+    )
+
+
+# -- the push -------------------------------------------------------------------------------------
 
 _FOLDER_UID: Final = "lightkeeper"
 _FOLDER_TITLE: Final = "Lightkeeper"
@@ -26,7 +150,7 @@ _CONFLICTS: Final = frozenset({409, 412})
 """What Grafana answers when a folder of that uid or title is there already."""
 
 
-class Action(StrEnum):
+class PushAction(StrEnum):
     """What a push does, or would do, with a dashboard."""
 
     CREATE = "create"
@@ -35,7 +159,7 @@ class Action(StrEnum):
     REFUSED = "refused"
 
 
-_WRITES: Final = frozenset({Action.CREATE, Action.UPDATE})
+_WRITES: Final = frozenset({PushAction.CREATE, PushAction.UPDATE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +168,7 @@ class Step:
 
     board: dict[str, Any]
     """Ours."""
-    action: Action
+    action: PushAction
     theirs: dict[str, Any] | None = None
     """Grafana's, None when it has none."""
     version: int = 0
@@ -129,24 +253,24 @@ class Publisher:
     def _compare(self, board: dict[str, Any], folder: Folder) -> Step:
         answer = self._grafana.dashboard(board["uid"])
         if answer is None:
-            return Step(board, Action.CREATE)
+            return Step(board, PushAction.CREATE)
         theirs = answer["dashboard"]
         meta = answer["meta"] if isinstance(answer.get("meta"), dict) else {}
         same = (
-            committed.plain(theirs) == committed.plain(board)
+            plain(theirs) == plain(board)
             or self._grafana.last_message(board["uid"]) == _message_of(board)
         )  # fmt: skip
         moves = meta.get("folderUid", folder.uid) != folder.uid
         match bool(meta.get("provisioned")), same:
             case True, True:
-                action, why = Action.UNCHANGED, "provisioned from a file"
+                action, why = PushAction.UNCHANGED, "provisioned from a file"
             case True, False:
                 file = str(meta.get("provisionedExternalId") or "")
-                action, why = Action.REFUSED, _provisioned(file)
+                action, why = PushAction.REFUSED, _provisioned(file)
             case False, True if not moves:
-                action, why = Action.UNCHANGED, ""
+                action, why = PushAction.UNCHANGED, ""
             case _:
-                action = Action.UPDATE
+                action = PushAction.UPDATE
                 why = f"moves into the folder {folder.title}" if moves else ""
         return Step(
             board, action, theirs,
@@ -186,14 +310,14 @@ class Publisher:
         except RefusedError as error:
             if error.status in {401, 403}:
                 raise  # the same for all of them
-            return replace(step, action=Action.REFUSED, why=_refusal(error, folder))
+            return replace(step, action=PushAction.REFUSED, why=_refusal(error, folder))
         url = self._grafana.absolute(answer["url"])
         return replace(step, version=_whole(answer.get("version")), url=url)
 
 
 def _message_of(board: dict[str, Any]) -> str:
     """What the version history says of a push of this content."""
-    return f"pushed by lightkeeper ({committed.digest(board)})"
+    return f"pushed by lightkeeper ({digest(board)})"
 
 
 def _refusal(error: RefusedError, folder: Folder) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 import click
 
-from monitor.commands.command import FAILED, Page
+from monitor.commands.command import FAILED, HelpPage
 
 _ABOUT: Final = """\
 The keeper of a TorchFT Lighthouse: sees every rank, names the sick one, and evicts its replica
@@ -70,7 +70,7 @@ class Elsewhere(click.Command):
         return self._start(ctx.args)
 
 
-class Commands(Page, click.Group):
+class Commands(HelpPage, click.Group):
     """Commands in sections, by their names."""
 
     def __init__(
@@ -122,9 +122,9 @@ cli: Final = Commands(
                            "is it training, who holds it back, what did the keeper do?"),
             "top": Ours("commands.status:top", "the ranks, live"),
             "get": Commands("who is there: ranks, replica groups, hosts", {"Commands": {
-                "ranks": Ours("commands.get:ranks", "every rank"),
-                "groups": Ours("commands.get:groups", "every replica group"),
-                "hosts": Ours("commands.get:hosts", "every host"),
+                "ranks": Ours("commands.status:ranks", "every rank"),
+                "groups": Ours("commands.status:groups", "every replica group"),
+                "hosts": Ours("commands.status:hosts", "every host"),
             }}),
             "incidents": Commands("what went wrong, and what was done", {"Commands": {
                 "list": Ours("commands.incidents:listed", "the latest, and what they came to"),
@@ -132,12 +132,12 @@ cli: Final = Commands(
             }}),
         },
         "Act": {
-            "evict": Ours("commands.evict:evict", "put a replica group out now"),
+            "evict": Ours("commands.orders:evict", "put a replica group out now"),
             "quarantine": Commands("hosts and groups that may not come back", {"Commands": {
-                "list": Ours("commands.quarantine:listed", "hosts and groups in quarantine"),
-                "add": Ours("commands.quarantine:add", "refuse a host, or a group, to launchers"),
-                "release": Ours("commands.quarantine:release", "let a host or a group in again"),
-                "history": Ours("commands.quarantine:history",
+                "list": Ours("commands.orders:listed", "hosts and groups in quarantine"),
+                "add": Ours("commands.orders:add", "refuse a host, or a group, to launchers"),
+                "release": Ours("commands.orders:release", "let a host or a group in again"),
+                "history": Ours("commands.orders:history",
                                 "what happened to a host or a group"),
             }}),
             "pause": Ours("commands.policy:pause", "evict nobody for now"),

@@ -45,7 +45,7 @@ from monitor.journal.writer import Journal, JournalDir, Limits
 from monitor.loop.auditor import Auditor
 from monitor.loop.components import Components, LeaderComponents, held_back
 from monitor.loop.loop import Keeper
-from monitor.metrics import Bounds, Instruments, Live, ViewCollector, gates, upkeep
+from monitor.metrics import Bounds, Instruments, Live, ViewCollector, upkeep
 from monitor.model.config import KeeperConfig
 from monitor.model.escalation import Timeouts
 from monitor.model.eviction import Eviction, Remembered
@@ -272,7 +272,7 @@ def build(
         keeper = gatekeeper
         keeper.start(evictors.progress, remembered.evictions)
         stack.callback(keeper.close)
-        instruments.registry.register(Live(lambda: gates.families(keeper)))
+        instruments.registry.register(Live(lambda: upkeep.gate(keeper)))
     evidence = Evidence(
         clock=clock,
         fetcher=fetcher,

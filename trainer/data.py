@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.options import Options
+from trainer.options import TrainOptions
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Batches:
     """What one rank reads: the corpus, and everything of the key but the step."""
 
     corpus: Corpus
-    opt: Options
+    opt: TrainOptions
     group_index: int
     reader: int
     """Number of the reader in its group; tensor parallel ranks are one reader."""

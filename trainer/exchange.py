@@ -19,8 +19,8 @@ from torchft import Manager
 from torchft.local_sgd import DiLoCo, LocalSGD
 from torchft.process_group import ProcessGroup, ProcessGroupGloo, ProcessGroupNCCL
 
-from trainer.group import Place
-from trainer.options import Options
+from trainer.group import RankPlace
+from trainer.options import TrainOptions
 from trainer.pieces import Cut
 
 State = dict[str, Tensor]
@@ -84,14 +84,16 @@ class Exchange:
             self._voters.shutdown(wait=False)
 
 
-def connect(place: Place, opt: Options, cut: Cut, state_of: Callable[[int], State]) -> Exchange:
+def connect(
+    place: RankPlace, opt: TrainOptions, cut: Cut, state_of: Callable[[int], State]
+) -> Exchange:
     """A manager for each piece; the one of piece 0 also hosts the group's manager server."""
     return Exchange(
         [_manager(place, opt, cut, cut.first + i, state_of(i)) for i in range(cut.count)]
     )
 
 
-def _manager(place: Place, opt: Options, cut: Cut, piece: int, state: State) -> Manager:
+def _manager(place: RankPlace, opt: TrainOptions, cut: Cut, piece: int, state: State) -> Manager:
     def load(fetched: State) -> None:
         for name, tensor in state.items():
             tensor.copy_(fetched[name])  # in place: optimizer and flat gradient keep their views
@@ -118,7 +120,7 @@ def _manager(place: Place, opt: Options, cut: Cut, piece: int, state: State) -> 
     )
 
 
-def _process_group(place: Place, opt: Options) -> ProcessGroup:
+def _process_group(place: RankPlace, opt: TrainOptions) -> ProcessGroup:
     """What is new at every quorum: a mesh of gloo's sockets, or an NCCL communicator."""
     timeout = timedelta(seconds=opt.timeout_s)
     if place.device.type == "cpu":
@@ -135,7 +137,11 @@ class SemiSync:
     """
 
     def __init__(
-        self, opt: Options, exchange: Exchange, network: nn.Module, optimizer: torch.optim.Optimizer
+        self,
+        opt: TrainOptions,
+        exchange: Exchange,
+        network: nn.Module,
+        optimizer: torch.optim.Optimizer,
     ) -> None:
         self._exchange = exchange
         self._optimizer = optimizer

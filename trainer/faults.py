@@ -35,7 +35,7 @@ PHASES: Final = (FIRST_PHASE, "forward", "backward", "communication", "optimizer
 """Where a fault may strike: at the beginning of that phase, outside any collective."""
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """What can be broken."""
 
     HANG = "hang"
@@ -103,21 +103,23 @@ class Variant(StrEnum):
 
 
 _V = Variant
-VARIANTS: Final[Mapping[Kind, tuple[Variant, ...]]] = {
-    Kind.HANG: (_V.SLEEP, _V.BUSY),
-    Kind.MISMATCH: (
+VARIANTS: Final[Mapping[FaultKind, tuple[Variant, ...]]] = {
+    FaultKind.HANG: (_V.SLEEP, _V.BUSY),
+    FaultKind.MISMATCH: (
         _V.OP, _V.SIZE, _V.DTYPE, _V.ROOT, _V.ORDER, _V.EXTRA, _V.SKIP, _V.RECEIVE,
     ),
-    Kind.PAUSE: (_V.SLEEP, _V.DECLARED, _V.BUSY, _V.GIL, _V.GC),
+    FaultKind.PAUSE: (_V.SLEEP, _V.DECLARED, _V.BUSY, _V.GIL, _V.GC),
 }  # fmt: skip
 """Variants of a kind; the first is meant where none is said."""
-SLOW_KINDS: Final = frozenset({Kind.SLOW, Kind.SLOW_DATA, Kind.SLOW_LINK})
-LASTING: Final = SLOW_KINDS | {Kind.NAN}
+SLOW_KINDS: Final = frozenset({FaultKind.SLOW, FaultKind.SLOW_DATA, FaultKind.SLOW_LINK})
+LASTING: Final = SLOW_KINDS | {FaultKind.NAN}
 """Properties of a host: what starts there later has them too."""
 SPIKE_STEPS: Final = 60
 """How long a loss spike lasts: several polls at 1 Hz and 0.2 s a step."""
-_WITH_FACTOR: Final = SLOW_KINDS | {Kind.LOSS_SPIKE}
-_EVERY_PHASE: Final = frozenset(Kind) - LASTING - {Kind.MISMATCH, Kind.CORRUPT, Kind.LOSS_SPIKE}
+_WITH_FACTOR: Final = SLOW_KINDS | {FaultKind.LOSS_SPIKE}
+_EVERY_PHASE: Final = (
+    frozenset(FaultKind) - LASTING - {FaultKind.MISMATCH, FaultKind.CORRUPT, FaultKind.LOSS_SPIKE}
+)
 
 
 class FaultError(ValueError):
@@ -125,12 +127,12 @@ class FaultError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class PlannedFault:
     """One fault to inject."""
 
     id: str
     """Names the marker: letters, digits and `._:@-`."""
-    kind: Kind
+    kind: FaultKind
     rank: str
     """Whom it hits, such as `rg_1.0`."""
     step: int | None = None
@@ -169,7 +171,7 @@ class Marker:
     """What is left on disk by a fault that fired."""
 
     id: str
-    kind: Kind
+    kind: FaultKind
     rank: str
     host: str
     step: int
@@ -185,11 +187,11 @@ class Marker:
 # -- from JSON to faults and back, and the files --------------------------------------------------
 
 
-def parse_fault(data: Any) -> Fault:
+def parse_fault(data: Any) -> PlannedFault:
     """A fault from JSON: `{"id", "kind", "rank", "step": null | N, "factor": 5.0, ...}`.
 
-    The keys are those of `Fault`. `kind` may carry its argument, as in `mismatch:size`, `slow:5`
-    or `pause:8`: a variant or a number, whichever the kind has.
+    The keys are those of `PlannedFault`. `kind` may carry its argument, as in `mismatch:size`,
+    `slow:5` or `pause:8`: a variant or a number, whichever the kind has.
 
     Raises:
         FaultError: what is wrong, in one line.
@@ -199,13 +201,13 @@ def parse_fault(data: Any) -> Fault:
     try:
         if argument:
             said |= {"kind": name, _meaning(name, argument): argument}
-        if name not in tuple(Kind):
-            raise FaultError(f"unknown kind {name!r} (known: {', '.join(Kind)})")
-        variant, variants = said.get("variant"), VARIANTS.get(Kind(name), ())
+        if name not in tuple(FaultKind):
+            raise FaultError(f"unknown kind {name!r} (known: {', '.join(FaultKind)})")
+        variant, variants = said.get("variant"), VARIANTS.get(FaultKind(name), ())
         if variant not in (None, *variants):
             known = ", ".join(variants) or "none"
             raise FaultError(f"{name} knows no variant {variant!r} (known: {known})")
-        return msgspec.convert(said, Fault, strict=False)
+        return msgspec.convert(said, PlannedFault, strict=False)
     except ValueError as error:  # msgspec's, and ours
         raise FaultError(f"fault {said.get('id')!r}: {error}") from None
 
@@ -214,12 +216,12 @@ def _meaning(kind: str, argument: str) -> str:
     """Which of a fault's keys the argument of its kind is."""
     if kind in _WITH_FACTOR:
         return "factor"
-    if kind == Kind.PAUSE and not argument.isalpha():
+    if kind == FaultKind.PAUSE and not argument.isalpha():
         return "seconds"
     return "variant"
 
 
-def inject(path: Path, *faults: Fault) -> None:
+def inject(path: Path, *faults: PlannedFault) -> None:
     """Put `faults` into the fault file; the ranks see them at their next step."""
     _write(path, json.dumps([asdict(fault) for fault in faults]))
 

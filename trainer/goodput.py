@@ -51,7 +51,7 @@ def _check(what: str, value: float, low: float, high: float = 1e9) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class JobSize:
     """Its size, and `mtbf_s`: the mean time between faults of any of its ranks."""
 
     ranks: int
@@ -92,7 +92,7 @@ class Mix:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class RecoveryTimes:
     """What follows once a fault is known; seconds. `TIMES_SAY` explains each."""
 
     evict_s: float = 0.0
@@ -149,9 +149,9 @@ class Handling:
 class Scenario:
     """All that both arithmetics need."""
 
-    job: Job
+    job: JobSize
     mix: Mix
-    times: Times
+    times: RecoveryTimes
     handling: Handling
 
 
@@ -179,7 +179,7 @@ def _weighed(parts: Iterable[tuple[float, Toll]]) -> Toll:
     return Toll(*map(sum, columns))
 
 
-def eviction(times: Times, detect_s: float = 0.0, *, alive: bool = True) -> Toll:
+def eviction(times: RecoveryTimes, detect_s: float = 0.0, *, alive: bool = True) -> Toll:
     """One group put out and taken back; `detect_s` is how long all stood before."""
     evict_s = times.evict_s if alive else 0.0  # a fail-stop needs none
     again_s = times.requorum_s + times.step_s / 2.0
@@ -236,7 +236,7 @@ def poisson(scenario: Scenario) -> float:
 
 # -- FT-HSDP's published case ---------------------------------------------------------------------
 
-FT_HSDP: Final = Job(ranks=98_304, groups=12, mtbf_s=18 * 60.0)
+FT_HSDP: Final = JobSize(ranks=98_304, groups=12, mtbf_s=18 * 60.0)
 """12 groups of 8,192 GPUs, a failure about every 18 minutes: 29,491 GPU-hours a fault. Llama 3 had
 419 in 54 days on 16,384 GPUs: 50,676."""
 RANK_MTBF_S: Final = FT_HSDP.mtbf_s * FT_HSDP.ranks
@@ -245,7 +245,7 @@ STEP_S: Final = 20.0
 DETECT_S: Final = 60.0
 AWAY_S: Final = 420.0
 """A group is away for ten minutes, three of which all stand; of these its return takes two."""
-_PAPER: Final = Times(
+_PAPER: Final = RecoveryTimes(
     restart_s=AWAY_S - STEP_S, heal_s=STEP_S, first_step_s=120.0, job_restart_s=540.0
 )
 
@@ -468,15 +468,17 @@ def _job_ways(args: argparse.Namespace, ranks: int | None) -> list[Scenario]:
     groups = args.groups or (FT_HSDP.groups if ranks is None else GROUPS)
     count = FT_HSDP.ranks if ranks is None else ranks
     mtbf_s = args.rank_mtbf / max(1, count) if args.mtbf is None else args.mtbf
-    times = Times(**{name: getattr(args, name) for name in TIMES_SAY})
+    times = RecoveryTimes(**{name: getattr(args, name) for name in TIMES_SAY})
     stop, hang, slow = args.mix
     mix = Mix(stop, hang, slow, args.slowdown, args.slow_lasts)
     nobody = Handling("", Response(None), Response(None), Response(None))
-    plain = Scenario(Job(count, groups, mtbf_s), mix, times, nobody)
+    plain = Scenario(JobSize(count, groups, mtbf_s), mix, times, nobody)
     return ways(plain, _detections(args, times, mix), args.give_up, args.false_evictions)
 
 
-def _detections(args: argparse.Namespace, times: Times, mix: Mix) -> list[tuple[str, Detection]]:
+def _detections(
+    args: argparse.Namespace, times: RecoveryTimes, mix: Mix
+) -> list[tuple[str, Detection]]:
     def at(factor: float | None, step_s: float = times.step_s) -> Detection:
         return detection(
             step_s, mix.slowdown, MONITOR["stall_factor"] if factor is None else factor

@@ -18,7 +18,7 @@ TENSOR = "tensor"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """Where this rank stands: what torchrun and the group's launcher put into the environment."""
 
     group: str
@@ -36,7 +36,7 @@ class Place:
         return rank_name(self.group, self.group_rank)
 
 
-def read_place(device: str) -> Place:
+def read_place(device: str) -> RankPlace:
     """Where this rank stands; what is missing ends the process with one line."""
     missing = [
         name for name in ("RANK", "WORLD_SIZE", "TORCHFT_LIGHTHOUSE") if name not in os.environ
@@ -47,7 +47,7 @@ def read_place(device: str) -> Place:
             "TORCHFT_LIGHTHOUSE=http://host:port (python -m trainer.train --help shows how)"
         )
     meeting = os.environ.get("MASTER_ADDR", "")
-    return Place(
+    return RankPlace(
         group=os.environ.get("REPLICA_GROUP") or os.environ.get("REPLICA_GROUP_ID") or "job",
         group_rank=int(os.environ["RANK"]),
         world_size=int(os.environ["WORLD_SIZE"]),
@@ -80,7 +80,7 @@ class Intra:
     metrics: dist.ProcessGroup
 
 
-def join_group(place: Place, timeout_s: float, tensor_parallel: int) -> Intra | None:
+def join_group(place: RankPlace, timeout_s: float, tensor_parallel: int) -> Intra | None:
     """Meet the other ranks of this replica group; None when this rank is the whole group.
 
     `init_process_group` also brings up the store in which TorchFT's Manager leaves its address.

@@ -31,10 +31,10 @@ from trainer.faults import (
     SLOW_KINDS,
     SPIKE_STEPS,
     VARIANTS,
-    Fault,
     FaultError,
-    Kind,
+    FaultKind,
     Marker,
+    PlannedFault,
     Variant,
     fired,
     mark,
@@ -45,30 +45,30 @@ from trainer.group import Intra
 from trainer.model import local
 from worker_server.wire import split_rank_name
 
-Act = Callable[[Fault], object]
+Act = Callable[[PlannedFault], object]
 
 
 class InjectedError(RuntimeError):
     """What `raise` raises."""
 
 
-def _hang(fault: Fault) -> NoReturn:
+def _hang(fault: PlannedFault) -> NoReturn:
     while True:
         if fault.how is not Variant.BUSY:
             time.sleep(1.0)
 
 
-def _hold_gil(_fault: Fault) -> NoReturn:
+def _hold_gil(_fault: PlannedFault) -> NoReturn:
     c_library = ctypes.PyDLL(None)  # PyDLL, unlike CDLL, keeps the GIL during the call
     while True:
         c_library.sleep(0x7FFF_FFFF)
 
 
-def _raise(fault: Fault) -> NoReturn:
+def _raise(fault: PlannedFault) -> NoReturn:
     raise InjectedError(f"fault {fault.id!r}")
 
 
-def _pause(fault: Fault) -> None:
+def _pause(fault: PlannedFault) -> None:
     until = time.monotonic() + fault.seconds
     match fault.how:
         case Variant.BUSY:
@@ -86,15 +86,15 @@ def _pause(fault: Fault) -> None:
             time.sleep(fault.seconds)
 
 
-ACTS: Final[Mapping[Kind, Act]] = {
-    Kind.HANG: _hang,
-    Kind.GIL: _hold_gil,
-    Kind.STOP: lambda _: os.kill(os.getpid(), signal.SIGSTOP),
-    Kind.CRASH: lambda _: os.kill(os.getpid(), signal.SIGKILL),
-    Kind.SEGFAULT: lambda _: ctypes.string_at(0),
-    Kind.ABORT: lambda _: os.abort(),
-    Kind.RAISE: _raise,
-    Kind.PAUSE: _pause,
+ACTS: Final[Mapping[FaultKind, Act]] = {
+    FaultKind.HANG: _hang,
+    FaultKind.GIL: _hold_gil,
+    FaultKind.STOP: lambda _: os.kill(os.getpid(), signal.SIGSTOP),
+    FaultKind.CRASH: lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    FaultKind.SEGFAULT: lambda _: ctypes.string_at(0),
+    FaultKind.ABORT: lambda _: os.abort(),
+    FaultKind.RAISE: _raise,
+    FaultKind.PAUSE: _pause,
 }
 """What a fault does there and then; the other kinds change how the rank goes on."""
 
@@ -113,7 +113,7 @@ class Injector:
         world_size: int,
         host: str | None = None,
         file: Path | None = None,
-        acts: Mapping[Kind, Act] = ACTS,
+        acts: Mapping[FaultKind, Act] = ACTS,
         declare: Callable[[str], AbstractContextManager[Any]] = nullcontext,
         say: Callable[[str], None] = _say,
         clock: Callable[[], float] = time.time,
@@ -132,8 +132,8 @@ class Injector:
         self._say = say
         self._clock = clock
         self._stat: tuple[int, int, int] | None = None
-        self._wanted: list[Fault] = []
-        self._armed: list[Fault] = []
+        self._wanted: list[PlannedFault] = []
+        self._armed: list[PlannedFault] = []
         self._step = 0
         self._mismatch: Variant | None = None
         self._corruption = False
@@ -143,7 +143,7 @@ class Injector:
     @property
     def slow_factor(self) -> float:
         """Of the rank's own work."""
-        return self.slowness[Kind.SLOW]
+        return self.slowness[FaultKind.SLOW]
 
     def poll(self, step: int) -> None:
         """Fire what is due at `step`, now or at a later phase of it; may not return."""
@@ -188,10 +188,10 @@ class Injector:
         self._spikes = factor, max(0, left - 1)
         return factor if left else 1.0
 
-    def _fire(self, fault: Fault) -> None:
+    def _fire(self, fault: PlannedFault) -> None:
         assert self._file is not None  # noqa: S101 - it was read
         refused = None
-        if fault.kind is Kind.MISMATCH and self._world_size < 2:
+        if fault.kind is FaultKind.MISMATCH and self._world_size < 2:
             refused = "a mismatch needs a replica group of at least 2 ranks"
         marker = Marker(
             fault.id, fault.kind, self._rank, self._host, self._step, self._clock(), fault.factor,
@@ -205,20 +205,20 @@ class Injector:
         match fault.kind:
             case kind if kind in LASTING:
                 self._suffer(kind, fault.factor)
-            case Kind.MISMATCH:
+            case FaultKind.MISMATCH:
                 self._mismatch = fault.how
-            case Kind.CORRUPT:
+            case FaultKind.CORRUPT:
                 self._corruption = True
-            case Kind.LOSS_SPIKE:
+            case FaultKind.LOSS_SPIKE:
                 self._spikes = fault.factor, SPIKE_STEPS
             case kind:
                 declared = fault.how is Variant.DECLARED
                 with self._declare("compile") if declared else nullcontext():
                     self._acts[kind](fault)
 
-    def _suffer(self, kind: Kind, factor: float) -> None:
+    def _suffer(self, kind: FaultKind, factor: float) -> None:
         """From now on."""
-        if kind is Kind.NAN:
+        if kind is FaultKind.NAN:
             self.nan = True
         else:
             self.slowness[kind] = max(self.slowness[kind], factor)
@@ -262,7 +262,7 @@ _WINDOW: Final = 5
 """Steps of which the median counts as the measured work: one hiccup does not scale up."""
 
 
-class Pace:
+class WorkStretcher:
     """Stretches the work of each step: its forward and backward pass on the wall clock.
 
     By sleeping at the start of the forward phase, where slow hardware would lose its time too: up
@@ -328,7 +328,7 @@ def throttle(slowness: float) -> None:
 
 # -- wrong ----------------------------------------------------------------------------------
 
-REDUCTIONS: Final = tuple(v for v in VARIANTS[Kind.MISMATCH] if v is not Variant.ROOT)
+REDUCTIONS: Final = tuple(v for v in VARIANTS[FaultKind.MISMATCH] if v is not Variant.ROOT)
 """Mismatches of `reduce_wrongly`; a wrong root needs a broadcast."""
 
 

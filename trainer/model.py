@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from trainer.group import SHARD, TENSOR, Intra
-from trainer.options import Options
+from trainer.options import TrainOptions
 
 VOCABULARY: Final = 256
 _SPLIT_BY_OUTPUT: Final = ("qkv", "expand")
@@ -94,7 +94,7 @@ def build(config: ModelConfig, seed: int) -> ByteTransformer:
 # -- inside a replica group ---------------------------------------------------------------------
 
 
-def split(network: ByteTransformer, intra: Intra | None, opt: Options) -> None:
+def split(network: ByteTransformer, intra: Intra | None, opt: TrainOptions) -> None:
     """Give this rank its part of the model, in place; the order is the one torchtitan has too.
 
     Tensor parallel first (whole attention heads and columns of the perceptron), then compile,
@@ -116,7 +116,7 @@ def split(network: ByteTransformer, intra: Intra | None, opt: Options) -> None:
         fully_shard(network, mesh=mesh)
 
 
-def check_divisible(network: nn.Module, opt: Options) -> None:
+def check_divisible(network: nn.Module, opt: TrainOptions) -> None:
     """Every tensor must fall into `--pieces` equal parts by rows, in each tensor parallel rank."""
     parts = max(1, opt.pieces) * opt.tensor_parallel
     for name, parameter in network.named_parameters():

@@ -103,7 +103,7 @@ exit status: 0 after --steps; 1 after an error; 2 wrong use; -15 (143) ended by 
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class TrainOptions:
     """What the command line said; durations in seconds."""
 
     steps: int = option("stop after N committed steps of the job; 0 = for ever", 0, title="run")
@@ -186,7 +186,7 @@ class Options:
     )
 
 
-def parse(arguments: Sequence[str] | None = None) -> Options:
+def parse(arguments: Sequence[str] | None = None) -> TrainOptions:
     """Checked options; wrong ones end the process with 2 and one line, as argparse does."""
     top = OneLineParser(
         prog="trainer.train",
@@ -194,8 +194,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_options(top, Options)
-    opt = Options(**vars(top.parse_args(arguments)))
+    add_options(top, TrainOptions)
+    opt = TrainOptions(**vars(top.parse_args(arguments)))
     if opt.width % opt.heads:
         top.error(f"--width {opt.width} does not divide by --heads {opt.heads}")
     if (opt.checkpoint_every or opt.resume) and opt.checkpoint_dir is None:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from trainer.group import Place
+from trainer.group import RankPlace
 from trainer.model import is_tensor_parallel, local
-from trainer.options import Options
+from trainer.options import TrainOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Cut:
     """Whether this rank answers for what tensor parallel ranks hold in common."""
 
 
-def cut_of(place: Place, opt: Options) -> Cut:
+def cut_of(place: RankPlace, opt: TrainOptions) -> Cut:
     """Which pieces of the model this rank holds.
 
     Pieces are numbered along FSDP2's dimension first; the tensor parallel ranks of one part of it

@@ -39,17 +39,17 @@ from torch.distributed.elastic.multiprocessing.errors import record
 import worker_server
 from trainer import checkpoint, data, group, model, options, status
 from trainer.exchange import Exchange, SemiSync, connect
-from trainer.faults import Kind, Variant
-from trainer.group import SHARD, Intra, Place
-from trainer.injector import REDUCTIONS, Injector, Pace, flip_bit, reduce_wrongly, throttle
+from trainer.faults import FaultKind, Variant
+from trainer.group import SHARD, Intra, RankPlace
+from trainer.injector import REDUCTIONS, Injector, WorkStretcher, flip_bit, reduce_wrongly, throttle
 from trainer.pieces import Pieces, cut_of, norm, tensors_of
 
 if TYPE_CHECKING:
-    from trainer.options import Options
+    from trainer.options import TrainOptions
     from worker_server.rank.reporter import Reporter
 
 
-def train(opt: Options, reporter: Reporter) -> None:
+def train(opt: TrainOptions, reporter: Reporter) -> None:
     """Train until `--steps` steps are committed.
 
     Raises:
@@ -87,8 +87,8 @@ def train(opt: Options, reporter: Reporter) -> None:
 class Rank:
     """One rank, ready to train."""
 
-    opt: Options
-    place: Place
+    opt: TrainOptions
+    place: RankPlace
     intra: Intra | None
     """None: this rank is its whole group."""
     batches: data.Batches
@@ -101,12 +101,12 @@ class Rank:
     semi_sync: SemiSync | None
     """None: groups average gradients at every step."""
     injector: Injector
-    pace: Pace
+    pace: WorkStretcher
     record: status.StatusFile
     reporter: Reporter
 
 
-def start(opt: Options, reporter: Reporter) -> Rank:
+def start(opt: TrainOptions, reporter: Reporter) -> Rank:
     """Meet the group, build the model, and reach TorchFT; whatever fails ends the process."""
     torch.set_num_threads(1)  # ranks share the cores of a host
     place = group.read_place(opt.device)
@@ -158,14 +158,14 @@ def start(opt: Options, reporter: Reporter) -> Rank:
         exchange=exchange,
         semi_sync=None if every_step else SemiSync(opt, exchange, network, optimizer),
         injector=injector,
-        pace=Pace(opt.step_time_s),
+        pace=WorkStretcher(opt.step_time_s),
         record=record,
         reporter=reporter,
     )
 
 
 def resume(
-    opt: Options,
+    opt: TrainOptions,
     network: model.ByteTransformer,
     optimizer: torch.optim.Optimizer,
     intra: Intra | None,
@@ -201,8 +201,8 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
 
     with reporter.phase("communication"):
         injector.strike("communication")
-        if injector.slowness[Kind.SLOW_LINK] > 1.0:
-            throttle(injector.slowness[Kind.SLOW_LINK])
+        if injector.slowness[FaultKind.SLOW_LINK] > 1.0:
+            throttle(injector.slowness[FaultKind.SLOW_LINK])
         pieces.pack()
         if rank.intra is not None:
             squares = pieces.squares()
@@ -266,7 +266,7 @@ def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
         with reporter.phase("data"):
             if micro == 0:
                 injector.poll(step)
-                pace.load_data(injector.slowness[Kind.SLOW_DATA])
+                pace.load_data(injector.slowness[FaultKind.SLOW_DATA])
             inputs, targets = rank.batches.draw(step, micro)
 
         with reporter.phase("forward"):

@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServerLimits:
     """How long a client may take, and how many there may be. Seconds."""
 
     connections: int = 1024
@@ -115,7 +115,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             return self.moved_s
         return None if self.requests else self.since_s
 
-    def overdue(self, limits: Limits, now_s: float) -> bool:
+    def overdue(self, limits: ServerLimits, now_s: float) -> bool:
         """Whether its client has had its time."""
         since_s = self.waits_since_s()
         if since_s is None:
@@ -125,10 +125,10 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         return now_s - since_s > (limits.idle_s if self.idle else limits.request_s)
 
 
-class Crowd:
+class Connections:
     """All connections of one process, over all its listeners."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
         self.channels: set[Channel] = set()
         self._queue: list[tuple[float, int, Channel]] = []
@@ -183,13 +183,13 @@ class Crowd:
 
 
 class PatientServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no types
-    """Accepts on one listening socket; several may share one `Crowd`, loop and worker threads."""
+    """Accepts on one listening socket; several may share `Connections`, loop and worker threads."""
 
     def __init__(
         self,
         app: Any,
         listener: socket.socket,
-        crowd: Crowd,
+        crowd: Connections,
         channel: type[Channel],
         **waitress: Any,
     ) -> None:
@@ -260,13 +260,13 @@ class HttpServer:
         listener: socket.socket,
         *,
         threads: int,
-        limits: Limits | None = None,
+        limits: ServerLimits | None = None,
         channel: type[Channel] = Channel,
         scheme: str = "http",
     ) -> None:
-        limits = limits or Limits()
+        limits = limits or ServerLimits()
         self._app = app
-        self._crowd = Crowd(limits)
+        self._crowd = Connections(limits)
         self._map: dict[int, Any] = {}
         self._channel = channel
         self._adjustments = Adjustments(

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from worker_server.rank.page.layout import PageError
+from worker_server.rank.page.layout import SharedPageError
 from worker_server.rank.page.reader import PageReader
 
 _SOCKET_PATH_BYTES = 107
@@ -278,7 +278,7 @@ def sweep(run_dir: Path) -> int:
         files = RankFiles(path)
         try:
             page = PageReader(path)
-        except PageError:
+        except SharedPageError:
             continue  # another version's, or somebody else's: not ours to judge
         endpoint = files.read_endpoint() or {}
         sidecar_pid, ticks = endpoint.get("sidecar_pid"), endpoint.get("sidecar_ticks")

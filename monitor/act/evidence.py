@@ -43,9 +43,14 @@ from monitor.clock import Clock
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Eviction
 from monitor.model.incident import BundleView, Incident, State, incident_to_json
-from monitor.model.lighthouse import lighthouse_to_json
 from monitor.model.names import IncidentId, RankName
-from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
+from monitor.model.observation import (
+    Failure,
+    Observation,
+    Snapshot,
+    Unreachable,
+    lighthouse_to_json,
+)
 from monitor.records.files import RECORD
 from worker_server.wire import FlightRecord, StateReport, to_json
 

@@ -26,11 +26,14 @@ from monitor.gate.denylist import (
     REASON_MAX,
     Denial,
     DenialError,
+    GateAway,
+    GateError,
+    GateView,
     Scope,
     denials_json,
     parse_denials,
+    parse_view,
 )
-from monitor.gate.view import GateAway, GateError, GateView, parse_view
 from monitor.model.eviction import ASKING, Eviction, QuarantineEntry
 from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.model.observation import Observation

@@ -2,7 +2,7 @@
 
 What cannot be fetched or understood is `LighthouseAway`, with why. Each look stands alone: a
 Lighthouse that was restarted or away is looked at again by the next one, and what that means is
-for those who compare views (`LighthouseView.anew`, `monitor.model.lighthouse`).
+for those who compare views (`LighthouseView.anew`, `monitor.model.observation`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from monitor.act.http import Fetcher, FetchError, Question
-from monitor.model.lighthouse import LighthouseRecord
 from monitor.model.names import ReplicaId, group_of_replica
-from monitor.model.observation import LighthouseAway, LighthouseView, Member
+from monitor.model.observation import LighthouseAway, LighthouseRecord, LighthouseView, Member
 
 # -- export ------------------------------------------------------------------------------------
 

@@ -16,10 +16,10 @@ from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 from monitor.model.eviction import DecisionRow, Eviction, Guard
-from monitor.model.face import face_of
 from monitor.model.incident import Incident, State
 from monitor.model.names import IncidentId
 from monitor.model.plain import from_plain
+from monitor.model.wording import face_of
 
 # -- notices -----------------------------------------------------------------------------------
 

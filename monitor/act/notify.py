@@ -34,8 +34,8 @@ from monitor.act.notices import (
 from monitor.background import BackgroundWorker, backoff_s
 from monitor.model.config import KeeperConfig
 from monitor.model.incident import Incident
+from monitor.model.names import without_secrets
 from monitor.model.plain import to_plain
-from monitor.model.urls import without_secrets
 from monitor.store.store import Store
 
 log = logging.getLogger(__name__)

@@ -23,11 +23,13 @@ from monitor.commands.command import (
     command,
     option,
 )
-from monitor.commands.confined import CannotTellError, Progress, confined
 from monitor.commands.offline import (
+    CannotTellError,
     Judging,
+    Progress,
     check_writable,
     composed,
+    confined,
     deadline,
     reading,
     say,
@@ -38,9 +40,8 @@ from monitor.records.analyse import analyse
 from monitor.records.files import TooMuchError, bundle_in, load
 from monitor.records.job import Job
 from monitor.records.safe_pickle import FlightRecordError
-from monitor.show.finding_words import group_label
 from monitor.show.report import Online, lines, no_answer, online, page, print_report, report
-from monitor.show.standing import concerned, named
+from monitor.show.standing import concerned, group_label, named
 from monitor.show.wording import clean, sentence
 
 _DETAILED = 12

@@ -13,7 +13,7 @@ import requests
 from urllib3.exceptions import NameResolutionError
 
 from monitor.commands.command import FAILED, CommandError, gathered, option
-from monitor.commands.secrets import read_token, token_file
+from monitor.commands.options import read_token, token_file
 
 _TIMEOUT_S: Final = 10.0
 

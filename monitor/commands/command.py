@@ -31,7 +31,7 @@ class CommandError(click.ClickException):
         self.exit_code = status  # type: ignore[misc] # one class for all of ours
 
 
-class Page(click.Command):
+class HelpPage(click.Command):
     """Its help is the docstring as it stands, then its options, section by section."""
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -81,7 +81,7 @@ class Within(click.ParamType[float]):
         return number
 
 
-command: Final = functools.partial(click.command, cls=Page)
+command: Final = functools.partial(click.command, cls=HelpPage)
 option: Final = functools.partial(click.option, cls=Option)
 FILE: Final = click.Path(path_type=Path, readable=False)  # who reads it says why not
 

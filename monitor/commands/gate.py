@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from monitor.commands.command import FILE, CommandError, command, gathered, option
-from monitor.commands.secrets import read_token, token_file
+from monitor.commands.options import read_token, token_file
 from monitor.gate.hot_restart import (
     SharedState,
     Worker,
@@ -24,7 +24,7 @@ from monitor.gate.hot_restart import (
     unsupervised,
 )
 from monitor.gate.listener import GateOptions, listen, resolve
-from monitor.model.urls import host_and_port
+from monitor.model.names import host_and_port
 
 log = logging.getLogger("lightkeeper.gate")
 

@@ -14,12 +14,23 @@ from rich.text import Text
 
 from monitor.commands.ask import Monitor, asking
 from monitor.commands.command import FAILED, CommandError, as_json, command, gathered, option
-from monitor.commands.tables import Sheet, cell, console, moment, print_json, word
-from monitor.commands.watch import Look, away_lines, live, need_terminal, watch
+from monitor.commands.printing import (
+    LatestAnswer,
+    Sheet,
+    away_lines,
+    cell,
+    console,
+    live,
+    moment,
+    need_terminal,
+    print_json,
+    watch,
+    word,
+)
 from monitor.decide.accounts import (
-    Account,
     Choice,
     ChoiceError,
+    IncidentAccount,
     Total,
     Totals,
     audit_of,
@@ -37,7 +48,7 @@ from monitor.model.names import IncidentId
 from monitor.model.observation import LighthouseAway, Snapshot
 from monitor.model.plain import from_plain
 from monitor.model.verdict import Kind, Severity
-from monitor.show.screens import incidents_screen
+from monitor.show.status import incidents_screen
 from monitor.show.text_table import Line
 from monitor.show.wording import clean, counted, plain, sentence
 from monitor.show.wording import listed as in_words
@@ -149,7 +160,7 @@ def _done(one: IncidentReport) -> Iterator[StoryLine]:
         yield from _row("back on", _list(account.back_on), "green")
 
 
-def _took(account: Account) -> Iterator[StoryLine]:
+def _took(account: IncidentAccount) -> Iterator[StoryLine]:
     parts = account.intervals
     if not parts:
         return
@@ -171,7 +182,7 @@ def _bar(start_s: float, seconds: float, total_s: float) -> str:
     return (" " * start + "#" * length)[:BAR].ljust(BAR)
 
 
-def _cost(account: Account) -> Iterator[StoryLine]:
+def _cost(account: IncidentAccount) -> Iterator[StoryLine]:
     yield from _title("What it cost, in rank-seconds, by lightkeeper's own account")
     for name, amount in (
         ("others lost", account.lost_by_others),
@@ -442,7 +453,7 @@ def show(*, monitor: Monitor, id: str, store: str | None, as_json: bool) -> None
         out.print(Text(line.text, style=line.style), soft_wrap=True)
 
 
-def _draw(look: Look[list[IncidentReport]], width: int, height: int) -> list[Line]:
+def _draw(look: LatestAnswer[list[IncidentReport]], width: int, height: int) -> list[Line]:
     top = away_lines(look.away, width)
     return [*top, *incidents_screen(look.seen, width, height - len(top))]
 

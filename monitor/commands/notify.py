@@ -26,9 +26,9 @@ from monitor.commands.command import (
     gathered,
     option,
 )
-from monitor.commands.secrets import read_secret, web_url
-from monitor.commands.tables import show_checks
-from monitor.model.urls import shown_url
+from monitor.commands.options import read_secret, web_url
+from monitor.commands.printing import show_checks
+from monitor.model.names import shown_url
 
 _ENV: Final = "LIGHTKEEPER_NOTIFY_"
 _TEST_S: Final = 60.0

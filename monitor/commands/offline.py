@@ -1,4 +1,4 @@
-"""What commands that judge files have in common: their status, their output, their progress."""
+"""What commands that judge files have in common: a process with a deadline, status, output."""
 
 from __future__ import annotations
 
@@ -6,20 +6,148 @@ import contextlib
 import io
 import json
 import os
+import resource
+import signal
 import sys
+import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from monitor.commands.command import CommandError, F, Page, Within, option
-from monitor.commands.confined import Progress
+from monitor.commands.command import CommandError, F, HelpPage, Within, option
 from monitor.show.wording import clean
+
+# -- Work on files that anybody may have made, in a process that ends whatever it reads -----------
+# Theory of operation. A check of the time between two steps is no deadline: one step may be a loop
+# in C. So the work is done in a forked child in a session of its own. It tells how far it is and at
+# last what it found over a pipe; when the time is over the session is killed, and what it was doing
+# then says what is left out. Its memory is limited too, or the machine's other processes would pay.
+
+CANNOT_TELL: Final = 3
+"""Exit status: a limit was reached before there was an answer."""
+
+T = TypeVar("T")
+Progress = Callable[[int, int], None]
+"""How many files are done, and how many there are."""
+
+_KILLED: Final = (os.CLD_KILLED, signal.SIGKILL)
+_MEMORY: Final = 0.8
+"""Of the machine's, for each process of the work."""
+
+
+class CannotTellError(CommandError):
+    """There is no answer, and nobody is accused on a part of the evidence."""
+
+    def __init__(self, reason: str, done: int = 0, total: int = 0) -> None:
+        """`done` of `total` files were read."""
+        super().__init__(f"cannot tell: {reason}; {_left_out(done, total)}", CANNOT_TELL)
+        self.reason, self.done, self.total = reason, done, total
+
+
+def _left_out(done: int, total: int) -> str:
+    if not total:
+        return "no file was read"
+    if done < total:
+        return f"{done:,} of {total:,} files were read, the others are left out"
+    return f"all {total:,} files were read, and none was weighed"
+
+
+def confined(work: Callable[[Progress], T], *, deadline_s: float, progress: Progress | None) -> T:
+    """What `work` returns; plain values and texts only, they come through a pipe.
+
+    Raises:
+        CannotTellError: it took too long, or too much memory.
+        CommandError: as the work did.
+        RuntimeError: the work failed in another way; the message is the traceback.
+    """
+    mine, theirs = get_context("fork").Pipe(duplex=False)
+    child = get_context("fork").Process(target=_work, args=(work, theirs, deadline_s))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # numpy's threads survive a fork
+        child.start()
+    theirs.close()
+    pid = child.pid or os.getpid()
+    until_s, done, total = time.monotonic() + deadline_s, 0, 0
+    try:
+        while mine.poll(max(0.0, until_s - time.monotonic())):
+            kind, *said = mine.recv()
+            if kind != "progress":
+                return _outcome(kind, said)  # type: ignore[no-any-return]
+            done, total = said
+            if progress is not None:
+                progress(done, total)
+        raise CannotTellError(f"not done after {deadline_s:g} s (see --deadline)", done, total)
+    except EOFError:
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        killed = ended is not None and (ended.si_code, ended.si_status) == _KILLED
+        why = "out of memory" if killed else "its process died"
+        raise CannotTellError(f"the analysis was cut off: {why}", done, total) from None
+    finally:
+        for kill in (os.killpg, os.kill):  # the child may not have a session yet
+            with contextlib.suppress(OSError):
+                kill(pid, signal.SIGKILL)
+        child.join()
+        mine.close()
+
+
+def _outcome(kind: str, said: list[Any]) -> Any:
+    match kind:
+        case "result":
+            return said[0]
+        case "cannot tell":
+            raise CannotTellError(*said)
+        case "refused":
+            raise CommandError(*said)
+        case "interrupted":
+            raise KeyboardInterrupt
+        case _:
+            raise RuntimeError(*said)
+
+
+def _work(work: Callable[[Progress], Any], pipe: Connection, deadline_s: float) -> None:
+    """In the child."""
+    os.setsid()  # its own workers end with it
+    pages = os.sysconf("SC_PHYS_PAGES")
+    _limit(resource.RLIMIT_AS, int(_MEMORY * os.sysconf("SC_PAGE_SIZE") * pages))
+    _limit(resource.RLIMIT_CPU, int(deadline_s) + 60)  # should nobody be left to end it
+    at = [0, 0]
+
+    def progress(done: int, total: int) -> None:
+        at[:] = done, total
+        pipe.send(("progress", done, total))
+
+    said: tuple[Any, ...]
+    try:
+        said = "result", work(progress)
+    except CannotTellError as exc:
+        said = "cannot tell", exc.reason, *at
+    except CommandError as exc:
+        said = "refused", str(exc), exc.exit_code
+    except MemoryError:
+        said = "cannot tell", "it takes more memory than this machine has to give", *at
+    except KeyboardInterrupt:
+        said = ("interrupted",)
+    except Exception:  # noqa: BLE001 - the parent raises it again
+        said = "broken", traceback.format_exc()
+    with contextlib.suppress(OSError):
+        pipe.send(said)
+
+
+def _limit(which: int, most: int) -> None:
+    _, hard = resource.getrlimit(which)
+    resource.setrlimit(which, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+# -- status and output ----------------------------------------------------------------------------
 
 BROKEN: Final = 70
 """A fault of ours (sysexits.h: EX_SOFTWARE): never 1, which says that the job has one."""
@@ -28,7 +156,7 @@ _WIDTH: Final = 160
 """Columns of a report that is piped into a file."""
 
 
-class Judging(Page):
+class Judging(HelpPage):
     """A command whose exit status says what it found, or how it ended."""
 
     def invoke(self, ctx: click.Context) -> Any:

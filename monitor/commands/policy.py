@@ -12,7 +12,7 @@ from rich.text import Text
 
 from monitor.commands.ask import Monitor, asking, changing, login
 from monitor.commands.command import DONE, FILE, USAGE, CommandError, as_json, command, option
-from monitor.commands.tables import Sheet, cell, console, figure, moment, pause_line, print_json
+from monitor.commands.printing import Sheet, cell, console, figure, moment, pause_line, print_json
 from monitor.decide.rules import Effective, PolicyError
 from monitor.decide.view_json import effective_to_json
 from monitor.rulebook import effective

@@ -26,8 +26,8 @@ from monitor.commands.command import (
     option,
 )
 from monitor.commands.offline import Judging
-from monitor.commands.tables import Sheet, cell, console, moment, print_json, text, word
-from monitor.commands.thresholds import threshold, thresholds
+from monitor.commands.options import threshold, thresholds
+from monitor.commands.printing import Sheet, cell, console, moment, print_json, text, word
 from monitor.journal.entries import End, JournalError
 from monitor.journal.replay import (
     Account,

@@ -26,14 +26,19 @@ from monitor.commands.command import (
     option,
 )
 from monitor.commands.notify import notify_options
+from monitor.commands.options import (
+    read_group_tokens,
+    read_token,
+    threshold,
+    thresholds,
+    token_file,
+)
 from monitor.commands.policy import refused
 from monitor.commands.schedulers import scheduler_options
-from monitor.commands.secrets import read_group_tokens, read_token, token_file
-from monitor.commands.thresholds import threshold, thresholds
 from monitor.decide.rules import PolicyError
 from monitor.journal.writer import Limits
 from monitor.metrics import Bounds
-from monitor.metrics.scene import GROUP_SERIES, RANK_SERIES
+from monitor.metrics.exposition import GROUP_SERIES, RANK_SERIES
 from monitor.model.config import ConfigError
 from monitor.model.escalation import Timeouts
 from monitor.rulebook import Rulebook, effective

@@ -26,8 +26,8 @@ from monitor.commands.command import (
     gathered,
     option,
 )
-from monitor.commands.secrets import read_secret, web_url
-from monitor.commands.tables import show_checks
+from monitor.commands.options import read_secret, web_url
+from monitor.commands.printing import show_checks
 from monitor.model.names import Host, RankName
 from monitor.show.server import is_loopback
 

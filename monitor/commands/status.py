@@ -1,24 +1,247 @@
-"""`lightkeeper status` and `top`: what a running monitor sees, in short and live."""
+"""`lightkeeper status`, `top` and `get`: what a running monitor sees, in short, live and whole."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Final
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Final, TypeVar
 
 import click
 
 from monitor.commands.ask import Monitor, asking
-from monitor.commands.command import DONE, FAILED, CommandError, as_json, command, option
-from monitor.commands.get import wanted_ranks
-from monitor.commands.tables import console, pause_line, print_json, room, show_lines
-from monitor.commands.watch import SECONDS, Look, away_lines, live, need_terminal, watch
-from monitor.decide.view import IncidentReport, bundle_url
-from monitor.decide.view_json import report_from_json
-from monitor.show.fleet_rows import RANK_ORDERS, Wanted, fleet_of
-from monitor.show.screens import short, top_screen
-from monitor.show.status import StatusFacts, answers_to_json, training, trust
-from monitor.show.text_table import Line, cut
+from monitor.commands.command import (
+    DONE,
+    FAILED,
+    CommandError,
+    F,
+    Within,
+    as_json,
+    command,
+    gathered,
+    option,
+)
+from monitor.commands.printing import (
+    SECONDS,
+    LatestAnswer,
+    away_lines,
+    console,
+    live,
+    moment,
+    need_terminal,
+    pause_line,
+    print_json,
+    room,
+    show_lines,
+    watch,
+)
+from monitor.decide.view import GroupView, IncidentReport, bundle_url
+from monitor.decide.view_json import RankJson, report_from_json
+from monitor.show.fleet_rows import (
+    GROUP_COLUMNS,
+    GROUP_ORDERS,
+    HEALTHS,
+    HOST_COLUMNS,
+    RANK_ORDERS,
+    HostRow,
+    RowFilter,
+    badness,
+    fleet_of,
+    group_cells,
+    groups_of,
+    rank_cells,
+    rank_columns,
+    ranks_of,
+    sorted_groups,
+    sorted_hosts,
+    sorted_ranks,
+)
+from monitor.show.status import StatusFacts, answers_to_json, short, top_screen, training, trust
+from monitor.show.text_table import Cell, Column, Line, cut, lines_of
+from monitor.show.wording import clean
+
+# -- `lightkeeper get ranks`, `groups` and `hosts`: all of them, or those that are wanted ---------
+
+T = TypeVar("T", RankJson, GroupView, HostRow)
+
+
+def _wanted(
+    group: tuple[str, ...] = (), host: tuple[str, ...] = (), health: tuple[str, ...] = (),
+    unhealthy: bool = False,
+) -> RowFilter:  # fmt: skip
+    return RowFilter(frozenset(group), frozenset(host), frozenset(health), unhealthy=unhealthy)
+
+
+_group: Final = option("--group", multiple=True, metavar="NAME",
+                       help="of this replica group; repeatable")  # fmt: skip
+_host: Final = option("--host", multiple=True, metavar="NAME", help="on this host; repeatable")
+_healths: Final = (*HEALTHS, "evicting")
+_health: Final = option("--health", multiple=True, type=click.Choice(_healths), metavar="WORD",
+                        help=f"one of {', '.join(_healths)}; repeatable")  # fmt: skip
+_unhealthy: Final = option("--unhealthy", is_flag=True,
+                           help="neither healthy nor waiting for others")  # fmt: skip
+wanted_ranks: Final = gathered("wanted", _wanted, _group, _host, _unhealthy)
+_wanted_ranks: Final = gathered("wanted", _wanted, _group, _host, _health, _unhealthy)
+_wanted_hosts: Final = gathered("wanted", _wanted, _host, _health, _unhealthy)
+_limit: Final = option("--limit", type=Within(1, 1e7, int), metavar="N", help="at most so many")
+
+
+def _order(orders: Sequence[str], first: str) -> Callable[[F], F]:
+    def decorate(called: F) -> F:
+        called = option("--reverse", is_flag=True, help="the other way round")(called)
+        return option("--sort", type=click.Choice(orders), default=first, metavar="ORDER",
+                      help=f"one of {', '.join(orders)}; the longest, the furthest behind, the "
+                      "worst first")(called)  # fmt: skip
+
+    return decorate
+
+
+@command()
+@_wanted_ranks
+@_order(tuple(RANK_ORDERS), "rank")
+@_limit
+@option("--wide", is_flag=True, help="more columns")
+@as_json
+@asking
+def ranks(
+    *, monitor: Monitor, wanted: RowFilter, sort: str, reverse: bool, limit: int | None, wide: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Every rank.
+
+    examples:
+      lightkeeper get ranks                                all of them
+      lightkeeper get ranks --unhealthy                    neither healthy nor waiting for others
+      lightkeeper get ranks --sort busy --limit 10         who works longest for a step
+      lightkeeper get ranks --group rg_1 --wide            with commits, loss, quorum, address ...
+      lightkeeper get ranks --sort phase-age --format json | jq -r '.ranks[0].rank'
+
+    columns: for: since when it is in that phase; s/step: seconds a step takes; busy, wait: how many
+    of them it works, and waits for others
+    in a pipe: a line of names, then one line each; fields two spaces apart or more, `-` for what is
+    not known: awk -F '  +'
+
+    exit status: 0 done, 1 no monitor answers, 2 wrong arguments
+    """
+    raw = monitor.ask("/v1/ranks")["ranks"]
+    _check_named("group", wanted.groups, (one["group"] for one in raw))
+    _check_named("host", wanted.hosts, (one["host"] for one in raw))
+    chosen = sorted_ranks(filter(wanted.rank, ranks_of(raw)), sort, reverse=reverse)
+    told = {one["rank"]: one for one in raw}
+    cells = functools.partial(rank_cells, wide=wide)
+    _tell("ranks", chosen, limit, as_json, columns=rank_columns(wide=wide), cells=cells,
+          to_json=lambda one: told[one.rank])  # fmt: skip
+
+
+@command()
+@_wanted_ranks
+@_order(tuple(GROUP_ORDERS), "group")
+@_limit
+@as_json
+@asking
+def groups(
+    *,
+    monitor: Monitor,
+    wanted: RowFilter,
+    sort: str,
+    reverse: bool,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """Every replica group.
+
+    examples:
+      lightkeeper get groups
+      lightkeeper get groups --sort heartbeat --limit 5    whom the Lighthouse has not heard longest
+      lightkeeper get groups --health evicting --health dead
+
+    in a pipe: as lightkeeper get ranks
+
+    exit status: 0 done, 1 no monitor answers, 2 wrong arguments
+    """
+    raw = monitor.ask("/v1/groups")["groups"]
+    _check_named("group", wanted.groups, (one["group"] for one in raw))
+    chosen = sorted_groups(filter(wanted.group, groups_of(raw)), sort, reverse=reverse)
+    told = {one["group"]: one for one in raw}
+    _tell("groups", chosen, limit, as_json, columns=GROUP_COLUMNS, cells=group_cells,
+          to_json=lambda one: told[one.group])  # fmt: skip
+
+
+@command()
+@_wanted_hosts
+@_limit
+@as_json
+@asking
+def hosts(*, monitor: Monitor, wanted: RowFilter, limit: int | None, as_json: bool) -> None:
+    """Every host: its ranks now, and its record.
+
+    examples:
+      lightkeeper get hosts                                worst first
+      lightkeeper get hosts --unhealthy
+
+    its record over time, and letting it in again: lightkeeper quarantine --help
+    in a pipe: as lightkeeper get ranks
+
+    exit status: 0 done, 1 no monitor answers, 2 wrong arguments
+    """
+    records = monitor.ask("/v1/hosts")["hosts"]
+    _check_named("host", wanted.hosts, (one["host"] for one in records))
+    on: dict[str, list[RankJson]] = {}
+    for one in ranks_of(monitor.ask("/v1/ranks")["ranks"]):
+        on.setdefault(one.host, []).append(one)
+    rows = [host_row(record, on.get(record["host"], ())) for record in records]
+    chosen = sorted_hosts(one for one in rows if wanted.host(one))
+    _tell("hosts", chosen, limit, as_json, columns=HOST_COLUMNS, cells=HostRow.cells,
+          to_json=HostRow.to_json)  # fmt: skip
+
+
+def _check_named(kind: str, wanted: Iterable[str], known: Iterable[str]) -> None:
+    """Who asks for a name that nobody bears would take an empty table for good news.
+
+    Raises:
+        CommandError: there is none of that name.
+    """
+    there = set(known)
+    for name in wanted:
+        if name not in there:
+            near = get_close_matches(name, sorted(there)) or sorted(there)
+            some = f"; there is {', '.join(near[:5])}" if near else ""
+            more = f" and {len(near) - 5:,} more" if len(near) > 5 else ""
+            raise CommandError(f"no {kind} is called {name}{some}{more}", FAILED)
+
+
+def host_row(record: Mapping[str, Any], ranks: Sequence[RankJson]) -> HostRow:
+    """One host, from its record and its ranks."""
+    busy = [one.busy_s for one in ranks if one.busy_s is not None]
+    return HostRow(
+        name=clean(str(record["host"]), 120),
+        health=min((one.health for one in ranks), key=badness, default="-"),
+        groups=len({one.group for one in ranks}),
+        ranks=len(ranks),
+        busy_s=max(busy, default=None),
+        incidents=sum(record["incidents"].values()),
+        evictions=record["evictions"],
+        quarantined=record["quarantined"],
+        until="released" if record["until_s"] is None else moment(record["until_s"]),
+    )
+
+
+def _tell(
+    what: str, chosen: Sequence[T], limit: int | None, as_json: bool, *,
+    columns: Sequence[Column], cells: Callable[[T], Sequence[Cell]], to_json: Callable[[T], Any],
+) -> None:  # fmt: skip
+    shown, more = chosen[:limit], len(chosen) - len(chosen[:limit])
+    if as_json:
+        print_json({"schema": 1, what: [to_json(one) for one in shown], "more": more})
+        return
+    out = console()
+    show_lines(out, lines_of(columns, [cells(one) for one in shown], room(out)))
+    if more:  # not among the rows: who counts lines counts rows
+        sys.stderr.write(f"and {more:,} more\n")
+
+
+# -- `status` and `top` ---------------------------------------------------------------------------
 
 NOT_WELL: Final = 3
 _GROUPS: Final = 10
@@ -81,7 +304,7 @@ def status(*, monitor: Monitor, watch: float | None, check: bool, as_json: bool)
 
 
 def _draw(
-    lines: Callable[..., list[Line]], look: Look[StatusFacts], width: int, height: int
+    lines: Callable[..., list[Line]], look: LatestAnswer[StatusFacts], width: int, height: int
 ) -> list[Line]:
     top = away_lines(look.away, width)
     foot: Line = [(cut("Ctrl-C: leave    all ranks: lightkeeper top", width), "dim")]
@@ -107,7 +330,7 @@ def _well(seen: StatusFacts) -> bool:
 @option("--every", type=SECONDS, default=2.0, metavar="SECONDS", help="pause between two looks")
 @asking
 def top(
-    *, monitor: Monitor, wanted: Wanted, sort: str, reverse: bool, wide: bool, every: float
+    *, monitor: Monitor, wanted: RowFilter, sort: str, reverse: bool, wide: bool, every: float
 ) -> None:
     """The ranks, live, as top and htop show processes.
 
@@ -124,7 +347,7 @@ def top(
     need_terminal("top", "get ranks --sort busy --limit 20")
     show = functools.partial(top_screen, order=sort, reverse=reverse, wide=wide, wanted=wanted)
 
-    def draw(look: Look[StatusFacts], width: int, height: int) -> list[Line]:
+    def draw(look: LatestAnswer[StatusFacts], width: int, height: int) -> list[Line]:
         above = away_lines(look.away, width)
         return [*above, *show(look.seen, width, max(1, height - len(above)))]
 

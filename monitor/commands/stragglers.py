@@ -8,8 +8,17 @@ from pathlib import Path
 import click
 
 from monitor.commands.command import DONE, FAILED, FILE, CommandError, as_json, command, option
-from monitor.commands.confined import CannotTellError, Progress, confined
-from monitor.commands.offline import Judging, composed, deadline, reading, say, shown
+from monitor.commands.offline import (
+    CannotTellError,
+    Judging,
+    Progress,
+    composed,
+    confined,
+    deadline,
+    reading,
+    say,
+    shown,
+)
 from monitor.records.slow import judge
 from monitor.records.timings import Sizes, TableError, differences, load, read_sizes
 from monitor.show.report import no_answer

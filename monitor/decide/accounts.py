@@ -119,7 +119,7 @@ def _times(one: Eviction) -> Iterator[object]:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class AuditedIncident:
     """One incident with everything that belongs to it."""
 
     incident: Incident
@@ -174,7 +174,7 @@ class Case:
 NO_FACTS = "nobody counted the ranks when it fired"
 
 
-def lost_by_others(case: Case) -> Amount:  # noqa: PLR0911 - one reason a line
+def lost_by_others(case: AuditedIncident) -> Amount:  # noqa: PLR0911 - one reason a line
     """What the other groups waited: from the fault until they committed again."""
     facts, verdict = case.facts, case.incident.verdict
     if case.incident.milestones.firing_s is None:
@@ -199,7 +199,7 @@ def lost_by_others(case: Case) -> Amount:  # noqa: PLR0911 - one reason a line
     return _waited(case, facts)
 
 
-def _waited(case: Case, facts: FleetFacts) -> Amount:
+def _waited(case: AuditedIncident, facts: FleetFacts) -> Amount:
     incident, count = case.incident, facts.others
     commit_s = incident.milestones.survivor_commit_s
     if commit_s is not None:
@@ -217,7 +217,7 @@ def _waited(case: Case, facts: FleetFacts) -> Amount:
     return unknown("no other group was seen to commit again")
 
 
-def lost_by_own(case: Case) -> Amount:
+def lost_by_own(case: AuditedIncident) -> Amount:
     """What the accused groups stood: from the fault until they committed again."""
     facts, incident = case.facts, case.incident
     if incident.milestones.firing_s is None:
@@ -236,7 +236,7 @@ def lost_by_own(case: Case) -> Amount:
     return _away(case, facts, began_s)
 
 
-def _away(case: Case, facts: FleetFacts, since_s: float) -> Amount:
+def _away(case: AuditedIncident, facts: FleetFacts, since_s: float) -> Amount:
     incident, count = case.incident, facts.own
     back_s = incident.milestones.rejoined_s
     if back_s is not None:
@@ -253,20 +253,20 @@ def _away(case: Case, facts: FleetFacts, since_s: float) -> Amount:
     return between(count * stood_s, None, words)
 
 
-def _new_quorum(case: Case, facts: FleetFacts) -> Amount:
+def _new_quorum(case: AuditedIncident, facts: FleetFacts) -> Amount:
     """What an eviction by hand cost the others."""
     asked_s = case.asked_s
     return nothing("nobody was asked") if asked_s is None else _stall(case, facts, asked_s)
 
 
-def _stall(case: Case, facts: FleetFacts, asked_s: float) -> Amount:
+def _stall(case: AuditedIncident, facts: FleetFacts, asked_s: float) -> Amount:
     """At most until they committed without it; nobody saw how much of that they stood."""
     commit_s = case.incident.milestones.survivor_commit_s
     most_s = None if commit_s is None else facts.others * max(0.0, commit_s - asked_s)
     return Amount(0.0, most_s, f"{_ranks(facts.others)} needed a new quorum")
 
 
-def _until(case: Case) -> float:
+def _until(case: AuditedIncident) -> float:
     """How far it was looked."""
     since_s = case.asked_s or case.incident.milestones.firing_s or case.began_s
     return case.now_s if case.incident.open else min(case.now_s, since_s + case.config.follow_s)
@@ -358,7 +358,7 @@ RESTART_S: Final = 20.0
 """A restarted rank contributes again after 17 to 20 s."""
 
 
-def without_us(case: Case, lost: Amount) -> Amount:  # noqa: PLR0911 - one kind a line
+def without_us(case: AuditedIncident, lost: Amount) -> Amount:  # noqa: PLR0911 - one kind a line
     """What it would have cost; `lost` is what it did cost."""
     incident, facts = case.incident, case.facts
     if not case.evicted:
@@ -386,7 +386,7 @@ def without_us(case: Case, lost: Amount) -> Amount:  # noqa: PLR0911 - one kind 
             return unknown("what such a fault goes on to cost was never measured")
 
 
-def _hang(case: Case, facts: FleetFacts) -> Amount:
+def _hang(case: AuditedIncident, facts: FleetFacts) -> Amount:
     ranks, timeout_s = facts.own + facts.others, case.config.job_timeout_s
     first_s = timeout_s + FIRST_MARGIN_S
     last_s = 2 * timeout_s + SECOND_MARGIN_S + RESTART_S
@@ -399,7 +399,7 @@ def _hang(case: Case, facts: FleetFacts) -> Amount:
     return between(ranks * first_s, ranks * last_s, words)
 
 
-def _straggler(case: Case, facts: FleetFacts) -> Amount:
+def _straggler(case: AuditedIncident, facts: FleetFacts) -> Amount:
     lost_s, asked_s = case.incident.verdict.lost_s, case.asked_s
     elapsed_s = 0.0 if asked_s is None else asked_s - case.began_s
     if not (elapsed_s > 0 and lost_s > 0):  # NaN too
@@ -480,7 +480,7 @@ class HoldSpan:
         return None if self.end_s is None else max(0.0, self.end_s - self.start_s)
 
 
-def intervals(case: Case) -> tuple[Interval, ...]:
+def intervals(case: AuditedIncident) -> tuple[Interval, ...]:
     """All parts that are over, in order; they add up."""
     at_s, found = case.began_s, []
     for name, moment_s in (*_causes(case), *_effects(case)):
@@ -490,7 +490,7 @@ def intervals(case: Case) -> tuple[Interval, ...]:
     return tuple(found)
 
 
-def _causes(case: Case) -> Iterator[tuple[str, float]]:
+def _causes(case: AuditedIncident) -> Iterator[tuple[str, float]]:
     marks = case.incident.milestones
     moments = (
         ("seen", marks.first_seen_s),
@@ -502,7 +502,7 @@ def _causes(case: Case) -> Iterator[tuple[str, float]]:
     return ((name, at_s) for name, at_s in moments if is_time(at_s) and name not in skipped)
 
 
-def _effects(case: Case) -> list[tuple[str, float]]:
+def _effects(case: AuditedIncident) -> list[tuple[str, float]]:
     marks, last = case.incident.milestones, _latest(case)
     left_s = marks.left_quorum_s
     if left_s is None and last is not None:
@@ -517,17 +517,17 @@ def _effects(case: Case) -> list[tuple[str, float]]:
     return sorted(found, key=lambda one: one[1])
 
 
-def _latest(case: Case) -> Eviction | None:
+def _latest(case: AuditedIncident) -> Eviction | None:
     return case.evictions[-1] if case.evictions else None
 
 
-def decided_s(case: Case) -> float | None:
+def decided_s(case: AuditedIncident) -> float | None:
     """When the latest eviction was decided."""
     rows = [row.at_s for row in case.decisions if row.action == "evict"]
     return rows[-1] if rows else None
 
 
-def rung_spans(case: Case) -> tuple[RungSpan, ...]:
+def rung_spans(case: AuditedIncident) -> tuple[RungSpan, ...]:
     """Every rung of every eviction, in the order in which they began."""
     found = [
         RungSpan(
@@ -544,13 +544,13 @@ def rung_spans(case: Case) -> tuple[RungSpan, ...]:
     return tuple(sorted(found, key=lambda span: span.start_s))
 
 
-def _ended_by(case: Case, after: DecisionRow | None) -> str | None:
+def _ended_by(case: AuditedIncident, after: DecisionRow | None) -> str | None:
     if after is None:
         return None if case.incident.open else f"it was over: {case.incident.resolution or '?'}"
     return "it was decided to evict" if after.guard is None else f"{after.guard} held instead"
 
 
-def hold_spans(case: Case) -> tuple[HoldSpan, ...]:
+def hold_spans(case: AuditedIncident) -> tuple[HoldSpan, ...]:
     """Guards that held, oldest first; one that only changed its words goes on."""
     found: list[HoldSpan] = []
     rows = sorted(case.decisions, key=lambda row: row.at_s)
@@ -570,7 +570,7 @@ def hold_spans(case: Case) -> tuple[HoldSpan, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class IncidentAccount:
     """What one incident comes to."""
 
     decided_by: str
@@ -599,18 +599,18 @@ class Account:
         """Whether anybody was put out, or was to be."""
         return self.outcome in ("evicted", "evicting", "failed")
 
-    def rounded(self) -> Account:
+    def rounded(self) -> IncidentAccount:
         """As it is shown."""
         return replace(self, **{name: getattr(self, name).rounded() for name in _AMOUNTS})
 
 
-def account(case: Case) -> Account:
+def account(case: AuditedIncident) -> IncidentAccount:
     """What this incident comes to; never raises, whatever the store held."""
     others, own = lost_by_others(case), lost_by_own(case)
     lost, facts = others.plus(own), case.facts
     without = without_us(case, lost)
     who, why = _decided(case)
-    return Account(
+    return IncidentAccount(
         decided_by=who,
         why=why,
         outcome=_outcome(case),
@@ -628,7 +628,7 @@ def account(case: Case) -> Account:
     )
 
 
-def _saved(case: Case, without: Amount, lost: Amount) -> Amount:
+def _saved(case: AuditedIncident, without: Amount, lost: Amount) -> Amount:
     """The difference; nothing where we did nothing, or where nobody can say."""
     if not case.evicted:
         return nothing("nobody was evicted, so nothing was saved and nothing spent")
@@ -641,13 +641,13 @@ def _saved(case: Case, without: Amount, lost: Amount) -> Amount:
     return without.minus(lost, "what it would have lost without us, less what it lost")
 
 
-def _complete(case: Case) -> bool:
+def _complete(case: AuditedIncident) -> bool:
     marks = case.incident.milestones
     told = marks.survivor_commit_s is not None and marks.rejoined_s is not None
     return told or not case.followed
 
 
-def _outcome(case: Case) -> str:
+def _outcome(case: AuditedIncident) -> str:
     incident = case.incident
     if case.evicted:
         if case.evictions and case.evictions[-1].failed is not None:
@@ -661,7 +661,7 @@ def _outcome(case: Case) -> str:
     return "held" if held else "passed"
 
 
-def _decided(case: Case) -> tuple[str, str]:
+def _decided(case: AuditedIncident) -> tuple[str, str]:
     evicts = [row for row in case.decisions if row.action == "evict"]
     incident = case.incident
     if evicts or case.evicted:
@@ -682,7 +682,7 @@ def _all(hosts: Any) -> tuple[Host, ...]:
 _AMOUNTS: Final = ("lost", "lost_by_others", "lost_by_own", "without_us", "saved")
 
 
-def account_to_json(one: Account) -> dict[str, Any]:
+def account_to_json(one: IncidentAccount) -> dict[str, Any]:
     """Plain JSON types; what is not known is null."""
     told = to_plain(one.rounded())
     spans: Iterable[Interval | RungSpan | HoldSpan]
@@ -796,9 +796,11 @@ class IncidentAudit:
     """All, where the view has the latest of each incident."""
     config: KeeperConfig = field(default_factory=KeeperConfig)
 
-    def case(self, incident: Incident, decisions: Sequence[DecisionRow], now_s: float) -> Case:
+    def case(
+        self, incident: Incident, decisions: Sequence[DecisionRow], now_s: float
+    ) -> AuditedIncident:
         """Everything that belongs to one incident."""
-        return Case(
+        return AuditedIncident(
             incident=incident,
             now_s=now_s,
             decisions=sound_rows(decisions),
@@ -872,10 +874,10 @@ class Totals(Sums):
     kinds: Mapping[str, Sums]
 
 
-def totals(cases: Sequence[Case], since_s: float | None, now_s: float) -> Totals:
+def totals(cases: Sequence[AuditedIncident], since_s: float | None, now_s: float) -> Totals:
     """What these came to together, and by kind."""
     accounts = [account(case) for case in cases]
-    kinds: dict[str, list[Account]] = {}
+    kinds: dict[str, list[IncidentAccount]] = {}
     for case, one in zip(cases, accounts, strict=True):
         kinds.setdefault(str(case.incident.kind), []).append(one)
     every = _sums(accounts)
@@ -891,7 +893,7 @@ def totals(cases: Sequence[Case], since_s: float | None, now_s: float) -> Totals
     )
 
 
-def _sums(accounts: Sequence[Account]) -> Sums:
+def _sums(accounts: Sequence[IncidentAccount]) -> Sums:
     return Sums(
         incidents=len(accounts),
         evictions=sum(one.evicted for one in accounts),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Final
 
-from monitor.decide.rules import DEFAULT, Action, Policy, moment
+from monitor.decide.rules import DEFAULT, Policy, PolicyAction, moment
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Decision, Evict, Guard, Hold
 from monitor.model.incident import Incident
@@ -133,7 +133,7 @@ def min_replicas_told(status: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupView:
+class GroupFacts:
     """One replica group, as far as a decision needs it."""
 
     group: GroupName
@@ -178,11 +178,11 @@ class PastFault:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class DecisionFacts:
     """What decisions are made on, one tick."""
 
     now_s: float
-    groups: Mapping[GroupName, GroupView]
+    groups: Mapping[GroupName, GroupFacts]
     accused: frozenset[GroupName]
     """Groups with a firing or evicting incident."""
     doubt: str | None
@@ -230,7 +230,7 @@ class Case:
 
     config: KeeperConfig
     policy: Policy
-    fleet: Fleet
+    fleet: DecisionFacts
     incident: Incident
     group: GroupName
 
@@ -242,19 +242,19 @@ class Case:
         return f"To evict it yourself: lightkeeper evict {first}{also}"
 
     @property
-    def view(self) -> GroupView | None:
+    def view(self) -> GroupFacts | None:
         """The accused group; None when it is registered no more."""
         return self.fleet.groups.get(self.group)
 
     @property
-    def action(self) -> Action:
+    def action(self) -> PolicyAction:
         """What the operator allows for such an incident."""
         return self.policy.action(self.incident.kind, self.incident.severity)
 
     @property
     def only_observed(self) -> bool:
         """Whether an eviction would be recorded and not carried out."""
-        return self.config.observe or self.action is Action.OBSERVE
+        return self.config.observe or self.action is PolicyAction.OBSERVE
 
     @property
     def past(self) -> tuple[PastEviction, ...]:
@@ -282,7 +282,7 @@ class Case:
         )
 
 
-def hosts_of(fleet: Fleet, group: GroupName) -> frozenset[Host]:
+def hosts_of(fleet: DecisionFacts, group: GroupName) -> frozenset[Host]:
     """Hosts on which ranks of a group are."""
     view = fleet.groups.get(group)
     return frozenset() if view is None else frozenset(view.hosts.values())
@@ -362,7 +362,7 @@ def not_worth_it(case: Case) -> Objection | None:
 
 def wants_person(case: Case) -> Objection | None:
     """The operator wants a person for this kind of fault, and no eviction."""
-    if case.action is not Action.PAGE:
+    if case.action is not PolicyAction.PAGE:
         return None
     kind, severity = case.incident.kind, case.incident.severity
     return Objection(
@@ -596,7 +596,7 @@ def observe(case: Case) -> Objection | None:
             "To let lightkeeper evict: start it without --observe, or set [policy] mode = 'act' "
             f"and reload. {case.by_hand}",
         )
-    if case.action is not Action.OBSERVE:
+    if case.action is not PolicyAction.OBSERVE:
         return None
     kind = case.incident.kind
     return Objection(
@@ -632,7 +632,10 @@ GUARDS: Final[tuple[tuple[Guard, Callable[[Case], Objection | None]], ...]] = (
 
 
 def decide(
-    config: KeeperConfig, fleet: Fleet, incidents: Sequence[Incident], policy: Policy = DEFAULT
+    config: KeeperConfig,
+    fleet: DecisionFacts,
+    incidents: Sequence[Incident],
+    policy: Policy = DEFAULT,
 ) -> tuple[Decision, ...]:
     """One decision for each incident given that accuses somebody.
 
@@ -693,7 +696,7 @@ def _quarantine(case: Case) -> tuple[Host, ...]:
     program in another state. Else the group comes back where it was, once (`again`).
     """
     view, incident = case.view, case.incident
-    if view is None or case.action is Action.EVICT:
+    if view is None or case.action is PolicyAction.EVICT:
         return ()
     hosts = sorted({view.hosts[rank] for rank in incident.culprits if rank in view.hosts})
     match incident.kind:

@@ -17,8 +17,8 @@ from typing import Final, TypeVar
 
 from monitor.decide.guards import (
     COSTS_KEPT,
-    Fleet,
-    GroupView,
+    DecisionFacts,
+    GroupFacts,
     Lesson,
     PastEviction,
     PastFault,
@@ -116,7 +116,6 @@ class Experience:
 
 
 # -- rank health -------------------------------------------------------------------------------
-
 
 _FOR: Final = {
     Kind.STRAGGLER: RankHealth.SLOW,
@@ -329,7 +328,7 @@ def fleet_of(
     past: Iterable[PastEviction],
     doubt: str | None,
     experience: Experience,
-) -> Fleet:
+) -> DecisionFacts:
     """What the decisions of this tick are made on.
 
     Args:
@@ -350,7 +349,7 @@ def fleet_of(
     shields = tracker.shielded(snapshot.now_s)
     away = snapshot.lighthouse
     fired = [i for i in tracker.incidents.values() if i.milestones.firing_s is not None]
-    return Fleet(
+    return DecisionFacts(
         now_s=snapshot.now_s,
         groups={
             group: _view(
@@ -362,7 +361,7 @@ def fleet_of(
             for group, members in history.groups().items()
         }
         | {
-            unseen_name(one): GroupView(
+            unseen_name(one): GroupFacts(
                 unseen_name(one), healthy=False, alive=(), replica_id=one, names=(unseen_name(one),)
             )
             for one in history.unseen()
@@ -453,10 +452,10 @@ def _accuses(verdict: Verdict) -> bool:
 
 def _view(
     history: History, group: GroupName, members: tuple[RankTrack, ...], *, well: bool
-) -> GroupView:
+) -> GroupFacts:
     died_s = [track.died_s for track in members if track.died_s is not None]
     whole = len(members) == members[0].identity.world_size
-    return GroupView(
+    return GroupFacts(
         group=group,
         healthy=well and whole and all(_able(history, track) for track in members),
         alive=tuple(t.rank for t in members if t.fresh is not None and t.fresh.process.alive),

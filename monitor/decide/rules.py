@@ -70,7 +70,7 @@ def moment(at_s: float) -> str:
 # -- rules -------------------------------------------------------------------------------------
 
 
-class Action(StrEnum):
+class PolicyAction(StrEnum):
     """What may be done about an incident, from the least to the most."""
 
     OBSERVE = "observe"  # record what would have been done
@@ -79,16 +79,16 @@ class Action(StrEnum):
     EVICT_AND_QUARANTINE = "evict_and_quarantine"  # and deny the hosts that the evidence blames
 
 
-_USUAL: Final[Mapping[Kind, Action]] = {
-    Kind.DEAD: Action.EVICT_AND_QUARANTINE,
-    Kind.NOT_ENTERED: Action.EVICT_AND_QUARANTINE,
-    Kind.MISMATCH: Action.EVICT,  # a fault of the program, which any other host would repeat
-    Kind.DEADLOCK: Action.EVICT,  # the same
-    Kind.STRAGGLER: Action.EVICT_AND_QUARANTINE,
-    Kind.REPLICA_LAG: Action.EVICT,
-    Kind.LIGHTHOUSE_AWAY: Action.PAGE,  # it accuses no group: there is nobody to evict
-    Kind.STATE_CORRUPT: Action.EVICT_AND_QUARANTINE,
-    Kind.UNSEEN: Action.PAGE,  # while it trains, it harms nobody
+_USUAL: Final[Mapping[Kind, PolicyAction]] = {
+    Kind.DEAD: PolicyAction.EVICT_AND_QUARANTINE,
+    Kind.NOT_ENTERED: PolicyAction.EVICT_AND_QUARANTINE,
+    Kind.MISMATCH: PolicyAction.EVICT,  # a fault of the program, which any other host would repeat
+    Kind.DEADLOCK: PolicyAction.EVICT,  # the same
+    Kind.STRAGGLER: PolicyAction.EVICT_AND_QUARANTINE,
+    Kind.REPLICA_LAG: PolicyAction.EVICT,
+    Kind.LIGHTHOUSE_AWAY: PolicyAction.PAGE,  # it accuses no group: there is nobody to evict
+    Kind.STATE_CORRUPT: PolicyAction.EVICT_AND_QUARANTINE,
+    Kind.UNSEEN: PolicyAction.PAGE,  # while it trains, it harms nobody
 }
 
 
@@ -96,13 +96,13 @@ _USUAL: Final[Mapping[Kind, Action]] = {
 class Policy:
     """What the operator wants, beside the thresholds and guards of `KeeperConfig`."""
 
-    actions: Mapping[tuple[Kind, Severity], Action] = field(
+    actions: Mapping[tuple[Kind, Severity], PolicyAction] = field(
         default_factory=lambda: {(k, s): action for k, action in _USUAL.items() for s in Severity}
     )
     """For every kind and severity."""
     windows: tuple[Window, ...] = ()
 
-    def action(self, kind: Kind, severity: Severity) -> Action:
+    def action(self, kind: Kind, severity: Severity) -> PolicyAction:
         """What may be done about such an incident."""
         return self.actions[kind, severity]
 
@@ -392,9 +392,11 @@ def _options(data: Mapping[str, Any], name: str, problems: list[str]) -> dict[st
     return found
 
 
-def _actions(table: Mapping[str, Any], problems: list[str]) -> dict[tuple[Kind, Severity], Action]:
+def _actions(
+    table: Mapping[str, Any], problems: list[str]
+) -> dict[tuple[Kind, Severity], PolicyAction]:
     """`kind = action`, or `kind = {severity = action}`."""
-    found: dict[tuple[Kind, Severity], Action] = {}
+    found: dict[tuple[Kind, Severity], PolicyAction] = {}
     for name, said in table.items():
         kind = next((one for one in FAULTS if one == name), None)
         if kind is None:
@@ -405,11 +407,11 @@ def _actions(table: Mapping[str, Any], problems: list[str]) -> dict[tuple[Kind, 
         before = len(problems)
         for level, word in each.items():
             where = f"actions.{name}.{level}" if each is said else f"actions.{name}"
-            severity, action = _one_of(Severity, level), _one_of(Action, word)
+            severity, action = _one_of(Severity, level), _one_of(PolicyAction, word)
             if severity is None:
                 problems.append(f"{where}: unknown severity, expected {', '.join(Severity)}")
             elif action is None or (kind is Kind.LIGHTHOUSE_AWAY and action not in _NOBODY):
-                allowed = _NOBODY if kind is Kind.LIGHTHOUSE_AWAY else tuple(Action)
+                allowed = _NOBODY if kind is Kind.LIGHTHOUSE_AWAY else tuple(PolicyAction)
                 problems.append(f"{where}: is {word!r}, expected {', '.join(allowed)}")
             else:
                 found[kind, severity] = action
@@ -418,7 +420,7 @@ def _actions(table: Mapping[str, Any], problems: list[str]) -> dict[tuple[Kind, 
     return found
 
 
-_NOBODY: Final = (Action.OBSERVE, Action.PAGE)
+_NOBODY: Final = (PolicyAction.OBSERVE, PolicyAction.PAGE)
 """For what accuses no group: there is nobody to evict."""
 
 

@@ -17,12 +17,16 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from monitor.decide.accounts import Account, Case, IncidentAudit, account, is_time
+from monitor.decide.accounts import (
+    AuditedIncident,
+    IncidentAccount,
+    IncidentAudit,
+    account,
+    is_time,
+)
 from monitor.decide.rank_seconds import Spent
 from monitor.model.eviction import DecisionRow, Eviction, QuarantineEntry, Remembered
-from monitor.model.face import Face, face_of
 from monitor.model.incident import BundleView, Incident, Milestones
-from monitor.model.lighthouse import LighthouseRecord
 from monitor.model.names import (
     GroupName,
     Host,
@@ -35,6 +39,7 @@ from monitor.model.names import (
 )
 from monitor.model.observation import (
     LighthouseAway,
+    LighthouseRecord,
     LighthouseView,
     Observation,
     Snapshot,
@@ -42,13 +47,13 @@ from monitor.model.observation import (
 )
 from monitor.model.quarantine import HostRecord
 from monitor.model.verdict import WORST_FIRST, RankHealth
-from monitor.model.wording import listed, seconds
+from monitor.model.wording import Face, face_of, listed, seconds
 from worker_server.wire import Doing, Ending, Process, StepState, Witness
 
 if TYPE_CHECKING:  # the command line reads views, and imports no detector for it
     from monitor.decide.pipeline import TickResult
+    from monitor.decide.rank_seconds import Tempo
     from monitor.decide.rules import Effective
-    from monitor.decide.step_times import Tempo
     from monitor.store.lease import Standing
 
 
@@ -314,7 +319,7 @@ class View:
         waits = (RankHealth.WAITING, RankHealth.LATE)
         return frozenset(rank for rank, one in self.result.rank_health.items() if one in waits)
 
-    def case(self, incident: Incident) -> Case:
+    def case(self, incident: Incident) -> AuditedIncident:
         """Everything that the account of an incident is made from."""
         rows = self.decisions.get(incident.id, ())
         return self.audit.case(incident, rows, self.snapshot.now_s)
@@ -368,7 +373,7 @@ class IncidentReport:
 
     incident: Incident
     face: Face
-    account: Account
+    account: IncidentAccount
     decisions: Sequence[DecisionRow] = ()
     """Oldest first."""
     evictions: Sequence[Eviction] = ()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from monitor.decide.accounts import Account, account_to_json
+from monitor.decide.accounts import IncidentAccount, account_to_json
 from monitor.decide.rules import GUARDS, THRESHOLDS, Effective, needs_restart, policy_to_json
 from monitor.decide.view import (
     SCHEMA,
@@ -31,13 +31,12 @@ from monitor.model.eviction import (
     eviction_from_json,
     eviction_to_json,
 )
-from monitor.model.face import Face
 from monitor.model.incident import BundleView, incident_from_json, incident_to_json
-from monitor.model.lighthouse import lighthouse_to_json
 from monitor.model.names import GroupName, Host, RankName, split_rank_name
-from monitor.model.observation import Observation, Unreachable
+from monitor.model.observation import Observation, Unreachable, lighthouse_to_json
 from monitor.model.plain import from_plain, to_plain
 from monitor.model.quarantine import HostRecord
+from monitor.model.wording import Face
 
 if TYPE_CHECKING:
     from monitor.decide.pipeline import Learned
@@ -172,7 +171,7 @@ def report_from_json(body: Mapping[str, Any]) -> IncidentReport:
     return IncidentReport(
         incident=incident_from_json({**body, "lost_s": body["lost_s"] or 0.0}),
         face=Face(body["says"], body["next"]),
-        account=from_plain(Account, body["account"]),
+        account=from_plain(IncidentAccount, body["account"]),
         evictions=[eviction_from_json(one) for one in body["evictions"]],
         latest=None if latest is None else eviction_from_json(latest),
         bundle=None if bundle is None else BundleView(bundle["bytes"], bundle["written_s"]),

@@ -27,8 +27,8 @@ from monitor.model import cohort
 from monitor.model.names import RankName
 from monitor.records.dump import read as read_dump
 from monitor.records.job import NONE, Backend
-from monitor.records.ops import POINT_TO_POINT, op_name
 from monitor.records.safe_pickle import FlightRecordError
+from monitor.records.signature import POINT_TO_POINT, op_name
 from worker_server.wire import FlightRecord
 
 _POLLS: Final = 20
@@ -64,7 +64,7 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class CohortReading:
     """What the records of one cohort, all read at about one time, say."""
 
     at_s: float
@@ -83,7 +83,7 @@ class Reading:
 class ArrivalBook:
     """Polls of the last moments, and readings of each cohort; bounded."""
 
-    readings: dict[str, deque[Reading]] = field(default_factory=dict)
+    readings: dict[str, deque[CohortReading]] = field(default_factory=dict)
     calm_s: dict[str, float] = field(default_factory=dict)
     """Cohort -> when the polls last showed nobody late in it."""
     _polls: dict[RankName, deque[bool]] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class _Span:
     exit_s: float
 
 
-def read(at_s: float, records: Mapping[RankName, FlightRecord]) -> Reading | None:
+def read(at_s: float, records: Mapping[RankName, FlightRecord]) -> CohortReading | None:
     """What these records say of each other; None when they have too little in common."""
     spans: dict[RankName, list[_Span]] = {}
     resolution_s = 0.0
@@ -162,7 +162,7 @@ def read(at_s: float, records: Mapping[RankName, FlightRecord]) -> Reading | Non
         (_late(np.array([_inside(e, g) for e in spans.values()]).T, period_s), g) for g in groups
     ]
     (late, _), where = max(lost, key=lambda one: one[0][1])
-    return Reading(at_s, where[0][0], len(where), period_s, late, resolution_s, arrivals)
+    return CohortReading(at_s, where[0][0], len(where), period_s, late, resolution_s, arrivals)
 
 
 def _ring(record: FlightRecord) -> list[_Span]:

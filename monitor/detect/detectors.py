@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from monitor.detect.corrupt import corrupt
-from monitor.detect.dead import dead
+from monitor.detect.dead import dead, lighthouse_away
 from monitor.detect.deadlock import deadlock
 from monitor.detect.hang import SIGNATURE as STANDSTILL
 from monitor.detect.hang import across_records as wanted_across
@@ -17,7 +17,6 @@ from monitor.detect.history import History
 from monitor.detect.lag import replica_lag
 from monitor.detect.late_comer import late_comer
 from monitor.detect.late_comer import wanted as wanted_late
-from monitor.detect.lighthouse import lighthouse_away
 from monitor.detect.mismatch import differing_across, mismatch, sampled_records, silent_mismatch
 from monitor.detect.mismatch import wanted as wanted_differing
 from monitor.detect.mismatch import wanted_records as wanted_mismatch

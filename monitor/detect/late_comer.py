@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from monitor.detect.arrivals import Arrival, Reading
+from monitor.detect.arrivals import Arrival, CohortReading
 from monitor.detect.history import History
 from monitor.model import cohort
 from monitor.model.names import RankName
@@ -56,7 +56,7 @@ def wanted(history: History) -> tuple[RankName, ...]:
 
 
 def _judge(
-    history: History, members: Sequence[RankName], readings: Sequence[Reading]
+    history: History, members: Sequence[RankName], readings: Sequence[CohortReading]
 ) -> Verdict | None:
     needed = _READINGS if len(members) >= cohort.SMALL else _READINGS_SMALL
     last = readings[-needed:]
@@ -70,7 +70,7 @@ def _judge(
     return _verdict(history, culprits, readings, last)
 
 
-def _late(history: History, reading: Reading) -> tuple[RankName, ...]:
+def _late(history: History, reading: CohortReading) -> tuple[RankName, ...]:
     """Ranks that are late in one reading, those about as busy as the busiest; sorted."""
     if reading.late is None or reading.late < 0.5:
         return ()  # the transfer is what takes long
@@ -79,7 +79,7 @@ def _late(history: History, reading: Reading) -> tuple[RankName, ...]:
     return tuple(sorted(rank for rank, one in slow.items() if one.busy_s >= _ALMOST * most_s))
 
 
-def _slow(history: History, reading: Reading, one: Arrival) -> bool:
+def _slow(history: History, reading: CohortReading, one: Arrival) -> bool:
     coarse = one.busy_s - one.usual_s <= 2 * reading.resolution_s
     return not coarse and bool(
         cohort.slower(
@@ -98,8 +98,8 @@ def _slow(history: History, reading: Reading, one: Arrival) -> bool:
 def _verdict(
     history: History,
     culprits: tuple[RankName, ...],
-    readings: Sequence[Reading],
-    last: Sequence[Reading],
+    readings: Sequence[CohortReading],
+    last: Sequence[CohortReading],
 ) -> Verdict:
     reading = last[-1]
     worst = max(culprits, key=lambda rank: (reading.arrivals[rank].busy_s, rank))
@@ -138,7 +138,7 @@ def _verdict(
     )
 
 
-def _since_s(history: History, rank: RankName, readings: Sequence[Reading]) -> float:
+def _since_s(history: History, rank: RankName, readings: Sequence[CohortReading]) -> float:
     since_s = readings[-1].at_s
     for reading in reversed(readings):
         if rank not in _late(history, reading):
@@ -147,7 +147,7 @@ def _since_s(history: History, rank: RankName, readings: Sequence[Reading]) -> f
     return since_s
 
 
-def _resolution(reading: Reading) -> str:
+def _resolution(reading: CohortReading) -> str:
     if reading.resolution_s:
         return f"times seen by NCCL's watchdog, to about {reading.resolution_s:g} s"
     return "times of the calls"

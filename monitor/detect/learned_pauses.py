@@ -56,7 +56,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class UsualPause:
     """What the gaps of one role and phase amount to at one moment."""
 
     span_s: float
@@ -106,7 +106,7 @@ class Habits:
         for key in [key for key in self._declared if key[0] == rank]:
             del self._declared[key]
 
-    def learned(self, role: int, phase: str, now_s: float, step: int | None) -> Learned | None:
+    def learned(self, role: int, phase: str, now_s: float, step: int | None) -> UsualPause | None:
         """What is usual for this role in this phase; None when nothing is known."""
         events = sorted(self._events.get((role, phase), ()), key=lambda gap: gap.ended_s)
         if not events:
@@ -121,7 +121,7 @@ class Habits:
         alike = [gap for gap in events if gap.span_s >= span_s / 2]
         every = _rhythm(alike)
         due = every is None or step is None or _due(alike, every, step)
-        return Learned(span_s, len(alike), every, due)
+        return UsualPause(span_s, len(alike), every, due)
 
     def meanwhile(self, phase: str, since_s: float, but: RankName) -> Gap | None:
         """The longest pause in this phase that ended after `since_s`, of anybody else."""

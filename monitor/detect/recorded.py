@@ -25,8 +25,8 @@ from monitor.model.verdict import Confidence, Standing
 from monitor.records import ring as ring_rows
 from monitor.records.analyse import analyse
 from monitor.records.findings import Fault, Finding
-from monitor.records.job import Job, Problem, State
-from monitor.records.ring import Answer, from_answers
+from monitor.records.job import CollectiveState, Job, Problem
+from monitor.records.ring import RankRecord, from_answers
 from monitor.records.safe_pickle import FlightRecordError
 
 # -- recorded ----------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def unread(history: History, tracks: Sequence[RankTrack], since_s: float) -> tup
     )
 
 
-def _read(held: Reading, world: int) -> Answer | None:
+def _read(held: Reading, world: int) -> RankRecord | None:
     """The record's rows; None where it cannot be read, or says that its group has more ranks."""
     if held.garbage or held.answer.identity.world_size > world:
         return None
@@ -121,7 +121,7 @@ def _opinion(known: tuple[Reading, ...], world: int) -> Opinion:
     garbage = {name: Problem("", "garbage") for name, one in read.items() if one is None}
     job = from_answers((one for one in read.values() if one is not None), lost=garbage)
     between = np.array([group.generation is not None for group in job.groups], np.bool_)
-    keep = (job.columns["state"] != State.FAILED) | ~between[job.columns["group"]]
+    keep = (job.columns["state"] != CollectiveState.FAILED) | ~between[job.columns["group"]]
     job = replace(job, columns={name: column[keep] for name, column in job.columns.items()})
     inside = {rank for rank, name in job.names.items() if name not in garbage}
     found = tuple(

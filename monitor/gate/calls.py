@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
-from monitor.gate.denylist import AccessRefused, DenyList, Scope
+from monitor.gate.denylist import AccessRefused, DenyList, Scope, SeenReplica
 from monitor.gate.messages import (
     HEARTBEAT_PATH,
     QUORUM_PATH,
@@ -18,7 +18,6 @@ from monitor.gate.messages import (
     read_heartbeat,
     read_quorum_request,
 )
-from monitor.gate.view import Seen
 from monitor.model.names import Host, ReplicaId, group_of_replica
 
 log = logging.getLogger("lightkeeper.gate")
@@ -57,10 +56,10 @@ class Replica:
     list_version: int = -1
     """Of the deny list from which `refusal` follows."""
 
-    def seen(self, now_s: float) -> Seen:
+    def seen(self, now_s: float) -> SeenReplica:
         """As it stands in the view."""
         request, beat_s, since_s = self.request, self.heartbeat_s, self.asking_since_s
-        return Seen(
+        return SeenReplica(
             replica_id=self.replica_id,
             group=group_of_replica(self.replica_id),
             heartbeat_age_s=None if beat_s is None else round(now_s - beat_s, 3),

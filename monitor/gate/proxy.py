@@ -28,7 +28,7 @@ from typing import Final
 
 from monitor.gate import http2
 from monitor.gate.calls import HOLD_S, AdmissionControl, Method, ProxiedCall, Stage
-from monitor.gate.denylist import Denial
+from monitor.gate.denylist import Denial, GateView
 from monitor.gate.messages import (
     ANSWER_BEGINS,
     ANSWER_ENDS,
@@ -41,8 +41,7 @@ from monitor.gate.messages import (
     is_whole,
 )
 from monitor.gate.quorum_ids import QuorumIds, members_of
-from monitor.gate.upstream import Lighthouse, Upstream
-from monitor.gate.view import GateView
+from monitor.gate.upstream import Upstream, UpstreamLighthouse
 
 log = logging.getLogger("lightkeeper.gate")
 
@@ -165,7 +164,9 @@ class Proxy:
         self.quorum = NewestQuorum()
         self.successor = Successor()
         self.turns = FairTurns(self.flush)
-        self.lighthouse = Lighthouse(lighthouse, self.admission, self, now_s, self.advance_all)
+        self.lighthouse = UpstreamLighthouse(
+            lighthouse, self.admission, self, now_s, self.advance_all
+        )
         self.clients_max = clients_max
         self.transports: OrderedDict[asyncio.Transport, None] = OrderedDict()
         """Of all clients, in the order in which they came or were answered last."""

@@ -1,26 +1,172 @@
-"""Runs one gate on listening sockets that are given to it, until it is told to stop."""
+"""Runs one gate on the sockets that it is given, with its state on disk and its admin port."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import hmac
+import json
 import logging
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Final
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
 
 from monitor.clock import SteadyClock
-from monitor.gate.admin import Admin
+from monitor.gate.calls import BUCKETS_S, GateCounts, Method, Stage
+from monitor.gate.denylist import Denial, DenialError, SeenReplica, denials_json, parse_denials
 from monitor.gate.listener import BACKLOG, GateOptions, NewClient, raise_file_limit
 from monitor.gate.proxy import CLIENTS_MAX, TICK_S, Proxy
-from monitor.gate.quorum_ids import QuorumIds
-from monitor.gate.state_file import StateFile
+from monitor.gate.quorum_ids import RESERVED_MOST, QuorumIds
+
+# -- The gate's state on disk: written whole or not at all, and never a reason not to serve -------
+# One JSON object: the list of denials, and how far quorum ids may have been told (`quorum_ids`).
+# Each part is read by itself, so that one that is spoiled takes nothing from the other.
+
+_FILE_MAX_BYTES: Final = 16 * 1024 * 1024
+_RESERVED: Final = "quorum_ids_reserved"
+_NO_LIST: Final = "nobody is denied until the monitor says so"
+_NO_COUNT: Final = "quorum ids go on from where the Lighthouse is"
+
+
+class StateFile:
+    """A file; without one, a restarted gate waits to be taught, and counts with the Lighthouse."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.denials: Sequence[Denial] = ()
+        """The list in force."""
+        self.reserved = 0
+        """Up to where quorum ids may have been told, as the disk knows it."""
+        self._writing = asyncio.Lock()
+        self._unreadable = False
+        self._read_trouble: str | None = None
+        self._write_trouble: str | None = None
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a file at all."""
+        return self._path is not None
+
+    @property
+    def trouble(self) -> str | None:
+        """What cannot be read or written, now."""
+        return self._write_trouble or self._read_trouble
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def recall(self) -> Sequence[Denial]:
+        """The list that was in force, and `reserved`; what cannot be read is said and left out."""
+        try:
+            state = None if self._path is None else _read(self._path)
+        except OSError as exc:
+            self._not_read(str(exc.strerror), f"{_NO_LIST}, {_NO_COUNT}")
+            return ()
+        except (ValueError, RecursionError) as exc:
+            self._not_read(str(exc), f"{_NO_LIST}, {_NO_COUNT}")
+            return ()
+        if state is not None:
+            try:
+                self.denials = parse_denials(state)
+            except DenialError as exc:
+                self._not_read(str(exc), _NO_LIST)
+            try:
+                self.reserved = _reserved(state)
+            except ValueError as exc:
+                self._not_read(str(exc), _NO_COUNT)
+        return self.denials
+
+    def _not_read(self, why: str, lost: str) -> None:
+        self._unreadable = True
+        self._read_trouble = f"cannot read {self._path}: {why}"
+        log.warning("%s: %s", self._read_trouble, lost)
+
+    # -- writing: in a thread, for a disk that hangs must hold up no heartbeat ---------------------
+
+    async def keep(self, denials: Sequence[Denial]) -> None:
+        """Write the list; a disk that fails is said and stops nothing."""
+        self.denials = tuple(denials)
+        if await self._save(self.reserved):
+            self._read_trouble = None
+
+    async def reserve(self, number: int) -> None:
+        """Write up to where quorum ids may be told from now on."""
+        if await self._save(number):
+            self.reserved = number
+
+    async def _save(self, reserved: int) -> bool:
+        if self._path is None:
+            return False
+        async with self._writing:
+            state = {**denials_json(self.denials), _RESERVED: max(reserved, self.reserved)}
+            try:
+                await asyncio.to_thread(self._write, self._path, state)
+            except OSError as exc:
+                text = f"cannot write {self._path}: {exc.strerror}"
+                if self._write_trouble != text:
+                    log.warning("%s: what changes now is held in memory only", text)
+                self._write_trouble = text
+                return False
+        self._write_trouble = None
+        return True
+
+    def _write(self, path: Path, state: dict[str, Any]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, "it is no file")
+        if self._unreadable and path.exists():  # whatever it was, somebody may want to look at it
+            path.replace(path.with_name(path.name + ".unreadable"))
+        self._unreadable = False
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".gate-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(state, file)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+
+def _read(path: Path) -> Any:
+    """The JSON that it holds; None where there is none.
+
+    Raises:
+        OSError, ValueError, RecursionError: it cannot be read.
+    """
+    if not path.exists():
+        return None
+    if not path.is_file():  # reading a pipe would wait for ever
+        raise ValueError("it is no file")
+    with path.open("rb") as file:
+        body = file.read(_FILE_MAX_BYTES + 1)
+    if len(body) > _FILE_MAX_BYTES:
+        raise ValueError(f"over {_FILE_MAX_BYTES} bytes")
+    return json.loads(body)
+
+
+def _reserved(state: Any) -> int:
+    """Of a file from before there were any: 0."""
+    value = state.get(_RESERVED, 0) if isinstance(state, dict) else 0
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= RESERVED_MOST:
+        raise ValueError(f"{_RESERVED} is no count of quorums")
+    return value
+
 
 log = logging.getLogger("lightkeeper.gate")
+
+# -- the process --------------------------------------------------------------------------------
 
 _AT_ONCE: Final = 32
 """Clients that are accepted in one turn of the loop."""
@@ -125,3 +271,174 @@ async def _stay_ahead(proxy: Proxy, state: StateFile) -> None:
         if number is not None:
             await state.reserve(number)
         await asyncio.sleep(_AHEAD_S)
+
+
+# -- The gate's admin port: what it sees, whom it refuses, its metrics. Denying takes the token ---
+
+BODY_MAX_BYTES: Final = 16 * 1024 * 1024
+_INDEX: Final = """\
+lightkeeper gate
+
+GET /v1/gate         what it sees: replica ids, heartbeats, steps; whom it refuses
+PUT /v1/gate/denied  replace the list of denials (needs the token)
+GET /metrics         the same for Prometheus
+GET /healthz
+"""
+
+
+@dataclass(frozen=True)
+class Admin:
+    """What the admin port serves."""
+
+    proxy: Proxy
+    state: StateFile
+    token: str | None
+
+    def application(self) -> web.Application:
+        """Its routes."""
+        app = web.Application(client_max_size=BODY_MAX_BYTES)
+        app.add_routes(
+            [
+                web.get("/", self._index),
+                web.get("/v1/gate", self._view),
+                web.put("/v1/gate/denied", self._deny),
+                web.get("/metrics", self._metrics),
+                web.get("/healthz", self._health),
+            ]
+        )
+        return app
+
+    async def _index(self, _: web.Request) -> web.Response:
+        return web.Response(text=_INDEX)
+
+    async def _view(self, _: web.Request) -> web.Response:
+        return web.json_response(self.proxy.view().to_json())
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        body = generate_latest(registry(self.proxy, self.state))
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _health(self, _: web.Request) -> web.Response:
+        up = {True: "up", False: "away", None: "not looked at yet"}[self.proxy.lighthouse.up]
+        lines = [f"ok: the Lighthouse is {up}"]
+        if self.state.trouble is not None:
+            lines.append(self.state.trouble)
+        if self.proxy.successor.kept is False:
+            lines.append("the keeper is gone: start `lightkeeper gate` again on the same address")
+        return web.Response(text="\n".join(lines) + "\n")
+
+    async def _deny(self, request: web.Request) -> web.Response:
+        if self.token is None:
+            return _error(403, "this gate has no token and denies nobody: start it with one")
+        said = [
+            each.encode(errors="replace") for each in request.headers.getall("Authorization", ())
+        ]
+        if len(said) != 1 or not hmac.compare_digest(said[0], f"Bearer {self.token}".encode()):
+            return _error(401, "the bearer token is missing or another")
+        try:
+            denials = parse_denials(json.loads(await request.read()))
+        except (DenialError, ValueError, RecursionError) as exc:
+            return _error(400, str(exc))
+        if self.proxy.deny(denials) or self.state.trouble is not None:
+            await self.state.keep(self.proxy.denylist.denials)
+        return web.json_response(denials_json(self.proxy.denylist.denials))
+
+
+def _error(status: int, text: str) -> web.Response:
+    return web.json_response({"error": text}, status=status)
+
+
+# -- metrics: read when Prometheus asks, so that a heartbeat pays nothing ------------------------
+
+
+def registry(proxy: Proxy, state: StateFile) -> CollectorRegistry:
+    """Everything of this gate."""
+    made = CollectorRegistry()
+    made.register(_Collector(proxy, state))
+    return made
+
+
+class _Collector:
+    def __init__(self, proxy: Proxy, state: StateFile) -> None:
+        self._proxy = proxy
+        self._state = state
+
+    def collect(self) -> Iterator[Metric]:
+        counts = self._proxy.counts
+        for name, text, count in _counters(counts):
+            yield CounterMetricFamily(f"lightkeeper_gate_{name}", text, value=count)
+        refused = CounterMetricFamily(
+            "lightkeeper_gate_refused",
+            "Heartbeats and quorum requests refused, by what the denial names",
+            labels=["scope"],
+        )
+        for scope, number in counts.refused.items():
+            refused.add_metric([scope.value], number)
+        yield refused
+        yield _heartbeat_seconds(counts)
+        for name, text, value in _gauges(self._proxy, self._state):
+            yield GaugeMetricFamily(f"lightkeeper_gate_{name}", text, value=float(value))
+        yield from _by_replica(self._proxy.view().replicas)
+
+
+def _counters(counts: GateCounts) -> Iterator[tuple[str, str, int]]:
+    yield "heartbeats", "Heartbeats that came in", counts.heartbeats
+    yield "quorum_requests", "Quorum requests that came in", counts.quorum_requests
+    yield "unread", "Calls passed on because they could not be read", counts.unread
+    yield "waved", "Held replica ids passed because nobody said", counts.waved
+    retries = counts.upstream_retries
+    yield "upstream_retries", "Connections to the Lighthouse that failed", retries
+    yield "resent", "Quorum requests sent again to a Lighthouse that came back", counts.resent
+    told = "Quorums told to members whose answer was lost with a Lighthouse or worker"
+    yield "told_again", told, counts.told_again
+    yield "bad_clients", "Clients sent away for breaking HTTP/2", counts.bad_clients
+
+
+def _gauges(proxy: Proxy, state: StateFile) -> Iterator[tuple[str, str, float]]:
+    calls = [call for client in proxy.clients for call in client.calls.values()]
+    quorums = [call.stage for call in calls if call.method is Method.QUORUM]
+    yield "held", "Quorum requests that wait for a newer list", quorums.count(Stage.HELD)
+    yield "quorum_requests_under_way", "Quorum requests without an answer", len(quorums)
+    yield "upstream_up", "Whether the Lighthouse is there", proxy.lighthouse.up is True
+    yield "connections", "Clients connected", len(proxy.transports)
+    yield "denials", "Entries of the list in force", len(proxy.denylist.denials)
+    yield "kept", "Whether a keeper stands by", proxy.successor.kept is True
+    yield "quorum_id", "The highest quorum id that groups were told", proxy.quorum_ids.highest
+    yield "lighthouse_restarts", "Seen in quorum ids that fell", proxy.quorum_ids.restarts
+    missed = proxy.successor.missed
+    yield "not_kept", "Connections and requests that the keeper did not take", missed
+    yield "state_trouble", "Whether --state cannot be read or written", state.trouble is not None
+
+
+def _heartbeat_seconds(counts: GateCounts) -> Metric:
+    total, buckets = 0, []
+    for bound, number in zip([*map(str, BUCKETS_S), "+Inf"], counts.answer_buckets, strict=True):
+        total += number
+        buckets.append((bound, total))
+    return HistogramMetricFamily(
+        "lightkeeper_gate_heartbeat_seconds",
+        "From passing a heartbeat on to the Lighthouse's answer",
+        buckets=buckets,
+        sum_value=counts.answer_seconds,
+    )
+
+
+def _by_replica(replicas: tuple[SeenReplica, ...]) -> Iterator[Metric]:
+    """Replica ids heard of lately."""
+    for name, text, field in (
+        ("step", "Step in the last quorum request", "step"),
+        (
+            "commit_failures",
+            "Commit failures in a row, in the last quorum request",
+            "commit_failures",
+        ),
+        ("heartbeat_age_seconds", "Since its heartbeat", "heartbeat_age_s"),
+    ):
+        family = GaugeMetricFamily(
+            f"lightkeeper_gate_replica_{name}", text, labels=["group", "replica_id"]
+        )
+        for replica in replicas:
+            value = getattr(replica, field)
+            if value is not None:
+                family.add_metric([replica.group, replica.replica_id], value)
+        yield family

@@ -192,7 +192,7 @@ class Upstream(http2.Connection):
             self.client.resume_reading(_LIGHTHOUSE_SLOW)
 
 
-class Lighthouse:
+class UpstreamLighthouse:
     """The one behind this gate."""
 
     def __init__(

@@ -11,9 +11,9 @@ from monitor.decide import audit_lines as lines
 from monitor.decide.accounts import (
     AFTERMATH,
     FACTS,
-    Account,
-    Case,
+    AuditedIncident,
     FleetFacts,
+    IncidentAccount,
     IncidentAudit,
     account,
     audit_of,
@@ -249,7 +249,7 @@ class Auditor:
             if wait:
                 self._log.flush(_LOG_S)
 
-    def _tell(self, case: Case, one: Account) -> None:
+    def _tell(self, case: AuditedIncident, one: IncidentAccount) -> None:
         self._instruments.count_account(
             str(case.incident.kind), lost=one.lost.low, saved=one.saved.low
         )

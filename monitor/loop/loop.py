@@ -21,20 +21,19 @@ from monitor.act.notices import Known
 from monitor.act.pausing import SWITCH
 from monitor.act.poller import Sweep
 from monitor.decide.pipeline import TickResult
-from monitor.decide.rank_seconds import RankSeconds, Spent, TokenBook
-from monitor.decide.step_times import TempoBook
+from monitor.decide.rank_seconds import RankSeconds, Spent, TempoBook, TokenBook
 from monitor.decide.view import DepartureBook, NotPossible, View
 from monitor.journal.writer import Stats
 from monitor.loop.components import Components, ErrorBoundary, LeaderComponents, held_back, troubles
 from monitor.loop.evictions import Acting
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Fence, Remembered
-from monitor.model.lighthouse import LighthouseRecord
 from monitor.model.names import GroupName, IncidentId, RankName
 from monitor.model.observation import (
     NO_LIGHTHOUSE,
     Failure,
     LighthouseAway,
+    LighthouseRecord,
     LighthouseView,
     Snapshot,
     Unreachable,

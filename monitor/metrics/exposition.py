@@ -1,20 +1,29 @@
-"""`/metrics` as text. Large families are written by hand: the client library takes 4 us a series.
+"""What a metric is, who has series of its own, and how `/metrics` is written.
 
-A scrape shares the interpreter with the tick; at 10,000 ranks the library would hold it for 0.1 s.
-What `Bulk` writes is what the library would, which a test compares line by line.
+Large families are written by hand, for the client library takes 4 us a series. A scrape shares the
+interpreter with the tick; at 10,000 ranks the library would hold it for 0.1 s. What `Bulk` writes
+is what the library would, which a test compares line by line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from math import isfinite
-from typing import Final
+from typing import Final, Literal
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import Metric
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import Gauge as LiveGauge
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
+
+from monitor.decide.view import GroupView, View
+from monitor.model.names import GroupName, RankName
+from monitor.model.observation import Observation
+from monitor.model.verdict import RankHealth
 
 Row = tuple[tuple[str, ...], float]
 """Values of the labels, in order, and the value."""
@@ -92,3 +101,162 @@ def page(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
         large.append(f"# HELP {name} {family.documentation}\n# TYPE {name} {family.type}\n")
         large.append(family.text)
     return "".join(large).encode() + encode(_Rest(rest)), content_type
+
+
+# -- What one metric is called, means and holds: exported, documented and checked from one place --
+
+GROUPS: Final = "G"
+RANKS: Final = "R"
+"""Series of a metric of each group, and of each rank, with series of its own."""
+GROUP: Final = ("replica_group",)
+RANK: Final = ("replica_group", "rank")
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One metric."""
+
+    name: str
+    """As Prometheus stores it: a counter ends in `_total`."""
+    type: Literal["gauge", "counter", "histogram"]
+    text: str
+    """HELP: one sentence or two."""
+    labels: tuple[str, ...] = ()
+    series: str = "1"
+    """How many, as docs/metrics.md writes it: G groups with series of their own, R ranks."""
+    absent: str = ""
+    """When it is left out; empty: never, once the monitor has looked."""
+    buckets: tuple[float, ...] = ()
+    """Of a histogram."""
+
+    def rows(self, rows: Iterable[Row]) -> Metric:
+        """The family at a scrape, of what is known at that moment."""
+        if self.series in (GROUPS, RANKS):
+            return Bulk(self.name, self.text, self.type, self.labels, list(rows))
+        family: GaugeMetricFamily | CounterMetricFamily
+        if self.type == "gauge":
+            family = GaugeMetricFamily(self.name, self.text, labels=self.labels)
+        else:
+            name = self.name.removesuffix("_total")
+            family = CounterMetricFamily(name, self.text, labels=self.labels)
+        for values, value in rows:
+            family.add_metric(values, value)
+        return family
+
+    def each(self, values: Iterable[tuple[object, float | None]]) -> Metric:
+        """The family of one label; what is not known (None) is left out."""
+        return self.rows([((str(k),), float(v)) for k, v in values if v is not None])
+
+    def value(self, value: float) -> Metric:
+        """The family of one series without labels."""
+        return self.rows([((), value)])
+
+    def counter(self, registry: CollectorRegistry) -> Counter:
+        """What is counted while it happens."""
+        return Counter(self.name, self.text, self.labels, registry=registry)
+
+    def live(self, registry: CollectorRegistry) -> LiveGauge:
+        """A gauge that is set while it happens."""
+        return LiveGauge(self.name, self.text, self.labels, registry=registry)
+
+    def histogram(self, registry: CollectorRegistry) -> Histogram:
+        """What is observed while it happens."""
+        return Histogram(self.name, self.text, self.labels, buckets=self.buckets, registry=registry)
+
+
+def gauge(
+    name: str, text: str, labels: tuple[str, ...] = (), *, series: str = "1", absent: str = ""
+) -> Definition:
+    """A gauge, `lightkeeper_NAME`."""
+    return Definition(f"lightkeeper_{name}", "gauge", text, labels, series, absent)
+
+
+def counter(
+    name: str, text: str, labels: tuple[str, ...] = (), *, series: str = "1", absent: str = ""
+) -> Definition:
+    """A counter, `lightkeeper_NAME_total`."""
+    return Definition(f"lightkeeper_{name}_total", "counter", text, labels, series, absent)
+
+
+def histogram(
+    name: str,
+    text: str,
+    labels: tuple[str, ...] = (),
+    *,
+    buckets: tuple[float, ...],
+    series: str = "1",
+    absent: str = "",
+) -> Definition:
+    """A histogram, `lightkeeper_NAME`."""
+    return Definition(f"lightkeeper_{name}", "histogram", text, labels, series, absent, buckets)
+
+
+# -- One view with what several exporters ask of it, each worked out once; and who has own series --
+# Ranks and groups are bounded, for a job may have 100,000 of them while one page should not. Who is
+# told: first culprits of open incidents, then who is not well, then of the ranks those that work
+# longest, of the groups the first by name. Aggregates (`lightkeeper_ranks`, `fleet_busy_seconds`
+# ...) are always of all.
+
+RANK_SERIES: Final = 4096
+GROUP_SERIES: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many may have series of their own on the monitor's page; 0: none."""
+
+    ranks: int = RANK_SERIES
+    groups: int = GROUP_SERIES
+
+
+@dataclass(frozen=True)  # no slots: they leave no room for a cached property
+class ScrapeView:
+    """A view as the exporters read it."""
+
+    view: View
+    bounds: Bounds = Bounds()
+
+    @cached_property
+    def told_groups(self) -> tuple[GroupView, ...]:
+        """Groups with series of their own, sorted."""
+        groups = self.view.groups
+        if len(groups) <= self.bounds.groups:
+            return groups
+        accused = {group for one in self.view.incidents if one.open for group in one.groups}
+        worst = sorted(
+            groups,
+            key=lambda one: (one.group not in accused, one.health == RankHealth.HEALTHY, one.group),
+        )
+        return tuple(sorted(worst[: self.bounds.groups], key=lambda one: one.group))
+
+    @cached_property
+    def told_names(self) -> frozenset[GroupName]:
+        """Names of those groups."""
+        return frozenset(one.group for one in self.told_groups)
+
+    @cached_property
+    def busy(self) -> tuple[RankName, ...]:
+        """Ranks of which a tempo is known and that have series of their own, sorted."""
+        view = self.view
+        if len(view.tempos) <= self.bounds.ranks:
+            return tuple(sorted(view.tempos))
+        accused = {rank for one in view.incidents if one.open for rank in one.culprits}
+        worst = sorted(
+            view.tempos,
+            key=lambda rank: (
+                rank not in accused,
+                view.result.rank_health.get(rank) is RankHealth.HEALTHY,
+                -view.tempos[rank].busy_s,
+                rank,
+            ),
+        )
+        return tuple(sorted(worst[: self.bounds.ranks]))
+
+    @cached_property
+    def observed(self) -> dict[GroupName, list[Observation]]:
+        """Ranks of the groups with series of their own."""
+        found: dict[GroupName, list[Observation]] = {one.group: [] for one in self.told_groups}
+        for seen in self.view.snapshot.observations:
+            if seen.identity.group in found:
+                found[seen.identity.group].append(seen)
+        return found

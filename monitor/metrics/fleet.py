@@ -1,18 +1,20 @@
-"""The fleet and its Lighthouse: who is how well, how far, in which quorum."""
+"""The fleet: who is how well and how far, who holds it back, what recoveries take."""
 
 from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Iterator
+from statistics import median
 from typing import Final
 
 from prometheus_client.core import Metric
 
-from monitor.metrics.definition import GROUP, counter, gauge
-from monitor.metrics.scene import Scene
-from monitor.model.names import group_of_replica
+from monitor.decide.rank_seconds import Tempo
+from monitor.metrics.exposition import GROUP, RANK, Definition, ScrapeView, counter, gauge
+from monitor.model.names import GroupName, group_of, group_of_replica, split_rank_name
 from monitor.model.observation import LighthouseAway, LighthouseView
 from monitor.model.verdict import RankHealth
+from worker_server.wire import StepState, Took
 
 _JOBS_TOLD: Final = 16
 """One Lighthouse serves one job; what ranks call theirs is still their word."""
@@ -80,20 +82,15 @@ MEMBER_HEARTBEAT_AGE = gauge(
     GROUP, series="G", absent=_NO_LIGHTHOUSE,
 )  # fmt: skip
 
-DEFINITIONS: Final = (
-    JOB_INFO, RANKS, GROUPS, STATE, STEP, COMMITS, TOKENS, IN_QUORUM, LAST_HEARTBEAT, RESTARTS,
-    QUORUM_CHANGES, READ, UP, QUORUM_ID, PARTICIPANTS, FORMED, MEMBER_HEARTBEAT_AGE,
-)  # fmt: skip
 
-
-def export(scene: Scene) -> Iterator[Metric]:
+def _fleet(scene: ScrapeView) -> Iterator[Metric]:
     """Everything of this file."""
     yield from _ranks(scene)
     yield from _groups(scene)
     yield from _lighthouse(scene)
 
 
-def _ranks(scene: Scene) -> Iterator[Metric]:
+def _ranks(scene: ScrapeView) -> Iterator[Metric]:
     view = scene.view
     jobs = sorted({seen.identity.job for seen in view.snapshot.observations})[:_JOBS_TOLD]
     yield JOB_INFO.each((job, 1) for job in jobs)
@@ -101,7 +98,7 @@ def _ranks(scene: Scene) -> Iterator[Metric]:
     yield RANKS.each((health, tally[health]) for health in RankHealth)
 
 
-def _groups(scene: Scene) -> Iterator[Metric]:
+def _groups(scene: ScrapeView) -> Iterator[Metric]:
     """How well each is, and how far."""
     told, view = scene.told_groups, scene.view
     yield GROUPS.each(sorted(Tally(one.health for one in view.groups).items()))
@@ -117,7 +114,7 @@ def _groups(scene: Scene) -> Iterator[Metric]:
     )
 
 
-def _lighthouse(scene: Scene) -> Iterator[Metric]:
+def _lighthouse(scene: ScrapeView) -> Iterator[Metric]:
     """Whether it answers, and its quorum."""
     page, record = scene.view.snapshot.lighthouse, scene.view.lighthouse
     yield RESTARTS.value(record.restarts)
@@ -133,7 +130,7 @@ def _lighthouse(scene: Scene) -> Iterator[Metric]:
         yield MEMBER_HEARTBEAT_AGE.each(_beats(scene, page))
 
 
-def _beats(scene: Scene, view: LighthouseView) -> list[tuple[str, float]]:
+def _beats(scene: ScrapeView, view: LighthouseView) -> list[tuple[str, float]]:
     """Members only: the Lighthouse remembers every id that ever beat. The oldest of each group."""
     ages_s: dict[str, float] = {}
     for member in view.members:
@@ -142,3 +139,170 @@ def _beats(scene: Scene, view: LighthouseView) -> list[tuple[str, float]]:
         if age_s is not None and group in scene.told_names:
             ages_s[group] = max(age_s, ages_s.get(group, 0.0))
     return sorted(ages_s.items())
+
+
+# -- Who holds the fleet back: how long each works and waits in a step, and how far it stands out --
+
+_NO_TEMPO: Final = "who committed nothing within the last 15 s"
+_NOBODY: Final = "no rank committed within the last 15 s"
+
+RANK_BUSY = gauge(
+    "rank_busy_seconds",
+    "Mean seconds a step in which the rank did not wait for others, last window.",
+    RANK, series="R", absent=_NO_TEMPO,
+)  # fmt: skip
+RANK_WAIT = gauge(
+    "rank_wait_seconds",
+    "Mean seconds a step in which the rank waited for others, last window.",
+    RANK, series="R", absent=_NO_TEMPO,
+)  # fmt: skip
+FLEET_BUSY = gauge(
+    "fleet_busy_seconds",
+    "Seconds a step in which ranks did not wait, over all ranks: min, median, p99 and max.",
+    ("stat",), series="4", absent=_NOBODY,
+)  # fmt: skip
+GROUP_BUSY = gauge(
+    "group_busy_seconds", "Seconds a step that the longest working rank of the group worked.",
+    GROUP, series="G", absent=_NO_TEMPO,
+)  # fmt: skip
+GROUP_WAIT = gauge(
+    "group_wait_seconds", "Seconds a step that the ranks of the group waited, their median.",
+    GROUP, series="G", absent=_NO_TEMPO,
+)  # fmt: skip
+GROUP_SKEW = gauge(
+    "group_busy_skew_ratio",
+    "How many times the median of all ranks of the fleet the longest working rank of the group "
+    "worked.",
+    GROUP, series="G", absent=_NO_TEMPO,
+)  # fmt: skip
+
+
+def _stragglers(scene: ScrapeView) -> Iterator[Metric]:
+    """Everything of this file."""
+    tempos = scene.view.tempos
+    named = []
+    for rank in scene.busy:
+        group, number = split_rank_name(rank)
+        named.append(((str(group), str(number)), tempos[rank]))
+    yield RANK_BUSY.rows([(labels, tempo.busy_s) for labels, tempo in named])
+    yield RANK_WAIT.rows([(labels, tempo.wait_s) for labels, tempo in named])
+    busy = sorted(tempo.busy_s for tempo in tempos.values())
+    usual_s = median(busy) if busy else 0.0
+    yield FLEET_BUSY.each(_spread(busy, usual_s))
+    members: dict[GroupName, list[Tempo]] = {}
+    for rank, tempo in tempos.items():
+        members.setdefault(group_of(rank), []).append(tempo)
+    told = [(one.group, members[one.group]) for one in scene.told_groups if one.group in members]
+    longest = [(group, max(tempo.busy_s for tempo in ranks)) for group, ranks in told]
+    yield GROUP_BUSY.each(longest)
+    yield GROUP_WAIT.each((group, median(one.wait_s for one in ranks)) for group, ranks in told)
+    yield GROUP_SKEW.each((group, busy_s / usual_s) for group, busy_s in longest if usual_s > 0)
+
+
+def _spread(busy: list[float], usual_s: float) -> Iterator[tuple[str, float]]:
+    """Of sorted seconds; the p99 is a rank's own, the nearest from above."""
+    if busy:
+        yield "min", busy[0]
+        yield "median", usual_s
+        yield "p99", busy[-(-99 * len(busy) // 100) - 1]
+        yield "max", busy[-1]
+
+
+# -- What recoveries take, by replica group, as its ranks report it -------------------------------
+# Ranks of a group work at the same time: seconds are those of the slowest, bytes are added up. What
+# was not done yet, or is not known, is left out. Of the groups' present processes only: whole
+# distributions are on the ranks' own pages (`lightkeeper_rank_checkpoint_load_seconds` ...).
+
+_NOT_YET: Final = "the group did not do it yet, or is not TorchFT"
+
+FAILURES = counter(
+    "group_commit_failures",
+    "Attempts of the group's present processes that ended without a commit.",
+    GROUP, series="G", absent="no rank of the group answers, or none reports steps",
+)  # fmt: skip
+HEALS = counter(
+    "group_heals", "States of other groups that the group's present processes took over.", GROUP,
+    series="G", absent=_NOT_YET,
+)  # fmt: skip
+STAGING = gauge(
+    "group_last_checkpoint_staging_seconds",
+    "Seconds in which the group last made a checkpoint ready for another group.",
+    GROUP, series="G", absent=_NOT_YET,
+)  # fmt: skip
+LOAD = gauge(
+    "group_last_checkpoint_load_seconds",
+    "Seconds in which the group last loaded a checkpoint from another group.",
+    GROUP, series="G", absent=_NOT_YET,
+)  # fmt: skip
+APPLY = gauge(
+    "group_last_checkpoint_apply_seconds",
+    "Seconds in which the group last took over what it had loaded.",
+    GROUP, series="G", absent=_NOT_YET,
+)  # fmt: skip
+RECONFIGURE = gauge(
+    "group_last_reconfigure_seconds",
+    "Seconds in which the group last built the process groups of a new quorum.",
+    GROUP, series="G", absent=_NOT_YET,
+)  # fmt: skip
+LOADED = gauge(
+    "group_last_checkpoint_load_bytes",
+    "Bytes of the checkpoint that the group last loaded, all its ranks together.",
+    GROUP, series="G", absent=_NOT_YET,
+)  # fmt: skip
+
+_SECONDS: Final[tuple[tuple[str, Definition], ...]] = (
+    ("staging", STAGING), ("load", LOAD), ("apply", APPLY), ("reconfigure", RECONFIGURE),
+)  # fmt: skip
+
+
+def _recovery(scene: ScrapeView) -> Iterator[Metric]:
+    """Heals, attempts without a commit, and how long the last of each part took."""
+    groups = _steps(scene)
+    yield FAILURES.each((g, max(one.commit_failures for one in s)) for g, s in groups.items())
+    torchft = {group: steps for group, steps in groups.items() if any(s.times for s in steps)}
+    yield HEALS.each((g, max(_took(one, "apply").done for one in s)) for g, s in torchft.items())
+    for part, definition in _SECONDS:
+        yield definition.each(
+            (group, max(_took(step, part).last_s for step in steps))
+            for group, steps in torchft.items()
+            if any(part in step.times for step in steps)
+        )
+    loaded = ((g, sum(_took(one, "load").last_bytes for one in s)) for g, s in torchft.items())
+    yield LOADED.each((group, nbytes or None) for group, nbytes in loaded)
+
+
+def _steps(scene: ScrapeView) -> dict[GroupName, list[StepState]]:
+    """What the ranks of each group report, sorted by group."""
+    found = {
+        group: [one.step for one in seen if one.step is not None]
+        for group, seen in scene.observed.items()
+    }
+    return {group: steps for group, steps in found.items() if steps}
+
+
+def _took(step: StepState, part: str) -> Took:
+    return step.times.get(part, Took(0))
+
+
+# -- all of this file -----------------------------------------------------------------------------
+
+DEFINITIONS: Final = {
+    "Fleet": (
+        JOB_INFO, RANKS, GROUPS, STATE, STEP, COMMITS, TOKENS, IN_QUORUM, LAST_HEARTBEAT, RESTARTS,
+        QUORUM_CHANGES, READ, UP, QUORUM_ID, PARTICIPANTS, FORMED, MEMBER_HEARTBEAT_AGE,
+    ),
+    "Stragglers": (
+        RANK_BUSY, RANK_WAIT, FLEET_BUSY, GROUP_BUSY, GROUP_WAIT, GROUP_SKEW,
+    ),
+    "Recovery": (
+        FAILURES, HEALS, STAGING, LOAD, APPLY, RECONFIGURE, LOADED,
+    ),
+}  # fmt: skip
+"""Heading in docs/metrics.md -> its metrics."""
+
+
+def export(scene: ScrapeView) -> Iterator[Metric]:
+    """Everything of this file."""
+    yield from _fleet(scene)
+    yield from _stragglers(scene)
+    yield from _recovery(scene)

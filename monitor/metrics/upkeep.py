@@ -1,7 +1,8 @@
-"""What the monitor keeps: store, journal, evidence, lease, messages to people, and their queues."""
+"""The monitor itself: its health, what it keeps and whom it tells, its lease, its gate."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -9,10 +10,59 @@ from typing import Final
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from monitor.act.gate import Gatekeeper
+from monitor.detect.self_health import Condition
+from monitor.gate.denylist import GateView, Scope
 from monitor.journal.writer import Stats
-from monitor.metrics.definition import counter, gauge, histogram
-from monitor.metrics.health import TICK_BUCKETS
+from monitor.metrics.exposition import ScrapeView, counter, gauge, histogram
 from monitor.store.lease import Standing
+
+# -- The monitor itself: its ticks, its eyes, its detectors, and whether it trusts them -----------
+
+TICK_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+BUILD = gauge("build_info", "1, with the version.", ("version",))
+TICKS = histogram(
+    "tick_duration_seconds", "Seconds from the start of a tick to its end.", buckets=TICK_BUCKETS,
+    series="13",
+)  # fmt: skip
+LATENESS = gauge("tick_lateness_seconds", "How much later than planned the last tick began.")
+POLL_FAILURES = counter(
+    "poll_failures", "Polls of a rank that gave no report, by reason.", ("reason",),
+    series="at most 6", absent="none failed for it since this monitor started",
+)  # fmt: skip
+DETECTOR_FAILURES = counter(
+    "detector_failures", "Crashes of a detector; its kind of fault is unknown meanwhile.",
+    ("detector",), series="at most one a detector", absent="it never crashed",
+)  # fmt: skip
+PART_FAILURES = counter(
+    "part_failures", "Crashes of a part of the monitor's own loop.", ("part",),
+    series="at most one a part", absent="it never crashed",
+)  # fmt: skip
+DETECTOR_UP = gauge(
+    "detector_up",
+    "1 while the detector works; 0: it crashed in the last tick, its fault is unknown.",
+    ("detector",), series="one a detector",
+)  # fmt: skip
+SELF_HEALTH = gauge(
+    "self_health", "1 for the state of the monitor's own health, 0 for the others.", ("state",),
+    series="7",
+)  # fmt: skip
+SCALE = gauge(
+    "self_health_scale",
+    "What thresholds are multiplied by because the monitor doubts itself; 1 when well.",
+)
+
+
+def export(scene: ScrapeView) -> Iterator[Metric]:
+    """What the monitor knows of itself."""
+    result = scene.view.result
+    yield DETECTOR_UP.each(sorted(result.detectors.items()))
+    yield SELF_HEALTH.each((one, one is result.health.state) for one in Condition)
+    yield SCALE.value(result.health.scale)
+
+
+# -- what it keeps: store, journal, evidence, lease, messages to people, and their queues ---------
 
 STORE_ERRORS = counter("store_errors", "Writes that the store's disk did not take (retried).")
 STORE_BYTES = gauge(
@@ -63,12 +113,6 @@ NOTIFICATIONS = counter(
 PENDING = gauge(
     "notifications_pending", "Messages that wait for a sink.", ("sink",), series="1 a sink",
     absent="no sink is configured",
-)  # fmt: skip
-
-DEFINITIONS: Final = (
-    STORE_ERRORS, STORE_BYTES, QUEUE_LENGTH, REGISTRATIONS_REFUSED, EVENT_STREAMS, JOURNAL_TICKS,
-    JOURNAL_LOST, JOURNAL_BYTES, JOURNAL_FAILING, ACTIVE, EPOCH, LEASE_FAILING, EVIDENCE,
-    EVIDENCE_SECONDS, EVIDENCE_BYTES, EVIDENCE_STORED, NOTIFICATIONS, PENDING,
 )  # fmt: skip
 
 
@@ -123,3 +167,50 @@ def _size(path: Path, end: str) -> int:
         return path.with_name(path.name + end).stat().st_size
     except OSError:
         return 0
+
+
+# -- The gate as its keeper sees it; the gate's own page has more (`monitor.gate.serve`) ----------
+
+_NO_GATE: Final = "the monitor has no gate (--gate)"
+
+ANSWERS = gauge("gate_answers", "1 while the gate answers this monitor.", absent=_NO_GATE)
+UNTAUGHT = gauge(
+    "gate_untaught", "1 while the gate is away or does not take its list.", absent=_NO_GATE
+)
+LISTS = counter(
+    "gate_lists", "Lists sent to the gate, by outcome.", ("outcome",), series="2", absent=_NO_GATE
+)
+DENIALS = gauge(
+    "gate_denials", "Names that the gate refuses, by scope.", ("scope",), series="3",
+    absent="the monitor has no gate, or it does not answer",
+)  # fmt: skip
+
+
+def gate(keeper: Gatekeeper) -> Iterator[Metric]:
+    """What this monitor knows of the gate."""
+    view = keeper.view
+    yield ANSWERS.value(isinstance(view, GateView))
+    yield UNTAUGHT.value(keeper.trouble() is not None)
+    yield LISTS.rows([(("taken",), keeper.taught), (("failed",), keeper.failed)])
+    if isinstance(view, GateView):
+        scopes = Counter(one.scope for one in view.denied)
+        yield DENIALS.rows([((str(scope),), float(scopes[scope])) for scope in Scope])
+
+
+# -- all of this file -----------------------------------------------------------------------------
+
+DEFINITIONS: Final = {
+    "The monitor's health": (
+        BUILD, TICKS, LATENESS, POLL_FAILURES, DETECTOR_FAILURES, PART_FAILURES, DETECTOR_UP,
+        SELF_HEALTH, SCALE,
+    ),
+    "Store, journal, evidence, lease, messages": (
+        STORE_ERRORS, STORE_BYTES, QUEUE_LENGTH, REGISTRATIONS_REFUSED, EVENT_STREAMS,
+        JOURNAL_TICKS, JOURNAL_LOST, JOURNAL_BYTES, JOURNAL_FAILING, ACTIVE, EPOCH, LEASE_FAILING,
+        EVIDENCE, EVIDENCE_SECONDS, EVIDENCE_BYTES, EVIDENCE_STORED, NOTIFICATIONS, PENDING,
+    ),
+    "The gate, as the monitor sees it": (
+        ANSWERS, UNTAUGHT, LISTS, DENIALS,
+    ),
+}  # fmt: skip
+"""Heading in docs/metrics.md -> its metrics."""

@@ -166,7 +166,7 @@ class Detecting:
     restart_quiet_s: float = 15.0
     """After a group (re)started or died, its host's CPU is busy: windows do not count."""
 
-    # -- Lighthouse away: monitor.detect.lighthouse ---------------------------------
+    # -- Lighthouse away: monitor.detect.dead ---------------------------------
     lighthouse_away_s: float = 10.0
     """A Lighthouse that does not answer for so long is away. It starts again within 1 to 2 s, and
     forgets a group after 5 s (facts/torchft.md); lower pages for a restart."""

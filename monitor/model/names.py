@@ -1,8 +1,9 @@
-"""The domain's names as types. Source of most: `worker_server.wire`."""
+"""The domain's names as types, and addresses. Source of most names: `worker_server.wire`."""
 
 from __future__ import annotations
 
 from typing import Final, NewType
+from urllib.parse import urlsplit
 
 from worker_server.wire import GroupName, Host, RankName, ReplicaId, rank_name, split_rank_name
 
@@ -45,3 +46,31 @@ def may_be_of(replica_id: ReplicaId, group: GroupName) -> bool:
 def group_of_replica(replica_id: ReplicaId) -> GroupName:
     """Stable group name of a replica id: what TorchFT was given, without its `:uuid`."""
     return GroupName(replica_id.partition(":")[0])
+
+
+# -- Addresses as people write them, and what is shown of a URL that may hold a secret. Pure ------
+
+
+def host_and_port(text: str) -> tuple[str, int] | None:
+    """Of `HOST:PORT` or `[V6]:PORT`; None: it is no such address."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        return None
+    return host, int(port)
+
+
+def shown_url(url: str) -> str:
+    """Scheme, host and port: what stands behind them may be the secret."""
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{parts.scheme}://{host}" + ("" if parts.port is None else f":{parts.port}")
+
+
+def without_secrets(url: str, text: str) -> str:
+    """A text in which nothing of a URL stands but its host."""
+    parts = urlsplit(url)
+    clean = text.replace(url, shown_url(url))
+    for secret in (parts.path, parts.query, parts.password or ""):
+        clean = clean.replace(secret, "...") if len(secret) > 1 else clean
+    return clean

@@ -1,10 +1,14 @@
-"""How verdicts speak: short, whole sentences, the same words everywhere."""
+"""How verdicts and incidents speak: short, whole sentences, the same words everywhere."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
+from dataclasses import dataclass
 
+from monitor.model.eviction import DecisionRow, DecisionState
+from monitor.model.incident import Incident, State
 from monitor.model.names import GroupName, RankName, group_of
+from monitor.model.verdict import Severity
 
 
 def listed(ranks: Sequence[str], at_most: int = 4) -> str:
@@ -35,3 +39,56 @@ def seconds(span_s: float) -> str:
 def groups_of(ranks: Sequence[RankName]) -> tuple[GroupName, ...]:
     """Replica groups of ranks, sorted, each once."""
     return tuple(sorted({group_of(rank) for rank in ranks}))
+
+
+# -- What a person is told of an incident: page, terminal, message and log say the same -----------
+# The verdict's own sentence first, then what happens next. Pure.
+
+
+@dataclass(frozen=True, slots=True)
+class Face:
+    """One incident, in two sentences."""
+
+    says: str
+    """The verdict's sentence; where it is older than this tick, how long it stands by now."""
+    next: str
+    """What is done, why nothing is, or how it ended; what a person can do. Empty: not known yet."""
+
+    def __str__(self) -> str:
+        """Both, as a text."""
+        return f"{self.says.rstrip('.')}. {self.next}" if self.next else self.says
+
+
+def face_of(incident: Incident, rows: Sequence[DecisionRow], now_s: float) -> Face:
+    """As it is at this moment; `rows`: what was decided about it, oldest first."""
+    verdict = incident.verdict
+    stands_s = now_s - verdict.since_s
+    old = incident.open and now_s > incident.last_seen_s
+    by_now = f" ({stands_s:.0f} s by now)" if old and stands_s > 0 else ""
+    return Face(verdict.reason + by_now, _next(incident, rows[-1] if rows else None))
+
+
+def _next(incident: Incident, last: DecisionRow | None) -> str:
+    match incident.state:
+        case State.RESOLVED:
+            return f"It is over: {incident.resolution or 'nobody knows how'}"
+        case State.PENDING:
+            return "It is not certain yet, and nothing is done"
+        case State.EVICTING:
+            return f"{listed(incident.groups)} is being evicted"
+        case State.FIRING:
+            return _decided(incident, last)
+
+
+def _decided(incident: Incident, last: DecisionRow | None) -> str:
+    if not incident.groups:
+        look = ": a person has to look" if incident.severity is Severity.CRITICAL else ""
+        return f"Nobody is accused, so nobody is evicted{look}"
+    if last is None:
+        return ""
+    if last.guard is not None:
+        why = f"nobody is evicted: {last.reason}" if last.action == "hold" else last.reason
+        return f"{why[:1].upper()}{why[1:]}. {last.body.get('release', '')}".rstrip()
+    if last.state in (DecisionState.FAILED, DecisionState.ABANDONED):
+        return f"The eviction of {listed(incident.groups)} failed: {last.outcome}"
+    return f"{listed(incident.groups)} is being evicted"

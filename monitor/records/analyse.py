@@ -17,7 +17,7 @@ from monitor.records import findings as wording
 from monitor.records.divergence import (
     Divergence,
     Habit,
-    Witness,
+    RankPasts,
     calls_of,
     divergences,
     doubled,
@@ -38,11 +38,11 @@ from monitor.records.findings import (
     evidence_of,
     victims_of,
 )
-from monitor.records.job import NONE, Backend, Job, State
+from monitor.records.job import NONE, Backend, CollectiveState, Job
 from monitor.records.waits import (
     SYNCHRONISING,
     Graph,
-    Stuck,
+    StuckCollective,
     build_graph,
     build_index,
     moved,
@@ -58,10 +58,10 @@ _STEPS = 16
 @dataclass(frozen=True, slots=True)
 class _Side:
     ranks: tuple[int, ...]
-    stuck: Stuck
+    stuck: StuckCollective
 
 
-def cycles(graph: Graph, witness: Witness) -> Iterable[Finding]:
+def cycles(graph: Graph, witness: RankPasts) -> Iterable[Finding]:
     """One finding for each cycle.
 
     Two collectives of a cycle conflict when ranks that have to call both are stuck in the one and
@@ -74,7 +74,7 @@ def cycles(graph: Graph, witness: Witness) -> Iterable[Finding]:
             yield _cycle(graph, witness, nodes)
 
 
-def _cycle(graph: Graph, witness: Witness, nodes: tuple[int, ...]) -> Finding:
+def _cycle(graph: Graph, witness: RankPasts, nodes: tuple[int, ...]) -> Finding:
     sides = _sides(graph, nodes)
     if all(side.stuck.transfer is not None for side in sides):
         return _root(graph, nodes, Fault.POINT_TO_POINT, sides, ())
@@ -89,7 +89,7 @@ def _cycle(graph: Graph, witness: Witness, nodes: tuple[int, ...]) -> Finding:
     return _root(graph, nodes, kind, sides, tuple(sorted(culprits)))
 
 
-def _out_of_habit(graph: Graph, witness: Witness, sides: Sequence[_Side]) -> tuple[int, ...]:
+def _out_of_habit(graph: Graph, witness: RankPasts, sides: Sequence[_Side]) -> tuple[int, ...]:
     """The one side that calls what it never called at this place, all others being as usual.
 
     A rank in a transfer and one in a collective both have to call neither: nothing to count.
@@ -104,7 +104,7 @@ def _out_of_habit(graph: Graph, witness: Witness, sides: Sequence[_Side]) -> tup
     return sides[habits.index(Habit.UNUSUAL)].ranks
 
 
-def _conflict(graph: Graph, witness: Witness, one: _Side, other: _Side) -> tuple[int, ...]:
+def _conflict(graph: Graph, witness: RankPasts, one: _Side, other: _Side) -> tuple[int, ...]:
     """Who of two sides is wrong; nobody where they do not conflict or nothing decides."""
     first, second = (_members(graph, side) for side in (one, other))
     both = first & second
@@ -123,7 +123,7 @@ def _conflict(graph: Graph, witness: Witness, one: _Side, other: _Side) -> tuple
     return ()
 
 
-def _habit(graph: Graph, witness: Witness, ranks: Sequence[int], own: int, theirs: int) -> Habit:
+def _habit(graph: Graph, witness: RankPasts, ranks: Sequence[int], own: int, theirs: int) -> Habit:
     """Whether ranks came to where they are stuck as usual, since they last called for the others.
 
     Who leaves out a call may find itself in a usual one soon after.
@@ -203,7 +203,7 @@ def _root(
     )
 
 
-def absent(graph: Graph, witness: Witness, different: Collection[int] = ()) -> Iterable[Finding]:
+def absent(graph: Graph, witness: RankPasts, different: Collection[int] = ()) -> Iterable[Finding]:
     """Ranks with nothing unfinished that others wait for; or, outnumbered, those who wait.
 
     `different` ranks are known to give something else than their peers: nobody asks their past
@@ -220,7 +220,7 @@ def absent(graph: Graph, witness: Witness, different: Collection[int] = ()) -> I
         if len(nodes) == 1 and (rank := graph.rank_of(nodes[0])) is not None
         if rank in index.job.ranks and rank not in alone
     }
-    waited: dict[int, list[Stuck]] = {rank: [] for rank in sorted(still)}
+    waited: dict[int, list[StuckCollective]] = {rank: [] for rank in sorted(still)}
     for one in graph.stuck:
         for rank in still.intersection(one.absent if one.inside else ()):
             waited[rank].append(one)
@@ -248,12 +248,12 @@ def absent(graph: Graph, witness: Witness, different: Collection[int] = ()) -> I
             yield _ahead(graph, one, sure=usual is Habit.UNUSUAL)
 
 
-def _outnumbered(one: Stuck, still: set[int]) -> bool:
+def _outnumbered(one: StuckCollective, still: set[int]) -> bool:
     """Whether those who have not come are as many as those who have, or more."""
     return bool(still & set(one.absent)) and len(one.absent) >= len(one.joined)
 
 
-def _blames(one: Stuck, usual: Habit | None, still: set[int]) -> bool:
+def _blames(one: StuckCollective, usual: Habit | None, still: set[int]) -> bool:
     """Whether a collective speaks against those who did not come to it.
 
     Without a past it does if they are not the larger side; who is held up elsewhere is on none.
@@ -263,7 +263,9 @@ def _blames(one: Stuck, usual: Habit | None, still: set[int]) -> bool:
     return usual is Habit.USUAL
 
 
-def _usual(graph: Graph, witness: Witness, one: Stuck, different: Collection[int]) -> Habit:
+def _usual(
+    graph: Graph, witness: RankPasts, one: StuckCollective, different: Collection[int]
+) -> Habit:
     """Whether those inside call what they called at this place before."""
     if one.transfer is not None:
         return Habit.UNKNOWN
@@ -271,20 +273,20 @@ def _usual(graph: Graph, witness: Witness, one: Stuck, different: Collection[int
     return witness.of(graph.index.head_row(rank, one.group) for rank in asked)
 
 
-def _infect(waited: Mapping[int, Iterable[Stuck]], guilty: set[int]) -> None:
+def _infect(waited: Mapping[int, Iterable[StuckCollective]], guilty: set[int]) -> None:
     """Who is missing beside a guilty rank is guilty too: what they are missed in is real."""
     real = {rank: [one for one in scene if one.transfer is None] for rank, scene in waited.items()}
     for ranks in _linked(guilty, real, waited.keys()):
         guilty |= ranks
 
 
-def _together(waited: dict[int, list[Stuck]], guilty: set[int]) -> list[list[int]]:
+def _together(waited: dict[int, list[StuckCollective]], guilty: set[int]) -> list[list[int]]:
     """Guilty ranks that the same collective waits for, together."""
     return sorted(map(sorted, _linked(guilty, waited, guilty)), key=max)
 
 
 def _linked(
-    some: Iterable[int], waited: Mapping[int, Iterable[Stuck]], among: Collection[int]
+    some: Iterable[int], waited: Mapping[int, Iterable[StuckCollective]], among: Collection[int]
 ) -> list[set[int]]:
     """These ranks, each with those among whom the same collectives wait for, directly or not."""
     seen: set[int] = set()
@@ -305,19 +307,21 @@ def _linked(
     return found
 
 
-def _scene(waited: dict[int, list[Stuck]], ranks: Iterable[int]) -> tuple[Stuck, ...]:
+def _scene(
+    waited: dict[int, list[StuckCollective]], ranks: Iterable[int]
+) -> tuple[StuckCollective, ...]:
     """What is waited in for these ranks, those first in which somebody is stuck first."""
     found = {(one.group, one.sequence, one.row): one for rank in ranks for one in waited[rank]}
     return tuple(sorted(found.values(), key=_telling))
 
 
-def _telling(one: Stuck) -> tuple[bool, bool, int, int, int, int]:
+def _telling(one: StuckCollective) -> tuple[bool, bool, int, int, int, int]:
     """Sorts what convinces most to the front."""
     transfer = one.transfer is not None
     return (not one.front, transfer, -len(one.inside), one.group, one.sequence, one.row)
 
 
-def _kind(graph: Graph, rank: int, scene: list[Stuck]) -> Fault:
+def _kind(graph: Graph, rank: int, scene: list[StuckCollective]) -> Fault:
     """How a rank that did not come is called: by how much it is short of."""
     if all(one.transfer is not None for one in scene) or rank in graph.index.hidden:
         return Fault.POINT_TO_POINT
@@ -331,7 +335,9 @@ def _kind(graph: Graph, rank: int, scene: list[Stuck]) -> Fault:
     return Fault.NOT_ENQUEUING if launched or short > 1 else Fault.NOT_ENTERED
 
 
-def _missing(graph: Graph, kind: Fault, ranks: list[int], scene: tuple[Stuck, ...]) -> Finding:
+def _missing(
+    graph: Graph, kind: Fault, ranks: list[int], scene: tuple[StuckCollective, ...]
+) -> Finding:
     index, first = graph.index, scene[0]
     who, has = wording.ranks_listed(index.job, ranks), plural(ranks, "has", "have")
     what = wording.collective(index, first)
@@ -368,7 +374,7 @@ def _missing(graph: Graph, kind: Fault, ranks: list[int], scene: tuple[Stuck, ..
     )
 
 
-def _ahead(graph: Graph, one: Stuck, *, sure: bool) -> Finding:
+def _ahead(graph: Graph, one: StuckCollective, *, sure: bool) -> Finding:
     job = graph.index.job
     reason = (
         f"{wording.ranks_listed(job, one.joined)} alone {plural(one.joined, 'is', 'are')} in "
@@ -397,7 +403,7 @@ _FEW = 4
 them. Higher: a host that died is called unknown."""
 
 
-def _over(graph: Graph, one: Stuck) -> bool:
+def _over(graph: Graph, one: StuckCollective) -> bool:
     """Whether somebody got out of it, and nobody does before all are in: the silent were, too.
 
     What gloo ended by an error looks completed (see `lost`).
@@ -407,7 +413,7 @@ def _over(graph: Graph, one: Stuck) -> bool:
     return through and graph.index.op(one.row) in SYNCHRONISING
 
 
-def _member(graph: Graph, one: Stuck, rank: int) -> bool:
+def _member(graph: Graph, one: StuckCollective, rank: int) -> bool:
     """Whether a rank without a record is known to be in what others wait in.
 
     Where members are not recorded, so it is when all whose record was read are.
@@ -473,11 +479,11 @@ def analyse(job: Job) -> Analysis:
     failed = timed_out(index)
     if failed:
         state = job.columns["state"].copy()
-        state[failed] = State.FAILED
+        state[failed] = CollectiveState.FAILED
         index = build_index(replace(job, columns={**job.columns, "state": state}))
     graph = build_graph(index)
     calls = calls_of(job)
-    witness = Witness(job, calls)
+    witness = RankPasts(job, calls)
     diverging = divergences(graph.index, calls, witness)
     diverging = (*diverging, *slips(graph, calls, diverging))
     diverging = (*diverging, *wholes(graph, calls, diverging))
@@ -517,7 +523,7 @@ def analyse(job: Job) -> Analysis:
     )
 
 
-def _inverted(graph: Graph, witness: Witness) -> Iterable[Finding]:
+def _inverted(graph: Graph, witness: RankPasts) -> Iterable[Finding]:
     """Cycles, and ranks whose calls are in another order without one; each rank once.
 
     Where the stuck tie, those who queue behind them may have settled whose order is wrong.
@@ -582,7 +588,7 @@ def _sorted(findings: list[Finding]) -> tuple[Finding, ...]:
 def _waits(graph: Graph) -> Iterable[Wait]:
     """Of each rank, the collective in which it is stuck first."""
     columns = graph.index.job.columns
-    by_rank: dict[int, tuple[int, Stuck]] = {}
+    by_rank: dict[int, tuple[int, StuckCollective]] = {}
     for one in graph.stuck:
         for rank in one.front:
             row = min(row for row in graph.index.front[rank] if columns["group"][row] == one.group)

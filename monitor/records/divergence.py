@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from monitor.model.wording import plural
 from monitor.records import findings as wording
 from monitor.records.findings import Fault, Finding, at_scene, evidence_of, victims_of
-from monitor.records.job import NONE, Backend, Job, State
+from monitor.records.job import NONE, Backend, CollectiveState, Job
 from monitor.records.signature import Signature, disagree, signature_of, silent
 from monitor.records.waits import (
     CLOCKS_NS,
@@ -28,7 +28,7 @@ from monitor.records.waits import (
     Graph,
     Index,
     Ints,
-    Stuck,
+    StuckCollective,
     by_stream,
     moved,
     stopped_short,
@@ -202,7 +202,7 @@ _LOOKS: Final = 1 << 18, 16
 Lower: thousands of ties in one job stay open. Higher: thousands of odd groups take minutes."""
 
 
-class Witness:
+class RankPasts:
     """The past of a job's ranks, asked once for each call."""
 
     def __init__(self, job: Job, calls: Calls) -> None:
@@ -264,7 +264,7 @@ class Divergence:
         return lasting and group == self.group and sequence >= self.sequence
 
 
-def divergences(index: Index, calls: Calls, witness: Witness) -> tuple[Divergence, ...]:
+def divergences(index: Index, calls: Calls, witness: RankPasts) -> tuple[Divergence, ...]:
     """All of them, by group and sequence; one for each set of ranks that differs.
 
     All members must give the same signature to the same sequence of a group (ALGORITHMS.md section
@@ -320,7 +320,7 @@ def _differing(calls: Calls) -> Iterable[tuple[int, int]]:
         yield int(starts[at]), int(ends[at])
 
 
-def _judge(index: Index, calls: Calls, witness: Witness, here: slice) -> Divergence:
+def _judge(index: Index, calls: Calls, witness: RankPasts, here: slice) -> Divergence:
     sides: dict[int, list[tuple[int, int]]] = {}
     ranks, rows = calls.rank[here].tolist(), calls.row[here].tolist()
     for rank, row, given in zip(ranks, rows, calls.given[here].tolist(), strict=True):
@@ -482,7 +482,7 @@ def slips(graph: Graph, calls: Calls, known: Iterable[Divergence]) -> tuple[Dive
     return tuple(one for one in found if one is not None)
 
 
-def _slip_by_site(graph: Graph, calls: Calls, stuck: Stuck) -> Divergence | None:
+def _slip_by_site(graph: Graph, calls: Calls, stuck: StuckCollective) -> Divergence | None:
     size = len(graph.index.job.groups[stuck.group].members)
     behind, ahead = stuck.absent, stuck.joined
     if not behind or stuck.silent or not _one_behind(graph, stuck):
@@ -512,7 +512,7 @@ def _slip_by_site(graph: Graph, calls: Calls, stuck: Stuck) -> Divergence | None
     )
 
 
-def _one_behind(graph: Graph, stuck: Stuck) -> bool:
+def _one_behind(graph: Graph, stuck: StuckCollective) -> bool:
     """Whether all who have not come are exactly one call short of it."""
     at = graph.index.groups[stuck.group]
     short = at.enqueued[np.isin(at.members, stuck.absent)]
@@ -562,7 +562,7 @@ def wholes(graph: Graph, calls: Calls, known: Iterable[Divergence]) -> tuple[Div
     return tuple(one for one in found if one is not None)
 
 
-def _whole(graph: Graph, calls: Calls, stuck: Stuck) -> Divergence | None:
+def _whole(graph: Graph, calls: Calls, stuck: StuckCollective) -> Divergence | None:
     job = graph.index.job
     here = calls.between(stuck.group, stuck.sequence, stuck.sequence)
     rows = dict(zip(calls.rank[here].tolist(), calls.row[here].tolist(), strict=True))
@@ -582,7 +582,7 @@ def _whole(graph: Graph, calls: Calls, stuck: Stuck) -> Divergence | None:
     )
 
 
-def settled(graph: Graph, scene: Iterable[Stuck], culprits: Iterable[int]) -> bool:
+def settled(graph: Graph, scene: Iterable[StuckCollective], culprits: Iterable[int]) -> bool:
     """Whether what is seen around these collectives can be one moment, but for the culprits.
 
     A culprit may have lost track of its GPU; it may not have moved, for then it did come.
@@ -601,13 +601,13 @@ def settled(graph: Graph, scene: Iterable[Stuck], culprits: Iterable[int]) -> bo
     return not (restless & around)
 
 
-def young(graph: Graph, scene: Iterable[Stuck]) -> bool:
+def young(graph: Graph, scene: Iterable[StuckCollective]) -> bool:
     """Whether it is known of all who wait that they have only just begun to."""
     ages = [age for one in scene for rank in one.inside for age in _ages(graph, one, rank)]
     return bool(ages) and all(-CLOCKS_NS < age < YOUNG_NS for age in ages)
 
 
-def old(graph: Graph, scene: Iterable[Stuck], at_least_ns: int) -> bool:
+def old(graph: Graph, scene: Iterable[StuckCollective], at_least_ns: int) -> bool:
     """Whether it is known of somebody who waits that it does so for long."""
     return any(
         age >= at_least_ns
@@ -617,7 +617,7 @@ def old(graph: Graph, scene: Iterable[Stuck], at_least_ns: int) -> bool:
     )
 
 
-def _ages(graph: Graph, stuck: Stuck, rank: int) -> list[int]:
+def _ages(graph: Graph, stuck: StuckCollective, rank: int) -> list[int]:
     rows = graph.index.head_rows.get((rank, stuck.group, stuck.sequence), ())
     return [age for row in rows if (age := graph.index.age_ns(row)) is not None]
 
@@ -676,9 +676,9 @@ def _behind(graph: Graph) -> Iterable[Finding]:
         yield _gpu_behind(graph, ranks, [late[rank] for rank in ranks], None)
 
 
-def _where_lost(graph: Graph) -> dict[int, Stuck]:
+def _where_lost(graph: Graph) -> dict[int, StuckCollective]:
     """By rank the first collective that it does not finish and peers did, in its own order."""
-    found: dict[int, tuple[int, Stuck]] = {}
+    found: dict[int, tuple[int, StuckCollective]] = {}
     for one in graph.stuck:
         if one.done and not one.transfer:
             for rank in one.inside:
@@ -688,7 +688,7 @@ def _where_lost(graph: Graph) -> dict[int, Stuck]:
     return {rank: one for rank, (_, one) in found.items()}
 
 
-def _really_behind(graph: Graph, one: Stuck, rank: int, unfinished: int) -> bool:
+def _really_behind(graph: Graph, one: StuckCollective, rank: int, unfinished: int) -> bool:
     """Whether it cannot be that this rank was merely dumped before its peers."""
     if old(graph, (one,), _LONG_NS):
         return True
@@ -697,7 +697,7 @@ def _really_behind(graph: Graph, one: Stuck, rank: int, unfinished: int) -> bool
 
 
 def _gpu_behind(
-    graph: Graph, ranks: list[int], at: list[Stuck], trailing: Mapping[int, int] | None
+    graph: Graph, ranks: list[int], at: list[StuckCollective], trailing: Mapping[int, int] | None
 ) -> Finding:
     index, job = graph.index, graph.index.job
     scene = _waiting_for(graph, ranks)
@@ -729,20 +729,20 @@ def _gpu_behind(
     )
 
 
-def _waiting_for(graph: Graph, ranks: Iterable[int]) -> tuple[Stuck, ...]:
+def _waiting_for(graph: Graph, ranks: Iterable[int]) -> tuple[StuckCollective, ...]:
     some = set(ranks)
     return tuple(
         one for one in graph.stuck if one.front and some.intersection((*one.absent, *one.held))
     )
 
 
-def _all_in(graph: Graph, one: Stuck) -> Iterable[Finding]:
-    failed = [rank for rank in one.front if _state(graph, one, rank) is State.FAILED]
+def _all_in(graph: Graph, one: StuckCollective) -> Iterable[Finding]:
+    failed = [rank for rank in one.front if _state(graph, one, rank) is CollectiveState.FAILED]
     if failed or lasting(graph, one):
         yield _stuck_inside(graph, one, timed_out=len(failed) == len(one.front))
 
 
-def lasting(graph: Graph, one: Stuck) -> bool:
+def lasting(graph: Graph, one: StuckCollective) -> bool:
     """Whether a collective that all are in is known to last long.
 
     So it is too when only unfinished entries were written: because something was stuck.
@@ -753,11 +753,13 @@ def lasting(graph: Graph, one: Stuck) -> bool:
     return any(info.only_active and info.backend is Backend.NCCL for info in ranks)
 
 
-def _state(graph: Graph, one: Stuck, rank: int) -> State:
-    return State(int(graph.index.job.columns["state"][graph.index.head_row(rank, one.group)]))
+def _state(graph: Graph, one: StuckCollective, rank: int) -> CollectiveState:
+    return CollectiveState(
+        int(graph.index.job.columns["state"][graph.index.head_row(rank, one.group)])
+    )
 
 
-def _stuck_inside(graph: Graph, one: Stuck, *, timed_out: bool) -> Finding:
+def _stuck_inside(graph: Graph, one: StuckCollective, *, timed_out: bool) -> Finding:
     what = wording.collective(graph.index, one)
     ended = "all of them did" if timed_out else "none gets out"
     reason = (
@@ -774,7 +776,7 @@ def _stuck_inside(graph: Graph, one: Stuck, *, timed_out: bool) -> Finding:
     )
 
 
-def _transfer(graph: Graph, one: Stuck) -> Finding:
+def _transfer(graph: Graph, one: StuckCollective) -> Finding:
     what = wording.collective(graph.index, one)
     reason = (
         f"{wording.waiting(graph.index, one, f'in {what}')}: both are there and it does not end; "
@@ -788,7 +790,7 @@ def _transfer(graph: Graph, one: Stuck) -> Finding:
 
 def _nobodys(
     graph: Graph,
-    one: Stuck,
+    one: StuckCollective,
     *,
     kind: Fault,
     members: tuple[int, ...],
@@ -842,10 +844,10 @@ class Inversion:
     """An entry of each, of a rank that is wrong, in its order."""
     wrong: tuple[int, ...]
     others: tuple[int, ...]
-    scene: tuple[Stuck, ...]
+    scene: tuple[StuckCollective, ...]
 
 
-def orders(graph: Graph, witness: Witness) -> Iterable[Finding]:
+def orders(graph: Graph, witness: RankPasts) -> Iterable[Finding]:
     """One finding for each set of ranks that takes another order.
 
     A cycle in the wait-for graph shows an order inversion only once both sides have come to it. But
@@ -921,7 +923,7 @@ def _rows(
 
 
 def _judge_order(
-    stuck: Stuck, called: Mapping[int, int], rows: Mapping[int, int], voters: int
+    stuck: StuckCollective, called: Mapping[int, int], rows: Mapping[int, int], voters: int
 ) -> Iterable[Inversion]:
     """Who is outvoted on which of two collectives comes first."""
     before = tuple(sorted(rank for rank, row in rows.items() if row < called[rank]))
@@ -956,7 +958,7 @@ def _root(graph: Graph, one: Inversion) -> Finding:
     )
 
 
-def doubled(graph: Graph, calls: Calls, witness: Witness) -> Iterable[Finding]:
+def doubled(graph: Graph, calls: Calls, witness: RankPasts) -> Iterable[Finding]:
     """Ranks that called once more what their peers called last.
 
     `absent` finds a call too many by those who wait in it for ranks that are done. Where the GPUs
@@ -979,7 +981,7 @@ def _last_rows(graph: Graph) -> dict[int, int]:
 
 
 def _of(
-    graph: Graph, calls: Calls, witness: Witness, one: Stuck, last: dict[int, int]
+    graph: Graph, calls: Calls, witness: RankPasts, one: StuckCollective, last: dict[int, int]
 ) -> Iterable[Finding]:
     at = graph.index.groups[one.group]
     top = int(at.enqueued.max())
@@ -1010,7 +1012,7 @@ def _same(graph: Graph, calls: Calls, before: int, row: int) -> bool:
 
 
 def _doubled_root(
-    graph: Graph, one: Stuck, ahead: tuple[int, ...], most: tuple[int, ...], row: int
+    graph: Graph, one: StuckCollective, ahead: tuple[int, ...], most: tuple[int, ...], row: int
 ) -> Finding:
     index, job = graph.index, graph.index.job
     sequence = int(job.columns["seq"][row])

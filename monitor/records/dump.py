@@ -25,26 +25,25 @@ from monitor.records.job import (
     COLUMNS,
     NONE,
     Backend,
+    CollectiveState,
     Group,
+    GroupStatus,
     Job,
     Payload,
     Problem,
     RankInfo,
     Sites,
-    State,
-    Status,
 )
-from monitor.records.ops import POINT_TO_POINT, closes_coalesced, peers_of
-from monitor.records.rows import PayloadKey, Rows, payload_numbers
+from monitor.records.rows import EntryRows, PayloadKey, payload_numbers
 from monitor.records.safe_pickle import FlightRecordError
-from monitor.records.signature import payload_of
+from monitor.records.signature import POINT_TO_POINT, closes_coalesced, payload_of, peers_of
 
 # -- entries -----------------------------------------------------------------------------------
 
 _STATES: Final = {
-    "scheduled": State.SCHEDULED,
-    "started": State.STARTED,
-    "completed": State.COMPLETED,
+    "scheduled": CollectiveState.SCHEDULED,
+    "started": CollectiveState.STARTED,
+    "completed": CollectiveState.COMPLETED,
 }
 _LONGEST_NAME: Final = 200
 _LAST_TIME: Final = 1 << 62
@@ -53,7 +52,7 @@ GroupKey = tuple[str, str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class EntryTable:
     """Entries of one dump in the order of their record ids."""
 
     columns: Mapping[str, NDArray[Any]]
@@ -63,14 +62,14 @@ class Table:
     sites: tuple[str, ...]
 
 
-def read_entries(rows: Sequence[Any] | Rows) -> Table:
+def read_entries(rows: Sequence[Any] | EntryRows) -> EntryTable:
     """Columns of the entries; keys that a schema does not have are filled in.
 
     Raises:
         FlightRecordError: a value is not what it should be.
         TypeError, ValueError, LookupError ...: likewise, found by Python first.
     """
-    table = rows if isinstance(rows, Rows) else Rows(rows)
+    table = rows if isinstance(rows, EntryRows) else EntryRows(rows)
     group, groups = numbered(_group_keys(table))
     payload, keys = payload_numbers(table)
     payloads = tuple(_payload(key) for key in keys)
@@ -101,7 +100,7 @@ def read_entries(rows: Sequence[Any] | Rows) -> Table:
         order = np.argsort(record, kind="stable")
         columns = {name: column[order] for name, column in columns.items()}
         retired = retired[order]
-    return Table(columns, retired, groups, payloads, sites.texts)
+    return EntryTable(columns, retired, groups, payloads, sites.texts)
 
 
 def spread_coalesced(columns: Mapping[str, NDArray[Any]], payloads: Sequence[Payload]) -> None:
@@ -121,7 +120,7 @@ def spread_coalesced(columns: Mapping[str, NDArray[Any]], payloads: Sequence[Pay
             at >= 0
             and not whole[at]
             and (group[at], seq[at], p2p[at]) == (group[row], seq[row], p2p[row])
-            and state[at] <= State.SCHEDULED
+            and state[at] <= CollectiveState.SCHEDULED
         ):
             for name in ("state", "started_ns", "completed_ns", "op_id"):
                 columns[name][at] = columns[name][row]
@@ -131,7 +130,7 @@ def spread_coalesced(columns: Mapping[str, NDArray[Any]], payloads: Sequence[Pay
 def close_finished_batches(
     columns: Mapping[str, NDArray[Any]],
     payloads: Sequence[Payload],
-    status: Mapping[int, Status],
+    status: Mapping[int, GroupStatus],
 ) -> None:
     """Mark parts of batches that are over and whose whole was left out as completed, in place.
 
@@ -154,7 +153,7 @@ def close_finished_batches(
         batched = (whole[mine] & moved).any() or len(np.unique(seqs)) < len(seqs)
         if batched and known.completed > columns["seq"][mine[~moved]].max(initial=0):
             over = sends[seqs <= known.completed]
-            columns["state"][over] = State.COMPLETED
+            columns["state"][over] = CollectiveState.COMPLETED
 
 
 def numbered(keys: Iterable[Any]) -> tuple[NDArray[np.int32], tuple[Any, ...]]:
@@ -168,7 +167,7 @@ def _of(index: NDArray[np.int32], values: Sequence[Any], dtype: Any) -> NDArray[
     return np.array(values, dtype)[index] if len(index) else np.zeros(0, dtype)
 
 
-def _group_keys(rows: Rows) -> list[GroupKey]:
+def _group_keys(rows: EntryRows) -> list[GroupKey]:
     ids = _given(rows, "pg_id").tolist()
     known: dict[Any, tuple[str, str]] = {}
     keys = []
@@ -209,28 +208,32 @@ def _peer(payload: Payload) -> int:
     return peer if peer < 1 << 31 else NONE
 
 
-def _states(rows: Rows) -> NDArray[np.int8]:
-    return np.array([_STATES.get(one, State.UNKNOWN) for one in rows.column("state")], np.int8)
+def _states(rows: EntryRows) -> NDArray[np.int8]:
+    return np.array(
+        [_STATES.get(one, CollectiveState.UNKNOWN) for one in rows.column("state")], np.int8
+    )
 
 
-def _flags(rows: Rows, key: str) -> NDArray[np.bool_]:
+def _flags(rows: EntryRows, key: str) -> NDArray[np.bool_]:
     return np.array([one is True for one in rows.column(key)], np.bool_)
 
 
-def _times(rows: Rows, key: str) -> NDArray[np.int64]:
+def _times(rows: EntryRows, key: str) -> NDArray[np.int64]:
     """Nanoseconds; pickles write None for an unset one and JSON writes 0."""
     times = rows.numbers(key, _int64([one or NONE for one in rows.column(key)], key))
     return np.where((times > 0) & (times < _LAST_TIME), times, NONE)
 
 
-def _given(rows: Rows, key: str) -> NDArray[np.int64]:
+def _given(rows: EntryRows, key: str) -> NDArray[np.int64]:
     """Numbers under a key of the rows that are given out."""
     if not rows.has(key):
         return np.full(len(rows.column(key)), NONE, np.int64)
     return _int64(rows.column(key), key)
 
 
-def _integers(rows: Rows, keys: tuple[str, ...], *, counted: bool = False) -> NDArray[np.int64]:
+def _integers(
+    rows: EntryRows, keys: tuple[str, ...], *, counted: bool = False
+) -> NDArray[np.int64]:
     """Numbers under the first of `keys` that the rows have; of none, NONE or the rows counted."""
     for key in keys:
         if rows.has(key):
@@ -353,14 +356,14 @@ def _listed(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(ranks))
 
 
-def statuses(status: Any) -> dict[int, Status]:
+def statuses(status: Any) -> dict[int, GroupStatus]:
     """`pg_status`: pg_id -> where that group is; JSON writes its numbers as texts."""
     if status is None:
         return {}
     if not isinstance(status, Mapping):
         raise FlightRecordError(f"pg_status is an object, not a {type(status).__name__}")
     return {
-        int(pg_id): Status(*(_group_number(told.get(key, NONE)) for key in _STATUS))
+        int(pg_id): GroupStatus(*(_group_number(told.get(key, NONE)) for key in _STATUS))
         for pg_id, told in status.items()
     }
 
@@ -373,8 +376,8 @@ def _group_number(value: Any) -> int:
 
 
 def place(
-    seen: tuple[LocalGroup, ...], status: Mapping[int, Status]
-) -> tuple[tuple[LocalGroup, ...], dict[int, Status], int]:
+    seen: tuple[LocalGroup, ...], status: Mapping[int, GroupStatus]
+) -> tuple[tuple[LocalGroup, ...], dict[int, GroupStatus], int]:
     """Groups with what is known of their `pg_id`, statuses by group, and how many have none.
 
     `pg_status` knows groups by pg_id and `pg_config` by name; entries have both. For a group
@@ -439,7 +442,7 @@ class Dump:
     only_active: bool
     dropped: int
     groups: tuple[LocalGroup, ...]
-    status: Mapping[int, Status]
+    status: Mapping[int, GroupStatus]
     """By index into `groups`."""
     unplaced: int
     """Statuses of which nobody can say what group they belong to."""
@@ -521,7 +524,7 @@ def read(data: Mapping[str, Any]) -> Dump:
 
 def _read(data: Mapping[str, Any], version: str) -> Dump:
     rows = data.get("entries")  # the key is absent when nothing was recorded
-    if rows is not None and not isinstance(rows, list | tuple | Rows):
+    if rows is not None and not isinstance(rows, list | tuple | EntryRows):
         raise FlightRecordError(f"entries are a list, not a {type(rows).__name__}")
     table = read_entries(() if rows is None else rows)
     backend = _backend(data, table.payloads)
@@ -555,7 +558,7 @@ def _read(data: Mapping[str, Any], version: str) -> Dump:
     )
 
 
-def _one_count(data: Mapping[str, Any], table: Table) -> bool:
+def _one_count(data: Mapping[str, Any], table: EntryTable) -> bool:
     """Whether torchcomms wrote it: no status, and groups described by their backend's name."""
     writers = {payload.recorded.partition(":")[0] for payload in table.payloads}
     described = {desc for _, desc, _ in table.groups}
@@ -590,20 +593,22 @@ def _states_known(
     torchcomms retires an entry when its work is over, whether its events were seen to be or not.
     """
     states = columns["state"].copy()
-    open_ = states < State.COMPLETED
+    open_ = states < CollectiveState.COMPLETED
     if no_events:
-        states[open_] = State.UNKNOWN
-    states[open_ & retired] = State.COMPLETED if no_events or one_count else State.FAILED
+        states[open_] = CollectiveState.UNKNOWN
+    states[open_ & retired] = (
+        CollectiveState.COMPLETED if no_events or one_count else CollectiveState.FAILED
+    )
     return states
 
 
-def _only_active(columns: Mapping[str, NDArray[Any]], status: Mapping[int, Status]) -> bool:
+def _only_active(columns: Mapping[str, NDArray[Any]], status: Mapping[int, GroupStatus]) -> bool:
     """Whether completed entries were left out: evident, no dump says so.
 
     Entries were recorded before the first that is there, or it is known that some were, and not
     one of those that are there has completed.
     """
-    if (columns["state"] == State.COMPLETED).any():
+    if (columns["state"] == CollectiveState.COMPLETED).any():
         return False
     if len(columns["record"]):
         record = columns["record"]

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from monitor.records import safe_pickle
-from monitor.records.rows import MOST_WORK, PAYLOAD, Classes, Rows, sort
+from monitor.records.rows import MOST_WORK, PAYLOAD, Classes, EntryRows, sort
 from monitor.records.safe_pickle import FlightRecordError
 
 FEWEST: Final = 40
@@ -47,7 +47,7 @@ _BLOCK: Final = 1 << 16
 _TEXT: Final = {"put": b"(h", "get": b"(h", "long": b"(j"}
 
 
-class AlikeRows(Rows):
+class AlikeRows(EntryRows):
     """Entries of which only one of each class was made."""
 
     def __init__(self, rows: Sequence[Any], classes: Classes) -> None:

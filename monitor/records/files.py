@@ -32,7 +32,7 @@ from monitor.model.names import RankName, split_rank_name
 from monitor.records import dump, ring
 from monitor.records.dump import Dump, Record, assemble
 from monitor.records.job import NONE, Job, Problem, RankInfo
-from monitor.records.ring import Answer, from_answers
+from monitor.records.ring import RankRecord, from_answers
 from monitor.records.safe_pickle import FlightRecordError
 from worker_server.wire import WireError, parse_flight_record
 
@@ -59,7 +59,7 @@ _QUORUM: Final = re.compile(r"_quorum_(\d{1,18})$")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DumpFile:
     """One file, or one member of a zip."""
 
     path: str
@@ -127,7 +127,7 @@ class TooMuchError(Exception):
     """More than is ever read: judging a part of it might accuse the wrong rank."""
 
 
-def find(paths: Sequence[Path]) -> tuple[list[Source], list[Problem]]:
+def find(paths: Sequence[Path]) -> tuple[list[DumpFile], list[Problem]]:
     """All files under `paths` that may be records, sorted, each once; and what cannot be looked at.
 
     In a folder or a zip those count whose name, without .json or .pickle, tells a rank, and all
@@ -136,7 +136,7 @@ def find(paths: Sequence[Path]) -> tuple[list[Source], list[Problem]]:
     Raises:
         TooMuchError: too many, or of too many bytes in all.
     """
-    sources: dict[str, Source] = {}
+    sources: dict[str, DumpFile] = {}
     problems: list[Problem] = []
     for path in paths:
         for file, named in _files(path, problems):
@@ -172,7 +172,7 @@ def _problem(path: Path, exc: Exception) -> Problem:
     return Problem(str(path), reason)
 
 
-def _in_file(path: Path, *, named: bool) -> Iterator[Source]:
+def _in_file(path: Path, *, named: bool) -> Iterator[DumpFile]:
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise ValueError("neither a file nor a folder")
@@ -182,7 +182,7 @@ def _in_file(path: Path, *, named: bool) -> Iterator[Source]:
         yield _source(str(path), str(path), found.st_size, named=named)
 
 
-def _zipped(path: Path) -> Iterator[Source]:
+def _zipped(path: Path) -> Iterator[DumpFile]:
     with zipfile.ZipFile(path) as bundle:
         members = [
             info
@@ -197,10 +197,10 @@ def _zipped(path: Path) -> Iterator[Source]:
 
 def _source(
     name: str, file: str, size: int, *, member: str | None = None, named: bool = False
-) -> Source:
+) -> DumpFile:
     folder, _, last = name.rpartition("/")
     quorum = _QUORUM.search(folder)
-    return Source(
+    return DumpFile(
         path=name,
         file=file,
         member=member,
@@ -256,9 +256,9 @@ their numbers is none. Lower: one host's records of a large job tell nothing of 
 class Read:
     """What became of one file."""
 
-    source: Source
+    source: DumpFile
     dump: Dump | None = None
-    answer: Answer | None = None
+    answer: RankRecord | None = None
     """Of a WorkerServer."""
     problem: str | None = None
 
@@ -269,7 +269,7 @@ def of_answers(
     problems: Sequence[Problem],
 ) -> Job:
     """The job of the WorkerServers' answers among `reads`; the newest of each rank."""
-    best: dict[RankName, Answer] = {}
+    best: dict[RankName, RankRecord] = {}
     found = list(problems)
     lost: dict[RankName, Problem] = {}
     for read in reads:
@@ -304,7 +304,7 @@ def of_dumps(reads: Sequence[Read]) -> tuple[list[Record], list[Problem]]:
     against peers of whom only the newer was read.
     """
     problems = []
-    best: dict[int, tuple[Source, Dump]] = {}
+    best: dict[int, tuple[DumpFile, Dump]] = {}
     newest = max((r.source.quorum for r in reads if r.source.quorum is not None), default=None)
     for read in reads:
         source, found = read.source, read.dump
@@ -332,8 +332,8 @@ def of_dumps(reads: Sequence[Read]) -> tuple[list[Record], list[Problem]]:
 
 
 def _newer(
-    a: tuple[Source, Dump], b: tuple[Source, Dump]
-) -> tuple[tuple[Source, Dump], tuple[Source, Dump]]:
+    a: tuple[DumpFile, Dump], b: tuple[DumpFile, Dump]
+) -> tuple[tuple[DumpFile, Dump], tuple[DumpFile, Dump]]:
     """The two, the one that speaks of later moments first; among equals by path."""
     first, second = sorted((a, b), key=lambda one: (-one[1].newest_ns, one[0].path))
     return first, second
@@ -362,7 +362,7 @@ MAX_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SavedPart:
     """One answer of one rank's WorkerServer, or why there is none."""
 
     rank: RankName
@@ -376,20 +376,20 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class SavedMoment:
     """One time at which everybody concerned was asked."""
 
     name: str
     began_s: float
-    parts: tuple[Part, ...] = ()
+    parts: tuple[SavedPart, ...] = ()
 
     @property
-    def records(self) -> tuple[Part, ...]:
+    def records(self) -> tuple[SavedPart, ...]:
         """The flight records that are there."""
         return tuple(one for one in self.parts if one.part == RECORD and one.file is not None)
 
     @property
-    def lost(self) -> tuple[Part, ...]:
+    def lost(self) -> tuple[SavedPart, ...]:
         """The flight records that are not."""
         return tuple(one for one in self.parts if one.part == RECORD and one.file is None)
 
@@ -399,7 +399,7 @@ class Manifest:
     """What a bundle says of itself."""
 
     id: str
-    moments: tuple[Moment, ...] = ()
+    moments: tuple[SavedMoment, ...] = ()
     incident: Mapping[str, Any] = field(default_factory=dict)
     """As `monitor.model.incident.incident_to_json` wrote it; empty for an eviction by hand."""
 
@@ -408,7 +408,7 @@ class Manifest:
         """When somebody was last asked."""
         return max((one.began_s for one in self.moments), default=0.0)
 
-    def chosen(self) -> Moment | None:
+    def chosen(self) -> SavedMoment | None:
         """The moment whose flight records speak: with the most of them, of equals the latest.
 
         Records of two moments are never mixed: a rank that was asked earlier than its peers
@@ -439,18 +439,18 @@ def parse(data: Any) -> Manifest | None:
     )
 
 
-def _moment(data: Mapping[str, Any]) -> Moment:
+def _moment(data: Mapping[str, Any]) -> SavedMoment:
     began_s = _number(data.get("began_s"))
-    return Moment(
+    return SavedMoment(
         name=str(data.get("moment", ""))[:100],
         began_s=0.0 if began_s is None else began_s,
         parts=tuple(_part(one) for one in _objects(data.get("parts"))),
     )
 
 
-def _part(data: Mapping[str, Any]) -> Part:
+def _part(data: Mapping[str, Any]) -> SavedPart:
     file, error, taken_s = data.get("file"), data.get("error"), _number(data.get("taken_s"))
-    return Part(
+    return SavedPart(
         rank=RankName(str(data.get("rank", ""))),
         part=str(data.get("part", "")),
         file=file if isinstance(file, str) else None,
@@ -478,14 +478,14 @@ class Bundle:
 
     path: str
     manifest: Manifest
-    moment: Moment | None
+    moment: SavedMoment | None
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedBundles:
     """What the bundles leave to be read."""
 
-    sources: list[Source]
+    sources: list[DumpFile]
     bundle: Bundle | None = None
     """The latest, whose records are among `sources`."""
     lost: tuple[Read, ...] = ()
@@ -498,7 +498,7 @@ def bundle_in(paths: Sequence[Path]) -> Bundle | None:
     return open_bundles(find(paths)[0]).bundle
 
 
-def open_bundles(sources: Sequence[Source]) -> Opened:
+def open_bundles(sources: Sequence[DumpFile]) -> OpenedBundles:
     """Of the latest bundle one moment's flight records, with the manifest's dates.
 
     Earlier ones are left out: a rank's record of another incident would be held against peers
@@ -508,9 +508,9 @@ def open_bundles(sources: Sequence[Source]) -> Opened:
     found = [(file, read_manifest(file)) for file in named]
     bundles = [Bundle(file, one, one.chosen()) for file, one in found if one is not None]
     if not bundles:
-        return Opened(list(sources))
+        return OpenedBundles(list(sources))
     latest = max(bundles, key=lambda one: (one.manifest.latest_s, one.path))
-    kept: list[Source] = []
+    kept: list[DumpFile] = []
     files = {one.path for one in bundles}
     for source in sources:
         if source.file not in files:
@@ -520,7 +520,7 @@ def open_bundles(sources: Sequence[Source]) -> Opened:
             if told is not None:
                 kept.append(replace(source, whose=told.rank, taken_ns=told.taken_ns))
     lost = () if latest.moment is None else latest.moment.lost
-    return Opened(
+    return OpenedBundles(
         kept,
         latest,
         tuple(_lost(latest, one) for one in lost),
@@ -532,13 +532,13 @@ def open_bundles(sources: Sequence[Source]) -> Opened:
     )
 
 
-def _lost(bundle: Bundle, one: Part) -> Read:
+def _lost(bundle: Bundle, one: SavedPart) -> Read:
     moment = "" if bundle.moment is None else bundle.moment.name
-    where = Source(f"{bundle.path}/{moment}/{one.rank}", bundle.path, whose=one.rank)
+    where = DumpFile(f"{bundle.path}/{moment}/{one.rank}", bundle.path, whose=one.rank)
     return Read(where, problem=f"no flight record: {one.error or one.status}")
 
 
-def _part_of(moment: Moment, member: str | None) -> Part | None:
+def _part_of(moment: SavedMoment, member: str | None) -> SavedPart | None:
     return next((one for one in moment.records if one.file == member), None)
 
 
@@ -597,7 +597,7 @@ def _dated(info: RankInfo) -> RankInfo:
         return info
 
 
-def _read_all(sources: Sequence[Source], workers: int | None) -> Iterator[Read]:
+def _read_all(sources: Sequence[DumpFile], workers: int | None) -> Iterator[Read]:
     """Each source read, in order; in this process where the others cannot be started."""
     if workers is None:
         enough = sum(source.size for source in sources) // _WORTH_A_PROCESS
@@ -627,7 +627,7 @@ def _opened(file: str) -> zipfile.ZipFile:
         raise FlightRecordError(f"broken zip: {exc}") from exc
 
 
-def _read(source: Source) -> Read:
+def _read(source: DumpFile) -> Read:
     """Reads one file; never raises for what is in it."""
     enabled = gc.isenabled()
     gc.disable()  # millions of small objects, none of them in a cycle: a third of the time
@@ -649,7 +649,7 @@ def _read(source: Source) -> Read:
             gc.enable()
 
 
-def _read_answer(source: Source, data: Mapping[str, Any]) -> Read:
+def _read_answer(source: DumpFile, data: Mapping[str, Any]) -> Read:
     """What a WorkerServer answered; its other answers lie beside records in a bundle."""
     if "ring" not in data and not source.named and source.whose is None:
         return Read(source)

@@ -10,8 +10,8 @@ import numpy as np
 
 from monitor.model.verdict import Confidence
 from monitor.model.wording import plural
-from monitor.records.job import Job, State
-from monitor.records.waits import Graph, Index, Stuck
+from monitor.records.job import CollectiveState, Job
+from monitor.records.waits import Graph, Index, StuckCollective
 
 
 class Fault(StrEnum):
@@ -51,7 +51,7 @@ class Finding:
     op: str | None = None
     evidence: Mapping[str, str] = field(default_factory=dict)
     """What it rests on, in order: what -> observation."""
-    scene: tuple[Stuck, ...] = field(default=(), compare=False, repr=False)
+    scene: tuple[StuckCollective, ...] = field(default=(), compare=False, repr=False)
     """The collectives at which it shows, the most telling first."""
 
     @property
@@ -111,7 +111,7 @@ def joined(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def collective(index: Index, stuck: Stuck) -> str:
+def collective(index: Index, stuck: StuckCollective) -> str:
     """`all_reduce 12 of DATA_PARALLEL_GROUP (7)`."""
     label = index.job.groups[stuck.group].label
     if stuck.transfer is not None:
@@ -140,7 +140,7 @@ def span(ns: int) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def waiting(index: Index, stuck: Stuck, where: str = "there") -> str:
+def waiting(index: Index, stuck: StuckCollective, where: str = "there") -> str:
     """`ranks 0 and 1 wait there at train.py:66 (step) for 31 s`; of who left: that, and how."""
     job, columns = index.job, index.job.columns
     rows = [
@@ -149,8 +149,8 @@ def waiting(index: Index, stuck: Stuck, where: str = "there") -> str:
         for row in _heads(index, stuck, rank)
         if index.place(row) == (stuck.transfer or (stuck.group, stuck.sequence))
     ]
-    failed = [row for row in rows if columns["state"][row] == State.FAILED]
-    inside = [row for row in rows if columns["state"][row] != State.FAILED]
+    failed = [row for row in rows if columns["state"][row] == CollectiveState.FAILED]
+    inside = [row for row in rows if columns["state"][row] != CollectiveState.FAILED]
     parts = []
     for some, left in ((failed, True), (inside, False)):
         if not some:
@@ -167,7 +167,7 @@ def waiting(index: Index, stuck: Stuck, where: str = "there") -> str:
     return "; ".join(parts)
 
 
-def _heads(index: Index, stuck: Stuck, rank: int) -> Sequence[int]:
+def _heads(index: Index, stuck: StuckCollective, rank: int) -> Sequence[int]:
     if stuck.transfer is not None:
         return index.heads[rank]
     return index.head_rows.get((rank, stuck.group, stuck.sequence), ())
@@ -203,7 +203,7 @@ def at_scene(
     graph: Graph,
     kind: Fault,
     reason: str,
-    scene: tuple[Stuck, ...],
+    scene: tuple[StuckCollective, ...],
     *,
     culprits: Sequence[int] = (),
     sides: Iterable[tuple[int, ...]] = (),
@@ -231,7 +231,9 @@ def at_scene(
     )
 
 
-def evidence_of(graph: Graph, ranks: Iterable[int], scene: tuple[Stuck, ...]) -> dict[str, str]:
+def evidence_of(
+    graph: Graph, ranks: Iterable[int], scene: tuple[StuckCollective, ...]
+) -> dict[str, str]:
     """Who is where in the collectives of a scene, and how far these ranks got in the first."""
     index, job = graph.index, graph.index.job
     evidence: dict[str, str] = {}

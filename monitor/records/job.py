@@ -25,7 +25,7 @@ NONE: Final = -1
 """No such thing, or not recorded: of ranks, indices, sequence ids and times alike."""
 
 
-class State(IntEnum):
+class CollectiveState(IntEnum):
     """How far a collective got, as far as its writer can tell."""
 
     UNKNOWN = 0
@@ -88,7 +88,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class GroupStatus:
     """What a rank's record says of one group beside its entries (torch's `pg_status`).
 
     NCCL writes the number of whatever came last: in a group with sends it may be a p2p_seq_id.
@@ -111,7 +111,7 @@ class RankInfo:
     """Whether completed entries were left out when it was written (told or evident)."""
     dropped: int = 0
     """Older entries that the ring buffer had overwritten; a lower bound."""
-    status: Mapping[int, Status] = field(default_factory=dict)
+    status: Mapping[int, GroupStatus] = field(default_factory=dict)
     """By index of the group."""
     path: str = ""
     taken_ns: int = NONE

@@ -24,10 +24,25 @@ import numpy as np
 from monitor.model.names import GroupName, RankName, rank_name, split_rank_name
 from monitor.records import dump
 from monitor.records.dump import Dump, LocalGroup, Record, assemble, numbered
-from monitor.records.job import COLUMNS, NONE, Backend, Job, Payload, Problem, State, Status
-from monitor.records.ops import POINT_TO_POINT, dtype_name, op_name
+from monitor.records.job import (
+    COLUMNS,
+    NONE,
+    Backend,
+    CollectiveState,
+    GroupStatus,
+    Job,
+    Payload,
+    Problem,
+)
 from monitor.records.safe_pickle import FlightRecordError
-from monitor.records.signature import Signature, payload_of, signature_of
+from monitor.records.signature import (
+    POINT_TO_POINT,
+    Signature,
+    dtype_name,
+    op_name,
+    payload_of,
+    signature_of,
+)
 from worker_server.wire import ACROSS, RING_CALLS, FlightRecord, RingEntry
 
 
@@ -92,13 +107,13 @@ class GroupKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RingRow:
     """One collective of one rank; ranks are those of the replica group."""
 
     group: GroupKey
     seq: int
     payload: Payload
-    state: State
+    state: CollectiveState
     op_id: int = NONE
     record: int = NONE
     site: str | None = None
@@ -111,13 +126,13 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RankRecord:
     """One rank's record in both forms."""
 
     record: FlightRecord
     path: str = ""
-    ring: tuple[Row, ...] = ()
-    torch: tuple[Row, ...] = ()
+    ring: tuple[RingRow, ...] = ()
+    torch: tuple[RingRow, ...] = ()
     """In the groups of the ring, as far as they can be told to be the same."""
     dumps: tuple[tuple[dump.Dump, tuple[GroupKey, ...]], ...] = ()
     """Torch's records, and their groups in the ring's terms."""
@@ -132,8 +147,8 @@ class Answer:
 
 
 def torch_rows(
-    found: dump.Dump, groups: Sequence[GroupKey], owners: Mapping[int, Row]
-) -> tuple[Row, ...]:
+    found: dump.Dump, groups: Sequence[GroupKey], owners: Mapping[int, RingRow]
+) -> tuple[RingRow, ...]:
     """Torch's rows in the ring's groups, with what only the ring knows of them."""
     columns = {name: column.tolist() for name, column in found.columns.items()}
     found_rows = []
@@ -142,11 +157,13 @@ def torch_rows(
         payload = found.payloads[columns["payload"][at]]
         if own is not None:
             payload = replace(payload, reduce_op=own.payload.reduce_op, root=own.payload.root)
-        state = State(columns["state"][at])
-        if own is not None and (own.state is State.FAILED or state is State.UNKNOWN):
+        state = CollectiveState(columns["state"][at])
+        if own is not None and (
+            own.state is CollectiveState.FAILED or state is CollectiveState.UNKNOWN
+        ):
             state = own.state
         found_rows.append(
-            Row(
+            RingRow(
                 group=groups[columns["group"][at]],
                 seq=columns["seq"][at],
                 payload=payload,
@@ -172,7 +189,7 @@ def _torch_place(peer: int, found: dump.Dump, group: int) -> int:
 
 
 def torch_homes(
-    found: dump.Dump, ring: Sequence[Row], places: Mapping[str, tuple[int, ...]]
+    found: dump.Dump, ring: Sequence[RingRow], places: Mapping[str, tuple[int, ...]]
 ) -> tuple[GroupKey, ...]:
     """For each group of torch's the ring's: the one that most of its matched entries are in.
 
@@ -216,7 +233,7 @@ def apart(
     return told
 
 
-def owners_of(ring: Iterable[Row]) -> dict[int, Row]:
+def owners_of(ring: Iterable[RingRow]) -> dict[int, RingRow]:
     """Torch's record id -> the ring's row that it belongs to."""
     return {number: row for row in ring for number in row.torch_ids}
 
@@ -234,7 +251,7 @@ _STRIDE: Final = 1 << 40
 """Between the entries of two recorders: each counts its own from 0."""
 
 
-def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> Answer:
+def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> RankRecord:
     """All records of an answer as rows; parts of torch's may be unreadable, which is a problem.
 
     `taken_ns`: when it was answered, Unix time, if torch's times do not tell.
@@ -264,7 +281,7 @@ def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> Answer:
     ring = _ring_rows(replace(record, ring=entries), dumps, taken_ns)
     owners = owners_of(ring)
     homes = apart([torch_homes(found, ring, record.members) for found in dumps], dumps)
-    return Answer(
+    return RankRecord(
         record=record,
         path=path,
         ring=ring,
@@ -321,7 +338,9 @@ def _taken(ring: Iterable[RingEntry], dumps: Iterable[dump.Dump], known: int) ->
     return min(guesses, default=known)
 
 
-def _ring_rows(record: FlightRecord, dumps: Iterable[dump.Dump], taken_ns: int) -> tuple[Row, ...]:
+def _ring_rows(
+    record: FlightRecord, dumps: Iterable[dump.Dump], taken_ns: int
+) -> tuple[RingRow, ...]:
     over = {number: state for found in dumps for number, state in _over(found).items()}
     rows = [_ring_row(entry, key, taken_ns, over) for entry, key in _keyed(record)]
     rows = _close_unwaited(rows, record.ring)
@@ -351,7 +370,9 @@ def _keyed(record: FlightRecord) -> Iterable[tuple[RingEntry, GroupKey]]:
         yield entry, GroupKey(base, tuple(places), entry.quorum, age)
 
 
-def _ring_row(entry: RingEntry, key: GroupKey, taken_ns: int, over: Mapping[int, State]) -> Row:
+def _ring_row(
+    entry: RingEntry, key: GroupKey, taken_ns: int, over: Mapping[int, CollectiveState]
+) -> RingRow:
     p2p = entry.op in POINT_TO_POINT
     dtypes = () if dtype_name(entry.dtype) is None else (str(entry.dtype),)
     payload = payload_of(
@@ -365,8 +386,8 @@ def _ring_row(entry: RingEntry, key: GroupKey, taken_ns: int, over: Mapping[int,
     )
     state = _state(entry, over)
     known = taken_ns != NONE
-    left = known and entry.exit_age_s is not None and state is State.COMPLETED
-    return Row(
+    left = known and entry.exit_age_s is not None and state is CollectiveState.COMPLETED
+    return RingRow(
         group=key,
         seq=entry.seq,
         payload=payload,
@@ -382,17 +403,17 @@ def _ring_row(entry: RingEntry, key: GroupKey, taken_ns: int, over: Mapping[int,
     )
 
 
-def _state(entry: RingEntry, over: Mapping[int, State]) -> State:
+def _state(entry: RingEntry, over: Mapping[int, CollectiveState]) -> CollectiveState:
     """With NCCL the host's exit does not mean that the GPU is done: torch's own state does."""
     if entry.error is not None:
-        return State.FAILED
+        return CollectiveState.FAILED
     told = [over[number] for number in entry.torch_ids if number in over]
     if told:
         return min(told)
-    return State.UNKNOWN if entry.exit_age_s is None else State.COMPLETED
+    return CollectiveState.UNKNOWN if entry.exit_age_s is None else CollectiveState.COMPLETED
 
 
-def _over(found: dump.Dump) -> dict[int, State]:
+def _over(found: dump.Dump) -> dict[int, CollectiveState]:
     """Torch's record id -> a state that is worth more than the ring's.
 
     NCCL's are real. Gloo only knows what is over, which matters for a work that nobody waited for.
@@ -401,28 +422,32 @@ def _over(found: dump.Dump) -> dict[int, State]:
     states = dict(zip(columns["record"].tolist(), columns["state"].tolist(), strict=True))
     real = found.backend is Backend.NCCL
     return {
-        number: State(state) for number, state in states.items() if real or state == State.COMPLETED
+        number: CollectiveState(state)
+        for number, state in states.items()
+        if real or state == CollectiveState.COMPLETED
     }
 
 
-def _close_unwaited(rows: Sequence[Row], ring: Sequence[RingEntry]) -> list[Row]:
+def _close_unwaited(rows: Sequence[RingRow], ring: Sequence[RingEntry]) -> list[RingRow]:
     """An asynchronous call before one that has completed in its group is over, waited for or not.
 
     Its missing exit may only mean that nobody called wait(); a group's work is done in order.
     """
     last: dict[GroupKey, int] = {}
     for row in rows:
-        if row.state is State.COMPLETED:
+        if row.state is CollectiveState.COMPLETED:
             last[row.group] = max(row.seq, last.get(row.group, 0))
     return [
-        replace(row, state=State.COMPLETED)
-        if entry.is_async and row.state is State.UNKNOWN and row.seq < last.get(row.group, 0)
+        replace(row, state=CollectiveState.COMPLETED)
+        if entry.is_async
+        and row.state is CollectiveState.UNKNOWN
+        and row.seq < last.get(row.group, 0)
         else row
         for row, entry in zip(rows, ring, strict=True)
     ]
 
 
-def _renumbered(rows: Iterable[Row]) -> tuple[Row, ...]:
+def _renumbered(rows: Iterable[RingRow]) -> tuple[RingRow, ...]:
     """Sequence ids that count collectives and point-to-point apart, as torch's do.
 
     The ring counts both together, so that members with other sends would seem out of step. Needs
@@ -542,7 +567,7 @@ class _Ranks:
 
 
 def from_answers(
-    answers: Iterable[Answer],
+    answers: Iterable[RankRecord],
     *,
     expected: Iterable[RankName] = (),
     lost: Mapping[RankName, Problem] | None = None,
@@ -580,7 +605,7 @@ def from_answers(
     return replace(job, names=names, hosts=hosts, ranks=infos)
 
 
-def _counted(answers: Sequence[Answer]) -> list[Answer]:
+def _counted(answers: Sequence[RankRecord]) -> list[RankRecord]:
     """With the numbers that each group's calls have, whoever counted them."""
     before = [found for one in answers for found, _ in one.dumps]
     dumps, uncounted = dump.by_group(before)
@@ -607,7 +632,7 @@ def _place(name: RankName) -> tuple[GroupName, int]:
     return split_rank_name(name)
 
 
-def _ranks(answers: Sequence[Answer], expected: Iterable[RankName]) -> _Ranks:
+def _ranks(answers: Sequence[RankRecord], expected: Iterable[RankName]) -> _Ranks:
     places = {_place(name) for name in expected}
     for one in answers:
         identity = one.record.identity
@@ -617,7 +642,7 @@ def _ranks(answers: Sequence[Answer], expected: Iterable[RankName]) -> _Ranks:
     return _Ranks(number, len({group for group, _ in places}) == 1, lanes)
 
 
-def _groups_by_torch(answers: Sequence[Answer]) -> frozenset[tuple[str, GroupKey]]:
+def _groups_by_torch(answers: Sequence[RankRecord]) -> frozenset[tuple[str, GroupKey]]:
     """(replica group, process group) for which torch's record is taken; "" across them."""
     ring: dict[tuple[str, GroupKey], bool] = {}
     wanted: set[tuple[str, GroupKey]] = set()
@@ -635,11 +660,11 @@ def _groups_by_torch(answers: Sequence[Answer]) -> frozenset[tuple[str, GroupKey
     return frozenset(where for where in wanted if ring[where])
 
 
-def _where(one: Answer, key: GroupKey) -> tuple[str, GroupKey]:
+def _where(one: RankRecord, key: GroupKey) -> tuple[str, GroupKey]:
     return ("" if key.across else one.record.identity.group), key
 
 
-def _quorums(answers: Sequence[Answer]) -> dict[GroupKey, set[str]]:
+def _quorums(answers: Sequence[RankRecord]) -> dict[GroupKey, set[str]]:
     """Groups that span replica groups -> the replica groups that were in them."""
     found: dict[GroupKey, set[str]] = {}
     for one in answers:
@@ -650,7 +675,7 @@ def _quorums(answers: Sequence[Answer]) -> dict[GroupKey, set[str]]:
 
 
 def _record(
-    one: Answer,
+    one: RankRecord,
     ranks: _Ranks,
     by_torch: frozenset[tuple[str, GroupKey]],
     quorums: Mapping[GroupKey, set[str]],
@@ -692,7 +717,7 @@ def _record(
     )
 
 
-def _rows(one: Answer, by_torch: frozenset[tuple[str, GroupKey]]) -> list[Row]:
+def _rows(one: RankRecord, by_torch: frozenset[tuple[str, GroupKey]]) -> list[RingRow]:
     """Each group's rows from the one record that is taken for it, in order of their calls."""
     mine = {row.group for row in one.ring if not row.p2p}
     ring = [row for row in one.ring if row.p2p or _where(one, row.group) not in by_torch]
@@ -706,7 +731,9 @@ def _rows(one: Answer, by_torch: frozenset[tuple[str, GroupKey]]) -> list[Row]:
     return rows
 
 
-def _status(one: Answer, by_torch: frozenset[tuple[str, GroupKey]]) -> dict[GroupKey, Status]:
+def _status(
+    one: RankRecord, by_torch: frozenset[tuple[str, GroupKey]]
+) -> dict[GroupKey, GroupStatus]:
     """Where torch says the groups are that are counted as it counts."""
     mine = {row.group for row in one.ring if not row.p2p}
     heads = {
@@ -719,9 +746,9 @@ def _status(one: Answer, by_torch: frozenset[tuple[str, GroupKey]]) -> dict[Grou
     }
 
 
-def _only_active(one: Answer, rows: Sequence[Row]) -> bool:
+def _only_active(one: RankRecord, rows: Sequence[RingRow]) -> bool:
     """Whether only unfinished calls were asked for: evident from numbers that are missing."""
-    if any(row.state is State.COMPLETED for row in rows):
+    if any(row.state is CollectiveState.COMPLETED for row in rows):
         return False
     torch = any(found.only_active for found, _ in one.dumps)
     ring = bool(one.record.ring) and (one.record.ring[0].id or 0) > one.record.dropped + 1
@@ -729,7 +756,7 @@ def _only_active(one: Answer, rows: Sequence[Row]) -> bool:
 
 
 def _local(
-    key: GroupKey, one: Answer, ranks: _Ranks, quorums: Mapping[GroupKey, set[str]]
+    key: GroupKey, one: RankRecord, ranks: _Ranks, quorums: Mapping[GroupKey, set[str]]
 ) -> LocalGroup:
     """The group with its members as global ranks.
 
@@ -754,7 +781,7 @@ def _local(
     )
 
 
-def _with_root(payload: Payload, one: Answer, ranks: _Ranks) -> Payload:
+def _with_root(payload: Payload, one: RankRecord, ranks: _Ranks) -> Payload:
     if payload.root is None:
         return payload
     root = ranks.number.get((one.record.identity.group, payload.root))

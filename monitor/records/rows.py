@@ -11,8 +11,8 @@ stack, whose containers are filled right after they were made. So no entry chang
 one has made, and leaving some out changes nothing about the rest.
 
 Then all is done for many entries at once: those of one length are laid under each other, the
-numbers are blanked out by the shape of the first, and what is then equal is one class. `Rows` is
-what comes out: columns of Python values, before anything is known of their types.
+numbers are blanked out by the shape of the first, and what is then equal is one class. `EntryRows`
+is what comes out: columns of Python values, before anything is known of their types.
 """
 
 from __future__ import annotations
@@ -472,7 +472,7 @@ PayloadKey = tuple[Any, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], tuple
 """profiling_name, sizes in and out, dtypes in and out; hashable."""
 
 
-class Rows:
+class EntryRows:
     """The entries, by key.
 
     A writer gives all of its entries the same keys; then they are turned into columns at once,
@@ -578,7 +578,7 @@ def _check(key: PayloadKey) -> None:
         raise FlightRecordError("dtypes are texts")
 
 
-def payload_numbers(rows: Rows) -> tuple[NDArray[np.int32], tuple[PayloadKey, ...]]:
+def payload_numbers(rows: EntryRows) -> tuple[NDArray[np.int32], tuple[PayloadKey, ...]]:
     """For each entry the number of its payload, and the payloads by number.
 
     Raises:

@@ -32,7 +32,7 @@ from monitor.model import cohort
 from monitor.model.cohort import Bools, Floats
 from monitor.model.verdict import Confidence
 from monitor.model.wording import plural
-from monitor.records.timings import Role, Table, TableError, codes_of, direction
+from monitor.records.timings import TableError, TimeOwner, TimingTable, codes_of, direction
 
 # -- how long each rank worked, less what its microbatches asked -------------------------------
 
@@ -90,7 +90,7 @@ class _Rows:
     """Operation of each kind."""
 
 
-def work(table: Table, *, by_load: bool = True) -> Work:
+def work(table: TimingTable, *, by_load: bool = True) -> Work:
     """The work of every crew; `by_load` divides by what the microbatches asked of all stages.
 
     Raises:
@@ -121,8 +121,8 @@ def work(table: Table, *, by_load: bool = True) -> Work:
     return Work(crews, Crew(-1, members, load, load, Work(crews).busiest_s, {}))
 
 
-def _rows(table: Table) -> tuple[_Rows, NDArray[np.intp]]:
-    picked = table.rows_of(codes_of(table.ops, Role.OWN))
+def _rows(table: TimingTable) -> tuple[_Rows, NDArray[np.intp]]:
+    picked = table.rows_of(codes_of(table.ops, TimeOwner.OWN))
     rank, step = table.rank[picked], table.step[picked]
     chunks = int(table.chunk.max()) + 1
     raw = table.op[picked].astype(np.int64) * chunks + table.chunk[picked]
@@ -146,7 +146,7 @@ def _rows(table: Table) -> tuple[_Rows, NDArray[np.intp]]:
     return _Rows(rank, step, kind, relative, shaped, names), picked
 
 
-def _load(table: Table, rows: _Rows, picked: NDArray[np.intp]) -> tuple[Floats, Floats]:
+def _load(table: TimingTable, rows: _Rows, picked: NDArray[np.intp]) -> tuple[Floats, Floats]:
     """What each row's microbatch asked of all stages, and its median by step and replica.
 
     That is the lower median of the microbatch's relative durations.
@@ -255,7 +255,7 @@ def _starts(ordered: NDArray[np.int64]) -> NDArray[np.intp]:
 # -- how long a step lasts ---------------------------------------------------------------------
 
 
-def step_seconds(table: Table, work: Work) -> Floats:
+def step_seconds(table: TimingTable, work: Work) -> Floats:
     """Seconds by step: the median of the ranks' spans, each on its own clock.
 
     Without start times it is the work of the busiest stage, which a step takes at least.
@@ -385,7 +385,7 @@ def _best(points: Floats) -> tuple[int, int, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PaceChange:
     """A lasting change of a rank's own pace."""
 
     at: int
@@ -405,7 +405,7 @@ _LASTING: Final = 0.8
 """Share of values on each side of a change that must lie on their side of the middle."""
 
 
-def change(series: Floats) -> Change | None:
+def change(series: Floats) -> PaceChange | None:
     """The lasting rise in a series, if there is one: CUSUM of deviations from its median.
 
     Deviations are clipped to a factor of e, so that one pause moves nothing. Both sides need 5
@@ -427,13 +427,13 @@ def change(series: Floats) -> Change | None:
     lasting = min(np.mean(before < apart), np.mean(after > apart)) >= _LASTING
     if high - low <= _LEAST_SCORE * spread or not lasting:
         return None
-    return Change(int(places[cut]), low, high)
+    return PaceChange(int(places[cut]), low, high)
 
 
 # -- what is said of a table -------------------------------------------------------------------
 
 
-class Kind(StrEnum):
+class SlowKind(StrEnum):
     """The classes of ALGORITHMS.md section 0 in words."""
 
     STRAGGLER = "straggler"  # S1: works longer than its peers, who wait for it
@@ -441,18 +441,18 @@ class Kind(StrEnum):
     MIXED = "mixed"  # S3: slow at its own work and in its transfers
 
 
-CLASSES: Mapping[Kind, str] = {
-    Kind.STRAGGLER: "S1",
-    Kind.SLOW_TRANSFER: "S2",
-    Kind.MIXED: "S3",
+CLASSES: Mapping[SlowKind, str] = {
+    SlowKind.STRAGGLER: "S1",
+    SlowKind.SLOW_TRANSFER: "S2",
+    SlowKind.MIXED: "S3",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SlowVerdict:
     """One fault of the job; ranks are codes of the table."""
 
-    kind: Kind
+    kind: SlowKind
     reason: str
     """One English sentence that a tired person understands."""
     stretch: Stretch
@@ -476,7 +476,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class RankPace:
     """One rank over the whole table."""
 
     rank: int
@@ -493,8 +493,8 @@ class Pace:
 class Report:
     """All that follows from a table."""
 
-    verdicts: tuple[Verdict, ...]
-    paces: tuple[Pace, ...]
+    verdicts: tuple[SlowVerdict, ...]
+    paces: tuple[RankPace, ...]
     """Slowest first."""
     step_s: float
     """Median length of a step."""
@@ -757,9 +757,9 @@ class SlowLink:
     lost_s: float
 
 
-def collectives(table: Table) -> Iterator[tuple[int, str, NDArray[np.intp], Floats]]:
+def collectives(table: TimingTable) -> Iterator[tuple[int, str, NDArray[np.intp], Floats]]:
     """Stage, operation, ranks, and seconds inside: steps x ranks; only where rows are complete."""
-    for code in codes_of(table.ops, Role.SHARED).tolist():
+    for code in codes_of(table.ops, TimeOwner.SHARED).tolist():
         rows = table.rows_of([code])
         inside = np.full((len(table.ranks), len(table.steps)), np.nan)
         key = table.rank[rows].astype(np.int64) * len(table.steps) + table.step[rows]
@@ -778,7 +778,7 @@ def _complete(inside: Floats) -> Floats:
     return np.where(np.isnan(inside).any(axis=1, keepdims=True), np.nan, inside)
 
 
-def late(table: Table, step_s: Floats, tests: int) -> list[Late]:
+def late(table: TimingTable, step_s: Floats, tests: int) -> list[Late]:
     """Ranks that come last, and late, for long."""
     found = []
     for _, op, ranks, inside in collectives(table):
@@ -805,7 +805,7 @@ def late(table: Table, step_s: Floats, tests: int) -> list[Late]:
     return found
 
 
-def slow_groups(table: Table, step_s: Floats) -> Iterator[Verdict]:
+def slow_groups(table: TimingTable, step_s: Floats) -> Iterator[SlowVerdict]:
     """Collectives whose transfer itself became slow and stayed so, though all come in time."""
     for stage, op, _, inside in collectives(table):
         least, share, _ = _parts(inside)
@@ -819,8 +819,8 @@ def slow_groups(table: Table, step_s: Floats) -> Iterator[Verdict]:
         if late_part >= LATE:
             continue
         count = len(table.steps) - grown.at
-        yield Verdict(
-            kind=Kind.SLOW_TRANSFER if late_part < 0.3 else Kind.MIXED,
+        yield SlowVerdict(
+            kind=SlowKind.SLOW_TRANSFER if late_part < 0.3 else SlowKind.MIXED,
             reason=(
                 f"{op} of stage {stage} takes {grown.ratio:.1f} times as long as it did since "
                 f"step {table.steps[grown.at]}, though all its ranks come in time: the network "
@@ -853,7 +853,7 @@ def _spread(values: Floats) -> float:
     return float(np.median(np.abs(there - np.median(there)))) if len(there) else 0.0
 
 
-def slow_links(table: Table, step_s: Floats, tests: int) -> list[SlowLink]:
+def slow_links(table: TimingTable, step_s: Floats, tests: int) -> list[SlowLink]:
     """Links slower than the same link of the other replicas.
 
     A send and its receive both last from the first side's coming to the end of the transfer, so
@@ -874,7 +874,9 @@ def slow_links(table: Table, step_s: Floats, tests: int) -> list[SlowLink]:
     return found
 
 
-def _link(table: Table, below: int, replica: int, stretch: Stretch, seconds: Floats) -> SlowLink:
+def _link(
+    table: TimingTable, below: int, replica: int, stretch: Stretch, seconds: Floats
+) -> SlowLink:
     stages = table.stages
     both = (stages[below], stages[(below + 1) % len(stages)])
     ends = [
@@ -893,12 +895,12 @@ def _link(table: Table, below: int, replica: int, stretch: Stretch, seconds: Flo
     )
 
 
-def _link_seconds(table: Table, replicas: NDArray[np.int64]) -> Floats:
+def _link_seconds(table: TimingTable, replicas: NDArray[np.int64]) -> Floats:
     """Seconds of transfer between each stage and the next: stages x steps x replicas."""
     total = np.zeros((len(table.stages), len(table.steps), len(replicas)))
     there = np.zeros(total.shape, dtype=np.bool_)
-    receives = codes_of(table.ops, Role.RECEIVE).tolist()
-    for code in codes_of(table.ops, Role.SEND).tolist():
+    receives = codes_of(table.ops, TimeOwner.RECEIVE).tolist()
+    for code in codes_of(table.ops, TimeOwner.SEND).tolist():
         way = direction(table.ops[code])
         partners = [other for other in receives if direction(table.ops[other]) == way]
         if len(partners) != 1:
@@ -916,7 +918,7 @@ def _link_seconds(table: Table, replicas: NDArray[np.int64]) -> Floats:
 
 
 def _messages(
-    table: Table, op: int, replicas: NDArray[np.int64], above: int
+    table: TimingTable, op: int, replicas: NDArray[np.int64], above: int
 ) -> tuple[NDArray[np.int64], Floats]:
     """Key of (link, step, replica, sequence) and seconds: the least where recorded twice.
 
@@ -942,7 +944,7 @@ def _source(what: str, resolution: str = "one step") -> dict[str, str]:
     return {"source": source, "resolution": resolution}
 
 
-def slow_rank(table: Table, crew: Crew, one: Suspect) -> Verdict:
+def slow_rank(table: TimingTable, crew: Crew, one: Suspect) -> SlowVerdict:
     """A rank slower than its peers, or than it was."""
     place = one.stretch.member
     mine = slice(one.stretch.first, one.stretch.last + 1)
@@ -961,8 +963,8 @@ def slow_rank(table: Table, crew: Crew, one: Suspect) -> Verdict:
             f"{who} takes {one.ratio:.2f} times as long for its own work as it did, in "
             f"{_when(table, one.stretch)}, while the other stages take what they took"
         )
-    return Verdict(
-        kind=Kind.STRAGGLER,
+    return SlowVerdict(
+        kind=SlowKind.STRAGGLER,
         reason=reason,
         culprits=(one.rank,),
         stage=crew.stage,
@@ -975,7 +977,7 @@ def slow_rank(table: Table, crew: Crew, one: Suspect) -> Verdict:
     )
 
 
-def _evidence(table: Table, crew: Crew, one: Suspect) -> dict[str, str]:
+def _evidence(table: TimingTable, crew: Crew, one: Suspect) -> dict[str, str]:
     ops = ", ".join(crew.by_op)
     of_stage = f"{counted(len(crew.ranks), 'rank')} of stage {crew.stage}"
     found = _source(f"{ops} of {of_stage}", _resolution(table))
@@ -1006,13 +1008,13 @@ def _spread_told(others: Floats) -> float:
     return float(np.nanmedian(apart)) if np.isfinite(apart).any() else 0.0
 
 
-def tie(table: Table, crew: Crew, found: Sequence[Suspect]) -> Verdict:
+def tie(table: TimingTable, crew: Crew, found: Sequence[Suspect]) -> SlowVerdict:
     """Slow ranks against as many, or one against one."""
     ranks = sorted(one.rank for one in found)
     rest = sorted(set(crew.ranks.tolist()) - set(ranks))
     worst = max(found, key=lambda one: (one.ratio, -one.rank))
-    return Verdict(
-        kind=Kind.STRAGGLER,
+    return SlowVerdict(
+        kind=SlowKind.STRAGGLER,
         reason=(
             f"{named(table, ranks)} of stage {crew.stage} {plural(ranks, 'takes', 'take')} "
             f"{worst.ratio:.2f} times as long for own work as {named(table, rest)} in "
@@ -1027,11 +1029,11 @@ def tie(table: Table, crew: Crew, found: Sequence[Suspect]) -> Verdict:
     )
 
 
-def slow_replica(table: Table, replica: int, one: Suspect) -> Verdict:
+def slow_replica(table: TimingTable, replica: int, one: Suspect) -> SlowVerdict:
     """All stages of a replica slow alike."""
     ranks = np.flatnonzero(table.replica == replica).tolist()
-    return Verdict(
-        kind=Kind.STRAGGLER,
+    return SlowVerdict(
+        kind=SlowKind.STRAGGLER,
         reason=(
             f"all stages of data-parallel rank {replica} take {one.ratio:.2f} times as long for "
             f"the same microbatches as the other replicas in {_when(table, one.stretch)}: its data "
@@ -1046,7 +1048,9 @@ def slow_replica(table: Table, replica: int, one: Suspect) -> Verdict:
     )
 
 
-def tell_slow_links(table: Table, links: Sequence[SlowLink], culprit: int | None) -> Verdict:
+def tell_slow_links(
+    table: TimingTable, links: Sequence[SlowLink], culprit: int | None
+) -> SlowVerdict:
     """A link, or a rank all of whose links are slow."""
     worst = max(links, key=lambda link: (link.ratio, link.ranks))
     when = _when(table, worst.stretch)
@@ -1063,8 +1067,8 @@ def tell_slow_links(table: Table, links: Sequence[SlowLink], culprit: int | None
             f"replicas in {when}, and works as usual"
         )
     ends = sorted({(rank,) for link in links for rank in link.ranks})
-    return Verdict(
-        kind=Kind.SLOW_TRANSFER,
+    return SlowVerdict(
+        kind=SlowKind.SLOW_TRANSFER,
         reason=reason,
         culprits=() if culprit is None else (culprit,),
         between=tuple(ends) if culprit is None else (),
@@ -1079,7 +1083,7 @@ def tell_slow_links(table: Table, links: Sequence[SlowLink], culprit: int | None
     )
 
 
-def late_rank(table: Table, one: Late, replica: int | None) -> Verdict:
+def late_rank(table: TimingTable, one: Late, replica: int | None) -> SlowVerdict:
     """Somebody for whom a collective waits, though its recorded work is as usual."""
     when = _when(table, one.stretch)
     lost = f"its peers waited {one.lost_s:.1f} s for it (late share P = {one.share:.2f})"
@@ -1096,8 +1100,8 @@ def late_rank(table: Table, one: Late, replica: int | None) -> Verdict:
             "recorded work of all its stages is like that of others: which rank began it cannot "
             "be told"
         )
-    return Verdict(
-        kind=Kind.STRAGGLER,
+    return SlowVerdict(
+        kind=SlowKind.STRAGGLER,
         reason=reason,
         culprits=tuple(ranks) if replica is None else (),
         between=() if replica is None else tuple((rank,) for rank in ranks),
@@ -1109,7 +1113,7 @@ def late_rank(table: Table, one: Late, replica: int | None) -> Verdict:
     )
 
 
-def _when(table: Table, stretch: Stretch) -> str:
+def _when(table: TimingTable, stretch: Stretch) -> str:
     """`44 of 44 steps`, `20 of 22 steps since step 804`, `9 of 9 steps from step 3 to 11`."""
     count = f"{stretch.slow:,} of {stretch.seen:,} steps"
     first, last = table.steps[stretch.first], table.steps[stretch.last]
@@ -1118,15 +1122,15 @@ def _when(table: Table, stretch: Stretch) -> str:
     return count if stretch.first == 0 else f"{count} since step {first}"
 
 
-def _resolution(table: Table) -> str:
+def _resolution(table: TimingTable) -> str:
     if "mb_id" not in table.tells:
         return "one step"
-    rows = table.rows_of(codes_of(table.ops, Role.OWN))
+    rows = table.rows_of(codes_of(table.ops, TimeOwner.OWN))
     count = len(np.unique(table.microbatch[rows]))
     return f"one step: median over its {counted(count, 'microbatch')}"
 
 
-def named(table: Table, ranks: Sequence[int]) -> str:
+def named(table: TimingTable, ranks: Sequence[int]) -> str:
     """`rank 3`, `ranks 3 and 7`, `ranks 3, 7, 9 and 4 more`."""
     numbers = [str(number) for number in sorted(table.ranks[list(ranks)].tolist())]
     if len(numbers) == 1:
@@ -1136,7 +1140,7 @@ def named(table: Table, ranks: Sequence[int]) -> str:
     return f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
 
 
-def _place(table: Table, rank: int) -> str:
+def _place(table: TimingTable, rank: int) -> str:
     stage = f"stage {table.stage[rank]}"
     replica = table.replica_of(rank)
     return stage if replica is None else f"{stage}, data-parallel rank {replica}"
@@ -1161,7 +1165,7 @@ _LEAST_ELSEWHERE: Final = 3
 """Ranks of other stages that make a witness."""
 
 
-def judge(table: Table) -> Report:
+def judge(table: TimingTable) -> Report:
     """All verdicts on a table. Deterministic; the order of rows changes nothing."""
     done = work(table)
     step_s = step_seconds(table, done)
@@ -1169,7 +1173,7 @@ def judge(table: Table) -> Report:
     raw: Work | None = None
     if any(len(crew.ranks) < cohort.SMALL for crew in done.crews):
         raw = work(table, by_load=False)
-    verdicts: list[Verdict] = []
+    verdicts: list[SlowVerdict] = []
     for place, crew in enumerate(done.crews):
         mine = suspects(
             crew,
@@ -1199,7 +1203,7 @@ def judge(table: Table) -> Report:
     )
 
 
-def _worst_first(one: Verdict) -> tuple[bool, float, tuple[int, ...]]:
+def _worst_first(one: SlowVerdict) -> tuple[bool, float, tuple[int, ...]]:
     return one.confidence is Confidence.UNSURE, -one.lost_s, one.culprits
 
 
@@ -1210,7 +1214,7 @@ def _elsewhere(done: Work, place: int) -> Floats | None:
     return cohort.middle(ranks)[:, 0] if ranks.shape[1] >= _LEAST_ELSEWHERE else None
 
 
-def _loads(table: Table, done: Work, step_s: Floats, tests: int) -> Iterator[Verdict]:
+def _loads(table: TimingTable, done: Work, step_s: Floats, tests: int) -> Iterator[SlowVerdict]:
     """Replicas of which all stages are slow alike, for long: their hosts or their data."""
     fleet = done.fleet
     if fleet is None or len(fleet.ranks) < 2:
@@ -1221,7 +1225,7 @@ def _loads(table: Table, done: Work, step_s: Floats, tests: int) -> Iterator[Ver
             yield slow_replica(table, int(replicas[one.rank]), one)
 
 
-def _explained(table: Table, verdicts: list[Verdict]) -> set[int]:
+def _explained(table: TimingTable, verdicts: list[SlowVerdict]) -> set[int]:
     """Replicas of which something is said already: lateness follows from it."""
     found = {one.replica for one in verdicts if one.replica is not None}
     for one in verdicts:
@@ -1231,8 +1235,8 @@ def _explained(table: Table, verdicts: list[Verdict]) -> set[int]:
 
 
 def _with_transfers(
-    table: Table, one: Verdict, comers: list[Late], links: list[SlowLink]
-) -> Verdict:
+    table: TimingTable, one: SlowVerdict, comers: list[Late], links: list[SlowLink]
+) -> SlowVerdict:
     """A slow rank with what its replica's collectives and its links show."""
     if not one.culprits:
         return one
@@ -1251,7 +1255,7 @@ def _with_transfers(
         )
     touching = [link for link in links if set(link.ranks) & set(one.culprits)]
     if touching:
-        kind, slowest = Kind.MIXED, max(touching, key=lambda link: link.ratio)
+        kind, slowest = SlowKind.MIXED, max(touching, key=lambda link: link.ratio)
         evidence["slow transfer"] = (
             f"the link between {named(table, slowest.ranks)} takes {slowest.ratio:.1f} times "
             "as long as in the other replicas"
@@ -1259,7 +1263,7 @@ def _with_transfers(
     return replace(one, kind=kind, evidence=evidence)
 
 
-def _links(table: Table, links: list[SlowLink], sick: set[int]) -> Iterator[Verdict]:
+def _links(table: TimingTable, links: list[SlowLink], sick: set[int]) -> Iterator[SlowVerdict]:
     """Slow links of replicas in which nobody works slowly; two of one rank name it."""
     left = [link for link in links if link.replica not in sick]
     for replica in sorted({link.replica for link in left}):
@@ -1273,7 +1277,7 @@ def _links(table: Table, links: list[SlowLink], sick: set[int]) -> Iterator[Verd
                 yield tell_slow_links(table, [link], None)
 
 
-def _by_own_work(table: Table, done: Work, one: Late) -> bool:
+def _by_own_work(table: TimingTable, done: Work, one: Late) -> bool:
     """Whether the recorded work of a rank of the replica is what makes it late.
 
     Then the rules for slow ranks have judged it, and found it too little or too few.
@@ -1289,7 +1293,7 @@ def _by_own_work(table: Table, done: Work, one: Late) -> bool:
     return False
 
 
-def _late(table: Table, comers: list[Late], sick: set[int]) -> Iterator[Verdict]:
+def _late(table: TimingTable, comers: list[Late], sick: set[int]) -> Iterator[SlowVerdict]:
     """Ranks for which collectives wait though their recorded work is as usual.
 
     In a pipeline the whole replica comes late together and it cannot be told which of its ranks
@@ -1306,7 +1310,7 @@ def _late(table: Table, comers: list[Late], sick: set[int]) -> Iterator[Verdict]
         yield late_rank(table, worst, None if alone else replica)
 
 
-def _paces(table: Table, done: Work, step_s: Floats) -> list[Pace]:
+def _paces(table: TimingTable, done: Work, step_s: Floats) -> list[RankPace]:
     found = []
     for crew in done.crews:
         with np.errstate(all="ignore"):
@@ -1316,7 +1320,7 @@ def _paces(table: Table, done: Work, step_s: Floats) -> list[Pace]:
         by_op = {name: column_medians(held) for name, held in crew.by_op.items()}
         for place, rank in enumerate(crew.ranks.tolist()):
             found.append(
-                Pace(
+                RankPace(
                     rank=rank,
                     stage=crew.stage,
                     replica=table.replica_of(rank),
@@ -1329,7 +1333,7 @@ def _paces(table: Table, done: Work, step_s: Floats) -> list[Pace]:
     return sorted(found, key=lambda one: (-one.slow, -np.nan_to_num(one.ratio), one.rank))
 
 
-def _notes(table: Table, done: Work) -> Iterator[str]:
+def _notes(table: TimingTable, done: Work) -> Iterator[str]:
     if len(table.steps) < LEAST:
         yield f"{len(table.steps)} steps are too few to call anything persistent: {LEAST} are asked"
     few = sorted({len(crew.ranks) for crew in done.crews if len(crew.ranks) < cohort.SMALL})

@@ -1,7 +1,7 @@
 """Recorded timings of operations: a Parquet or CSV file, read into a table of coded columns.
 
 Both are read in batches, into columns of the smallest types that hold them. The parallel sizes of
-the job come from a small YAML file; an operation's name says where its seconds go (`Role`).
+the job come from a small YAML file; an operation's name says where its seconds go (`TimeOwner`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TableError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TimingTable:
     """Rows of one job. Every row array has the same length; codes count from 0."""
 
     ranks: NDArray[np.int64]
@@ -86,7 +86,7 @@ class Table:
         return np.flatnonzero(wanted[self.op])
 
 
-def build(columns: Mapping[str, NDArray[Any]], ops: Sequence[str]) -> Table:
+def build(columns: Mapping[str, NDArray[Any]], ops: Sequence[str]) -> TimingTable:
     """A table from raw columns; `optype` holds codes into `ops`, or -1.
 
     Rows without a usable rank, step, type or duration (missing, NaN, infinite, negative) are left
@@ -118,7 +118,7 @@ def build(columns: Mapping[str, NDArray[Any]], ops: Sequence[str]) -> Table:
     for name, loss in _LOSSES.items():
         if name not in tells:
             notes.append(f"no column {name}: {loss}")
-    return Table(
+    return TimingTable(
         ranks=ranks,
         steps=steps,
         ops=tuple(ops),
@@ -406,7 +406,7 @@ def _number(word: str) -> float:
 # -- load --------------------------------------------------------------------------------------
 
 
-def load(path: Path, tell: Callable[[int, int], None] | None = None) -> Table:
+def load(path: Path, tell: Callable[[int, int], None] | None = None) -> TimingTable:
     """The table in a file: parquet by its first bytes, CSV otherwise.
 
     `tell` is called with how much is read and how much there is, in rows or bytes.
@@ -487,7 +487,7 @@ def _size(held: dict[Any, Any], name: str) -> int | None:
     return value
 
 
-def differences(table: Table, sizes: Sizes) -> Iterator[str]:
+def differences(table: TimingTable, sizes: Sizes) -> Iterator[str]:
     """What the table lacks of the job, for people."""
     stages = len(table.stages)
     if sizes.pp_size is not None and stages != sizes.pp_size:
@@ -500,7 +500,7 @@ def differences(table: Table, sizes: Sizes) -> Iterator[str]:
         yield f"rank {table.ranks[-1]} is outside of a world of {sizes.world_size:,}"
 
 
-def stands_for(table: Table, sizes: Sizes, rank: int) -> tuple[int, ...]:
+def stands_for(table: TimingTable, sizes: Sizes, rank: int) -> tuple[int, ...]:
     """Global ranks that share a row set: a rank and its tensor-parallel peers, or only itself."""
     first = int(table.ranks[rank])
     size = sizes.tp_size or 1
@@ -512,7 +512,7 @@ def stands_for(table: Table, sizes: Sizes, rank: int) -> tuple[int, ...]:
 # -- ops ---------------------------------------------------------------------------------------
 
 
-class Role(StrEnum):
+class TimeOwner(StrEnum):
     """Whose time an operation takes."""
 
     OWN = "own"  # the rank's own work: forward, backward, loading data
@@ -527,7 +527,7 @@ _SHARED = ("reduce", "gather")
 _SHARED_OF = ("grads-", "params-", "grad-", "param-")
 
 
-def role(name: str) -> Role:
+def role(name: str) -> TimeOwner:
     """The role by name, in the words of the recorded jobs (`forward-compute`, `backward-send` ...).
 
     Collectives count as shared only if they are those of gradients or parameters over the ranks of
@@ -536,14 +536,14 @@ def role(name: str) -> Role:
     """
     plain = name.strip().lower().replace("_", "-")
     if plain in {"forward", "backward"} or any(word in plain for word in _OWN):
-        return Role.OWN
+        return TimeOwner.OWN
     if plain.endswith("send"):
-        return Role.SEND
+        return TimeOwner.SEND
     if plain.endswith(("recv", "receive")):
-        return Role.RECEIVE
+        return TimeOwner.RECEIVE
     if plain.startswith(_SHARED_OF) and any(word in plain for word in _SHARED):
-        return Role.SHARED
-    return Role.OTHER
+        return TimeOwner.SHARED
+    return TimeOwner.OTHER
 
 
 def direction(name: str) -> int:
@@ -551,7 +551,7 @@ def direction(name: str) -> int:
     return -1 if name.strip().lower().startswith("backward") else 1
 
 
-def codes_of(names: Sequence[str], wanted: Role) -> NDArray[np.int16]:
+def codes_of(names: Sequence[str], wanted: TimeOwner) -> NDArray[np.int16]:
     """Codes of the operations with a role."""
     found = [code for code, name in enumerate(names) if role(name) is wanted]
     return np.array(found, dtype=np.int16)

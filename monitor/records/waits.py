@@ -30,8 +30,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.records.job import NONE, Backend, Job, State
-from monitor.records.ops import closes_coalesced
+from monitor.records.job import NONE, Backend, CollectiveState, Job
+from monitor.records.signature import closes_coalesced
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -43,11 +43,13 @@ def live(job: Job) -> Bools:
     A rank that got over a failure is not stuck in it.
     """
     state = job.columns["state"]
-    unfinished = np.isin(state, (State.UNKNOWN, State.SCHEDULED, State.STARTED))
+    unfinished = np.isin(
+        state, (CollectiveState.UNKNOWN, CollectiveState.SCHEDULED, CollectiveState.STARTED)
+    )
     unfinished &= ~(_counted_out(job) | _parts_of_the_past(job))
-    failed = np.flatnonzero(state == State.FAILED)
+    failed = np.flatnonzero(state == CollectiveState.FAILED)
     if len(failed):
-        done = np.flatnonzero(state == State.COMPLETED)
+        done = np.flatnonzero(state == CollectiveState.COMPLETED)
         last = dict(zip(pairs(job, done).tolist(), done.tolist(), strict=True))
         keys = pairs(job, failed).tolist()
         unfinished[
@@ -92,7 +94,7 @@ def _parts_of_the_past(job: Job) -> Bools:
     known = np.array([kind in batching for kind in kinds], dtype=np.bool_)
     partial = [r for r, i in job.ranks.items() if i.only_active and i.backend is Backend.NCCL]
     parts = columns["p2p"] & ~whole & known[columns["group"]]
-    parts &= np.isin(columns["rank"], partial) & (columns["state"] == State.SCHEDULED)
+    parts &= np.isin(columns["rank"], partial) & (columns["state"] == CollectiveState.SCHEDULED)
     ends: dict[int, int] = {}
     wholes = np.flatnonzero(whole)
     for key, seq in zip(pairs(job, wholes).tolist(), columns["seq"][wholes].tolist(), strict=True):
@@ -367,7 +369,7 @@ def synchronising(job: Job) -> Bools:
 
 def _surely_completed(job: Job) -> Bools:
     """Rows that ended well: gloo's last one of a group may have ended by an error (facts)."""
-    completed = np.asarray(job.columns["state"] == State.COMPLETED, dtype=np.bool_)
+    completed = np.asarray(job.columns["state"] == CollectiveState.COMPLETED, dtype=np.bool_)
     doubtful = [r for r, info in job.ranks.items() if info.backend is not Backend.NCCL]
     if not doubtful:
         return completed
@@ -552,7 +554,7 @@ def unbegun(index: Index) -> frozenset[int]:
     there. Told only by jobs that record when a kernel starts.
     """
     columns = index.job.columns
-    began = (columns["state"] == State.STARTED) | (columns["started_ns"] != NONE)
+    began = (columns["state"] == CollectiveState.STARTED) | (columns["started_ns"] != NONE)
     if not began.any():
         return frozenset()
     at_front: dict[Transfers | tuple[int, int], list[int]] = {}
@@ -563,8 +565,8 @@ def unbegun(index: Index) -> frozenset[int]:
     found: set[int] = set()
     for place, rows in at_front.items():
         states = columns["state"][rows]
-        late = [row for row, s in zip(rows, states, strict=True) if s == State.SCHEDULED]
-        begun = int((states == State.STARTED).sum())
+        late = [row for row, s in zip(rows, states, strict=True) if s == CollectiveState.SCHEDULED]
+        begun = int((states == CollectiveState.STARTED).sum())
         if not isinstance(place, Transfers):
             at, sequence = index.groups[place[0]], place[1]
             begun += int((at.read & (at.enqueued >= sequence) & (at.head > sequence)).sum())
@@ -581,7 +583,7 @@ def timed_out(index: Index) -> list[int]:
     what its peers entered: an older one is of a rank that came later (`moved`).
     """
     job, columns = index.job, index.job.columns
-    over = (columns["state"] == State.COMPLETED) & ~columns["p2p"]
+    over = (columns["state"] == CollectiveState.COMPLETED) & ~columns["p2p"]
     top: dict[int, int] = {}
     for (_, group), last in highest(job, over & synchronising(job)).items():
         top[group] = max(last, top.get(group, 0))
@@ -637,7 +639,7 @@ def _never_came(index: Index, rank: int, rows: Sequence[int], *, last: bool) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class StuckCollective:
     """A collective that somebody is stuck in, or the head of a stream of transfers."""
 
     group: int
@@ -674,7 +676,7 @@ class Graph:
     """The stuck collectives, what points where, and the components that nothing leaves."""
 
     index: Index
-    stuck: tuple[Stuck, ...]
+    stuck: tuple[StuckCollective, ...]
     edges: tuple[tuple[int, ...], ...]
     """By node; nodes are ranks by place in `ranks`, then of each stuck its front and its later."""
     ranks: tuple[int, ...]
@@ -697,7 +699,7 @@ class Graph:
         """The rank of a node; None when it is a collective."""
         return self.ranks[node] if node < len(self.ranks) else None
 
-    def stuck_of(self, node: int) -> Stuck:
+    def stuck_of(self, node: int) -> StuckCollective:
         """The collective of a node that is one."""
         return self.stuck[(node - len(self.ranks)) // 2]
 
@@ -795,7 +797,7 @@ def _knots(
     return [nodes for nodes in components(only) if len(nodes) > 1 and not nodes & known]
 
 
-def _stuck_all(index: Index) -> Iterable[Stuck]:
+def _stuck_all(index: Index) -> Iterable[StuckCollective]:
     collectives: dict[tuple[int, int], list[int]] = {}
     transfers: dict[Transfers, list[int]] = {}
     for row in (row for rows in index.heads.values() for row in rows):
@@ -816,13 +818,13 @@ def _split(index: Index, rows: Sequence[int]) -> tuple[tuple[int, ...], tuple[in
     return front, tuple(sorted(set(ranks) - set(front)))
 
 
-def _collective(index: Index, group: int, sequence: int, rows: list[int]) -> Stuck:
+def _collective(index: Index, group: int, sequence: int, rows: list[int]) -> StuckCollective:
     front, later = _split(index, rows)
     at = index.groups[group]
     gone = np.isin(at.members, _gone(index, group, front + later))
     enqueued = at.read & (at.enqueued >= sequence)
     behind = enqueued & ((at.head < sequence) | ((at.head == sequence) & ~at.front))
-    return Stuck(
+    return StuckCollective(
         group=group,
         sequence=sequence,
         row=min(rows),
@@ -852,7 +854,7 @@ def _of(ranks: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[int, ...]:
     return tuple(sorted(ranks.tolist()))
 
 
-def _transfer(index: Index, stream: Transfers, rows: list[int]) -> Stuck:
+def _transfer(index: Index, stream: Transfers, rows: list[int]) -> StuckCollective:
     """The head of the transfers from one rank to another.
 
     Whether the other side has posted its part is told by any unfinished part of it: sequence
@@ -864,7 +866,7 @@ def _transfer(index: Index, stream: Transfers, rows: list[int]) -> Stuck:
     other = {stream.source, stream.target} - inside
     read = {rank for rank in other if rank in index.job.ranks}
     first = rows[0]
-    return Stuck(
+    return StuckCollective(
         group=stream.group,
         sequence=int(columns["seq"][first]),
         row=min(rows),

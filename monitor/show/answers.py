@@ -24,9 +24,8 @@ from monitor.decide.accounts import Choice, ChoiceError, NoSuchIncidentError
 from monitor.decide.view import NotPossible, View
 from monitor.model.names import GroupName, IncidentId
 from monitor.rulebook import Rulebook
-from monitor.show.incident_page import Stacks
-from monitor.show.latest import Latest
-from monitor.show.streams import Streams
+from monitor.show.incident_page import BundleStacks
+from monitor.show.latest import Latest, Streams
 from monitor.store.lease import Standing
 from worker_server.http_server import names_us
 
@@ -59,7 +58,7 @@ class AppContext:
     """Whether this monitor acts; None: it shares its store with nobody."""
     bundle: Callable[[IncidentId], Path | None] = lambda _: None
     """The file of an incident's evidence."""
-    stacks: Callable[[IncidentId], Stacks] = lambda _: Stacks()
+    stacks: Callable[[IncidentId], BundleStacks] = lambda _: BundleStacks()
     """What its page shows of that."""
     is_own: Callable[[str], bool] = lambda _: False
     """Whether a URL leads to this monitor itself."""
@@ -91,7 +90,7 @@ log = logging.getLogger(__name__)
 BODY_MAX_BYTES: Final = 64 * 1024
 
 
-class Refusal(Exception):  # noqa: N818 - an answer, not an accident
+class HttpRefusal(Exception):  # noqa: N818 - an answer, not an accident
     """An answer other than 200; the message is one line for a person."""
 
     def __init__(self, status: int, message: str, more: Mapping[str, Any] | None = None) -> None:
@@ -117,7 +116,7 @@ def dump(body: Mapping[str, Any] | Sequence[Any]) -> bytes:
 def refuse(exc: Exception) -> Response:
     """Any exception of a route as one JSON line; a bug leaves its traceback in the log only."""
     match exc:
-        case Refusal():
+        case HttpRefusal():
             status, message = exc.status, str(exc)
         case HTTPException():
             status = exc.code or 500
@@ -131,9 +130,9 @@ def refuse(exc: Exception) -> Response:
         case _:
             log.exception("%s %s failed", request.method, request.path)
             status, message = 500, "internal error; the monitor's log has the details"
-    more = exc.more if isinstance(exc, Refusal) else {}
+    more = exc.more if isinstance(exc, HttpRefusal) else {}
     response = answer({"error": " ".join(message.split()), **more}, status)
-    if isinstance(exc, Refusal):
+    if isinstance(exc, HttpRefusal):
         response.headers.update(exc.headers)
     if isinstance(exc, HTTPException):
         for name, value in exc.get_headers():
@@ -146,14 +145,14 @@ def json_body() -> Mapping[str, Any]:
     """The request's JSON object.
 
     Raises:
-        Refusal: it is not one.
+        HttpRefusal: it is not one.
     """
     try:
         body = json.loads(request.get_data(cache=False) or b"{}")
     except (ValueError, RecursionError) as exc:
-        raise Refusal(400, f"the body is not JSON: {exc}") from exc
+        raise HttpRefusal(400, f"the body is not JSON: {exc}") from exc
     if not isinstance(body, dict):
-        raise Refusal(400, "the body is not a JSON object")
+        raise HttpRefusal(400, "the body is not a JSON object")
     return body
 
 
@@ -161,14 +160,14 @@ def text_of(body: Mapping[str, Any], key: str, max_chars: int = 500) -> str:
     """A text of the body, on one line.
 
     Raises:
-        Refusal: missing, empty or too long.
+        HttpRefusal: missing, empty or too long.
     """
     value = body.get(key)
     if not isinstance(value, str) or not value.strip():
-        raise Refusal(400, f"'{key}' is not a text: say why")
+        raise HttpRefusal(400, f"'{key}' is not a text: say why")
     line = " ".join(value.split())
     if len(line) > max_chars:
-        raise Refusal(400, f"'{key}' has {len(line)} characters, at most {max_chars} are kept")
+        raise HttpRefusal(400, f"'{key}' has {len(line)} characters, at most {max_chars} are kept")
     return line
 
 
@@ -176,12 +175,12 @@ def check_token() -> None:
     """The request carries the monitor's own token.
 
     Raises:
-        Refusal: 401, or 403 while there is none.
+        HttpRefusal: 401, or 403 while there is none.
     """
     if app_context().tokens.own is None:
-        raise Refusal(403, "no token is configured: start the monitor with --token-file FILE")
+        raise HttpRefusal(403, "no token is configured: start the monitor with --token-file FILE")
     if not app_context().tokens.is_own(bearer()):
-        raise Refusal(401, "wrong or missing token: send 'Authorization: Bearer TOKEN'")
+        raise HttpRefusal(401, "wrong or missing token: send 'Authorization: Bearer TOKEN'")
 
 
 def bearer() -> bytes:
@@ -193,22 +192,24 @@ def bearer() -> bytes:
 def check_reader() -> None:
     """The request may read ranks through the monitor, which asks them with its own token.
 
-    The ranks' own rule (`worker_server.sidecar.guard`): a token, but on loopback a `Host` that
+    The ranks' own rule (`worker_server.sidecar.app`): a token, but on loopback a `Host` that
     names this machine will do. Without that, a page of any web site, whose name resolves to
     127.0.0.1 (DNS rebinding), would read along.
 
     Raises:
-        Refusal: 401 or 403.
+        HttpRefusal: 401 or 403.
     """
     context = app_context()
     if context.open_reads or (context.loopback and names_us(request.host)):
         return
     if context.tokens.own is None:  # only on loopback
-        raise Refusal(403, "the Host header names another host: ask by IP address or as localhost")
+        raise HttpRefusal(
+            403, "the Host header names another host: ask by IP address or as localhost"
+        )
     try:
         check_token()
-    except Refusal as exc:
-        raise Refusal(
+    except HttpRefusal as exc:
+        raise HttpRefusal(
             401, "pages of ranks need the monitor's token here: curl -H 'Authorization: Bearer "
             f"TOKEN' {request.base_url}, or ask a monitor bound to 127.0.0.1 (ssh -L), or start "
             "it with --open-reads",
@@ -219,22 +220,22 @@ def check_origin() -> None:
     """A browser that shows another site's page changes nothing here.
 
     Raises:
-        Refusal: 403.
+        HttpRefusal: 403.
     """
     origin = request.headers.get("Origin")
     if origin is not None and origin.partition("://")[2] != request.host:
-        raise Refusal(403, f"requests from pages of {origin} are refused")
+        raise HttpRefusal(403, f"requests from pages of {origin} are refused")
 
 
 def the_view() -> View:
     """The latest view.
 
     Raises:
-        Refusal: there is none yet.
+        HttpRefusal: there is none yet.
     """
     view = app_context().view()
     if view is None:
-        raise Refusal(503, "the monitor has not looked yet: try again in a second")
+        raise HttpRefusal(503, "the monitor has not looked yet: try again in a second")
     return view
 
 

@@ -20,7 +20,7 @@ from monitor.model.eviction import KEEPER, QuarantineEntry, Scope
 from monitor.model.names import GroupName, IncidentId, RankName
 from monitor.model.plain import to_plain
 from monitor.show.answers import (
-    Refusal,
+    HttpRefusal,
     answer,
     app_context,
     bearer,
@@ -65,7 +65,7 @@ def guard() -> None:
         standing = app_context().standing()
         if standing is not None and not standing.active:  # who it is, is told
             more = {"role": standing.role, "active": standing.url}
-            raise Refusal(409, standing.sentence(), more)
+            raise HttpRefusal(409, standing.sentence(), more)
     elif app_context().tokens.own is not None and not app_context().tokens.groups(bearer()):
         check_token()  # ranks register with every monitor
 
@@ -77,17 +77,17 @@ def register() -> Response:
         registration = parse_registration(json_body())
         _check_names(registration.identity)
     except WireError as exc:
-        raise Refusal(400, str(exc)) from exc
+        raise HttpRefusal(400, str(exc)) from exc
     identity, registry = registration.identity, app_context().registry
     _check_group(identity.group)
     _check_group(identity.launched_as or identity.group)
     if app_context().is_own(registration.url):
-        raise Refusal(400, f"'url' is {registration.url}, which is this monitor's own address")
+        raise HttpRefusal(400, f"'url' is {registration.url}, which is this monitor's own address")
     standing = registry.register(registration, request.remote_addr or "")
     if standing is not Standing.CURRENT:
         more = {"refused_name": identity.group} if standing is Standing.REFUSED else {}
         why = _REFUSED[standing].format(identity, request.remote_addr)
-        raise Refusal(_STATUS.get(standing, 409), why, more)
+        raise HttpRefusal(_STATUS.get(standing, 409), why, more)
     known_as = registry.known_as(identity)
     told = {"schema": SCHEMA, "known_as": known_as, "renew_s": registry.renew_s}
     return answer({key: value for key, value in told.items() if value is not None})
@@ -97,7 +97,7 @@ def _check_group(group: str) -> None:
     """The token is for ranks of this group."""
     tokens, told = app_context().tokens, bearer()
     if tokens.own is not None and not tokens.is_own(told) and group not in tokens.groups(told):
-        raise Refusal(403, f"this token is not for ranks of {group}", {"refused_name": group})
+        raise HttpRefusal(403, f"this token is not for ranks of {group}", {"refused_name": group})
 
 
 @changing.delete("/v1/register/<rank>")
@@ -105,7 +105,7 @@ def unregister(rank: str) -> Response:
     """Give a lease back."""
     incarnation = request.args.get("incarnation", "")
     if not incarnation:
-        raise Refusal(400, f"say which: DELETE /v1/register/{rank}?incarnation=...")
+        raise HttpRefusal(400, f"say which: DELETE /v1/register/{rank}?incarnation=...")
     _check_group(rank.rpartition(".")[0])
     removed = app_context().registry.unregister(RankName(rank), incarnation)
     return answer({"schema": SCHEMA, "removed": removed})
@@ -140,7 +140,7 @@ def release(name: str, scope: Scope) -> Response:
     reason = text_of(body, "reason") if body.get("reason") is not None else ""
     said = app_context().quarantine.release(name, scope, author=author_of(body), reason=reason)
     if said is None:
-        raise Refusal(404, f"{name} is not quarantined")
+        raise HttpRefusal(404, f"{name} is not quarantined")
     return answer({"schema": SCHEMA, str(scope): name, "reset": said})
 
 
@@ -174,28 +174,32 @@ def _check_names(identity: Identity) -> None:
     ):
         _name(key, value)
     if ":" in identity.group:  # what follows it in a replica id is no part of the name
-        raise Refusal(400, f"'group' is not a name without a colon: {identity.group[:60]!r}")
+        raise HttpRefusal(400, f"'group' is not a name without a colon: {identity.group[:60]!r}")
     if identity.launched_as is not None:
         _name("launched_as", identity.launched_as)
 
 
 def _name(key: str, value: str) -> None:
     if _NAME.fullmatch(value) is None or not value.isprintable():
-        raise Refusal(400, f"'{key}' is not a name of 1 to 128 plain characters: {value[:60]!r}")
+        raise HttpRefusal(
+            400, f"'{key}' is not a name of 1 to 128 plain characters: {value[:60]!r}"
+        )
 
 
 def hours_of(body: Mapping[str, Any]) -> float | None:
     """For how long, in hours; None when that is not said.
 
     Raises:
-        Refusal: no such time.
+        HttpRefusal: no such time.
     """
     hours = body.get("hours")
     if hours is None:
         return None
     plain = isinstance(hours, int | float) and not isinstance(hours, bool)
     if not plain or not math.isfinite(hours) or not 0 < hours <= HOURS_MAX:
-        raise Refusal(400, f"'hours' is {hours!r}, expected more than 0 and at most {HOURS_MAX:g}")
+        raise HttpRefusal(
+            400, f"'hours' is {hours!r}, expected more than 0 and at most {HOURS_MAX:g}"
+        )
     return float(hours)
 
 
@@ -238,7 +242,7 @@ def resume() -> Response:
     """Evict again."""
     ended = app_context().pause.release()
     if ended is None:
-        raise Refusal(404, "nothing is paused")
+        raise HttpRefusal(404, "nothing is paused")
     return answer({"schema": SCHEMA, "ended": to_plain(ended)})
 
 

@@ -39,7 +39,7 @@ class UnknownFault(msgspec.Struct, frozen=True):
     why: str
 
 
-class LighthouseSeen(msgspec.Struct, frozen=True):
+class LighthouseFacts(msgspec.Struct, frozen=True):
     """Whether the Lighthouse answers."""
 
     up: bool
@@ -47,14 +47,14 @@ class LighthouseSeen(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Lease(msgspec.Struct, frozen=True):
+class LeaseFacts(msgspec.Struct, frozen=True):
     """Whether this monitor acts, and who does."""
 
     role: str
     holder: str | None
 
 
-class Window(msgspec.Struct, frozen=True):
+class WindowFacts(msgspec.Struct, frozen=True):
     """The maintenance window that is open."""
 
     name: str
@@ -83,13 +83,13 @@ class Fleet:
     troubles: tuple[str, ...]
     unknown: tuple[UnknownFault, ...]
     self_health: SelfDoubt
-    lighthouse: LighthouseSeen
+    lighthouse: LighthouseFacts
     quarantine: tuple[KeptOut, ...]
     quarantine_groups: tuple[KeptOut, ...]
     ended: Ended | None = None
     usual_step_s: float | None = None
-    monitor: Lease | None = None
-    maintenance: Window | None = None
+    monitor: LeaseFacts | None = None
+    maintenance: WindowFacts | None = None
 
     @property
     def median_step_s(self) -> float | None:
@@ -153,7 +153,7 @@ GROUP_ORDERS: Final[Mapping[str, Callable[[GroupView], Any]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RowFilter:
     """Filters; empty ones let everything pass."""
 
     groups: frozenset[str] = frozenset()

@@ -210,7 +210,7 @@ _ROWS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TimelineRow:
     """One row: a stretch of time, or a moment where both ends are the same."""
 
     label: str
@@ -227,46 +227,50 @@ class Event:
         return "" if end_s <= self.start_s else f"{span(end_s - self.start_s)}{goes_on}"
 
 
-def events(one: IncidentReport) -> list[Event]:
+def events(one: IncidentReport) -> list[TimelineRow]:
     """All rows, in the order in which things began."""
     found = [*_seen(one), *_held(one), *_steps(one), *_came_of_it(one)]
     return sorted(found, key=lambda event: event.start_s)[:_EVENTS]
 
 
-def _seen(one: IncidentReport) -> Iterator[Event]:
+def _seen(one: IncidentReport) -> Iterator[TimelineRow]:
     incident, marks, began_s = one.incident, one.incident.milestones, one.began_s
     first_s, firing_s, ended_s = marks.first_seen_s, marks.firing_s, incident.ended_s
     if incident.kind is Kind.BY_HAND:
         return
     if first_s > began_s:
-        yield Event("not seen yet", began_s, first_s, "idle", "from its beginning to first sight")
+        yield TimelineRow(
+            "not seen yet", began_s, first_s, "idle", "from its beginning to first sight"
+        )
     until_s = firing_s if firing_s is not None else ended_s
-    yield Event("first seen", first_s, until_s, "wait", "seen, and watched until it is sure")
+    yield TimelineRow("first seen", first_s, until_s, "wait", "seen, and watched until it is sure")
     if firing_s is not None:
         until_s = marks.evict_asked_s or ended_s
         told = "until the eviction was asked, or it was over"
-        yield Event("firing", firing_s, until_s, "bad", told)
+        yield TimelineRow("firing", firing_s, until_s, "bad", told)
 
 
-def _held(one: IncidentReport) -> Iterator[Event]:
+def _held(one: IncidentReport) -> Iterator[TimelineRow]:
     for held in one.account.holds[-8:]:
-        yield Event(f"held: {plain(held.guard)}", held.start_s, held.end_s, "away", held.reason)
+        yield TimelineRow(
+            f"held: {plain(held.guard)}", held.start_s, held.end_s, "away", held.reason
+        )
 
 
-def _steps(one: IncidentReport) -> Iterator[Event]:
+def _steps(one: IncidentReport) -> Iterator[TimelineRow]:
     for row in one.decisions:
         if row.action == "evict":
-            yield Event("decided", row.at_s, row.at_s, "bad", row.reason)
+            yield TimelineRow("decided", row.at_s, row.at_s, "bad", row.reason)
     for eviction in one.evictions[-3:]:
         asked_s = eviction.asked_s
         told = "the eviction was asked for"
-        yield Event(f"asked: {eviction.group}", asked_s, asked_s, "bad", told)
+        yield TimelineRow(f"asked: {eviction.group}", asked_s, asked_s, "bad", told)
         for step in eviction.rungs:
             tone, told = _RESULTS[step.result], f"{step.result}: {step.detail}"
-            yield Event(STEPS[step.rung], step.started_s, step.finished_s, tone, told)
+            yield TimelineRow(STEPS[step.rung], step.started_s, step.finished_s, tone, told)
 
 
-def _came_of_it(one: IncidentReport) -> Iterator[Event]:
+def _came_of_it(one: IncidentReport) -> Iterator[TimelineRow]:
     incident, marks = one.incident, one.incident.milestones
     last = one.evictions[-1] if one.evictions else None
     gone_s, left_s = (last.gone_s, last.left_quorum_s) if last else (None, None)
@@ -279,10 +283,10 @@ def _came_of_it(one: IncidentReport) -> Iterator[Event]:
         ("resolved", incident.ended_s, incident.resolution or ""),
     ):
         if at_s is not None:
-            yield Event(label, at_s, at_s, "good", why)
+            yield TimelineRow(label, at_s, at_s, "good", why)
 
 
-def _phases(one: IncidentReport, first_s: float, end_s: float) -> Iterator[Event]:
+def _phases(one: IncidentReport, first_s: float, end_s: float) -> Iterator[TimelineRow]:
     """What the job did: as far as commits that were seen tell."""
     marks = one.incident.milestones
     whole_s = marks.resumed_s or marks.rejoined_s
@@ -294,7 +298,7 @@ def _phases(one: IncidentReport, first_s: float, end_s: float) -> Iterator[Event
         ("good", "the job trains" if whole_s is None else "all groups train", end_s),
     ):
         if min(until_s, end_s) > at_s + _BRIEF_S:
-            yield Event(label, at_s, min(until_s, end_s), tone)
+            yield TimelineRow(label, at_s, min(until_s, end_s), tone)
             at_s = min(until_s, end_s)
 
 
@@ -313,7 +317,7 @@ SCRIPT: Final = "/static/incident.js"
 
 
 @dataclass(frozen=True, slots=True)
-class Stacks:
+class BundleStacks:
     """What is shown of one bundle."""
 
     markup: str = ""
@@ -351,7 +355,7 @@ def incident_page(
     one: IncidentReport,
     *,
     now_s: float,
-    stacks: Stacks | None = None,
+    stacks: BundleStacks | None = None,
     access: Access | None = None,
     earlier: Sequence[Earlier] = (),
 ) -> str:
@@ -366,7 +370,7 @@ def incident_page(
         account=one.account,
         bundle_url=bundle_url(incident.id),
         now_s=now_s,
-        stacks=stacks or Stacks(),
+        stacks=stacks or BundleStacks(),
         access=access or Access(allowed=True),
         live="open" if incident.open else "over" if one.account.final else "followed",
         sentence=sentence_of(one),

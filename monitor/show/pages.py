@@ -1,27 +1,51 @@
-"""What the pages of fleet, group, host and rank are made from, and what they are made into. Pure.
+"""The pages of the whole fleet, and of one group, host or rank. Pure.
 
-A page is its sections, each rendered by itself, so that an open page is sent those that changed.
+The fleet's says whether it trains, who holds it up, what was done; then the rest. All ranks stand
+in it at one glance: a cell for each replica group or host, or a card where there are few. A cell's
+ranks are runs of equal states, one glyph a rank; sick ranks are links of their own, as many as a
+page bears. Nothing in a cell changes while its ranks stay as they are, so that of a large fleet few
+cells are made anew in a tick, and few are sent (templates/fleet.html).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from itertools import groupby
+from statistics import median
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from monitor.decide.view import View, trouble_of
-from monitor.model.eviction import QuarantineEvent
-from monitor.model.face import Face
+from monitor.decide.rules import Effective
+from monitor.decide.view import Ended, GroupView, View, ended_of, trouble_of, warnings_of
+from monitor.decide.view_json import effective_to_json, learned_to_json
+from monitor.model.eviction import QuarantineEntry, QuarantineEvent
 from monitor.model.incident import Incident, State
-from monitor.model.names import RankName
-from monitor.model.observation import LighthouseAway, Observation
+from monitor.model.names import Host, RankName, group_of
+from monitor.model.observation import LighthouseAway, LighthouseView, Observation
+from monitor.model.quarantine import HostRecord
+from monitor.model.wording import Face
 from monitor.show.incident_page import title
-from monitor.show.states import states_of
-from monitor.show.templating import sections
-from monitor.show.wording import natural, path_of
+from monitor.show.templating import sections, ui
+from monitor.show.wording import (
+    EVICTING,
+    LOOKS,
+    ORDER,
+    SICK,
+    UNKNOWN,
+    counted,
+    natural,
+    path_of,
+    plain,
+    states_of,
+    still_after_s,
+    worst,
+)
+
+# -- what pages are made from, and what they are made into ----------------------------------------
+# A page is its sections, each rendered by itself, so that an open page is sent those that changed.
 
 FLEET: Final = "fleet"
 GROUPS: Final = "groups"
@@ -32,7 +56,7 @@ _NAME_MAX: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PagePlace:
     """One page."""
 
     kind: str
@@ -48,14 +72,14 @@ class Place:
         return path_of(self.kind, self.name)
 
     @staticmethod
-    def of(path: str) -> Place | None:
+    def of(path: str) -> PagePlace | None:
         """The page at a path of ours; None: there is none."""
         url = urlsplit(path)
         if url.path in ("", "/"):
-            return Place(FLEET, by_host=parse_qs(url.query).get("by") == ["host"])
+            return PagePlace(FLEET, by_host=parse_qs(url.query).get("by") == ["host"])
         _, kind, *rest = url.path.split("/")
         name = unquote(rest[0]) if len(rest) == 1 else ""
-        return Place(kind, name) if kind in _KINDS and 0 < len(name) <= _NAME_MAX else None
+        return PagePlace(kind, name) if kind in _KINDS and 0 < len(name) <= _NAME_MAX else None
 
 
 class FleetIndex:
@@ -110,7 +134,7 @@ class Context:
     """One page to make."""
 
     fleet: FleetIndex
-    place: Place
+    place: PagePlace
     guarded: bool = False
     """Whether pages of ranks need the token, which a link does not carry."""
     why_not: str | None = None
@@ -156,3 +180,455 @@ def made_of(
         found=found, title_of=title, trouble_of=trouble_of, SOURCES=SOURCES, **values,
     )  # fmt: skip
     return Page(page_title, made, found=found)
+
+
+# -- the page of the whole fleet ------------------------------------------------------------------
+
+CARDS: Final = 48
+"""Most ranks that are shown one by one."""
+LINKS: Final = 240
+"""Most sick ranks with links of their own in the grid."""
+CELLS: Final = 2500
+"""Most cells of a grid; beyond, who has nothing to say is counted."""
+_GLYPHS: Final = 32
+"""Most equal ranks that are drawn one by one."""
+_ATTENTION: Final = 25
+"""Most ranks that are told in the table of who needs attention."""
+
+
+def fleet_page(context: Context) -> Page:
+    """All of it."""
+    fleet, view = context.fleet, context.view
+    seen = pulse(fleet)
+    facts = facts_of(fleet, seen)
+    items, folded = _items(context)
+    sick, blamed = _sick(fleet)
+    made = made_of(
+        context, "fleet.html", str(facts["headline"]),
+        facts=facts,
+        seen=seen,
+        faces=fleet.faces[:_FACES],
+        more_faces=max(0, len(fleet.faces) - _FACES),
+        sick=sick[:_ATTENTION],
+        sick_count=len(sick),
+        blamed=blamed,
+        nobody=_nobody(fleet),
+        incidents=listed_incidents(view.incidents),
+        legend=[(state, seen.states[state]) for state in reversed(LOOKS)
+                if seen.states[state] or state == "healthy"],
+        cards=len(fleet.states) <= CARDS,
+        ITEMS=ITEMS,
+        folded=folded,
+        policy=None if view.rules is None else _policy(view.rules, fleet),
+        severities=_SEVERITIES,
+    )  # fmt: skip
+    return replace(made, items=items, facts=facts)
+
+
+# Is it training: the answer in a few words, and the figures behind it.
+
+_LATE_S: Final = 2.0
+_LATE_STEPS: Final = 3.0
+"""A commit that has not come for so many seconds, and so many usual steps, is late."""
+_FACES: Final = 5
+"""Open incidents that are spelt out at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """The figures."""
+
+    states: Counter[str]
+    """Of ranks."""
+    groups: int
+    step: int | None
+    commit_age_s: float | None
+    """Of the youngest commit of any rank."""
+    step_s: float | None
+    """Median of all ranks that moved lately."""
+    open_incidents: int
+    held: bool
+    """Whether one of them says that somebody stands still."""
+    evicting: tuple[str, ...]
+    usual_s: float | None = None
+    """Seconds that a commit usually takes."""
+    ended: Ended | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def still(self) -> bool:
+        """Whether nobody has committed for longer than is usual."""
+        if self.commit_age_s is None:
+            return False
+        if self.states["late"] and not self.states["healthy"]:
+            return True
+        return self.commit_age_s > still_after_s(self.step_s, held=self.held)
+
+    @property
+    def late(self) -> bool:
+        """Whether the next commit is later than is usual; it may only be a checkpoint."""
+        if self.commit_age_s is None or self.step_s is None:
+            return False
+        return self.commit_age_s > max(_LATE_S, _LATE_STEPS * self.step_s)
+
+
+def pulse(fleet: FleetIndex) -> Pulse:
+    """Of the whole fleet."""
+    view = fleet.view
+    steps, ages = [], []
+    for seen in view.snapshot.observations:
+        if (step := seen.step) is not None:
+            steps.append(step.step)
+            if step.last_commit_age_s is not None:
+                ages.append(step.last_commit_age_s)
+    paces = [tempo.step_s for tempo in view.tempos.values()]
+    return Pulse(
+        states=Counter(fleet.states.values()),
+        groups=len(fleet.by_group),
+        step=max(steps, default=None),
+        commit_age_s=min(ages, default=None),
+        step_s=median(paces) if paces else None,
+        open_incidents=sum(one.open for one in view.incidents),
+        held=any(one.open and one.verdict.stops for one in view.incidents),
+        evicting=tuple(sorted(view.evicting)),
+        usual_s=view.spent.usual_s,
+        ended=ended_of(view),
+        warnings=warnings_of(view),
+    )
+
+
+def _headline(fleet: FleetIndex, seen: Pulse) -> tuple[str, str]:
+    if seen.ended is not None:
+        return (
+            ("idle", "The job has finished") if seen.ended.clean else ("bad", "The job has ended")
+        )
+    if not fleet.states:
+        return "start", "Waiting for ranks"
+    doing = "Not training" if seen.still else "Training"
+    if seen.still and not seen.open_incidents:
+        return "bad", "Stalling, verdict pending"
+    if seen.commit_age_s is None:
+        doing = "No steps are reported" if seen.step is None else "No commit seen yet"
+    tone, text = next(_troubles(fleet, seen), ("", ""))
+    if text:
+        return tone, f"{doing}, {text}"
+    if seen.still or seen.commit_age_s is None:
+        return "bad" if seen.still else "start", doing
+    return "good", f"{doing}, all {counted(len(fleet.states), 'rank')} well"
+
+
+def _troubles(fleet: FleetIndex, seen: Pulse) -> Iterator[tuple[str, str]]:
+    """The most telling first."""
+    if seen.evicting:
+        one = len(seen.evicting) == 1
+        yield "wait", f"evicting {seen.evicting[0] if one else f'{len(seen.evicting)} groups'}"
+    if seen.open_incidents:
+        yield "bad", counted(seen.open_incidents, "open incident")
+    if sick := sum(seen.states[state] for state in SICK):
+        yield "bad" if seen.still else "wait", f"{counted(sick, 'rank')} not well"
+    if unknown := len(fleet.view.result.unknown):
+        yield "away", f"{counted(unknown, 'kind')} of fault unknown"
+    if seen.late and not seen.still:
+        yield "wait", "the next commit is late"
+    if seen.warnings:
+        yield "wait", counted(len(seen.warnings), "warning")
+
+
+def _quorum(fleet: FleetIndex) -> tuple[int | None, int | None]:
+    """Its id and how many groups are in; None while the Lighthouse cannot be seen."""
+    lighthouse = fleet.view.snapshot.lighthouse
+    if not isinstance(lighthouse, LighthouseView):
+        return None, None
+    return lighthouse.quorum_id, len(lighthouse.members)
+
+
+def facts_of(fleet: FleetIndex, seen: Pulse) -> dict[str, Any]:
+    """The same for programs."""
+    quorum, members = _quorum(fleet)
+    tone, text = _headline(fleet, seen)
+    return {
+        "now_s": fleet.now_s,
+        "headline": text,
+        "tone": tone,
+        "step": seen.step,
+        "step_s": None if seen.step_s is None else round(seen.step_s, 4),
+        "commit_age_s": None if seen.commit_age_s is None else round(seen.commit_age_s, 3),
+        "quorum_id": quorum,
+        "members": members,
+        "groups": seen.groups,
+        "ranks": {state: seen.states[state] for state in LOOKS if seen.states[state]},
+        "evicting": list(seen.evicting),
+        "open_incidents": seen.open_incidents,
+        "warnings": list(seen.warnings),
+    }
+
+
+# Who needs attention: the sick ranks, worst first, and why. By their own health: who is put out
+# because it is sick stays here until it is gone.
+
+
+def _sick(fleet: FleetIndex) -> tuple[list[Observation], dict[RankName, Face]]:
+    """Those who are not well, and what is said of those whom an incident names."""
+    view, healths = fleet.view, fleet.view.result.rank_health
+    blamed = {rank: face for one, face in reversed(fleet.faces) for rank in one.culprits}
+    sick = [one for one in view.snapshot.observations if healths.get(one.rank) in SICK]
+    sick.sort(
+        key=lambda one: (
+            one.rank not in blamed, ORDER[healths[one.rank]], -_age_s(one), one.rank
+        )
+    )  # fmt: skip
+    return sick, blamed
+
+
+def _nobody(fleet: FleetIndex) -> str:
+    if ended_of(fleet.view) is not None or not fleet.states:
+        return "No rank is left." if fleet.view.departures else "No rank is known yet."
+    if "late" in fleet.states.values():
+        return "Nobody is named yet: the next commit is late, and who holds it up is not known."
+    return "Nobody: no rank is dead, silent or holds up others."
+
+
+def _age_s(seen: Observation) -> float:
+    if seen.report is None:
+        return 0.0
+    dead_s, step = seen.report.process.dead_age_s, seen.step
+    return dead_s if dead_s is not None else 0.0 if step is None else step.phase_age_s
+
+
+# The grid.
+
+
+@dataclass(frozen=True, slots=True)
+class _Crowd:
+    """A replica group, or a host."""
+
+    name: str
+    ranks: Sequence[Observation]
+    group: GroupView | None
+    states: tuple[str, ...]
+    """Of the ranks."""
+    shown: str
+    """The state that it is shown by."""
+    held_out: bool
+    """Whether it is in quarantine."""
+
+
+def _items(context: Context) -> tuple[dict[str, str], int]:
+    """Cells or cards, by the name of what they show, in natural order; how many are left out."""
+    every = list(_crowds(context.fleet, by_host=context.place.by_host))
+    shown = every if len(every) <= CELLS else _telling(every)
+    crowds = sorted(shown, key=lambda crowd: natural(crowd.name))
+    states = context.fleet.states
+    if len(states) <= CARDS:
+        return {crowd.name: _card(context, crowd) for crowd in crowds}, 0
+    sick = [rank for rank, state in states.items() if state in SICK]
+    sick.sort(key=lambda rank: (ORDER[states[rank]], rank))
+    linked = frozenset(sick[:LINKS])
+    return {crowd.name: _cell(crowd, linked) for crowd in crowds}, len(every) - len(crowds)
+
+
+def _telling(crowds: Sequence[_Crowd]) -> list[_Crowd]:
+    """The worst of a fleet that is too large for a cell each."""
+    odd = [crowd for crowd in crowds if set(crowd.states) != {"healthy"} or _flags(crowd)]
+    return sorted(odd, key=lambda crowd: (ORDER[crowd.shown], natural(crowd.name)))[:CELLS]
+
+
+def _crowds(fleet: FleetIndex, *, by_host: bool) -> Iterator[_Crowd]:
+    view, states = fleet.view, fleet.states
+    entries = view.quarantine if by_host else view.quarantine_groups
+    held = {entry.name for entry in entries}
+    groups: dict[str, GroupView] = {}
+    if not by_host:
+        groups = {group.group: group for group in view.groups}
+    ranks = fleet.by_host if by_host else fleet.by_group
+    for name in ranks if by_host else groups:
+        mine = ranks.get(name, ())
+        has = tuple(states[seen.rank] for seen in mine)
+        evicting = not by_host and name in view.evicting
+        shown = EVICTING if evicting else worst(has)
+        yield _Crowd(name, mine, groups.get(name), has, shown, name in held)
+
+
+def _cell(crowd: _Crowd, linked: frozenset[str]) -> str:
+    links = tuple(one.rank if one.rank in linked else "" for one in crowd.ranks) if linked else ()
+    flags = _flags(crowd)
+    kind = "hosts" if crowd.group is None else "groups"
+    return _drawn(kind, crowd.name, crowd.states, links if any(links) else (), crowd.shown, *flags)
+
+
+def _flags(crowd: _Crowd) -> list[str]:
+    found = []
+    if crowd.group is not None and crowd.group.in_quorum is False:
+        found.append("not in the quorum")
+    if crowd.held_out:
+        found.append("quarantined")
+    return found
+
+
+@lru_cache(maxsize=1 << 15)
+def _drawn(
+    kind: str, name: str, states: Sequence[str], links: Sequence[str], shown: str, *flags: str
+) -> str:
+    """By far the most cells are in one tick what they were in the last: they are drawn once."""
+    counts = Counter(states)
+    parts = [f"{counts[state]} {state}" for state in reversed(LOOKS) if counts[state]]
+    told = f"{counted(len(states), 'rank')}: {', '.join(parts)}" if parts else shown
+    return str(ui.cell(
+        kind, name, label=", ".join((f"{name}, {told}", *flags)), shown=shown,
+        has=" ".join(sorted(counts or {shown})), flags=flags,
+        runs=list(_runs(states, links or ("",) * len(states))),
+    ))  # fmt: skip
+
+
+def _runs(states: Sequence[str], links: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """State, rank and glyphs: of a sick rank with a link, or of a run of equal ones."""
+    for (state, rank), run in groupby(zip(states, links, strict=True)):
+        glyph, count = LOOKS[state].glyph, 1 if rank else sum(1 for _ in run)
+        many = f"{glyph}\N{MULTIPLICATION SIGN}{count:,}"
+        yield state, rank, glyph * count if count <= _GLYPHS else many
+
+
+def _card(context: Context, crowd: _Crowd) -> str:
+    group = crowd.group
+    others = {one.identity.host if group else one.identity.group for one in crowd.ranks}
+    return str(ui.card(
+        "hosts" if group is None else "groups",
+        crowd,
+        others=sorted(others, key=natural),
+        has=" ".join(sorted(set(crowd.states) or {crowd.shown})),
+        states=context.fleet.states,
+        tempos=context.view.tempos,
+        trouble_of=trouble_of,
+        guarded=context.guarded,
+    ))  # fmt: skip
+
+
+# The policy that holds, in one line and, unfolded, in full.
+
+
+_SEVERITIES: Final = ("info", "warning", "critical")
+
+
+def _policy(rules: Effective, fleet: FleetIndex) -> dict[str, Any]:
+    """As `GET /v1/policy` tells it, and its actions with the kinds of fault that they are for."""
+    told = effective_to_json(rules, fleet.now_s)
+    done: dict[str, list[str]] = {}
+    for kind, row in told["actions"].items():
+        said = " / ".join(dict.fromkeys(plain(row[one]) for one in _SEVERITIES))
+        done.setdefault(said, []).append(plain(kind))
+    learned = learned_to_json(rules.config, fleet.view.result.learned)
+    return {**told, "learned": learned, "done": done}
+
+
+# -- The pages of one group, one host and one rank: who is there, and what concerns it. Pure ------
+# Words and markup are in templates/crowd.html (groups and hosts), rank.html and ui.html.
+
+_LATEST: Final = 4
+_OPEN: Final = 40
+_EVENTS: Final = 60
+_MOST: Final = 512
+"""Rows of one table."""
+
+
+def listed_incidents(found: Iterable[Incident]) -> list[Incident]:
+    """The open ones, then the latest of the others."""
+    every = list(found)
+    closed = [one for one in every if not one.open][:_LATEST]
+    return [*[one for one in every if one.open][:_OPEN], *closed]
+
+
+def group_page(context: Context) -> Page:
+    """One replica group."""
+    name, view = context.place.name, context.view
+    ranks = context.fleet.by_group.get(name, ())
+    group = next((one for one in view.groups if one.group == name), None)
+    incidents = [
+        one
+        for one in view.incidents
+        if name in one.groups or any(group_of(rank) == name for rank in one.verdict.victims)
+    ]
+    return _page(
+        context, "group", ranks, incidents, view.quarantine_groups,
+        known=group is not None or bool(incidents),
+        state=EVICTING if name in view.evicting else None,
+        group=group,
+        elsewhere={one.identity.host for one in ranks},
+        others=sum(one.group != name and one.in_quorum is not False for one in view.groups),
+    )  # fmt: skip
+
+
+def host_page(context: Context) -> Page:
+    """One host."""
+    name, view = context.place.name, context.view
+    ranks = context.fleet.by_host.get(name, ())
+    record = view.hosts.get(Host(name))
+    groups = {one.identity.group for one in ranks}
+    return _page(
+        context, "host", ranks,
+        [one for one in view.incidents if name in one.hosts or groups.intersection(one.groups)],
+        view.quarantine,
+        known=record is not None,
+        state=None,
+        record=record or HostRecord(Host(name)),
+        elsewhere=groups,
+    )  # fmt: skip
+
+
+def _page(
+    context: Context,
+    kind: str,
+    ranks: Sequence[Observation],
+    incidents: Sequence[Incident],
+    entries: Sequence[QuarantineEntry],
+    *,
+    known: bool,
+    state: str | None,
+    elsewhere: Iterable[str],
+    **values: Any,
+) -> Page:
+    """`elsewhere`: the hosts of a group, or the groups on a host."""
+    name = context.place.name
+    entry = next((one for one in entries if one.name == name), None)
+    return made_of(
+        context, "crowd.html", f"{kind} {name}",
+        found=known or bool(ranks or entry or context.history),
+        kind=kind,
+        state=state or worst(context.fleet.states[one.rank] for one in ranks),
+        entry=entry,
+        ranks=ranks[:_MOST],
+        rank_count=len(ranks),
+        incidents=incidents[:_OPEN],
+        history=context.history[:_EVENTS],
+        elsewhere=sorted(elsewhere, key=natural),
+        **values,
+    )  # fmt: skip
+
+
+_LETTERS: Final = {
+    "R": "running", "S": "sleeping", "D": "in the kernel, cannot be interrupted",
+    "T": "stopped by a signal", "t": "stopped by a tracer", "Z": "ended, not reaped", "I": "idle",
+}  # fmt: skip
+
+
+def rank_page(context: Context) -> Page:
+    """One rank: what it does, how it keeps pace, where it stands in its collectives."""
+    name, view = context.place.name, context.view
+    seen = view.by_rank.get(RankName(name))
+    step = None if seen is None else seen.step
+    spent = {} if step is None else {phase: s for phase, s in step.seconds.items() if s > 0}
+    incidents = [
+        one for one in view.incidents if name in one.culprits or name in one.verdict.victims
+    ]
+    state = UNKNOWN if seen is None else context.fleet.states[seen.rank]
+    return made_of(
+        context, "rank.html", f"rank {name}",
+        found=seen is not None or bool(incidents),
+        state=state,
+        meaning=LOOKS[state].meaning,
+        seen=seen,
+        report=None if seen is None else seen.report,
+        letters=_LETTERS,
+        phases=sorted(spent.items(), key=lambda one: -one[1]),
+        spent_s=sum(spent.values()),
+        incidents=incidents[:_OPEN],
+    )  # fmt: skip

@@ -1,11 +1,13 @@
-"""Routes of the pages for people, and of what keeps an open page up to date; of incidents for
-programs too: one each, and totals.
+"""The pages for people: their routes, and what keeps an open page up to date. Of incidents what
+programs ask too: one each, and totals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
 
 from flask import Blueprint, Flask, Response, current_app, request
 
@@ -18,26 +20,174 @@ from monitor.model.names import GroupName, Host
 from monitor.model.plain import to_plain
 from monitor.show.answers import (
     AppContext,
-    Refusal,
+    HttpRefusal,
     answer,
     app_context,
     check_reader,
     chosen,
+    dump,
     the_view,
 )
 from monitor.show.incident_page import (
     Access,
+    BundleStacks,
     Earlier,
     IncidentQuery,
-    Stacks,
     incident_page,
     incidents_page,
 )
-from monitor.show.live import Pages
-from monitor.show.pages import FLEET, GROUPS, HOSTS, RANKS, Context, FleetIndex, Place
-from monitor.show.streams import unread_of
-from monitor.show.templating import document
+from monitor.show.latest import Latest, unread_of
+from monitor.show.pages import (
+    FLEET,
+    GROUPS,
+    HOSTS,
+    ITEMS,
+    RANKS,
+    Context,
+    FleetIndex,
+    Page,
+    PagePlace,
+    fleet_page,
+    group_page,
+    host_page,
+    rank_page,
+)
+from monitor.show.templating import document, prepare
 from monitor.show.wording import path_of
+
+# -- The pages of the latest view, and what of them is new to an open page ------------------------
+# Of the pages of earlier views the hash of each section is kept: an open page is sent those
+# sections whose hash differs, whole.
+
+_EARLIER: Final = 8
+"""Moments of each page of which the hashes are kept: who is further behind gets the whole state."""
+
+
+def make(context: Context) -> Page:
+    """The page of this place, at this moment."""
+    of_kind = {GROUPS: group_page, HOSTS: host_page, RANKS: rank_page}
+    return of_kind.get(context.place.kind, fleet_page)(context)
+
+
+def whole(page: Page, path: str, tag: str, tick_s: float) -> str:
+    """The HTML that reads without a script; `tag` names this state for who follows."""
+    items = "".join(page.items.values())
+    parts = {key: one.replace(ITEMS, items) for key, one in page.sections.items()}
+    banners = parts.pop("banners")
+    return document(
+        page.title,
+        *parts.values(),
+        script="/static/page.js",
+        here="/" if path.startswith("/?") else path,
+        notices='<div id="away" role="status"></div>' + banners,
+        data={"place": path, "tag": tag, "tick": f"{tick_s:g}"},
+    )
+
+
+Hashes = Mapping[str, int]
+"""Of sections and items; those of items have a key with `#`, which no section has."""
+
+
+def hashes_of(page: Page) -> Hashes:
+    """Of all that is sent of it."""
+    return {
+        **{key: hash(one) for key, one in page.sections.items()},
+        **{f"#{key}": hash(one) for key, one in page.items.items()},
+    }
+
+
+class Made:
+    """A page, and what who has seen it before has to be told.
+
+    Args:
+        number: of its view.
+        tag: names the moment that it shows.
+        page: the page.
+        before: the one before it.
+    """
+
+    def __init__(self, number: int, tag: str, page: Page, before: Made | None = None) -> None:
+        self.number = number
+        self.tag = tag
+        self.page = page
+        earlier: Mapping[str, Hashes] = {} if before is None else before._earlier
+        self._hashes = hashes_of(page)
+        self._earlier: Mapping[str, Hashes] = {
+            **dict(list(earlier.items())[1 - _EARLIER :]),
+            tag: self._hashes,
+        }
+        self._html: bytes | None = None
+        self._told: dict[str, bytes] = {}
+
+    def html(self, path: str, tick_s: float) -> bytes:
+        """The whole document; made once."""
+        if self._html is None:
+            self._html = whole(self.page, path, self.tag, tick_s).encode(errors="replace")
+        return self._html
+
+    def told(self, since: str) -> bytes:
+        """What is new since that tag, as JSON; everything where nothing is known of it."""
+        since = since if since in self._earlier else ""
+        known = self._told.get(since)
+        if known is None:
+            inside = news(self.page, self._hashes, self._earlier.get(since))
+            known = self._told[since] = dump({"schema": SCHEMA, "tag": self.tag, **inside}).rstrip()
+        return known
+
+
+def news(page: Page, now: Hashes, before: Hashes | None) -> dict[str, Any]:
+    """Sections and items that differ; `order` only where items came or went."""
+    full = before is None or _sections(before) != _sections(now)
+    since: Hashes = {} if full or before is None else before
+    body = {
+        "full": full,
+        "title": page.title,
+        "facts": page.facts,
+        "parts": {key: one for key, one in page.sections.items() if since.get(key) != now[key]},
+        "items": {k: one for k, one in page.items.items() if since.get(f"#{k}") != now[f"#{k}"]},
+    }
+    order = [f"#{key}" for key in page.items]
+    if full or order != [key for key in since if key.startswith("#")]:
+        body["order"] = list(page.items)
+    return body
+
+
+def _sections(hashes: Hashes) -> list[str]:
+    return [key for key in hashes if not key.startswith("#")]
+
+
+class Pages:
+    """Safe to use from any thread.
+
+    Args:
+        context: of the page of a place.
+    """
+
+    def __init__(self, context: Callable[[FleetIndex, PagePlace], Context]) -> None:
+        prepare("document.html", "fleet.html", "crowd.html", "rank.html", "acts.html")
+        self._context = context
+        self._latest: Latest[Made] = Latest()
+        self._boot = secrets.token_hex(4)
+        """A restarted monitor counts anew: its tags shall differ."""
+        self._fleet: FleetIndex | None = None
+
+    def latest(self, view: View, place: PagePlace) -> Made:
+        """The page in this view, or in the one before while that of this one is being made."""
+        return self._latest.get(view, place, partial(self._make, view, place))
+
+    def shows(self, made: Made, view: View) -> bool:
+        """Whether a page is of this view."""
+        return made.number >= self._latest.number(view)
+
+    def _make(self, view: View, place: PagePlace, number: int, before: Made | None) -> Made:
+        fleet = self._fleet
+        if fleet is None or fleet.view is not view:
+            fleet = self._fleet = FleetIndex(view)
+        page = make(self._context(fleet, place))
+        return Made(number, f"{self._boot}-{number}", page, before)
+
+
+# -- the routes -----------------------------------------------------------------------------------
 
 _PAGES: Final = "lightkeeper.pages"
 _RETRY_S: Final = 30
@@ -55,25 +205,25 @@ def open_pages(app: Flask, context: AppContext) -> None:
 @paging.get("/")
 def fleet() -> Response:
     """The whole fleet, by replica group or `?by=host`."""
-    return _page(Place(FLEET, by_host=request.args.get("by") == "host"))
+    return _page(PagePlace(FLEET, by_host=request.args.get("by") == "host"))
 
 
 @paging.get("/groups/<path:name>")
 def group(name: str) -> Response:
     """One replica group."""
-    return _page(Place(GROUPS, name))
+    return _page(PagePlace(GROUPS, name))
 
 
 @paging.get("/hosts/<path:name>")
 def host(name: str) -> Response:
     """One host."""
-    return _page(Place(HOSTS, name))
+    return _page(PagePlace(HOSTS, name))
 
 
 @paging.get("/ranks/<path:name>")
 def rank(name: str) -> Response:
     """One rank."""
-    return _page(Place(RANKS, name))
+    return _page(PagePlace(RANKS, name))
 
 
 @paging.get("/v1/fleet")
@@ -89,7 +239,7 @@ def events() -> Response:
     place, context = _asked(), app_context()
     give_back = context.streams.take()
     if give_back is None:
-        refused = Refusal(503, "as many streams are open as there may be: poll /v1/fleet")
+        refused = HttpRefusal(503, "as many streams are open as there may be: poll /v1/fleet")
         refused.headers["Retry-After"] = str(_RETRY_S)
         raise refused
     since = request.headers.get("Last-Event-ID") or request.args.get("since", "")
@@ -104,7 +254,7 @@ def events() -> Response:
 class _Follower:
     """One open page: what it has been told, and what is new."""
 
-    def __init__(self, pages: Pages, place: Place, since: str) -> None:
+    def __init__(self, pages: Pages, place: PagePlace, since: str) -> None:
         self._pages = pages
         self._place = place
         self._tag = since
@@ -124,7 +274,7 @@ class _Follower:
         return b"id: " + made.tag.encode() + b"\nevent: page\ndata: " + body + b"\n\n"
 
 
-def _page(place: Place) -> Response:
+def _page(place: PagePlace) -> Response:
     context = app_context()
     view = context.view()
     if view is None:
@@ -140,11 +290,13 @@ def _not_yet() -> str:
     return document("Starting", inside, again_s=2)
 
 
-def _asked() -> Place:
+def _asked() -> PagePlace:
     path = request.args.get("page", "/")
-    place = Place.of(path)
+    place = PagePlace.of(path)
     if place is None:
-        raise Refusal(400, f"page is {path[:60]!r}, expected /, /groups/G, /hosts/H or /ranks/R")
+        raise HttpRefusal(
+            400, f"page is {path[:60]!r}, expected /, /groups/G, /hosts/H or /ranks/R"
+        )
     return place
 
 
@@ -153,7 +305,7 @@ def _pages() -> Pages:
     return pages
 
 
-def _page_context(context: AppContext, fleet: FleetIndex, place: Place) -> Context:
+def _page_context(context: AppContext, fleet: FleetIndex, place: PagePlace) -> Context:
     """Also made for streams, which outlive their request."""
     history = context.quarantine.history
     events = (
@@ -209,9 +361,9 @@ def incident_for_people(prefix: str) -> Response:
     view = the_view()
     one = find(view.incidents, prefix)
     access = _access(one)
-    stacks = app_context().stacks(one.id) if access.allowed else Stacks()
+    stacks = app_context().stacks(one.id) if access.allowed else BundleStacks()
     if request.args.get("have") == stacks.stamp != "":
-        stacks = Stacks(stamp=stacks.stamp, kept=True)
+        stacks = BundleStacks(stamp=stacks.stamp, kept=True)
     text = incident_page(
         view.report(one),
         now_s=view.snapshot.now_s,
@@ -257,7 +409,7 @@ def _access(one: Incident) -> Access:
     url, page = root + bundle_url(one.id), root + path_of("incidents", one.id)
     try:
         check_reader()
-    except Refusal as exc:
+    except HttpRefusal as exc:
         token = "They are shown with the monitor's token."  # noqa: S105 - a sentence
         return Access(False, token if exc.status == 401 else f"Here {exc}.", url, page)
     return Access(True, url=url, page=page)

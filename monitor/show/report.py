@@ -22,20 +22,27 @@ from monitor.model.verdict import Confidence
 from monitor.records.files import Bundle
 from monitor.records.findings import Analysis, Finding, Wait
 from monitor.records.job import Job
-from monitor.records.ops import POINT_TO_POINT
-from monitor.show.finding_words import (
+from monitor.records.signature import POINT_TO_POINT
+from monitor.show.standing import (
     MEANINGS,
+    Crowd,
+    Role,
+    concerned,
+    crowds,
     ended,
     group_label,
     headline,
+    members,
+    offers,
     rank_list,
     rank_word,
     read_line,
+    site,
+    stands,
     title,
     where,
     with_hosts,
 )
-from monitor.show.standing import Crowd, Role, concerned, crowds, members, offers, site, stands
 from monitor.show.wording import clean, counted, moment, sentence
 
 _LINES: Final = 12

@@ -13,13 +13,12 @@ from urllib.parse import urlsplit
 
 from flask import Flask, Response
 
-from monitor.model.urls import host_and_port
+from monitor.model.names import host_and_port
 from monitor.show.answers import BODY_MAX_BYTES, AppContext, open_context, refuse
 from monitor.show.changing import changing, policy, ruling
 from monitor.show.paging import incident_pages, open_pages, paging
-from monitor.show.rank_proxy import passing
-from monitor.show.reading import reading
-from worker_server.http_server import HttpServer, Limits
+from monitor.show.reading import passing, reading
+from worker_server.http_server import HttpServer, ServerLimits
 from worker_server.wire import routed
 
 _STATIC = Path(__file__).parent / "static"
@@ -49,7 +48,7 @@ def create_app(context: AppContext) -> Flask:
 THREADS: Final = 24
 """Half of them are never held by an open page (`streams.STREAMS`)."""
 _PORTS: Final = {"http": 80, "https": 443}
-LIMITS: Final = Limits(connections=4096, idle_s=30.0, body_bytes=2 * BODY_MAX_BYTES)
+LIMITS: Final = ServerLimits(connections=4096, idle_s=30.0, body_bytes=2 * BODY_MAX_BYTES)
 """More wait in the kernel's queue. Every rank renews its lease over a short connection."""
 
 

@@ -24,8 +24,8 @@ from typing import Final
 
 from monitor.act.bundles import BundleDir
 from monitor.model.names import IncidentId
-from monitor.records.files import Manifest, Moment, Part, read_manifest
-from monitor.show.incident_page import Stacks
+from monitor.records.files import Manifest, SavedMoment, SavedPart, read_manifest
+from monitor.show.incident_page import BundleStacks
 from monitor.show.templating import render
 from monitor.show.wording import clean
 from monitor.show.wording import moment as time_of_day
@@ -43,7 +43,7 @@ _MAIN: Final = "MainThread"
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class RankStacks:
     """What one rank gave when it was asked for its stacks."""
 
     rank: str
@@ -90,7 +90,7 @@ class MomentStacks:
     """Why none came, and of whom."""
 
 
-def by_moment(moments: Mapping[str, Sequence[Taken]], culprits: Sequence[str]) -> str:
+def by_moment(moments: Mapping[str, Sequence[RankStacks]], culprits: Sequence[str]) -> str:
     """All moments, the oldest first; opened where the culprits have moved since the one before."""
     parts, before = [], None
     for moment, taken in moments.items():
@@ -104,7 +104,7 @@ def by_moment(moments: Mapping[str, Sequence[Taken]], culprits: Sequence[str]) -
 
 
 def _stand(
-    moment: str, taken: Sequence[Taken], culprits: Sequence[str], *, opened: bool
+    moment: str, taken: Sequence[RankStacks], culprits: Sequence[str], *, opened: bool
 ) -> MomentStacks:
     accused = [one for one in taken if one.rank in culprits]
     others = [one for one in taken if one.rank not in culprits]
@@ -118,9 +118,11 @@ def _stand(
     return MomentStacks(moment, (*first, *then), tuple(n for n in (left, more) if n), missing)
 
 
-def _crowds(taken: Sequence[Taken], role: str, *, opened: bool) -> tuple[list[StackCrowd], int]:
+def _crowds(
+    taken: Sequence[RankStacks], role: str, *, opened: bool
+) -> tuple[list[StackCrowd], int]:
     """The largest first, and how many ranks stand elsewhere."""
-    alike: dict[tuple[str, ...], list[tuple[Taken, list[StackThread]]]] = {}
+    alike: dict[tuple[str, ...], list[tuple[RankStacks, list[StackThread]]]] = {}
     for one in taken:
         if one.text is not None:
             threads = _threads(one.text)
@@ -131,7 +133,7 @@ def _crowds(taken: Sequence[Taken], role: str, *, opened: bool) -> tuple[list[St
 
 
 def _crowd(
-    some: Sequence[tuple[Taken, list[StackThread]]], role: str, *, opened: bool
+    some: Sequence[tuple[RankStacks, list[StackThread]]], role: str, *, opened: bool
 ) -> StackCrowd:
     first, threads = some[0]
     text = first.text or ""
@@ -206,23 +208,25 @@ class StacksReader:
     def __init__(self, bundles: BundleDir) -> None:
         self._bundles = bundles
         self._lock = threading.Lock()
-        self._held: dict[IncidentId, Stacks] = {}
+        self._held: dict[IncidentId, BundleStacks] = {}
 
-    def get(self, incident_id: IncidentId) -> Stacks:
+    def get(self, incident_id: IncidentId) -> BundleStacks:
         """What there is; why there is nothing else."""
         bundle = self._bundles.path(incident_id)
         if bundle is None:
-            return Stacks()
+            return BundleStacks()
         if not self._lock.acquire(timeout=_READ_S):
-            return Stacks(why="another incident's evidence is being read: load the page again")
+            return BundleStacks(
+                why="another incident's evidence is being read: load the page again"
+            )
         try:
             return self._of(incident_id, bundle)
         except OSError as exc:
-            return Stacks(why=f"the bundle cannot be read: {exc.strerror}")
+            return BundleStacks(why=f"the bundle cannot be read: {exc.strerror}")
         finally:
             self._lock.release()
 
-    def _of(self, incident_id: IncidentId, bundle: Path) -> Stacks:
+    def _of(self, incident_id: IncidentId, bundle: Path) -> BundleStacks:
         known = bundle.stat()
         stamp = f"{known.st_mtime_ns}-{known.st_size}"
         held = self._held.get(incident_id)
@@ -233,29 +237,29 @@ class StacksReader:
         return held
 
 
-def _read(bundle: Path, stamp: str, nbytes: int) -> Stacks:
+def _read(bundle: Path, stamp: str, nbytes: int) -> BundleStacks:
     manifest = read_manifest(str(bundle)) if nbytes <= _BUNDLE_MAX else None
     if manifest is None:
         why = "is damaged" if nbytes <= _BUNDLE_MAX else "is too large for a page"
-        return Stacks(why=f"the bundle {why}", stamp=stamp)
+        return BundleStacks(why=f"the bundle {why}", stamp=stamp)
     culprits = [str(one) for one in manifest.incident.get("culprits", ())][:1000]
     try:
         with zipfile.ZipFile(bundle) as opened:
             taken = _taken(opened, manifest, frozenset(culprits))
     except _BROKEN as exc:
-        return Stacks(why=f"the bundle is damaged: {clean(str(exc), 200)}", stamp=stamp)
+        return BundleStacks(why=f"the bundle is damaged: {clean(str(exc), 200)}", stamp=stamp)
     made = by_moment(taken, culprits)
     if len(made) > _PAGE_MAX:
-        return Stacks(why="so many stacks are too much for a page", stamp=stamp)
-    return Stacks(made, stamp=stamp)
+        return BundleStacks(why="so many stacks are too much for a page", stamp=stamp)
+    return BundleStacks(made, stamp=stamp)
 
 
 def _taken(
     opened: zipfile.ZipFile, manifest: Manifest, culprits: frozenset[str]
-) -> dict[str, list[Taken]]:
+) -> dict[str, list[RankStacks]]:
     """Everybody's stacks, moment by moment."""
     budget = _Budget()
-    found: dict[str, list[Taken]] = {}
+    found: dict[str, list[RankStacks]] = {}
     for moment in manifest.moments:
         name = _MOMENTS.get(moment.name)
         if name is not None:
@@ -277,24 +281,24 @@ class _Budget:
 
 
 def _of_moment(
-    opened: zipfile.ZipFile, moment: Moment, culprits: frozenset[str], budget: _Budget
-) -> Iterator[Taken]:
+    opened: zipfile.ZipFile, moment: SavedMoment, culprits: frozenset[str], budget: _Budget
+) -> Iterator[RankStacks]:
     parts = [part for part in moment.parts if part.part == "stacks"]
     parts.sort(key=lambda part: part.rank not in culprits)  # stable: else as they stand there
     for part in parts:
         if part.file is None:
-            yield Taken(part.rank, None, part.error or part.status)
+            yield RankStacks(part.rank, None, part.error or part.status)
         elif budget.spent():
-            yield Taken(part.rank, None, "too much for a page; the bundle has them")
+            yield RankStacks(part.rank, None, "too much for a page; the bundle has them")
         else:
             yield _one(opened, part, budget)
 
 
-def _one(opened: zipfile.ZipFile, part: Part, budget: _Budget) -> Taken:
+def _one(opened: zipfile.ZipFile, part: SavedPart, budget: _Budget) -> RankStacks:
     try:
         with opened.open(part.file or "") as member:
             text = member.read(min(_ONE_MAX, budget.left))
     except _BROKEN as exc:
-        return Taken(part.rank, None, f"damaged: {exc}")
+        return RankStacks(part.rank, None, f"damaged: {exc}")
     budget.left -= len(text)
-    return Taken(part.rank, text.decode(errors="replace"))
+    return RankStacks(part.rank, text.decode(errors="replace"))

@@ -1,25 +1,48 @@
-"""The four answers of `status`: is it training, who holds it back, what did the keeper do, can the
-monitor be trusted. Pure.
+"""What a terminal shows of the fleet: the answers of `status`, the screens of all. Pure.
 
+Four answers: is it training, who holds it back, what did the keeper do, can the monitor be trusted.
 Each is a word that scripts may rely on, a sentence for people, and the facts behind it.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from monitor.decide.view import IncidentReport
+from monitor.decide.view import GroupView, IncidentReport
+from monitor.decide.view_json import RankJson
 from monitor.model.incident import Incident, State
 from monitor.model.observation import NO_LIGHTHOUSE
 from monitor.model.plain import to_plain
 from monitor.model.verdict import Kind
-from monitor.show.fleet_rows import Fleet, count
-from monitor.show.states import still_after_s
-from monitor.show.text_table import age, clock
-from monitor.show.wording import clean, counted, listed
+from monitor.show.fleet_rows import (
+    GROUP_COLUMNS,
+    STYLES,
+    Fleet,
+    RowFilter,
+    count,
+    group_cells,
+    rank_cells,
+    rank_columns,
+    sorted_groups,
+    sorted_ranks,
+)
+from monitor.show.text_table import (
+    Cell,
+    Column,
+    Line,
+    age,
+    clock,
+    cut,
+    lines_of,
+    text_of,
+    width_of,
+    word,
+)
+from monitor.show.wording import clean, counted, listed, still_after_s
 
 _SHOWN: Final = 3
 """Incidents that `status` spells out."""
@@ -43,7 +66,7 @@ class StatusFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StatusAnswer:
     """One answer."""
 
     about: str
@@ -59,7 +82,7 @@ class Answer:
         return {"is": self.word, "says": self.text, **self.facts}
 
 
-def answers(asked: StatusFacts) -> tuple[Answer, ...]:
+def answers(asked: StatusFacts) -> tuple[StatusAnswer, ...]:
     """All four, in the order in which people ask."""
     return (training(asked.fleet), held_back(asked.fleet), keeper(asked), trust(asked))
 
@@ -78,7 +101,7 @@ def answers_to_json(asked: StatusFacts) -> dict[str, Any]:
     }
 
 
-def training(fleet: Fleet) -> Answer:
+def training(fleet: Fleet) -> StatusAnswer:
     """Whether anybody commits steps, and whether anything is wrong with that."""
     about, step_s, ended = "training", fleet.median_step_s, fleet.ended
     ages = [one.last_commit_age_s for one in fleet.ranks if one.last_commit_age_s is not None]
@@ -89,31 +112,35 @@ def training(fleet: Fleet) -> Answer:
     if ended is not None:
         word, style = ("finished", "green") if ended.clean else ("ended", "bold red")
         ago = age(max(0.0, fleet.now_s - ended.at_s))
-        return Answer(about, word, style, clean(f"{ago} ago: {ended.says}", 400), facts=facts)
+        return StatusAnswer(about, word, style, clean(f"{ago} ago: {ended.says}", 400), facts=facts)
     if not fleet.ranks:
-        return Answer(about, "no", "bold red", "no rank has registered here", facts=facts)
+        return StatusAnswer(about, "no", "bold red", "no rank has registered here", facts=facts)
     if not ages:
-        return Answer(about, "starting", "blue", "nobody has committed a step yet", warnings, facts)
+        return StatusAnswer(
+            about, "starting", "blue", "nobody has committed a step yet", warnings, facts
+        )
     healths = {one.health for one in fleet.ranks}
     if min(ages) > _limit_s(fleet) or ("late" in healths and "healthy" not in healths):
         return _standing(fleet, min(ages), warnings, facts)
     pace = "" if step_s is None else f", {step_s:.3g} s a step"
     text = f"step {step}{pace}{_quorum(fleet)}"
     if warnings or any(one.incident.open for one in fleet.incidents):
-        return Answer(about, "disturbed", "yellow", text, warnings, facts)
-    return Answer(about, "yes", "green", text, facts=facts)
+        return StatusAnswer(about, "disturbed", "yellow", text, warnings, facts)
+    return StatusAnswer(about, "yes", "green", text, facts=facts)
 
 
 def _standing(
     fleet: Fleet, quiet_s: float, warnings: tuple[str, ...], facts: Mapping[str, Any]
-) -> Answer:
+) -> StatusAnswer:
     """Nobody commits: for a fault that is known, or that is still being looked for."""
     usual_s = fleet.usual_step_s
     usual = "" if usual_s is None else f", {usual_s:.3g} s a step is usual"
     text = f"no commit for {age(quiet_s)} (step {facts['step']}{usual})"
     if fleet.incidents:
-        return Answer("training", "no", "bold red", text, warnings, facts)
-    return Answer("training", "stalling", "bold red", f"{text}: verdict pending", warnings, facts)
+        return StatusAnswer("training", "no", "bold red", text, warnings, facts)
+    return StatusAnswer(
+        "training", "stalling", "bold red", f"{text}: verdict pending", warnings, facts
+    )
 
 
 def _limit_s(fleet: Fleet) -> float:
@@ -130,7 +157,7 @@ def _quorum(fleet: Fleet) -> str:
     return f", {inside:,} of {groups} in quorum {fleet.lighthouse.quorum_id}"
 
 
-def held_back(fleet: Fleet) -> Answer:
+def held_back(fleet: Fleet) -> StatusAnswer:
     """Whom the open incidents name: never who waits for another of them."""
     about = "held back by"
     oldest = sorted(fleet.incidents, key=lambda one: one.incident.verdict.since_s)
@@ -140,13 +167,13 @@ def held_back(fleet: Fleet) -> Answer:
     if told:
         named = [one.incident for one in told]
         word = "named" if any(one.culprits for one in named) else "unknown"
-        return Answer(about, word, "bold red", _named(named), tuple(_reasons(told)), facts)
+        return StatusAnswer(about, word, "bold red", _named(named), tuple(_reasons(told)), facts)
     if doubted:
         text = f"{_named([one.incident for one in doubted])}: not sure yet"
-        return Answer(about, "suspected", "yellow", text, tuple(_reasons(doubted)), facts)
+        return StatusAnswer(about, "suspected", "yellow", text, tuple(_reasons(doubted)), facts)
     if training(fleet).word == "stalling":
-        return Answer(about, "unknown", "yellow", "nobody is named yet", (), facts)
-    return Answer(about, "nobody", "green", _busiest(fleet), (), facts)
+        return StatusAnswer(about, "unknown", "yellow", "nobody is named yet", (), facts)
+    return StatusAnswer(about, "nobody", "green", _busiest(fleet), (), facts)
 
 
 def _brief(one: IncidentReport) -> dict[str, Any]:
@@ -194,7 +221,7 @@ def _busiest(fleet: Fleet) -> str:
     return f"busiest is {name}: {most_s:.3g} s a step, the median {middle_s:.3g} s"
 
 
-def keeper(asked: StatusFacts) -> Answer:
+def keeper(asked: StatusFacts) -> StatusAnswer:
     """Whether it acts, and what it did in the last hour."""
     word, style, text = _mode(asked)
     hosts = [one.host for one in asked.fleet.quarantine]
@@ -213,7 +240,7 @@ def keeper(asked: StatusFacts) -> Answer:
         "quarantined_groups": groups,
     }
     more = (*_done(asked.fleet, evicted), *_refused(hosts, groups))
-    return Answer("keeper", word, style, text, more, facts)
+    return StatusAnswer("keeper", word, style, text, more, facts)
 
 
 def _mode(asked: StatusFacts) -> tuple[str, str, str]:
@@ -254,19 +281,19 @@ def _refused(hosts: Sequence[str], groups: Sequence[str]) -> Iterator[str]:
         yield f"in quarantine: {counted(len(groups), 'group')}: {listed(groups, _SHOWN)}"
 
 
-def trust(asked: StatusFacts) -> Answer:
+def trust(asked: StatusFacts) -> StatusAnswer:
     """What speaks against believing the rest."""
     doubts = [clean(one, 300) for one in _doubts(asked)]
     facts = {"doubts": doubts, "last_tick_age_s": asked.tick_age_s}
     if doubts:
         rest = f" (and {len(doubts) - 1:,} more)" if len(doubts) > 1 else ""
         more = (*doubts[1:_DOUBTS], *_more(len(doubts) - _DOUBTS))
-        return Answer("monitor", "doubtful", "yellow", doubts[0] + rest, more, facts)
+        return StatusAnswer("monitor", "doubtful", "yellow", doubts[0] + rest, more, facts)
     tick = "" if asked.tick_age_s is None else f"looked {age(asked.tick_age_s)} ago, "
     answering = f"all {counted(len(asked.fleet.ranks), 'rank')} answer"
     if len(asked.fleet.ranks) <= 1:
         answering = f"{counted(len(asked.fleet.ranks), 'rank')} answering"
-    return Answer("monitor", "trusted", "green", f"{tick}{answering}", (), facts)
+    return StatusAnswer("monitor", "trusted", "green", f"{tick}{answering}", (), facts)
 
 
 def _more(number: int) -> Iterator[str]:
@@ -290,3 +317,170 @@ def _doubts(asked: StatusFacts) -> Iterator[str]:
     if silent:
         share = f"{len(silent):,} of {counted(len(fleet.ranks), 'rank')}"
         yield f"{share} do not answer: {listed(silent, _SHOWN)}"
+
+
+# -- What a terminal shows of the fleet: the screens of `status`, `top` and the incidents. Pure ---
+
+_LABEL: Final = 14
+"""Cells of the names at the left."""
+_INCIDENTS: Final = 3
+"""Incidents whose evidence is named."""
+Link = Callable[[IncidentReport], str]
+
+
+def short(asked: StatusFacts, groups: int, width: int | None, link: Link) -> list[Line]:
+    """At most so many groups; `link`: where an incident's evidence is, or nothing."""
+    made: list[Line] = []
+    for one in answers(asked):
+        made += _answer(one, width)
+        if one.about == "held back by":
+            made += _evidence(asked.fleet, link)
+    made += [_counted("groups", asked.fleet.groups), _counted("ranks", asked.fleet.ranks)]
+    return made + list(_groups(asked.fleet, groups, width))
+
+
+def _answer(one: StatusAnswer, width: int | None) -> Iterator[Line]:
+    label = f"{one.about:<{_LABEL}}"
+    said: Line = [(label, "bold"), (one.word, one.style)]
+    rest = f"  {one.text}"
+    left = None if width is None else max(0, width - _LABEL - len(one.word))
+    yield [*said, (rest if left is None else cut(rest, left), "")]
+    for text in one.more:
+        for part in [text] if width is None else _wrapped(text, max(20, width - _LABEL)):
+            yield [(" " * _LABEL, ""), (part, "")]
+
+
+def _evidence(fleet: Fleet, link: Link) -> Iterator[Line]:
+    """Whole however long: to be copied."""
+    for one in fleet.incidents[:_INCIDENTS]:
+        where = link(one)
+        if where:
+            yield [(" " * _LABEL, ""), (f"evidence: {where}", "dim")]
+
+
+def _counted(about: str, rows: tuple[GroupView, ...] | tuple[RankJson, ...]) -> Line:
+    made: Line = [(f"{about:<{_LABEL}}", "bold"), (f"{len(rows):,}", "")]
+    for at, (health, number) in enumerate(count(rows).items()):
+        made += [("  " if at == 0 else ", ", ""), (f"{number:,} {health}", STYLES.get(health, ""))]
+    return made
+
+
+def _groups(fleet: Fleet, most: int, width: int | None) -> Iterator[Line]:
+    if not most or not fleet.groups:
+        return
+    worst = sorted_groups(fleet.groups, "health")
+    yield [("", "")]
+    yield from lines_of(GROUP_COLUMNS, [group_cells(one) for one in worst[:most]], width)
+    more = len(worst) - most
+    if more > 0:
+        yield [(f"and {more:,} more, none of them worse: lightkeeper get groups", "dim")]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+
+
+_COLUMN_OF: Final = {"phase-age": "for", "commit-age": "commit"}
+"""Where an order has another name than its column."""
+_ALL: Final = RowFilter()
+
+
+def top_screen(
+    asked: StatusFacts,
+    width: int,
+    height: int,
+    *,
+    order: str = "busy",
+    reverse: bool = False,
+    wide: bool = False,
+    wanted: RowFilter = _ALL,
+) -> list[Line]:
+    """Exactly what is shown, at most `height` lines of at most `width` cells."""
+    head = _head(asked, width)
+    ranks = sorted_ranks(filter(wanted.rank, asked.fleet.ranks), order, reverse=reverse)
+    shown = ranks[: max(1, height - len(head) - 3)]
+    rows = lines_of(rank_columns(wide=wide), [rank_cells(one, wide=wide) for one in shown], width)
+    chosen = _COLUMN_OF.get(order, order)
+    titles = [(text, "bold reverse" if text == chosen else style) for text, style in rows[0]]
+    which = "unhealthy " if wanted.unhealthy else ""
+    turned = ", reversed" if reverse else ""
+    foot = f"{len(shown):,} of {len(ranks):,} {which}ranks by {order}{turned}   Ctrl-C: leave"
+    return [*head, [("", "")], titles, *rows[1:], [(cut(foot, width), "dim")]][:height]
+
+
+def _head(asked: StatusFacts, width: int) -> list[Line]:
+    fleet, told = asked.fleet, answers(asked)
+    title = [("lightkeeper top", "bold"), (f"  {clock(fleet.now_s)}  {told[0].text}", "")]
+    words: Line = []
+    for one in told:
+        words += [("  " if words else "", ""), (f"{one.about} ", ""), (one.word, one.style)]
+    counts = _counts(fleet)
+    said = next((line for one in (told[1], told[3]) for line in one.more), told[1].text)
+    return [fitted(line, width) for line in (title, words, counts, [(said, "")])]
+
+
+def _counts(fleet: Fleet) -> Line:
+    made: Line = []
+    for name, rows in (("ranks", fleet.ranks), ("groups", fleet.groups)):
+        made.append((f"{'   ' if made else ''}{len(rows):,} {name}:", ""))
+        for health, number in count(rows).items():
+            made.append((f" {number:,} {health}", STYLES.get(health, "")))
+    return made
+
+
+def fitted(line: Line, width: int) -> Line:
+    """Cut to a width."""
+    made: Line = []
+    left = width
+    for text, style in line:
+        kept = cut(text, left)
+        made.append((kept, style))
+        left -= width_of(kept)
+        if kept != text:
+            break
+    return made
+
+
+def plain(lines: list[Line]) -> str:
+    """A screen without its styles, for a look at it in a test or a picture."""
+    return "\n".join(text_of(line) for line in lines)
+
+
+# The live list of incidents.
+
+_INCIDENT_COLUMNS: Final = (
+    Column("since"),
+    Column("state", least=8),
+    Column("severity", spare=2),
+    Column("kind"),
+    Column("culprits"),
+    Column("outcome", spare=1, least=8),
+    Column("what", spare=3),
+)
+_INCIDENT_STYLES: Final = {
+    "pending": "yellow", "firing": "bold red", "evicting": "bold yellow", "resolved": "green",
+    "critical": "bold red", "warning": "yellow", "info": "cyan",
+}  # fmt: skip
+
+
+def incidents_screen(reports: Sequence[IncidentReport], width: int, height: int) -> list[Line]:
+    """Newest first, as many as fit; the last line says how many do not, and how to leave."""
+    room = max(0, height - 2)
+    shown = lines_of(_INCIDENT_COLUMNS, [_incident_cells(one) for one in reports[:room]], width)
+    more = len(reports) - room
+    tail = f"and {more:,} more   " if more > 0 else ""
+    none = "" if reports else "no incident   "
+    return [*shown, [(cut(f"{none}{tail}Ctrl-C: leave", width), "dim")]]
+
+
+def _incident_cells(one: IncidentReport) -> list[Cell]:
+    incident = one.incident
+    return [
+        (clock(incident.milestones.first_seen_s), ""),
+        (word(incident.state), _INCIDENT_STYLES.get(incident.state, "")),
+        (word(incident.severity), _INCIDENT_STYLES.get(incident.severity, "")),
+        (word(incident.kind), ""),
+        (listed(incident.culprits, 2) or "-", ""),
+        (word(one.account.outcome), ""),
+        (one.face.says, ""),
+    ]

@@ -11,8 +11,8 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from monitor.records.slow import CLASSES, Kind, Pace, Report, Verdict, named
-from monitor.records.timings import Sizes, Table, stands_for
+from monitor.records.slow import CLASSES, RankPace, Report, SlowKind, SlowVerdict, named
+from monitor.records.timings import Sizes, TimingTable, stands_for
 from monitor.show.report import verdict
 from monitor.show.wording import clean, counted, sentence
 
@@ -22,13 +22,15 @@ _LINES: Final = 12
 _OPS: Final = 4
 
 TITLES: Final = {
-    Kind.STRAGGLER: "slower than its peers, who wait for it",
-    Kind.SLOW_TRANSFER: "slow transfers",
-    Kind.MIXED: "slow at work and in transfers",
+    SlowKind.STRAGGLER: "slower than its peers, who wait for it",
+    SlowKind.SLOW_TRANSFER: "slow transfers",
+    SlowKind.MIXED: "slow at work and in transfers",
 }
 
 
-def body(table: Table, report: Report, sizes: Sizes, notes: tuple[str, ...]) -> dict[str, Any]:
+def body(
+    table: TimingTable, report: Report, sizes: Sizes, notes: tuple[str, ...]
+) -> dict[str, Any]:
     """What `--format json` prints; keys may be added, none goes."""
     return {
         "schema": SCHEMA,
@@ -50,7 +52,7 @@ def body(table: Table, report: Report, sizes: Sizes, notes: tuple[str, ...]) -> 
     }
 
 
-def _verdict(table: Table, one: Verdict, sizes: Sizes) -> dict[str, Any]:
+def _verdict(table: TimingTable, one: SlowVerdict, sizes: Sizes) -> dict[str, Any]:
     return {
         "kind": str(one.kind),
         "class": CLASSES[one.kind],
@@ -78,7 +80,7 @@ def _verdict(table: Table, one: Verdict, sizes: Sizes) -> dict[str, Any]:
     }
 
 
-def _pace(table: Table, one: Pace) -> dict[str, Any]:
+def _pace(table: TimingTable, one: RankPace) -> dict[str, Any]:
     return {
         "rank": int(table.ranks[one.rank]),
         "stage": one.stage,
@@ -90,7 +92,7 @@ def _pace(table: Table, one: Pace) -> dict[str, Any]:
     }
 
 
-def _ranks(table: Table, codes: tuple[int, ...]) -> list[int]:
+def _ranks(table: TimingTable, codes: tuple[int, ...]) -> list[int]:
     return sorted(int(rank) for rank in table.ranks[list(codes)])
 
 
@@ -99,7 +101,7 @@ def _number(value: float) -> float | None:
 
 
 def print_report(
-    console: Console, table: Table, report: Report, sizes: Sizes, notes: tuple[str, ...]
+    console: Console, table: TimingTable, report: Report, sizes: Sizes, notes: tuple[str, ...]
 ) -> None:
     """The answer, the verdicts, the slowest ranks, and what limits them."""
     for part in _parts(table, report, sizes, notes):
@@ -107,7 +109,7 @@ def print_report(
 
 
 def _parts(
-    table: Table, report: Report, sizes: Sizes, notes: tuple[str, ...]
+    table: TimingTable, report: Report, sizes: Sizes, notes: tuple[str, ...]
 ) -> Iterator[RenderableType]:
     yield Text(headline(table, report), "bold red" if report.verdicts else "bold green")
     yield Text(_read(table, report, sizes), "dim")
@@ -123,7 +125,7 @@ def _parts(
         yield Padding(Text(f"- {clean(line)}"), (0, 0, 0, 2))
 
 
-def headline(table: Table, report: Report) -> str:
+def headline(table: TimingTable, report: Report) -> str:
     """The whole answer in one line."""
     if not report.verdicts:
         return "no straggler found"
@@ -136,7 +138,7 @@ def headline(table: Table, report: Report) -> str:
     return f"{faults} found, caused by {named(table, report.culprits)}{more}"
 
 
-def _read(table: Table, report: Report, sizes: Sizes) -> str:
+def _read(table: TimingTable, report: Report, sizes: Sizes) -> str:
     job = f"{clean(sizes.name, 80)}: " if sizes.name else ""
     span = f"steps {table.steps[0]} to {table.steps[-1]}" if len(table.steps) > 1 else "one step"
     return (
@@ -146,7 +148,9 @@ def _read(table: Table, report: Report, sizes: Sizes) -> str:
     )
 
 
-def _finding(table: Table, number: int, one: Verdict, sizes: Sizes) -> Iterator[RenderableType]:
+def _finding(
+    table: TimingTable, number: int, one: SlowVerdict, sizes: Sizes
+) -> Iterator[RenderableType]:
     peers = {peer for rank in one.culprits for peer in stands_for(table, sizes, rank)}
     shared = ", ".join(map(str, sorted(peers)[:16])) if len(peers) > len(one.culprits) else ""
     facts = [
@@ -163,7 +167,7 @@ def _finding(table: Table, number: int, one: Verdict, sizes: Sizes) -> Iterator[
     )  # fmt: skip
 
 
-def _slowest(table: Table, report: Report) -> Grid:
+def _slowest(table: TimingTable, report: Report) -> Grid:
     ops = sorted({name for one in report.paces for name in one.by_op})[:_OPS]
     made = Grid(
         title="slowest ranks, own work against the median of the peers on their stage",

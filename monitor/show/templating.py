@@ -15,8 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from monitor.show import wording
-from monitor.show.states import LOOKS
-from monitor.show.wording import LONGEST, clean
+from monitor.show.wording import LONGEST, LOOKS, clean
 
 _FOLDER: Final = Path(__file__).with_name("templates")
 _SHORT: Final = 24

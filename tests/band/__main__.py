@@ -20,7 +20,7 @@ from typing import Any, Final
 from tests.band import judge, plot
 from tests.campaign.fleet import Fleet
 from trainer import status
-from trainer.demo.watch import MonitorAwayError, unhealthy
+from trainer.demo.fleet import MonitorAwayError, unhealthy
 
 ROOT: Final = Path(__file__).parents[2]
 SHAPE: Final = "2x2"

@@ -19,8 +19,7 @@ import requests
 
 from tests.campaign.classes import SHAPES
 from trainer import faults
-from trainer.demo.fleet import free_port
-from trainer.demo.watch import MonitorClient
+from trainer.demo.fleet import MonitorClient, free_port
 from trainer.supervisor import die_with_parent
 
 _GRACE_S: Final = 20.0

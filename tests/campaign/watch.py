@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer.demo.watch import MonitorAwayError, MonitorClient, unhealthy
+from trainer.demo.fleet import MonitorAwayError, MonitorClient, unhealthy
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pytest
 from monitor.records.analyse import analyse
 from monitor.records.files import load
 from monitor.records.findings import Fault
-from monitor.records.job import NONE, State
+from monitor.records.job import NONE, CollectiveState
 from tests.corpus.gloo_captures import KINDS, Captures, complaint, truths
 
 TRUTHS = truths()
@@ -86,7 +86,7 @@ def stopped_at(job, op, change):
     kept = (columns["seq"] <= sequence) & (columns["group"] == columns["group"][ops == op][0])
     cut = {name: values[kept].copy() for name, values in columns.items()}
     last = cut["seq"] == sequence
-    cut["state"][last] = State.UNKNOWN
+    cut["state"][last] = CollectiveState.UNKNOWN
     (row,) = np.flatnonzero(last & (cut["rank"] == 2))
     payloads.append(change(payloads[int(cut["payload"][row])]))
     cut["payload"][row] = len(payloads) - 1

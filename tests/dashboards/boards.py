@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from dashboards import committed
+from dashboards import publish
 
 ROOT = Path(__file__).parents[2]
 PATHS = sorted((ROOT / "dashboards" / "grafana").glob("*.json"))
@@ -17,7 +17,7 @@ def load(path):
 
 
 def panels(board):
-    return list(committed.panels_of(board))
+    return list(publish.panels_of(board))
 
 
 def variables(board):

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 from prometheus_client import generate_latest
 
-from monitor.decide.rank_seconds import Spent
-from monitor.decide.step_times import Tempo
+from monitor.decide.rank_seconds import Spent, Tempo
 from monitor.metrics import Instruments, ViewCollector
-from monitor.metrics.scene import Bounds
+from monitor.metrics.exposition import Bounds
 from monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
 from monitor.model.observation import LighthouseView, Member
 from monitor.model.verdict import Kind, RankHealth

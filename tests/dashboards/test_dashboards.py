@@ -5,10 +5,11 @@ from collections import Counter
 
 import pytest
 
-from dashboards import colours, committed
+from dashboards import publish
+from dashboards.selectors import GROUP_STATE, HEALTH, SELF_HEALTH
 from monitor.detect.self_health import Condition
 from monitor.metrics.fleet import STATES
-from monitor.show.states import LOOKS
+from monitor.show.wording import LOOKS
 from tests.dashboards.boards import (
     PATHS,
     ROOT,
@@ -46,7 +47,7 @@ def test_there_are_six_dashboards_with_uids_of_their_own():
 def test_the_committed_json_is_what_the_python_says():
     pytest.importorskip("grafana_foundation_sdk", reason="a development extra")
 
-    assert committed.render(write=False) == []
+    assert publish.render(write=False) == []
 
 
 @each_board
@@ -175,17 +176,17 @@ def test_links_go_to_pages_of_the_monitor_or_to_a_dashboard_of_ours(path):
 
 
 def test_states_have_one_colour_and_a_shape_of_their_own():
-    shown = [text for text, _ in colours.GROUP_STATE.values()]
-    assert [text.split()[1] for text in shown] == list(colours.HEALTH)
+    shown = [text for text, _ in GROUP_STATE.values()]
+    assert [text.split()[1] for text in shown] == list(HEALTH)
     assert Counter(text.split()[0] for text in shown).most_common(1)[0][1] == 1
-    assert Counter(colours.HEALTH.values()).most_common(1)[0][1] == 1
+    assert Counter(HEALTH.values()).most_common(1)[0][1] == 1
 
 
 def test_numbers_names_and_signs_of_states_are_those_of_the_monitor():
-    assert {state: code for code, state in enumerate(colours.HEALTH)} == STATES
-    signs = {text.split()[1]: text.split()[0] for text, _ in colours.GROUP_STATE.values()}
+    assert {state: code for code, state in enumerate(HEALTH)} == STATES
+    signs = {text.split()[1]: text.split()[0] for text, _ in GROUP_STATE.values()}
     assert signs == {state: LOOKS[state].glyph for state in signs}
-    assert set(colours.SELF_HEALTH) == {str(one) for one in Condition}
+    assert set(SELF_HEALTH) == {str(one) for one in Condition}
 
 
 @pytest.mark.parametrize("kind", ["config prometheus.example.yml", "rules rules.yml alerts.yml"])

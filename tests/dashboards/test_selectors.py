@@ -6,8 +6,7 @@ import subprocess
 import pytest
 import yaml
 
-from dashboards.colours import KEEPER_STATE
-from dashboards.selectors import KEEPER, ZERO, grown
+from dashboards.selectors import KEEPER, KEEPER_STATE, ZERO, grown
 from tests.dashboards.boards import filled
 
 COUNTER = 'c_total{instance=~"$instance"}'

@@ -31,8 +31,7 @@ from monitor.act.quarantine import Quarantine
 from monitor.act.targets import Registry, Source, Target
 from monitor.bearer import Tokens
 from monitor.decide.pipeline import Pipeline
-from monitor.decide.rank_seconds import RankSeconds, TokenBook
-from monitor.decide.step_times import TempoBook
+from monitor.decide.rank_seconds import RankSeconds, TempoBook, TokenBook
 from monitor.decide.view import View
 from monitor.metrics import ViewCollector
 from monitor.model.config import KeeperConfig

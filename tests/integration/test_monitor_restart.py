@@ -16,10 +16,16 @@ import requests
 from tests.dashboards import contract, live
 from tests.prometheus.server import Prometheus, example_config, prometheus
 from tests.waiting import wait_for
-from trainer.demo.fleet import Fleet, start_fleet, start_monitor, wait_for_lighthouse
-from trainer.demo.options import parse
+from trainer.demo.fleet import (
+    DemoFleet,
+    MonitorAwayError,
+    MonitorClient,
+    parse,
+    start_fleet,
+    start_monitor,
+    wait_for_lighthouse,
+)
 from trainer.demo.scenario import wait_until_whole
-from trainer.demo.watch import MonitorAwayError, MonitorClient
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(330)]
 
@@ -28,7 +34,7 @@ def quiet(_snapshot: dict[str, Any], _waiting_for: str) -> None:
     pass
 
 
-def kill_monitor(fleet: Fleet) -> None:
+def kill_monitor(fleet: DemoFleet) -> None:
     monitor = fleet.processes.pop("monitor")
     monitor.send_signal(signal.SIGKILL)
     monitor.wait(10)
@@ -56,7 +62,7 @@ def incident_of(client: MonitorClient, rank: str, state: str) -> dict[str, Any] 
     return None
 
 
-def quarantined(fleet: Fleet) -> list[str]:
+def quarantined(fleet: DemoFleet) -> list[str]:
     answer = requests.get(f"{fleet.monitor_url}/v1/quarantine", timeout=5).json()
     return [item["host"] for item in answer["quarantine"]]
 
@@ -77,7 +83,7 @@ DID_NOT_HAPPEN = "|".join(
 
 
 @contextlib.contextmanager
-def scraping(fleet: Fleet) -> Iterator[Prometheus | None]:
+def scraping(fleet: DemoFleet) -> Iterator[Prometheus | None]:
     """A Prometheus that scrapes monitor and ranks; None where none is installed."""
     if shutil.which("prometheus") is None:
         yield None
@@ -86,7 +92,7 @@ def scraping(fleet: Fleet) -> Iterator[Prometheus | None]:
         yield prom
 
 
-def ask_every_panel(prom: Prometheus, fleet: Fleet) -> None:
+def ask_every_panel(prom: Prometheus, fleet: DemoFleet) -> None:
     """After a hang, an eviction and a heal: one more hang that a person's pause holds back for a
     while, then each query of each dashboard. None fails, none was empty all the time.
 

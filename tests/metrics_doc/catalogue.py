@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from monitor.gate.admin import registry as gate_registry
 from monitor.gate.proxy import Proxy
-from monitor.gate.state_file import StateFile
+from monitor.gate.serve import StateFile
+from monitor.gate.serve import registry as gate_registry
 from tests.metrics_doc.monitors import CATALOGUE
 from tests.metrics_doc.notes import GATE, RANK
 from tests.worker_server.test_metrics import Rank, step

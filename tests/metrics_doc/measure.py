@@ -10,8 +10,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, generate_latest
 
 from monitor.decide.pipeline import TickResult
-from monitor.decide.rank_seconds import RankSeconds, TokenBook
-from monitor.decide.step_times import TempoBook
+from monitor.decide.rank_seconds import RankSeconds, TempoBook, TokenBook
 from monitor.decide.view import View
 from monitor.metrics import Bounds, Instruments, ViewCollector, exposition
 from monitor.model.names import RankName

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from monitor.metrics import (
-    evictions,
-    fleet,
-    gates,
-    goodput,
-    health,
-    incidents,
-    recovery,
-    stragglers,
-    upkeep,
-)
-from monitor.metrics.definition import Definition
+from monitor.metrics import fleet, incidents, upkeep
+from monitor.metrics.exposition import Definition
 
 _PROCESS: Final = tuple(
     Definition(f"process_{name}", kind, text, absent="where /proc does not tell")  # type: ignore[arg-type]
@@ -31,15 +21,9 @@ _PROCESS: Final = tuple(
 """Of prometheus_client's own collector."""
 
 CATALOGUE: Final[tuple[tuple[str, tuple[Definition, ...]], ...]] = (
-    ("Fleet", fleet.DEFINITIONS),
-    ("Stragglers", stragglers.DEFINITIONS),
-    ("Recovery", recovery.DEFINITIONS),
-    ("Incidents", incidents.DEFINITIONS),
-    ("Evictions, holds, quarantine", evictions.DEFINITIONS),
-    ("Goodput", goodput.DEFINITIONS),
-    ("The monitor's health", health.DEFINITIONS),
-    ("Store, journal, evidence, lease, messages", upkeep.DEFINITIONS),
-    ("The gate, as the monitor sees it", gates.DEFINITIONS),
+    *fleet.DEFINITIONS.items(),
+    *incidents.DEFINITIONS.items(),
+    *upkeep.DEFINITIONS.items(),
     ("The monitor's process", _PROCESS),
 )
 """Heading -> definitions, in the order of the documentation."""

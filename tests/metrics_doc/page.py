@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from monitor.decide import rank_seconds
-from monitor.metrics.definition import GROUPS, RANKS
-from monitor.metrics.scene import GROUP_SERIES, RANK_SERIES
+from monitor.metrics.exposition import GROUP_SERIES, GROUPS, RANK_SERIES, RANKS
 from tests.metrics_doc.catalogue import GATES_PAGE, RANKS_PAGE, Entry, catalogue, every
 
 DOCS: Final = Path(__file__).parents[2] / "docs"

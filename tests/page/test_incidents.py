@@ -12,7 +12,7 @@ from monitor.act.bundles import BundleDir, Keep
 from monitor.decide.accounts import IncidentAudit
 from monitor.decide.view import View
 from monitor.model.incident import BundleView, State, Transition
-from monitor.show.incident_page import Stacks
+from monitor.show.incident_page import BundleStacks
 from monitor.show.stacks import StacksReader
 from tests.monitor.audit.scene import EVICTION, FACTS, ID, MARKS, ROWS, hang
 from tests.monitor.evidence.test_stacks import REAL
@@ -45,7 +45,7 @@ def view(*incidents: Any, **more: Any) -> View:
 
 
 @pytest.fixture(scope="module")
-def stacks(tmp_path_factory: pytest.TempPathFactory) -> Stacks:
+def stacks(tmp_path_factory: pytest.TempPathFactory) -> BundleStacks:
     """In the bundle of a real fleet."""
     shutil.copy(REAL, (folder := tmp_path_factory.mktemp("evidence")) / f"{ID}.zip")
     bundles = BundleDir(folder, Keep(1, 1e9, 1 << 40))
@@ -124,7 +124,7 @@ def test_an_open_one_goes_on_and_what_a_person_reads_stays(stage, opened, stacks
 
 
 def test_it_tells_when_it_is_over_and_then_asks_no_more(stage, opened, stacks) -> None:
-    shown = [Stacks()]
+    shown = [BundleStacks()]
     monitor = stage(view(FIRING, evictions=(), rows=()), stacks=lambda _: shown[0])
     page = timed(opened, monitor.url + "/incidents/inc-1")
     shown[0] = stacks
@@ -158,7 +158,7 @@ def test_hostile_texts_stay_texts_also_when_the_script_puts_them_in(stage, opene
     one = replace(
         FIRING, verdict=replace(FIRING.verdict, reason=EVIL, evidence={EVIL: EVIL}, victims=(EVIL,))
     )
-    monitor = stage(view(FIRING, evictions=()), stacks=lambda _: Stacks(why=EVIL))
+    monitor = stage(view(FIRING, evictions=()), stacks=lambda _: BundleStacks(why=EVIL))
     page = timed(opened, monitor.url + "/incidents/inc-1")
     monitor.show(view(one, evictions=()))
     soon(page, lambda: "<script>" in page.inner_text("#who"), "the new texts are shown")

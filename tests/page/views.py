@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from monitor.decide.pipeline import TickResult
-from monitor.decide.step_times import Tempo, TempoBook
+from monitor.decide.rank_seconds import Tempo, TempoBook
 from monitor.decide.view import RecentIncidents, View
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import DecisionRow, DecisionState, Evict, Hold, Remembered

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 from monitor.commands.ask import Monitor
+from monitor.commands.printing import Painted
 from monitor.commands.status import look_at
-from monitor.commands.tables import Painted
-from monitor.show.screens import short, top_screen
+from monitor.show.status import short, top_screen
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:

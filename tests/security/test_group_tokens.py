@@ -14,7 +14,7 @@ from monitor.act.poller import Poller
 from monitor.act.targets import Source, Target
 from monitor.bearer import Tokens
 from monitor.commands.command import CommandError
-from monitor.commands.secrets import read_group_tokens
+from monitor.commands.options import read_group_tokens
 from monitor.model.config import KeeperConfig
 from monitor.model.observation import Unreachable
 from monitor.service import Options, Service, StartError

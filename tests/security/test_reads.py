@@ -10,7 +10,7 @@ from monitor.model.config import KeeperConfig
 from monitor.service import Options, Service, StartError
 from tests.monitor.shell.test_app import TOKEN, Api
 from worker_server.rank.settings import SettingError, Settings
-from worker_server.sidecar.guard import Guard, RefusalError
+from worker_server.sidecar.app import RefusalError, RequestGuard
 
 
 def options(tmp_path: Path, **more) -> Options:
@@ -30,7 +30,7 @@ def test_a_workerserver_with_closed_reads_refuses_who_has_no_token() -> None:
     from flask import Flask
 
     environ = {"LIGHTKEEPER_CLOSED_READS": "1", "LIGHTKEEPER_TOKEN": "secret"}
-    guard = Guard(Settings.from_environ(environ, 0))
+    guard = RequestGuard(Settings.from_environ(environ, 0))
     with Flask("x").test_request_context(), pytest.raises(RefusalError):
         guard.may_read()
     with Flask("x").test_request_context(headers=TOKEN):

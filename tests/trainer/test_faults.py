@@ -4,7 +4,7 @@ from contextlib import contextmanager
 import pytest
 
 from trainer import faults
-from trainer.faults import Fault, FaultError, Kind, Variant
+from trainer.faults import FaultError, FaultKind, PlannedFault, Variant
 from trainer.injector import ACTS, Injector
 
 # -- what is written ------------------------------------------------------------------------
@@ -18,12 +18,12 @@ def wanted(kind, step=None, *, rank="rg_1.0", **more):
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        ("stop", Fault("one", Kind.STOP, "rg_1.0")),
-        ("slow:2.5", Fault("one", Kind.SLOW, "rg_1.0", factor=2.5)),
-        ("mismatch:size", Fault("one", Kind.MISMATCH, "rg_1.0", variant=Variant.SIZE)),
-        ("hang:busy", Fault("one", Kind.HANG, "rg_1.0", variant=Variant.BUSY)),
-        ("pause:8.5", Fault("one", Kind.PAUSE, "rg_1.0", seconds=8.5)),
-        ("pause:gc", Fault("one", Kind.PAUSE, "rg_1.0", variant=Variant.GC)),
+        ("stop", PlannedFault("one", FaultKind.STOP, "rg_1.0")),
+        ("slow:2.5", PlannedFault("one", FaultKind.SLOW, "rg_1.0", factor=2.5)),
+        ("mismatch:size", PlannedFault("one", FaultKind.MISMATCH, "rg_1.0", variant=Variant.SIZE)),
+        ("hang:busy", PlannedFault("one", FaultKind.HANG, "rg_1.0", variant=Variant.BUSY)),
+        ("pause:8.5", PlannedFault("one", FaultKind.PAUSE, "rg_1.0", seconds=8.5)),
+        ("pause:gc", PlannedFault("one", FaultKind.PAUSE, "rg_1.0", variant=Variant.GC)),
     ],
 )
 def test_a_kind_may_carry_its_argument(kind, expected):
@@ -82,10 +82,10 @@ def test_bad_json_raises_a_fault_error_of_one_line(data):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", list(FaultKind))
 def test_an_injected_fault_is_read_back_as_it_was(tmp_path, kind):
     file = tmp_path / "faults.json"
-    fault = Fault("one", kind, "rg_1.0", 3)
+    fault = PlannedFault("one", kind, "rg_1.0", 3)
 
     faults.inject(file, fault)
 
@@ -125,9 +125,9 @@ class Rank:
         return self.acted
 
 
-@pytest.mark.parametrize("kind", [Kind.HANG, Kind.GIL, Kind.STOP, Kind.CRASH])
+@pytest.mark.parametrize("kind", [FaultKind.HANG, FaultKind.GIL, FaultKind.STOP, FaultKind.CRASH])
 def test_a_fault_fires_at_its_step_and_its_marker_is_there_before_it_acts(tmp_path, kind):
-    rank = Rank(tmp_path, planned=[Fault("one", kind, "rg_1.0", 5)])
+    rank = Rank(tmp_path, planned=[PlannedFault("one", kind, "rg_1.0", 5)])
 
     assert rank.poll(3, 4) == []
     assert rank.poll(5) == [kind]
@@ -145,7 +145,7 @@ def test_a_fault_waits_for_its_phase_within_the_step(tmp_path):
     rank.injector.strike("backward")
     rank.injector.strike("backward")
 
-    assert rank.acted == [Kind.HANG]
+    assert rank.acted == [FaultKind.HANG]
     assert [marker.phase for marker in faults.markers(rank.file)] == ["backward"]
 
 
@@ -161,17 +161,17 @@ def test_a_declared_pause_names_its_phase_to_the_keeper(tmp_path):
     rank = Rank(tmp_path, planned=[wanted("pause:declared", 5)], declare=declare)
     rank.poll(5)
 
-    assert (rank.acted, named) == ([Kind.PAUSE], ["compile", "over"])
+    assert (rank.acted, named) == ([FaultKind.PAUSE], ["compile", "over"])
 
 
 def test_a_step_that_was_jumped_over_by_a_heal_does_not_lose_the_fault(tmp_path):
-    assert Rank(tmp_path, planned=[wanted("hang", 5)]).poll(2, 9) == [Kind.HANG]
+    assert Rank(tmp_path, planned=[wanted("hang", 5)]).poll(2, 9) == [FaultKind.HANG]
 
 
 def test_a_fault_fires_once_even_after_a_restart(tmp_path):
     planned = [wanted("crash", 5)]
 
-    assert Rank(tmp_path, planned=planned).poll(5, 6) == [Kind.CRASH]
+    assert Rank(tmp_path, planned=planned).poll(5, 6) == [FaultKind.CRASH]
     assert Rank(tmp_path, planned=planned).poll(5, 6) == []
 
 
@@ -183,9 +183,9 @@ def test_a_fault_without_a_step_in_the_file_fires_at_the_next_step(tmp_path):
     rank = Rank(tmp_path)
     assert rank.poll(7) == []
 
-    faults.inject(rank.file, Fault("now", Kind.STOP, "rg_1.0"))
+    faults.inject(rank.file, PlannedFault("now", FaultKind.STOP, "rg_1.0"))
 
-    assert rank.poll(8) == [Kind.STOP]
+    assert rank.poll(8) == [FaultKind.STOP]
     assert [marker.step for marker in faults.markers(rank.file)] == [8]
 
 
@@ -194,8 +194,8 @@ def test_one_bad_fault_in_the_file_is_one_line_and_the_others_count(tmp_path):
     bad = {"id": "bad", "kind": "burn", "rank": "rg_1.0"}
     rank.file.write_text(json.dumps([bad, {"id": "ok", "kind": "hang", "rank": "rg_1.0"}]))
 
-    assert rank.poll(1, 2) == [Kind.HANG]
-    known = ", ".join(Kind)
+    assert rank.poll(1, 2) == [FaultKind.HANG]
+    known = ", ".join(FaultKind)
     assert rank.said == [
         f"rg_1.0: error: fault 'bad': unknown kind 'burn' (known: {known})",
         "rg_1.0: fault 'ok' (hang) fires at step 1",
@@ -213,7 +213,7 @@ def test_a_file_that_is_no_json_is_one_line_until_it_changes(tmp_path):
 
 def test_a_removed_file_takes_its_faults_with_it(tmp_path):
     rank = Rank(tmp_path)
-    faults.inject(rank.file, Fault("late", Kind.HANG, "rg_1.0", 9))
+    faults.inject(rank.file, PlannedFault("late", FaultKind.HANG, "rg_1.0", 9))
     rank.poll(1)
     rank.file.unlink()
 

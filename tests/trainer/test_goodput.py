@@ -24,12 +24,12 @@ from trainer.goodput import (
     STOP_S,
     Detection,
     Handling,
-    Job,
+    JobSize,
     Mix,
+    RecoveryTimes,
     Response,
     Scenario,
     ScenarioError,
-    Times,
     detection,
     eviction_cost_s,
     ft_hsdp,
@@ -50,8 +50,8 @@ from trainer.goodput import (
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 CAMPAIGN = DOCS / "campaign.jsonl"
 STOPS = Mix(stop=1.0)
-JOB = Job(ranks=80, groups=10, mtbf_s=3600.0)
-TIMES = Times(
+JOB = JobSize(ranks=80, groups=10, mtbf_s=3600.0)
+TIMES = RecoveryTimes(
     evict_s=1.0, requorum_s=5.0, restart_s=200.0, heal_s=20.0, first_step_s=30.0,
     job_restart_s=540.0, step_s=10.0,
 )  # fmt: skip
@@ -64,7 +64,7 @@ SYNC = Handling(
 
 
 def scene(
-    handling: Handling = KEPT, *, job: Job = JOB, mix: Mix = MIX, times: Times = TIMES
+    handling: Handling = KEPT, *, job: JobSize = JOB, mix: Mix = MIX, times: RecoveryTimes = TIMES
 ) -> Scenario:
     return Scenario(job, mix, times, handling)
 
@@ -134,7 +134,7 @@ def test_the_linear_form_adds_up_what_faults_and_false_evictions_take() -> None:
 
 
 def test_the_linear_form_ends_at_nothing() -> None:
-    assert linear(scene(SYNC, job=Job(80, 10, 60.0))) == 0.0
+    assert linear(scene(SYNC, job=JobSize(80, 10, 60.0))) == 0.0
 
 
 def test_a_group_that_is_back_before_the_others_train_is_not_missing() -> None:
@@ -210,12 +210,12 @@ def test_the_times_are_the_medians_of_the_committed_campaign() -> None:
 @pytest.mark.parametrize(
     ("make", "line"),
     [
-        (lambda: Job(1023, 10, 60.0), "1023 ranks cannot be 10 groups of one size"),
-        (lambda: Job(8, 1, 60.0), "groups is 1, expected 2 to 8"),
-        (lambda: Job(8, 2, math.nan), "mtbf_s is nan, expected 1 to 1e+09"),
+        (lambda: JobSize(1023, 10, 60.0), "1023 ranks cannot be 10 groups of one size"),
+        (lambda: JobSize(8, 1, 60.0), "groups is 1, expected 2 to 8"),
+        (lambda: JobSize(8, 2, math.nan), "mtbf_s is nan, expected 1 to 1e+09"),
         (lambda: Mix(0.5, 0.5, 0.5), "the shares of stop, hang and slow add up to 1.5, not 1"),
         (lambda: Mix(slowdown=0.5), "slowdown is 0.5, expected 1 to 1000"),
-        (lambda: Times(heal_s=-1.0), "heal_s is -1, expected 0 to 1e+09"),
+        (lambda: RecoveryTimes(heal_s=-1.0), "heal_s is -1, expected 0 to 1e+09"),
     ],
 )
 def test_nonsense_is_refused_in_one_line(make: object, line: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.trainer.goodput_simulation import Simulated, simulate
 from tests.trainer.test_goodput import ALONE, JOB, KEPT, SYNC, scene
-from trainer.goodput import Job, Mix, Scenario, Times, ft_hsdp, poisson
+from trainer.goodput import JobSize, Mix, RecoveryTimes, Scenario, ft_hsdp, poisson
 
 
 def run(scenario: Scenario, faults: int = 3000, seed: int = 1) -> Simulated:
@@ -24,7 +24,7 @@ def run(scenario: Scenario, faults: int = 3000, seed: int = 1) -> Simulated:
         scene(ALONE),
         scene(SYNC),
         scene(replace(KEPT, false_per_day=24.0)),
-        scene(job=Job(80, 10, 600.0)),
+        scene(job=JobSize(80, 10, 600.0)),
     ],
     ids=["paper, synchronous", "paper, FT", "all kinds", "a hang takes the job", "synchronous",
          "false evictions", "a fault every ten minutes"],
@@ -40,7 +40,7 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
 
 
 def test_without_faults_worth_the_name_all_time_is_training() -> None:
-    nothing = scene(job=replace(JOB, mtbf_s=1e9), times=Times(), mix=Mix(stop=1.0))
+    nothing = scene(job=replace(JOB, mtbf_s=1e9), times=RecoveryTimes(), mix=Mix(stop=1.0))
     assert run(nothing, faults=20).goodput == pytest.approx(1.0, abs=1e-6)
 
 

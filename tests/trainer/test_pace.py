@@ -1,6 +1,6 @@
 import pytest
 
-from trainer.injector import Pace
+from trainer.injector import WorkStretcher
 
 
 class Clock:
@@ -27,21 +27,21 @@ def steps(pace, clock, work_s, count, factor=1.0):
 
 def test_a_step_faster_than_the_minimum_is_padded_to_it():
     clock = Clock()
-    steps(Pace(0.2, clock=clock, sleep=clock.sleep), clock, 0.03, 3)
+    steps(WorkStretcher(0.2, clock=clock, sleep=clock.sleep), clock, 0.03, 3)
 
     assert clock.slept == [0.2, 0.17, 0.17]
 
 
 def test_a_step_slower_than_the_minimum_is_left_alone():
     clock = Clock()
-    steps(Pace(0.02, clock=clock, sleep=clock.sleep), clock, 0.03, 3)
+    steps(WorkStretcher(0.02, clock=clock, sleep=clock.sleep), clock, 0.03, 3)
 
     assert clock.slept == [0.02]
 
 
 def test_a_slow_rank_sleeps_the_rest_of_its_measured_work_times_the_factor():
     clock = Clock()
-    pace = Pace(clock=clock, sleep=clock.sleep)
+    pace = WorkStretcher(clock=clock, sleep=clock.sleep)
     steps(pace, clock, 0.03, 2)
     steps(pace, clock, 0.03, 2, factor=5.0)
 
@@ -50,7 +50,7 @@ def test_a_slow_rank_sleeps_the_rest_of_its_measured_work_times_the_factor():
 
 def test_a_slow_rank_with_a_minimum_takes_the_factor_times_the_minimum():
     clock = Clock()
-    pace = Pace(0.2, clock=clock, sleep=clock.sleep)
+    pace = WorkStretcher(0.2, clock=clock, sleep=clock.sleep)
     steps(pace, clock, 0.05, 1, factor=5.0)
     steps(pace, clock, 0.05, 1, factor=5.0)
 
@@ -59,7 +59,7 @@ def test_a_slow_rank_with_a_minimum_takes_the_factor_times_the_minimum():
 
 def test_one_hiccup_is_not_multiplied():
     clock = Clock()
-    pace = Pace(clock=clock, sleep=clock.sleep)
+    pace = WorkStretcher(clock=clock, sleep=clock.sleep)
     steps(pace, clock, 0.03, 4)
     steps(pace, clock, 2.0, 1)
     steps(pace, clock, 0.03, 1, factor=5.0)

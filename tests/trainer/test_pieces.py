@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trainer import model, options
-from trainer.group import Place
+from trainer.group import RankPlace
 from trainer.pieces import Cut, Pieces, cut_of, norm
 
 SMALL = model.ModelConfig(layers=1, width=16, heads=2, context=8)
@@ -21,7 +21,7 @@ def trained(count=1, *, leads=True):
 
 
 def place(group_rank=0, world_size=2):
-    return Place("rg_0", group_rank, world_size, None, "127.0.0.1", torch.device("cpu"))
+    return RankPlace("rg_0", group_rank, world_size, None, "127.0.0.1", torch.device("cpu"))
 
 
 def test_the_first_step_of_adamw_changes_no_weight_and_leaves_moments_of_zero():

@@ -7,7 +7,7 @@ import torch
 
 from tests.trainer.test_pieces import place, trained
 from trainer import data, options
-from trainer.injector import Injector, Pace
+from trainer.injector import Injector, WorkStretcher
 from trainer.pieces import norm
 from trainer.train import accumulate, clip
 from worker_server.rank.reporter import NullReporter
@@ -22,7 +22,7 @@ def alone(*arguments):
     return SimpleNamespace(
         opt=opt, place=place(0, 1), intra=None, network=network, optimizer=optimizer,
         pieces=pieces, batches=data.Batches(corpus, opt, 0, 0), reporter=NullReporter(),
-        injector=Injector("rg_0.0", world_size=1), pace=Pace(),
+        injector=Injector("rg_0.0", world_size=1), pace=WorkStretcher(),
     )  # fmt: skip
 
 

@@ -10,11 +10,10 @@ from msgspec import structs
 
 from worker_server import wire
 from worker_server.rank.settings import Settings
-from worker_server.sidecar.app import Served, make_app
-from worker_server.sidecar.evict import Eviction
-from worker_server.sidecar.guard import Guard
+from worker_server.sidecar.app import RequestGuard, Served, make_app
+from worker_server.sidecar.black_box import ProfileError
+from worker_server.sidecar.evict import EvictionResult
 from worker_server.sidecar.metrics import make_registry
-from worker_server.sidecar.profile import ProfileError
 
 TOKEN = "sesame"
 WITH_TOKEN = {"Authorization": f"Bearer {TOKEN}"}
@@ -178,6 +177,6 @@ def host_report() -> wire.HostReport:
 def app_of(box: FakeBox, settings: Settings | None = None, evictor: Any = None) -> Any:
     """The application; by default on loopback with a token."""
     registry = make_registry(box.state, lambda: "http://127.0.0.1:1")
-    evictor = evictor or (lambda grace_s: Eviction(("SIGTERM",), gone=True))
-    guard = Guard(settings or Settings(token=TOKEN), names=["node7"])
+    evictor = evictor or (lambda grace_s: EvictionResult(("SIGTERM",), gone=True))
+    guard = RequestGuard(settings or Settings(token=TOKEN), names=["node7"])
     return make_app(Served(box, evictor, registry, host_report), guard)

@@ -16,8 +16,7 @@ from schemathesis.engine import events, from_schema
 
 from tests.deep import DEEP, EXPLORES
 from tests.worker_server.boxes import WITH_TOKEN, FakeBox, app_of
-from worker_server.sidecar.app import ENDPOINTS
-from worker_server.sidecar.openapi import document
+from worker_server.sidecar.app import ENDPOINTS, document
 
 CONFIG = {
     "seed": random.SystemRandom().getrandbits(32) if EXPLORES else 7,

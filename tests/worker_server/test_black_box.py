@@ -15,10 +15,9 @@ from worker_server.rank.page import layout
 from worker_server.rank.page.reader import PageReader
 from worker_server.run_dir import RankFiles
 from worker_server.sidecar.black_box import BlackBox
-from worker_server.sidecar.control_plane import ControlPlaneError
 from worker_server.sidecar.metrics import make_registry
-from worker_server.sidecar.recorders import MAIN
-from worker_server.sidecar.stacks import Call, Look, Stacks, StacksError, Taken
+from worker_server.sidecar.recorders import MAIN, ControlPlaneError
+from worker_server.sidecar.stacks import Call, ProcessLook, Stacks, StacksError, Taken
 
 
 class FakeProcess:
@@ -85,7 +84,9 @@ class FakeStacks:
         self.looks += 1
         if self.error:
             raise StacksError(self.error)
-        return Look(Taken("main (train.py:1)\n", time.monotonic()), self.main, owns_gil=False)
+        return ProcessLook(
+            Taken("main (train.py:1)\n", time.monotonic()), self.main, owns_gil=False
+        )
 
 
 class Bench:

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from worker_server import wire
-from worker_server.sidecar.evict import Eviction, Family, Relation, evict
+from worker_server.sidecar.evict import EvictionResult, Family, Relation, evict
 
 
 class FakeRank:
@@ -78,7 +78,7 @@ TERM, KILL = "SIGTERM", "SIGKILL"
 )
 def test_signals(dies_of, seen, signalled, gone):
     rank = FakeRank(dies_of)
-    assert put_out(rank, seen) == Eviction(signalled, gone, 1, 1)
+    assert put_out(rank, seen) == EvictionResult(signalled, gone, 1, 1)
     assert tuple(rank.sent) == signalled
 
 
@@ -91,7 +91,7 @@ def test_the_grace_is_waited_for_between_the_two():
 def test_a_rank_that_dies_by_itself_meanwhile_is_gone_and_was_not_signalled():
     rank = FakeRank()
     rank.dead = True
-    assert put_out(rank, view()) == Eviction((), True, 1, 1)
+    assert put_out(rank, view()) == EvictionResult((), True, 1, 1)
 
 
 @pytest.mark.parametrize("dies_of", ["SIGTERM", "SIGKILL"])

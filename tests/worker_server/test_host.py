@@ -19,7 +19,7 @@ from worker_server.rank.page.reader import PageReader
 from worker_server.rank.page.writer import PageWriter
 from worker_server.run_dir import RankFiles, start_ticks
 from worker_server.sidecar.host import HostView, have_port, share
-from worker_server.sidecar.listening import listening_socket
+from worker_server.sidecar.serve import listening_socket
 
 ELSEWHERE = {
     "url": "http://10.0.0.7:9", "sidecar_pid": 2**22 - 1, "sidecar_ticks": 1, "pid_namespace": 1,

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.waiting import wait_for
-from worker_server.http_server import HttpServer, Limits
-from worker_server.sidecar.listening import connections_that_fit, listening_socket
+from worker_server.http_server import HttpServer, ServerLimits
+from worker_server.sidecar.serve import connections_that_fit, listening_socket
 
 BIG = b"x" * (24 << 20)
 
@@ -36,7 +36,7 @@ class Served:
             application,
             listening_socket("127.0.0.1", 0),
             threads=2,
-            limits=Limits(**{"tend_s": 0.05, **limits}),
+            limits=ServerLimits(**{"tend_s": 0.05, **limits}),
         )
         self.server.start()
         self.open = contextlib.ExitStack()

@@ -218,12 +218,12 @@ def test_what_is_written_after_detach_does_not_reach_the_page(page, reader):
 def test_a_foreign_file_raises_one_narrow_error(page, tmp_path, spoil):
     other = tmp_path / "b.page"
     other.write_bytes(spoil((tmp_path / "a.page").read_bytes()))
-    with pytest.raises(layout.PageError):
+    with pytest.raises(layout.SharedPageError):
         PageReader(other)
 
 
 def test_a_missing_file_raises_the_same_error(tmp_path):
-    with pytest.raises(layout.PageError):
+    with pytest.raises(layout.SharedPageError):
         PageReader(tmp_path / "none.page")
 
 

@@ -11,9 +11,8 @@ import pytest
 
 from tests.worker_server.ranks import eventually
 from worker_server import wire
-from worker_server.sidecar.black_box import black_box_of
+from worker_server.sidecar.black_box import ProfileError, Profiles, black_box_of
 from worker_server.sidecar.process import PidfdProcess
-from worker_server.sidecar.profile import ProfileError, Profiles
 
 
 class FakeRank:

@@ -20,10 +20,8 @@ from worker_server import wire
 from worker_server.rank.page import layout
 from worker_server.rank.page.reader import PageReader
 from worker_server.run_dir import RankFiles
-from worker_server.sidecar import control_plane
 from worker_server.sidecar.black_box import BlackBox
-from worker_server.sidecar.control_plane import ControlPlane, ControlPlaneError
-from worker_server.sidecar.recorders import Recorders
+from worker_server.sidecar.recorders import ControlPlane, ControlPlaneError, Recorders
 from worker_server.sidecar.stacks import StacksError
 from worker_server.sidecar.text import render
 
@@ -149,7 +147,7 @@ def test_torchcomms_has_one_of_its_own(serve, recorders):
 def test_one_that_hangs_costs_the_others_nothing_and_is_asked_again_once_it_has_answered(
     serve, recorders, monkeypatch
 ):
-    monkeypatch.setattr(control_plane.ControlPlane.ask, "__defaults__", (0.2,))
+    monkeypatch.setattr(ControlPlane.ask, "__defaults__", (0.2,))
     over, answered = threading.Event(), threading.Event()
 
     def hangs(_):
@@ -310,7 +308,7 @@ def test_the_state_has_nccls_heads_with_their_age_from_the_header_alone(page, se
 
 
 def test_a_header_that_hangs_costs_the_state_nothing(page, serve, tmp_path, monkeypatch):
-    monkeypatch.setattr(control_plane.ControlPlane.ask, "__defaults__", (0.2,))
+    monkeypatch.setattr(ControlPlane.ask, "__defaults__", (0.2,))
     over = threading.Event()
     said = nccl_with_status(4)
 
@@ -344,12 +342,13 @@ import json, sys
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from worker_server import control_plane, wire
-from worker_server.sidecar.control_plane import ControlPlane
+from worker_server import wire
+from worker_server.rank import torch_hooks
+from worker_server.sidecar.recorders import ControlPlane
 from worker_server.sidecar.recorders import Recorders
 
 path = Path(sys.argv[1])
-assert control_plane.start(path)
+assert torch_hooks.start_control_plane(path)
 dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
 dist.all_reduce(torch.ones(3))
 made = Recorders(ControlPlane(path), lambda: wire.Process(alive=True, state="S"), lambda: ["gloo"])

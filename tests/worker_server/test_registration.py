@@ -14,8 +14,8 @@ from tests.worker_server.ranks import TOKEN, eventually
 from worker_server import wire
 from worker_server.rank.identity import renamed
 from worker_server.run_dir import start_ticks
-from worker_server.sidecar import registration
-from worker_server.sidecar.registration import Registrar, give_back
+from worker_server.sidecar import serve
+from worker_server.sidecar.serve import Registrar, give_back
 
 
 class FakeMonitor:
@@ -181,7 +181,7 @@ def test_another_refusal_is_said_in_the_monitors_words(answering):
 
 
 def test_a_monitor_that_never_answered_is_said_and_one_that_went_away_is_not(monkeypatch):
-    monkeypatch.setattr(registration, "_ALONE_S", 0.0)
+    monkeypatch.setattr(serve, "_ALONE_S", 0.0)
     nobody = "http://127.0.0.1:1"
     heard = []
     said = wire.Registration(identity(), "http://127.0.0.1:9", 0.06)

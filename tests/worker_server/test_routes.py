@@ -10,12 +10,11 @@ import pytest
 
 from tests.worker_server.boxes import IDENTITY, WITH_TOKEN, FakeBox, app_of, host_report
 from worker_server import wire
-from worker_server.sidecar.app import ENDPOINTS
-from worker_server.sidecar.control_plane import ControlPlaneError
-from worker_server.sidecar.evict import Eviction
-from worker_server.sidecar.openapi import BOTH, JSON
-from worker_server.sidecar.profile import ProfileError
+from worker_server.sidecar.app import BOTH, ENDPOINTS, JSON
+from worker_server.sidecar.black_box import ProfileError
+from worker_server.sidecar.evict import EvictionResult
 from worker_server.sidecar.queries import in_json, in_text
+from worker_server.sidecar.recorders import ControlPlaneError
 from worker_server.sidecar.stacks import StacksError
 
 PROFILE = f"{wire.PATH_PROFILE}?duration=1.5"
@@ -161,7 +160,7 @@ def test_an_eviction_is_carried_out_with_its_grace(box):
 
     def evictor(grace_s):
         graces.append(grace_s)
-        return Eviction(("SIGTERM", "SIGKILL"), gone=False, started_gone=3, started_left=1)
+        return EvictionResult(("SIGTERM", "SIGKILL"), gone=False, started_gone=3, started_left=1)
 
     client = app_of(box, evictor=evictor).test_client()
     order = {"reason": "it\nhangs", "grace_s": 7.5, "incarnation": "32bfd68baf"}

@@ -9,7 +9,7 @@ import warnings
 import pytest
 
 from tests.worker_server.ranks import eventually
-from worker_server.rank.sidecar_process import SidecarProcess as Companion
+from worker_server.rank.attach import SidecarProcess as Companion
 from worker_server.run_dir import RankFiles, state_of
 from worker_server.sidecar.serve import mark_answers
 

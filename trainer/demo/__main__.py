@@ -18,10 +18,17 @@ from rich.table import Table
 from rich.text import Text
 
 from trainer.demo import scenario
-from trainer.demo.fleet import Fleet, FleetError, start_fleet, wait_for_lighthouse
-from trainer.demo.options import DemoOptions, parse
+from trainer.demo.fleet import (
+    DemoFleet,
+    DemoOptions,
+    FleetError,
+    MonitorAwayError,
+    MonitorClient,
+    parse,
+    start_fleet,
+    wait_for_lighthouse,
+)
 from trainer.demo.scenario import FaultReport
-from trainer.demo.watch import MonitorAwayError, MonitorClient
 
 QUIET_LINE_S: Final = 10.0
 LOG_WIDTH: Final = 118
@@ -55,7 +62,7 @@ def framed(out: Console, title: str, **how: Any) -> Table:
                  **how)  # fmt: skip
 
 
-class View:
+class DemoLog:
     """Tells how the demo goes on. Writes to stderr only: stdout is for results."""
 
     def __init__(self) -> None:
@@ -173,7 +180,7 @@ def _run(options: DemoOptions, run_dir: Path) -> list[FaultReport]:
 
 def _run_fleet(options: DemoOptions, run_dir: Path, faults: tuple[str, ...]) -> list[FaultReport]:
     reports: list[FaultReport] = []
-    view = View()
+    view = DemoLog()
     with start_fleet(options, run_dir) as fleet, contextlib.closing(fleet.monitor()) as client:
         view.say(
             f"starting {options.groups} groups x {options.ranks_per_group} ranks, "
@@ -195,7 +202,7 @@ def _run_fleet(options: DemoOptions, run_dir: Path, faults: tuple[str, ...]) -> 
     return reports
 
 
-def _keep_running(fleet: Fleet, client: MonitorClient, view: View) -> None:
+def _keep_running(fleet: DemoFleet, client: MonitorClient, view: DemoLog) -> None:
     url = client.snapshot()["ranks"][0]["url"]
     view.say(f"everything stays up until Ctrl-C; open {fleet.monitor_url}/ or try:")
     for line in _TRY:

@@ -1,7 +1,8 @@
-"""The processes of the demo: Lighthouse, monitor, and one supervisor per replica group."""
+"""The processes of the demo: Lighthouse, monitor, one supervisor a group; and its command line."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import secrets
@@ -10,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -18,9 +19,179 @@ from typing import Any, Final
 import requests
 
 from trainer import faults, status
-from trainer.demo.options import DemoOptions
-from trainer.demo.watch import MonitorClient
+from trainer.options import OneLineParser, add_options, option
 from trainer.supervisor import die_with_parent
+
+# -- The demo's command line ----------------------------------------------------------------------
+
+FAULTS: Final = {
+    "hang": "a rank sleeps outside any collective, for ever",
+    "gil": "a rank holds the interpreter lock in C, for ever",
+    "stop": "a rank is stopped (SIGSTOP)",
+    "crash": "a rank is killed (SIGKILL)",
+    "slow": "a rank is several times slower from then on",
+    "mismatch": "a rank calls another collective than its peers (2 ranks a group)",
+    "nan": "a rank's gradient holds NaN from then on",
+    "corrupt": "a bit of a rank's weights flips, and nobody is told",
+    "mismatch:size": "a rank brings another size than its peers: gloo aborts (2 ranks a group)",
+}
+
+_EPILOG = """\
+faults:
+{faults}
+
+examples:
+  lightkeeper demo                                  3 groups x 1 rank: gil, then slow
+  lightkeeper demo --groups 2 --ranks-per-group 2   gil, slow, mismatch
+  lightkeeper demo --fault stop --format json       one JSON object, last on stdout
+  lightkeeper demo --fault gil --without-keeper     what TorchFT does alone
+  lightkeeper demo --gate --fault stop              with the gate in front of the Lighthouse
+  lightkeeper demo --keep-running                   leaves all up, with URLs to curl
+  lightkeeper demo --port 8470 --keep-running       where `lightkeeper status` looks
+
+exit status: 0 every fault was found, the right group was evicted and training went on (with
+--without-keeper: the report is complete); 1 it was not so; 2 wrong usage; 130 interrupted.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """What to run."""
+
+    faults: tuple[str, ...] = option(
+        "fault to inject; repeat for several (default: gil, slow, and mismatch where groups have "
+        "2 ranks)",
+        flag="--fault", action="append", choices=sorted(FAULTS), metavar="KIND",
+    )  # fmt: skip
+    groups: int = option(
+        "replica groups, 2 to 8 (default: 3, or 2 when groups have several ranks)", least=2, most=8
+    )
+    ranks_per_group: int = option("ranks in each group, 1 to 4", 1, least=1, most=4)
+    keeper: bool = option(
+        "same faults, nobody evicts: what TorchFT does alone",
+        default=True, flag="--without-keeper", action="store_false",
+    )  # fmt: skip
+    gate: bool = option(
+        "groups reach the Lighthouse through `lightkeeper gate`, which can keep them out",
+        default=False,
+    )
+    heartbeat_timeout_ms: int = option(
+        "the Lighthouse's heartbeat_timeout_ms (default: TorchFT's, 5000)", 5000,
+        least=500, most=60_000, flag="--heartbeat-timeout", metavar="MS",
+    )  # fmt: skip
+    format: str = option(
+        "json: one object, last on stdout; progress goes to stderr",
+        "text",
+        choices=("text", "json"),
+    )
+    port: int = option(
+        "of the monitor; 8470 is where the shipped Prometheus configuration, `lightkeeper status` "
+        "and the other commands look (default: a free one)", 0, least=0, most=65_535,
+    )  # fmt: skip
+    keep_running: bool = option(
+        "leave everything up afterwards until Ctrl-C, and print what to curl", default=False
+    )
+    run_dir: Path | None = option(
+        "where logs, store and token go (default: a new folder under /tmp)", metavar="DIR"
+    )
+    step_time_s: float = option(
+        "shortest time of a training step, 0 to 5 (default: 0.2, calm on 2 cores)", 0.2, most=5
+    )
+
+    @property
+    def min_replicas(self) -> int:
+        """Fewest groups that may train: all but one, and at most two."""
+        return min(2, self.groups - 1)
+
+
+def parse(argv: Sequence[str] | None = None) -> DemoOptions:
+    """Options from the command line; wrong ones end the process with status 2."""
+    faults = "\n".join(f"  {name:<15}{text}" for name, text in FAULTS.items())
+    parser = OneLineParser(
+        prog="lightkeeper demo",
+        description="Start a TorchFT fleet on this machine, make a rank sick, and watch "
+        "lightkeeper name it, evict its group through the Lighthouse, and training go on.",
+        epilog=_EPILOG.format(faults=faults),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_options(parser, DemoOptions)
+    args = parser.parse_args(argv)
+    several = args.ranks_per_group > 1
+    args.faults = tuple(
+        args.faults or (("gil", "slow", "mismatch") if several else ("gil", "slow"))
+    )
+    args.groups = args.groups or (2 if several else 3)
+    if any(fault.startswith("mismatch") for fault in args.faults) and not several:
+        parser.error(
+            "--fault mismatch needs a collective inside the group: add --ranks-per-group 2"
+        )
+    if "corrupt" in args.faults and args.groups < 3:
+        parser.error(
+            "--fault corrupt in two groups: who of two is right cannot be told; add --groups 3"
+        )
+    return DemoOptions(**vars(args))
+
+
+# -- What the demo learns from the monitor, over HTTP as everybody else does ----------------------
+
+
+class MonitorAwayError(RuntimeError):
+    """The monitor did not answer, or not in JSON."""
+
+
+class MonitorClient:
+    """The few reads of the monitor's API that the demo needs."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._session = requests.Session()
+        self._session.trust_env = False  # no proxy between us and the loopback interface
+
+    def _get(self, path: str) -> dict[str, Any]:
+        try:
+            answer = self._session.get(f"{self._url}{path}", timeout=5)
+            answer.raise_for_status()
+            return dict(answer.json())
+        except (requests.RequestException, ValueError) as exc:
+            raise MonitorAwayError(f"{self._url}{path}: {exc}") from exc
+
+    def snapshot(self) -> dict[str, Any]:
+        """The answer of `GET /v1/snapshot`."""
+        return self._get("/v1/snapshot")
+
+    def incidents(self) -> list[dict[str, Any]]:
+        """All incidents, newest first."""
+        return list(self._get("/v1/incidents")["incidents"])
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._session.close()
+
+
+def unhealthy(snapshot: dict[str, Any], groups: int, ranks_per_group: int) -> str | None:
+    """Why the fleet is not whole and committing yet, or None when it is.
+
+    Whole means: every rank is there, has committed within the last five seconds in its present
+    life and in one quorum of all groups, and no incident is open.
+    """
+    ranks = snapshot["ranks"]
+    if len(ranks) < groups * ranks_per_group:
+        return f"{len(ranks)} of {groups * ranks_per_group} ranks registered"
+    for rank in ranks:
+        commits, age = rank.get("commits") or 0, rank.get("last_commit_age_s")
+        if rank["health"] not in ("healthy", "waiting"):
+            return f"{rank['rank']} is {rank['health']}"
+        if commits < 5 or age is None or age > 5:  # past the first, slow steps
+            return f"{rank['rank']} has {commits} commits"
+        if rank.get("participants") != groups:
+            return f"{rank['rank']} sees {rank.get('participants')} of {groups} groups"
+    open_incidents = [item for item in snapshot["incidents"] if item["state"] != "pending"]
+    if open_incidents:
+        return f"{open_incidents[0]['kind']} of {open_incidents[0]['culprits']} is open"
+    return None
+
+
+# -- the processes --------------------------------------------------------------------------------
 
 SHUTDOWN_GRACE_S: Final = 15.0
 
@@ -32,7 +203,7 @@ class FleetError(RuntimeError):
 
 
 @dataclass
-class Fleet:
+class DemoFleet:
     """A running fleet. Made by `start_fleet`."""
 
     options: DemoOptions
@@ -137,7 +308,7 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def start_fleet(options: DemoOptions, run_dir: Path) -> Iterator[Fleet]:
+def start_fleet(options: DemoOptions, run_dir: Path) -> Iterator[DemoFleet]:
     """Start all processes, and end them however the block ends."""
     for folder in ("logs", "events", "run"):
         (run_dir / folder).mkdir(parents=True, exist_ok=True)
@@ -145,7 +316,7 @@ def start_fleet(options: DemoOptions, run_dir: Path) -> Iterator[Fleet]:
     token_file = run_dir / "token"
     token_file.touch(mode=0o600)
     token_file.write_text(secrets.token_urlsafe(24))
-    fleet = Fleet(
+    fleet = DemoFleet(
         options=options,
         run_dir=run_dir,
         lighthouse_url=f"http://127.0.0.1:{free_port()}",
@@ -174,7 +345,7 @@ def _flags(**values: object) -> list[str]:
     return [word for pair in pairs for word in pair]
 
 
-def start_lighthouse(fleet: Fleet) -> None:
+def start_lighthouse(fleet: DemoFleet) -> None:
     """Start the Lighthouse, or start it again on the same port."""
     program = Path(sys.executable).with_name("torchft_lighthouse")
     if not program.exists():
@@ -190,7 +361,7 @@ def start_lighthouse(fleet: Fleet) -> None:
     fleet.spawn("lighthouse", command, {"RUST_LOG": os.environ.get("RUST_LOG", "warn")})
 
 
-def start_gate(fleet: Fleet) -> None:
+def start_gate(fleet: DemoFleet) -> None:
     """Start the gate in front of the Lighthouse, or start it again on the same ports."""
     flags = _flags(
         lighthouse=fleet.lighthouse_url,
@@ -202,7 +373,7 @@ def start_gate(fleet: Fleet) -> None:
     fleet.spawn("gate", [sys.executable, "-m", "monitor.cli", "gate", *flags], {})
 
 
-def start_monitor(fleet: Fleet) -> None:
+def start_monitor(fleet: DemoFleet) -> None:
     """Start the monitor, or start it again on the same store and port."""
     flags = _flags(
         lighthouse=fleet.lighthouse_url,
@@ -219,7 +390,7 @@ def start_monitor(fleet: Fleet) -> None:
     fleet.spawn("monitor", [sys.executable, "-m", "monitor.cli", "monitor", *flags], {})
 
 
-def _start_group(fleet: Fleet, group: str) -> None:
+def _start_group(fleet: DemoFleet, group: str) -> None:
     options = fleet.options
     index = group.removeprefix("rg_")
     # A quarantined host is never used again, so that each fault may cost one.
@@ -253,7 +424,7 @@ def _start_group(fleet: Fleet, group: str) -> None:
     )
 
 
-def wait_for_lighthouse(fleet: Fleet, deadline_s: float) -> None:
+def wait_for_lighthouse(fleet: DemoFleet, deadline_s: float) -> None:
     """Wait until the Lighthouse answers.
 
     Raises:

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from trainer.demo.fleet import Fleet, FleetError
-from trainer.demo.watch import MonitorAwayError, MonitorClient, unhealthy
+from trainer.demo.fleet import DemoFleet, FleetError, MonitorAwayError, MonitorClient, unhealthy
 
 START_LIMIT_S: Final = 180.0
 STRIKE_LIMIT_S: Final = 60.0
@@ -92,7 +91,9 @@ class FaultReport:
         }
 
 
-def _looks(fleet: Fleet, client: MonitorClient, limit_s: float) -> Iterator[tuple[Row, list[Row]]]:
+def _looks(
+    fleet: DemoFleet, client: MonitorClient, limit_s: float
+) -> Iterator[tuple[Row, list[Row]]]:
     """Snapshot and incidents of the monitor, again and again until the limit, while it answers.
 
     Raises:
@@ -107,7 +108,7 @@ def _looks(fleet: Fleet, client: MonitorClient, limit_s: float) -> Iterator[tupl
         time.sleep(POLL_S)
 
 
-def wait_until_whole(fleet: Fleet, client: MonitorClient, show: Show, limit_s: float) -> None:
+def wait_until_whole(fleet: DemoFleet, client: MonitorClient, show: Show, limit_s: float) -> None:
     """Wait until every rank of every group commits and no incident is open.
 
     Raises:
@@ -124,7 +125,9 @@ def wait_until_whole(fleet: Fleet, client: MonitorClient, show: Show, limit_s: f
     )
 
 
-def run_fault(fleet: Fleet, client: MonitorClient, kind: str, rank: str, show: Show) -> FaultReport:
+def run_fault(
+    fleet: DemoFleet, client: MonitorClient, kind: str, rank: str, show: Show
+) -> FaultReport:
     """Inject one fault and follow it until the group is back, or the limit."""
     earlier = {incident["id"] for incident in client.incidents()}
     group = rank.rpartition(".")[0]
@@ -150,7 +153,7 @@ def run_fault(fleet: Fleet, client: MonitorClient, kind: str, rank: str, show: S
 
 
 def _strike(  # noqa: PLR0917
-    fleet: Fleet,
+    fleet: DemoFleet,
     client: MonitorClient,
     kind: str,
     rank: str,
@@ -198,7 +201,7 @@ def _read_incidents(report: FaultReport, incidents: list[Row]) -> None:
     report.held = f"{holds[0]['guard']}: {holds[0]['reason']}" if holds else None
 
 
-def _read_supervisors(report: FaultReport, fleet: Fleet, snapshot: Row, best_step: int) -> None:
+def _read_supervisors(report: FaultReport, fleet: DemoFleet, snapshot: Row, best_step: int) -> None:
     for group in fleet.groups:
         events = [item for item in fleet.events(group) if item["time"] >= report.injected_s]
         left = [item for item in events if item["event"] == "left"]

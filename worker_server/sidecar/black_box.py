@@ -3,32 +3,137 @@
 from __future__ import annotations
 
 import contextlib
+import glob
+import json
 import os
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from worker_server import run_dir, wire
 from worker_server.rank.page import layout
 from worker_server.rank.page.reader import PageReader
 from worker_server.sidecar import merge
-from worker_server.sidecar.control_plane import ControlPlane
 from worker_server.sidecar.host import share
 from worker_server.sidecar.last_words import Remains
 from worker_server.sidecar.merge import ClockPairs
 from worker_server.sidecar.metrics import StepFollower
 from worker_server.sidecar.process import PidfdProcess
-from worker_server.sidecar.profile import Profiles
-from worker_server.sidecar.recorders import MAIN, Recorders
+from worker_server.sidecar.recorders import MAIN, ControlPlane, Recorders
 from worker_server.sidecar.stacks import Stacks, StacksError, Taken, calls_of
-from worker_server.sidecar.witness import DEAF_S, HangWatch, Sample, Witness, mark_of
+from worker_server.sidecar.witness import DEAF_S, HangWatch, StackSample, StandstillWitness, mark_of
+
+# -- Asks the rank for a profile and waits for its trace; see `worker_server.rank.profile` --------
+
+_DEAF_S = 3.0
+_TAKEN_UP_S = 5.0
+"""The beat looks once a second."""
+_SLOWER = 2.0
+_SPARE_S = 60.0
+"""For growing windows, collecting and saving."""
+_LOOK_S = 0.05
+_STACKS = f"GET {wire.PATH_STACKS} tells what it does"
+
+
+class ProfileError(Exception):
+    """No profile; `status` is the HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Profiles:
+    """Takes profiles of one rank, one at a time."""
+
+    def __init__(
+        self,
+        page_file: Path,
+        look: Callable[[], wire.Process],
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._page_file = page_file
+        self._look = look
+        self._clock = clock
+        self._pause = pause
+        self._lock = threading.Lock()
+
+    def take(self, duration_s: float) -> bytes:
+        """A Chrome trace of about `duration_s` seconds; its key `lightkeeper` says what it covers.
+
+        Raises:
+            ProfileError: none can be had.
+        """
+        self._check(self._look())
+        if not self._lock.acquire(blocking=False):
+            raise ProfileError(409, "a profile of this rank is being taken: one at a time")
+        try:
+            return self._take(duration_s)
+        finally:
+            self._clean()
+            self._lock.release()
+
+    def _take(self, duration_s: float) -> bytes:
+        name = os.urandom(5).hex()
+        ask = self._page_file.with_suffix(".profile.ask")
+        trace = self._page_file.with_suffix(f".profile.{name}.json")
+        done = trace.with_suffix(".done")
+        run_dir.write_json(ask, {"id": name, "duration_s": duration_s})
+        began = self._clock()
+        while not done.exists():
+            self._pause(_LOOK_S)
+            process, waited_s = self._look(), self._clock() - began
+            if not process.alive and not done.exists():
+                raise ProfileError(410, "the rank ended while it was profiled")
+            if ask.exists():
+                self._check(process)
+                if waited_s > _TAKEN_UP_S:
+                    raise ProfileError(503, f"the rank did not take up the request; {_STACKS}")
+            elif process.stopped:
+                raise ProfileError(503, f"the rank was stopped while it was profiled; {_STACKS}")
+            elif waited_s > _SLOWER * duration_s + _SPARE_S:
+                raise ProfileError(503, f"no trace within {waited_s:.0f} s; {_STACKS}")
+        facts = json.loads(done.read_text(encoding="utf-8"))
+        if "error" in facts:
+            raise ProfileError(int(facts["status"]), str(facts["error"]))
+        return _with_facts(trace.read_bytes(), facts)
+
+    def _check(self, process: wire.Process) -> None:
+        if not process.alive:
+            raise ProfileError(410, "the rank is dead")
+        if process.stopped:
+            raise ProfileError(503, f"the rank is stopped; {_STACKS}")
+        age_s = process.interpreter_age_s
+        if age_s is not None and age_s > _DEAF_S:
+            raise ProfileError(
+                503, f"the rank's interpreter has not run for {age_s:.1f} s; {_STACKS}"
+            )
+
+    def _clean(self) -> None:
+        for path in self._page_file.parent.glob(f"{glob.escape(self._page_file.stem)}.profile.*"):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _with_facts(trace: bytes, facts: dict[str, Any]) -> bytes:
+    """The trace with one more key; it may have a hundred megabytes, so it is not parsed."""
+    body = trace.strip()
+    if not body.startswith(b"{") or not body.endswith(b"}"):
+        raise ProfileError(503, "torch wrote half a trace: is the run directory full?")
+    return b'{"lightkeeper": ' + json.dumps(facts).encode() + b"," + body[1:]
+
+
+# -- the black box --------------------------------------------------------------------------------
 
 # The stacks that are known of a rank, each headed by lines that say what it is and how old.
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownStacks:
     """Stacks from one source."""
 
     source: str
@@ -54,7 +159,7 @@ def instead(reason: str, note: tuple[str, float], *, native: bool) -> str:
     )
 
 
-def of_the_dead(known: Iterable[Known], dead_age_s: float) -> str:
+def of_the_dead(known: Iterable[KnownStacks], dead_age_s: float) -> str:
     """All that is left, newest first.
 
     Raises:
@@ -107,7 +212,7 @@ class BlackBox:
         self._clock.read()
         self._last_stacks: Taken | None = None
         self._hangs = HangWatch()
-        self._witness = Witness()
+        self._witness = StandstillWitness()
         self._stall_kept = -1
 
     @property
@@ -287,17 +392,19 @@ class BlackBox:
         recorded = self.recorders.heads.told(now_ns * 1e-9, self._hangs.since_s)
         return self._page.step_state(now_ns), self._page.heads(now_ns) + recorded
 
-    def _sample(self, process: wire.Process) -> Sample | None:
+    def _sample(self, process: wire.Process) -> StackSample | None:
         """By py-spy, else what the beat wrote."""
         try:
             look = self._stacks.look()
         except StacksError:
             note = self._page.note(layout.NOTE_STACKS, time.monotonic_ns())
-            return None if note is None else Sample(calls_of(note[0]), time.monotonic() - note[1])
+            return (
+                None if note is None else StackSample(calls_of(note[0]), time.monotonic() - note[1])
+            )
         self._last_stacks = look.taken
         deaf = (process.interpreter_age_s or 0.0) > DEAF_S and not look.owns_gil
         # a thread that waits for the GIL is in a futex, as one that waits for a lock
-        return Sample(look.main, look.taken.taken_s, None if deaf else self._process.syscall())
+        return StackSample(look.main, look.taken.taken_s, None if deaf else self._process.syscall())
 
     def _stalls(self) -> bool:
         """Whether the rank has just begun to hang inside a collective; true once per hang."""
@@ -340,16 +447,16 @@ class BlackBox:
             raise StacksError(f"{why}. Nor did the rank write any by itself. {_WITHOUT}") from why
         return instead(str(why), note, native=native)
 
-    def _known_stacks(self) -> Iterator[Known]:
+    def _known_stacks(self) -> Iterator[KnownStacks]:
         if self._last_stacks is not None:
             age_s = time.monotonic() - self._last_stacks.taken_s
-            yield Known("by py-spy", self._last_stacks.text, age_s)
+            yield KnownStacks("by py-spy", self._last_stacks.text, age_s)
         note = self._page.note(layout.NOTE_STACKS, time.monotonic_ns())
         if note is not None:
-            yield Known("by the rank's own beat, once a second", *note)
+            yield KnownStacks("by the rank's own beat, once a second", *note)
         crash = self._remains.crash()
         if crash is not None:
-            yield Known(f"by {crash.source}", crash.text, crash.age_s or 0.0)
+            yield KnownStacks(f"by {crash.source}", crash.text, crash.age_s or 0.0)
 
 
 def black_box_of(page: PageReader, process: PidfdProcess, files: run_dir.RankFiles) -> BlackBox:

@@ -29,7 +29,7 @@ _FAMILY_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Eviction:
+class EvictionResult:
     """What was sent, and whether the process is gone (it may sit in the kernel, state D)."""
 
     signalled: tuple[Literal["SIGTERM", "SIGKILL"], ...]
@@ -40,7 +40,9 @@ class Eviction:
     """Those that were sent SIGKILL and are not gone yet."""
 
 
-def evict(rank: PidfdProcess, view: wire.Process, grace_s: float, started: Family) -> Eviction:
+def evict(
+    rank: PidfdProcess, view: wire.Process, grace_s: float, started: Family
+) -> EvictionResult:
     """End the process, politely where it can still hear, and all that it has started.
 
     A stopped process keeps SIGTERM pending and a deaf interpreter never sees it: both get
@@ -58,7 +60,7 @@ def evict(rank: PidfdProcess, view: wire.Process, grace_s: float, started: Famil
         if rank.send(signal.SIGKILL):
             sent.append("SIGKILL")
         gone = rank.wait_death(_KILL_WAIT_S)
-    return Eviction(tuple(sent), gone, *started.end(_FAMILY_WAIT_S))
+    return EvictionResult(tuple(sent), gone, *started.end(_FAMILY_WAIT_S))
 
 
 def _can_hear(view: wire.Process) -> bool:

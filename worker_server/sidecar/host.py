@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 from worker_server import run_dir, wire
 from worker_server.rank.page import layout
-from worker_server.rank.page.layout import PageError
+from worker_server.rank.page.layout import SharedPageError
 from worker_server.rank.page.reader import PageReader
 from worker_server.sidecar.process import GoneError, PidfdProcess
 
@@ -82,7 +82,7 @@ class _Neighbour:
     """One rank of the host, held open.
 
     Raises:
-        PageError: its page cannot be read.
+        SharedPageError: its page cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -177,7 +177,7 @@ class HostView:
     def _read(self, path: Path) -> wire.HostEntry | None:
         size = path.stat().st_size
         if size != layout.TOTAL_BYTES:  # reading on in what is mapped would end this process
-            raise PageError(f"{path} has {size} bytes, a page has {layout.TOTAL_BYTES}")
+            raise SharedPageError(f"{path} has {size} bytes, a page has {layout.TOTAL_BYTES}")
         one = self._known.get(path)
         if one is None:
             one = self._known[path] = _Neighbour(path)

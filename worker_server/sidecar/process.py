@@ -234,7 +234,7 @@ def _bytes(pid: str) -> int | None:
 
 
 _SIDECAR = b"worker_server.sidecar"
-"""A word of its command line, see `worker_server.rank.sidecar_process`."""
+"""A word of its command line, see `worker_server.rank.attach`."""
 
 
 class GoneError(Exception):

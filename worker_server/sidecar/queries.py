@@ -16,8 +16,8 @@ from msgspec.json import decode
 from werkzeug.exceptions import HTTPException
 
 from worker_server import wire
-from worker_server.sidecar.control_plane import ControlPlaneError
-from worker_server.sidecar.profile import ProfileError
+from worker_server.sidecar.black_box import ProfileError
+from worker_server.sidecar.recorders import ControlPlaneError
 from worker_server.sidecar.stacks import StacksError
 
 # How the sidecar answers: JSON or text, and every error as one line of JSON.
@@ -35,7 +35,7 @@ class RefusalError(Exception):
         self.headers = dict(headers or {})
 
 
-class Places:
+class WorkSlots:
     """So many worker threads may be at one kind of slow work; the others stay free."""
 
     def __init__(self, count: int, what: str) -> None:
@@ -135,7 +135,7 @@ class Attempts(Look, forbid_unknown_fields=True, kw_only=True):
     """Number of an attempt: only later ones."""
 
 
-class Record(Look, forbid_unknown_fields=True, kw_only=True):
+class RecordQuery(Look, forbid_unknown_fields=True, kw_only=True):
     """Which part of the flight record, and how it is written."""
 
     active: Literal[0, 1] = 0

@@ -3,35 +3,418 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
+import json
 import logging
 import logging.handlers
 import os
+import resource
 import signal
+import socket
 import ssl
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
 
 from worker_server import run_dir, wire
-from worker_server.rank.page.layout import PageError
+from worker_server.http_server import Channel, HttpServer, PatientServer, ServerLimits
+from worker_server.rank.page.layout import SharedPageError
 from worker_server.rank.page.reader import PageReader
 from worker_server.rank.settings import SettingError, Settings
-from worker_server.sidecar.app import THREADS, Served, make_app
+from worker_server.sidecar.app import THREADS, RequestGuard, Served, make_app
 from worker_server.sidecar.black_box import BlackBox, black_box_of
-from worker_server.sidecar.evict import Eviction, Family, evict
-from worker_server.sidecar.guard import Guard
+from worker_server.sidecar.evict import EvictionResult, Family, evict
 from worker_server.sidecar.host import HostView, have_port
-from worker_server.sidecar.listening import (
-    TlsError,
-    listen,
-    listening_socket,
-    reachable_host,
-)
 from worker_server.sidecar.metrics import make_registry
 from worker_server.sidecar.process import GoneError, PidfdProcess
-from worker_server.sidecar.registration import LEASE_S, Registrar, give_back
+
+# -- Asks the monitor to be polled: a lease, renewed thrice in its time, returned at the end ------
+# A monitor that is away is no news: the next try comes a little later, and nothing is logged
+# more than once per outage. But who is refused, or finds no monitor where there should be one,
+# would watch an empty page and not know why: that the rank warns of, once. The token goes to the
+# monitor and nowhere else; redirects are not followed. Of two monitors, one of which stands by,
+# both are told, each in a thread of its own: one that hangs is not in the way of the other.
+#
+# A rank that has a new name, its TorchFT Manager's, is registered under it at once. A monitor that
+# knows the name as another group's refuses it: then the rank goes on under its launcher's. A rank
+# that starts again has no Manager yet: the monitor says how the group was called before.
+
+LEASE_S = 15.0
+_ANSWER_S = 3.0
+_MAX_WAIT_S = 15.0
+_RENEW_MOST_S = 60.0
+_LOOK_S = 0.5
+"""Between two looks at the rank's name."""
+_MAX_ANSWER = 16 * 1024
+_ALONE_S = 10.0
+"""Without an answer since the start for so long: then it is said."""
+_UNAUTHORIZED = "HTTP 401"
+_REFUSED, _BROKEN, _FULL = 400, 500, 503
+
+
+def give_back(leases: Sequence[Registrar]) -> None:
+    """All leases of one rank, side by side; once."""
+    stops = [threading.Thread(target=one.stop, daemon=True) for one in leases]
+    for thread in stops:
+        thread.start()
+    for thread in stops:
+        thread.join()
+
+
+class Registrar(threading.Thread):
+    """Keeps the lease of one rank with the monitor."""
+
+    def __init__(
+        self,
+        monitor: str,
+        registration: Callable[[], wire.Registration],
+        token: str | None,
+        *,
+        refused: Callable[[str, str], None],
+        known_as: Callable[[str], None],
+        complained: Callable[[str], None],
+    ) -> None:
+        """`refused` hears of a name that is another group's, and why; `known_as` how the group was
+        called before; `complained` what people at the rank should read.
+        """
+        super().__init__(name="registrar", daemon=True)
+        self._monitor = urlsplit(monitor)
+        self._registration = registration
+        self._refused = refused
+        self._known_as = known_as
+        self._complained = complained
+        self._complaint = ""
+        """The last one."""
+        self._came = False
+        """Whether it was registered once."""
+        self._why = ""
+        """The monitor's own words for its last refusal."""
+        self._began_s = time.monotonic()
+        self._told = registration().identity
+        """As whom the rank was registered last."""
+        self._token = token
+        self._stop_asked = threading.Event()
+        self._renew_s = 0.0
+        """What the monitor asked for: thousands that renew every 5 s would be all that it does."""
+
+    def run(self) -> None:
+        """Renew until asked to stop."""
+        wait, up, due_s = 0.0, True, time.monotonic()
+        while not self._stop_asked.wait(min(_LOOK_S, max(0.0, due_s - time.monotonic()))):
+            registration = self._registration()
+            if time.monotonic() < due_s and registration.identity == self._told:
+                continue
+            self._told = registration.identity
+            problem = self._call("POST", wire.PATH_REGISTER, self._body(registration))
+            later = min(_MAX_WAIT_S, max(1.0, 2 * wait))
+            wait = max(registration.lease_s / 3, self._renew_s) if problem is None else later
+            due_s = time.monotonic() + wait
+            self._complain(problem)
+            if up != (problem is None):
+                up = problem is None
+                _log.info("monitor %s: %s", self._monitor.netloc, problem or "registered")
+
+    def _complain(self, problem: str | None) -> None:
+        """Say why nobody watches here, once for each reason; of what is alike for all ranks of a
+        group the first says it.
+        """
+        where, rank = f"{self._monitor.scheme}://{self._monitor.netloc}", self._told.rank
+        words, alike = "", True
+        if problem is None:
+            self._came = True
+        elif problem == _UNAUTHORIZED:
+            what = "a token" if self._token is None else "another token"
+            words = f"wants {what}: set LIGHTKEEPER_TOKEN_FILE to a file that holds its token"
+        elif self._why:
+            words, alike = f"refuses rank {rank}: {self._why}", False
+        elif not self._came and time.monotonic() - self._began_s >= _ALONE_S:
+            words = f"does not answer ({problem}); it is asked again and again"
+        if words and words != self._complaint and (self._told.group_rank == 0 or not alike):
+            self._complaint = words
+            self._complained(f"the monitor at {where} {words}. Until then it does not see {rank}.")
+
+    def _body(self, registration: wire.Registration) -> bytes:
+        age_s = time.monotonic() - self._began_s
+        return json.dumps(wire.to_json(replace(registration, age_s=age_s))).encode()
+
+    def stop(self) -> None:
+        """Stop renewing and give the lease back; once."""
+        if self._stop_asked.is_set():
+            return
+        self._stop_asked.set()
+        self.join(_ANSWER_S)  # a renewal on its way must not come after the return
+        query = urlencode({"incarnation": self._told.incarnation})
+        rank = quote(self._told.rank, safe="")
+        self._call("DELETE", f"{wire.PATH_REGISTER}/{rank}?{query}", None)
+
+    def _call(self, method: str, path: str, body: bytes | None) -> str | None:
+        """None when it went well, else what was wrong."""
+        secure = self._monitor.scheme == "https"
+        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        headers = {"Content-Type": "application/json"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        try:
+            connection = kind(self._monitor.netloc, timeout=_ANSWER_S)
+            try:
+                connection.request(method, self._monitor.path.rstrip("/") + path, body, headers)
+                response = connection.getresponse()
+                status = response.status
+                if method == "POST":
+                    said = response.read(_MAX_ANSWER)
+                    self._why = _reason(status, said)
+                    self._heed(said)
+            finally:
+                connection.close()
+        except OSError as exc:
+            return exc.strerror or str(exc) or type(exc).__name__
+        except (http.client.HTTPException, ValueError) as exc:
+            return repr(exc)
+        return None if status == http.HTTPStatus.OK else f"HTTP {status}"
+
+    def _heed(self, body: bytes) -> None:
+        """Act on what the monitor says of the name, and of when to come again; any other answer is
+        no news here.
+        """
+        try:
+            answer = json.loads(body)
+            refused, known_as = answer.get("refused_name"), answer.get("known_as")
+            renew_s = answer.get("renew_s")
+        except (ValueError, AttributeError, RecursionError):
+            return
+        if type(renew_s) in (int, float) and 0 <= renew_s <= _RENEW_MOST_S:
+            self._renew_s = renew_s
+        renamed = self._told.launched_as is not None
+        if renamed and refused == self._told.group:
+            self._refused(refused, str(answer.get("error"))[: wire.LINE_MAX_CHARS])
+        elif not renamed and isinstance(known_as, str):
+            self._known_as(known_as)
+
+
+def _reason(status: int, body: bytes) -> str:
+    """Why the monitor refuses this rank, in its own words; empty: it does not, or only its name."""
+    if status < _REFUSED or (status >= _BROKEN and status != _FULL):
+        return ""
+    try:
+        answer = json.loads(body)
+        why, name = answer.get("error"), answer.get("refused_name")
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+    return wire.one_line(why).rstrip(".") if isinstance(why, str) and name is None else ""
+
+
+# -- Where a sidecar listens: sockets, TLS, how many connections fit, and the name for its URL ----
+# TLS is a part of waitress's own loop, and the handshake of the first request's time. Waitress has
+# no TLS, and a front that relays (stunnel, an asyncio thread) would need limits and deadlines of
+# its own, a second socket for each connection, and would hide the client's address. Here each
+# connection is an SSL socket that never blocks: `recv` does the handshake by the way, and whatever
+# OpenSSL cannot do yet is tried again when the socket is ready. So `http_server` holds for TLS as
+# it is. OpenSSL's objects are not made for two threads, and waitress reads in its main thread and
+# writes in its workers: a lock for each connection.
+
+_FILES_WANTED: Final = 8192
+_FILES_KEPT: Final = 64
+"""For the page, logs, pidfds and pipes of our own."""
+_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
+"""Between looks for a free port; together shorter than the rank waits for its sidecar."""
+
+
+def listen(app: Any, settings: Settings, threads: int) -> HttpServer:
+    """The server of this application, bound and not started; any port when the wanted is taken.
+
+    Raises:
+        TlsError: the certificate or the key cannot be used.
+        OSError: the address is not ours.
+    """
+    channel = Channel
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        channel = tls_channel(server_context(settings.tls_cert, settings.tls_key))
+    try:
+        listener = listening_socket(settings.bind, settings.port)
+    except OSError as exc:
+        if settings.port:
+            _log.warning("port %d: %s; taking any", settings.port, exc.strerror)
+        elif exc.errno != errno.EADDRINUSE:
+            raise
+        listener = _any_port(settings.bind)
+    limits = ServerLimits(connections=connections_that_fit(ServerLimits().connections))
+    return HttpServer(
+        app, listener, threads=threads, limits=limits, channel=channel, scheme=settings.scheme
+    )
+
+
+def _any_port(host: str) -> socket.socket:
+    """A socket on a port that the kernel picks, also where it has none to give just now."""
+    for pause_s in _PAUSES_S:
+        try:
+            return listening_socket(host, 0)
+        except OSError as exc:
+            if exc.errno != errno.EADDRINUSE:
+                raise
+            _log.warning("no port is free; looking again in %.0f s", pause_s)
+            time.sleep(pause_s)
+    return listening_socket(host, 0)
+
+
+def reachable_host(settings: Settings) -> str:
+    """A name for the URL: the bind address, or for a wildcard the address towards the monitor."""
+    if settings.bind not in ("0.0.0.0", "::", ""):  # noqa: S104
+        return f"[{settings.bind}]" if ":" in settings.bind else settings.bind
+    target = urlsplit(settings.monitors[0]).hostname if settings.monitors else None
+    if target is None:
+        return socket.gethostname()
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((target, 9))  # picks a route, sends nothing
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()
+
+
+def listening_socket(host: str, port: int, *, backlog: int = 2048) -> socket.socket:
+    """A socket that listens on the first address that `host` stands for.
+
+    Raises:
+        OSError: the address is in use, or not ours.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(backlog)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def connections_that_fit(wanted: int) -> int:
+    """How many connections the process may hold, after raising its limit of open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = _FILES_WANTED if hard == resource.RLIM_INFINITY else min(_FILES_WANTED, hard)
+    if soft != resource.RLIM_INFINITY and soft < enough:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
+            soft = enough
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    return max(8, min(wanted, soft - _FILES_KEPT))
+
+
+_RECORD_BYTES: Final = 16 * 1024
+"""The most that one TLS record holds: reading so much leaves nothing behind in OpenSSL, of which
+poll() knows nothing."""
+_NOT_YET: Final = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class TlsError(Exception):
+    """The certificate or the key cannot be used; the message says which file and why."""
+
+
+def server_context(cert: Path, key: Path) -> ssl.SSLContext:
+    """TLS 1.2 or newer with this certificate.
+
+    Raises:
+        TlsError: the files are no certificate and key that belong together.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION  # each would cost as much as a handshake
+    try:
+        context.load_cert_chain(cert, key, password=_no_password)
+    except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
+        files = f"LIGHTKEEPER_TLS_CERT={cert}, LIGHTKEEPER_TLS_KEY={key}"
+        raise TlsError(f"{files}: not a certificate and its key, in PEM: {exc}") from exc
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted: give one without a password")
+
+
+class TlsChannel(Channel):
+    """One TLS connection; `tls_channel` gives the class its context."""
+
+    context: ssl.SSLContext
+
+    def __init__(self, server: PatientServer, sock: socket.socket, *args: Any, **kw: Any) -> None:
+        self._tls = threading.Lock()
+        self._wants_write = False
+        sock.setblocking(False)
+        wrapped = self.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        super().__init__(server, wrapped, *args, **kw)
+
+    def writable(self) -> bool:
+        """Whether to be called when the socket takes bytes."""
+        return self._wants_write or bool(super().writable())
+
+    def handle_write(self) -> None:
+        """The socket takes bytes: a handshake may want that too."""
+        if self._wants_write:
+            self.handle_read()
+        if super().writable():
+            super().handle_write()
+
+    def handle_read(self) -> None:
+        """Bytes have come: of a handshake, or of a request."""
+        self._wants_write = False
+        try:
+            with self._tls:
+                data = self.socket.recv(_RECORD_BYTES)
+        except _NOT_YET as exc:
+            self._wants_write = isinstance(exc, ssl.SSLWantWriteError)
+        except OSError:  # a bad handshake, or the client is gone
+            self.handle_close()
+        else:
+            if data:
+                self.received(data)
+            else:
+                self.handle_close()
+
+    def send(self, data: bytes, do_close: bool = True) -> int:
+        """Send what OpenSSL takes; it wants the same bytes again after a refusal, and gets them:
+        waitress forgets only what was sent.
+        """
+        try:
+            with self._tls:
+                sent = self.socket.send(data)
+        except _NOT_YET:
+            return 0
+        except OSError:
+            if do_close:
+                self.handle_close()
+            else:
+                self.will_close = True
+            return 0
+        self.note_sent()
+        return int(sent)
+
+    def handle_close(self) -> None:
+        """Say goodbye as TLS wants it, without waiting for the other side's.
+
+        A client that breaks off is closed twice: what it left is to be read, and it hung up.
+        """
+        sock = self.socket
+        if sock is not None:
+            with contextlib.suppress(OSError, ValueError), self._tls:
+                sock.unwrap()
+        super().handle_close()
+
+
+def tls_channel(context: ssl.SSLContext) -> type[Channel]:
+    """The class of connections that speak TLS with this context."""
+    return type("OurTlsChannel", (TlsChannel,), {"context": context})
+
+
+# -- the sidecar's life ---------------------------------------------------------------------------
 
 _EVERY_S = 3.0
 _TIMEOUT_S = 5.0
@@ -42,7 +425,7 @@ def mark_answers(answers: Callable[[], bool], endpoint: Path) -> None:
     """Ask ourselves for our health, and mark the endpoint file when we answer.
 
     The rank looks at that mark: a server that does not answer itself is replaced, see
-    `worker_server.rank.sidecar_process`. Any answer counts, also that a token is missing.
+    `worker_server.rank.attach`. Any answer counts, also that a token is missing.
     """
     if answers():
         with contextlib.suppress(OSError):
@@ -94,7 +477,7 @@ def serve(page_path: Path, rank_fd: int | None = None) -> int:
         run_dir.hold(page_path)
         settings = Settings.from_environ(os.environ, page.identity.group_rank)
         process = PidfdProcess(page.identity.pid, page.start_ticks, rank_fd)
-    except (PageError, SettingError, GoneError, OSError) as exc:
+    except (SharedPageError, SettingError, GoneError, OSError) as exc:
         _log.error("cannot start: %s", exc)
         return 1
     box = black_box_of(page, process, files)
@@ -118,14 +501,14 @@ def _serve(
 
     family = Family(box.identity.pid, not_ours)
 
-    def evict_rank(grace_s: float) -> Eviction:
+    def evict_rank(grace_s: float) -> EvictionResult:
         return evict(process, box.process(), grace_s, family)
 
     url = ""
     registry = make_registry(box.state, lambda: url, box.follower)
     host = HostView(files.page.parent, box.identity, box.state).report
     app = make_app(
-        Served(box, evict_rank, registry, host), Guard(settings, names=[box.identity.host])
+        Served(box, evict_rank, registry, host), RequestGuard(settings, names=[box.identity.host])
     )
     _yield_to_training()
     server = listen(app, settings, THREADS)

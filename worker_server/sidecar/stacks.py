@@ -139,7 +139,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ProcessLook:
     """One look at a process that goes on."""
 
     taken: Taken
@@ -200,7 +200,7 @@ class Stacks:
             taken = self._last[native] = Taken(text, self._clock())
             return taken
 
-    def look(self) -> Look:
+    def look(self) -> ProcessLook:
         """All threads without stopping them, with whole paths.
 
         Raises:
@@ -268,7 +268,7 @@ class Stacks:
         raise StacksError(f"py-spy does not start: {done}")
 
 
-def _look_of(threads: list[dict[str, Any]], pid: int, now_s: float) -> Look:
+def _look_of(threads: list[dict[str, Any]], pid: int, now_s: float) -> ProcessLook:
     lines = []
     for thread in threads:
         state = f"{'active' if thread['active'] else 'idle'}{'+gil' if thread['owns_gil'] else ''}"
@@ -278,7 +278,7 @@ def _look_of(threads: list[dict[str, Any]], pid: int, now_s: float) -> Look:
     if main is None:
         main = next(t for t in threads if t["thread_name"] == "MainThread")
     calls = tuple(Call(c["name"], c["filename"], int(c["line"])) for c in main["frames"])
-    return Look(Taken("\n".join(lines) + "\n", now_s), calls, main["owns_gil"])
+    return ProcessLook(Taken("\n".join(lines) + "\n", now_s), calls, main["owns_gil"])
 
 
 def calls_of(text: str) -> tuple[Call, ...]:

@@ -203,7 +203,7 @@ def _kinds(calls: Iterable[Call]) -> Iterable[Doing]:
             yield kind  # DDP and FSDP wrap modules: what these do is not a collective
 
 
-class Sample(NamedTuple):
+class StackSample(NamedTuple):
     """The main thread at one moment."""
 
     calls: tuple[Call, ...]
@@ -222,13 +222,13 @@ class _Stand(NamedTuple):
     last_s: float
 
 
-class Witness:
+class StandstillWitness:
     """Any thread may ask; one adds."""
 
     def __init__(self) -> None:
         self._stand: _Stand | None = None
 
-    def add(self, sample: Sample, mark: Mark, *, waits: bool) -> None:
+    def add(self, sample: StackSample, mark: Mark, *, waits: bool) -> None:
         """One more, of a moment with this mark; `waits`: for others, as far as is known."""
         index = innermost(sample.calls)
         if index is None:

@@ -33,8 +33,7 @@ from monitor.act.schedulers.base import (
     strangers,
 )
 from monitor.background import backoff_s
-from monitor.model.names import GroupName, Host, IncidentId, RankName
-from monitor.model.urls import shown_url, without_secrets
+from monitor.model.names import GroupName, Host, IncidentId, RankName, shown_url, without_secrets
 
 # Signed requests: how ours are signed, and what a receiver does to know them.
 #

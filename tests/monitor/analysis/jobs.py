@@ -7,9 +7,24 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from monitor.records.job import COLUMNS, NONE, Backend, Group, Job, Payload, RankInfo, State, Status
+from monitor.records.job import (
+    COLUMNS,
+    NONE,
+    Backend,
+    CollectiveState,
+    Group,
+    GroupStatus,
+    Job,
+    Payload,
+    RankInfo,
+)
 
-DONE, OPEN, BEGUN, FAILED = State.COMPLETED, State.SCHEDULED, State.STARTED, State.FAILED
+DONE, OPEN, BEGUN, FAILED = (
+    CollectiveState.COMPLETED,
+    CollectiveState.SCHEDULED,
+    CollectiveState.STARTED,
+    CollectiveState.FAILED,
+)
 WORLD = "world"
 SECOND_NS = 1_000_000_000
 
@@ -20,7 +35,7 @@ class Call:
 
     group: str = WORLD
     op: str = "all_reduce"
-    state: State = DONE
+    state: CollectiveState = DONE
     size: int = 8
     dtype: str = "float32"
     site: str = ""
@@ -61,7 +76,7 @@ def job(
     silent: Sequence[int] = (),
     backend: Backend = Backend.NCCL,
     only_active: bool = False,
-    status: Mapping[int, Mapping[str, Status]] | None = None,
+    status: Mapping[int, Mapping[str, GroupStatus]] | None = None,
     waited_s: float | None = None,
     generations: Mapping[str, int] | None = None,
 ) -> Job:

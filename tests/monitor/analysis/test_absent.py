@@ -9,7 +9,7 @@ import pytest
 from monitor.model.verdict import Confidence
 from monitor.records.analyse import analyse
 from monitor.records.findings import Fault
-from monitor.records.job import Backend, Status
+from monitor.records.job import Backend, GroupStatus
 from tests.monitor.analysis.jobs import WORLD, Call, job, many, recv, send, whole
 
 TP = {"tp0": (0, 1), "tp1": (2, 3)}
@@ -53,14 +53,18 @@ def test_a_cpu_that_launched_less_in_several_groups_is_not_enqueuing() -> None:
 
 
 def test_counters_speak_for_a_rank_without_entries() -> None:
-    at = {rank: {WORLD: Status(2, -1, 1)} for rank in (0, 1, 2)} | {3: {WORLD: Status(1, -1, 1)}}
+    at = {rank: {WORLD: GroupStatus(2, -1, 1)} for rank in (0, 1, 2)} | {
+        3: {WORLD: GroupStatus(1, -1, 1)}
+    }
     calls = {r: [Call(), Call().open()] for r in (0, 1, 2)} | {3: [Call()]}
     (one,) = analyse(job(calls, only_active=True, status=at)).findings
     assert (one.kind, one.culprits) == (Fault.NOT_ENQUEUING, (3,))
 
 
 def test_counters_of_a_group_with_transfers_are_not_believed() -> None:
-    at = {rank: {WORLD: Status(2, -1, 1)} for rank in (0, 1, 2)} | {3: {WORLD: Status(9, -1, 9)}}
+    at = {rank: {WORLD: GroupStatus(2, -1, 1)} for rank in (0, 1, 2)} | {
+        3: {WORLD: GroupStatus(9, -1, 9)}
+    }
     calls = {0: [Call(), Call().open()], 1: [Call(), Call().open()], 3: [Call()]}
     calls[2] = [Call(), Call().open(), send(3)]
     (one,) = analyse(job(calls, only_active=True, status=at)).findings
@@ -117,7 +121,7 @@ def test_parts_of_batches_that_are_over_hold_up_nobody() -> None:
 
 
 def test_hidden_transfers_of_gloo_show_in_its_counters() -> None:
-    at = {rank: {WORLD: Status(9, -1, 8)} for rank in (0, 1)}
+    at = {rank: {WORLD: GroupStatus(9, -1, 8)} for rank in (0, 1)}
     calls = {0: [Call()], 1: [Call()], 2: [Call(), Call().open()], 3: [Call(), Call().open()]}
     (one,) = analyse(job(calls, backend=Backend.GLOO, status=at)).findings
     assert (one.kind, one.culprits) == (Fault.POINT_TO_POINT, (0, 1))

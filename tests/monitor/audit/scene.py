@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from monitor.decide.accounts import Case, FleetFacts
+from monitor.decide.accounts import AuditedIncident, FleetFacts
 from monitor.model.eviction import DecisionRow, Eviction, Rung, RungOutcome
 from monitor.model.incident import Incident, Milestones, State, Transition
 from monitor.model.names import GroupName, Host, IncidentId, ReplicaId
@@ -69,13 +69,15 @@ def hang(**changes: Any) -> Incident:
     return replace(one, **changes)
 
 
-def case(one: Incident | None = None, **changes: Any) -> Case:
+def case(one: Incident | None = None, **changes: Any) -> AuditedIncident:
     """The hang with all that belongs to it, long after."""
-    made = Case(one or hang(), 2000.0, decisions=ROWS, evictions=(EVICTION,), facts=FACTS)
+    made = AuditedIncident(
+        one or hang(), 2000.0, decisions=ROWS, evictions=(EVICTION,), facts=FACTS
+    )
     return replace(made, **changes)
 
 
-def unevicted(one: Incident, **marks: Any) -> Case:
+def unevicted(one: Incident, **marks: Any) -> AuditedIncident:
     """The same fault, nobody having done anything about it."""
     before = replace(one.milestones, evict_asked_s=None, left_quorum_s=None, rejoined_s=None)
     return case(replace(one, milestones=replace(before, **marks)), decisions=(), evictions=())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from monitor.decide.accounts import (
     Amount,
-    Case,
+    AuditedIncident,
     FleetFacts,
     IncidentAudit,
     account,
@@ -223,7 +223,7 @@ ODD = st.one_of(TIMES, st.text(max_size=3), st.integers())
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
+def cases(draw: st.DrawFn) -> AuditedIncident:
     def time() -> float:
         told = draw(st.floats(allow_nan=True, allow_infinity=True, width=32))
         return told if draw(st.booleans()) else draw(st.floats(-1e3, 1e3))
@@ -258,7 +258,9 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 @given(cases())
-def test_no_part_is_negative_and_all_add_up_whatever_the_moments_say(found: Case) -> None:
+def test_no_part_is_negative_and_all_add_up_whatever_the_moments_say(
+    found: AuditedIncident,
+) -> None:
     parts = intervals(found)
     assert all(one.seconds >= 0 for one in parts)
     assert all(a.end_s == b.start_s for a, b in pairwise(parts))
@@ -268,7 +270,7 @@ def test_no_part_is_negative_and_all_add_up_whatever_the_moments_say(found: Case
 
 
 @given(cases())
-def test_an_account_never_raises_and_is_json(found: Case) -> None:
+def test_an_account_never_raises_and_is_json(found: AuditedIncident) -> None:
     one = account(found)
     body = account_to_json(one)
     json.dumps(body, allow_nan=False)

@@ -14,7 +14,7 @@ import pytest
 from monitor.act.bundles import BundleDir, Keep
 from monitor.model.names import IncidentId
 from monitor.show import stacks as stacks_module
-from monitor.show.incident_page import Stacks
+from monitor.show.incident_page import BundleStacks
 from monitor.show.stacks import StacksReader
 
 ID = IncidentId("inc-1")
@@ -42,11 +42,11 @@ def test_a_real_bundle_is_read_once_while_it_stays_as_it_is(bundle: Path, monkey
         patch.setattr(stacks_module, "_read", None)
         assert reader.get(ID) is shown
     os.utime(bundle, (1, 1))
-    assert reader.get(ID) == Stacks(shown.markup, stamp=f"1000000000-{bundle.stat().st_size}")
+    assert reader.get(ID) == BundleStacks(shown.markup, stamp=f"1000000000-{bundle.stat().st_size}")
 
 
 def test_where_there_is_no_bundle_there_is_nothing(tmp_path: Path) -> None:
-    assert reader_of(tmp_path).get(ID) == Stacks()
+    assert reader_of(tmp_path).get(ID) == BundleStacks()
 
 
 def test_a_bundle_that_is_gone_is_told(bundle: Path) -> None:

@@ -8,14 +8,17 @@ from collections.abc import Iterable
 from typing import Final
 
 from monitor.records.job import Payload
-from monitor.records.ops import POINT_TO_POINT, SIZELESS, UNDECIDED, peers_of
 from monitor.records.signature import (
+    POINT_TO_POINT,
+    SIZELESS,
+    UNDECIDED,
     UNKNOWN_SIZE,
-    Side,
+    CallSide,
     comparable,
     counts_of,
     dtype_of,
     numbers,
+    peers_of,
     signature_of,
 )
 
@@ -58,7 +61,7 @@ def possible(payload: Payload, size: int = UNKNOWN_SIZE) -> bool:
     return True
 
 
-def majority(sides: Iterable[Side], size: int) -> Side | None:
+def majority(sides: Iterable[CallSide], size: int) -> CallSide | None:
     """The side that more than half of all `size` members are on; None: cannot tell."""
     return next((side for side in sides if 2 * len(side.ranks) > size), None)
 

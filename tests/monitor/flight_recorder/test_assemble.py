@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from monitor.records import dump
 from monitor.records.dump import Record, assemble
 from monitor.records.files import load
-from monitor.records.job import COLUMNS, State, Status
+from monitor.records.job import COLUMNS, CollectiveState, GroupStatus
 from tests.monitor.flight_recorder.dumps import config, entry, gloo, nccl, pending, send, status
 
 REAL = Path(__file__).parents[4] / "shared/data/flight_recorder_nccl"
@@ -176,7 +176,7 @@ def test_the_real_records_of_a_16_rank_job_load_without_a_doubt(fault) -> None:
     assert (found.expected, found.silent, found.problems) == (tuple(range(16)), (), ())
     assert all(info.only_active and len(info.status) == 13 for info in found.ranks.values())
     assert not any(group.inferred for group in found.groups)
-    assert set(found.columns["state"].tolist()) == {State.SCHEDULED}
+    assert set(found.columns["state"].tolist()) == {CollectiveState.SCHEDULED}
     for rank, info in found.ranks.items():
         assert all(rank in found.groups[group].members for group in info.status)
 
@@ -198,5 +198,5 @@ def test_a_real_rank_without_entries_keeps_what_its_status_says() -> None:
     found = load([REAL / "lock_gil_1st"])
     names = {group.name: index for index, group in enumerate(found.groups)}
     assert not (found.columns["rank"] == 9).any()
-    assert found.ranks[9].status[names["72"]] == Status(45264, -1, 45264)
-    assert found.ranks[8].status[names["72"]] == Status(45267, -1, 45264)
+    assert found.ranks[9].status[names["72"]] == GroupStatus(45264, -1, 45264)
+    assert found.ranks[8].status[names["72"]] == GroupStatus(45267, -1, 45264)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.records import dump, rows
-from monitor.records.job import Backend, State, Status
+from monitor.records.job import Backend, CollectiveState, GroupStatus
 from monitor.records.safe_pickle import FlightRecordError
 from tests.fuzz import records
 from tests.monitor.flight_recorder.dumps import (
@@ -30,7 +30,7 @@ def read(value, write=as_pickle):
 
 
 def states(found):
-    return [State(state).name.lower() for state in found.columns["state"]]
+    return [CollectiveState(state).name.lower() for state in found.columns["state"]]
 
 
 def column(found, name):
@@ -48,7 +48,7 @@ def test_an_nccl_entry_has_all_its_columns(write) -> None:
         "record": [7],
         "payload": [0],
         "site": [-1],
-        "state": [State.COMPLETED],
+        "state": [CollectiveState.COMPLETED],
         "p2p": [False],
         "peer": [-1],
         "created_ns": [CREATED + 7],
@@ -59,7 +59,7 @@ def test_an_nccl_entry_has_all_its_columns(write) -> None:
     assert (payload.op, payload.recorded) == ("all_reduce", "nccl:all_reduce")
     assert (payload.sizes_in, payload.dtypes_out) == (((8, 4),), ("float32",))
     assert found.groups[0].members == (0, 1, 2, 3)
-    assert found.status == {0: Status(1, 1, 1)}
+    assert found.status == {0: GroupStatus(1, 1, 1)}
 
 
 def test_the_states_of_nccl_are_real_and_a_retired_unfinished_one_has_timed_out() -> None:

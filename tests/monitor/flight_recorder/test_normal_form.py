@@ -3,9 +3,9 @@
 import pytest
 
 from monitor.model.names import GroupName, Host
-from monitor.records.ops import dtype_name, op_name
 from monitor.records.ring import collectives, signature_in_ring
 from monitor.records.safe_pickle import FlightRecordError
+from monitor.records.signature import dtype_name, op_name
 from worker_server.wire import FlightRecord, Identity, RingEntry
 
 IDENTITY = Identity("job", GroupName("rg_0"), 1, 2, Host("h"), 7, "one")

@@ -9,7 +9,7 @@ from monitor.records import dump
 from monitor.records import ring as ring_rows
 from monitor.records.analyse import analyse
 from monitor.records.findings import Fault
-from monitor.records.job import Backend, State, Status
+from monitor.records.job import Backend, CollectiveState, GroupStatus
 from monitor.records.ring import from_answers
 from monitor.records.safe_pickle import FlightRecordError
 from tests.monitor.flight_recorder.answers import answer, call
@@ -35,7 +35,7 @@ def rows(found, *names):
 
 
 def states(found):
-    return [State(state).name.lower() for state in found.columns["state"]]
+    return [CollectiveState(state).name.lower() for state in found.columns["state"]]
 
 
 INSIDE = {"exit_age_s": None}
@@ -143,7 +143,7 @@ def test_with_nccl_states_and_statuses_are_torchs() -> None:
     )  # fmt: skip
     found = job(answer(call(1, 1, torch_ids=[0]), call(2, 2, torch_ids=[1]), torch=torch))
     assert states(found) == ["completed", "scheduled"]
-    assert found.ranks[0].status == {0: Status(2, 1, 1)}
+    assert found.ranks[0].status == {0: GroupStatus(2, 1, 1)}
 
 
 def test_torchfts_groups_are_of_a_quorum_and_a_group_rank() -> None:

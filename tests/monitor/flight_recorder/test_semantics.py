@@ -4,8 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.records.ops import closes_coalesced, dtype_name, dtype_nbytes, op_name, peers_of
-from monitor.records.signature import disagree, payload_of, signature_of, silent
+from monitor.records.signature import (
+    closes_coalesced,
+    disagree,
+    dtype_name,
+    dtype_nbytes,
+    op_name,
+    payload_of,
+    peers_of,
+    signature_of,
+    silent,
+)
 from tests.monitor.flight_recorder.pairs import agree, majority
 
 

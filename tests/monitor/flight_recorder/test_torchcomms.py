@@ -9,7 +9,7 @@ from monitor.records import ring as ring_rows
 from monitor.records.analyse import analyse
 from monitor.records.dump import UNCOUNTED, Record, assemble
 from monitor.records.findings import Fault
-from monitor.records.job import State
+from monitor.records.job import CollectiveState
 from monitor.records.ring import from_answers
 from tests.monitor.flight_recorder.answers import answer
 from tests.monitor.flight_recorder.dumps import config
@@ -103,10 +103,13 @@ def test_what_is_retired_is_over_and_without_events_the_rest_is_unknown():
     said = comms([("world", "all_reduce", "completed"), ("world", "barrier", "started")], WORLD)
     said["entries"][0]["state"] = "started"  # nobody looked at its events after its work was over
     states = dump.read(said).columns["state"].tolist()
-    assert states == [State.COMPLETED, State.STARTED]
+    assert states == [CollectiveState.COMPLETED, CollectiveState.STARTED]
     said = comms([("world", "all_reduce", "completed"), ("world", "barrier", "started")], WORLD,
                  device=False)  # fmt: skip
-    assert dump.read(said).columns["state"].tolist() == [State.COMPLETED, State.UNKNOWN]
+    assert dump.read(said).columns["state"].tolist() == [
+        CollectiveState.COMPLETED,
+        CollectiveState.UNKNOWN,
+    ]
 
 
 def test_sends_count_by_themselves():

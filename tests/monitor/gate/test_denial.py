@@ -6,8 +6,17 @@ import json
 
 import pytest
 
-from monitor.gate.denylist import Denial, DenialError, Scope, denials_json, parse_denials
-from monitor.gate.view import GateError, GateView, Seen, parse_view
+from monitor.gate.denylist import (
+    Denial,
+    DenialError,
+    GateError,
+    GateView,
+    Scope,
+    SeenReplica,
+    denials_json,
+    parse_denials,
+    parse_view,
+)
 from monitor.model.names import GroupName, IncidentId, ReplicaId
 
 FULL = Denial(
@@ -27,7 +36,7 @@ def test_a_list_reads_back_as_it_was_written() -> None:
 
 
 def test_a_view_reads_back_as_it_was_written() -> None:
-    seen = Seen(
+    seen = SeenReplica(
         replica_id=ReplicaId("rg_1:a"),
         group=GroupName("rg_1"),
         heartbeat_age_s=0.25,

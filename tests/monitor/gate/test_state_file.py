@@ -11,7 +11,7 @@ import pytest
 
 from monitor.gate.denylist import Denial, Scope
 from monitor.gate.quorum_ids import RESERVED_MOST
-from monitor.gate.state_file import StateFile
+from monitor.gate.serve import StateFile
 
 DENIAL = Denial(Scope.HOST, "node-7", "bad memory")
 GOOD = {"denied": [DENIAL.to_json()], "quorum_ids_reserved": 300}

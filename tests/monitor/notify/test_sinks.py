@@ -23,8 +23,8 @@ from monitor.act.notices import (
     notice_from_json,
     notices,
 )
+from monitor.model.names import shown_url, without_secrets
 from monitor.model.plain import to_plain
-from monitor.model.urls import shown_url, without_secrets
 from monitor.model.verdict import Severity
 from tests.monitor.notify.scene import NOW_S, Bench, Receiver
 from tests.monitor.shell.fakes import page, wait_until

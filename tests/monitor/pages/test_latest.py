@@ -11,12 +11,12 @@ import pytest
 from monitor.show import latest as making
 from monitor.show.answers import dump
 from monitor.show.latest import Latest
-from monitor.show.live import Made, Pages
-from monitor.show.pages import FLEET, Context, Place
+from monitor.show.pages import FLEET, Context, PagePlace
+from monitor.show.paging import Made, Pages
 from tests.page.views import crowd
 from tests.waiting import wait_for
 
-HERE = Place(FLEET)
+HERE = PagePlace(FLEET)
 
 
 class Maker:

@@ -12,9 +12,8 @@ from monitor.model.eviction import QuarantineEntry
 from monitor.model.names import GroupName
 from monitor.model.observation import Pause
 from monitor.model.verdict import RankHealth
-from monitor.show.fleet_page import CELLS, LINKS
-from monitor.show.live import Made, make, whole
-from monitor.show.pages import FLEET, GROUPS, Context, FleetIndex, Place
+from monitor.show.pages import CELLS, FLEET, GROUPS, LINKS, Context, FleetIndex, PagePlace
+from monitor.show.paging import Made, make, whole
 from monitor.show.templating import attributes, environment
 from monitor.show.wording import ago, natural, span
 from monitor.store.lease import Standing
@@ -24,7 +23,7 @@ STALLED = {"rg_1.1": RankHealth.STALLED}
 
 
 def fleet(view, *, by_host: bool = False, **more):
-    return make(Context(FleetIndex(view), Place(FLEET, by_host=by_host), **more))
+    return make(Context(FleetIndex(view), PagePlace(FLEET, by_host=by_host), **more))
 
 
 def changes(before, after) -> dict:
@@ -164,10 +163,10 @@ def test_a_standby_links_to_the_active_monitor_by_http_only() -> None:
 
 
 def test_places_have_paths_and_are_found_by_them() -> None:
-    for place in (Place(FLEET), Place(FLEET, by_host=True), Place(GROUPS, "a/b c?#%")):
-        assert Place.of(place.path) == place
+    for place in (PagePlace(FLEET), PagePlace(FLEET, by_host=True), PagePlace(GROUPS, "a/b c?#%")):
+        assert PagePlace.of(place.path) == place
     for path in ("/groups/", "/nothing/x", "/groups/a/b", "/groups/" + "x" * 500):
-        assert Place.of(path) is None
+        assert PagePlace.of(path) is None
 
 
 def test_names_are_sorted_as_people_count() -> None:
@@ -199,7 +198,7 @@ def test_hostile_names_are_text_on_every_page_and_on_what_is_sent(path: str, siz
         quarantine=(QuarantineEntry(evil, evil, evil, NOW_S, None, None, note=evil),),
         pause=Pause(evil, evil, NOW_S, None), unknown={evil: evil},
     )  # fmt: skip
-    place = Place.of(path.format(quote(evil, safe="")))
+    place = PagePlace.of(path.format(quote(evil, safe="")))
     page = make(Context(FleetIndex(view), place, why_not=evil))
     assert page.found
     for markup in (

@@ -8,7 +8,7 @@ import pytest
 
 from monitor.decide.guards import PastEviction
 from monitor.decide.pipeline import Pipeline
-from monitor.decide.rules import Action, Policy
+from monitor.decide.rules import Policy, PolicyAction
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Evict, Guard
 from monitor.model.verdict import Kind, Severity
@@ -89,7 +89,10 @@ def test_a_restarted_monitor_knows_what_it_would_have_done() -> None:
 
 
 def test_a_kind_that_is_only_observed_uses_up_nobody_elses_budget() -> None:
-    actions = {**Policy().actions, **{(Kind.NOT_ENTERED, s): Action.OBSERVE for s in Severity}}
+    actions = {
+        **Policy().actions,
+        **{(Kind.NOT_ENTERED, s): PolicyAction.OBSERVE for s in Severity},
+    }
     config = KeeperConfig(budget_per_hour=1)
     fleet = HostFleet(4, 2, [])
     fleet.script = [at(20, hang("rg_1.0")), at(60, fleet.lose("host1")), at(61, crash("rg_3.1"))]

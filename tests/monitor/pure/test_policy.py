@@ -6,8 +6,8 @@ import pytest
 
 from monitor.decide.guards import (
     Cost,
-    Fleet,
-    GroupView,
+    DecisionFacts,
+    GroupFacts,
     Lesson,
     PastEviction,
     PastFault,
@@ -15,7 +15,7 @@ from monitor.decide.guards import (
     decide,
     min_replicas_told,
 )
-from monitor.decide.rules import DEFAULT, Action, Once, Policy
+from monitor.decide.rules import DEFAULT, Once, Policy, PolicyAction
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Evict, Guard, Hold
 from monitor.model.incident import Incident, Milestones, State
@@ -27,10 +27,10 @@ NOW_S = 10_000.0
 CULPRIT = RankName("rg_1.0")
 
 
-def view(name: str, **changes) -> GroupView:
+def view(name: str, **changes) -> GroupFacts:
     rank = RankName(f"{name}.0")
     return replace(
-        GroupView(
+        GroupFacts(
             group=GroupName(name),
             healthy=name != "rg_1",
             alive=(rank,),
@@ -43,10 +43,10 @@ def view(name: str, **changes) -> GroupView:
     )
 
 
-def fleet(**changes) -> Fleet:
+def fleet(**changes) -> DecisionFacts:
     groups = {GroupName(name): view(name) for name in ("rg_0", "rg_1", "rg_2")}
     return replace(
-        Fleet(
+        DecisionFacts(
             now_s=NOW_S,
             groups=groups,
             accused=frozenset({GroupName("rg_1")}),
@@ -83,7 +83,7 @@ def past(ago_s: float, name: str = "other", group: str = "rg_0") -> PastEviction
     return PastEviction(IncidentId(name), GroupName(group), NOW_S - ago_s)
 
 
-def with_group(**changes) -> Fleet:
+def with_group(**changes) -> DecisionFacts:
     groups = dict(fleet().groups)
     groups[GroupName("rg_1")] = view("rg_1", **changes)
     return fleet(groups=groups)
@@ -231,13 +231,13 @@ def test_a_second_death_on_the_same_host_quarantines_it() -> None:
 # -- the operator's rules ------------------------------------------------------------------------
 
 
-def policy(action: Action, kind: Kind = Kind.NOT_ENTERED, **more) -> Policy:
+def policy(action: PolicyAction, kind: Kind = Kind.NOT_ENTERED, **more) -> Policy:
     actions = {**DEFAULT.actions, **{(kind, severity): action for severity in Severity}}
     return Policy(actions, **more)
 
 
 def test_a_policy_that_pages_never_evicts_and_says_what_would() -> None:
-    (hold,) = decide(KeeperConfig(), fleet(), [incident()], policy(Action.PAGE))
+    (hold,) = decide(KeeperConfig(), fleet(), [incident()], policy(PolicyAction.PAGE))
     assert hold == Hold(
         IncidentId("one"), Guard.POLICY,
         "the policy pages for not_entered of severity warning and never evicts",
@@ -247,12 +247,12 @@ def test_a_policy_that_pages_never_evicts_and_says_what_would() -> None:
 
 
 def test_a_policy_that_evicts_leaves_the_hosts_open() -> None:
-    (evict,) = decide(KeeperConfig(), fleet(), [incident()], policy(Action.EVICT))
+    (evict,) = decide(KeeperConfig(), fleet(), [incident()], policy(PolicyAction.EVICT))
     assert evict.quarantine == ()
 
 
 def test_a_program_fault_quarantines_its_hosts_where_the_policy_says_so() -> None:
-    rules = policy(Action.EVICT_AND_QUARANTINE, Kind.MISMATCH)
+    rules = policy(PolicyAction.EVICT_AND_QUARANTINE, Kind.MISMATCH)
     (evict,) = decide(KeeperConfig(), fleet(), [incident(Kind.MISMATCH)], rules)
     assert evict.quarantine == (Host("host-rg_1"),)
 
@@ -274,7 +274,7 @@ def test_nobody_is_evicted_within_a_maintenance_window() -> None:
 
 @pytest.mark.parametrize(
     ("options", "rules"),
-    [({"observe": True}, DEFAULT), ({}, policy(Action.OBSERVE))],
+    [({"observe": True}, DEFAULT), ({}, policy(PolicyAction.OBSERVE))],
     ids=["the mode", "the action"],
 )
 def test_observe_mode_says_the_whole_eviction_that_it_held_back(options, rules) -> None:
@@ -302,7 +302,7 @@ def test_what_would_have_been_is_said_once_whatever_comes_after() -> None:
 # -- two groups of one dead host -----------------------------------------------------------------
 
 
-def shared(**changes) -> Fleet:
+def shared(**changes) -> DecisionFacts:
     """Rank 1 of rg_1 and of rg_2 were on one host, which is dead; the others live."""
     groups = {GroupName(name): view(name) for name in ("rg_0", "rg_3", "rg_4", "rg_5")}
     for name in ("rg_1", "rg_2"):

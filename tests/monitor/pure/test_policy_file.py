@@ -9,8 +9,8 @@ from monitor.decide.rules import (
     DEFAULT,
     GUARDS,
     THRESHOLDS,
-    Action,
     Once,
+    PolicyAction,
     PolicyError,
     Weekly,
     policy_from,
@@ -60,10 +60,10 @@ def test_one_action_holds_for_all_severities_and_a_table_for_some() -> None:
         dead = "page"
         straggler = { info = "observe", critical = "page" }
     """).policy
-    assert {policy.action(Kind.DEAD, one) for one in Severity} == {Action.PAGE}
-    assert policy.action(Kind.STRAGGLER, Severity.INFO) is Action.OBSERVE
-    assert policy.action(Kind.STRAGGLER, Severity.WARNING) is Action.EVICT_AND_QUARANTINE
-    assert policy.action(Kind.STRAGGLER, Severity.CRITICAL) is Action.PAGE
+    assert {policy.action(Kind.DEAD, one) for one in Severity} == {PolicyAction.PAGE}
+    assert policy.action(Kind.STRAGGLER, Severity.INFO) is PolicyAction.OBSERVE
+    assert policy.action(Kind.STRAGGLER, Severity.WARNING) is PolicyAction.EVICT_AND_QUARANTINE
+    assert policy.action(Kind.STRAGGLER, Severity.CRITICAL) is PolicyAction.PAGE
 
 
 def test_what_is_written_is_read_as_it_was() -> None:

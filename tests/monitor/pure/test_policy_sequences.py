@@ -14,7 +14,7 @@ import pytest
 
 from monitor.decide import guards as deciding
 from monitor.decide.pipeline import Pipeline
-from monitor.decide.rules import Action, Once, Policy
+from monitor.decide.rules import Once, Policy, PolicyAction
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Evict, Guard, Hold
 from monitor.model.incident import incident_from_json, incident_to_json
@@ -163,7 +163,9 @@ class Sequence:
         dice = self.dice
         actions = dict(Policy().actions)
         for kind in dice.sample(sorted(Kind), 2):
-            actions.update(dict.fromkeys([(kind, s) for s in Severity], dice.choice([*Action])))
+            actions.update(
+                dict.fromkeys([(kind, s) for s in Severity], dice.choice([*PolicyAction]))
+            )
         windows = ()
         if dice.random() < 0.3:
             since_s = self.fleet.now_s + dice.uniform(0, 30)
@@ -206,7 +208,9 @@ class Sequence:
                 self.check(bool(decision.reason and decision.release), f"mute: {decision}")
                 if decision.would is not None:
                     held = self._of(decision.would)
-                    self.check(self.config.observe or held is Action.OBSERVE, "observed unasked")
+                    self.check(
+                        self.config.observe or held is PolicyAction.OBSERVE, "observed unasked"
+                    )
             else:
                 if decision.incident_id in left:  # asked again after a restart: the same one
                     self.asked = [o for o in self.asked if o[1].incident_id != decision.incident_id]
@@ -242,8 +246,10 @@ class Sequence:
         self.check(self.policy.window(now_s) is None, "in a maintenance window")
         self.check(not config.observe, "in observe mode")
         allowed = self._of(evict)
-        self.check(allowed in (Action.EVICT, Action.EVICT_AND_QUARANTINE), f"policy: {allowed}")
-        self.check(not evict.quarantine or allowed is not Action.EVICT, "quarantined unasked")
+        self.check(
+            allowed in (PolicyAction.EVICT, PolicyAction.EVICT_AND_QUARANTINE), f"policy: {allowed}"
+        )
+        self.check(not evict.quarantine or allowed is not PolicyAction.EVICT, "quarantined unasked")
         incident = self.drive.seen[evict.incident_id]
         sure = incident.verdict.confidence is not Confidence.UNSURE
         self.check(sure, f"{evict.group}: it cannot be told who it is")
@@ -256,7 +262,7 @@ class Sequence:
             for host in self.fleet.hosts(group) & self.fleet.dead_hosts()
         )
 
-    def _of(self, evict: Evict) -> Action:
+    def _of(self, evict: Evict) -> PolicyAction:
         incident = self.drive.seen[evict.incident_id]
         return self.policy.action(incident.kind, incident.severity)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monitor.decide.rules import Action, Policy
+from monitor.decide.rules import Policy, PolicyAction
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Guard
 from monitor.model.observation import Pause
@@ -10,7 +10,7 @@ from monitor.model.verdict import Kind, Severity
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, hang
 from tests.monitor.shared_hosts import HostFleet
 
-PAGES = Policy({**Policy().actions, **{(Kind.NOT_ENTERED, s): Action.PAGE for s in Severity}})
+PAGES = Policy({**Policy().actions, **{(Kind.NOT_ENTERED, s): PolicyAction.PAGE for s in Severity}})
 
 
 def driven(ticks: int, config: KeeperConfig, fleet: SimFleet | None = None) -> Drive:

@@ -8,9 +8,18 @@ from typing import Any
 import numpy as np
 
 from monitor.records.findings import Analysis, Fault, Finding, Wait
-from monitor.records.job import COLUMNS, NONE, Group, Job, Payload, RankInfo, State, Status
+from monitor.records.job import (
+    COLUMNS,
+    NONE,
+    CollectiveState,
+    Group,
+    GroupStatus,
+    Job,
+    Payload,
+    RankInfo,
+)
 
-DONE, OPEN = State.COMPLETED, State.SCHEDULED
+DONE, OPEN = CollectiveState.COMPLETED, CollectiveState.SCHEDULED
 EPOCH_NS = 1_758_580_156_000_000_000
 REDUCE = Payload("all_reduce", "nccl:all_reduce", ((4,),), ((4,),), ("float32",), ("float32",))
 GATHER = Payload("all_gather", "nccl:all_gather", ((4,),), ((16,),), ("float32",), ("float32",))
@@ -19,7 +28,7 @@ DP = Group("3", "dp", (0, 1, 2, 3))
 PP = Group("4", "pp", (0, 2))
 
 
-def entry(rank: int, seq: int, state: State = DONE, **more: Any) -> dict[str, Any]:
+def entry(rank: int, seq: int, state: CollectiveState = DONE, **more: Any) -> dict[str, Any]:
     empty = dict.fromkeys(COLUMNS, NONE)
     made = {"group": 0, "payload": 0, "p2p": False, "created_ns": EPOCH_NS + seq * 10**6}
     return {**empty, **made, "rank": rank, "seq": seq, "record": seq, "state": state, **more}
@@ -31,7 +40,7 @@ def job_of(
     ranks: Iterable[int] = range(4),
     expected: Iterable[int] | None = None,
     groups: tuple[Group, ...] = (DP, PP),
-    status: Mapping[int, Mapping[int, Status]] | None = None,
+    status: Mapping[int, Mapping[int, GroupStatus]] | None = None,
     **more: Any,
 ) -> Job:
     rows = sorted(entries, key=lambda one: one["rank"])
@@ -52,7 +61,7 @@ def hang(**more: Any) -> tuple[Job, Analysis]:
     """Rank 1 of four did not come to all_reduce 12 of dp."""
     rows = [entry(rank, seq, site=0) for rank in range(4) for seq in (10, 11)]
     rows += [entry(rank, 12, OPEN, site=1) for rank in (0, 2, 3)]
-    job = job_of(rows, status={1: {0: Status(11, 11, 11)}}, **more)
+    job = job_of(rows, status={1: {0: GroupStatus(11, 11, 11)}}, **more)
     stuck = [int(row) for row in np.flatnonzero(job.columns["seq"] == 12)]
     waits = tuple(
         Wait(int(job.columns["rank"][row]), (1,), 0, 12, "all_reduce", row, EPOCH_NS)

@@ -18,9 +18,9 @@ from monitor.model.observation import LighthouseAway, Snapshot
 from monitor.model.verdict import Kind
 from monitor.show.incident_page import (
     Access,
+    BundleStacks,
     Earlier,
     IncidentQuery,
-    Stacks,
     incident_page,
     incidents_page,
 )
@@ -139,7 +139,7 @@ BUNDLE = BundleView(2048, 1.0)
 
 def test_its_evidence_is_neither_shown_nor_linked_where_that_needs_the_token() -> None:
     told = report(bundle=BUNDLE)
-    stacks = Stacks("<p>a secret</p>", stamp="1-1")
+    stacks = BundleStacks("<p>a secret</p>", stamp="1-1")
     open_to_all = page(told, stacks=stacks)
     assert '<a href="/v1/incidents/inc-1/bundle"' in open_to_all
     assert "a secret" in open_to_all
@@ -153,7 +153,7 @@ def test_its_evidence_is_neither_shown_nor_linked_where_that_needs_the_token() -
 
 
 def test_why_there_are_no_stacks_is_told_and_the_rest_of_the_page_is_there() -> None:
-    text = page(report(bundle=BUNDLE), stacks=Stacks(why="the bundle is damaged"))
+    text = page(report(bundle=BUNDLE), stacks=BundleStacks(why="the bundle is damaged"))
     assert "the bundle is damaged" in text
     assert "What was done" in text
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from concurrent.futures import ThreadPoolExecutor
 
-from monitor.show.stacks import Taken, by_moment
+from monitor.show.stacks import RankStacks, by_moment
 from worker_server.rank.last_words import stacks_text
-from worker_server.sidecar.black_box import Known, instead, of_the_dead
+from worker_server.sidecar.black_box import KnownStacks, instead, of_the_dead
 
 
 def spied(*main: str, thread: str = "MainThread", pid: int = 7) -> str:
@@ -34,8 +34,8 @@ STUCK, WAITS = spied("hold (fault.py:5)", "main (train.py:9)"), spied("wait (dis
 
 
 def test_victims_that_stand_alike_are_one_crowd_behind_the_culprit() -> None:
-    taken = [Taken(f"rg_0.{n}", spied("wait (dist.py:1)", pid=100 + n)) for n in range(30)]
-    taken += [Taken("rg_1.1", spied("step (train.py:3)")), Taken("rg_1.0", STUCK)]
+    taken = [RankStacks(f"rg_0.{n}", spied("wait (dist.py:1)", pid=100 + n)) for n in range(30)]
+    taken += [RankStacks("rg_1.1", spied("step (train.py:3)")), RankStacks("rg_1.0", STUCK)]
     shown = text_of(by_moment({"firing": taken}, ["rg_1.0"]))
     assert shown.startswith("firing culprit rg_1.0 in hold (fault.py:5) rg_1.0 MainThread, idle")
     assert "waits 30 ranks: rg_0.0, rg_0.1, rg_0.2 and 27 more in wait (dist.py:1)" in shown
@@ -44,33 +44,37 @@ def test_victims_that_stand_alike_are_one_crowd_behind_the_culprit() -> None:
 
 
 def test_who_gave_none_is_named_with_the_reason() -> None:
-    taken = [Taken("rg_1.0", STUCK), Taken("rg_0.0", None, "late: no answer"),
-             Taken("rg_0.1", None, "late: no answer")]  # fmt: skip
+    taken = [RankStacks("rg_1.0", STUCK), RankStacks("rg_0.0", None, "late: no answer"),
+             RankStacks("rg_0.1", None, "late: no answer")]  # fmt: skip
     shown = text_of(by_moment({"firing": taken}, ["rg_1.0"]))
     assert "No stacks of rg_0.0, rg_0.1: late: no answer" in shown
 
 
 def test_a_culprit_that_stands_where_it_stood_is_told_so_and_folded() -> None:
     markup = by_moment(
-        {"firing": [Taken("a.0", STUCK)], "eviction": [Taken("a.0", STUCK)]}, ["a.0"]
+        {"firing": [RankStacks("a.0", STUCK)], "eviction": [RankStacks("a.0", STUCK)]}, ["a.0"]
     )
     assert "eviction: the culprits as before" in text_of(markup)
     assert markup.count(' open=""') == 1
-    moved = by_moment({"firing": [Taken("a.0", STUCK)], "eviction": [Taken("a.0", WAITS)]}, ["a.0"])
+    moved = by_moment(
+        {"firing": [RankStacks("a.0", STUCK)], "eviction": [RankStacks("a.0", WAITS)]}, ["a.0"]
+    )
     assert moved.count(' open=""') == 2
 
 
 def test_what_no_known_tool_printed_is_shown_as_it_is() -> None:
-    shown = text_of(by_moment({"firing": [Taken("a.0", "gdb says\n#0 futex_wait ()")]}, ["a.0"]))
+    shown = text_of(
+        by_moment({"firing": [RankStacks("a.0", "gdb says\n#0 futex_wait ()")]}, ["a.0"])
+    )
     assert "as it came gdb says #0 futex_wait ()" in shown
 
 
 def test_stacks_from_a_dead_ranks_black_box_say_so() -> None:
     taken = [
-        Known("py-spy for an earlier request", STUCK, 12.5),
-        Known("the rank's own beat", WAITS, 14.0),
+        KnownStacks("py-spy for an earlier request", STUCK, 12.5),
+        KnownStacks("the rank's own beat", WAITS, 14.0),
     ]
-    shown = text_of(by_moment({"firing": [Taken("a.0", of_the_dead(taken, 9.0))]}, ["a.0"]))
+    shown = text_of(by_moment({"firing": [RankStacks("a.0", of_the_dead(taken, 9.0))]}, ["a.0"]))
     head = "a.0 (py-spy for an earlier request, 12.5 s ago: 3.5 s before the rank died)"
     assert head in shown
     assert "hold (fault.py:5) (stack 3.5 s before the death)" in shown
@@ -79,7 +83,7 @@ def test_stacks_from_a_dead_ranks_black_box_say_so() -> None:
 
 def test_what_a_rank_wrote_of_itself_is_read_alike() -> None:
     text = instead("py-spy is missing", (own_stacks(), 0.5), native=False)
-    shown = text_of(by_moment({"firing": [Taken("a.0", text)]}, ["a.0"]))
+    shown = text_of(by_moment({"firing": [RankStacks("a.0", text)]}, ["a.0"]))
     assert "a.0 (py-spy is missing. These the rank wrote 0.5 s ago" in shown
     assert "MainThread" in shown
     assert "as it came" not in shown
@@ -88,12 +92,12 @@ def test_what_a_rank_wrote_of_itself_is_read_alike() -> None:
 def test_hostile_stacks_stay_text_and_bounded() -> None:
     evil = "</pre><script>alert(1)</script>\x1b[2J\u202e"
     text = spied(*[evil + str(n) for n in range(5000)], thread="MainThread")
-    markup = by_moment({evil: [Taken(evil, text), Taken("b.0", None, evil)]}, [evil])
+    markup = by_moment({evil: [RankStacks(evil, text), RankStacks("b.0", None, evil)]}, [evil])
     assert "<script" not in markup
     assert "\x1b" not in markup
     assert "\u202e" not in markup
     assert len(markup) < 40_000
-    many = [Taken(f"a.{n}", spied(f"f{n} (x.py:{n})")) for n in range(500)]
+    many = [RankStacks(f"a.{n}", spied(f"f{n} (x.py:{n})")) for n in range(500)]
     shown = by_moment({"firing": many}, [])
     assert "484 ranks more stand elsewhere" in shown
     assert len(shown) < 40_000

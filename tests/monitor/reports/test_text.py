@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from monitor.records.job import Problem, Status
+from monitor.records.job import GroupStatus, Problem
 from monitor.show.report import print_report
 from monitor.show.wording import moment
 from tests.monitor.reports.jobs import EPOCH_NS, OPEN, PP, entry, hang, healthy, job_of, tie
@@ -108,7 +108,7 @@ def test_numbers_of_sends_do_not_pass_for_numbers_of_collectives():
     """pg_status counts both in one: rank 0 completed send 40, and collective 2 is its last."""
     rows = [entry(rank, 3, OPEN, group=1) for rank in (0, 2)]
     rows += [entry(0, 41, OPEN, group=1, p2p=True, peer=2, payload=2)]
-    status = {0: {1: Status(41, 40, 40)}, 2: {1: Status(3, 2, 2)}}
+    status = {0: {1: GroupStatus(41, 40, 40)}, 2: {1: GroupStatus(3, 2, 2)}}
     job = job_of(rows, ranks=(0, 2), status=status)
     text = shown(job, healthy()[1], groups=(1,))
     assert "│ 0, 2  │ free │ 3        │ -         │ 3                │ 1 " in text

@@ -6,7 +6,7 @@ import pytest
 
 from monitor.model.verdict import Confidence
 from monitor.records.findings import Fault, Finding
-from monitor.show.finding_words import (
+from monitor.show.standing import (
     MEANINGS,
     TITLES,
     UNSOLVED,

@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 
-from monitor.decide.rank_seconds import Spent
-from monitor.decide.step_times import Tempo, TempoBook
+from monitor.decide.rank_seconds import Spent, Tempo, TempoBook
 from monitor.decide.view import DepartureBook, ended_of, groups_of, trouble_of, warnings_of
 from monitor.decide.view_json import report_to_json
 from monitor.model.eviction import DecisionRow
-from monitor.model.face import face_of
 from monitor.model.incident import Incident, State
 from monitor.model.names import GroupName, IncidentId, RankName
 from monitor.model.observation import Observation
 from monitor.model.verdict import RankHealth
+from monitor.model.wording import face_of
 from tests.monitor.audit.scene import hang
 from tests.monitor.shell.test_view import seen, snapshot, view
 from worker_server.wire import Doing, Ending, Frame, Process, StateReport, Tracer, Witness

@@ -14,7 +14,7 @@ import pytest
 from monitor.cli import main
 from monitor.commands import analyze
 from monitor.commands.command import CommandError
-from monitor.commands.confined import CannotTellError, confined
+from monitor.commands.offline import CannotTellError, confined
 from monitor.records import files
 from tests.corpus.cases import Case
 

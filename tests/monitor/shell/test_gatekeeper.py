@@ -13,7 +13,7 @@ from monitor.act.http import Fetcher
 from monitor.act.quarantine import Quarantine
 from monitor.bearer import Tokens
 from monitor.clock import SteadyClock
-from monitor.metrics import Live, gates
+from monitor.metrics import Live, upkeep
 from monitor.model.eviction import Eviction, QuarantineEntry, Rung, RungOutcome
 from monitor.model.names import GroupName, Host, IncidentId, ReplicaId
 from tests.monitor.shell.doubles import HandClock, Memory
@@ -127,7 +127,7 @@ def test_a_gate_that_does_not_take_its_list_is_a_trouble(
     assert (bench.keeper.trouble() or "").startswith("the gate does not take its list: ")
     assert bench.keeper.refusing_for_s(ID) is None
     metrics = CollectorRegistry()
-    metrics.register(Live(lambda: gates.families(bench.keeper)))
+    metrics.register(Live(lambda: upkeep.gate(bench.keeper)))
     text = generate_latest(metrics).decode()
     assert "lightkeeper_gate_untaught 1.0" in text
     if how == "token":

@@ -9,14 +9,14 @@ import pytest
 
 from monitor.decide.view import View
 from monitor.model.incident import BundleView, State
-from monitor.show.incident_page import Stacks
+from monitor.show.incident_page import BundleStacks
 from tests.monitor.audit.scene import ID, hang
 from tests.monitor.shell.test_reading_token import desk_of
 from tests.monitor.shell.test_view import view as view_of
 
 TOKEN = {"Authorization": "Bearer secret"}
 SECRET = "a secret of the job"
-STACKS = Stacks(f"<p>{SECRET}</p>", stamp="1-2")
+STACKS = BundleStacks(f"<p>{SECRET}</p>", stamp="1-2")
 
 
 def older(**changes: Any):
@@ -26,7 +26,7 @@ def older(**changes: Any):
     )
 
 
-def client(fleet, fetcher, *incidents, stacks: Stacks = STACKS, **more):
+def client(fleet, fetcher, *incidents, stacks: BundleStacks = STACKS, **more):
     view = replace(view_of(), incidents=incidents or (hang(),), bundles={ID: BundleView(9, 1.0)})
     asked: list[str] = []
 

@@ -8,9 +8,8 @@ import pytest
 
 from monitor.act.http import Fetcher
 from monitor.act.lighthouse import Lighthouse
-from monitor.model.lighthouse import LighthouseRecord
 from monitor.model.names import ReplicaId
-from monitor.model.observation import LighthouseAway, LighthouseView
+from monitor.model.observation import LighthouseAway, LighthouseRecord, LighthouseView
 from tests.monitor.shell.fakes import FakeFleet
 from tests.monitor.shell.lighthouses import Groups, installations, lighthouse_process
 from tests.ports import free_port

@@ -10,7 +10,7 @@ import pytest
 
 from monitor.act.pausing import SWITCH, PauseSwitch
 from monitor.clock import SteadyClock
-from monitor.decide.rules import Action, PolicyError
+from monitor.decide.rules import PolicyAction, PolicyError
 from monitor.journal.entries import Tick
 from monitor.journal.replay import Opened, Replay, events, found
 from monitor.model.config import KeeperConfig
@@ -160,7 +160,7 @@ def test_a_reload_holds_from_the_next_tick_on_and_is_replayed(
     pipeline = api.service.keeper._components.judge
     assert pipeline._config.budget_per_hour == 1
 
-    def journalled() -> list[tuple[int | None, int, bool, Action]]:
+    def journalled() -> list[tuple[int | None, int, bool, PolicyAction]]:
         heads = [one.head for one in events(found([tmp_path / "j"])[0]) if isinstance(one, Opened)]
         return [
             (h.after_tick, h.config.budget_per_hour, h.config.observe,
@@ -170,7 +170,7 @@ def test_a_reload_holds_from_the_next_tick_on_and_is_replayed(
 
     wait_until(lambda: len(journalled()) == 2, 5, "the second file")
     assert journalled() == [
-        (None, 2, True, Action.EVICT_AND_QUARANTINE), (3, 1, False, Action.PAGE),
+        (None, 2, True, PolicyAction.EVICT_AND_QUARANTINE), (3, 1, False, PolicyAction.PAGE),
     ]  # fmt: skip
     replay, follows, ticks = Replay(), [], []
 

@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from monitor.model.verdict import RankHealth
-from monitor.show.streams import STREAMS, Streams
+from monitor.show.latest import STREAMS, Streams
 from tests.monitor.shell.fakes import wait_until
 from tests.page.serving import Stage
 from tests.page.views import crowd

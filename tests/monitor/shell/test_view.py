@@ -10,8 +10,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.decide.pipeline import TickResult
-from monitor.decide.rank_seconds import Spent
-from monitor.decide.step_times import Tempo, TempoBook
+from monitor.decide.rank_seconds import Spent, Tempo, TempoBook
 from monitor.decide.view import View, groups_of
 from monitor.decide.view_json import report_to_json, snapshot_to_json
 from monitor.metrics import Instruments, ViewCollector

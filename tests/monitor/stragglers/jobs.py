@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.records.timings import Table, build
+from monitor.records.timings import TimingTable, build
 
 OPS = (
     "backward-compute",
@@ -91,7 +91,7 @@ class Recorded:
         """The table, rank by rank."""
         return _Recorder(self).columns()
 
-    def table(self, shuffle: int | None = None) -> Table:
+    def table(self, shuffle: int | None = None) -> TimingTable:
         """As the judgement takes it."""
         columns = self.columns()
         if shuffle is not None:

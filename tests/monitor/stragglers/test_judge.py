@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.records.slow import Confidence, Kind, Report, judge
-from monitor.records.timings import Table, build
+from monitor.records.slow import Confidence, Report, SlowKind, judge
+from monitor.records.timings import TimingTable, build
 from tests.monitor.stragglers.jobs import OPS, Recorded, Slow, SlowLink
 
 JOB = Recorded(steps=30)
 
 
-def named(table: Table, report: Report) -> list[int]:
+def named(table: TimingTable, report: Report) -> list[int]:
     return table.ranks[list(report.culprits)].tolist()
 
 
@@ -120,7 +120,7 @@ def test_passes_in_silence(job, seed) -> None:
 def test_names_exactly_who_is_slow(job) -> None:
     culprits, report = judged(job)
     assert culprits == job.culprits
-    assert all(one.kind is Kind.STRAGGLER for one in report.verdicts)
+    assert all(one.kind is SlowKind.STRAGGLER for one in report.verdicts)
     assert all(one.confidence is Confidence.LIKELY for one in report.verdicts)
 
 
@@ -191,21 +191,21 @@ def test_a_slow_link_is_told_with_both_ends_and_no_rank_is_accused() -> None:
     culprits, report = judged(replace(JOB, links=(SlowLink(1, 2, 0.2),)))
     assert culprits == []
     (one,) = report.verdicts
-    assert one.kind is Kind.SLOW_TRANSFER
+    assert one.kind is SlowKind.SLOW_TRANSFER
     assert one.between == ((6,), (10,))
 
 
 def test_a_rank_both_of_whose_links_are_slow_is_named() -> None:
     culprits, report = judged(replace(JOB, links=(SlowLink(1, 2, 0.2), SlowLink(2, 2, 0.2))))
     assert culprits == [10]
-    assert [one.kind for one in report.verdicts] == [Kind.SLOW_TRANSFER]
+    assert [one.kind for one in report.verdicts] == [SlowKind.SLOW_TRANSFER]
 
 
 def test_a_collective_that_became_slow_for_all_is_the_groups() -> None:
     culprits, report = judged(replace(JOB, slow_group=(1, 15, 60.0)))
     assert culprits == []
     (one,) = report.verdicts
-    assert (one.kind, one.stage, one.stretch.first) == (Kind.SLOW_TRANSFER, 1, 15)
+    assert (one.kind, one.stage, one.stretch.first) == (SlowKind.SLOW_TRANSFER, 1, 15)
     assert "P = 0.0" in one.evidence["late arrival"]
 
 
@@ -225,7 +225,7 @@ def test_a_replica_that_comes_late_in_a_pipeline_names_no_rank() -> None:
 def test_a_slow_rank_with_a_slow_link_is_mixed() -> None:
     culprits, report = judged(replace(JOB, slow=(Slow(1, 2, 2.0),), links=(SlowLink(1, 2, 0.3),)))
     assert culprits == [6]
-    assert [one.kind for one in report.verdicts] == [Kind.MIXED]
+    assert [one.kind for one in report.verdicts] == [SlowKind.MIXED]
 
 
 # -- tables as they come --------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from monitor.show.fleet_rows import (
     GROUP_COLUMNS,
     RANK_ORDERS,
-    Wanted,
+    RowFilter,
     group_cells,
     groups_of,
     rank_cells,
@@ -61,15 +61,15 @@ def test_while_nothing_is_known_the_worst_comes_first() -> None:
 @pytest.mark.parametrize(
     ("wanted", "names"),
     [
-        (Wanted(), ["rg_10.0", "rg_9.0", "rg_9.1"]),
-        (Wanted(groups=frozenset({"rg_9"})), ["rg_9.0", "rg_9.1"]),
-        (Wanted(hosts=frozenset({"node10"})), ["rg_10.0"]),
-        (Wanted(unhealthy=True), ["rg_9.0"]),
-        (Wanted(healths=frozenset({"waiting"})), ["rg_9.1"]),
+        (RowFilter(), ["rg_10.0", "rg_9.0", "rg_9.1"]),
+        (RowFilter(groups=frozenset({"rg_9"})), ["rg_9.0", "rg_9.1"]),
+        (RowFilter(hosts=frozenset({"node10"})), ["rg_10.0"]),
+        (RowFilter(unhealthy=True), ["rg_9.0"]),
+        (RowFilter(healths=frozenset({"waiting"})), ["rg_9.1"]),
     ],
     ids=["all", "group", "host", "unhealthy", "health"],
 )
-def test_filters(wanted: Wanted, names: list[str]) -> None:
+def test_filters(wanted: RowFilter, names: list[str]) -> None:
     assert [one.rank for one in RANKS if wanted.rank(one)] == names
 
 

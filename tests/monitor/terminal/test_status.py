@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from monitor.decide.view import IncidentReport, bundle_url
-from monitor.show.fleet_page import Pulse
-from monitor.show.screens import short
+from monitor.show.pages import Pulse
 from monitor.show.status import (
     StatusFacts,
     answers,
     answers_to_json,
     held_back,
     keeper,
+    short,
     training,
     trust,
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from monitor.show.fleet_rows import Wanted
-from monitor.show.screens import plain, top_screen
+from monitor.show.fleet_rows import RowFilter
+from monitor.show.status import plain, top_screen
 from monitor.show.text_table import text_of, width_of
 from tests.monitor.terminal.bodies import asked, hung, many
 
@@ -67,7 +67,7 @@ def test_it_is_sorted_turned_and_filtered_as_asked() -> None:
     assert (first(by_name), foot(by_name)) == ("rg_0.0", "4 of 4 ranks by rank")
     turned = shown(seen, order="rank", reverse=True)
     assert (first(turned), foot(turned)) == ("rg_1.1", "4 of 4 ranks by rank, reversed")
-    sick = shown(seen, order="rank", wanted=Wanted(unhealthy=True))
+    sick = shown(seen, order="rank", wanted=RowFilter(unhealthy=True))
     assert foot(sick) == "1 of 1 unhealthy ranks by rank"
     assert "loss" in shown(seen, 200, wide=True)
 

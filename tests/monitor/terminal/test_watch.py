@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from monitor.commands import watch
+from monitor.commands import printing
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGHUP, 129), (signal.SIGTERM, 143)])
@@ -27,6 +27,6 @@ def test_a_signal_ends_it_as_that_signal_even_where_a_library_swallows_the_excep
 
     before = signal.getsignal(number)
     with pytest.raises(SystemExit) as ended:
-        watch.live(ask, 0.2, lambda _look, _width, _height: [])
+        printing.live(ask, 0.2, lambda _look, _width, _height: [])
     assert ended.value.code == status
     assert signal.getsignal(number) is before

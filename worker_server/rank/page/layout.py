@@ -236,7 +236,7 @@ _MAX_SHAPES: Final = 100_000
 """More is a page that is spoiled: it must not take the reader's memory."""
 
 
-class PageError(Exception):
+class SharedPageError(Exception):
     """The file is not a page of this version, or not a whole one."""
 
 

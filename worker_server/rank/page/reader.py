@@ -46,16 +46,16 @@ class PageReader:
         self._map = _open(path)
         self._words = memoryview(self._map).cast("q")
         if self._words[layout.W_MAGIC] != layout.MAGIC:
-            raise layout.PageError(f"{path} is not a lightkeeper page")
+            raise layout.SharedPageError(f"{path} is not a lightkeeper page")
         version, total = self._words[layout.W_VERSION], self._words[layout.W_TOTAL_BYTES]
         if version != layout.VERSION or total != layout.TOTAL_BYTES:
-            raise layout.PageError(f"{path} has layout {version}, not {layout.VERSION}")
+            raise layout.SharedPageError(f"{path} has layout {version}, not {layout.VERSION}")
         size = self._words[layout.W_IDENTITY_BYTES]
         blob = self._map[layout.IDENTITY_OFFSET : layout.IDENTITY_OFFSET + max(0, size)]
         try:
             self._launched = wire.parse_identity(json.loads(blob))
         except (ValueError, RecursionError) as exc:
-            raise layout.PageError(f"{path} carries no identity: {exc}") from exc
+            raise layout.SharedPageError(f"{path} carries no identity: {exc}") from exc
         self.start_ticks = self._words[layout.W_START_TICKS]
         end = layout.COUNTER_WORD + layout.MAX_COUNTERS
         self._totals = self._words[layout.COUNTER_WORD : end].cast("B").cast("d")
@@ -491,14 +491,16 @@ def _open(path: Path) -> mmap.mmap:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as exc:
-        raise layout.PageError(f"cannot open {path}: {exc.strerror}") from exc
+        raise layout.SharedPageError(f"cannot open {path}: {exc.strerror}") from exc
     try:
         size = os.fstat(fd).st_size
         if size != layout.TOTAL_BYTES:
-            raise layout.PageError(f"{path} has {size} bytes, a page has {layout.TOTAL_BYTES}")
+            raise layout.SharedPageError(
+                f"{path} has {size} bytes, a page has {layout.TOTAL_BYTES}"
+            )
         return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as exc:
-        raise layout.PageError(f"cannot map {path}: {exc}") from exc
+        raise layout.SharedPageError(f"cannot map {path}: {exc}") from exc
     finally:
         os.close(fd)
 

@@ -1,16 +1,18 @@
-"""Secrets and addresses that options name. A secret stands in a file or in the environment, never
-among the arguments.
+"""What options of several commands name: secrets, addresses, thresholds.
+
+A secret stands in a file or in the environment, never among the arguments.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
-from monitor.commands.command import FILE, CommandError, option
+from monitor.commands.command import FILE, CommandError, F, option
+from monitor.model.config import KeeperConfig
 from monitor.model.names import GroupName
 
 token_file: Final = option(
@@ -97,3 +99,39 @@ def _text(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as exc:
         why = exc.strerror if isinstance(exc, OSError) else "not a text"
         raise CommandError(f"cannot read {path}: {why}") from exc
+
+
+# -- `--set NAME=VALUE`: a threshold of `monitor/model/config.py`, by its name --------------------
+
+
+def threshold(about: str) -> Callable[[F], F]:
+    """The option; `changed` holds what was said."""
+    return option("--set", "changed", multiple=True, metavar="NAME=VALUE", help=about)
+
+
+def thresholds(changed: Iterable[str]) -> dict[str, Any]:
+    """Values by name. Whether there is such a threshold, and its bounds, is the config's to say.
+
+    Raises:
+        CommandError: not NAME=VALUE, or no value of its kind.
+    """
+    chosen: dict[str, Any] = {}
+    for text in changed:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals:
+            raise CommandError(f"--set is {text!r}, expected NAME=VALUE")
+        chosen[name] = _value(name, value)
+    return chosen
+
+
+def _value(name: str, text: str) -> Any:
+    default = getattr(KeeperConfig(), name, 0.0)
+    if isinstance(default, bool):
+        if text not in ("true", "false"):
+            raise CommandError(f"--set {name} is {text!r}, expected true or false")
+        return text == "true"
+    try:
+        return int(text) if isinstance(default, int) else float(text)
+    except ValueError as exc:
+        kind = "a whole number" if isinstance(default, int) else "a number"
+        raise CommandError(f"--set {name} is {text!r}, expected {kind}") from exc

@@ -1,0 +1,302 @@
+"""What a person orders: `lightkeeper evict`, and `quarantine` of hosts and groups."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+import click
+from rich.text import Text
+
+from monitor.commands.ask import Monitor, asking, changing, login
+from monitor.commands.command import DONE, FAILED, CommandError, as_json, command, gathered, option
+from monitor.commands.printing import Sheet, cell, console, moment, print_json
+from monitor.show.wording import clean, counted
+
+
+def _path(host: str | None, group: str | None) -> str:
+    if (host is None) == (group is None):
+        raise CommandError("name a host, or a group with --group NAME")
+    if group is not None:
+        return f"/v1/quarantine/groups/{quote(group, safe='')}"
+    return f"/v1/quarantine/{quote(host or '', safe='')}"
+
+
+_named: Final = gathered(
+    "path",
+    _path,
+    click.argument("host", required=False),
+    option("--group", metavar="NAME", help="a replica group instead of a host"),
+)
+_author: Final = option(
+    "--author", default=login, show_default="your login",
+    help="who asks, as people know you",
+)  # fmt: skip
+_WHY: Final = "why, for those who come later"
+
+
+@command()
+@_named
+@option("--reason", required=True, help=_WHY)
+@option("--hours", type=float, help="for how long (default: until released)")
+@option("--incident", "incident_id", metavar="ID", help="the incident that shows why")
+@_author
+@as_json
+@changing
+def add(*, monitor: Monitor, path: str, as_json: bool, **body: Any) -> None:
+    """Refuse a host, or a group, to launchers.
+
+    examples:
+      lightkeeper quarantine add node17 --reason "ECC errors" --hours 48 --token-file token
+      lightkeeper quarantine add --group rg_3 --reason "bad data shard" --token-file token
+    """
+    _tell(monitor.ask(path, method="PUT", body=body), as_json=as_json)
+
+
+@command()
+@_named
+@option("--reason", help=_WHY)
+@_author
+@as_json
+@changing
+def release(*, monitor: Monitor, path: str, as_json: bool, **body: Any) -> None:
+    """Let a host or a group in again.
+
+    examples:
+      lightkeeper quarantine release node17 --reason "DIMM changed" --token-file token
+    """
+    _tell(monitor.ask(path, method="DELETE", body=body), as_json=as_json)
+
+
+def _tell(said: Mapping[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(said)
+    elif "reset" in said:  # an older monitor does not say
+        console().print(said["reset"], markup=False, highlight=False)
+
+
+@command("list")
+@option("--all", "every", is_flag=True,
+        help="every host with a record, worst first, in or out")  # fmt: skip
+@as_json
+@asking
+def listed(*, monitor: Monitor, every: bool, as_json: bool) -> None:
+    """Hosts and groups in quarantine.
+
+    examples:
+      lightkeeper quarantine list
+      lightkeeper quarantine list --all     with what every host did in the last 28 days
+    """
+    body = monitor.ask("/v1/hosts" if every else "/v1/quarantine")
+    if as_json:
+        print_json(body)
+    elif every:
+        _show_records(body)
+    else:
+        _show_list(body)
+
+
+def _show_list(body: Mapping[str, Any]) -> None:
+    columns = ("host", "since", "until", "by", "why", "incident", "offences 28 d", "lemon")
+    hosts = Sheet("quarantine", *columns)
+    for one in body["quarantine"]:
+        hosts.add_row(*_cells(one, one["host"]))
+    for one in body.get("groups", ()):
+        hosts.add_row(*_cells(one, f"group {one['group']}"))
+    console().print(hosts)
+
+
+def _cells(one: Mapping[str, Any], name: str) -> list[Any]:
+    why = one["reason"] + (f" ({one['note']})" if one.get("note") else "")
+    shown = (
+        name,
+        moment(one["since_s"]),
+        _until(one["until_s"]),
+        one["author"],
+        why,
+        one["incident_id"],
+        one.get("offences"),
+        one["lemon"] is not None if "lemon" in one else None,
+    )
+    return [cell(value) for value in shown]
+
+
+def _until(until_s: float | None) -> str:
+    return "released" if until_s is None else moment(until_s)
+
+
+def _show_records(body: Mapping[str, Any]) -> None:
+    columns = ("host", "groups", "quarantined", "incidents", "evictions", "quarantines",
+               "by people", "failed again", "lemon")  # fmt: skip
+    hosts = Sheet("hosts, the last 28 days", *columns)
+    for one in body["hosts"]:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in one["incidents"].items())
+        again = f"{one['failed_readmissions']} of {one['readmissions']}"
+        shown = (one["host"], one["groups"], one["quarantined"], kinds or "-", one["evictions"],
+                 one["quarantines"], one["exclusions"], again, one["lemon"])  # fmt: skip
+        hosts.add_row(*[cell(value) for value in shown])
+    console().print(hosts)
+
+
+@command()
+@_named
+@as_json
+@asking
+def history(*, monitor: Monitor, path: str, as_json: bool) -> None:
+    """What happened to a host or a group.
+
+    examples:
+      lightkeeper quarantine history node17
+      lightkeeper quarantine history --group rg_3
+    """
+    body = monitor.ask(path)
+    if as_json:
+        print_json(body)
+        return
+    out = console()
+    name = body.get("host") or f"group {body['group']}"
+    lemon = (body.get("record") or {}).get("lemon")
+    if lemon:
+        out.print(f"{name} is a lemon: {lemon}", markup=False, highlight=False)
+    lines = Sheet(f"history of {name}", "when", "what", "until", "by", "why", "incident")
+    for one in body["history"]:
+        lasts = one["change"] in ("added", "extended", "shortened")
+        shown = (moment(one["at_s"]), one["change"], _until(one["until_s"]) if lasts else "",
+                 one["author"], one["reason"], one["incident_id"])  # fmt: skip
+        lines.add_row(*[cell(value) for value in shown])
+    out.print(lines)
+
+
+# -- `lightkeeper evict GROUP`: put a replica group out now, and see it go ------------------------
+
+NOT_YET: Final = 3
+_NAMED: Final = 12
+_LOOK_S: Final = 0.5
+
+
+@command()
+@click.argument("group")
+@option("--reason", default="asked for by hand", help="why, for those who come later")
+@option("--yes", is_flag=True, help="do not ask first")
+@option("--wait", type=float, default=120.0, metavar="SECONDS", help="how long to watch it")
+@option("--no-wait", is_flag=True, help="end as soon as it is asked for")
+@as_json
+@changing
+def evict(
+    *, monitor: Monitor, group: str, reason: str, yes: bool, wait: float, no_wait: bool,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Put a replica group out now.
+
+    examples:
+      lightkeeper evict rg_1 --token-file token                    asks first, then shows it go
+      lightkeeper evict rg_1 --yes --reason "it writes NaN"        for scripts
+      lightkeeper evict rg_1 --no-wait --format json --yes
+
+    No guard stands in the way: not the budget, not the least number of groups, not a pause. Its
+    hosts are not quarantined: its launcher may start it again at once (lightkeeper quarantine add).
+    Groups are called as lightkeeper get groups calls them.
+
+    exit status: 0 it is out, 1 it is not or nobody could be asked, 2 wrong arguments or no such
+    group, 3 it is not out yet and --wait is over
+    """
+    wait_s = 0.0 if no_wait else wait
+    chosen = _chosen(monitor, group)
+    if not yes:
+        _confirm(chosen)
+    body = {"reason": reason, "author": login()}
+    path = f"/v1/groups/{quote(group, safe='')}/evict"
+    said = monitor.ask(path, method="POST", body=body)
+    if not as_json:
+        console().print(Text(f"evicting {clean(group)}: {clean(said['incident_id'])}"))
+        if said.get("note"):
+            console().print(Text(clean(str(said["note"]))))
+    last = _follow(monitor, str(said["incident_id"]), wait_s, len if as_json else _tell_how_it_went)
+    failed, out = last.get("failed"), last.get("confirmed")
+    if as_json:
+        print_json({**said, "eviction": last or None})
+    elif failed:
+        console().print(Text(f"it is not out: {clean(str(failed))}", "bold red"))
+    elif out:
+        console().print(Text(f"it is out: {clean(str(out))}", "green"))
+    if failed:
+        return FAILED
+    return DONE if out or not wait_s else NOT_YET
+
+
+def _chosen(monitor: Monitor, group: str) -> Mapping[str, Any]:
+    """The group, as the monitor knows it.
+
+    Raises:
+        CommandError: it knows no such group.
+    """
+    groups: dict[str, Mapping[str, Any]] = {
+        str(one["group"]): one for one in monitor.ask("/v1/groups")["groups"]
+    }
+    if group in groups:
+        return groups[group]
+    near = difflib.get_close_matches(group, groups, 1)
+    hint = f"; did you mean {clean(near[0])}?" if near else ""
+    shown = ", ".join(clean(one) for one in list(groups)[:_NAMED])
+    more = f" and {len(groups) - _NAMED:,} more" if len(groups) > _NAMED else ""
+    raise CommandError(
+        f"no group {clean(group)!r}{hint} (groups: {shown}{more})" if groups else
+        f"no group {clean(group)!r}: this monitor knows of none"
+    )  # fmt: skip
+
+
+def _confirm(group: Mapping[str, Any]) -> None:
+    """A person types yes; without a terminal nobody is there to ask.
+
+    Raises:
+        CommandError: they do not.
+    """
+    if not sys.stdin.isatty():
+        raise CommandError("there is no terminal to ask on: say --yes")
+    where = f" on {clean(str(group['host']))}" if group["host"] else ""
+    who = counted(len(group["ranks"]), "rank") if group["ranks"] else "a participant nobody reports"
+    ends = f"This ends {clean(str(group['group']))} ({who}{where}). Evict it?"
+    if not click.confirm(ends, err=True):
+        raise CommandError("nobody was evicted", FAILED)
+
+
+def _follow(
+    monitor: Monitor, incident_id: str, wait_s: float, tell: Callable[[str], object]
+) -> Mapping[str, Any]:
+    """The eviction as it was seen last; empty when nobody has taken it up."""
+    last: Mapping[str, Any] = {}
+    shown: set[str] = set()
+    for _ in range(int(wait_s / _LOOK_S)):
+        recent = monitor.ask("/v1/incidents?limit=100")["incidents"]  # it comes with the next tick
+        found = [one for body in recent if body["id"] == incident_id for one in body["evictions"]]
+        last = found[-1] if found else {}
+        for line in _lines(last.get("rungs", ())):
+            if line not in shown:
+                shown.add(line)
+                tell(line)
+        if last.get("failed") or last.get("confirmed"):
+            return last
+        time.sleep(_LOOK_S)
+    if wait_s:
+        climbed = last.get("rungs", ())
+        holds = _lines(climbed)[-1] if climbed else "nobody has taken it up yet"
+        tell(f"it is not out after {wait_s:g} s: {holds}")
+    return last
+
+
+def _lines(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What was done, and what came of it."""
+    made = []
+    for rung in rungs:
+        name = str(rung["rung"]).replace("_", " ")
+        how = clean(rung["detail"], 300) or "begins"
+        made.append(f"{name}: {how}")
+    return made
+
+
+def _tell_how_it_went(line: str) -> None:
+    console().print(Text(f"  {line}"))
