@@ -63,6 +63,8 @@ class Pace:
     """Median seconds a step in which it worked: busy, and not held."""
     usual_s: float = 0.0
     """Median busy seconds a step of the others in its cohort: same group rank, other groups."""
+    most_s: float = float("inf")
+    """Of those the longest; infinite where it has no peer."""
     cohort: int = 1
     """Ranks in the cohort, itself included."""
     z: float = 0.0
@@ -88,8 +90,8 @@ class Pace:
 
 
 FIGURES: Final = (
-    "steps", "busy_s", "low_s", "step_s", "held", "alone_s", "usual_s", "cohort", "z", "tokens",
-    "work", "sees_group", "stopped", "calls", "starved",
+    "steps", "busy_s", "low_s", "step_s", "held", "alone_s", "usual_s", "most_s", "cohort", "z",
+    "tokens", "work", "sees_group", "stopped", "calls", "starved",
 )  # fmt: skip
 """Numbers of a pace, in the order of a table's rows; the seconds in each phase follow."""
 _ROW: Final = {name: row for row, name in enumerate(FIGURES)}
@@ -502,12 +504,14 @@ def _compared(roster: Roster, busy_s: Floats, low_s: Floats, tokens: Floats) -> 
     """Each beside those of its cohort."""
     count = len(roster.ranks)
     usual_s, size, z, work = np.zeros(count), np.ones(count), np.zeros(count), np.ones(count)
+    most_s = np.full(count, np.inf)
     for lane in roster.cohorts:
         if len(lane) > 1:
             usual_s[lane], size[lane] = cohort.usual(busy_s[lane]), len(lane)
+            most_s[lane] = cohort.most(busy_s[lane])
             work[lane] = _work(tokens[lane])
             z[lane] = cohort.z_scores(busy_s[lane], low_s[lane] / work[lane])
-    return {"usual_s": usual_s, "cohort": size, "z": z, "work": work}
+    return {"usual_s": usual_s, "most_s": most_s, "cohort": size, "z": z, "work": work}
 
 
 def _work(tokens: Floats) -> Floats:

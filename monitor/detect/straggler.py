@@ -4,7 +4,9 @@ Measured: busy seconds a step (`monitor.detect.pace`), in windows common to the 
 ranks of the same role: the same group rank in the other groups (ALGORITHMS.md section 6). Windows
 that a start, a heal or a death touched do not exist. Who waits for longer than another is not what
 the job waits for, however long its work takes. The milder, the longer it has to last. With 4 and
-more in the cohort a robust z-score must agree; under 4 the rank must also have become slower than
+more in the cohort a robust z-score must agree, or the rank be as slow beside the slowest of its
+peers (of few the score is noise: one that took twice as long all day was told only now and then, as
+the windows' scores went from 4 to 6); under 4 the rank must also have become slower than
 it was, or stay slow for long. A rank with more tokens than its peers is slow only if it is slow a
 token. What it is slow at is the phase with the greatest excess; where all ranks of a group spend
 theirs inside the group's own collectives it is the transfer that is slow, and the group, not a
@@ -221,13 +223,15 @@ def straggler(history: History) -> tuple[Verdict, ...]:
 def _suspects(history: History, windows: Sequence[Window]) -> frozenset[RankName]:
     """Who may be slow by one of the rules: all others need not be looked at, rank by rank."""
     last, config = windows[-1].paces, history.config
+    low_s = last.figure("low_s") / last.figure("work")
+    ratio = min(config.straggler_ratio, config.mild_ratio)
     slow = cohort.slower(
-        last.figure("low_s") / last.figure("work"),
+        low_s,
         last.figure("usual_s"),
         step=last.figure("step_s"),
-        score=last.figure("z"),
+        score=np.where(low_s > ratio * last.figure("most_s"), np.inf, last.figure("z")),
         members=last.figure("cohort"),
-        ratio=min(config.straggler_ratio, config.mild_ratio),
+        ratio=ratio,
         share=_SHARE_OF_STEP,
         least_score=config.straggler_z,
     )
@@ -260,7 +264,7 @@ def _slow(history: History, pace: Pace, rule: _Rule) -> bool:
             pace.low_s / pace.work,
             pace.usual_s,
             step=pace.step_s,
-            score=pace.z,
+            score=np.inf if pace.low_s / pace.work > rule.ratio * pace.most_s else pace.z,
             members=pace.cohort,
             ratio=rule.ratio,
             share=_SHARE_OF_STEP,

@@ -42,6 +42,14 @@ def usual(values: Floats) -> Floats:
     return np.where((rest > 0) & ~np.isnan(values), found, np.nan)
 
 
+def most(values: Floats) -> Floats:
+    """For every member of a row the greatest of the others; it has two members at least."""
+    first = int(np.argmax(values))
+    second = np.delete(values, first).max()
+    found = np.where(np.arange(len(values)) == first, second, values[first])
+    return np.asarray(found, dtype=np.float64)
+
+
 def middle(values: Floats) -> Floats:
     """Median over the members that have a value, kept as an axis of one; NaN for none."""
     count = np.sum(~np.isnan(values), axis=-1, keepdims=True)
