@@ -19,9 +19,10 @@ nobody on another host takes its name: only once it is dead or silent, or from i
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from ipaddress import ip_network
@@ -140,6 +141,8 @@ def target_from_json(body: Mapping[str, Any], heard_s: float) -> tuple[Target, t
     return target, tuple(str(item) for item in body["superseded"])
 
 
+log = logging.getLogger(__name__)
+
 # -- registry ----------------------------------------------------------------------------------
 
 LAPSE_GRACE_S: Final = 60.0
@@ -153,6 +156,9 @@ UNNAMED: Final = GroupName("job")
 """What a WorkerServer calls a group that no launcher names."""
 ANSWERS_S: Final = 10.0
 """Who answered a poll so lately is there."""
+STRANGE_S: Final = 60.0
+"""Whoever wants to register without the right token tries again within 15 s."""
+STRANGE_MOST: Final = 1_000
 RANKS_MOST: Final = 262_144
 """More is no fleet: whoever has the token fills the memory. One address brings half at most."""
 NEW_A_MINUTE: Final = 4096
@@ -200,6 +206,8 @@ class Registry:
         self._minute = 0
         self.refused: Counter[str] = Counter()
         """Registrations, by why; ever more."""
+        self._strange: dict[str, float] = {}
+        """By address: when somebody without the right token wanted to register there."""
 
     def restore(self, bodies: Sequence[Mapping[str, Any]]) -> int:
         """Take over of what an earlier or another monitor had saved what is not known here.
@@ -241,6 +249,30 @@ class Registry:
             if standing is not Standing.CURRENT:
                 self.refused[standing] += 1
             return standing
+
+    def refuse(self, address: str) -> None:
+        """Somebody without the right token wanted to register."""
+        with self._lock:
+            first = not self.refused["token"]
+            self.refused["token"] += 1
+            self._strange.pop(address, None)
+            self._strange[address] = self._clock.now_s()
+            if len(self._strange) > STRANGE_MOST:
+                del self._strange[next(iter(self._strange))]
+        if first:
+            log.warning("a registration from %s is refused: wrong or missing token", address)
+
+    def troubles(self) -> Iterator[str]:
+        """Who wants to be watched and is not."""
+        since_s = self._clock.now_s() - STRANGE_S
+        with self._lock:
+            lately = [one for one, at_s in self._strange.items() if at_s >= since_s]
+        if lately:
+            more = f" and {len(lately) - 3:,} more" if len(lately) > 3 else ""
+            yield (
+                f"ranks that are not shown want to register from {', '.join(lately[-3:])}{more}: "
+                "their token is wrong or missing (LIGHTKEEPER_TOKEN_FILE, where they are started)"
+            )
 
     @property
     def renew_s(self) -> float | None:

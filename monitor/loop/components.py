@@ -170,8 +170,8 @@ def troubles(
     if lease is not None and lease.problem is not None:
         yield f"the lease cannot be renewed ({lease.problem}): nobody acts"
     several = (
-        components.evidence, leader.notify, leader.journal, components.rulebook,
-        components.gatekeeper, *components.schedulers, components.auditor,
+        components.registry, components.evidence, leader.notify, leader.journal,
+        components.rulebook, components.gatekeeper, *components.schedulers, components.auditor,
     )  # fmt: skip
     for part in several:
         if part is not None:

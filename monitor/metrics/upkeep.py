@@ -79,8 +79,9 @@ REGISTRATIONS_REFUSED = counter(
     "registrations_refused",
     "Registrations refused, by reason: superseded (a newer incarnation bears the name), taken (who "
     "bears it answers, elsewhere), refused (a Manager's name that is another's group), hasty (its "
-    "address brings more new ranks than one may), full (as many ranks as this monitor takes).",
-    ("reason",), series="at most 5", absent="none was refused since the start",
+    "address brings more new ranks than one may), full (as many ranks as this monitor takes), "
+    "token (wrong or missing).",
+    ("reason",), series="at most 6", absent="none was refused since the start",
 )  # fmt: skip
 EVENT_STREAMS = gauge("event_streams", "Pages that follow the monitor by server-sent events now.")
 JOURNAL_TICKS = counter("journal_ticks", "Ticks written to the journal.")

@@ -67,7 +67,12 @@ def guard() -> None:
             more = {"role": standing.role, "active": standing.url}
             raise HttpRefusal(409, standing.sentence(), more)
     elif app_context().tokens.own is not None and not app_context().tokens.groups(bearer()):
-        check_token()  # ranks register with every monitor
+        try:
+            check_token()  # ranks register with every monitor
+        except HttpRefusal:
+            if request.method == "POST":
+                app_context().registry.refuse(request.remote_addr or "nowhere")
+            raise
 
 
 @changing.post("/v1/register")

@@ -205,6 +205,14 @@ def test_every_change_needs_the_token(unmoved: Api, method: str, path: str, head
     assert answer.json() == {"error": "wrong or missing token: send 'Authorization: Bearer TOKEN'"}
 
 
+def test_a_rank_with_a_wrong_token_is_told_on_the_page_and_counted(api: Api) -> None:
+    api.call("POST", "/v1/register", json={}, headers={"Authorization": "Bearer wrong"})
+    api.tick()
+    [told] = api.get("/v1/snapshot")["troubles"]
+    assert told.startswith("ranks that are not shown want to register from 127.0.0.1: their token")
+    assert 'registrations_refused_total{reason="token"} 1.0' in api.call("GET", "/metrics").text
+
+
 def test_a_page_of_another_site_changes_nothing(api: Api) -> None:
     headers = {**TOKEN, "Origin": "https://evil.example"}
     answer = api.call("PUT", "/v1/quarantine/node1", json={"reason": "x"}, headers=headers)

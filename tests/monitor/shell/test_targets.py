@@ -341,3 +341,19 @@ class TestFileSd:
     def test_a_missing_file_is_one_line(self, tmp_path: Path) -> None:
         with pytest.raises(TargetsError, match="cannot read targets file"):
             TargetsFile(tmp_path / "none.json").changed()
+
+
+def test_who_has_not_the_token_is_told_for_a_minute_and_no_table_grows() -> None:
+    clock = HandClock()
+    registry = Registry(clock, Memory())
+    assert list(registry.troubles()) == []
+    for host in range(2_000):
+        registry.refuse(f"10.0.{host // 250}.{host % 250}")
+    [told] = registry.troubles()
+    assert told.startswith(
+        "ranks that are not shown want to register from 10.0.7.247, 10.0.7.248, 10.0.7.249 and "
+        "997 more: their token is wrong or missing"
+    )
+    assert registry.refused["token"] == 2_000
+    clock.advance(61)
+    assert list(registry.troubles()) == []
