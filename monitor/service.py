@@ -56,7 +56,7 @@ from monitor.show.answers import AppContext
 from monitor.show.server import ServeError, Server, create_app, is_here, is_loopback, parse_bind
 from monitor.show.stacks import StacksReader
 from monitor.store.audit_log import LogFile
-from monitor.store.lease import Lease, Standing, me
+from monitor.store.lease import Lease, LeaseStanding, me
 from monitor.store.place import StoreError, StorePlace
 from monitor.store.store import Store
 from monitor.vitals import VitalSigns
@@ -437,7 +437,7 @@ class Service:
         self._stack.close()
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> LeaseStanding:
         """Whether this monitor acts, and who else."""
         return self._lease.standing()
 

@@ -26,10 +26,10 @@ from monitor.gate.denylist import (
     REASON_MAX,
     Denial,
     DenialError,
+    DenialScope,
     GateAway,
     GateError,
     GateView,
-    Scope,
     denials_json,
     parse_denials,
     parse_view,
@@ -159,7 +159,9 @@ def deny_list(
     for host, entry in sorted(hosts.items()):
         if not any(host in one.hosts and _settled(one, entry, evicted, now_s) for one in known):
             reason = f"host quarantined: {entry.reason}"
-            denials.append(_denial(Scope.HOST, host, reason, entry.until_s, entry.incident_id))
+            denials.append(
+                _denial(DenialScope.HOST, host, reason, entry.until_s, entry.incident_id)
+            )
     by_name = {one.name: one for one in _groups(hosts, known, evicted, now_s)}
     for entry in groups:
         if _in_force(entry, now_s):
@@ -186,7 +188,7 @@ def _evicted(evictions: Iterable[Eviction], now_s: float) -> dict[ReplicaId, Den
         if until_s > now_s:
             reason = f"{one.group} was evicted ({one.incident_id})"
             found[one.replica_id] = _denial(
-                Scope.REPLICA, one.replica_id, reason, until_s, one.incident_id
+                DenialScope.REPLICA, one.replica_id, reason, until_s, one.incident_id
             )
     return found
 
@@ -218,7 +220,7 @@ def _groups(
             refused.setdefault(one.group, set()).add(one.replica_id)
     return [
         _denial(
-            Scope.GROUP,
+            DenialScope.GROUP,
             group,
             f"{group} must not run on {entry.host}: {entry.reason}",
             entry.until_s,
@@ -243,7 +245,7 @@ def _held_out(
     admitted = settled - astray
     refused = [one.replica_id for one in mine if one.replica_id not in admitted]
     return _denial(
-        Scope.GROUP,
+        DenialScope.GROUP,
         entry.name,
         f"{entry.name} is quarantined: {entry.reason}",
         entry.until_s,
@@ -272,7 +274,7 @@ def _admitted(
 
 
 def _denial(
-    scope: Scope,
+    scope: DenialScope,
     name: str,
     reason: str,
     until_s: float | None,
@@ -505,7 +507,7 @@ class Gatekeeper:
         self._view = view
         if isinstance(view, GateAway):
             return  # what it refused it refuses still, or has forgotten: its next answer tells
-        refused = {ReplicaId(one.name) for one in view.denied if one.scope is Scope.REPLICA}
+        refused = {ReplicaId(one.name) for one in view.denied if one.scope is DenialScope.REPLICA}
         now_s = self._clock.now_s()
         self._since_s = {name: self._since_s.get(name, now_s) for name in refused}
 

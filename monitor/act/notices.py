@@ -215,14 +215,14 @@ def _facts(one: Incident) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class NoticeEnding:
     """How a notice ended."""
 
     at_s: float
     reason: str
 
 
-def ending(notice: Notice, incidents: Iterable[Incident], now_s: float) -> Ending:
+def ending(notice: Notice, incidents: Iterable[Incident], now_s: float) -> NoticeEnding:
     """Why a notice that stood stands no more."""
     for one in incidents:
         if one.id != notice.incident_id:
@@ -230,11 +230,11 @@ def ending(notice: Notice, incidents: Iterable[Incident], now_s: float) -> Endin
         if not one.open:
             at_s = one.story[-1].at_s if one.story else one.last_seen_s
             over = [line.at_s for line in one.story if line.to == State.RESOLVED]
-            return Ending(over[-1] if over else at_s, one.resolution or "over")
+            return NoticeEnding(over[-1] if over else at_s, one.resolution or "over")
         if notice.event is Event.INCIDENT:
-            return Ending(now_s, f"it is another's fault: {one.verdict.reason}")
-        return Ending(now_s, "over")
-    return Ending(now_s, "over; the monitor does not remember how")
+            return NoticeEnding(now_s, f"it is another's fault: {one.verdict.reason}")
+        return NoticeEnding(now_s, "over")
+    return NoticeEnding(now_s, "over; the monitor does not remember how")
 
 
 # -- sinks -------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ class Message:
 
     notice: Notice
     at_s: float
-    ended: Ending | None = None
+    ended: NoticeEnding | None = None
 
     @property
     def status(self) -> Status:

@@ -20,11 +20,11 @@ from prometheus_client import Counter, Gauge
 from monitor.act.http import Answer, Fetcher, FetchError, Question
 from monitor.act.notices import (
     BY_HAND_S,
-    Ending,
     Event,
     Known,
     Message,
     Notice,
+    NoticeEnding,
     Sink,
     ending,
     louder,
@@ -131,7 +131,7 @@ class NotificationLog:
         young = wanted.now_s - row.notice.since_s <= BY_HAND_S
         return any(one.open for one in mine) or (not mine and young)
 
-    def _end(self, row: Row, wanted: Wanted) -> Ending:
+    def _end(self, row: Row, wanted: Wanted) -> NoticeEnding:
         return ending(row.notice, wanted.incidents, wanted.now_s)
 
     def _give_up(self, waiting: Mapping[str, Message], now_s: float) -> set[str]:

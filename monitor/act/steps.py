@@ -22,7 +22,7 @@ from monitor.act.lighthouse import ANSWER_MAX_BYTES, Lighthouse
 from monitor.act.poller import STATE_MAX_BYTES
 from monitor.act.quarantine import Quarantine
 from monitor.act.schedulers.base import Outcome, Place, Scheduler
-from monitor.act.targets import Registry, Standing
+from monitor.act.targets import Registered, Registry
 from monitor.clock import Clock
 from monitor.model.escalation import (
     Answered,
@@ -100,8 +100,8 @@ def probe(parties: Parties, eviction: Eviction) -> ProbeResult:
         details,
         LighthouseSeen(view, refused_s),
         progress,
-        current=frozenset(rank for rank, is_ in known.items() if is_ is Standing.CURRENT),
-        superseded=frozenset(rank for rank, is_ in known.items() if is_ is Standing.SUPERSEDED),
+        current=frozenset(rank for rank, is_ in known.items() if is_ is Registered.CURRENT),
+        superseded=frozenset(rank for rank, is_ in known.items() if is_ is Registered.SUPERSEDED),
         gate_trouble=None if gate is None else gate.trouble(),
     )
 
@@ -125,7 +125,7 @@ def _judge(
 ) -> tuple[Liveness, str]:
     if isinstance(state, str):
         standing = parties.registry.standing(one.rank, one.incarnation)
-        if standing in (Standing.SUPERSEDED, Standing.LEFT):
+        if standing in (Registered.SUPERSEDED, Registered.LEFT):
             return Liveness.GONE, f"{standing}"
         if said_gone:
             return Liveness.GONE, "its WorkerServer said gone, and ended"

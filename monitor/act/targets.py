@@ -48,7 +48,7 @@ class Source(StrEnum):
     FILE = "file"
 
 
-class Standing(StrEnum):
+class Registered(StrEnum):
     """What the registry knows of one incarnation of a rank."""
 
     CURRENT = "current"
@@ -237,7 +237,7 @@ class Registry:
                 if body != known.get(rank):
                     self._store.save_target(rank, body)
 
-    def register(self, registration: Registration, address: str = "") -> Standing:
+    def register(self, registration: Registration, address: str = "") -> Registered:
         """Register or renew; anything but CURRENT says why it is not. `address`: whose client."""
         identity = registration.identity
         lease_s = min(max(registration.lease_s, LEASE_MIN_S), LEASE_MAX_S)
@@ -246,7 +246,7 @@ class Registry:
         target = Target(identity, registration.url, lease_s, Source.LEASE, now_s, born_s)
         with self._lock:
             standing = self._admit(target, _network(address))
-            if standing is not Standing.CURRENT:
+            if standing is not Registered.CURRENT:
                 self.refused[standing] += 1
             return standing
 
@@ -283,10 +283,10 @@ class Registry:
         wanted_s = len(self._targets) / RENEWALS_A_SECOND
         return min(RENEW_MOST_S, wanted_s) if wanted_s > RENEW_LEAST_S else None
 
-    def _admit(self, target: Target, bringer: str | None = None) -> Standing:
+    def _admit(self, target: Target, bringer: str | None = None) -> Registered:
         rank, old = target.rank, self._targets.get(target.rank)
         if target.identity.incarnation in self._superseded.get(rank, ()):
-            return Standing.SUPERSEDED
+            return Registered.SUPERSEDED
         fresh = old is None or old.identity.incarnation != target.identity.incarnation
         if fresh and (objection := self._objection(target, old, bringer)) is not None:
             return objection
@@ -295,7 +295,7 @@ class Registry:
             elders = (*self._superseded.get(rank, ()), elder.identity.incarnation)
             self._superseded[rank] = elders[-SUPERSEDED_KEPT:]
             if elder is target:
-                return Standing.SUPERSEDED
+                return Registered.SUPERSEDED
         if fresh:
             self._take_over(target)
         elif old is not None:
@@ -311,20 +311,20 @@ class Registry:
         body = target_to_json(target, self._superseded.get(rank, ()))
         if old is None or replace(target, heard_s=old.heard_s, born_s=old.born_s) != old:
             self._store.save_target(rank, body)
-        return Standing.CURRENT
+        return Registered.CURRENT
 
     def _objection(
         self, target: Target, old: Target | None, bringer: str | None
-    ) -> Standing | None:
+    ) -> Registered | None:
         """Why one that is not known is not let in."""
         if old is None and len(self._targets) >= RANKS_MOST:
-            return Standing.FULL
+            return Registered.FULL
         if old is None and bringer is not None and self._is_hasty(bringer):
-            return Standing.HASTY
+            return Registered.HASTY
         if self._is_anothers(target):
-            return Standing.REFUSED
+            return Registered.REFUSED
         taken = old is not None and target.address != old.address and self._is_there(old)
-        return Standing.TAKEN if taken else None
+        return Registered.TAKEN if taken else None
 
     def _is_hasty(self, bringer: str) -> bool:
         minute = int(self._clock.now_s() // 60)
@@ -441,17 +441,17 @@ class Registry:
         with self._lock:
             return self._targets.get(rank)
 
-    def standing(self, rank: RankName, incarnation: str) -> Standing:
+    def standing(self, rank: RankName, incarnation: str) -> Registered:
         """What is known of one incarnation of a rank."""
         with self._lock:
             target = self._targets.get(rank)
             if target is not None and target.identity.incarnation == incarnation:
-                return Standing.CURRENT
+                return Registered.CURRENT
             if target is not None or incarnation in self._superseded.get(rank, ()):
-                return Standing.SUPERSEDED
+                return Registered.SUPERSEDED
             if self._left.get(rank) == incarnation:
-                return Standing.LEFT
-            return Standing.UNKNOWN
+                return Registered.LEFT
+            return Registered.UNKNOWN
 
     # -- targets of a file ------------------------------------------------------------------
 

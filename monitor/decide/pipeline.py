@@ -49,7 +49,7 @@ from monitor.model.verdict import (
     Confidence,
     Kind,
     RankHealth,
-    Standing,
+    RankStanding,
     Verdict,
 )
 from monitor.model.wording import listed
@@ -175,8 +175,8 @@ def _of(  # noqa: PLR0911
         return RankHealth.WAITING
     if history.starting(track):
         return RankHealth.STARTING
-    standing = Standing.ALONE if graph is None else graph.standing[rank]
-    waits = standing in (Standing.HELD, Standing.WAITING)
+    standing = RankStanding.ALONE if graph is None else graph.standing[rank]
+    waits = standing in (RankStanding.HELD, RankStanding.WAITING)
     if waits and track.stall_s >= history.config.stall_floor_s / 2:
         return RankHealth.WAITING
     return RankHealth.LATE if _late(history, track) else RankHealth.HEALTHY

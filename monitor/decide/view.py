@@ -54,7 +54,7 @@ if TYPE_CHECKING:  # the command line reads views, and imports no detector for i
     from monitor.decide.pipeline import TickResult
     from monitor.decide.rank_seconds import Tempo
     from monitor.decide.rules import Effective
-    from monitor.store.lease import Standing
+    from monitor.store.lease import LeaseStanding
 
 
 def finite(value: float | None) -> float | None:
@@ -300,7 +300,7 @@ class View:
     lighthouse: LighthouseRecord = field(default_factory=LighthouseRecord)
     troubles: tuple[str, ...] = ()
     """What is wrong with the monitor itself, one sentence each."""
-    standing: Standing | None = None
+    standing: LeaseStanding | None = None
     """Whether this monitor acts, and who else; None: it shares its store with nobody."""
 
     @cached_property

@@ -24,7 +24,7 @@ from monitor.detect.waits import WaitGraph
 from monitor.detect.wording import named as ranks_named
 from monitor.detect.wording import of_death, of_peers, waits_for, why_it_died
 from monitor.model.names import GroupName, RankName
-from monitor.model.verdict import Confidence, Kind, Standing, Verdict
+from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from monitor.model.wording import listed, plural, seconds
 
 _OWN_SIGNALS: Final = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"})
@@ -399,7 +399,7 @@ def _standing(history: History, graph: WaitGraph, since_s: float) -> tuple[RankN
     ended = tuple(
         track.rank
         for track in history.present()
-        if graph.standing[track.rank] is Standing.DEAD
+        if graph.standing[track.rank] is RankStanding.DEAD
         and track.died_s is not None
         and track.died_s > since_s
     )
@@ -410,7 +410,7 @@ def _standing(history: History, graph: WaitGraph, since_s: float) -> tuple[RankN
 
 def _waits(history: History, graph: WaitGraph, track: RankTrack) -> bool:
     """Whether a rank stands where it may wait for a quorum, as far as its phases tell."""
-    may_wait = graph.standing[track.rank] in (Standing.WAITING, Standing.UNKNOWN)
+    may_wait = graph.standing[track.rank] in (RankStanding.WAITING, RankStanding.UNKNOWN)
     return may_wait and track.stall_s >= history.hang_after_s(track)
 
 

@@ -21,7 +21,7 @@ from monitor.detect.recorded import Opinion, opinion, sure
 from monitor.detect.track import INSIDE
 from monitor.detect.waits import Stuck, WaitGraph
 from monitor.model.names import GroupName, RankName
-from monitor.model.verdict import Confidence, Kind, Standing, Verdict
+from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from monitor.records.findings import Fault, Finding
 
 _KINDS: Final = (
@@ -32,7 +32,7 @@ _THE_GROUPS: Final = (
     Fault.STUCK_INSIDE, Fault.TIMED_OUT, Fault.POINT_TO_POINT, Fault.ORDER_INVERSION,
 )  # fmt: skip
 """Told of a group where no rank of it can be told."""
-_EXCUSES: Final = (Standing.DEAD, Standing.SILENT)
+_EXCUSES: Final = (RankStanding.DEAD, RankStanding.SILENT)
 
 
 def deadlock(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
@@ -73,17 +73,17 @@ def _group_alone(history: History, graph: WaitGraph, stuck: Stuck) -> bool:
         and bool(others)
         and {one.group for one in graph.stuck if one.stall_s >= still_s} == {stuck.group}
         and all(
-            graph.standing[track.rank] is Standing.WAITING and track.stall_s >= still_s
+            graph.standing[track.rank] is RankStanding.WAITING and track.stall_s >= still_s
             for track in others
             if history.participating(track) or not track.phased
         )
-        and any(graph.standing[track.rank] is Standing.WAITING for track in others)
+        and any(graph.standing[track.rank] is RankStanding.WAITING for track in others)
     )
 
 
 def _judge(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | None:
     members = tuple(track.rank for track in history.groups()[stuck.group])
-    if any(graph.standing[rank] is not Standing.HELD for rank in members):
+    if any(graph.standing[rank] is not RankStanding.HELD for rank in members):
         return None
     ages_s = [history.record_age_s(rank) for rank in members]
     if any(age_s is None or age_s >= stuck.stall_s for age_s in ages_s):

@@ -25,7 +25,7 @@ from monitor.model.names import (
     rank_name,
     unseen_name,
 )
-from monitor.model.verdict import Confidence, Kind, Standing, Verdict
+from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from monitor.model.wording import groups_of, listed, plural, seconds
 from monitor.records.findings import Fault, Finding
 from worker_server.wire import LONG_PHASES, WAIT_COMMIT, WAIT_QUORUM, Doing
@@ -37,7 +37,7 @@ def not_entered(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """One verdict for each replica group that holds a root of the wait-for graph."""
     by_group: dict[GroupName, list[RankTrack]] = {}
     for rank in graph.roots:
-        if graph.standing[rank] is Standing.OUTSIDE:
+        if graph.standing[rank] is RankStanding.OUTSIDE:
             continue  # its records are read first, see `unphased`
         track = history.tracks[rank]
         by_group.setdefault(track.group, []).append(track)
@@ -48,7 +48,7 @@ def not_entered(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
 
 def _traced(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """Ranks that somebody traces and others wait for: one verdict, which accuses nobody."""
-    tracks = [history.tracks[r] for r, s in graph.standing.items() if s is Standing.TRACED]
+    tracks = [history.tracks[r] for r, s in graph.standing.items() if s is RankStanding.TRACED]
     waiting = {track.rank: graph.victims((track.rank,)) for track in tracks}
     held = [t for t in tracks if _waited_s(history, waiting[t.rank]) >= history.hang_after_s(t)]
     if not held:
@@ -83,7 +83,7 @@ def _verdict(
 ) -> Verdict:
     culprits = tuple(track.rank for track in roots)
     victims = graph.victims(culprits)
-    direct = any(graph.standing[rank] is not Standing.ALONE for rank in culprits)
+    direct = any(graph.standing[rank] is not RankStanding.ALONE for rank in culprits)
     waiting = waits_for(history, victims, culprits)
     if graph.fleet_pauses and not direct:
         waiting, confidence = "all pause at once, so it may be the job", Confidence.UNSURE
@@ -111,10 +111,10 @@ def _verdict(
 
 def _source(history: History, graph: WaitGraph, roots: list[RankTrack]) -> str:
     """What the accusation rests on, and how fine that is."""
-    direct = (Standing.STOPPED, Standing.FROZEN)
+    direct = (RankStanding.STOPPED, RankStanding.FROZEN)
     if all(graph.standing[track.rank] in direct for track in roots):
         return "the operating system's view of the process"
-    if all(graph.standing[track.rank] is Standing.LEFT for track in roots):
+    if all(graph.standing[track.rank] is RankStanding.LEFT for track in roots):
         return f"heads at {history.config.tick_s:g} s polls"
     return "phases"
 
@@ -146,9 +146,9 @@ def _silent(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """
     if any(graph.standing[rank] in SELF_HELD for rank in graph.suspects):
         return ()
-    if Standing.DEAD in graph.standing.values():
+    if RankStanding.DEAD in graph.standing.values():
         return ()
-    silent = [t for t in history.present() if graph.standing[t.rank] is Standing.SILENT]
+    silent = [t for t in history.present() if graph.standing[t.rank] is RankStanding.SILENT]
     groups = sorted({track.group for track in silent})
     if len(groups) > 1 and len({track.identity.host for track in silent}) > 1:
         return ()
@@ -221,7 +221,7 @@ def unphased(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """
     by_group: dict[GroupName, list[RankTrack]] = {}
     for rank in graph.roots:
-        if graph.standing[rank] is Standing.OUTSIDE:
+        if graph.standing[rank] is RankStanding.OUTSIDE:
             track = history.tracks[rank]
             by_group.setdefault(track.group, []).append(track)
     judged = (_judge(history, graph, group, roots) for group, roots in by_group.items())
@@ -233,7 +233,7 @@ def unphased_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]
     groups = set(graph.quiet) | {
         history.tracks[rank].group
         for rank in graph.suspects
-        if graph.standing[rank] is Standing.OUTSIDE
+        if graph.standing[rank] is RankStanding.OUTSIDE
     }
     members = (history.groups().get(group, ()) for group in sorted(groups))
     return tuple(track.rank for group in members for track in _unread(history, group))
@@ -319,7 +319,7 @@ def _may_wait_for_others(
 
     A wait inside of a backward pass looks like work: who computes may wait for that one.
     """
-    outside = (Standing.OUTSIDE, Standing.UNKNOWN, Standing.TRACED)
+    outside = (RankStanding.OUTSIDE, RankStanding.UNKNOWN, RankStanding.TRACED)
     return any(
         graph.standing[track.rank] in outside
         and track.rank not in names
@@ -477,7 +477,7 @@ def _still_s(history: History, graph: WaitGraph) -> float | None:
     away = history.away is not None or history.unfollowed() is not None  # `lighthouse_away` tells
     if alone or away or history.unseen_s:  # somebody may be missing
         return None
-    if any(graph.standing[track.rank] is not Standing.WAITING for track in tracks):
+    if any(graph.standing[track.rank] is not RankStanding.WAITING for track in tracks):
         return None
     if any(history.starting(t) or (t.step is not None and t.step.healing) for t in tracks):
         return None
@@ -508,7 +508,7 @@ def _named(history: History, still_s: float) -> tuple[Finding, tuple[RankName, .
 
 # -- left out ----------------------------------------------------------------------------------
 
-_MAY_WAIT = (Standing.WAITING, Standing.HELD, Standing.UNKNOWN)
+_MAY_WAIT = (RankStanding.WAITING, RankStanding.HELD, RankStanding.UNKNOWN)
 """Torch's DDP waits in C++, where no stack may tell it from work."""
 
 
@@ -660,7 +660,7 @@ def _by_group(ranks: Sequence[RankName]) -> list[tuple[RankName, ...]]:
 
 # -- unseen ------------------------------------------------------------------------------------
 
-_WAITS: Final = (Standing.WAITING, Standing.HELD)
+_WAITS: Final = (RankStanding.WAITING, RankStanding.HELD)
 _SHOWN: Final = 4
 
 
@@ -685,7 +685,7 @@ def unseen(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
 
 def _root(history: History, graph: WaitGraph, found: tuple[ReplicaId, ...]) -> ReplicaId | None:
     """The one that all who are seen wait for."""
-    tracks = [t for t in history.present() if graph.standing[t.rank] is not Standing.DEAD]
+    tracks = [t for t in history.present() if graph.standing[t.rank] is not RankStanding.DEAD]
     if len(found) != 1 or not tracks or history.away is not None:
         return None
     waits = all(
@@ -694,7 +694,7 @@ def _root(history: History, graph: WaitGraph, found: tuple[ReplicaId, ...]) -> R
         and not (track.step is not None and track.step.healing)
         for track in tracks
     )
-    across = any(graph.standing[track.rank] is Standing.WAITING for track in tracks)
+    across = any(graph.standing[track.rank] is RankStanding.WAITING for track in tracks)
     complete = any(stuck.complete for stuck in graph.stuck)
     return found[0] if waits and across and not complete else None
 
@@ -752,7 +752,7 @@ def _missing(history: History, graph: WaitGraph, replica_id: ReplicaId) -> Verdi
 # -- standstill --------------------------------------------------------------------------------
 
 SIGNATURE = "standstill"
-_STANDS = (Standing.WAITING, Standing.HELD, Standing.LEFT)
+_STANDS = (RankStanding.WAITING, RankStanding.HELD, RankStanding.LEFT)
 _BLOCKS = frozenset({Doing.LOCK, Doing.IO, Doing.PROCESS, Doing.DATA})
 _STANDSTILL_AROUND_S = 5.0
 """A death is seen so much later than those who wait for it began to."""
@@ -771,7 +771,7 @@ def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     blocked, on a file server that is away for all, that is told as well, after half as much again.
     """
     config = history.config
-    alive = [t for t in history.present() if graph.standing[t.rank] is not Standing.DEAD]
+    alive = [t for t in history.present() if graph.standing[t.rank] is not RankStanding.DEAD]
     waiting = [t for t in alive if graph.standing[t.rank] in _STANDS]
     others = [t for t in alive if graph.standing[t.rank] not in _STANDS]
     if not alive or history.away is not None or history.unfollowed() is not None:

@@ -21,7 +21,7 @@ from monitor.detect.track import RankTrack
 from monitor.detect.waits import Stuck, WaitGraph
 from monitor.detect.wording import of_peers
 from monitor.model.names import GroupName, RankName
-from monitor.model.verdict import Confidence, Kind, Standing, Verdict
+from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from monitor.model.wording import groups_of, listed, plural
 from monitor.records.findings import Fault, Finding
 from monitor.records.job import NONE
@@ -74,14 +74,14 @@ def wanted_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
         wanted.update(r for r in scene.members if _lacks(history, r, scene))
     involved = {scene.group for scene in stuck}
     for group, members in history.groups().items():
-        if len(members) > 1 and any(graph.standing[t.rank] is Standing.DEAD for t in members):
+        if len(members) > 1 and any(graph.standing[t.rank] is RankStanding.DEAD for t in members):
             involved.add(group)
             wanted.update(
                 t.rank for t in members if _lacks(history, t.rank) or _before_death(history, t)
             )
     if involved:
         others = [
-            next((t for t in members if graph.standing[t.rank] is not Standing.SILENT), None)
+            next((t for t in members if graph.standing[t.rank] is not RankStanding.SILENT), None)
             for group, members in history.groups().items()
             if group not in involved
         ]
@@ -157,7 +157,7 @@ def _patience_s(history: History, stuck: Stuck) -> float:
 
 def _crossed(graph: WaitGraph, stuck: Stuck) -> bool:
     """Whether the absent wait elsewhere and nobody anywhere is to be seen alone."""
-    elsewhere = (Standing.WAITING, Standing.HELD)
+    elsewhere = (RankStanding.WAITING, RankStanding.HELD)
     return not graph.suspects and all(graph.standing[r] in elsewhere for r in stuck.absent)
 
 
@@ -173,7 +173,7 @@ def _dead_scenes(history: History, graph: WaitGraph) -> Iterable[Scene]:
         if len(members) < 2:
             continue
         for track in members:
-            if graph.standing[track.rank] is not Standing.DEAD:
+            if graph.standing[track.rank] is not RankStanding.DEAD:
                 continue
             record = history.reading(track)
             if record is None or _before_death(history, track):

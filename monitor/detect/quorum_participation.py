@@ -62,7 +62,7 @@ class Quorum:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailedCommits:
     """Commits that failed between two ticks."""
 
     at_s: float
@@ -75,7 +75,7 @@ class Attended:
     """One replica group, over the window."""
 
     heals: list[float] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[FailedCommits] = field(default_factory=list)
     commits: list[tuple[float, int]] = field(default_factory=list)
     """Time of a tick, commits since the one before."""
     entries: list[float] = field(default_factory=list)
@@ -203,7 +203,7 @@ class Attendance:
         log, failed = self._log(group), max((0, *grown))
         if failed > 0:
             self._busy_s = now_s
-            log.failures.append(Failure(now_s, failed, any(turn.errored for turn, _ in own)))
+            log.failures.append(FailedCommits(now_s, failed, any(turn.errored for turn, _ in own)))
 
     def _advanced(self, now_s: float, quorum: Quorum) -> None:
         before, self._quorum_id = self._quorum_id, quorum.id

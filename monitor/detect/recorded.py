@@ -21,7 +21,7 @@ from monitor.detect.history import History, Reading
 from monitor.detect.patience import allowance, undeclared
 from monitor.detect.track import RankTrack
 from monitor.model.names import GroupName, RankName
-from monitor.model.verdict import Confidence, Standing
+from monitor.model.verdict import Confidence, RankStanding
 from monitor.records import ring as ring_rows
 from monitor.records.analyse import analyse
 from monitor.records.findings import Fault, Finding
@@ -147,7 +147,9 @@ MISSING = (Fault.NOT_ENTERED, Fault.NOT_ENQUEUING, Fault.SILENT)
 """Findings of a rank that others wait for."""
 
 
-def quiet_groups(history: History, standing: Mapping[RankName, Standing]) -> tuple[GroupName, ...]:
+def quiet_groups(
+    history: History, standing: Mapping[RankName, RankStanding]
+) -> tuple[GroupName, ...]:
     """Replica groups in which nobody moves and nothing tells why; sorted.
 
     Of one rank alone there is nobody in the group to wait for it.
@@ -156,7 +158,7 @@ def quiet_groups(history: History, standing: Mapping[RankName, Standing]) -> tup
         group
         for group, members in history.groups().items()
         if len(members) > 1
-        and all(standing[t.rank] is Standing.UNKNOWN and _still(history, t) for t in members)
+        and all(standing[t.rank] is RankStanding.UNKNOWN and _still(history, t) for t in members)
     )
 
 

@@ -29,7 +29,7 @@ from monitor.detect.patience import Allowance, allowance, undeclared
 from monitor.detect.recorded import missed_by_records, quiet_groups
 from monitor.detect.track import RankTrack, inside_own_group
 from monitor.model.names import GroupName, RankName
-from monitor.model.verdict import Standing
+from monitor.model.verdict import RankStanding
 from worker_server.wire import (
     ACROSS,
     WAIT_COMMIT,
@@ -71,10 +71,10 @@ class Stuck:
 
 
 def stuck_in(
-    group: GroupName, members: tuple[RankTrack, ...], standing: Mapping[RankName, Standing]
+    group: GroupName, members: tuple[RankTrack, ...], standing: Mapping[RankName, RankStanding]
 ) -> Iterable[Stuck]:
     """Each collective in which a member of the group stands, by process group and sequence."""
-    held = [track for track in members if standing[track.rank] is Standing.HELD]
+    held = [track for track in members if standing[track.rank] is RankStanding.HELD]
     if not held:
         return
     heads = {
@@ -143,7 +143,7 @@ _QUORUMS: Final = "torchft"
 def missed(
     history: History,
     tracks: Sequence[RankTrack],
-    standing: Mapping[RankName, Standing],
+    standing: Mapping[RankName, RankStanding],
     stuck: Iterable[Stuck],
 ) -> dict[RankName, tuple[RankName, ...]]:
     """Ranks that may be in no collective -> those who wait for them there; both sorted.
@@ -153,15 +153,15 @@ def missed(
     found: dict[RankName, set[RankName]] = {}
     for one in stuck:
         for rank in one.absent:
-            if standing[rank] in (Standing.UNKNOWN, Standing.TRACED):
+            if standing[rank] in (RankStanding.UNKNOWN, RankStanding.TRACED):
                 found.setdefault(rank, set()).update(one.joined)
-    looked_at = {track.group for track in tracks if standing[track.rank] is Standing.TRACED}
+    looked_at = {track.group for track in tracks if standing[track.rank] is RankStanding.TRACED}
     unknown = [
         track
         for track in tracks
         if _may_be_outside(track, standing[track.rank])
         # beside one that is traced it may wait for it, in a backward pass that looks like work
-        and (track.group not in looked_at or standing[track.rank] is Standing.TRACED)
+        and (track.group not in looked_at or standing[track.rank] is RankStanding.TRACED)
     ]
     for track, waiting in _awaited(history, tracks, unknown):
         found.setdefault(track.rank, set()).update(mate.rank for mate in waiting)
@@ -198,15 +198,17 @@ def _awaited(
 
 
 def _by_elimination(
-    history: History, tracks: Sequence[RankTrack], standing: Mapping[RankName, Standing]
+    history: History, tracks: Sequence[RankTrack], standing: Mapping[RankName, RankStanding]
 ) -> dict[RankName, set[RankName]]:
     """Ranks of the one group that does not wait where all others are seen waiting."""
-    there = [track for track in tracks if standing[track.rank] is not Standing.DEAD]
+    there = [track for track in tracks if standing[track.rank] is not RankStanding.DEAD]
     still_s = history.config.stall_floor_s / 2
-    waits = (Standing.WAITING, Standing.HELD)
+    waits = (RankStanding.WAITING, RankStanding.HELD)
     waiting = {t.rank for t in there if standing[t.rank] in waits and t.stall_s >= still_s}
     rest = [track for track in there if track.rank not in waiting]
-    outside = [t for t in rest if standing[t.rank] is Standing.UNKNOWN and t.witness is not None]
+    outside = [
+        t for t in rest if standing[t.rank] is RankStanding.UNKNOWN and t.witness is not None
+    ]
     groups = {track.group for track in rest}
     elsewhere = {t.rank for t in there if t.rank in waiting and t.group not in groups}
     if len(groups) != 1 or len(outside) < len(rest) or not elsewhere:
@@ -222,11 +224,11 @@ def _reaches_quorums(history: History, track: RankTrack) -> bool:
     return track.witness is not None and age_s is not None and age_s < HEARTBEAT_TIMEOUT_S
 
 
-def _may_be_outside(track: RankTrack, standing: Standing) -> bool:
+def _may_be_outside(track: RankTrack, standing: RankStanding) -> bool:
     """Whether it may be in no collective at all: it does not say, or says only that it waits."""
-    says_so = standing is Standing.WAITING and track.phased
+    says_so = standing is RankStanding.WAITING and track.phased
     waits = says_so and not track.inside_across and track.waits_in is None
-    return waits or standing in (Standing.UNKNOWN, Standing.TRACED)
+    return waits or standing in (RankStanding.UNKNOWN, RankStanding.TRACED)
 
 
 def across(track: RankTrack) -> Iterable[GroupHead]:
@@ -306,16 +308,22 @@ the other groups, whoever is to blame."""
 
 
 SELF_HELD = frozenset(
-    {Standing.STOPPED, Standing.FROZEN, Standing.LEFT, Standing.ALONE, Standing.OUTSIDE}
+    {
+        RankStanding.STOPPED,
+        RankStanding.FROZEN,
+        RankStanding.LEFT,
+        RankStanding.ALONE,
+        RankStanding.OUTSIDE,
+    }
 )
-_PAUSING = frozenset({Standing.FROZEN, Standing.ALONE, Standing.OUTSIDE})
+_PAUSING = frozenset({RankStanding.FROZEN, RankStanding.ALONE, RankStanding.OUTSIDE})
 
 
 @dataclass(frozen=True, slots=True)
 class WaitGraph:
     """The standing of every rank in one tick, and what follows from it."""
 
-    standing: Mapping[RankName, Standing]
+    standing: Mapping[RankName, RankStanding]
     roots: tuple[RankName, ...]
     """Alone and still for longer than allowed; sorted."""
     suspects: tuple[RankName, ...]
@@ -342,9 +350,9 @@ class WaitGraph:
 
     def left_since(self, history: History) -> dict[RankName, float]:
         """Ranks whose peers are through with the collective that they are in -> first seen so."""
-        gone = (Standing.LEFT, Standing.SILENT)
+        gone = (RankStanding.LEFT, RankStanding.SILENT)
         before = {r: at_s for r, at_s in history.left_s.items() if self.standing.get(r) in gone}
-        now = (rank for rank, standing in self.standing.items() if standing is Standing.LEFT)
+        now = (rank for rank, standing in self.standing.items() if standing is RankStanding.LEFT)
         return dict.fromkeys(now, history.now_s) | before
 
     @property
@@ -392,24 +400,24 @@ def build(history: History) -> WaitGraph:
     )
     for found in stuck:
         if found.complete and found.completed:
-            standing.update(dict.fromkeys(found.joined, Standing.LEFT))
+            standing.update(dict.fromkeys(found.joined, RankStanding.LEFT))
     missing = missed(history, tracks, standing, stuck)
-    outside = (rank for rank in missing if standing[rank] is not Standing.TRACED)
-    standing.update(dict.fromkeys(outside, Standing.OUTSIDE))
+    outside = (rank for rank in missing if standing[rank] is not RankStanding.TRACED)
+    standing.update(dict.fromkeys(outside, RankStanding.OUTSIDE))
     quiet = quiet_groups(history, standing)
     recorded = missed_by_records(history, quiet)
-    standing.update({held: Standing.HELD for waiting in recorded.values() for held in waiting})
-    standing.update(dict.fromkeys(recorded, Standing.OUTSIDE))
+    standing.update({held: RankStanding.HELD for waiting in recorded.values() for held in waiting})
+    standing.update(dict.fromkeys(recorded, RankStanding.OUTSIDE))
     missing |= recorded
     waiters = {waiter for waiting in missing.values() for waiter in waiting}
-    held_up = (rank for rank in waiters if standing[rank] is Standing.UNKNOWN)
-    standing.update(dict.fromkeys(held_up, Standing.WAITING))
+    held_up = (rank for rank in waiters if standing[rank] is RankStanding.UNKNOWN)
+    standing.update(dict.fromkeys(held_up, RankStanding.WAITING))
     floor_s = history.config.stall_floor_s / 2
     stalled = frozenset(t.rank for t in tracks if t.fresh is not None and t.stall_s >= floor_s)
     lanes: dict[int, list[RankName]] = {}
     groups: dict[GroupName, list[RankName]] = {}
     for track in tracks:
-        if standing[track.rank] is Standing.WAITING:
+        if standing[track.rank] is RankStanding.WAITING:
             lanes.setdefault(track.identity.group_rank, []).append(track.rank)
             groups.setdefault(track.group, []).append(track.rank)
     held_by: dict[RankName, list[RankName]] = {}
@@ -460,9 +468,9 @@ def _stood_s(history: History, graph: WaitGraph, rank: RankName) -> float:
     before, it waited for them.
     """
     stall_s = history.tracks[rank].stall_s
-    if graph.standing[rank] is Standing.LEFT:
+    if graph.standing[rank] is RankStanding.LEFT:
         return min(stall_s, history.now_s - history.left_s.get(rank, history.now_s))
-    if graph.standing[rank] is not Standing.OUTSIDE:
+    if graph.standing[rank] is not RankStanding.OUTSIDE:
         return stall_s
     waits_s = (history.tracks[waiter].stall_s for waiter in graph._held_by.get(rank, ()))
     return min(stall_s, max(waits_s, default=0.0))
@@ -472,9 +480,9 @@ def patience(history: History, graph: WaitGraph, track: RankTrack) -> Allowance:
     """How long a rank that nothing but itself holds up may stand still, all things considered."""
     allowed, longer = allowance(history, track), history.config.unwitnessed_factor
     standing = graph.standing[track.rank]
-    if standing in (Standing.STOPPED, Standing.FROZEN):
+    if standing in (RankStanding.STOPPED, RankStanding.FROZEN):
         return allowed
-    if standing is Standing.LEFT:  # its part of the data may still be under way
+    if standing is RankStanding.LEFT:  # its part of the data may still be under way
         return allowed.times(longer, "a peer left the collective")
     floor = undeclared(history, track)
     if floor is not None and floor.span_s > allowed.span_s:
@@ -490,7 +498,7 @@ def patience(history: History, graph: WaitGraph, track: RankTrack) -> Allowance:
 
 def _fleet_pauses(
     tracks: Iterable[RankTrack],
-    standing: Mapping[RankName, Standing],
+    standing: Mapping[RankName, RankStanding],
     stalled: frozenset[RankName],
 ) -> bool:
     """Whether at least half of the ranks alive, and two, may pause by themselves, and nobody waits.
@@ -499,36 +507,36 @@ def _fleet_pauses(
     """
     if not stalled:
         return False
-    alive = [track.rank for track in tracks if standing[track.rank] is not Standing.DEAD]
-    waiting = (Standing.HELD, Standing.WAITING, Standing.LEFT)
+    alive = [track.rank for track in tracks if standing[track.rank] is not RankStanding.DEAD]
+    waiting = (RankStanding.HELD, RankStanding.WAITING, RankStanding.LEFT)
     if any(standing[rank] in waiting and rank in stalled for rank in alive):
         return False
     pausing = [rank for rank in alive if standing[rank] in _PAUSING and rank in stalled]
-    silent = sum(standing[rank] is Standing.SILENT for rank in alive)
+    silent = sum(standing[rank] is RankStanding.SILENT for rank in alive)
     return bool(pausing) and len(pausing) + silent >= max(2, len(alive) / 2)
 
 
-def _standing(history: History, track: RankTrack) -> Standing:  # noqa: PLR0911
+def _standing(history: History, track: RankTrack) -> RankStanding:  # noqa: PLR0911
     report = track.fresh
     if report is None:
-        return Standing.SILENT
+        return RankStanding.SILENT
     if not report.process.alive:
-        return Standing.DEAD
+        return RankStanding.DEAD
     if track.tracer is not None:
-        return Standing.TRACED
+        return RankStanding.TRACED
     if history.stopped(track):
-        return Standing.STOPPED
+        return RankStanding.STOPPED
     frozen_s = report.process.interpreter_age_s
     at_least_s = history.config.stall_floor_s
     if frozen_s is not None and frozen_s >= at_least_s and frozen_s >= history.hang_after_s(track):
-        return Standing.FROZEN
+        return RankStanding.FROZEN
     if track.inside_own:
-        return Standing.HELD
+        return RankStanding.HELD
     if track.waits_in is not None or track.inside_across:
-        return Standing.WAITING
+        return RankStanding.WAITING
     if not track.phased:  # what a framework calls a phase may hold waiting inside
         witness = track.witness
         waits = witness is not None and witness.doing is Doing.COLLECTIVE
-        return Standing.WAITING if waits else Standing.UNKNOWN
+        return RankStanding.WAITING if waits else RankStanding.UNKNOWN
     waits = track.doing in (WAITING_PHASE, _QUORUM_PHASE)
-    return Standing.WAITING if waits else Standing.ALONE
+    return RankStanding.WAITING if waits else RankStanding.ALONE

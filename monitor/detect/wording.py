@@ -14,7 +14,7 @@ from monitor.detect.history import History
 from monitor.detect.patience import LASTS
 from monitor.detect.track import RankTrack
 from monitor.model.names import RankName
-from monitor.model.verdict import Standing
+from monitor.model.verdict import RankStanding
 from monitor.model.wording import listed, plural, seconds
 from worker_server.wire import (
     WAIT_COMMIT,
@@ -42,14 +42,14 @@ _DOING: Final[Mapping[Doing, str]] = {
     Doing.START: "importing or starting",
 }
 _HANGS: Final = ("hangs", "hang")
-_HELD: Final[Mapping[Standing, tuple[str, str]]] = {
-    Standing.STOPPED: ("is stopped by a signal (state T)", "are stopped by a signal (state T)"),
-    Standing.FROZEN: ("holds the GIL, so that no Python runs,", "hold the GIL, each its own,"),
-    Standing.SILENT: (
+_HELD: Final[Mapping[RankStanding, tuple[str, str]]] = {
+    RankStanding.STOPPED: ("is stopped by a signal (state T)", "are stopped by a signal (state T)"),
+    RankStanding.FROZEN: ("holds the GIL, so that no Python runs,", "hold the GIL, each its own,"),
+    RankStanding.SILENT: (
         "is stuck in the kernel, on a disk or a file server (state D),",
         "are stuck in the kernel, on a disk or a file server (state D),",
     ),
-    Standing.LEFT: (
+    RankStanding.LEFT: (
         "is still inside a collective that its peers have completed",
         "are still inside a collective that their peers have completed",
     ),
@@ -69,15 +69,15 @@ def named(ranks: Sequence[RankName]) -> str:
 def hangs(
     history: History,
     roots: Sequence[RankTrack],
-    standing: Mapping[RankName, Standing],
+    standing: Mapping[RankName, RankStanding],
     for_s: float,
 ) -> str:
     """`rank rg_1.0 hangs in Deadlock.log_step (train.py:66), waiting for a lock, for 12 s`."""
-    places: dict[tuple[Standing, str], list[RankName]] = {}
+    places: dict[tuple[RankStanding, str], list[RankName]] = {}
     for track in roots:
-        held = standing[track.rank] if standing[track.rank] in _HELD else Standing.ALONE
-        if held is Standing.FROZEN and track.state == "D":
-            held = Standing.SILENT  # no Python runs either, and it is not the GIL
+        held = standing[track.rank] if standing[track.rank] in _HELD else RankStanding.ALONE
+        if held is RankStanding.FROZEN and track.state == "D":
+            held = RankStanding.SILENT  # no Python runs either, and it is not the GIL
         places.setdefault((held, _place(track, held in _HELD)), []).append(track.rank)
     said = [
         f"{named(ranks)} {plural(ranks, *_HELD.get(held, _verb(history.tracks[ranks[0]])))}{place}"

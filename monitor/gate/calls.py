@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
-from monitor.gate.denylist import AccessRefused, DenyList, Scope, SeenReplica
+from monitor.gate.denylist import AccessRefused, DenialScope, DenyList, SeenReplica
 from monitor.gate.messages import (
     HEARTBEAT_PATH,
     QUORUM_PATH,
@@ -180,7 +180,7 @@ class GateCounts:
     told_again: int = 0
     """Quorums that the gate told in the place of a Lighthouse or worker that died over it."""
     bad_clients: int = 0
-    refused: dict[Scope, int] = field(default_factory=lambda: dict.fromkeys(Scope, 0))
+    refused: dict[DenialScope, int] = field(default_factory=lambda: dict.fromkeys(DenialScope, 0))
     answer_seconds: float = 0.0
     answer_buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
 

@@ -32,7 +32,7 @@ class DenialError(ValueError):
     """Not a denial; the message is one line."""
 
 
-class Scope(StrEnum):
+class DenialScope(StrEnum):
     """What a denial's name is the name of."""
 
     REPLICA = "replica"
@@ -47,7 +47,7 @@ class Scope(StrEnum):
 class Denial:
     """One entry of the gate's list."""
 
-    scope: Scope
+    scope: DenialScope
     name: str
     reason: str
     until_s: float | None = None
@@ -61,7 +61,7 @@ class Denial:
     @property
     def group(self) -> GroupName | None:
         """The replica group that is denied, of scope group."""
-        return GroupName(self.name) if self.scope is Scope.GROUP else None
+        return GroupName(self.name) if self.scope is DenialScope.GROUP else None
 
     def expired(self, now_s: float) -> bool:
         """Whether its time is over."""
@@ -85,7 +85,7 @@ class AccessRefused:
     """Why a call does not pass."""
 
     reason: str
-    scope: Scope
+    scope: DenialScope
     held: bool = False
     """Nobody said yet whether this incarnation may: its quorum request waits for a newer list."""
 
@@ -111,11 +111,11 @@ class DenyList:
             if denial.expired(now_s):
                 continue
             match denial.scope:
-                case Scope.REPLICA:
+                case DenialScope.REPLICA:
                     self._replicas[ReplicaId(denial.name)] = denial
-                case Scope.HOST:
+                case DenialScope.HOST:
                     self._hosts[Host(denial.name.lower().rstrip("."))] = denial
-                case Scope.GROUP:
+                case DenialScope.GROUP:
                     self._groups[GroupName(denial.name)] = denial
         self._waved = {waved for waved in self._waved if group_of_replica(waved) in self._groups}
         ends = [denial.until_s for denial in self.denials if denial.until_s is not None]
@@ -200,9 +200,9 @@ def _parse_denial(data: Any) -> Denial:
     if not isinstance(data, Mapping):
         raise DenialError(f"a denial is an object, not {type(data).__name__}")
     try:
-        scope = Scope(str(data.get("scope")))
+        scope = DenialScope(str(data.get("scope")))
     except ValueError as exc:
-        scopes = ", ".join(Scope)
+        scopes = ", ".join(DenialScope)
         raise DenialError(f"scope is {str(data.get('scope'))[:40]!r}, expected {scopes}") from exc
     incident = data.get("incident_id")
     return Denial(

@@ -58,10 +58,10 @@ class JournalDir:
         self.folder = folder
         self.limits = limits
 
-    def new(self, began_s: float, number: int) -> tuple[Path, BinaryIO]:
-        """An empty file; older ones make room for it."""
+    def new(self, began_s: float, number: int, coming: int) -> tuple[Path, BinaryIO]:
+        """An empty file; older ones make room for it, which will have so many bytes."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.prune(self.limits.file_bytes)
+        self.prune(coming)
         self.check_room()
         at = datetime.datetime.fromtimestamp(began_s, tz=datetime.UTC)
         path = self.folder / f"journal-{at:%Y%m%dT%H%M%S.%f}Z-{number:04d}.gz"
@@ -304,17 +304,22 @@ class Journal:
         limits, age_s = self._dir.limits, time.monotonic() - self._opened_s
         if stats.ticks % _ROOM_EVERY == 0:
             self._dir.check_room()
-        full = self._size >= max(limits.file_bytes, 2 * self._head_size)
+        full = self._size >= self._full_bytes
         if full or age_s >= limits.file_s:
             self._dir.prune(0, keep=self._path)
             with self._lock:  # once: the next file may be on its way, behind ticks that wait
                 self._turn_asked = not any(isinstance(one, _Turn) for one in self._queue)
 
+    @property
+    def _full_bytes(self) -> int:
+        """Of a file that is full."""
+        return max(self._dir.limits.file_bytes, 2 * self._head_size)
+
     def _begin(self, turn: _Turn) -> None:
         self._end_file()
         text = None if turn.frozen is None else memory.write(turn.frozen, turn.head.config)
         number = self._stats.files + 1
-        self._path, self._file = self._dir.new(time.time(), number)
+        self._path, self._file = self._dir.new(time.time(), number, self._full_bytes)
         self._packer, self._sightings = Packer(), SnapshotWriter()
         self._size, self._opened_s = 0, time.monotonic()
         self._put(head_text(replace(turn.head, number=number), text))

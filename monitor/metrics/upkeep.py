@@ -12,10 +12,10 @@ from prometheus_client.registry import Collector
 
 from monitor.act.gate import Gatekeeper
 from monitor.detect.self_health import Condition
-from monitor.gate.denylist import GateView, Scope
+from monitor.gate.denylist import DenialScope, GateView
 from monitor.journal.writer import Stats
 from monitor.metrics.exposition import ScrapeView, counter, gauge, histogram
-from monitor.store.lease import Standing
+from monitor.store.lease import LeaseStanding
 
 # -- The monitor itself: its ticks, its eyes, its detectors, and whether it trusts them -----------
 
@@ -145,7 +145,7 @@ def refusals(counts: Mapping[str, int]) -> Iterator[Metric]:
     yield REGISTRATIONS_REFUSED.each(sorted(counts.items()))
 
 
-def lease(seen: Standing) -> Iterator[Metric]:
+def lease(seen: LeaseStanding) -> Iterator[Metric]:
     """Whether this monitor acts."""
     yield ACTIVE.value(seen.active)
     yield EPOCH.value(seen.epoch)
@@ -195,7 +195,7 @@ def gate(keeper: Gatekeeper) -> Iterator[Metric]:
     yield LISTS.rows([(("taken",), keeper.taught), (("failed",), keeper.failed)])
     if isinstance(view, GateView):
         scopes = Counter(one.scope for one in view.denied)
-        yield DENIALS.rows([((str(scope),), float(scopes[scope])) for scope in Scope])
+        yield DENIALS.rows([((str(scope),), float(scopes[scope])) for scope in DenialScope])
 
 
 # -- all of this file -----------------------------------------------------------------------------

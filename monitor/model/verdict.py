@@ -96,7 +96,7 @@ class Verdict:
 # -- standing ----------------------------------------------------------------------------------
 
 
-class Standing(StrEnum):
+class RankStanding(StrEnum):
     """What holds a rank up, if anything."""
 
     DEAD = "dead"

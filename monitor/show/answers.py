@@ -26,7 +26,7 @@ from monitor.model.names import GroupName, IncidentId
 from monitor.rulebook import Rulebook
 from monitor.show.incident_page import BundleStacks
 from monitor.show.latest import Latest, Streams
-from monitor.store.lease import Standing
+from monitor.store.lease import LeaseStanding
 from worker_server.http_server import names_us
 
 _KEY: Final = "lightkeeper"
@@ -54,7 +54,7 @@ class AppContext:
     """Whether anybody who reaches the monitor may read ranks through it."""
     journal: Path | None = None
     """Folder of the journal, for who replays it."""
-    standing: Callable[[], Standing | None] = lambda: None
+    standing: Callable[[], LeaseStanding | None] = lambda: None
     """Whether this monitor acts; None: it shares its store with nobody."""
     bundle: Callable[[IncidentId], Path | None] = lambda _: None
     """The file of an incident's evidence."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from flask import Blueprint, Response, request
 
-from monitor.act.targets import NEW_A_MINUTE, RANKS_MOST, Standing
+from monitor.act.targets import NEW_A_MINUTE, RANKS_MOST, Registered
 from monitor.decide.rules import PolicyError
 from monitor.decide.view import SCHEMA
 from monitor.decide.view_json import effective_to_json, learned_to_json
@@ -39,16 +39,16 @@ characters, no option of a command and no formula."""
 
 
 _REFUSED: Final = {
-    Standing.SUPERSEDED: "a newer incarnation bears the name {0.rank}",
-    Standing.TAKEN: "{0.rank} answers as itself, on another host: it has its name",
-    Standing.FULL: "as many ranks are registered as this monitor takes",
-    Standing.HASTY: f"{{1}} brings more than {NEW_A_MINUTE:,} new ranks a minute, or than "
+    Registered.SUPERSEDED: "a newer incarnation bears the name {0.rank}",
+    Registered.TAKEN: "{0.rank} answers as itself, on another host: it has its name",
+    Registered.FULL: "as many ranks are registered as this monitor takes",
+    Registered.HASTY: f"{{1}} brings more than {NEW_A_MINUTE:,} new ranks a minute, or than "
     f"{RANKS_MOST // 2:,} in all: try again in a minute; ranks behind a proxy better go past it",
-    Standing.REFUSED: "its TorchFT Manager calls this replica group {0.group}, which is the name "
+    Registered.REFUSED: "its TorchFT Manager calls this replica group {0.group}, which is the name "
     "of another group that lives: it goes on as {0.launched_as}, its launcher's name; give each "
     "group's Manager a replica_id of its own",
 }
-_STATUS: Final = {Standing.FULL: 503, Standing.HASTY: 429}
+_STATUS: Final = {Registered.FULL: 503, Registered.HASTY: 429}
 """Others are a conflict."""
 
 
@@ -89,8 +89,8 @@ def register() -> Response:
     if app_context().is_own(registration.url):
         raise HttpRefusal(400, f"'url' is {registration.url}, which is this monitor's own address")
     standing = registry.register(registration, request.remote_addr or "")
-    if standing is not Standing.CURRENT:
-        more = {"refused_name": identity.group} if standing is Standing.REFUSED else {}
+    if standing is not Registered.CURRENT:
+        more = {"refused_name": identity.group} if standing is Registered.REFUSED else {}
         why = _REFUSED[standing].format(identity, request.remote_addr)
         raise HttpRefusal(_STATUS.get(standing, 409), why, more)
     known_as = registry.known_as(identity)

@@ -187,7 +187,7 @@ def _space() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LeaseStanding:
     """Who acts, as far as this monitor knows."""
 
     active: bool
@@ -307,21 +307,21 @@ class Lease:
         """Why it may not act although nobody else is known to: the database is away."""
         return None if self.fence() is None else self.why_not()
 
-    def standing(self) -> Standing:
+    def standing(self) -> LeaseStanding:
         """Who acts."""
         active = self.why_not() is None
         with self._lock:
             grip, watch = self._grip, self._watch
             problem = self._problem or self._worker.crash
             if grip is not None:
-                return Standing(
+                return LeaseStanding(
                     active, grip.epoch, shown(self._holder), self._url, self._since_s, problem
                 )
         if watch is None:
-            return Standing(False, 0, None, None, None, problem)
+            return LeaseStanding(False, 0, None, None, None, problem)
         row = watch.row
         name = None if row.holder is None else shown(row.holder)
-        return Standing(False, row.epoch, name, row.url, row.since_s, problem)
+        return LeaseStanding(False, row.epoch, name, row.url, row.since_s, problem)
 
     def writes(self) -> int | None:
         """A number that is another one after the active monitor wrote; None: not known."""

@@ -11,7 +11,7 @@ from monitor.model.names import Host
 from monitor.model.observation import Pause
 from monitor.model.quarantine import HostRecord
 from monitor.model.verdict import RankHealth
-from monitor.store.lease import Standing
+from monitor.store.lease import LeaseStanding
 from tests.monitor.fleet import SimFleet, at, stop
 from tests.page.browsing import assert_accessible, assert_fits
 from tests.page.views import NOW_S, Simulated, crowd
@@ -205,7 +205,7 @@ def test_evictions_are_paused_and_resumed(stage, opened) -> None:
     assert monitor.pause.current() is None
 
 
-STANDBY = Standing(False, 3, "head2", "http://head2:8470", NOW_S)
+STANDBY = LeaseStanding(False, 3, "head2", "http://head2:8470", NOW_S)
 
 
 @pytest.mark.parametrize(

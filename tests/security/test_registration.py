@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from monitor.act import targets as registry
-from monitor.act.targets import Registry, Standing
+from monitor.act.targets import Registered, Registry
 from monitor.model.config import KeeperConfig
 from monitor.model.names import RankName
 from monitor.service import Options, Service
@@ -136,7 +136,7 @@ def test_a_table_that_is_full_takes_no_more(api: Api, monkeypatch: pytest.Monkey
         who = parse_identity({**IDENTITY, "group": f"rg_{number}"})
         asked = Registration(who, "http://10.0.0.1:9000", 15.0)
         known = api.service.keeper._components.registry.register(asked, f"10.0.0.{number}")
-        assert known is Standing.CURRENT
+        assert known is Registered.CURRENT
     assert register(api, "http://10.0.0.1:9000", group="rg_9") == 503
     assert register(api, "http://10.0.0.1:9000", group="rg_1") == 200  # who is there renews
 
@@ -172,13 +172,13 @@ def test_no_address_brings_more_than_half_of_all_ranks(
     monkeypatch.setattr(registry, "RANKS_MOST", 4)
     known = Registry(HandClock(), Memory())
 
-    def bring(number: int, address: str) -> Standing:
+    def bring(number: int, address: str) -> Registered:
         who = parse_identity({**IDENTITY, "group": f"rg_{number}"})
         return known.register(Registration(who, "http://10.0.0.1:9000", 15.0), address)
 
-    assert [bring(number, first) for number in range(2)] == [Standing.CURRENT] * 2
-    expected = Standing.HASTY if counts_as_one else Standing.CURRENT
+    assert [bring(number, first) for number in range(2)] == [Registered.CURRENT] * 2
+    expected = Registered.HASTY if counts_as_one else Registered.CURRENT
     assert bring(2, second) is expected
-    assert bring(0, second) is Standing.CURRENT
+    assert bring(0, second) is Registered.CURRENT
     known.unregister(RankName("rg_0.0"), "one")
-    assert bring(3, second) is Standing.CURRENT
+    assert bring(3, second) is Registered.CURRENT

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from monitor.gate.denylist import Denial, Scope
+from monitor.gate.denylist import Denial, DenialScope
 from monitor.gate.hot_restart import (
     ASKED,
     AdoptedConnection,
@@ -26,10 +26,10 @@ from monitor.gate.quorum_ids import members_of
 from monitor.model.names import IncidentId, ReplicaId
 from tests.monitor.gate.wires import bench, field, grpc, heartbeat, quorum
 
-REPLICA = Denial(Scope.REPLICA, "rg_1:a", "hang of rg_1.0 on host-1", None, IncidentId("i-7"))
-HOST = Denial(Scope.HOST, "Node-7.", "bad memory")
+REPLICA = Denial(DenialScope.REPLICA, "rg_1:a", "hang of rg_1.0 on host-1", None, IncidentId("i-7"))
+HOST = Denial(DenialScope.HOST, "Node-7.", "bad memory")
 GROUP = Denial(
-    Scope.GROUP,
+    DenialScope.GROUP,
     "rg_1",
     "slow",
     admitted=frozenset({ReplicaId("rg_1:good")}),
@@ -84,7 +84,7 @@ def test_a_denied_replica_is_refused_and_told_why_and_the_others_are_not() -> No
         assert bad.status(beat) == ("7", why)
         assert [body for _, _, body in gate.carried[0].calls()] == [quorum("rg_1:b")]
         assert good.status(other) is None
-        assert gate.core.counts.refused[Scope.REPLICA] == 2
+        assert gate.core.counts.refused[DenialScope.REPLICA] == 2
 
 
 def test_a_denied_host_is_known_from_the_quorum_request_on() -> None:
@@ -125,7 +125,11 @@ def test_an_unknown_incarnation_waits_until_it_is_admitted() -> None:
         )
         gate.do(
             gate.core.deny,
-            [Denial(Scope.GROUP, "rg_1", "slow", admitted=frozenset({ReplicaId("rg_1:new")}))],
+            [
+                Denial(
+                    DenialScope.GROUP, "rg_1", "slow", admitted=frozenset({ReplicaId("rg_1:new")})
+                )
+            ],
         )
         gate.turn()
         assert [body for _, _, body in gate.carried[0].calls()] == [quorum("rg_1:new")]
@@ -140,7 +144,7 @@ def test_an_unknown_incarnation_that_is_then_refused_is_told_at_once() -> None:
         ask = client.ask("rg_1:new")
         gate.do(
             gate.core.deny,
-            [Denial(Scope.GROUP, "rg_1", "slow", refused=frozenset({ReplicaId("rg_1:new")}))],
+            [Denial(DenialScope.GROUP, "rg_1", "slow", refused=frozenset({ReplicaId("rg_1:new")}))],
         )
         assert client.status(ask) == ("7", "lightkeeper: rg_1 is quarantined: slow")
 
@@ -171,7 +175,7 @@ def test_a_quorum_request_under_way_is_refused_when_its_replica_is_denied() -> N
 
 def test_a_denial_ends_with_its_time() -> None:
     with bench() as gate:
-        gate.core.deny([Denial(Scope.REPLICA, "rg_1:a", "x", until_s=gate.unix_s + 5)])
+        gate.core.deny([Denial(DenialScope.REPLICA, "rg_1:a", "x", until_s=gate.unix_s + 5)])
         client = gate.client()
         assert client.status(client.ask("rg_1:a")) is not None
         gate.sleep(5.2)
@@ -480,7 +484,7 @@ def test_a_member_that_is_denied_meanwhile_is_not_told() -> None:
         asks = [told.ask("rg_0:x"), other.ask("rg_1:x")]
         gate.carried[0].calls()
         gate.carried[0].answer(asks[0], formed(7, "rg_0:x", "rg_1:x"))
-        gate.do(gate.core.deny, [Denial(Scope.REPLICA, "rg_1:x", "hang")])
+        gate.do(gate.core.deny, [Denial(DenialScope.REPLICA, "rg_1:x", "hang")])
         gate.sleep(3)
         status = other.status(asks[1])
         assert status is not None

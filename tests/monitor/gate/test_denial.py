@@ -9,9 +9,9 @@ import pytest
 from monitor.gate.denylist import (
     Denial,
     DenialError,
+    DenialScope,
     GateError,
     GateView,
-    Scope,
     SeenReplica,
     denials_json,
     parse_denials,
@@ -20,7 +20,7 @@ from monitor.gate.denylist import (
 from monitor.model.names import GroupName, IncidentId, ReplicaId
 
 FULL = Denial(
-    scope=Scope.GROUP,
+    scope=DenialScope.GROUP,
     name="rg_1",
     reason="rg_1 is quarantined: hang of rg_1.0 on host-1",
     until_s=1_700_000_000.5,
@@ -31,7 +31,7 @@ FULL = Denial(
 
 
 def test_a_list_reads_back_as_it_was_written() -> None:
-    plain = Denial(Scope.HOST, "node-7", "bad memory")
+    plain = Denial(DenialScope.HOST, "node-7", "bad memory")
     assert parse_denials(json.loads(json.dumps(denials_json([FULL, plain])))) == (FULL, plain)
 
 

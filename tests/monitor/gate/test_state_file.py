@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from monitor.gate.denylist import Denial, Scope
+from monitor.gate.denylist import Denial, DenialScope
 from monitor.gate.quorum_ids import RESERVED_MOST
 from monitor.gate.serve import StateFile
 
-DENIAL = Denial(Scope.HOST, "node-7", "bad memory")
+DENIAL = Denial(DenialScope.HOST, "node-7", "bad memory")
 GOOD = {"denied": [DENIAL.to_json()], "quorum_ids_reserved": 300}
 
 

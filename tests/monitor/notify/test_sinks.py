@@ -13,10 +13,10 @@ import pytest
 from monitor.act.notices import (
     SIGNATURE,
     Alertmanager,
-    Ending,
     Known,
     Message,
     Notice,
+    NoticeEnding,
     Slack,
     Status,
     Webhook,
@@ -43,7 +43,7 @@ def body_of(sink, message: Message):
 
 
 FIRES = Message(notice(), NOW_S)
-ENDS = Message(notice(), NOW_S, Ending(200.0, "recovered by itself"))
+ENDS = Message(notice(), NOW_S, NoticeEnding(200.0, "recovered by itself"))
 
 
 def test_the_webhooks_message() -> None:
@@ -135,7 +135,7 @@ def test_alertmanagers_alert_and_its_end() -> None:
     assert (ended["endsAt"], ended["annotations"]["resolution"]) == (
         "1970-01-01T00:03:20.000Z", "recovered by itself",
     )  # fmt: skip
-    (odd,) = body_of(sink, replace(ENDS, ended=Ending(1.0, "clocks")))
+    (odd,) = body_of(sink, replace(ENDS, ended=NoticeEnding(1.0, "clocks")))
     assert odd["endsAt"] == odd["startsAt"]
 
 

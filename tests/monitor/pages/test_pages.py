@@ -16,7 +16,7 @@ from monitor.show.pages import CELLS, FLEET, GROUPS, LINKS, Context, FleetIndex,
 from monitor.show.paging import Made, make, whole
 from monitor.show.templating import attributes, environment
 from monitor.show.wording import ago, natural, span
-from monitor.store.lease import Standing
+from monitor.store.lease import LeaseStanding
 from tests.page.views import NOW_S, crowd
 
 STALLED = {"rg_1.1": RankHealth.STALLED}
@@ -156,7 +156,7 @@ def test_without_ranks_the_page_says_how_to_start_some() -> None:
 
 def test_a_standby_links_to_the_active_monitor_by_http_only() -> None:
     for url, linked in (("http://head2:8470", True), ("javascript:alert(1)", False)):
-        standing = Standing(False, 1, "head2", url, None)
+        standing = LeaseStanding(False, 1, "head2", url, None)
         html = whole(fleet(crowd(1, 1, standing=standing)), "/", "t", 1.0)
         assert (f'href="{url}"' in html) is linked
         assert "stands by" in html

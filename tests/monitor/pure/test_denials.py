@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.act.gate import LASTS_S, LINGER_S, ReplicaHosts, deny_list
-from monitor.gate.denylist import Denial, Scope, denials_json, parse_denials
+from monitor.gate.denylist import Denial, DenialScope, denials_json, parse_denials
 from monitor.model.eviction import Eviction, QuarantineEntry, Rung, RungOutcome
 from monitor.model.eviction import Scope as QuarantineScope
 from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
@@ -69,7 +69,7 @@ def names(denials: tuple[Denial, ...]) -> list[str]:
 def test_an_evicted_replica_id_is_refused_from_the_first_rung_on() -> None:
     (denial,) = deny_list([evicted()], (), (), NOW)
     assert (denial.scope, denial.name, denial.until_s) == (
-        Scope.REPLICA, "rg_1:a", NOW - 5 + LASTS_S,
+        DenialScope.REPLICA, "rg_1:a", NOW - 5 + LASTS_S,
     )  # fmt: skip
     assert denial.incident_id == "inc-1"
 
@@ -112,7 +112,7 @@ def test_a_group_that_never_joined_has_no_id_to_refuse() -> None:
 
 def test_a_quarantined_host_is_refused_until_its_time_is_over() -> None:
     (denial,) = deny_list((), [barred()], (), NOW)
-    assert (denial.scope, denial.name) == (Scope.HOST, "node1")
+    assert (denial.scope, denial.name) == (DenialScope.HOST, "node1")
     assert denial.reason == "host quarantined: hung: no step"
     assert deny_list((), [barred()], (), NOW + 3600) == ()
 
@@ -124,7 +124,7 @@ def test_the_evicted_group_is_denied_by_name_its_next_life_elsewhere_admitted() 
     ).all()
     replica, host, group = sorted(
         deny_list([evicted()], [barred()], known, NOW),
-        key=lambda one: [Scope.REPLICA, Scope.HOST, Scope.GROUP].index(one.scope),
+        key=lambda one: [DenialScope.REPLICA, DenialScope.HOST, DenialScope.GROUP].index(one.scope),
     )
     assert (replica.name, host.name, group.name) == ("rg_1:a", "node1", "rg_1")
     assert (group.admitted, group.refused) == (frozenset({"rg_1:b"}), frozenset({"rg_1:a"}))
@@ -190,7 +190,7 @@ def test_a_quarantined_group_goes_on_and_does_not_come_back() -> None:
     known = where((-60, seen("rg_2.0", "rg_2:y", "node1"))).all()
     (denial,) = deny_list((), (), known, NOW - 30, [entry])
     assert (denial.scope, denial.name, denial.reason) == (
-        Scope.GROUP, "rg_2", "rg_2 is quarantined: hung: no step",
+        DenialScope.GROUP, "rg_2", "rg_2 is quarantined: hung: no step",
     )  # fmt: skip
     assert (denial.admitted, denial.refused) == ({"rg_2:y"}, frozenset())
     known = where(
@@ -253,7 +253,7 @@ def test_every_list_is_one_that_a_gate_takes_and_stays_the_same(lives, gone, hos
     for one in denials:
         assert not one.admitted & one.refused
         assert one.until_s is not None
-    refused = {one.name for one in denials if one.scope is Scope.REPLICA}
+    refused = {one.name for one in denials if one.scope is DenialScope.REPLICA}
     assert refused == {f"rg_1:{name}" for name in gone}
 
 

@@ -36,9 +36,9 @@ class OddDisk(JournalDir):
     def __post_init__(self) -> None:
         self.answers.set()
 
-    def new(self, began_s: float, number: int) -> tuple[Path, BinaryIO]:
+    def new(self, began_s: float, number: int, coming: int) -> tuple[Path, BinaryIO]:
         self._refuse()
-        path, file = super().new(began_s, number)
+        path, file = super().new(began_s, number, coming)
         write = file.write
         disk = self
 

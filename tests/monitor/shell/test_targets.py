@@ -11,9 +11,9 @@ import pytest
 
 from monitor.act.targets import (
     LAPSE_GRACE_S,
+    Registered,
     Registry,
     Source,
-    Standing,
     TargetsError,
     TargetsFile,
     parse_file_sd,
@@ -54,12 +54,12 @@ class TestNames:
     def ranks(self) -> list[str]:
         return [target.rank for target in self.registry.targets()]
 
-    def register(self, *args, **more) -> Standing:
+    def register(self, *args, **more) -> Registered:
         return self.registry.register(named(*args, **more))
 
     def test_a_process_that_is_renamed_is_one_target(self) -> None:
         self.register("0")
-        assert self.register("my_0", "0") is Standing.CURRENT
+        assert self.register("my_0", "0") is Registered.CURRENT
         assert self.ranks() == ["my_0.0"]
         assert list(self.memory.targets) == ["my_0.0"]
 
@@ -84,21 +84,21 @@ class TestNames:
     def test_a_name_that_belongs_to_another_launchers_group_is_refused(self) -> None:
         self.register("rg_1", incarnation="honest")
         self.register("rg_0", incarnation="liar")
-        assert self.register("rg_1", "rg_0", "liar") is Standing.REFUSED
-        assert self.register("rg_1", "rg_0", "liar", rank=1) is Standing.REFUSED
+        assert self.register("rg_1", "rg_0", "liar") is Registered.REFUSED
+        assert self.register("rg_1", "rg_0", "liar", rank=1) is Registered.REFUSED
         assert self.ranks() == ["rg_0.0", "rg_1.0"]
-        assert self.register("rg_0", None, "liar") is Standing.CURRENT
+        assert self.register("rg_0", None, "liar") is Registered.CURRENT
 
     def test_a_launcher_takes_the_name_back_that_another_group_has_taken(self) -> None:
         self.register("rg_1", "rg_0", "liar")
-        assert self.register("rg_1", None, "honest", rank=1) is Standing.CURRENT
+        assert self.register("rg_1", None, "honest", rank=1) is Registered.CURRENT
         assert self.ranks() == ["rg_1.1"]
-        assert self.register("rg_1", "rg_0", "liar") is Standing.REFUSED
+        assert self.register("rg_1", "rg_0", "liar") is Registered.REFUSED
 
     def test_of_two_launchers_groups_with_managers_of_one_name_the_first_has_it(self) -> None:
         self.register("my_0", "0", "a")
-        assert self.register("my_0", "1", "b") is Standing.REFUSED
-        assert self.register("my_0", "0", "a") is Standing.CURRENT
+        assert self.register("my_0", "1", "b") is Registered.REFUSED
+        assert self.register("my_0", "0", "a") is Registered.CURRENT
         assert self.ranks() == ["my_0.0"]
 
     @pytest.mark.parametrize("gone", ["silent", "dead"])
@@ -109,13 +109,13 @@ class TestNames:
             self.register("my_0", "0", "a")  # its WorkerServer lingers
         else:
             self.clock.advance(15.1)
-        assert self.register("my_0", "1", "b") is Standing.CURRENT
+        assert self.register("my_0", "1", "b") is Registered.CURRENT
 
     def test_a_restart_of_the_same_launchers_group_takes_the_name_over(self) -> None:
         self.register("my_0", "0", "a", age_s=50.0)
         self.register("0", None, "b", age_s=1.0)
-        assert self.register("my_0", "0", "b", age_s=2.0) is Standing.CURRENT
-        assert self.register("my_0", "0", "a", age_s=53.0) is Standing.SUPERSEDED
+        assert self.register("my_0", "0", "b", age_s=2.0) is Registered.CURRENT
+        assert self.register("my_0", "0", "a", age_s=53.0) is Registered.SUPERSEDED
         assert [(t.rank, t.identity.incarnation) for t in self.registry.targets()] == [
             ("my_0.0", "b")]  # fmt: skip
 
@@ -123,7 +123,7 @@ class TestNames:
         self.register("0", None, "a", age_s=50.0)
         self.register("0", None, "b", age_s=1.0)
         self.register("my_0", "0", "b", age_s=2.0)
-        assert self.register("0", None, "a", age_s=52.0) is Standing.SUPERSEDED
+        assert self.register("0", None, "a", age_s=52.0) is Registered.SUPERSEDED
         assert self.ranks() == ["my_0.0"]
 
     def test_a_restarted_rank_is_told_how_its_group_was_called(self) -> None:
@@ -141,7 +141,7 @@ class TestNames:
         again = Registry(self.clock, self.memory)
         again.restore(list(self.memory.targets.values()))
         assert again.known_as(named("0", None, "b").identity) == "my_0"
-        assert again.register(named("my_0", "0", "a")) is Standing.CURRENT
+        assert again.register(named("my_0", "0", "a")) is Registered.CURRENT
         assert [target.rank for target in again.targets()] == ["my_0.0"]
 
 
@@ -176,16 +176,16 @@ class TestLeases:
         for incarnation in ("one", "two", "three"):
             self.registry.register(registration(incarnation))
         self.clock.advance(5)
-        assert self.registry.register(registration("one")) is Standing.SUPERSEDED
-        assert self.registry.register(registration("two")) is Standing.SUPERSEDED
+        assert self.registry.register(registration("one")) is Registered.SUPERSEDED
+        assert self.registry.register(registration("two")) is Registered.SUPERSEDED
         assert self.incarnation() == "three"
 
     def test_a_lingering_elder_that_comes_second_after_a_cold_start_stays_out(self) -> None:
         self.registry.register(registration("young", age_s=3.0))
-        assert self.registry.register(registration("old", age_s=90.0)) is Standing.SUPERSEDED
+        assert self.registry.register(registration("old", age_s=90.0)) is Registered.SUPERSEDED
         assert self.incarnation() == "young"
         self.clock.advance(5)
-        assert self.registry.register(registration("younger", age_s=0.5)) is Standing.CURRENT
+        assert self.registry.register(registration("younger", age_s=0.5)) is Registered.CURRENT
         assert self.incarnation() == "younger"
 
     def test_an_old_incarnation_does_not_unregister_a_newer_one(self) -> None:
@@ -198,7 +198,7 @@ class TestLeases:
         self.registry.register(registration("one"))
         assert self.registry.unregister(RANK, "one")
         assert self.registry.targets() == ()
-        assert self.registry.standing(RANK, "one") is Standing.LEFT
+        assert self.registry.standing(RANK, "one") is Registered.LEFT
         assert self.memory.targets == {}
 
     def test_a_lapsed_lease_is_kept_for_the_grace_so_that_a_dead_host_is_seen(self) -> None:
@@ -236,7 +236,7 @@ class TestLeases:
         assert [(one.identity, one.url) for one in again.targets()] == [
             (one.identity, one.url) for one in self.registry.targets()
         ]
-        assert again.register(registration("one")) is Standing.SUPERSEDED
+        assert again.register(registration("one")) is Registered.SUPERSEDED
 
     def test_of_what_another_monitor_saved_only_the_unknown_is_adopted(self) -> None:
         self.registry.register(registration("old"))
@@ -244,7 +244,7 @@ class TestLeases:
         ours = Registry(self.clock, Memory())
         ours.register(registration("new"))
         assert ours.restore(stored) == 0
-        assert ours.standing(RANK, "new") is Standing.CURRENT
+        assert ours.standing(RANK, "new") is Registered.CURRENT
         assert Registry(self.clock, Memory()).restore(stored) == 1
 
     def test_a_restored_target_has_one_lease_to_show_that_it_lives(self) -> None:
@@ -268,7 +268,7 @@ class TestLeases:
         self.registry.register(registration("one"))
         self.registry.register(registration("two"))
         self.registry.unregister(RANK, "two")
-        assert self.registry.register(registration("one")) is Standing.CURRENT
+        assert self.registry.register(registration("one")) is Registered.CURRENT
 
 
 class TestFileTargets:
