@@ -35,12 +35,12 @@ def rank_process(start, group, group_rank, world_size, port, arguments, told, he
     )
     from trainer import train
 
-    class Held(train.Pace):
+    class Held(train.WorkStretcher):
         def begin_work(self, slow_factor=1.0):
             time.sleep(held_s.value)
             super().begin_work(slow_factor)
 
-    train.Pace = Held
+    train.WorkStretcher = Held
     reporter = FakeReporter()
     train.train(options.parse(arguments), reporter)
     told.write_text(json.dumps(reporter.told))
