@@ -244,7 +244,7 @@ def test_without_a_token_eviction_is_forbidden_and_says_how_to_allow_it(start_ra
 def test_the_root_page_offers_lines_for_curl(shared_rank):
     status, text = shared_rank.ask("/")
     assert status == 200
-    assert f"curl {shared_rank.endpoint['url']}/v1/state" in text
+    assert f"curl '{shared_rank.endpoint['url']}/v1/state?format=text'" in text
 
 
 @pytest.fixture(scope="module")
