@@ -6,11 +6,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.lightkeeper-setup
 # More processes than work on two cores: tests also wait. tests/sharing.py says which integration tests
 # go together (the fleets do, one at a time).
-# (integration in three: fleets miss TorchFT's own timeouts)
-UNIT        := -n 3 --dist worksteal -m 'not integration'
-INTEGRATION := -n 2 --dist loadscope -m integration
-# kept, whatever the environment says: to compile the tests with their assertions explained takes
-# each of the workers 10 s of CPU
+UNIT        := -n 4 --dist worksteal -m 'not integration'
+INTEGRATION := -n 3 --dist loadscope -m integration
+# compiled tests are kept, whatever the environment says
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 # `make test` leaves nothing to chance; what explores does: SEED=number draws the same again
 SAME    := PYTHONHASHSEED=0 LIGHTKEEPER_DEEP=1
@@ -21,7 +19,7 @@ LOCK  := $(abspath $(BIN))/uv pip compile --quiet --no-annotate --generate-hashe
   --python-platform linux --custom-compile-command 'make lock'
 BUILD := hatchling>=1.27
 
-.PHONY: help setup lock demo test test-unit test-integration explore check lint types contracts bench fuzz scoreboard campaign field matrix matrix-versions loss-band kill-each soak format dashboards metrics-doc screenshots
+.PHONY: help setup lock demo test test-unit test-integration explore check lint types contracts bench fuzz scoreboard campaign field matrix matrix-versions loss-band kill-each soak format docs dashboards metrics-doc screenshots
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
@@ -36,20 +34,25 @@ $(STAMP): pyproject.toml
 	@echo "setting up $(VENV): torch (CPU), TorchFT and lightkeeper; quiet for 1 to 3 minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0 torchft==0.2.0
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[trainer,stacks,grafana,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[trainer,dev]'
 	@touch $@
 
 demo: setup  ## a real TorchFT fleet loses a rank, and heals (options: ARGS="--fault stop --groups 2")
 	$(BIN)/lightkeeper demo $(ARGS)
 
-test: setup  ## unit part, then the integration part with real processes
+# in a fresh clone: each of the workers would compile all tests by itself, 8 s of CPU
+tests/__pycache__: | setup
+	@for half in tests/monitor '--ignore tests/monitor'; do \
+	  $(PYTEST) -q -n 0 --collect-only $$half >/dev/null 2>&1 & done; wait
+
+test: setup tests/__pycache__  ## unit part, then the integration part with real processes
 	$(SAME) $(PYTEST) -q $(UNIT) $(ARGS)
 	$(SAME) $(PYTEST) -q $(INTEGRATION) $(ARGS)
 
-test-unit: setup  ## the part without real training processes
+test-unit: setup tests/__pycache__  ## the part without real training processes
 	$(SAME) $(PYTEST) -q $(UNIT) $(ARGS)
 
-test-integration: setup  ## real ranks, sidecars, Lighthouse
+test-integration: setup tests/__pycache__  ## real ranks, sidecars, Lighthouse
 	$(SAME) $(PYTEST) -q $(INTEGRATION) $(ARGS)
 
 explore: setup  ## new random cases and another order: not the same twice (DEEP=20 for a night; SEED=number again)
@@ -76,32 +79,32 @@ fuzz: setup  ## odd answers, registrations, gate traffic and dumps, all in turn 
 	$(BIN)/python -m tests.fuzz.guided bytes 120
 	$(BIN)/python -m tests.fuzz.guided values 120
 
-scoreboard: setup  ## ours and torchfrtrace on simulated jobs with known faults; writes docs/scoreboard.md (5 minutes)
+scoreboard: setup  ## ours and torchfrtrace on simulated jobs with known faults; writes evidence/scoreboard.md (5 minutes)
 	LIGHTKEEPER_COMMAND="make scoreboard" $(BIN)/python -m tests.corpus.scoreboard $(ARGS)
 
-campaign: setup  ## every fault class on real fleets, 20 runs each; writes docs/campaign.md (3 hours; --resume)
+campaign: setup  ## every fault class on real fleets, 20 runs each; writes evidence/campaign.md (3 hours; --resume)
 	LIGHTKEEPER_COMMAND="make campaign" $(BIN)/python -m tests.campaign --resume $(ARGS)
 
-matrix: setup  ## faults x Lighthouse up or down, with and without lightkeeper and gate; writes docs/eviction-matrix.md (2 hours)
+matrix: setup  ## faults x Lighthouse up or down, with and without lightkeeper and gate; writes evidence/eviction-matrix.md (2 hours)
 	LIGHTKEEPER_COMMAND="make matrix" $(BIN)/python -m tests.matrix $(ARGS)
 
-field: setup  ## bugs as people write them, on scripts that know nothing of us, 3 runs each; writes docs/field.md (4 hours; --resume, ARGS="--only lock --runs 1")
+field: setup  ## bugs as people write them, on scripts that know nothing of us, 3 runs each; writes evidence/field.md (4 hours; --resume, ARGS="--only lock --runs 1")
 	LIGHTKEEPER_COMMAND="make field" $(BIN)/python -m tests.field --resume $(ARGS)
 
 matrix-versions: setup  ## the tests that versions can break on {torch 2.13, 2.15} x {TorchFT 0.2.0, nightly}, in venvs outside of the tree; writes docs/versions.md (hours, 12 GB; ARGS="--torch 2.15.0")
 	$(BIN)/python -m tests.versions $(ARGS)
 
-loss-band: setup  ## loss of a run with evictions beside one without, same seed; docs/trainer.md (6 minutes)
+loss-band: setup  ## loss of a run with evictions beside one without, same seed; evidence/README.md (6 minutes)
 	$(BIN)/python -m tests.band $(ARGS)
 
-kill-each: setup  ## every process of a real fleet killed in turn, with and without gate; writes docs/kill-each.md (25 minutes)
+kill-each: setup  ## every process of a real fleet killed in turn, with and without gate; writes evidence/kill-each.md (25 minutes)
 	LIGHTKEEPER_COMMAND="make kill-each" $(BIN)/python -m tests.killing $(ARGS)
 
-soak: setup  ## healthy training with pauses, contention, monitor restarts; docs/campaign.md (30 minutes a shape)
+soak: setup  ## healthy training with pauses, contention, monitor restarts; evidence/campaign.md (30 minutes a shape)
 	LIGHTKEEPER_COMMAND="make soak" $(BIN)/python -m tests.campaign.soak $(ARGS)
 
 lock: setup  ## the container's dependencies, pinned with hashes (ARGS=--upgrade: the newest that fit)
-	cd examples/container && $(LOCK) ../../pyproject.toml $(addprefix --extra ,kubernetes postgres gate) -o requirements.lock $(ARGS)
+	cd examples/container && $(LOCK) ../../pyproject.toml $(addprefix --extra ,monitor kubernetes postgres gate) -o requirements.lock $(ARGS)
 	cd examples/container && echo '$(BUILD)' | $(LOCK) - -o build.lock $(ARGS)
 
 format: setup  ## rewrite in the project's format
@@ -110,6 +113,9 @@ format: setup  ## rewrite in the project's format
 
 dashboards: setup  ## render the committed Grafana JSON again
 	$(BIN)/python -m dashboards render
+
+docs: setup  ## the pages as a site, into build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 metrics-doc: setup  ## write docs/metrics.md from the code (ARGS=--measure: with figures measured anew)
 	$(BIN)/python -m tests.metrics_doc $(ARGS)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from dashboards import publish
+from dashboards import ask, publish
 
 if TYPE_CHECKING:
     from dashboards.publish import Folder, Step
@@ -23,11 +23,12 @@ examples:
   lightkeeper dashboards push --url http://grafana:3000 --token-file ~/.grafana-token \\
       --monitor-url http://head:8470
   lightkeeper dashboards export /etc/lightkeeper-grafana
+  lightkeeper dashboards check --prometheus http://127.0.0.1:9090
 A push needs `pip install 'lightkeeper[grafana]'` and a token of a service account with the
 Editor role. Without a push: `export`, and mount what it wrote into Grafana.
 
-exit status: 0 done, or nothing to do; 1 a check found a difference, or a push did not do all of
-its work; 2 wrong use.
+exit status: 0 done, or nothing to do; 1 a check found something, or a push did not do all of its
+work; 2 wrong use.
 """
 _DONE = {"create": "created", "update": "updated"}
 _WOULD = {"create": "would create", "update": "would update"}
@@ -44,9 +45,18 @@ def _parser() -> argparse.ArgumentParser:
     pushed = commands.add_parser("push", help="store in a Grafana what differs from what it has")
     listed = commands.add_parser("list", help="the dashboards and what each answers")
     out = commands.add_parser("export", help="write them, and provisioning files, into a folder")
-    commands.add_parser("check", help="is the committed JSON what the Python says?")
-    commands.add_parser("render", help="write the committed JSON anew from the Python")
+    checked = commands.add_parser("check", help="with --prometheus: ask every query of every panel")
+    commands.add_parser("render", help="write the committed JSON again from the Python")
 
+    checked.add_argument(
+        "--prometheus", metavar="URL", type=_url,
+        help="ask a running Prometheus, such as http://127.0.0.1:9090; without it: whether the "
+        "committed JSON is what the Python says (for developers of lightkeeper)",
+    )  # fmt: skip
+    checked.add_argument("--range", type=_seconds, default=900, metavar="SECONDS",
+                         help="the time that panels show (default: 900)")  # fmt: skip
+    checked.add_argument("--scrape", type=_seconds, default=15, metavar="SECONDS",
+                         help="how often Prometheus scrapes (default: 15)")  # fmt: skip
     pushed.add_argument("--url", required=True, help="root of Grafana: http://127.0.0.1:3000")
     pushed.add_argument("--token-file", required=True, type=Path, metavar="FILE")
     pushed.add_argument(
@@ -63,11 +73,17 @@ def _parser() -> argparse.ArgumentParser:
         "--folder-uid", metavar="UID",
         help="a folder that is there, nested or not (default: 'Lightkeeper', made if missing)",
     )  # fmt: skip
-    for command in (pushed, listed):
+    for command in (pushed, listed, checked):
         command.add_argument("--format", choices=["text", "json"], default="text")
     out.add_argument("folder", type=Path, metavar="DIR")
     out.add_argument("--monitor-url", metavar="URL", help="where browsers reach the monitor")
     return top
+
+
+def _seconds(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 10_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return int(text)
 
 
 def _url(text: str) -> str:
@@ -125,6 +141,43 @@ def _render(args: argparse.Namespace) -> int:
     for path in paths:
         print(f"{path}: {'written' if write else 'differs: run python -m dashboards render'}")
     return 1 if paths and not write else 0
+
+
+# -- what a Prometheus answers -------------------------------------------------------------------
+
+
+def _check(args: argparse.Namespace) -> int:
+    """Every query of every panel, asked of a running Prometheus."""
+    if args.prometheus is None:
+        return _render(args)
+    prom = ask.Prometheus(args.prometheus)
+    try:
+        seen = ask.scrapes_a_monitor(prom)
+        answers = ask.ask_all(prom, span_s=args.range, scrape_s=args.scrape)
+    except ask.PrometheusError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    wrong = [one for one in answers if one.found in (ask.Found.EMPTY, ask.Found.REFUSED)]
+    if args.format == "json":
+        told = {"prometheus": args.prometheus, "monitor": seen, "wrong": len(wrong),
+                "queries": [one.to_json() for one in answers]}  # fmt: skip
+        print(json.dumps(told, indent=2))
+    else:
+        _print_answers(answers)
+        print(f"{len(answers)} queries, {len(wrong)} failed or empty")
+    if not seen:
+        print("error: this Prometheus sees no monitor: does it scrape one?", file=sys.stderr)
+    return 1 if wrong or not seen else 0
+
+
+def _print_answers(answers: Sequence[ask.PanelAnswer]) -> None:
+    board = max(len(one.board) for one in answers)
+    where = max(len(one.where) for one in answers)
+    for one in answers:
+        line = (
+            f"{one.found:6}  {one.series:6}  {one.board:{board}}  {one.where:{where}}  {one.said}"
+        )
+        print(line.rstrip())
 
 
 # -- the push ------------------------------------------------------------------------------------
@@ -201,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; the exit status."""
     args = _parser().parse_args(arguments)
     commands = {
-        "push": _push, "list": _list, "export": _export, "check": _render, "render": _render,
+        "push": _push, "list": _list, "export": _export, "check": _check, "render": _render,
     }  # fmt: skip
     try:
         return commands[args.command](args)

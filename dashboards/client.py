@@ -130,7 +130,7 @@ class Grafana:
                 raise self._refused(what, error) from error
             except (GrafanaException, requests.ConnectionError, requests.Timeout) as error:
                 if not left:
-                    raise PublishError(f"cannot {what} at {self.url}: {_line(error)}") from error
+                    raise PublishError(f"cannot {what} at {self.url}: {_why(error)}") from error
             except (requests.RequestException, ValueError, TypeError, LookupError) as error:
                 raise PublishError(
                     f"cannot {what}: {self.url} did not answer as Grafana does ({_line(error)})"
@@ -155,6 +155,15 @@ class Grafana:
         if isinstance(answer, dict) and isinstance(answer.get(key), kind):
             return answer
         raise PublishError(f"{self.url} did not answer as Grafana does: {str(answer)[:100]}")
+
+
+def _why(error: Exception) -> str:
+    """Of no answer, or of one that says "later"."""
+    if isinstance(error, requests.Timeout):
+        return "no answer in time"
+    if not isinstance(error, requests.ConnectionError):
+        return _line(error)
+    return "there is no host of that name" if "resolve" in str(error) else "nobody listens there"
 
 
 def _part(uid: str) -> str:

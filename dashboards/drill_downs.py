@@ -38,6 +38,7 @@ from dashboards.selectors import (
     ZERO,
     grown,
     on_host,
+    or_none,
     shown,
     worst,
 )
@@ -109,7 +110,7 @@ def _what() -> list[Any]:
             links={"Story and evidence": "${monitor_url}/incidents/${__field.labels.incident}"},
             says="Each incident from suspicion to its end, the newest of those in the shown time. "
             "Long red: it fired and nobody acted; click it to see which guard held. Much yellow "
-            "that never turns red: thresholds near the job's own noise, see docs/thresholds.md.",
+            "that never turns red: thresholds near the job's own noise, see docs/detection.md.",
         ),
     ]
 
@@ -128,6 +129,7 @@ def _timeline() -> str:
 
 def _done() -> list[Any]:
     evicted = f"lightkeeper_evictions_total{{{MONITOR}}}"
+    holding = f"sum by (guard) (lightkeeper_holding{{{MONITOR}}}) > 0"
     quarantined = {"hosts": "quarantined_hosts", "groups": "quarantined_groups",
                    "lemons": "lemon_hosts"}  # fmt: skip
     return [
@@ -143,13 +145,12 @@ def _done() -> list[Any]:
         ),
         lines(
             "Held back, by guard",
-            Query(f"sum by (guard) (lightkeeper_holding{{{MONITOR}}}) > 0", "{{guard}}"),
+            Query(or_none(holding, "guard"), "{{guard}}"),
             bars=True,
             width=8,
-            empty="nothing is held",
             says="Firing incidents on which a guard sits. It is a person's turn: the incident's "
             "page says why, and has the button. A guard that always holds is set too tight, or "
-            "right to hold: docs/policy.md explains each.",
+            "right to hold: docs/eviction.md explains each.",
         ),
         lines(
             "Quarantine",
@@ -184,7 +185,7 @@ def _cost() -> list[Any]:
             width=10,
             empty="no incident in this time",
             says="detect: first seen to firing. decide: to the request to evict. leave: out of the "
-            "quorum; long: the Lighthouse's kill did not work, see docs/evict.md. recover: the "
+            "quorum; long: the Lighthouse's kill did not work, see docs/eviction.md. recover: the "
             "survivors commit. rejoin: the group is back; long: the launcher or the checkpoint. "
             "Without a keeper TorchFT's defaults lose the job after about 120 s.",
         ),
@@ -329,6 +330,7 @@ def _pace() -> list[Any]:
             ],
             unit="s",
             width=8,
+            empty="no recovery yet",
             says="Seconds of the slowest group's last recovery, by part. 'load' large: the "
             "network between groups, or a large model; 'reconfigure': building process groups.",
         ),
@@ -631,38 +633,37 @@ def _works() -> list[Any]:
         ),
         lines(
             "Queues",
-            Query(f"sum by (queue) (lightkeeper_queue_length{{{MONITOR}}})", "{{queue}}"),
-            empty="none",
+            Query(
+                or_none(f"sum by (queue) (lightkeeper_queue_length{{{MONITOR}}})", "queue"),
+                "{{queue}}",
+            ),
             says="What waits to be done, by queue. One that grows and does not shrink: what it "
             "waits for (disk, scheduler, receiver of messages) is stuck.",
         ),
         lines(
             "Polls that failed",
-            Query(polls, "{{reason}}"),
+            Query(or_none(polls, "reason"), "{{reason}}"),
             bars=True,
             width=8,
-            empty="none failed",
             says="Polls of ranks without a usable answer, by reason. All at once: the network. "
             "A few that stay: those ranks' WorkerServers; see 'Ranks by health' on Fleet.",
         ),
         lines(
             "Failures of its own",
-            Query(store, "store"),
-            Query(detectors, "detector {{detector}}"),
-            Query(parts, "part {{part}}"),
+            Query(f"({store}) or {ZERO}", "store"),
+            Query(or_none(detectors, "detector"), "detector {{detector}}"),
+            Query(or_none(parts, "part"), "part {{part}}"),
             bars=True,
             width=8,
-            empty="none failed",
             says="Writes that the store did not take, crashes of detectors (their kind of fault is "
             "unknown meanwhile) and of other parts. Any bar: read the monitor's log and report the "
             "traceback; for the store, look at its disk.",
         ),
         lines(
             "Messages to people",
-            Query(messages, "{{sink}} {{outcome}}"),
+            Query(or_none(messages, "sink"), "{{sink}} {{outcome}}"),
             bars=True,
             width=8,
-            empty="no message",
             says="Sent, failed and dropped messages by sink. Failing: `lightkeeper check notify` "
             "says why.",
         ),

@@ -22,6 +22,7 @@ from dashboards.selectors import (
     YELLOW,
     ZERO,
     grown,
+    or_none,
 )
 
 _GROUPS: Final = more("Replica groups", "lightkeeper-groups")
@@ -105,7 +106,7 @@ def _training() -> list[Any]:
         lines(
             "Where ranks' time goes",
             Query(_GOOD, "training"),
-            Query(f"sum by (cause) ({_BAD})", "{{cause}}"),
+            Query(or_none(f"sum by (cause) ({_BAD})", "cause"), "{{cause}}"),
             Query(f"clamp_min({_RANKS} - {_GOOD} - {_LOST}, 0)", "cause not known yet"),
             stacked=True,
             coarse="1m",  # a second whose cause takes a minute to be known is booked at once then
@@ -185,11 +186,10 @@ def _done() -> list[Any]:
     return [
         lines(
             "Evictions and holds",
-            Query(evictions, "evicted: {{outcome}}"),
-            Query(holds, "held: {{guard}}"),
+            Query(or_none(evictions, "outcome"), "evicted: {{outcome}}"),
+            Query(or_none(holds, "guard"), "held: {{guard}}"),
             bars=True,
             width=16,
-            empty="neither evicted nor held",
             links=_INCIDENTS,
             says="What the keeper did, and what its guards held back. Many evictions: look for one "
             "cause behind them on Incidents, the same host or the same kind.",

@@ -26,7 +26,7 @@ from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models import heatmap as heatmap_model
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from dashboards.selectors import GREEN, Values
+from dashboards.selectors import GREEN, NO_DATA, Values
 
 DATASOURCE: Final = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
 _NEVER_SHOWN: Final = ("Time", "__name__", "job", "instance")
@@ -110,7 +110,7 @@ def _panel(panel: Any, title: str, says: str, shape: PanelShape, *queries: Any) 
         .datasource(DATASOURCE)
         .span(shape.get("width", 12))
         .height(shape.get("height", 8))
-        .no_value(shape.get("empty", "no data"))
+        .no_value(shape.get("empty", NO_DATA))
     )
     for query in queries:
         panel = panel.with_target(query)

@@ -7,6 +7,8 @@ from typing import Final
 
 MONITOR: Final = 'instance=~"$instance"'
 """Of the metrics that a monitor exports; `$instance` holds the monitors of `$job`."""
+NO_DATA: Final = "no data"
+"""What a panel shows that should never be empty."""
 GROUP: Final = MONITOR + ', replica_group=~"$group"'
 """Of those that it exports for each group or rank."""
 RANK: Final = 'job_id=~"$job", replica_group=~"$group", rank=~"$rank"'
@@ -61,6 +63,15 @@ def grown(counter: str, by: str = "", within: str = "$__rate_interval") -> str:
     before = f"last_over_time({counter}[5m] offset {within})"
     total = f"(increase({counter}[{within}]) and {before}) or ({counter} unless {before})"
     return f"sum by ({by}) ({total})" if by else f"sum({total})"
+
+
+def or_none(expr: str, label: str) -> str:
+    """`expr`, and where nothing of it is there a zero that is called none: nothing has happened.
+
+    While no monitor is there to see anything it is no zero, see `ZERO`.
+    """
+    none = f'label_replace({ZERO}, "{label}", "none", "", "")'
+    return f"({expr}) or ({none} unless on () ({expr}))"
 
 
 # -- One colour and one sign for each state, the same as on the monitor's page --------------------

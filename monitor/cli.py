@@ -15,20 +15,21 @@ from typing import Any, Final, cast
 
 import click
 
-from monitor.commands.command import FAILED, HelpPage
+from monitor.commands.command import FAILED, CommandError, HelpPage
 
 _ABOUT: Final = """\
-The keeper of a TorchFT Lighthouse: sees every rank, names the sick one, and evicts its replica
-group, so that the others train on.
+Watches every rank of a TorchFT job, names the one that is hung, dead, slow or wrong, and evicts its
+replica group so that the others keep training.
 
 examples:
   lightkeeper demo                                         see it work, on this machine, on CPU
-  lightkeeper monitor --lighthouse http://head:29510       watch a job
+  lightkeeper monitor                                      watch the jobs of this host
+  lightkeeper run -- torchrun train.py                     start one: its ranks attach themselves
+  lightkeeper monitor --lighthouse http://head:29510       watch a TorchFT job, evict sick groups
   lightkeeper status                                       is it training, who holds it back?
   lightkeeper top                                          the ranks, live
   lightkeeper incidents list                               what went wrong, and what was done
-  lightkeeper evict rg_1                                   put a replica group out by hand
-  lightkeeper run -- torchrun train.py                     start a group, unless its host is refused
+  lightkeeper evict rg_1                                   evict a replica group by hand
   lightkeeper analyze dumps/                               who hangs a job, from its dumps
   lightkeeper goodput --case ft-hsdp                       what faults cost a job's training time
   lightkeeper replay monitor.journal/ --set stall_floor_s=30   what if: other thresholds
@@ -41,16 +42,30 @@ in bash, Tab completes after: eval "$(_LIGHTKEEPER_COMPLETE=bash_source lightkee
 
 
 class Ours(click.Command):
-    """A command of `monitor/commands`, not imported yet: MODULE:FUNCTION."""
+    """A command of `monitor/commands`, not imported yet: MODULE:FUNCTION. `extra`: what brings the
+    packages that it needs beyond those of a rank.
+    """
 
-    def __init__(self, place: str, about: str) -> None:
+    def __init__(self, place: str, about: str, extra: str = "") -> None:
         super().__init__(None, short_help=about)
         self._place = place
+        self._extra = extra
 
     def imported(self) -> click.Command:
-        """The command itself."""
+        """The command itself.
+
+        Raises:
+            CommandError: its extra is not installed.
+        """
         module, _, name = self._place.partition(":")
-        return cast(click.Command, getattr(importlib.import_module(f"monitor.{module}"), name))
+        try:
+            return cast(click.Command, getattr(importlib.import_module(f"monitor.{module}"), name))
+        except ModuleNotFoundError as exc:
+            missing = (exc.name or "").partition(".")[0]
+            if not self._extra or missing == "monitor":
+                raise
+            mend = f"pip install 'lightkeeper[{self._extra}]'"
+            raise CommandError(f"{missing} is not installed here: {mend}", FAILED) from exc
 
 
 class Elsewhere(click.Command):
@@ -110,14 +125,15 @@ def _admission(words: Sequence[str]) -> int:
 
 def _process(module: str, words: Sequence[str]) -> int:
     """One of its own: the monitor imports neither it nor what it imports."""
-    os.execv(sys.executable, [sys.executable, "-m", module, *words])  # noqa: S606
+    command = [sys.executable, "-P", "-m", "lightkeeper", "-m", module, *words]
+    os.execv(sys.executable, command)  # noqa: S606
 
 
 cli: Final = Commands(
     _ABOUT,
     {
         "Watch": {
-            "monitor": Ours("commands.run:monitor", "watch a job, evict the sick"),
+            "monitor": Ours("commands.run:monitor", "watch a job, evict the sick", "monitor"),
             "status": Ours("commands.status:status",
                            "is it training, who holds it back, what did the keeper do?"),
             "top": Ours("commands.status:top", "the ranks, live"),
@@ -127,12 +143,13 @@ cli: Final = Commands(
                 "hosts": Ours("commands.status:hosts", "every host"),
             }}),
             "incidents": Commands("what went wrong, and what was done", {"Commands": {
-                "list": Ours("commands.incidents:listed", "the latest, and what they came to"),
-                "show": Ours("commands.incidents:show", "one, with its story"),
+                "list": Ours("commands.incidents:listed", "the latest, and what they came to",
+                             "monitor"),
+                "show": Ours("commands.incidents:show", "one, with its story", "monitor"),
             }}),
         },
         "Act": {
-            "evict": Ours("commands.orders:evict", "put a replica group out now"),
+            "evict": Ours("commands.orders:evict", "evict a replica group now"),
             "quarantine": Commands("hosts and groups that may not come back", {"Commands": {
                 "list": Ours("commands.orders:listed", "hosts and groups in quarantine"),
                 "add": Ours("commands.orders:add", "refuse a host, or a group, to launchers"),
@@ -146,27 +163,30 @@ cli: Final = Commands(
                 "show": Ours("commands.policy:show", "the policy that holds, and who said it"),
                 "reload": Ours("commands.policy:reload", "make the monitor read its file again"),
             }}),
-            "run": Elsewhere(_admission, "may a group start on this host? then run it"),
+            "run": Elsewhere(_admission, "start a training command whose ranks are watched"),
         },
         "Offline": {
             "analyze": Ours("commands.analyze:analyze",
-                            "who hangs a job, from its flight-record dumps"),
+                            "who hangs a job, from its flight-record dumps", "analyze"),
             "stragglers": Ours("commands.stragglers:stragglers",
-                               "who slows a job, from a table of its operations' timings"),
+                               "who slows a job, from a table of its operations' timings",
+                               "analyze"),
             "replay": Ours("commands.replay:replay",
-                           "decide over a monitor's journal again, or what if"),
+                           "decide over a monitor's journal again, or what if", "analyze"),
             "goodput": Elsewhere(partial(_process, "trainer.goodput"),
-                                 "how much of the time a job trains, reckoned"),
+                                 "estimate how much of the time a job trains"),
         },
         "Set up": {
             "doctor": Elsewhere(partial(_process, "worker_server.doctor"),
                                 "what would keep lightkeeper from its work on this host"),
             "gate": Ours("commands.gate:gate",
-                         "in front of the Lighthouse: keeps evicted groups out"),
+                         "in front of the Lighthouse: keeps evicted groups out", "gate"),
             "check": Commands("would schedulers, messages, a policy file work?", {"Commands": {
                 "scheduler": Ours("commands.schedulers:check",
-                                  "would Slurm, Kubernetes or the webhook do what is asked for?"),
-                "notify": Ours("commands.notify:check", "send a test message to everybody"),
+                                  "would Slurm, Kubernetes or the webhook do what is asked for?",
+                                  "monitor"),
+                "notify": Ours("commands.notify:check", "send a test message to every receiver",
+                               "monitor"),
                 "policy": Ours("commands.policy:check", "can a policy file be used?"),
             }}),
             "dashboards": Elsewhere(partial(_process, "dashboards"),
@@ -187,6 +207,8 @@ _RENAMED: Final = {
     ("groups",): ("get", "groups"),
     ("hosts",): ("get", "hosts"),
     ("admit",): ("run",),
+    ("help",): ("--help",),
+    ("version",): ("--version",),
     ("notify",): ("check", "notify"),
     ("schedulers", "check"): ("check", "scheduler"),
     ("schedulers",): ("check",),

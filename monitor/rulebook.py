@@ -3,7 +3,7 @@
 Theory of operation. A reload reads and checks the whole file first. Is anything wrong with it, then
 nothing changes and every problem is told. Else it becomes what the loop takes up between two ticks
 (`take`). The command line stands above the file, as at the start. What is looked at only at a start
-(`policy.options.needs_restart`) keeps its value, and is told until a restart.
+(`rules.needs_restart`) keeps its value, and is told until a restart.
 """
 
 from __future__ import annotations

@@ -60,6 +60,7 @@ from monitor.store.lease import Lease, LeaseStanding, me
 from monitor.store.place import StoreError, StorePlace
 from monitor.store.store import Store
 from monitor.vitals import VitalSigns
+from worker_server import home
 
 # -- folders -----------------------------------------------------------------------------------
 
@@ -68,23 +69,23 @@ def evidence_beside(store: Path | None) -> Path:
     """Where bundles lie when nobody says. Of two monitors on one store only the active one writes;
     a store that is no file has none beside it, but each monitor has a state folder.
     """
-    return state_folder() / "monitor-evidence" if store is None else beside(store, "-evidence")
+    if store is None:
+        return home.state_folder(os.environ) / "monitor-evidence"
+    return beside(store, "-evidence")
 
 
 def journal_beside(store: Path | None) -> Path:
     """Where the journal lies when nobody says."""
-    return state_folder() / "monitor.journal" if store is None else beside(store, ".journal")
+    return (
+        home.state_folder(os.environ) / "monitor.journal"
+        if store is None
+        else beside(store, ".journal")
+    )
 
 
 def beside(store: Path, ending: str) -> Path:
     """Of the store's name, in its folder."""
     return store.with_name(f"{store.stem}{ending}")
-
-
-def state_folder() -> Path:
-    """Of this user."""
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(state) / "lightkeeper"
 
 
 # -- options -----------------------------------------------------------------------------------
@@ -222,7 +223,7 @@ def build(
     # who is polled, and who is quarantined: launchers ask before the first tick as well
     registry, quarantine = Registry(clock, store), Quarantine(clock, store, options.config)
     registry.restore(remembered.targets)
-    quarantine.restore(remembered.quarantine, remembered.quarantine_events)
+    quarantine.take_over(remembered.quarantine, remembered.quarantine_events)
     targets_file = None if options.targets is None else TargetsFile(options.targets)
     if targets_file is not None:
         registry.follow(targets_file.changed() or ())
@@ -292,7 +293,7 @@ def build(
     for reconciler in reversed(reconcilers):
         stack.callback(reconciler.close)
     audit_log = _audit_log(options, stack)
-    auditor = Auditor(store, instruments, options.config, remembered, audit_log)
+    auditor = Auditor(store, instruments, options.config, audit_log)
     quarantine.told, rules.told = auditor.quarantined, auditor.reloaded
     pipeline = Pipeline(options.config, policy=rules.current.policy)
     return Components(
@@ -361,35 +362,30 @@ def leader_components(
         stack.callback(fetcher.close)  # it outlives a handover
         return fetcher
 
-    def notifier(held: Remembered) -> Notifier | None:
-        if not options.sinks:
-            return None
-        return Notifier(
-            options.sinks,
-            fetcher=to_people(),
-            store=store,
-            metrics=instruments.notify,
-            config=options.config,
-            url=url,
-            remembered=held.notices,
-        )
-
-    def journal(held: Remembered, evictions: Sequence[Eviction], last_tick: int) -> Journal | None:
-        if options.journal is None:
-            return None
-        head = Head(
-            config=rules.applied.config,
-            version=version(),
-            incidents=held.incidents,
-            evictions=tuple(evictions),
-            policy=rules.applied.policy,
-            would=held_back(held.decisions),
-        )
-        journal_dir = JournalDir(options.journal, options.limits)
-        return Journal(journal_dir, head, pipeline.memory, after_tick=last_tick or None)
-
     def begin(held: Remembered, evictions: Sequence[Eviction], last_tick: int) -> LeaderComponents:
-        return LeaderComponents(notifier(held), journal(held, evictions, last_tick))
+        notifier = journal = None
+        if options.sinks:
+            notifier = Notifier(
+                options.sinks,
+                fetcher=to_people(),
+                store=store,
+                metrics=instruments.notify,
+                config=options.config,
+                url=url,
+                remembered=held.notices,
+            )
+        if options.journal is not None:
+            head = Head(
+                config=rules.applied.config,
+                version=version(),
+                incidents=held.incidents,
+                evictions=tuple(evictions),
+                policy=rules.applied.policy,
+                would=held_back(held.decisions),
+            )
+            journal_dir = JournalDir(options.journal, options.limits)
+            journal = Journal(journal_dir, head, pipeline.memory, after_tick=last_tick or None)
+        return LeaderComponents(notifier, journal)
 
     return begin
 
@@ -406,7 +402,7 @@ _LASTING: Final = ("fetch", "http", "lease", "store")
 TOKENLESS: Final = (
     "no token is configured: WorkerServers will refuse to evict (and to be read, where they are "
     "bound to more than loopback), only the Lighthouse's kill is left, and quarantine and eviction "
-    "by hand are off (start with --token-file FILE)"
+    "by hand are off (start without --no-token)"
 )
 
 
@@ -485,7 +481,7 @@ class Service:
         remembered, url = store.remembered(), self._for_people()
         components = build(options, store, lease, remembered, fetcher=fetcher, url=url, stack=stack)
         self.rules = components.rulebook
-        self.keeper = Keeper(components, remembered, (TOKENLESS,) if options.token is None else ())
+        self.keeper = Keeper(components, tokenless=options.token is None)
         stack.callback(self.keeper.close)
         self.keeper.take_part()
         _say(len(components.registry.targets()), remembered)

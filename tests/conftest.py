@@ -11,6 +11,7 @@ import gc
 import os
 import re
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -30,6 +31,11 @@ gc.disable()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # `make test &` in a script: what tests start would inherit it, and Ctrl-C is tested, too
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# what tests start finds nobody's monitor on this machine, and nobody's token
+os.environ.setdefault("LIGHTKEEPER_MONITOR", "")
+os.environ.setdefault("LIGHTKEEPER_TOKEN", "")
+os.environ["XDG_STATE_HOME"] = f"{tempfile.gettempdir()}/lightkeeper-tests-{os.getuid()}"
 
 settings.register_profile(
     "lightkeeper",

@@ -36,26 +36,40 @@ TOGETHER: Final = {
         "tests/monitor/shell/test_two_monitors.py",
     ),
     "pages": ("tests/page/",),  # a browser
+    "docs": ("tests/docs/test_sessions.py",),  # a small job, beside which its lines are typed
+    "installed": ("tests/lightkeeper/test_installed.py",),  # environments with the wheel
     # each of these files has processes, or what one has made, that its tests share
-    "ddp": ("tests/examples/test_ddp.py",),
-    "endings": ("tests/worker_server/test_with_torch.py",),
-    "fates": ("tests/worker_server/test_matrix.py",),
     "gate": (
         "tests/monitor/gate/test_gate_process.py",
         "tests/monitor/gate/test_fire_process.py",
         "tests/monitor/gate/test_orphan.py",
     ),
-    "records": ("tests/worker_server/test_records.py",),
     "bounds": ("tests/monitor/metrics/test_bounds.py",),
     # they look for processes by a name that all of them use
     "launches": ("tests/trainer/test_launch.py",),
-    "recipes": ("tests/examples/test_kubernetes.py",),
     "slurm": ("tests/monitor/schedulers/test_real_slurm.py", "tests/examples/test_slurm.py"),
+    # what starts one interpreter with torch after another comes last, when the fleets are over
+    "endings": ("tests/worker_server/test_with_torch.py",),
+    "ddp": ("tests/examples/test_ddp.py",),
+    "fates": ("tests/worker_server/test_matrix.py",),
     "torchft": ("tests/worker_server/test_torchft.py",),
+    "recipes": ("tests/examples/test_kubernetes.py",),
+    "records": ("tests/worker_server/test_records.py",),
 }
 """Group -> its files and folders, longest first: one process has them all, one after the other."""
 
 _ORDER: Final = tuple(TOGETHER)
+_LAST: Final = _ORDER.index("endings")
+_BUSY: Final = (
+    "tests/worker_server/test_zero_code.py",
+    "tests/worker_server/test_attach_surroundings.py",
+    "tests/dashboards/",
+    "tests/monitor/analysis/",
+    "tests/monitor/flight_recorder/",
+    "tests/monitor/pure/",
+    "tests/sim/",
+)
+"""No groups, and after them: they import torch, or wait for nothing."""
 
 
 def unit_of(nodeid: str) -> str:
@@ -67,9 +81,13 @@ def unit_of(nodeid: str) -> str:
 
 
 def turn_of(nodeid: str) -> int:
-    """For sorting: begun last, a group would keep one process busy and the other idle."""
+    """For sorting: the fleets, what mostly waits, what works; of each the long ones first, which
+    would keep one process busy and the others idle in the end."""
     unit = unit_of(nodeid)
-    return _ORDER.index(unit) if unit in TOGETHER else len(_ORDER)
+    if unit in TOGETHER:
+        turn = _ORDER.index(unit)
+        return turn if turn < _LAST else turn + 1
+    return len(_ORDER) + 1 if nodeid.startswith(_BUSY) else _LAST
 
 
 def scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:

@@ -18,7 +18,7 @@ of an alternating renewal process, 1 - 1 / (1 + T / (M R)).
 
 Both here for any mix of kinds: *fail-stop* (the process or host is gone), *hang* (it stands, alive,
 and everybody waits), *slow* (everybody at its pace, until it recovers or is evicted). Every number
-bears its source; docs/goodput.md repeats them and says what they are worth.
+bears its source; docs/offline.md repeats them and says what they are worth.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def ft_hsdp() -> Iterator[tuple[float, Scenario]]:
 
 HANG_S: Final = 8.8
 """From a hang until it fires: median of the 140 runs of classes `stop`, `gil` and `hang-*` in
-docs/campaign.jsonl; the 95th percentile is 33.5 s (phases that nobody declared)."""
+evidence/campaign.jsonl; the 95th percentile is 33.5 s (phases that nobody declared)."""
 SLOW_S: Final = 26.2
 """The same for the 40 runs of `slow-compute` and `slow-data`."""
 STOP_S: Final = 0.6
@@ -360,16 +360,16 @@ def ways(
 # -- the command ----------------------------------------------------------------------------------
 
 _EXAMPLES: Final = """\
-what it tells:
+what it computes:
   Effective training time: committed steps, by the share of the groups in each, over what the same
-  time gives without faults. By two closed forms, linear (as FT-HSDP's paper reckons: faults never
+  time gives without faults. By two closed forms, linear (as in FT-HSDP's paper: faults never
   meet) and Poisson (they do). It compares
     synchronous           any fault stops the whole job, which starts again
     FT, watchdog 10 min   groups fail alone; a hung one stands until its process group times out
     TorchFT's timeouts    groups fail alone; a hang takes the job after 125 s (measured)
     lightkeeper           a hung or slow group is evicted: as soon as was measured with steps of
                           0.2 s, and as soon as its thresholds allow with steps as yours
-  docs/goodput.md has the formulas, the source of each number, and what they are worth.
+  docs/offline.md has the formulas, the source of each number, and what they are worth.
 
 examples:
   lightkeeper goodput --case ft-hsdp                      44 % -> 80 % at 98,304 GPUs
@@ -381,7 +381,7 @@ examples:
 
 def _parser() -> argparse.ArgumentParser:
     made = OneLineParser(
-        prog="lightkeeper goodput", description="how much of the time a job trains, reckoned",
+        prog="lightkeeper goodput", description="estimate how much of the time a job trains",
         epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = made.add_argument

@@ -273,6 +273,8 @@ class Launcher:
             "--max-restarts=0",
             f"--shutdown-timeout={max(1, round(self.grace_s / 2))}",
             "-m",
+            "lightkeeper",  # `trainer` is ours whatever lies in the working folder
+            "-m",
             "trainer.train",
             *self.arguments,
         ]
@@ -289,7 +291,7 @@ class Launcher:
             environ.pop(stale, None)
         environ.setdefault("OMP_NUM_THREADS", "1")
         if self.monitor:
-            environ.setdefault("LIGHTKEEPER_MONITOR", self.monitor)
+            environ["LIGHTKEEPER_MONITOR"] = self.monitor
         return environ
 
     def start(self, host: str) -> Launch:

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from worker_server import run_dir, wire
-from worker_server.rank.settings import SettingError, Settings, monitors_of
+from worker_server.rank.settings import SettingError, Settings, monitors_in, monitors_of
 
 OK, WARNING, FAILED, UNKNOWN = "ok", "warning", "failed", "unknown"
 _TIMEOUT_S: Final = 3.0
@@ -40,7 +40,7 @@ _SHM_LEAST_BYTES: Final = 64 * 2**20
 _CLOCK_S: Final = 2.0
 """Records of two hosts are ordered by their clocks."""
 _NAMED_S: Final = 32.0
-"""After which the slowest of the usual hangs is named (docs/thresholds.md), and 6 s to be out."""
+"""After which the slowest of the usual hangs is named (docs/detection.md), and 6 s to be out."""
 _MARKS: Final = {
     OK: ("●", "green"),
     WARNING: ("▲", "yellow"),
@@ -199,13 +199,13 @@ def of_settings(rank: RankHere) -> Iterator[DoctorFinding]:
     try:
         settings = Settings.from_environ(rank.environ, 0)
     except SettingError as exc:
-        yield DoctorCheck("settings", rank.name).fails(str(exc), "docs/attach.md lists them")
+        yield DoctorCheck("settings", rank.name).fails(str(exc), "docs/configuration.md lists them")
         return
     if settings.token is None:
         yield DoctorCheck("token", rank.name).warns(
-            "none",
-            "set LIGHTKEEPER_TOKEN_FILE: without it nobody can evict, stop or profile "
-            "through the WorkerServer",
+            settings.no_token or "none",
+            "start `lightkeeper monitor` here, or set LIGHTKEEPER_TOKEN_FILE: without a token "
+            "nobody can evict, stop or profile through the WorkerServer",
         )
     else:
         yield DoctorCheck("token", rank.name).ok("set")
@@ -326,16 +326,16 @@ def _short(exc: Exception) -> str:
 
 def of_monitors(ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
     """Both ways: it answers here, and it sees the ranks of this host."""
-    told = dict.fromkeys(rank.environ.get("LIGHTKEEPER_MONITOR", "") for rank in ranks)
+    told = dict.fromkeys(monitors_in(rank.environ) for rank in ranks)
     try:
         urls = [url for text in told for url in monitors_of(text)]
     except SettingError:
         return  # told with the settings
     if not urls:
         yield DoctorCheck("monitor").fails(
-            "LIGHTKEEPER_MONITOR is not set",
-            "set it to the monitor's URL before the ranks start, or list the "
-            "WorkerServers in its --targets file",
+            "LIGHTKEEPER_MONITOR is empty: nobody watches",
+            "unset it where `lightkeeper monitor` runs on this host, or set it to the monitor's "
+            "URL, before the ranks start",
         )
     for url in dict.fromkeys(urls):
         yield from _of_monitor(url, ranks)
@@ -419,7 +419,7 @@ def of_lighthouses(
         if beat_ms < 500:
             yield DoctorCheck("Lighthouse's timeouts").warns(
                 f"{said}: groups beat each 100 ms, a busy host loses healthy ones",
-                "--heartbeat_timeout_ms 1500 (docs/evict.md)",
+                "--heartbeat_timeout_ms 1500 (docs/eviction.md)",
             )
         elif join_ms > 1000 * (quorum_s := max(_quorum_s(rank) for rank in ranks)):
             yield DoctorCheck("Lighthouse's timeouts").warns(

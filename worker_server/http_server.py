@@ -85,6 +85,10 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         super().del_channel(map)
         self.server.crowd.channels.discard(self)
 
+    def close(self) -> None:
+        """As the loop ends: waitress then closes the socket, and no file of a large answer."""
+        self.handle_close()
+
     def received(self, data: bytes) -> bool:
         """Some bytes of a request."""
         if self.idle:

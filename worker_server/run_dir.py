@@ -29,6 +29,8 @@ from worker_server.rank.page.reader import PageReader
 
 _SOCKET_PATH_BYTES = 107
 _LOG_KEPT_S = 86_400.0
+_LOGS_KEPT = 32
+"""Logs of ranks that are gone, the newest; each takes 128 KiB at most."""
 _ROOM_BYTES = 192 * 1024
 """Two logs of 64 KiB, the endpoint file twice while it is replaced, and a rest."""
 _COMING_S = 60.0
@@ -295,9 +297,11 @@ def sweep(run_dir: Path) -> int:
             continue
         files.remove()
         removed += 1
-    for log in run_dir.glob("*.log*"):
+    logs = ((one, f"{one.name.rpartition('.log')[0]}.page") for one in run_dir.glob("*.log*"))
+    dead = [one for one, page in logs if not (run_dir / page).exists()]
+    for number, log in enumerate(sorted(dead, key=_age_s)):
         with contextlib.suppress(OSError):
-            if _age_s(log) > _LOG_KEPT_S:
+            if number >= _LOGS_KEPT or _age_s(log) > _LOG_KEPT_S:
                 log.unlink()
     return removed
 

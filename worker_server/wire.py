@@ -40,6 +40,7 @@ from typing import (
 
 from msgspec import DecodeError, Meta, Raw, Struct, ValidationError, convert
 from msgspec.json import Decoder, decode
+from msgspec.structs import force_setattr
 
 SCHEMA: Final = 1
 
@@ -456,9 +457,9 @@ class StepLog:
     """Attempts after `since` that were overwritten before anybody asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupHead:
-    """Where a rank stands in one process group, by the collective ring or by a recorder of torch's.
+class GroupHead(Struct, array_like=True, frozen=True):
+    """Where a rank stands in one process group, by the collective ring or by a recorder of torch's;
+    travels as a row of these values.
 
     In the ring `enqueued` is both the last enqueued and the last started: a collective starts when
     the host enters it, and for one with async_op=True that is when it is launched, not when the
@@ -466,58 +467,46 @@ class GroupHead:
     """
 
     name: str
-    size: int
-    enqueued: int
-    """Sequence id of the last collective entered, counted from 1; 0 when there was none."""
-    completed: int
-    """Sequence id of the last collective left."""
-    op: str
-    age_s: float
-    """Since the last collective was entered (while unfinished) or left."""
-    inside: int = 0
-    """Sequence id of the collective in which the rank's thread is held now; 0: in none. One that
-    was launched with async_op=True holds it only while it waits for the work. By a recorder of
-    torch's: the one that the device has not completed."""
-    started: int | None = None
-    """Sequence id of the last collective that the device has started, by a recorder of torch's."""
-    read_age_s: float | None = None
-    """Since a recorder of torch's said so; None: the ring, now."""
-
-
-class HeadCells(Struct, array_like=True):
-    """Where a rank stands in one process group, as it travels."""
-
-    name: str
     size: Count
     enqueued: Count
-    """Sequence id of the last collective entered."""
+    """Sequence id of the last collective entered, counted from 1; 0 when there was none."""
     unfinished: Count
     """How many up to that one were not left."""
     op: str
     age_s: Seconds
-    inside: Count | None = None
+    """Since the last collective was entered (while unfinished) or left."""
+    held: Count | None = None
     """The collective that holds the rank's thread, where it is neither the last one entered nor,
-    with nothing unfinished, none."""
+    with nothing unfinished, none; 0: none does."""
     started: Count | None = None
-    """By a recorder of torch's: the last that the device has started."""
+    """Sequence id of the last collective that the device has started, by a recorder of torch's."""
     read_age_s: Seconds | None = None
-    """Since a recorder of torch's said so."""
+    """Since a recorder of torch's said so; None: the ring, now."""
 
-    def head(self) -> GroupHead:
-        """What it says.
-
-        Raises:
-            WireError: it contradicts itself.
-        """
-        inside = self.inside
-        if inside is None:
-            inside = self.enqueued if self.unfinished else 0
-        if max(inside, self.unfinished) > self.enqueued:
+    def __post_init__(self) -> None:
+        if max(self.inside, self.unfinished) > self.enqueued:
             raise WireError(
-                f"heads: 'inside' {inside} or 'unfinished' {self.unfinished} of {self.enqueued}"
+                f"heads: 'held' {self.held} or 'unfinished' {self.unfinished} of {self.enqueued}"
             )
-        return GroupHead(self.name, self.size, self.enqueued, self.enqueued - self.unfinished,
-                         self.op, self.age_s, inside, self.started, self.read_age_s)  # fmt: skip
+        if self.held is not None and self.held == self._usual:
+            force_setattr(self, "held", None)
+
+    @property
+    def completed(self) -> int:
+        """Sequence id of the last collective left."""
+        return self.enqueued - self.unfinished
+
+    @property
+    def inside(self) -> int:
+        """Sequence id of the collective in which the rank's thread is held now; 0: in none. One
+        that was launched with async_op=True holds it only while it waits for the work. By a
+        recorder of torch's: the one that the device has not completed.
+        """
+        return self._usual if self.held is None else self.held
+
+    @property
+    def _usual(self) -> int:
+        return self.enqueued if self.unfinished else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -778,10 +767,6 @@ def parse_state(data: Any) -> StateReport:
 
 
 def _report(said: _Object) -> StateReport:
-    heads = said.get("heads")
-    if heads is not None:
-        cells = _read(tuple[HeadCells, ...], heads, "heads:")
-        said = {**said, "heads": tuple(one.head() for one in cells)}
     report = _read(StateReport, said)
     if report.step is None or "committed_step" in said["step"]:
         return report
@@ -818,16 +803,14 @@ class _StateCells(StateReport):
     """A state as it travels."""
 
     identity: Raw  # type: ignore[assignment]
-    heads: tuple[HeadCells, ...] = ()  # type: ignore[assignment]
 
     def report(self, identity: Identity) -> StateReport:
         """What it says, with the committed step to be expected."""
         step = self.step
         if step is not None and step.committed_step is None:  # nobody else has it yet
             object.__setattr__(step, "committed_step", expected_committed_step(step))
-        heads = tuple([cells.head() for cells in self.heads])
         return StateReport(
-            identity, self.process, step, heads, self.witness, self.ending, self.unhooked
+            identity, self.process, step, self.heads, self.witness, self.ending, self.unhooked
         )
 
 
@@ -972,7 +955,7 @@ _EXACT: Final = frozenset({str, int, bool, type(None)})
 def to_json(value: Answer) -> dict[str, Any]:
     """Plain JSON types with `"schema"`; what is None is left out.
 
-    The state of a rank with 8 groups has to fit into 1 KiB: group heads travel as `HeadCells`,
+    The state of a rank with 8 groups has to fit into 1 KiB: group heads travel as rows,
     durations are cut to milliseconds (in heads to ten of them, in `times` to microseconds), and
     flags that have their usual value are left out, as is `committed_step` where it is the one to
     be expected. Other answers carry microseconds, and torch's records as they are.
@@ -1038,9 +1021,7 @@ def _shorten(told: dict[str, Any], step: StepState) -> None:
 
 
 def _head_row(head: GroupHead) -> list[Any]:
-    unfinished = head.enqueued - head.completed
-    row = [head.name, head.size, head.enqueued, unfinished, head.op, round(head.age_s, 2)]
+    row = [head.name, head.size, head.enqueued, head.unfinished, head.op, round(head.age_s, 2)]
     if head.read_age_s is not None:
         return [*row, head.inside, head.started, round(head.read_age_s, 2)]
-    usual = head.enqueued if unfinished else 0
-    return row if head.inside == usual else [*row, head.inside]
+    return row if head.held is None else [*row, head.held]

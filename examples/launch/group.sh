@@ -6,7 +6,7 @@
 #
 # Ends with 0 (finished), 75 (refused: start this group on another host), 143 (SIGTERM), or with
 # torchrun's own status after five launches in a row that lasted less than a minute: another host
-# may do better. docs/launch.md says why torchrun restarts nothing itself.
+# may do better. docs/deploy.md says why torchrun restarts nothing itself.
 set -u
 grace_s=${GROUP_GRACE_S:-10} pause_s=${GROUP_PAUSE_S:-2} tries=${GROUP_TRIES:-5}
 quick=0

@@ -210,8 +210,8 @@ class BundleDir:
             self._files[name] = _File(known.st_size, known.st_mtime)
         return known.st_size
 
-    def tidy(self, now_s: float) -> int:
-        """Remove what is too old or too much, the oldest first, but never the newest; how many.
+    def tidy(self, now_s: float) -> None:
+        """Remove what is too old or too much, the oldest first, but never the newest.
 
         Raises:
             OSError: one of them cannot be removed.
@@ -230,7 +230,6 @@ class BundleDir:
             (self.folder / name).unlink(missing_ok=True)
             with self._changed:
                 self._files.pop(name, None)
-        return len(gone)
 
 
 # What a rank is asked for, and what its answers are worth.
@@ -305,7 +304,7 @@ def weigh(
     except (KeyError, TypeError):
         return PartStatus.GARBAGE, None, f"no identity: {_excerpt(body)}"
     except (ValueError, RecursionError) as exc:  # WireError is a ValueError
-        return PartStatus.GARBAGE, None, f"{_line(exc)}: {_excerpt(body)}"
+        return PartStatus.GARBAGE, None, f"{' '.join(str(exc).split())[:160]}: {_excerpt(body)}"
     if (told.rank, told.incarnation) != (identity.rank, identity.incarnation):
         return PartStatus.STRANGER, None, f"{told.rank} pid {told.pid} ({told.incarnation})"[:200]
     return PartStatus.OK, _age_s(kind, data), None
@@ -320,10 +319,6 @@ def _age_s(kind: BundleKind, data: Mapping[str, Any]) -> float | None:
     if not isinstance(known, int | float) or isinstance(known, bool):
         return None
     return float(known) if 0 <= known < 1e9 else None
-
-
-def _line(exc: BaseException) -> str:
-    return " ".join(str(exc).split())[:160]
 
 
 def _excerpt(body: bytes) -> str:
@@ -375,7 +370,7 @@ def fill(
             "format": FORMAT, "schema": SCHEMA, **manifest, "eviction": eviction, "moments": told,
             "problems": problems,
         }  # fmt: skip
-        _member(bundle, NAME, _dump(whole), manifest["written_s"])
+        _member(bundle, NAME, json.dumps(whole, indent=1).encode(), manifest["written_s"])
 
 
 def _carry_over(
@@ -446,7 +441,3 @@ def _zip_date(at_s: float) -> tuple[int, int, int, int, int, int]:
     """UTC; a zip knows no zone and no year before 1980."""
     at = time.gmtime(max(at_s, 315_532_800.0))
     return (at.tm_year, at.tm_mon, at.tm_mday, at.tm_hour, at.tm_min, at.tm_sec)
-
-
-def _dump(body: Any) -> bytes:
-    return json.dumps(body, indent=1).encode()

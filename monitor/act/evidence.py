@@ -231,20 +231,37 @@ class Budget:
     """Bytes that the answers of one moment may hold together; used on the fetch loop only."""
 
     def __init__(self, nbytes: int) -> None:
-        self._left = nbytes
+        self.left = nbytes
+
+
+class Share:
+    """What one answer holds of a budget."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._taken = 0
 
     def take(self, nbytes: int) -> None:
-        """Count a piece; a negative one is given back.
+        """Count a piece.
 
         Raises:
-            FetchError: nothing is left.
+            BundleFullError: nothing is left. All is given back, so that others that come at the
+                same moment may be whole.
         """
-        self._left -= nbytes
-        if self._left < 0 < nbytes:
-            raise FetchError(Failure.GARBAGE, TOO_MUCH)
+        self._taken += nbytes
+        self._budget.left -= nbytes
+        if self._budget.left < 0:
+            self.give_back()
+            raise BundleFullError(Failure.GARBAGE, "the bundle is full")
+
+    def give_back(self) -> None:
+        """Nothing of it is kept."""
+        self._budget.left += self._taken
+        self._taken = 0
 
 
-TOO_MUCH: Final = "the bundle is full"
+class BundleFullError(FetchError):
+    """There was no room for an answer beside the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,9 +303,7 @@ class EvidenceAsker:
     async def _one(self, one: Observation, kind: BundleKind, end: float, budget: Budget) -> Raw:
         """One part; a smaller answer where the whole is too large."""
         whole = await self._get(one, kind, "", end, budget)
-        if not kind.smaller or whole.failed is None or not _too_large(whole.failed):
-            return whole
-        if whole.failed.detail == TOO_MUCH:
+        if not kind.smaller or whole.failed is None or not whole.failed.too_large:
             return whole
         less = await self._get(one, kind, kind.smaller, end, budget)
         return replace(less, cut=True) if less.failed is None else whole
@@ -296,23 +311,18 @@ class EvidenceAsker:
     async def _get(
         self, one: Observation, kind: BundleKind, query: str, end: float, budget: Budget
     ) -> Raw:
-        pieces: list[int] = []
-
-        def meter(nbytes: int) -> None:
-            pieces.append(nbytes)
-            budget.take(nbytes)
-
+        share = Share(budget)
         question = Question(
             one.url + kind.path + query,
             timeout_s=end - time.monotonic(),
             max_bytes=kind.max_bytes,
             group=one.identity.group,
-            meter=meter,
+            meter=share.take,
         )
         try:
             answer = await self._fetcher.fetch(question)
         except FetchError as exc:
-            budget.take(-sum(pieces))  # nothing of it is kept
+            share.give_back()
             return Raw(one, kind, failed=exc)
         return Raw(one, kind, answer, self._clock.now_s())
 
@@ -349,17 +359,13 @@ def _judge(raw: Raw) -> Part:
 
 def _failure(raw: Raw) -> tuple[PartStatus, str]:
     failed = raw.failed or FetchError(Failure.TIMEOUT, "not asked")
-    if _too_large(failed):
+    if failed.too_large or isinstance(failed, BundleFullError):
         return PartStatus.TOO_LARGE, failed.detail
     if failed.failure is Failure.TIMEOUT:
         return PartStatus.LATE, failed.detail
     if failed.failure is Failure.GARBAGE:
         return PartStatus.GARBAGE, failed.detail
     return PartStatus.UNREACHABLE, failed.detail
-
-
-def _too_large(failed: FetchError) -> bool:
-    return failed.detail == TOO_MUCH or failed.detail.startswith("body over ")
 
 
 def _told(body: bytes) -> str:

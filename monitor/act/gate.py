@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from monitor.act.http import Fetcher, FetchError, Question
 from monitor.act.quarantine import Quarantine
@@ -25,18 +25,15 @@ from monitor.gate.denylist import (
     NAME_MAX,
     REASON_MAX,
     Denial,
-    DenialError,
     DenialScope,
     GateAway,
-    GateError,
     GateView,
     denials_json,
-    parse_denials,
-    parse_view,
 )
 from monitor.model.eviction import ASKING, Eviction, QuarantineEntry
 from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.model.observation import Observation
+from monitor.model.plain import from_plain
 
 # -- replica hosts ------------------------------------------------------------------------------
 # Which replica id was seen on which host, as far as its ranks' reports tell.
@@ -317,16 +314,14 @@ class Gate:
             answer = self._fetcher.ask(question)
             if answer.status != 200:
                 return GateAway(f"GET /v1/gate {answer.summary}")
-            return parse_view(json.loads(answer.body))
+            return from_plain(GateView, json.loads(answer.body))
         except FetchError as exc:
             return GateAway(str(exc))
-        except (GateError, ValueError, RecursionError) as exc:
-            return GateAway(f"cannot read its answer: {exc}")
+        except (ValueError, RecursionError) as exc:
+            return GateAway(f"cannot read its answer: {exc}"[:300])
 
     def deny(self, denials: Sequence[Denial]) -> str | None:
-        """Replace its list: None when exactly these are in force, else what went wrong in one line.
-        An entry that has expired by now need not be in force.
-        """
+        """Replace its list: what went wrong, in one line. A look shows whether it follows."""
         question = Question(
             f"{self.url}/v1/gate/denied",
             ASK_S,
@@ -337,22 +332,9 @@ class Gate:
         )
         try:
             answer = self._fetcher.ask(question)
-            if answer.status != 200:
-                return f"PUT /v1/gate/denied {answer.summary}"
-            return _difference(denials, parse_denials(json.loads(answer.body)))
         except FetchError as exc:
             return str(exc)
-        except (DenialError, ValueError, RecursionError) as exc:
-            return f"cannot read its answer: {exc}"
-
-
-def _difference(asked: Sequence[Denial], in_force: Sequence[Denial]) -> str | None:
-    missing = [denial for denial in asked if denial not in in_force and denial.until_s is None]
-    more = [denial for denial in in_force if denial not in asked]
-    if not missing and not more:
-        return None
-    first: Any = (missing or more)[0]
-    return f"the gate has another list in force, it differs in {first.scope} {first.name}"
+        return None if answer.status == 200 else f"PUT /v1/gate/denied {answer.summary}"
 
 
 # -- gatekeeper --------------------------------------------------------------------------------

@@ -45,10 +45,11 @@ _STUCK_ERRNOS: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENE
 class FetchError(Exception):
     """No usable answer; `failure` says of which sort."""
 
-    def __init__(self, failure: Failure, detail: str) -> None:
+    def __init__(self, failure: Failure, detail: str, *, too_large: bool = False) -> None:
         super().__init__(f"{failure}: {detail}")
         self.failure = failure
         self.detail = detail
+        self.too_large = too_large
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,14 @@ _PLAIN: Final = re.compile(r"[\x21-\x7e]*")
 
 
 class BadAnswerError(Exception):
-    """What came is no answer, or too long a one; one line."""
+    """What came is no answer; one line."""
+
+
+class TooLargeError(BadAnswerError):
+    """Its body is over the limit."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"body over {max_bytes} bytes")
 
 
 class _ClosedError(Exception):
@@ -179,6 +187,10 @@ class Reply:
     body: bytearray = field(default_factory=bytearray)
 
 
+_NO_REPLY: Final = Reply()
+"""Of a connection that nobody asks: thousands would keep their last answers until the next."""
+
+
 class _Connection(asyncio.Protocol):
     """One connection; one question at a time."""
 
@@ -212,7 +224,7 @@ class _Connection(asyncio.Protocol):
             raise
         finally:
             alarm.cancel()
-            self._asked = None
+            self._asked, self._reply = None, _NO_REPLY
 
     @property
     def reusable(self) -> bool:
@@ -241,7 +253,7 @@ class _Connection(asyncio.Protocol):
             return
         self._received += len(data)
         if self._received > self._max_bytes + _HEAD_MAX_BYTES:
-            self._fail(BadAnswerError(f"body over {self._max_bytes} bytes"))
+            self._fail(TooLargeError(self._max_bytes))
             return
         try:
             self._parser.feed_data(data)
@@ -282,7 +294,7 @@ class _Connection(asyncio.Protocol):
         if self._meter is not None:
             self._meter(len(piece))
         if len(self._reply.body) > self._max_bytes:
-            raise BadAnswerError(f"body over {self._max_bytes} bytes")
+            raise TooLargeError(self._max_bytes)
 
     def on_message_complete(self) -> None:
         self._complete, self._lasts = True, bool(self._parser.should_keep_alive())
@@ -455,7 +467,8 @@ class Fetcher:
         except aiohttp.InvalidURL as exc:
             raise FetchError(Failure.UNRESOLVED, f"not a URL: {question.url}") from exc
         except BadAnswerError as exc:
-            raise FetchError(Failure.GARBAGE, str(exc)) from exc
+            too_large = isinstance(exc, TooLargeError)
+            raise FetchError(Failure.GARBAGE, str(exc), too_large=too_large) from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             raise FetchError(Failure.GARBAGE, _short(exc)) from exc
 
@@ -500,7 +513,7 @@ class Fetcher:
                     question.meter(len(chunk))
                 if len(body) > question.max_bytes:
                     response.close()
-                    raise FetchError(Failure.GARBAGE, f"body over {question.max_bytes} bytes")
+                    raise TooLargeError(question.max_bytes)
             kind, later = (response.headers.get(name.decode(), "") for name in _TOLD)
             return _answer(response.status, body, kind, later, began)
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final
 from urllib.parse import quote
 
 from monitor.model.eviction import DecisionRow, Eviction, Guard
 from monitor.model.incident import Incident, State
 from monitor.model.names import IncidentId
-from monitor.model.plain import from_plain
+from monitor.model.plain import from_plain, readable
 from monitor.model.wording import face_of
 
 # -- notices -----------------------------------------------------------------------------------
@@ -50,6 +51,7 @@ class Status(StrEnum):
     RESOLVED = "resolved"
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class Notice:
     """One thing that a person should know."""
@@ -227,10 +229,8 @@ def ending(notice: Notice, incidents: Iterable[Incident], now_s: float) -> Notic
     for one in incidents:
         if one.id != notice.incident_id:
             continue
-        if not one.open:
-            at_s = one.story[-1].at_s if one.story else one.last_seen_s
-            over = [line.at_s for line in one.story if line.to == State.RESOLVED]
-            return NoticeEnding(over[-1] if over else at_s, one.resolution or "over")
+        if one.ended_s is not None:
+            return NoticeEnding(one.ended_s, one.resolution or "over")
         if notice.event is Event.INCIDENT:
             return NoticeEnding(now_s, f"it is another's fault: {one.verdict.reason}")
         return NoticeEnding(now_s, "over")
@@ -273,46 +273,35 @@ class Post:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-class Sink(Protocol):
+@dataclass(frozen=True, slots=True)
+class Sink(ABC):
     """Where messages go."""
 
-    @property
-    def name(self) -> str:
-        """For people, logs and metrics; holds no secret."""
-        ...
+    at_once: ClassVar[int] = 1
+    """Messages in one request."""
+    name: str
+    """For people, logs and metrics; holds no secret."""
+    url: str = field(repr=False)
 
     @property
     def resend_s(self) -> float | None:
         """What still fires is sent again after so long; None: once is enough."""
-        ...
+        return None
 
-    @property
-    def at_once(self) -> int:
-        """Messages in one request."""
-        ...
+    def takes(self, message: Message) -> bool:
+        """Whether it is told of it at all: of all that begins; of what ends, of the incidents."""
+        return message.ended is None or message.notice.lasting
 
-    def takes(self, message: Message, /) -> bool:
-        """Whether this sink is told of it at all."""
-        ...
-
+    @abstractmethod
     def post(self, messages: Sequence[Message]) -> Post:
         """The request for these."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
-class Webhook:
-    """One JSON object a message; signed if there is a secret. docs/notify.md has the fields."""
+class Webhook(Sink):
+    """One JSON object a message; signed if there is a secret. docs/alerts.md has the fields."""
 
-    name: str
-    url: str = field(repr=False)
     secret: str | None = field(default=None, repr=False)
-    resend_s: float | None = None
-    at_once: int = 1
-
-    def takes(self, message: Message) -> bool:
-        """Everything that begins; of what ends the incidents."""
-        return message.ended is None or message.notice.lasting
 
     def post(self, messages: Sequence[Message]) -> Post:
         """The body is signed as it is sent: HMAC-SHA256, hexadecimal."""
@@ -350,17 +339,8 @@ def sign(secret: str, body: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Slack:
+class Slack(Sink):
     """An incoming webhook of Slack's, or of what speaks the same (Mattermost, Rocket.Chat ...)."""
-
-    name: str
-    url: str = field(repr=False)
-    resend_s: float | None = None
-    at_once: int = 1
-
-    def takes(self, message: Message) -> bool:
-        """Everything that begins; of what ends the incidents."""
-        return message.ended is None or message.notice.lasting
 
     def post(self, messages: Sequence[Message]) -> Post:
         """`text` is what a notification shows, `blocks` what the channel does."""
@@ -369,15 +349,17 @@ class Slack:
         icon = ":white_check_mark:" if ended else _ICONS.get(notice.severity, ":warning:")
         word = "resolved" if ended else notice.severity
         head = f"{icon} *{_slack(notice.title, 300)}* ({word})"
-        said = _slack(notice.text if ended is None else f"Resolved: {ended.reason}", _SLACK_TEXT)
-        facts = [f"since {_moment(notice.since_s)}", *_facts_told(notice)]
+        said = _line(notice.text if ended is None else f"Resolved: {ended.reason}", _SLACK_TEXT)
+        facts = [f"since {datetime.fromtimestamp(notice.since_s, UTC):%Y-%m-%d %H:%M:%S} UTC"]
+        if groups := notice.labels.get("replica_group"):
+            facts.append(f"group {_slack(groups, 300)}")
         if notice.url:
             facts.append(f"<{_slack(notice.url, 500)}|{_slack(notice.incident_id, 200)}>")
         body = {
-            "text": f"{_slack(notice.title, 300)} ({word}): {said}"[:_SLACK_TEXT],
+            "text": f"{_slack(notice.title, 300)} ({word}): {_escaped(said)}"[:_SLACK_TEXT],
             "blocks": [
                 {"type": "section", "text": {"type": "mrkdwn", "text": head}},
-                {"type": "section", "text": {"type": "plain_text", "text": _plain(said)}},
+                {"type": "section", "text": {"type": "plain_text", "text": said}},
                 {"type": "context", "elements": [{"type": "mrkdwn", "text": " · ".join(facts)}]},
             ],
         }
@@ -387,46 +369,43 @@ class Slack:
 _ICONS: Final = {"critical": ":rotating_light:", "warning": ":warning:"}
 
 
-def _facts_told(notice: Notice) -> list[str]:
-    groups = notice.labels.get("replica_group")
-    return [f"group {_slack(groups, 300)}"] if groups else []
+def _line(text: str, at_most: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= at_most else line[: at_most - 1] + "…"
 
 
 def _slack(text: str, at_most: int) -> str:
+    return _escaped(_line(text, at_most))
+
+
+def _escaped(text: str) -> str:
     """Slack's three escapes; without them a name could be a mention of everybody."""
-    line = " ".join(text.split())
-    line = line if len(line) <= at_most else line[: at_most - 1] + "…"
-    return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _plain(text: str) -> str:
-    return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 @dataclass(frozen=True, slots=True)
-class Alertmanager:
-    """Prometheus' Alertmanager, API v2: it groups, silences and routes by labels.
+class Alertmanager(Sink):
+    """Prometheus' Alertmanager, API v2: it groups, silences and routes by labels; `url` is without
+    `/api/v2/alerts`.
 
     An alert ends by itself `expire_s` after it was last sent, so that a monitor that died does not
     leave one firing for ever; what still fires is sent again four times as often.
     """
 
-    name: str
-    url: str = field(repr=False)
-    """Of the Alertmanager, without `/api/v2/alerts`."""
+    at_once: ClassVar[int] = 64
     authorization: str | None = field(default=None, repr=False)
     labels: Mapping[str, str] = field(default_factory=dict)
     """Of this monitor, on every alert."""
     expire_s: float = 300.0
-    at_once: int = 64
 
     @property
     def resend_s(self) -> float:
         """Often enough that three lost ones in a row end nothing."""
         return self.expire_s / 4
 
-    def takes(self, _: Message, /) -> bool:
+    def takes(self, message: Message) -> bool:
         """Everything: an alert has to be ended."""
+        del message
         return True
 
     def post(self, messages: Sequence[Message]) -> Post:
@@ -462,10 +441,6 @@ def rfc3339(at_s: float) -> str:
     """UTC to the millisecond."""
     at = datetime.fromtimestamp(at_s, UTC)
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _moment(at_s: float) -> str:
-    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _dump(body: Any) -> bytes:

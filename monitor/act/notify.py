@@ -24,7 +24,6 @@ from monitor.act.notices import (
     Known,
     Message,
     Notice,
-    NoticeEnding,
     Sink,
     ending,
     louder,
@@ -97,15 +96,20 @@ class NotificationLog:
         for key, row in list(self._rows.items()):
             if key in wanted.notices or self._stands_on(row, wanted):
                 continue
-            ended = Message(row.notice, wanted.now_s, self._end(row, wanted))
+            ended = Message(
+                row.notice, wanted.now_s, ending(row.notice, wanted.incidents, wanted.now_s)
+            )
             if row.dropped or not self._sink.takes(ended):
                 self._forget(key)
             else:
                 waiting[key] = ended
         self._since = {key: self._since.get(key, wanted.now_s) for key in waiting}
-        given_up = self._give_up(waiting, wanted.now_s)
         order = sorted(waiting, key=lambda key: (self._since[key], waiting[key].notice.since_s))
-        return [waiting[key] for key in order if key not in given_up], len(given_up)
+        fresh = [key for key in order if wanted.now_s - self._since[key] <= self._give_up_s]
+        kept = dict.fromkeys(fresh[:QUEUE])
+        given_up = [waiting[key] for key in order if key not in kept]
+        self._give_up(given_up, wanted.now_s)
+        return [waiting[key] for key in kept], len(given_up)
 
     def _begun(self, key: str, notice: Notice, now_s: float) -> Message | None:
         """What stands and was not sent yet, or has to be sent again."""
@@ -131,20 +135,13 @@ class NotificationLog:
         young = wanted.now_s - row.notice.since_s <= BY_HAND_S
         return any(one.open for one in mine) or (not mine and young)
 
-    def _end(self, row: Row, wanted: Wanted) -> NoticeEnding:
-        return ending(row.notice, wanted.incidents, wanted.now_s)
-
-    def _give_up(self, waiting: Mapping[str, Message], now_s: float) -> set[str]:
-        """Too old to be news, or too many: those are dropped, and never sent."""
-        fresh = [key for key in waiting if now_s - self._since[key] <= self._give_up_s]
-        fresh.sort(key=lambda key: (self._since[key], waiting[key].notice.since_s))
-        gone = {key for key in waiting if key not in fresh} | set(fresh[QUEUE:])
-        for key in gone:
-            if waiting[key].ended is not None:
-                self._forget(key)
-            elif key not in self._rows:
-                self.put(waiting[key].notice, now_s, dropped=True)
-        return gone
+    def _give_up(self, messages: Iterable[Message], now_s: float) -> None:
+        """Too old to be news, or too many: dropped, and never sent."""
+        for message in messages:
+            if message.ended is not None:
+                self._forget(message.notice.key)
+            elif message.notice.key not in self._rows:
+                self.put(message.notice, now_s, dropped=True)
 
     def settled(self, messages: Iterable[Message], *, dropped: bool = False) -> None:
         """These were delivered; `dropped`: the sink will never take them."""
@@ -203,12 +200,6 @@ def send(fetcher: Fetcher, sink: Sink, messages: Sequence[Message]) -> Answer:
         raise FetchError(exc.failure, without_secrets(post.url, exc.detail)) from None
     said = without_secrets(post.url, answer.body.decode(errors="replace"))
     return replace(answer, body=said.encode())
-
-
-def told(answer: Answer) -> str:
-    """What an answer says, in one line."""
-    words = " ".join(answer.body[:200].decode(errors="replace").split())
-    return f"answered {answer.status}" + (f": {words}" if words else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,11 +302,11 @@ class DeliveryWorker:
         if answer.status in _BAD_MESSAGE and len(batch) > 1:
             return self._one_by_one(batch)
         if answer.status in _BAD_MESSAGE:
-            log.warning("notify %s refuses a message: %s", self.sink.name, told(answer))
+            log.warning("notify %s refuses a message: %s", self.sink.name, answer.summary)
             self._log.settled(batch, dropped=True)
             self._count("dropped", len(batch))
             return None
-        return self._failed(told(answer), answer.retry_after_s)
+        return self._failed(answer.summary, answer.retry_after_s)
 
     def _one_by_one(self, batch: Sequence[Message]) -> float | None:
         """One bad message among many must not take the others along."""

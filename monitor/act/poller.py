@@ -107,6 +107,47 @@ def _life_of(identity: Identity) -> _Life:
     return identity.group, identity.group_rank, identity.incarnation
 
 
+class _Round:
+    """The questions of one sweep, as many under way as may be.
+
+    No functions that know each other: such a circle would keep all that a sweep saw until the
+    collector of cycles comes, which at 100,000 ranks is late.
+    """
+
+    def __init__(self, poller: Poller, todo: Sequence[_Questions | Target], end: float) -> None:
+        self._poller, self._todo, self._end = poller, deque(todo), end
+        self._seen: dict[RankName, Observation] = {}
+        self._working = 0
+
+    async def seen(self) -> Mapping[RankName, Observation]:
+        """Who was asked, and what came of it."""
+        async with asyncio.TaskGroup() as self._workers:
+            self._start(len(self._todo))
+        return self._seen
+
+    async def _work(self) -> None:
+        while self._todo and time.monotonic() < self._end:
+            one = self._todo.popleft()
+            if isinstance(one, Target):
+                self._seen[one.rank] = await self._poller.ask_rank(one, self._end)
+                continue
+            if one.speaker is not None:
+                told = await self._poller.ask_host(one.speaker, one.targets, self._end)
+                self._seen.update(told)
+            left = [target for target in one.targets if target.rank not in self._seen]
+            self._todo.extend(left)
+            self._start(len(left))
+
+    def _start(self, most: int) -> None:  # a task for each question would cost more than asking it
+        more = min(most, _AT_ONCE - self._working)
+        self._working += max(0, more)
+        for _ in range(more):
+            self._workers.create_task(self._work()).add_done_callback(self._over)
+
+    def _over(self, _: asyncio.Task[None]) -> None:
+        self._working -= 1
+
+
 class Poller:
     """Polls over the shared fetcher."""
 
@@ -215,36 +256,9 @@ class Poller:
         others = [one for one in targets if one.rank not in watched] if watched else list(targets)
         if self._left:
             others.sort(key=lambda one: one.rank not in self._left)
-        todo: deque[_Questions | Target] = deque(one for one in targets if one.rank in watched)
+        todo: list[_Questions | Target] = [one for one in targets if one.rank in watched]
         todo.extend(self._plan(others))
-        seen: dict[RankName, Observation] = {}
-        working = 0
-
-        async def work() -> None:
-            while todo and time.monotonic() < end:
-                one = todo.popleft()
-                if isinstance(one, Target):
-                    seen[one.rank] = await self._ask_rank(one, end)
-                    continue
-                if one.speaker is not None:
-                    seen.update(await self._ask_host(one.speaker, one.targets, end))
-                left = [target for target in one.targets if target.rank not in seen]
-                todo.extend(left)
-                start(len(left))
-
-        def start(most: int) -> None:  # a task for each question would cost more than asking it
-            nonlocal working
-            more = min(most, _AT_ONCE - working)
-            working += max(0, more)
-            for _ in range(more):
-                workers.create_task(work()).add_done_callback(over)
-
-        def over(_: asyncio.Task[None]) -> None:
-            nonlocal working
-            working -= 1
-
-        async with asyncio.TaskGroup() as workers:
-            start(len(todo))
+        seen = await _Round(self, todo, end).seen()
         found = tuple([seen.get(target.rank) or _unasked(target) for target in targets])
         self._left = frozenset(
             one.rank
@@ -282,7 +296,7 @@ class Poller:
             plan.append(_Questions(next(able, None) if len(rest) > few else None, rest))
         return plan
 
-    async def _ask_host(
+    async def ask_host(
         self, speaker: Target, targets: Sequence[Target], end: float
     ) -> dict[RankName, Observation]:
         """Those of the targets that a WorkerServer tells of."""
@@ -314,7 +328,8 @@ class Poller:
             if (report := reports.get(_life(target))) is not None
         }
 
-    async def _ask_rank(self, target: Target, end: float) -> Observation:
+    async def ask_rank(self, target: Target, end: float) -> Observation:
+        """What its own WorkerServer says."""
         began = time.monotonic()
         outcome = _recognise(target, await self._state(target.url, target.identity.group, end))
         took_s = round(time.monotonic() - began, 6)  # more digits only fill the journal

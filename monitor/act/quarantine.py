@@ -96,23 +96,15 @@ class Quarantine:
         self._records: Mapping[Host, HostRecord] | None = None
         self._made_s = 0.0
 
-    def restore(
-        self, entries: Sequence[QuarantineEntry], events: Sequence[QuarantineEvent] = ()
-    ) -> None:
-        """Take over what an earlier monitor had saved."""
-        with self._lock:
-            self._entries.update({_key(entry): entry for entry in entries})
-            for event in events:
-                self._events.setdefault((event.scope, event.name), []).append(event)
-            self._records = None
-
     def take_over(
         self, entries: Sequence[QuarantineEntry], events: Sequence[QuarantineEvent]
     ) -> None:
         """The list and its history as the store has them, instead of ours."""
         with self._lock:
-            self._entries, self._events = {}, {}
-            self.restore(entries, events)
+            self._entries, self._events = {_key(entry): entry for entry in entries}, {}
+            for event in events:
+                self._events.setdefault((event.scope, event.name), []).append(event)
+            self._records = None
 
     # -- changing -----------------------------------------------------------------------------
 
@@ -129,7 +121,7 @@ class Quarantine:
             if entry.author == KEEPER:
                 entry = self._by_keeper(entry, old)
             else:
-                self._tell(entry, _change(old, entry))
+                self._append(self._event(entry, _change(old, entry)))
                 entry = entry if old is None else replace(entry, since_s=old.since_s)
             if entry != old:
                 self._entries[_key(entry)] = entry
@@ -213,20 +205,19 @@ class Quarantine:
     def _by_keeper(self, entry: QuarantineEntry, old: QuarantineEntry | None) -> QuarantineEntry:
         """What is in force when lightkeeper adds this, and the line of history that it makes."""
         first_s = None if entry.until_s is None else entry.until_s - entry.since_s
-        if old is None:
-            self._tell(entry, Change.ADDED)
         if entry.scope is Scope.HOST:
-            record = self._record_of(entry.name)
+            counts = () if old is not None else (self._event(entry, Change.ADDED),)
+            record = self._record_of(entry.name, *counts)
             lasts_s = length_s(record, first_s, self._config)
             until_s = None if lasts_s is None else entry.since_s + lasts_s
             note = note_on(record, entry.since_s, self._config)
             entry = replace(entry, until_s=until_s, note=note)
         if old is None:
-            self._tell(entry, Change.ADDED)  # the same line, now with its end
+            self._append(self._event(entry, Change.ADDED))
             return entry
         if not _later(entry.until_s, old.until_s):
             return old
-        self._tell(entry, Change.EXTENDED)
+        self._append(self._event(entry, Change.EXTENDED))
         if old.author != KEEPER:
             return replace(old, until_s=entry.until_s)
         return replace(entry, since_s=old.since_s)
@@ -241,20 +232,18 @@ class Quarantine:
                     return replace(entry, kind=event.kind, findings=event.findings)
         return entry
 
-    def _tell(self, entry: QuarantineEntry, change: Change) -> None:
-        self._append(
-            QuarantineEvent(
-                at_s=self._clock.now_s() if change is not Change.ADDED else entry.since_s,
-                change=change,
-                name=entry.name,
-                reason=entry.reason,
-                author=entry.author,
-                scope=entry.scope,
-                until_s=entry.until_s,
-                incident_id=entry.incident_id,
-                kind=entry.kind,
-                findings=entry.findings,
-            )
+    def _event(self, entry: QuarantineEntry, change: Change) -> QuarantineEvent:
+        return QuarantineEvent(
+            at_s=self._clock.now_s() if change is not Change.ADDED else entry.since_s,
+            change=change,
+            name=entry.name,
+            reason=entry.reason,
+            author=entry.author,
+            scope=entry.scope,
+            until_s=entry.until_s,
+            incident_id=entry.incident_id,
+            kind=entry.kind,
+            findings=entry.findings,
         )
 
     def _append(self, event: QuarantineEvent) -> None:
@@ -267,8 +256,11 @@ class Quarantine:
             self._store.drop_quarantine_event(told.pop(0))
         self._records = None
 
-    def _record_of(self, name: str) -> HostRecord:
-        return self.records().get(Host(name), HostRecord(Host(name)))
+    def _record_of(self, name: str, *more: QuarantineEvent) -> HostRecord:
+        """Of a host, with what is about to happen to it."""
+        told = [event for events in self._events.values() for event in events]
+        found = records([*told, *more], self._clock.now_s(), self._config)
+        return found.get(Host(name), HostRecord(Host(name)))
 
     def _in_force(self, scope: Scope) -> tuple[QuarantineEntry, ...]:
         with self._lock:
@@ -347,7 +339,7 @@ def accusations(
 
     `before`: the same incidents as they were before this tick.
     """
-    hosts = hosts_of(snapshot)
+    hosts = hosts_of(snapshot) if changed else {}
     for incident in changed:
         old = before.get(incident.id)
         if _certain(incident) and not (old is not None and _certain(old)):
@@ -360,7 +352,7 @@ def evictions(
     snapshot: Snapshot,
 ) -> Iterator[QuarantineEvent]:
     """Hosts of the culprits for whom a group is being evicted; by hand nobody is accused."""
-    hosts = hosts_of(snapshot)
+    hosts = hosts_of(snapshot) if decisions else {}
     for decision in decisions:
         blamed = incident(decision.incident_id) if isinstance(decision, Evict) else None
         if blamed is not None:

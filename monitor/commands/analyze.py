@@ -56,9 +56,9 @@ _MEMBERS_MAX_BYTES = 64 << 20
         help="detail of a process group, by its name or description; again for more")  # fmt: skip
 @option("--details", is_flag=True, help="detail of every group in which somebody waits")
 @option("--world-size", type=Within(1, 1e7, int), metavar="N",
-        help="ranks of the job, where some left no dump (default: as the dumps tell)")  # fmt: skip
+        help="ranks of the job, where some left no dump (default: from the dumps)")  # fmt: skip
 @option("--members", type=FILE, metavar="FILE",
-        help='JSON, members of process groups that the dumps do not tell: '
+        help='JSON, members of process groups that the dumps do not name: '
         '{"dp": [0, 1, 2, 3]}')  # fmt: skip
 @deadline("16,384 ranks take some minutes")
 def analyze(*, html: Path | None, as_json: bool, deadline: float, **asked: Any) -> int:
@@ -84,7 +84,7 @@ def analyze(*, html: Path | None, as_json: bool, deadline: float, **asked: Any) 
       1  a fault found           70 a fault of lightkeeper itself
       2  no usable input
 
-    Dumps are read without running anything in them. docs/analyze.md explains kinds and confidence.
+    Dumps are read without running anything in them. docs/offline.md explains kinds and confidence.
     """
     if html is not None:
         check_writable(html)  # not only after a long load

@@ -14,6 +14,7 @@ from urllib3.exceptions import NameResolutionError
 
 from monitor.commands.command import FAILED, CommandError, gathered, option
 from monitor.commands.options import read_token, token_file
+from worker_server import home
 
 _TIMEOUT_S: Final = 10.0
 
@@ -97,14 +98,25 @@ def _object(base: str, said: requests.Response) -> dict[str, Any]:
     return answer
 
 
-def _with_token(urls: str, token_file: Path | None) -> Monitor:
-    return Monitor(urls, read_token(token_file))
+def _without(urls: str | None) -> Monitor:
+    return Monitor(urls or home.DEFAULT_MONITOR)
+
+
+def _with_token(urls: str | None, token_file: Path | None) -> Monitor:
+    """The token goes to the default address only where this user's monitor is."""
+    token = read_token(token_file)
+    if urls is None and token is not None and (why := home.not_ours()) is not None:
+        raise CommandError(
+            f"cannot reach your monitor at {home.DEFAULT_MONITOR}: {why} (start it with "
+            "`lightkeeper monitor`, or say where it is: --monitor URL)", FAILED,
+        )  # fmt: skip
+    return Monitor(urls or home.DEFAULT_MONITOR, token)
 
 
 _urls: Final = option(
     "--monitor", "urls", metavar="URL", envvar="LIGHTKEEPER_MONITOR",
-    default="http://127.0.0.1:8470",
+    show_default=home.DEFAULT_MONITOR,
     help="the monitor to ask; of several (A,B) the first that answers, for changes the active one",
 )  # fmt: skip
-asking: Final = gathered("monitor", Monitor, _urls)
+asking: Final = gathered("monitor", _without, _urls)
 changing: Final = gathered("monitor", _with_token, token_file, _urls)

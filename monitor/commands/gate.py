@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from monitor.commands.command import FILE, CommandError, command, gathered, option
-from monitor.commands.options import read_token, token_file
+from monitor.commands.options import make_token, token_file
 from monitor.gate.hot_restart import (
     SharedState,
     Worker,
@@ -37,7 +37,7 @@ _PATIENCE_S: Final = 3.0
 @option("--bind", metavar="HOST:PORT", required=True, help="where groups and people come in")
 @option("--admin", metavar="HOST:PORT", default=DEFAULT_ADMIN,
         help="where the monitor looks and denies")  # fmt: skip
-@gathered("token", read_token, token_file)
+@gathered("token", make_token, token_file)
 @option("--state", type=FILE, metavar="FILE",
         help="keeps the list of denials and the count of quorums over a restart")  # fmt: skip
 @option("--verbose", is_flag=True, help="log what is refused and who breaks the protocol")

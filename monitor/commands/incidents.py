@@ -147,10 +147,13 @@ def _done(one: IncidentReport) -> Iterator[StoryLine]:
         after = f"; then {held.ended_by}" if held.ended_by else ""
         told = f"{held.guard} for {_span(held.seconds)}: {held.reason}{release}{after}"
         yield from _row("held", told)
-    for rung in account.rungs:
+    rungs = [rung for eviction in one.evictions for rung in eviction.rungs]
+    for rung in sorted(rungs, key=lambda rung: rung.started_s):
         result = f"{rung.result}, " if rung.result else ""
         detail = rung.detail.removeprefix(f"{rung.result}: ")  # some rungs say it themselves
-        yield from _row(plain(rung.rung), f"{result}{_span(rung.seconds)}: {detail}")
+        over_s = rung.finished_s
+        took = _span(None if over_s is None else max(0.0, over_s - rung.started_s))
+        yield from _row(plain(rung.rung), f"{result}{took}: {detail}")
     for eviction in one.evictions:
         if eviction.failed:
             yield from _row("failed", eviction.failed, "bold red")
@@ -369,7 +372,7 @@ _store: Final = option(
 @gathered(
     "sought",
     Sought,
-    option("--since", metavar="SPAN", help="not over for longer: 90s, 15m, 12h, 7d"),
+    option("--since", metavar="SPAN", help="open, or ended within SPAN: 90s, 15m, 12h, 7d"),
     option("--kind", type=click.Choice([str(kind) for kind in Kind]), metavar="KIND",
            help=f"one of {', '.join(Kind)}"),
     option("--group", metavar="GROUP", help="that accuse this replica group"),
@@ -437,7 +440,7 @@ def show(*, monitor: Monitor, id: str, store: str | None, as_json: bool) -> None
       lightkeeper incidents show not_ent --store monitor.db    without a monitor
 
     exit status: 0 done, 1 no such incident or no monitor, 2 wrong arguments
-    docs/audit.md says how its cost is reckoned.
+    docs/offline.md says how its cost is computed.
     """
     if store is not None:
         one, places = Stored(store).one(id), Places("")

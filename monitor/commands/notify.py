@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from monitor.act.http import CaError, Fetcher, FetchError, trust_also
 from monitor.act.notices import Alertmanager, Event, Message, Notice, Sink, Slack, Webhook
-from monitor.act.notify import send, told
+from monitor.act.notify import send
 from monitor.commands.command import (
     DONE,
     FAILED,
@@ -124,13 +124,13 @@ def check(*, sinks: Sinks, public_url: str | None, ca_file: Path | None, as_json
     """Send a test message to every sink.
 
     examples:
-      does everybody hear it?
+      send one to every receiver:
         lightkeeper check notify --notify-slack-file slack-url --notify-alertmanager http://am:9093
       the same options belong to the monitor:
         lightkeeper monitor ... --notify-slack-file slack-url --notify-alertmanager http://am:9093
 
     exit status: 0 all took it, 1 one did not, 2 wrong arguments.
-    docs/notify.md has the messages, and what is sent when.
+    docs/alerts.md has the messages, and what is sent when.
     """
     told_ones = sinks(_TEST_S)
     if not told_ones:
@@ -171,4 +171,4 @@ def _try(fetcher: Fetcher, sink: Sink, message: Message) -> dict[str, Any]:
     except FetchError as exc:
         return {"sink": sink.name, "url": where, "ok": False, "said": str(exc)}
     good = 200 <= answer.status < 300
-    return {"sink": sink.name, "url": where, "ok": good, "said": told(answer)}
+    return {"sink": sink.name, "url": where, "ok": good, "said": answer.summary}

@@ -197,7 +197,7 @@ def say(report: str) -> None:
 def deadline(why: str) -> Callable[[F], F]:
     """`--deadline SECONDS`; `why` tells how long a large one takes."""
     return option("--deadline", type=Within(1e-9, 86_400), default=1800.0, metavar="SECONDS",
-                  help=f"end without an answer after so long; {why}")  # fmt: skip
+                  help=f"give up after SECONDS; {why}")  # fmt: skip
 
 
 @contextlib.contextmanager

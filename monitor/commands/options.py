@@ -14,24 +14,48 @@ from urllib.parse import urlsplit
 from monitor.commands.command import FILE, CommandError, F, option
 from monitor.model.config import KeeperConfig
 from monitor.model.names import GroupName
+from worker_server import home
 
 token_file: Final = option(
     "--token-file", type=FILE, metavar="FILE",
     help="holds the secret shared with the WorkerServers (default: the file named by "
-    "LIGHTKEEPER_TOKEN_FILE, or the variable LIGHTKEEPER_TOKEN)",
+    "LIGHTKEEPER_TOKEN_FILE, the variable LIGHTKEEPER_TOKEN, or this user's own file, which "
+    "`lightkeeper monitor` makes)",
 )  # fmt: skip
 
 
 def read_token(token_file: Path | None) -> str | None:
-    """The shared secret; None when none is configured.
+    """The shared secret; None when there is none.
 
     Raises:
-        CommandError: the file cannot be read or holds no token.
+        CommandError: the file cannot be read, is open to others, or holds no token.
     """
-    token = read_secret("LIGHTKEEPER_TOKEN", token_file)
-    if token is not None and " " in token:
-        raise CommandError("the token's file does not hold one plain word")
-    return token
+    return _token(token_file, home.read_token_file)
+
+
+def make_token(token_file: Path | None, no_token: bool = False) -> str | None:
+    """The same; where nobody says which, the user's own file is made.
+
+    Raises:
+        CommandError: as `read_token`, or it cannot be made.
+    """
+    if no_token and token_file is not None:
+        raise CommandError("--no-token and --token-file exclude each other")
+    if no_token:
+        return None
+    try:
+        return _token(token_file, home.make_token_file)
+    except CommandError as exc:
+        if token_file is not None or home.is_named(os.environ):
+            raise
+        raise CommandError(f"{exc.message}; or give --token-file FILE, or --no-token") from exc
+
+
+def _token(token_file: Path | None, own: Callable[[Path], str]) -> str | None:
+    try:
+        return home.find_token(os.environ, token_file, own)
+    except home.TokenFileError as exc:
+        raise CommandError(f"the token: {exc}") from exc
 
 
 def read_group_tokens(group_tokens: Path | None) -> Mapping[GroupName, str]:

@@ -75,7 +75,7 @@ def release(*, monitor: Monitor, path: str, as_json: bool, **body: Any) -> None:
 def _tell(said: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(said)
-    elif "reset" in said:  # an older monitor does not say
+    elif "reset" in said:
         console().print(said["reset"], markup=False, highlight=False)
 
 

@@ -32,8 +32,8 @@ def pause(*, monitor: Monitor, reason: str, hours: float | None, as_json: bool) 
       lightkeeper pause --reason "switch firmware, rack 7" --hours 2 --token-file token
       lightkeeper pause --reason "it evicts the wrong ones" --token-file token   until resumed
 
-    Nobody is evicted meanwhile but by hand; faults are still seen, recorded and told. It survives a
-    restart of the monitor. Times that come again every week: [[maintenance]] of the policy file.
+    Until then a group is evicted only by hand; faults are still seen, recorded and reported. A
+    pause survives a restart of the monitor. Weekly times: [[maintenance]] in the policy file.
     """
     body = {"reason": reason, "hours": hours, "author": login()}
     said = monitor.ask("/v1/pause", method="POST", body=body)
@@ -71,7 +71,7 @@ def check(*, file: Path, as_json: bool) -> int:
     examples:
       lightkeeper check policy policy.toml
 
-    a file with every option and its default: docs/policy.example.toml
+    a file with every option and its default: examples/policy.toml
 
     exit status: 0 it can be used, 2 it cannot
     """
@@ -94,7 +94,7 @@ def check(*, file: Path, as_json: bool) -> int:
 @as_json
 @asking
 def show(*, monitor: Monitor, default: bool, file: Path | None, as_json: bool) -> None:
-    """The policy that holds, with who said what.
+    """The policy in force, and who set each part.
 
     examples:
       lightkeeper policy show                       of the running monitor

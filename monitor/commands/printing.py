@@ -208,7 +208,7 @@ SECONDS: Final = Within(0.2, 3600)
 """A pause between two looks."""
 watch: Final = option(
     "--watch", type=SECONDS, is_flag=False, flag_value=2.0, metavar="[SECONDS]",
-    help="go on looking, every 2 s or as said: live on a terminal (Ctrl-C ends)",
+    help="repeat every 2 s, or SECONDS: live on a terminal (Ctrl-C ends)",
 )  # fmt: skip
 
 
@@ -241,6 +241,8 @@ def live(ask: Callable[[], T], every_s: float, draw: Draw[T]) -> LatestAnswer[T]
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
     before = {one: signal.signal(one, end) for one in _ENDS}
+    unraisable = sys.unraisablehook  # what ends it may come in a callback, and is no news there
+    sys.unraisablehook = lambda told: None if ends else unraisable(told)
     try:
         with Live(console=console, screen=True, auto_refresh=False) as screen:
             while not ends:
@@ -257,6 +259,7 @@ def live(ask: Callable[[], T], every_s: float, draw: Draw[T]) -> LatestAnswer[T]
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
+        sys.unraisablehook = unraisable
     if ends and ends[0] != signal.SIGINT:  # and the exception was swallowed
         raise SystemExit(128 + ends[0])
     return look

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import json
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +26,8 @@ from monitor.commands.command import (
 from monitor.commands.offline import Judging
 from monitor.commands.options import threshold, thresholds
 from monitor.commands.printing import Sheet, cell, console, moment, print_json, text, word
+from monitor.decide.rules import Effective, Policy, PolicyError
+from monitor.decide.rules import changes as rules_changed
 from monitor.journal.entries import End, JournalError
 from monitor.journal.replay import (
     Account,
@@ -47,6 +47,7 @@ from monitor.journal.replay import (
 )
 from monitor.model.config import ConfigError, KeeperConfig
 from monitor.model.incident import incident_to_json
+from monitor.rulebook import read_policy
 
 # How a replay is told: as text with the stories first, or as JSON.
 
@@ -68,7 +69,9 @@ class Journey:
     """What is shown begins here, and ends at `to_s`."""
     to_s: float
     changes: Mapping[str, Any]
-    """Options of the what-if; empty when it is none."""
+    """Options of the what-if."""
+    policy: Policy | None = None
+    """Its rules; None: the live ones."""
     ticks: Console | None = None
     """Where every tick is printed, if anywhere."""
     timeline: list[Mapping[str, Any]] | None = None
@@ -85,10 +88,17 @@ class Journey:
     fresh: bool = False
     """Whether the next tick is the first of a journey that brings incidents along."""
 
-    def changed(self) -> dict[str, tuple[Any, Any]]:
-        """Option -> live value, value of the what-if."""
-        live = self.opened[0].head.config
-        return {name: (getattr(live, name), new) for name, new in self.changes.items()}
+    @property
+    def what_if(self) -> bool:
+        """Whether it is one."""
+        return bool(self.changes) or self.policy is not None
+
+    def changed(self) -> dict[str, Sequence[Any]]:
+        """Option or rule -> live value, value of the what-if."""
+        head = self.opened[0].head
+        live, policy = head.config, head.policy if self.policy is None else self.policy
+        rules = rules_changed(Effective(live, head.policy), Effective(live, policy))
+        return {**rules, **{name: (getattr(live, name), new) for name, new in self.changes.items()}}
 
     def versions(self) -> list[str]:
         """Of lightkeeper, that wrote the files."""
@@ -134,7 +144,7 @@ def report_to_json(journey: Journey) -> dict[str, Any]:
         "notes": journey.notes,
         "damage": journey.damage,
     }
-    if journey.changes:
+    if journey.what_if:
         body |= {
             "changes": {n: {"live": a, "what_if": b} for n, (a, b) in journey.changed().items()},
             "compared": list(pairs_to_json(compared(journey.live, journey.now))),
@@ -151,7 +161,7 @@ def print_report(out: Console, journey: Journey) -> None:
     out.print(text(f"{journey.count} ticks, {span}, recorded by lightkeeper {versions}"))
     for note in journey.notes:
         out.print(text(f"! {note}", style="yellow"))
-    if journey.changes:
+    if journey.what_if:
         _print_what_if(out, journey)
     elif journey.difference is None:
         out.print(text("decided as it was live", style="green"))
@@ -326,7 +336,7 @@ def _reaching(opened: Sequence[Opened], from_s: float) -> Sequence[Opened]:
 
 def _travel(journey: Journey) -> None:
     """To the end of the span; then only what concerns the span is left in the accounts."""
-    again = Replay(journey.changes)
+    again = Replay(journey.changes, journey.policy)
     for event in events(_reaching(journey.opened, journey.from_s)):
         match event:
             case Opened():
@@ -352,7 +362,7 @@ def _board(journey: Journey, replay: Replay, opened: Opened) -> None:
     follows = replay.begin(head)
     journey.fresh = not follows
     if follows or run is None:
-        if run is None and head.after_tick is not None and journey.changes:
+        if run is None and head.after_tick is not None and journey.what_if:
             journey.notes.append(
                 f"{opened.path.name} begins in the middle of a run, with what the monitor "
                 "remembered under its own configuration"
@@ -375,47 +385,20 @@ def _span(from_: str | None, to: str | None, began_s: float) -> tuple[float, flo
 
 # -- what the options say ----------------------------------------------------------------------
 
-_CONFIG_MAX_BYTES: Final = 1 << 20
 
-
-def _changes(config: Path | None, changed: tuple[str, ...]) -> dict[str, Any]:
-    """Thresholds that differ from the live ones. What is wrong with them is said before the files
-    are read.
+def _what_if(
+    policy: Path | None, changed: tuple[str, ...]
+) -> tuple[Mapping[str, Any], Policy | None]:
+    """Options and rules that differ from the live ones. What is wrong with them is said before the
+    files are read.
     """
-    chosen = {**({} if config is None else read_config(config)), **thresholds(changed)}
     try:
+        file = None if policy is None else read_policy(policy)
+        chosen = {**({} if file is None else file.options), **thresholds(changed)}
         KeeperConfig.from_options(chosen)
-    except ConfigError as exc:
+    except (PolicyError, ConfigError) as exc:
         raise CommandError(str(exc)) from exc
-    return chosen
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """Thresholds by name, from TOML or (`.json`) JSON.
-
-    Raises:
-        CommandError: it cannot be read, or holds something else.
-    """
-    try:
-        with path.open("rb") as file:
-            text = file.read(_CONFIG_MAX_BYTES).decode()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise CommandError(f"cannot read {path}: {exc}") from exc
-    try:
-        held = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (ValueError, RecursionError) as exc:
-        raise CommandError(f"{path}: {exc}") from exc
-    if not isinstance(held, dict):
-        raise CommandError(f"{path}: expected thresholds by name")
-    defaults = KeeperConfig()
-    for name, value in held.items():
-        default = getattr(defaults, name, 0.0)
-        fits = isinstance(value, bool) is isinstance(default, bool) and (
-            isinstance(value, int) or (isinstance(value, float) and isinstance(default, float))
-        )
-        if not fits:
-            raise CommandError(f"{path}: {name} is {value!r}, expected one like {default}")
-    return held
+    return chosen, None if file is None else file.policy
 
 
 def parse_time(text: str, began_s: float) -> float:
@@ -449,11 +432,11 @@ def _readings(text: str, began: datetime.datetime) -> Iterator[datetime.datetime
 @click.argument("paths", nargs=-1, required=True, type=FILE, metavar="FILE...")
 @as_json
 @gathered(
-    "changes",
-    _changes,
+    "what_if",
+    _what_if,
     threshold("what if: another threshold of monitor/model/config.py, repeatable"),
-    option("--config", type=FILE, metavar="FILE",
-           help="what if: thresholds from a TOML or JSON file"),
+    option("--policy", type=FILE, metavar="FILE",
+           help="what if: another policy file, as `lightkeeper monitor --policy` reads it"),
 )  # fmt: skip
 @option("--from", "from_", metavar="TIME",
         help="show from here on: 17:04, 17:04:30 (of the first day), 2026-11-21T17:04, or Unix "
@@ -464,7 +447,7 @@ def _readings(text: str, began: datetime.datetime) -> Iterator[datetime.datetime
 def replay(
     *,
     paths: tuple[Path, ...],
-    changes: Mapping[str, Any],
+    what_if: tuple[Mapping[str, Any], Policy | None],
     from_: str | None,
     to: str | None,
     ticks: bool,
@@ -482,20 +465,21 @@ def replay(
       lightkeeper replay DIR --from 17:04 --to 17:30 --ticks          and what each tick brought
       lightkeeper replay DIR --check                                  does it decide as it did live?
       lightkeeper replay DIR --set stall_floor_s=30                   who would have been accused?
+      lightkeeper replay DIR --policy new.toml                        and with another policy?
       lightkeeper replay DIR --set observe=true --format json | jq .compared
 
     exit status:
       0  replayed; with --check: as live      1  with --check: not as live
       2  no usable input, or damaged in the middle (what comes before is shown)
     """
-    if changes and check:
-        raise CommandError("--check compares with what was decided live: not with --set")
+    if check and any(what_if):
+        raise CommandError("--check compares with what was decided live: not with --set, --policy")
     try:
         opened, notes = found(paths)
         journey = Journey(
             opened,
             *_span(from_, to, opened[0].head.began_s),
-            changes=changes,
+            *what_if,
             ticks=console() if ticks and not as_json else None,
             timeline=[] if ticks and as_json else None,
             notes=list(notes),

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,8 +27,8 @@ from monitor.commands.command import (
 )
 from monitor.commands.notify import notify_options
 from monitor.commands.options import (
+    make_token,
     read_group_tokens,
-    read_token,
     threshold,
     thresholds,
     token_file,
@@ -47,11 +47,13 @@ from monitor.service import (
     Options,
     Service,
     StartError,
+    for_people,
     journal_beside,
     reach,
-    state_folder,
 )
+from monitor.show.server import is_loopback, parse_bind
 from monitor.store.place import StoreError, StorePlace, parse_place
+from worker_server import home
 
 # -- what the options mean -------------------------------------------------------------------------
 
@@ -61,6 +63,13 @@ def _place(text: str) -> StorePlace:
         return parse_place(text)
     except StoreError as exc:
         raise CommandError(str(exc)) from exc
+
+
+def _default_store() -> str:
+    try:
+        return str(home.state_folder(os.environ) / "monitor.db")
+    except RuntimeError as exc:
+        raise CommandError("this user has no home: set XDG_STATE_HOME") from exc
 
 
 class _Url(click.ParamType[str]):
@@ -131,7 +140,7 @@ _rule_options: Final = gathered(
     option("--observe", is_flag=True, help="say what would be evicted, and evict nothing"),
     option("--policy", type=FILE, metavar="FILE",
            help="TOML file of what may be done about which fault, thresholds, budgets and "
-           "maintenance windows (docs/policy.example.toml); the command line stands above it"),
+           "maintenance windows (examples/policy.toml); the command line overrides it"),
     threshold("any other threshold of monitor/model/config.py, repeatable"),
 )  # fmt: skip
 _journal_options: Final = gathered(
@@ -164,10 +173,11 @@ _series_options: Final = gathered(
 @option("--gate", type=_Url(), metavar="URL", envvar="LIGHTKEEPER_GATE",
         help="admin port of `lightkeeper gate`, where one stands in front of the Lighthouse: it "
         "refuses groups that were evicted or quarantined")  # fmt: skip
-@option("--bind", metavar="HOST:PORT", default="127.0.0.1:8470",
+@option("--bind", metavar="HOST:PORT", default=f"127.0.0.1:{home.DEFAULT_PORT}",
         help="where to serve; any other host than loopback needs a token")  # fmt: skip
 @option("--store", type=_place, metavar="PATH|URL", envvar="LIGHTKEEPER_STORE",
-        default=lambda: str(state_folder() / "monitor.db"), show_default="in your state folder",
+        default=_default_store,
+        show_default="in your state folder",
         help="what survives a restart: a SQLite file, or postgresql://USER@HOST/DATABASE; of "
         "several monitors on one store one acts, the others stand by")  # fmt: skip
 @option("--evidence-dir", "evidence", type=FILE, metavar="DIR",
@@ -179,7 +189,9 @@ _series_options: Final = gathered(
 @gathered("timeouts", _timeouts, option(
     "--quarantine-hours", type=Within(0, 24 * 366), metavar="H", default=24.0,
     help="how long the host of an evicted group is refused (0: until released)"))  # fmt: skip
-@gathered("token", read_token, token_file)
+@gathered("token", make_token, token_file, option(
+    "--no-token", is_flag=True,
+    help="watch only: WorkerServers evict nobody, and nothing can be done by hand"))  # fmt: skip
 @gathered("group_tokens", read_group_tokens, option(
     "--group-tokens", type=FILE, metavar="FILE", envvar="LIGHTKEEPER_GROUP_TOKENS",
     help="lines of `GROUP TOKEN`: secrets with which ranks of that replica group register, and "
@@ -226,16 +238,16 @@ def monitor(
             --ca-file ca.pem
       without a record of every tick (256 MB at most, for `lightkeeper replay`):
         lightkeeper monitor --lighthouse http://head:29510 --no-journal
-      a second one that stands by (on the same host; docs/two-monitors.md):
+      a second one that stands by (on the same host; docs/deploy.md):
         lightkeeper monitor --lighthouse http://head:29510 --token-file token --bind 127.0.0.1:8471
       the same on two hosts (the password in PGPASSFILE):
         lightkeeper monitor --lighthouse http://head:29510 --bind 0.0.0.0:8470 --token-file token \\
             --store postgresql://lightkeeper@db/lightkeeper
       call a rank hung later:
         lightkeeper monitor --lighthouse http://head:29510 --set stall_floor_s=30
-      keep quarantined hosts out of Slurm (or kubernetes, or webhook=URL; docs/slurm.md):
+      keep quarantined hosts out of Slurm (or kubernetes, or webhook=URL; docs/deploy.md):
         lightkeeper monitor --lighthouse http://head:29510 --token-file token --scheduler slurm
-      by a policy file (docs/policy.md), which `kill -HUP` or POST /v1/policy/reload reads again:
+      by a policy file (docs/configuration.md); `lightkeeper policy reload` reads it again:
         lightkeeper monitor --lighthouse http://head:29510 --policy policy.toml
 
     then: open http://127.0.0.1:8470/ or run `lightkeeper status`
@@ -322,6 +334,8 @@ def _greet(options: Options, service: Service) -> None:
         log.warning("%s", standing.sentence())
     if options.token is None:
         log.warning("%s", TOKENLESS)
+    for line in for_ranks(options, service.url):
+        log.info("%s", line)
     if options.config.observe:
         log.warning("observe mode: nothing will be evicted")
     if options.lighthouse is None:
@@ -330,3 +344,25 @@ def _greet(options: Options, service: Service) -> None:
         log.warning("--gate without a token: the gate will take no list (--token-file FILE)")
     if options.lighthouse is not None and (problem := reach(options.lighthouse)) is not None:
         log.warning("Lighthouse %s: %s; waiting for it", options.lighthouse, problem)
+
+
+def for_ranks(options: Options, url: str) -> Iterator[str]:
+    """How ranks are started so that they are seen here."""
+    host, port = parse_bind(options.bind)
+    found = port == home.DEFAULT_PORT and host in ("127.0.0.1", "0.0.0.0")  # noqa: S104 - compared
+    words = "" if found else f" --monitor {for_people(url)}"
+    own = home.own_token_file(os.environ)
+    try:
+        ours = own is not None and home.read_token_file(own) == options.token
+    except (OSError, ValueError):
+        ours = False
+    named = "" if ours or options.token is None else " --token-file FILE"
+    yield f"ranks on this host: lightkeeper run{words}{named} -- torchrun ... train.py"
+    if is_loopback(host):
+        yield f"ranks on other hosts: start this monitor with --bind 0.0.0.0:{port}"
+    else:
+        copy = f" (FILE: a copy of {own})" if ours else ""
+        yield (
+            f"ranks on other hosts: lightkeeper run --monitor {for_people(url)} --token-file FILE "
+            f"-- torchrun ... train.py{copy}"
+        )

@@ -120,7 +120,7 @@ scheduler_options: Final = gathered(
             help="delete pods by force on a node that is not ready; their processes may live on "
             "there"),
     _option("--primus-safe", metavar="ID", envvar=f"{_ENV}PRIMUS_SAFE",
-            help="tell Primus-SaFE by the NodeCondition primus-safe.ID"),
+            help="report to Primus-SaFE by the NodeCondition primus-safe.ID"),
 )  # fmt: skip
 
 
@@ -147,7 +147,7 @@ def check(*, schedulers: SchedulerOptions, namespace: tuple[str, ...], as_json: 
         lightkeeper monitor ... --scheduler slurm
 
     exit status: 0 all would work, 1 something would not, 2 wrong arguments.
-    docs/slurm.md, docs/kubernetes.md and docs/webhook.md have the rest.
+    docs/deploy.md has the rest.
     """
     if not schedulers.which:
         raise CommandError("no scheduler: see lightkeeper check scheduler --help")

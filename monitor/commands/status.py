@@ -48,9 +48,7 @@ from monitor.show.fleet_rows import (
     RowFilter,
     badness,
     fleet_of,
-    group_cells,
     groups_of,
-    rank_cells,
     rank_columns,
     ranks_of,
     sorted_groups,
@@ -58,7 +56,7 @@ from monitor.show.fleet_rows import (
     sorted_ranks,
 )
 from monitor.show.status import StatusFacts, answers_to_json, short, top_screen, training, trust
-from monitor.show.text_table import Cell, Column, Line, cut, lines_of
+from monitor.show.text_table import Column, Line, cut, table
 from monitor.show.wording import clean
 
 # -- `lightkeeper get ranks`, `groups` and `hosts`: all of them, or those that are wanted ---------
@@ -84,12 +82,12 @@ _unhealthy: Final = option("--unhealthy", is_flag=True,
 wanted_ranks: Final = gathered("wanted", _wanted, _group, _host, _unhealthy)
 _wanted_ranks: Final = gathered("wanted", _wanted, _group, _host, _health, _unhealthy)
 _wanted_hosts: Final = gathered("wanted", _wanted, _host, _health, _unhealthy)
-_limit: Final = option("--limit", type=Within(1, 1e7, int), metavar="N", help="at most so many")
+_limit: Final = option("--limit", type=Within(1, 1e7, int), metavar="N", help="show at most N")
 
 
 def _order(orders: Sequence[str], first: str) -> Callable[[F], F]:
     def decorate(called: F) -> F:
-        called = option("--reverse", is_flag=True, help="the other way round")(called)
+        called = option("--reverse", is_flag=True, help="reverse the order")(called)
         return option("--sort", type=click.Choice(orders), default=first, metavar="ORDER",
                       help=f"one of {', '.join(orders)}; the longest, the furthest behind, the "
                       "worst first")(called)  # fmt: skip
@@ -129,8 +127,7 @@ def ranks(
     _check_named("host", wanted.hosts, (one["host"] for one in raw))
     chosen = sorted_ranks(filter(wanted.rank, ranks_of(raw)), sort, reverse=reverse)
     told = {one["rank"]: one for one in raw}
-    cells = functools.partial(rank_cells, wide=wide)
-    _tell("ranks", chosen, limit, as_json, columns=rank_columns(wide=wide), cells=cells,
+    _tell("ranks", chosen, limit, as_json, columns=rank_columns(wide=wide),
           to_json=lambda one: told[one.rank])  # fmt: skip
 
 
@@ -164,7 +161,7 @@ def groups(
     _check_named("group", wanted.groups, (one["group"] for one in raw))
     chosen = sorted_groups(filter(wanted.group, groups_of(raw)), sort, reverse=reverse)
     told = {one["group"]: one for one in raw}
-    _tell("groups", chosen, limit, as_json, columns=GROUP_COLUMNS, cells=group_cells,
+    _tell("groups", chosen, limit, as_json, columns=GROUP_COLUMNS,
           to_json=lambda one: told[one.group])  # fmt: skip
 
 
@@ -192,7 +189,7 @@ def hosts(*, monitor: Monitor, wanted: RowFilter, limit: int | None, as_json: bo
         on.setdefault(one.host, []).append(one)
     rows = [host_row(record, on.get(record["host"], ())) for record in records]
     chosen = sorted_hosts(one for one in rows if wanted.host(one))
-    _tell("hosts", chosen, limit, as_json, columns=HOST_COLUMNS, cells=HostRow.cells,
+    _tell("hosts", chosen, limit, as_json, columns=HOST_COLUMNS,
           to_json=HostRow.to_json)  # fmt: skip
 
 
@@ -229,14 +226,14 @@ def host_row(record: Mapping[str, Any], ranks: Sequence[RankJson]) -> HostRow:
 
 def _tell(
     what: str, chosen: Sequence[T], limit: int | None, as_json: bool, *,
-    columns: Sequence[Column], cells: Callable[[T], Sequence[Cell]], to_json: Callable[[T], Any],
+    columns: Sequence[Column], to_json: Callable[[T], Any],
 ) -> None:  # fmt: skip
     shown, more = chosen[:limit], len(chosen) - len(chosen[:limit])
     if as_json:
         print_json({"schema": 1, what: [to_json(one) for one in shown], "more": more})
         return
     out = console()
-    show_lines(out, lines_of(columns, [cells(one) for one in shown], room(out)))
+    show_lines(out, table(columns, shown, room(out)))
     if more:  # not among the rows: who counts lines counts rows
         sys.stderr.write(f"and {more:,} more\n")
 
@@ -324,7 +321,7 @@ def _well(seen: StatusFacts) -> bool:
 @command()
 @option("--sort", type=click.Choice(tuple(RANK_ORDERS)), default="busy", metavar="ORDER",
         help=f"one of {', '.join(RANK_ORDERS)}")  # fmt: skip
-@option("--reverse", is_flag=True, help="the other way round")
+@option("--reverse", is_flag=True, help="reverse the order")
 @wanted_ranks
 @option("--wide", is_flag=True, help="more columns")
 @option("--every", type=SECONDS, default=2.0, metavar="SECONDS", help="pause between two looks")

@@ -43,15 +43,15 @@ def stragglers(*, trace: Path, meta: Path | None, as_json: bool, deadline: float
                             params-all-gather ...
         duration            seconds
         dp_rank, mb_id, mc, seq_id, start_ts   data-parallel rank, microbatch, model chunk, place
-                            among its type, start in seconds; without them it says what it cannot
-                            tell
+                            among its type, start in seconds; without them it says what is
+                            missing
       Rows may be in any order and some may be missing; clocks of ranks need not agree.
 
     how it judges:
       A rank is compared with the other ranks of its own stage, never with other stages, by the
       median over its microbatches in a step. Long sequences, garbage collection and a heavy last
-      stage pass; who is slow in far more steps than its peers is named. docs/stragglers.md tells
-      how.
+      stage are no faults; a rank that is slow in far more steps than its peers is named.
+      docs/offline.md has more.
 
     examples:
       lightkeeper stragglers trace.parquet                     who slows my job?

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import DecisionRow, DecisionState, Eviction, Remembered
 from monitor.model.incident import Incident, Milestones, State, Transition
-from monitor.model.names import MANUAL, GroupName, Host, IncidentId, RankName, ReplicaId
+from monitor.model.names import MANUAL, GroupName, Host, IncidentId, ReplicaId
 from monitor.model.observation import Observation, Snapshot
-from monitor.model.plain import from_plain, to_plain
+from monitor.model.plain import from_plain, readable, to_plain
 from monitor.model.verdict import Confidence, Kind, Severity, Verdict
 
 # -- case --------------------------------------------------------------------------------------
@@ -24,6 +25,7 @@ from monitor.model.verdict import Confidence, Kind, Severity, Verdict
 Hosts = Mapping[GroupName, tuple[Host, ...]]
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class FleetFacts:
     """The fleet when the incident began to fire."""
@@ -36,86 +38,27 @@ class FleetFacts:
     """Where the accused groups ran."""
     back_on: Hosts = field(default_factory=dict)
     """Where they ran when they committed again."""
-    within: IncidentId | None = None
-    """Whose account has what this one lost: that of the incident that accused a group when a person
-    evicted it, or that of the person's eviction where the incident came of it."""
 
 
-def facts_of(
-    snapshot: Snapshot, incident: Incident, within: IncidentId | None = None
-) -> FleetFacts:
-    """The fleet as this tick shows it."""
-    return facts_of_groups(snapshot, incident.groups, within)
-
-
-def facts_of_groups(
-    snapshot: Snapshot, groups: Collection[GroupName], within: IncidentId | None = None
-) -> FleetFacts:
-    """The fleet as this tick shows it, these groups being put out."""
+def facts_of(snapshot: Snapshot, groups: Collection[GroupName]) -> FleetFacts:
+    """The fleet as this tick shows it, these groups being accused, or put out."""
     own = [one for one in snapshot.observations if one.identity.group in groups]
     rest = [one for one in snapshot.observations if one.identity.group not in groups]
     others = [one for one in rest if _alive(one)]
-    return FleetFacts(
-        own=len(own),
-        others=len(others),
-        hosts=_hosts(snapshot, groups),
-        within=within,
-    )
-
-
-def return_to(facts: FleetFacts, snapshot: Snapshot, groups: Collection[GroupName]) -> FleetFacts:
-    """The same, and where these groups came back."""
-    return replace(facts, back_on=_hosts(snapshot, groups))
+    return FleetFacts(len(own), len(others), hosts_of(snapshot, groups))
 
 
 def _alive(one: Observation) -> bool:
     return one.report is not None and one.report.process.alive
 
 
-def _hosts(snapshot: Snapshot, groups: Collection[GroupName]) -> Hosts:
+def hosts_of(snapshot: Snapshot, groups: Collection[GroupName]) -> Hosts:
+    """Where these groups run."""
     found: dict[GroupName, set[Host]] = {}
     for one in snapshot.observations:
         if one.identity.group in groups:
             found.setdefault(one.identity.group, set()).add(one.identity.host)
     return {group: tuple(sorted(hosts)) for group, hosts in sorted(found.items())}
-
-
-def facts_from_json(body: Any) -> FleetFacts | None:
-    """What `to_plain` made of them; None for anything else."""
-    try:
-        facts = from_plain(FleetFacts, body)
-    except ValueError:
-        return None
-    return None if min(facts.own, facts.others) < 0 else facts
-
-
-_FAR_S: Final = 1e12
-"""No moment lies so far from the epoch: 30,000 years."""
-
-
-def is_time(value: object) -> TypeGuard[float]:
-    """Whether this is a moment; a damaged store holds anything."""
-    return isinstance(value, int | float) and abs(value) < _FAR_S
-
-
-def sound_rows(rows: Iterable[DecisionRow]) -> tuple[DecisionRow, ...]:
-    """Those with a time, oldest first."""
-    found = [row for row in rows if is_time(row.at_s)]
-    return tuple(sorted(found, key=lambda row: row.at_s))
-
-
-def sound_evictions(evictions: Iterable[Eviction]) -> tuple[Eviction, ...]:
-    """Those whose times are times, oldest first."""
-    found = [one for one in evictions if all(is_time(at_s) for at_s in _times(one))]
-    return tuple(sorted(found, key=lambda one: one.asked_s))
-
-
-def _times(one: Eviction) -> Iterator[object]:
-    yield one.asked_s
-    for rung in one.rungs:
-        yield rung.started_s
-        yield 0.0 if rung.finished_s is None else rung.finished_s
-    yield from (at_s for at_s in (one.gone_s, one.left_quorum_s) if at_s is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +68,9 @@ class AuditedIncident:
     incident: Incident
     now_s: float
     decisions: Sequence[DecisionRow] = ()
-    """Oldest first (`sound_rows`)."""
+    """Oldest first."""
     evictions: Sequence[Eviction] = ()
-    """Oldest first (`sound_evictions`)."""
+    """Oldest first."""
     facts: FleetFacts | None = None
     config: KeeperConfig = field(default_factory=KeeperConfig)
 
@@ -135,10 +78,7 @@ class AuditedIncident:
     def began_s(self) -> float:
         """When the fault began, as nearly as it is known."""
         first_s, since_s = self.incident.milestones.first_seen_s, self.incident.verdict.since_s
-        if is_time(since_s) and is_time(first_s) and 0 < since_s <= first_s:
-            return since_s
-        told = (first_s, self.incident.milestones.firing_s, self.incident.last_seen_s)
-        return next((at_s for at_s in told if is_time(at_s)), 0.0)
+        return since_s if 0 < since_s <= first_s else first_s
 
     @property
     def ended_s(self) -> float | None:
@@ -172,6 +112,7 @@ class AuditedIncident:
 # A part that is not over yet, or whose end nobody saw, has a lower bound only.
 
 NO_FACTS = "nobody counted the ranks when it fired"
+_BY_HAND = "what an eviction by hand costs is no fault's: goodput has it as recovering"
 
 
 def lost_by_others(case: AuditedIncident) -> Amount:  # noqa: PLR0911 - one reason a line
@@ -179,14 +120,12 @@ def lost_by_others(case: AuditedIncident) -> Amount:  # noqa: PLR0911 - one reas
     facts, verdict = case.facts, case.incident.verdict
     if case.incident.milestones.firing_s is None:
         return nothing("it never fired")
+    if verdict.kind is Kind.BY_HAND:
+        return unknown(_BY_HAND)
     if facts is None:
         return unknown(NO_FACTS)
-    if facts.within is not None:
-        return nothing(f"counted with {facts.within}")
     if facts.others == 0:
         return nothing("there was no other group")
-    if verdict.kind is Kind.BY_HAND:
-        return _new_quorum(case, facts)
     if verdict.kind is Kind.STRAGGLER:
         if not verdict.lost_s >= 0:  # NaN too
             return unknown("a damaged record")
@@ -224,10 +163,10 @@ def lost_by_own(case: AuditedIncident) -> Amount:
         return nothing("it never fired")
     if not incident.groups:
         return nothing("no group is accused")
+    if incident.kind is Kind.BY_HAND:
+        return unknown(_BY_HAND)
     if facts is None:
         return unknown(NO_FACTS)
-    if facts.within is not None:
-        return nothing(f"counted with {facts.within}")
     if not incident.verdict.stops and not case.evicted:
         return nothing("the group went on")
     began_s = case.began_s
@@ -251,19 +190,6 @@ def _away(case: AuditedIncident, facts: FleetFacts, since_s: float) -> Amount:
     stood_s = max(0.0, incident.last_seen_s - since_s)
     words = f"{_ranks(count)} of its own stood {stood_s:.1f} s at least"
     return between(count * stood_s, None, words)
-
-
-def _new_quorum(case: AuditedIncident, facts: FleetFacts) -> Amount:
-    """What an eviction by hand cost the others."""
-    asked_s = case.asked_s
-    return nothing("nobody was asked") if asked_s is None else _stall(case, facts, asked_s)
-
-
-def _stall(case: AuditedIncident, facts: FleetFacts, asked_s: float) -> Amount:
-    """At most until they committed without it; nobody saw how much of that they stood."""
-    commit_s = case.incident.milestones.survivor_commit_s
-    most_s = None if commit_s is None else facts.others * max(0.0, commit_s - asked_s)
-    return Amount(0.0, most_s, f"{_ranks(facts.others)} needed a new quorum")
 
 
 def _until(case: AuditedIncident) -> float:
@@ -348,7 +274,7 @@ def _amounts_round(value: float | None) -> float | None:
 # What would have been lost had nobody evicted anybody: the assumption in words, and a range.
 #
 # Sources: shared/facts/torchft.md, "What one bad rank does, without anybody's help", measured with
-# TorchFT 0.2.0; docs/audit.md repeats it.
+# TorchFT 0.2.0; docs/offline.md repeats it.
 
 FIRST_MARGIN_S: Final = 1.0
 """A survivor that waits in the quorum crashes after 61 s with timeouts of 60 s: one, and this."""
@@ -415,7 +341,7 @@ def _straggler(case: AuditedIncident, facts: FleetFacts) -> Amount:
     return Amount(before, before, "").plus(more)
 
 
-# How long each part of an incident took, how long guards held, how long each rung.
+# How long each part of an incident took, and how long guards held.
 #
 # The parts follow one another and add up: from when the fault began to the last thing seen of it.
 # Up to the request their order is that of cause and effect; what follows it comes in any order
@@ -438,25 +364,6 @@ class Interval:
     def seconds(self) -> float:
         """Its length."""
         return self.end_s - self.start_s
-
-
-@dataclass(frozen=True, slots=True)
-class RungSpan:
-    """One rung of one eviction."""
-
-    rung: str
-    start_s: float
-    end_s: float | None
-    """None while it is under way, or where nobody saw its end."""
-    result: str | None
-    detail: str
-    deadline_s: float | None = None
-    """Seconds that it was given."""
-
-    @property
-    def seconds(self) -> float | None:
-        """Its length."""
-        return None if self.end_s is None else max(0.0, self.end_s - self.start_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,7 +406,7 @@ def _causes(case: AuditedIncident) -> Iterator[tuple[str, float]]:
         ("asked", case.asked_s),
     )
     skipped = ("seen", "firing") if case.incident.kind is Kind.BY_HAND else ()
-    return ((name, at_s) for name, at_s in moments if is_time(at_s) and name not in skipped)
+    return ((name, at_s) for name, at_s in moments if at_s is not None and name not in skipped)
 
 
 def _effects(case: AuditedIncident) -> list[tuple[str, float]]:
@@ -513,7 +420,7 @@ def _effects(case: AuditedIncident) -> list[tuple[str, float]]:
         ("survivors", marks.survivor_commit_s),
         ("rejoined", marks.rejoined_s),
     )
-    found = [(name, at_s) for name, at_s in moments if is_time(at_s)]
+    found = [(name, at_s) for name, at_s in moments if at_s is not None]
     return sorted(found, key=lambda one: one[1])
 
 
@@ -525,23 +432,6 @@ def decided_s(case: AuditedIncident) -> float | None:
     """When the latest eviction was decided."""
     rows = [row.at_s for row in case.decisions if row.action == "evict"]
     return rows[-1] if rows else None
-
-
-def rung_spans(case: AuditedIncident) -> tuple[RungSpan, ...]:
-    """Every rung of every eviction, in the order in which they began."""
-    found = [
-        RungSpan(
-            rung=str(rung.rung),
-            start_s=rung.started_s,
-            end_s=rung.finished_s,
-            result=None if rung.result is None else str(rung.result),
-            detail=rung.detail,
-            deadline_s=rung.deadline_s,
-        )
-        for progress in case.evictions
-        for rung in progress.rungs
-    ]
-    return tuple(sorted(found, key=lambda span: span.start_s))
 
 
 def _ended_by(case: AuditedIncident, after: DecisionRow | None) -> str | None:
@@ -569,6 +459,7 @@ def hold_spans(case: AuditedIncident) -> tuple[HoldSpan, ...]:
     return tuple(found)
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class IncidentAccount:
     """What one incident comes to."""
@@ -581,7 +472,6 @@ class IncidentAccount:
     """One of `evicted`, `evicting`, `failed`, `observed` (would have been evicted), `held`,
     `passed`, `open`."""
     intervals: tuple[Interval, ...]
-    rungs: tuple[RungSpan, ...]
     holds: tuple[HoldSpan, ...]
     lost_by_others: Amount
     lost_by_own: Amount
@@ -615,7 +505,6 @@ def account(case: AuditedIncident) -> IncidentAccount:
         why=why,
         outcome=_outcome(case),
         intervals=intervals(case),
-        rungs=rung_spans(case),
         holds=hold_spans(case),
         lost_by_others=others,
         lost_by_own=own,
@@ -675,7 +564,7 @@ def _decided(case: AuditedIncident) -> tuple[str, str]:
     return "nobody", "nothing was to be decided"
 
 
-def _all(hosts: Any) -> tuple[Host, ...]:
+def _all(hosts: Hosts) -> tuple[Host, ...]:
     return tuple(sorted({host for found in hosts.values() for host in found}))
 
 
@@ -685,16 +574,11 @@ _AMOUNTS: Final = ("lost", "lost_by_others", "lost_by_own", "without_us", "saved
 def account_to_json(one: IncidentAccount) -> dict[str, Any]:
     """Plain JSON types; what is not known is null."""
     told = to_plain(one.rounded())
-    spans: Iterable[Interval | RungSpan | HoldSpan]
-    for name in ("intervals", "rungs", "holds"):
-        spans = getattr(one, name)
+    for name in ("intervals", "holds"):
+        spans: Sequence[Interval | HoldSpan] = getattr(one, name)
         for span, body in zip(spans, told[name], strict=True):
-            body["seconds"] = _round(span.seconds)
+            body["seconds"] = None if span.seconds is None else round(span.seconds, 3)
     return told
-
-
-def _round(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
 
 
 # -- books -------------------------------------------------------------------------------------
@@ -704,12 +588,11 @@ def _round(value: float | None) -> float | None:
 # The tracker does the same for incidents, with all of its history; this looks at one tick.
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class Aftermath:
     """What was seen since a person asked for an eviction."""
 
-    ran: Mapping[RankName, str] = field(default_factory=dict)
-    """Incarnations of the group's ranks when it was first seen."""
     survivors_s: float | None = None
     """First commit of another group that was seen once this one was gone: a commit before that was
     made together with it."""
@@ -722,41 +605,34 @@ class Aftermath:
         return self.survivors_s is not None and self.rejoined_s is not None
 
 
-def begun(snapshot: Snapshot, progress: Eviction) -> Aftermath:
-    """As it begins."""
-    mine = [one for one in snapshot.observations if one.identity.group == progress.group]
-    return Aftermath({one.rank: one.identity.incarnation for one in mine})
-
-
-def followed(after: Aftermath, snapshot: Snapshot, progress: Eviction) -> Aftermath:
+def followed(after: Aftermath, snapshot: Snapshot, eviction: Eviction) -> Aftermath:
     """The same, with what this tick shows."""
-    moments = (progress.gone_s, progress.unseen_s, progress.left_quorum_s)
+    moments = (eviction.gone_s, eviction.unseen_s, eviction.left_quorum_s)
     out_s = min((at_s for at_s in moments if at_s is not None), default=None)
     if out_s is None:
         return after
     others: list[Observation] = []
     own: list[Observation] = []
     for one in snapshot.observations:
-        (own if one.identity.group == progress.group else others).append(one)
+        (own if one.identity.group == eviction.group else others).append(one)
     if after.survivors_s is None:
         told = [_commit_s(one, snapshot.now_s) for one in others]
         commits = [at_s for at_s in told if at_s is not None and at_s > out_s]
         after = replace(after, survivors_s=min(commits, default=None))
     if after.rejoined_s is None:
-        after = replace(after, rejoined_s=_rejoined_s(after, own, snapshot.now_s))
+        ran = {one.incarnation for one in eviction.accused}
+        after = replace(after, rejoined_s=_rejoined_s(ran, own, snapshot.now_s))
     return after
 
 
-def _rejoined_s(after: Aftermath, own: list[Observation], now_s: float) -> float | None:
+def _rejoined_s(ran: Collection[str], own: list[Observation], now_s: float) -> float | None:
     if not own or len(own) < own[0].identity.world_size:
         return None
-    commits: list[float] = []
-    for one in own:
-        commit_s = _commit_s(one, now_s)
-        if commit_s is None or after.ran.get(one.rank) == one.identity.incarnation:
-            return None
-        commits.append(commit_s)
-    return max(commits)
+    if any(one.identity.incarnation in ran for one in own):
+        return None
+    commits = [_commit_s(one, now_s) for one in own]
+    told = [at_s for at_s in commits if at_s is not None]
+    return max(told) if len(told) == len(commits) else None
 
 
 def _commit_s(one: Observation, now_s: float) -> float | None:
@@ -765,19 +641,7 @@ def _commit_s(one: Observation, now_s: float) -> float | None:
     if report is None or report.step is None or not report.process.alive:
         return None
     age_s = report.step.last_commit_age_s
-    if age_s is None or not math.isfinite(age_s) or report.step.commits < 1:
-        return None
-    return now_s - age_s
-
-
-def aftermath_from_json(body: Any) -> Aftermath | None:
-    """What `to_plain` made of it; None for anything else."""
-    try:
-        after = from_plain(Aftermath, body)
-    except ValueError:
-        return None
-    moments = (after.survivors_s, after.rejoined_s)
-    return after if all(at_s is None or math.isfinite(at_s) for at_s in moments) else None
+    return None if age_s is None or report.step.commits < 1 else now_s - age_s
 
 
 FACTS: Final = "facts"
@@ -803,8 +667,10 @@ class IncidentAudit:
         return AuditedIncident(
             incident=incident,
             now_s=now_s,
-            decisions=sound_rows(decisions),
-            evictions=sound_evictions(self.evictions.get(incident.id, ())),
+            decisions=tuple(sorted(decisions, key=lambda row: row.at_s)),
+            evictions=tuple(
+                sorted(self.evictions.get(incident.id, ()), key=lambda one: one.asked_s)
+            ),
             facts=self.facts.get(incident.id),
             config=self.config,
         )
@@ -815,10 +681,11 @@ def audit_of(remembered: Remembered, config: KeeperConfig) -> IncidentAudit:
     facts: dict[IncidentId, FleetFacts] = {}
     aftermaths: dict[IncidentId, Aftermath] = {}
     for incident_id, part, body in remembered.audit:
-        if part == FACTS and (noted := facts_from_json(body)) is not None:
-            facts[incident_id] = noted
-        elif part == AFTERMATH and (after := aftermath_from_json(body)) is not None:
-            aftermaths[incident_id] = after
+        with contextlib.suppress(ValueError):
+            if part == FACTS:
+                facts[incident_id] = from_plain(FleetFacts, body)
+            elif part == AFTERMATH:
+                aftermaths[incident_id] = from_plain(Aftermath, body)
     return IncidentAudit(facts, aftermaths, by_incident(remembered.taken_up), config)
 
 
@@ -864,6 +731,7 @@ class Sums:
     saved: Total
 
 
+@readable
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals(Sums):
     """What all came to over a span: the body of `GET /v1/audit`."""
@@ -938,18 +806,17 @@ def by_hand(
     later (who committed again, and when) is noted while it happens (`Aftermath`), and the incident
     is made from these whenever somebody looks.
     """
-    decided = [row for row in rows if row.action == "evict" and is_time(row.at_s)]
+    decided = [row for row in rows if row.action == "evict"]
     if not decided or not isinstance(decided[-1].body.get("group"), str):
         return None
     row = decided[-1]
-    evictions = [one for one in audit.evictions.get(incident_id, ()) if is_time(one.asked_s)]
+    evictions = audit.evictions.get(incident_id, ())
     progress = evictions[-1] if evictions else None
     group, facts = GroupName(row.body["group"]), audit.facts.get(incident_id)
     marks = _milestones(row, progress, audit.aftermaths.get(incident_id))
     resolution = _resolution(row, progress)
     story = _story(row, marks, resolution)
     replica_id = row.body.get("replica_id")
-    within = None if facts is None else facts.within
     return Incident(
         id=incident_id,
         kind=Kind.BY_HAND,
@@ -967,16 +834,13 @@ def by_hand(
             reason=f"{row.author} asked for it: {row.reason}",
             confidence=Confidence.UNSURE,
             since_s=row.at_s,
-            evidence={} if within is None else {"at that time": f"{within} accused it"},
         ),
         milestones=marks,
         story=story,
         last_seen_s=max(line.at_s for line in story),
         resolution=resolution,
         severity=Severity.INFO,
-        hosts=()
-        if facts is None
-        else tuple(sorted({h for on in facts.hosts.values() for h in on})),
+        hosts=() if facts is None else _all(facts.hosts),
     )
 
 
@@ -1003,7 +867,7 @@ def _resolution(row: DecisionRow, progress: Eviction | None) -> str | None:
 
 
 def _story(row: DecisionRow, marks: Milestones, resolution: str | None) -> tuple[Transition, ...]:
-    ended_s = row.ended_s if is_time(row.ended_s) else row.at_s
+    ended_s = row.at_s if row.ended_s is None else row.ended_s
     moments = (
         (marks.evict_asked_s, str(State.EVICTING), "the evictor began"),
         (marks.left_quorum_s, "left_quorum", "a quorum without it is seen"),
@@ -1011,7 +875,7 @@ def _story(row: DecisionRow, marks: Milestones, resolution: str | None) -> tuple
         (marks.rejoined_s, "rejoined", "the group commits again"),
         (None if resolution is None else ended_s, str(State.RESOLVED), resolution or ""),
     )
-    told = [Transition(at_s, to, why) for at_s, to, why in moments if is_time(at_s)]
+    told = [Transition(at_s, to, why) for at_s, to, why in moments if at_s is not None]
     first = Transition(row.at_s, "asked", f"by {row.author}")
     return (first, *sorted(told, key=lambda line: line.at_s))
 

@@ -50,38 +50,28 @@ def moves(before: Incident | None, after: Incident) -> Iterator[Line]:
             yield line(step.at_s, "incident", OURSELVES, what, step.reason, incident=after.id)
 
 
-def rungs(before: Eviction | None, after: Eviction, by: str, now_s: float) -> Iterator[Line]:
+def rungs(before: Eviction | None, after: Eviction, now_s: float) -> Iterator[Line]:
     """Rungs that began or ended, and how the eviction ended."""
-    told = {} if before is None else {(str(r.rung), r.started_s): r for r in before.rungs}
+    by, incident, group = after.author, after.incident_id, after.group
+    told = {} if before is None else {(r.rung, r.started_s): r for r in before.rungs}
     for rung in after.rungs:
-        old = told.get((str(rung.rung), rung.started_s))
-        if old is not None and (old.finished_s is not None or rung.finished_s is None):
+        old, over_s = told.get((rung.rung, rung.started_s)), rung.finished_s
+        if old is not None and (old.finished_s is not None or over_s is None):
             continue
-        over = rung.finished_s is not None
-        what = f"{rung.rung} {after.group} {'ended' if over else 'began'}"
-        at_s = rung.started_s if rung.finished_s is None else rung.finished_s
-        result = rung.result
-        yield line(
-            at_s, "rung", by, what, rung.detail, incident=after.incident_id,
-            result=None if result is None else str(result),
-        )  # fmt: skip
-    yield from _endings(before, after, by, now_s)
-
-
-def _endings(before: Eviction | None, after: Eviction, by: str, now_s: float) -> Iterator[Line]:
-    ends = (
+        at_s, how = (rung.started_s, "began") if over_s is None else (over_s, "ended")
+        result = None if rung.result is None else str(rung.result)
+        what = f"{rung.rung} {group} {how}"
+        yield line(at_s, "rung", by, what, rung.detail, incident=incident, result=result)
+    for name, what, why in (
         ("gone_s", "gone", "every accused process is gone"),
         ("left_quorum_s", "left", "a quorum without it is seen"),
-    )
-    for name, what, why in ends:
+    ):
         at_s = getattr(after, name)
         if at_s is not None and (before is None or getattr(before, name) is None):
-            yield line(
-                at_s, "eviction", by, f"{after.group} {what}", why, incident=after.incident_id
-            )
+            yield line(at_s, "eviction", by, f"{group} {what}", why, incident=incident)
     if after.failed is not None and (before is None or before.failed != after.failed):
-        what = f"eviction of {after.group} failed"
-        yield line(now_s, "eviction", by, what, after.failed, incident=after.incident_id)
+        what = f"eviction of {group} failed"
+        yield line(now_s, "eviction", by, what, after.failed, incident=incident)
 
 
 def quarantine(event: QuarantineEvent) -> Iterator[Line]:

@@ -657,15 +657,15 @@ class Pipeline:
         """All that earlier snapshots left behind, by name; `monitor.journal` writes it down."""
         return {name: held for name, held in vars(self).items() if name not in _NO_MEMORY}
 
-    def remember(self, memory: Mapping[str, object]) -> None:
+    def remember(self, memory: object) -> None:
         """Go on from what `memory` gave at another time.
 
         Raises:
             ValueError: it is of a pipeline that remembers other things.
         """
         known = self.memory()
-        if memory.keys() != known.keys():
-            raise ValueError(f"expected {sorted(known)}, got {sorted(memory)}")
+        if not isinstance(memory, Mapping) or memory.keys() != known.keys():
+            raise ValueError(f"expected {sorted(known)}")
         vars(self).update(memory)
 
     def _detect(

@@ -7,13 +7,13 @@ is not. Seconds by which an attempt exceeds the usual pace are booked as ineffec
 pass, not when it ends. So both counters together grow by the rank-seconds watched, and a step that
 took ten times as long as usual is one tenth effective, however often anybody looked.
 
-*Usual pace* (`usual`): seconds a commit, one number for the job, since its groups commit together:
+*Usual pace*: seconds a commit, one number for the job, since its groups commit together:
 the median of an hour in which nothing stood. Without a cause a commit may take a quarter longer and
 is effective all the same: that is noise, and nobody should be asked to explain it. With a cause it
-may not. Before the pace is known, seconds wait. What is slow for longer than half an hour and no
-incident says so becomes usual.
+may not. Before the pace is known, every commit is effective. What is slow for longer than half an
+hour and no incident says so becomes usual.
 
-*Cause* (`causes`), the first that holds: the kind of an open incident that names the rank's group;
+*Cause*, the first that holds: the kind of an open incident that names the rank's group;
 what the rank itself does (`recovering` once its group was evicted or died of an incident, until it
 commits again; `starting`; a declared `checkpoint`, `evaluation`, `compile`); the kind of any open
 incident, the worst first, since groups wait for each other; what any other rank does, in the same
@@ -29,7 +29,7 @@ group has not trained since, goes on costing `recovering` until as many ranks ar
 for an hour at most; any other that leaves has finished, and takes its open seconds along. Ranks
 that report no steps are left out.
 
-Belongs here: this rule. Not here: what one incident cost (`audit`), forecasts (`trainer.goodput`).
+Belongs here: this rule. Not here: what one incident cost (`accounts`), forecasts (`goodput`).
 """
 
 from __future__ import annotations
@@ -320,9 +320,6 @@ class _Account:
     failures: int
     open_s: float = 0.0
     """Since the last commit, as far as it is not booked."""
-    closed_s: float = 0.0
-    due: int = 0
-    """Commits, and the seconds up to the last of them, that wait for the pace to be known."""
     late: bool = False
     """Whether the open attempt has taken longer than it may: all beyond the pace is lost."""
     why: str | None = None
@@ -453,7 +450,6 @@ class RankSeconds:
         cause = stands.cause(account.group, own, failed=account.failed)
         why = cause or account.why
         committed = self._commit(account, step, why, warm=warm)
-        self._settle(account, why)
         self._overrun(account, step, cause if committed else why)
         group = account.group
         if committed and warm and group in stands.fell and not stands.against(group):
@@ -471,22 +467,19 @@ class RankSeconds:
         if done == step.commits or step.healing:  # the first of all: start and compilation
             self._lose(closed_s, cause or STARTING)
             return False
-        account.closed_s += closed_s
-        account.due += done
+        self._book(closed_s, done, cause)
         if warm:
             self._paces.append(closed_s / done)
         return True
 
-    def _settle(self, account: _Account, cause: str | None) -> None:
-        """Book closed seconds, once the pace is known."""
+    def _book(self, closed_s: float, commits: int, cause: str | None) -> None:
+        """Seconds up to a commit; all of them are effective before the pace is known."""
         usual_s = self._usual.commit_s
-        if account.due and usual_s is not None:
-            worth_s = account.due * usual_s
-            free = cause is None and account.closed_s <= (1 + _SLACK) * worth_s
-            effective_s = account.closed_s if free else min(account.closed_s, worth_s)
-            self._effective_s += effective_s
-            self._lose(account.closed_s - effective_s, cause)
-            account.closed_s, account.due = 0.0, 0
+        worth_s = closed_s if usual_s is None else commits * usual_s
+        free = cause is None and closed_s <= (1 + _SLACK) * worth_s
+        effective_s = closed_s if free else min(closed_s, worth_s)
+        self._effective_s += effective_s
+        self._lose(closed_s - effective_s, cause)
 
     def _overrun(self, account: _Account, step: StepState, cause: str | None) -> None:
         """Book what an open attempt takes longer than it may."""
@@ -503,14 +496,9 @@ class RankSeconds:
     # -- booking ----------------------------------------------------------------------------------
 
     def _lose_open(self, account: _Account, cause: str | None) -> None:
-        """Book what a process will not commit any more; what it did commit waits no longer."""
-        usual_s = self._usual.commit_s
-        worth_s = 0.0 if usual_s is None else account.due * usual_s
-        effective_s = min(account.closed_s, worth_s)
-        self._effective_s += effective_s
-        self._lose(account.closed_s - effective_s + account.open_s, cause)
-        account.open_s = account.closed_s = 0.0
-        account.due = 0
+        """Book what a process will not commit any more."""
+        self._lose(account.open_s, cause)
+        account.open_s = 0.0
 
     def _lose(self, seconds: float, cause: str | None) -> None:
         if seconds <= 0:

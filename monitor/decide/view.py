@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from monitor.decide.accounts import (
@@ -22,11 +22,10 @@ from monitor.decide.accounts import (
     IncidentAccount,
     IncidentAudit,
     account,
-    is_time,
 )
 from monitor.decide.rank_seconds import Spent
 from monitor.model.eviction import DecisionRow, Eviction, QuarantineEntry, Remembered
-from monitor.model.incident import BundleView, Incident, Milestones
+from monitor.model.incident import BundleView, Incident
 from monitor.model.names import (
     GroupName,
     Host,
@@ -54,6 +53,7 @@ if TYPE_CHECKING:  # the command line reads views, and imports no detector for i
     from monitor.decide.pipeline import TickResult
     from monitor.decide.rank_seconds import Tempo
     from monitor.decide.rules import Effective
+    from monitor.decide.trend import TrendPoint
     from monitor.store.lease import LeaseStanding
 
 
@@ -289,6 +289,8 @@ class View:
     departures: tuple[Departure, ...] = ()
     """Ranks that were here and are registered no more."""
     tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
+    trend: tuple[TrendPoint, ...] = ()
+    """The last hour of the job, oldest first."""
     spent: Spent = field(default_factory=Spent)
     """Rank-seconds that trained, and the others by cause."""
     tokens: Mapping[GroupName, int] = field(default_factory=dict)
@@ -302,6 +304,8 @@ class View:
     """What is wrong with the monitor itself, one sentence each."""
     standing: LeaseStanding | None = None
     """Whether this monitor acts, and who else; None: it shares its store with nobody."""
+    tokenless: bool = False
+    """Whether it has no token: ranks refuse to be evicted by it."""
 
     @cached_property
     def groups(self) -> tuple[GroupView, ...]:
@@ -337,7 +341,7 @@ class View:
             if rank in self.by_rank
         }
         return IncidentReport(
-            incident=replace(incident, milestones=_sound(incident.milestones)),
+            incident=incident,
             face=self.face(incident),
             account=account(case).rounded(),
             decisions=case.decisions,
@@ -379,7 +383,7 @@ class IncidentReport:
     evictions: Sequence[Eviction] = ()
     """Oldest first."""
     latest: Eviction | None = None
-    """Of the evictions; also one that the store holds without times."""
+    """Of the evictions."""
     bundle: BundleView | None = None
     for_s: float | None = None
     """How long it stands by now; None: it is over."""
@@ -395,17 +399,7 @@ class IncidentReport:
     def began_s(self) -> float:
         """When the fault began, as nearly as it is known."""
         parts, first_s = self.account.intervals, self.incident.milestones.first_seen_s
-        return parts[0].start_s if parts else first_s if is_time(first_s) else 0.0
-
-
-def _sound(marks: Milestones) -> Milestones:
-    """The same without what is no time: a store may be damaged."""
-    times = ((one.name, getattr(marks, one.name)) for one in fields(marks))
-    odd: dict[str, Any] = {
-        name: None for name, at_s in times if at_s is not None and not is_time(at_s)
-    }
-    odd.pop("first_seen_s", None)
-    return replace(marks, **odd) if odd else marks
+        return parts[0].start_s if parts else first_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -543,8 +537,12 @@ def ended_of(view: View) -> Ended | None:
     if all(one.clean for one in gone):
         return Ended(at_s, True, f"every rank ended with exit code 0, {left}")
     gone.sort(key=lambda one: (one.clean, one.ending is None or not one.ending.exception, one.at_s))
-    told = [f"{one.rank} {_how(one)}" for one in gone[:_NAMED]]
-    more = f" and {len(gone) - _NAMED:,} more" if len(gone) > _NAMED else ""
+    ways: dict[str, list[RankName]] = {}
+    for one in gone:
+        ways.setdefault(_how(one), []).append(one.rank)
+    told = [f"{listed(ranks)} {how}" for how, ranks in ways.items()][:_NAMED]
+    others = sum(map(len, list(ways.values())[_NAMED:]))
+    more = f" and {others:,} more" if others else ""
     return Ended(at_s, False, f"{'; '.join(told)}{more}; {left}")
 
 

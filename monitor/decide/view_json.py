@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from monitor.decide.accounts import IncidentAccount, account_to_json
+from monitor.decide.headline import Headline, headline_of
 from monitor.decide.rules import GUARDS, THRESHOLDS, Effective, needs_restart, policy_to_json
 from monitor.decide.view import (
     SCHEMA,
@@ -205,9 +206,11 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         "tick": view.snapshot.tick,
         "lateness_s": round(view.snapshot.lateness_s, 3),
         "observe": view.observe,
+        "tokenless": view.tokenless,
         "monitor": None if view.standing is None else view.standing.to_json(),
         "pause": None if view.snapshot.pause is None else asdict(view.snapshot.pause),
         "maintenance": _maintenance(view),
+        "headline": headline_to_json(headline_of(view)),
         "troubles": list(view.troubles),
         "warnings": list(warnings_of(view)),
         "ended": None if (ended := ended_of(view)) is None else asdict(ended),
@@ -229,6 +232,11 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
             for entry in view.quarantine_groups
         ],
     }
+
+
+def headline_to_json(headline: Headline) -> dict[str, Any]:
+    """Its parts, and the whole as `text`."""
+    return {**to_plain(headline), "text": str(headline)}
 
 
 def _maintenance(view: View) -> dict[str, Any] | None:

@@ -29,6 +29,10 @@ from monitor.model.wording import listed, plural, seconds
 
 _OWN_SIGNALS: Final = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"})
 _SHOWN: Final = 8
+_SEEN_LATE_S: Final = 1.0
+"""How much later than another WorkerServer one on a busy host may see a death: it was over
+`death_slack_s` at a load of 8 on two cores (2026-11-24). Launchers wait longer between SIGTERM and
+SIGKILL."""
 
 
 def dead(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
@@ -136,7 +140,8 @@ def _verdict(
     first_s = min(_died_s(history, track) for track in own)
     slack_s = history.config.death_slack_s
     first = [track for track in own if _died_s(history, track) - first_s <= slack_s]
-    named = [track for track in first if not _taken_along(history, track, first)]
+    late = _seen_late(history, own, first)
+    named = late or [track for track in first if not _taken_along(history, track, first)]
     culprits = tuple(track.rank for track in named)
     died = [track.rank for track in gone if track.rank not in culprits]
     died += [
@@ -149,6 +154,11 @@ def _verdict(
     still = "runs" if len(alive) == 1 else "run"
     # a job that is asked to end is gone by then: who is left waits for ever
     left = bool(alive and waiting) and history.now_s - first_s >= history.config.job_end_s
+    confidence = Confidence.LIKELY if late else Confidence.CERTAIN
+    if (all(map(_asked_to_end, gone)) and not left) or all(map(_gave_up, named)):
+        confidence = Confidence.UNSURE
+    if any(map(_killed, late)):  # a launcher may have done it once it saw the first
+        confidence = Confidence.UNSURE
     told = [_died(history, named, first_s)]
     if alive:
         told.append(f"{listed([t.rank for t in alive])} of its group still {still}")
@@ -161,9 +171,7 @@ def _verdict(
         culprits=culprits,
         groups=(group,),
         reason="; ".join(told),
-        confidence=Confidence.UNSURE
-        if (all(map(_asked_to_end, gone)) and not left) or all(map(_gave_up, named))
-        else Confidence.CERTAIN,
+        confidence=confidence,
         since_s=first_s,
         victims=tuple(sorted({*waiting, *died})),
         evidence={"host": ", ".join(history.hosts(culprits))}
@@ -171,6 +179,18 @@ def _verdict(
         signature=of_death(named[0]),
         settled=any(map(_on_its_own, named)),
     )
+
+
+def _seen_late(history: History, gone: list[RankTrack], first: list[RankTrack]) -> list[RankTrack]:
+    """Who must have died before the first, though its WorkerServer saw it later.
+
+    The first died because a peer was gone, and another of its group ended by itself right after. A
+    launcher that ends the rest of a group mostly asks it by SIGTERM, and has patience.
+    """
+    if not all(map(_gave_up, first)):
+        return []
+    until_s = min(_died_s(history, track) for track in first) + _SEEN_LATE_S
+    return [t for t in gone if _on_its_own(t) and _died_s(history, t) <= until_s]
 
 
 def _died(history: History, tracks: list[RankTrack], first_s: float) -> str:
@@ -232,6 +252,11 @@ def _gave_up(track: RankTrack) -> bool:
 def _asked_to_end(track: RankTrack) -> bool:
     """Whether SIGTERM ended it, as far as that is known; by whom, nobody knows."""
     return track.report is not None and track.report.process.exit_signal == "SIGTERM"
+
+
+def _killed(track: RankTrack) -> bool:
+    """Whether SIGKILL ended it: an OOM killer's, or a launcher's."""
+    return track.report is not None and track.report.process.exit_signal == "SIGKILL"
 
 
 def _died_s(history: History, track: RankTrack) -> float:
@@ -304,7 +329,7 @@ def _lost(
 #
 # A Lighthouse that is back does not free those who wait: with TorchFT 0.2.0 a request for a quorum
 # that was under way when it went is lost, nobody asks again, and all ranks end after the quorum
-# timeout (seen in every run of the campaign, docs/campaign.md).
+# timeout (seen in every run of the campaign, evidence/campaign.md).
 
 
 def lighthouse_away(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:

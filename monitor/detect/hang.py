@@ -782,9 +782,12 @@ def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
         return ()
     standing = waiting or others
     still_s = min(track.stall_s for track in standing)
+    least_s = config.standstill_s * (1 if waiting else 1.5)
+    if still_s < least_s:
+        return ()
     usual_s = config.unwitnessed_factor * max(history.hang_after_s(t) for t in standing)
     usual_s = max(usual_s, *(usual_inside_s(history, track.rank) for track in standing))
-    if still_s < max(config.standstill_s * (1 if waiting else 1.5), usual_s):
+    if still_s < usual_s:
         return ()
     trained = any(not history.starting(track) for track in standing)
     committed_s = max((t.last_commit_s or 0.0 for t in history.present()), default=0.0)

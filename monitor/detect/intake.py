@@ -132,20 +132,22 @@ def _push_arrivals(history: History, snapshot: Snapshot) -> None:
 
 def _push_state(history: History) -> None:
     """What the ranks say of their weights and losses."""
-    history.prints.push(
-        history.now_s,
-        [
-            Voice(
-                track.rank,
-                track.group,
-                track.identity.incarnation,
-                track.died_s is not None,
-                None if track.step is None else track.step.participants,
-                None if track.step is None else track.step.prints,
-            )
-            for track in history.present()
-        ],
-    )
+    tracks = history.present()
+    if history.prints.lives or any(t.step is not None and t.step.prints for t in tracks):
+        history.prints.push(
+            history.now_s,
+            [
+                Voice(
+                    track.rank,
+                    track.group,
+                    track.identity.incarnation,
+                    track.died_s is not None,
+                    None if track.step is None else track.step.participants,
+                    None if track.step is None else track.step.prints,
+                )
+                for track in tracks
+            ],
+        )
     history.losses.push(
         (track.rank, track.identity.incarnation, track.step)
         for track in history.present()

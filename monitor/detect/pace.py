@@ -94,6 +94,8 @@ FIGURES: Final = (
     "tokens", "work", "sees_group", "stopped", "calls", "starved",
 )  # fmt: skip
 """Numbers of a pace, in the order of a table's rows; the seconds in each phase follow."""
+_LARGEST: Final = 3e38
+"""That 4 bytes hold; nobody's seconds or tokens are more."""
 _ROW: Final = {name: row for row, name in enumerate(FIGURES)}
 
 
@@ -128,8 +130,8 @@ class Paces(Mapping[RankName, Pace]):
     roster: Roster
     phases: tuple[str, ...]
     rows: tuple[bytes, ...]
-    """Doubles, a row for each figure and phase; not a number where a rank has none. Only one where
-    all ranks have the same."""
+    """Floats of 4 bytes, a row for each figure and phase; not a number where a rank has none. Only
+    one where all ranks have the same."""
     witnesses: Mapping[RankName, Witness]
 
     def figure(self, name: str) -> Floats:
@@ -143,7 +145,8 @@ class Paces(Mapping[RankName, Pace]):
         return self._row(len(FIGURES) + self.phases.index(name))
 
     def _row(self, row: int) -> Floats:
-        return np.broadcast_to(np.frombuffer(self.rows[row], dtype=np.float64), len(self))
+        figures = np.frombuffer(self.rows[row], dtype=np.float32).astype(np.float64)
+        return np.broadcast_to(figures, len(self))
 
     def __len__(self) -> int:
         return len(self.roster.ranks)
@@ -156,7 +159,7 @@ class Paces(Mapping[RankName, Pace]):
 
     def __getitem__(self, rank: RankName) -> Pace:
         place = self.roster.places[rank]
-        rows = [memoryview(row).cast("d") for row in self.rows]
+        rows = [memoryview(row).cast("f") for row in self.rows]
         column = [row[place if len(row) > 1 else 0] for row in rows]
         told = dict(zip(FIGURES, column, strict=False))
         phases = zip(self.phases, column[len(FIGURES) :], strict=True)
@@ -172,13 +175,18 @@ class Paces(Mapping[RankName, Pace]):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Window:
     """One span of time, over which the paces of all ranks can be compared."""
 
     start_s: float
     end_s: float
     paces: Paces
+
+    @cached_property
+    def least_waiting_s(self) -> float:
+        """Waiting seconds a step of whoever waits least; asked at each tick."""
+        return float(np.nan_to_num(self.paces.phase(WAITING_PHASE)).min())
 
 
 def side_by_side(
@@ -204,7 +212,7 @@ _WINDOWS_KEPT: Final = 120
 _WINDOWS_LEAST: Final = 30
 """As many as the slowest rule looks at, and some before."""
 _PACES_KEPT: Final = 600_000
-"""Of all ranks in all windows, some 150 bytes each."""
+"""Of all ranks in all windows, some 75 bytes each."""
 _USUAL_WINDOWS: Final = 20
 _SAMPLE_STEPS: Final = 3
 """One slow step in three shows in every sample, one in five in the fewer."""
@@ -454,8 +462,10 @@ def _paces(courses: Sequence[_Course], like: Roster | None, span_s: float, usual
 
 
 def _row(figures: Sequence[float] | Floats) -> bytes:
-    row = np.asarray(figures, dtype=np.float64).tobytes()
-    return row[:8] if row == row[:8] * len(figures) else row
+    told = np.asarray(figures, dtype=np.float64)
+    told = np.where(np.isinf(told), told, np.clip(told, -_LARGEST, _LARGEST))
+    row = told.astype(np.float32).tobytes()
+    return row[:4] if row == row[:4] * len(figures) else row
 
 
 def _middles(rows: Sequence[Sequence[float]]) -> tuple[Floats, Floats]:

@@ -726,7 +726,7 @@ def slow_transfer(history: History) -> tuple[Verdict, ...]:
         return ()
     if history.now_s - history.disturbed_s < config.restart_quiet_s:
         return ()
-    slow = [_least_s(window) for window in windows]
+    slow = [window.least_waiting_s for window in windows]
     past = len(windows) - (2 * count if len(windows) > 2 * count else count)
     usual_s = median(slow[:past])
     late = [_late(window, usual_s) for window in windows[-count:]]
@@ -760,11 +760,6 @@ def slow_transfer(history: History) -> tuple[Verdict, ...]:
     )
 
 
-def _least_s(window: Window) -> float:
-    """Waiting seconds a step of whoever waits least."""
-    return float(np.nan_to_num(window.paces.phase(WAITING_PHASE)).min())
-
-
 def _work_s(windows: Sequence[Window]) -> float:
     """Seconds a step that all ranks work together, the median over these windows."""
     return median(
@@ -775,7 +770,7 @@ def _work_s(windows: Sequence[Window]) -> float:
 
 def _late(window: Window, usual_s: float) -> bool:
     step_s = float(window.paces.figure("step_s").max())
-    least_s = _least_s(window)
+    least_s = window.least_waiting_s
     return (
         least_s > _TRANSFER_RATIO * usual_s and least_s - usual_s > _TRANSFER_SHARE_OF_STEP * step_s
     )

@@ -19,8 +19,9 @@ outvoted:
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
@@ -261,7 +262,13 @@ _FLAT: Final = 0.02
 class _Course:
     incarnation: str
     attempt: int
-    losses: list[float] = field(default_factory=list)
+    told: bytes = b""
+    """Doubles: thousands of ranks have a minute of them."""
+
+    @property
+    def losses(self) -> Sequence[float]:
+        """The latest, oldest first."""
+        return memoryview(self.told).cast("d").tolist()
 
 
 @dataclass(slots=True)
@@ -287,26 +294,27 @@ class LossBook:
                 course = self._courses[rank] = _Course(incarnation, -1)
             if step.loss is not None and ended != course.attempt:
                 course.attempt = ended
-                course.losses.append(step.loss)
-                del course.losses[:-_KEPT]
+                course.told = (course.told + struct.pack("d", step.loss))[-8 * _KEPT :]
         for rank in self._courses.keys() - here:
             del self._courses[rank]
 
     def risen(self, rank: RankName, times: float) -> bool:
         """Whether the latest samples may be so many times the usual one: a cheap first look."""
         course = self._courses.get(rank)
-        if course is None or len(course.losses) < _FEWEST + LATEST:
+        if course is None or len(course.told) < 8 * (_FEWEST + LATEST):
             return False
-        return course.losses[-1] > times * min(course.losses)
+        losses = course.losses
+        return losses[-1] > times * min(losses)
 
     def excess(self, rank: RankName) -> tuple[float, float, float] | None:
         """The smallest robust z-score among the latest samples, the latest loss and the usual one;
         None while there are too few.
         """
         course = self._courses.get(rank)
-        if course is None or len(course.losses) < _FEWEST + LATEST:
+        if course is None or len(course.told) < 8 * (_FEWEST + LATEST):
             return None
-        past, latest = course.losses[:-LATEST], course.losses[-LATEST:]
+        losses = course.losses
+        past, latest = losses[:-LATEST], losses[-LATEST:]
         usual = median(past)
         spread = median([abs(loss - usual) for loss in past])
         width = 1.4826 * max(spread, _FLAT * abs(usual), 1e-12)

@@ -193,13 +193,12 @@ class GateCounts:
 class AdmissionControl:
     """Who calls, and whether the call may pass; one for all connections of a gate."""
 
-    def __init__(self, now_s: Callable[[], float], hold_s: float) -> None:
+    def __init__(self, now_s: Callable[[], float]) -> None:
         self.denylist = DenyList()
         self.counts = GateCounts()
         self.replicas: dict[ReplicaId, Replica] = {}
         """Every replica id that was heard of lately."""
         self._now_s = now_s
-        self._hold_s = hold_s
         self._by_heartbeat: dict[bytes, Replica] = {}  # message -> who sends it ten times a second
 
     def decide(self, call: ProxiedCall) -> tuple[Stage, float]:
@@ -222,7 +221,7 @@ class AdmissionControl:
         if call.method is not Method.QUORUM:
             return Stage.REFUSED, call.began_s + REFUSE_AFTER_S
         if replica.refusal.held:
-            return Stage.HELD, max(call.began_s, now_s) + self._hold_s
+            return Stage.HELD, max(call.began_s, now_s) + HOLD_S
         return Stage.REFUSED, now_s
 
     def _identify(self, call: ProxiedCall, now_s: float) -> Replica | None:

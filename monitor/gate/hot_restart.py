@@ -49,7 +49,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final
 
 from monitor.gate import http2
 from monitor.gate.calls import Method, ProxiedCall
@@ -58,9 +58,12 @@ from monitor.gate.listener import GateOptions, NewClient, raise_file_limit
 from monitor.gate.messages import CallHeaders
 from monitor.gate.proxy import Downstream, NewestQuorum, Proxy, Successor
 from monitor.gate.quorum_ids import QuorumIds, members_of
+from monitor.model.plain import from_plain, to_plain
 
 log = logging.getLogger("lightkeeper.gate")
 
+_OURS: Final = (sys.executable, "-P", "-m", "lightkeeper", "-m")
+"""Whatever lies in the working folder."""
 SILENT_S: Final = 10.0
 """A worker says every second that it is alive; one that is stopped or stuck is replaced."""
 ALONE_S: Final = 3600.0
@@ -91,7 +94,7 @@ _REQUEST_MAX: Final = 128 * 1024
 """A larger quorum request is not kept: it is lost with its worker, as without a supervisor."""
 _PIECE: Final = 128 * 1024
 _HEAD: Final = struct.Struct(">cQL")  # what it is; of which client; of which call
-_NAMES: Final = "lightkeeper-gate/4/"
+_NAMES: Final = "lightkeeper-gate/5/"
 """Begins the name under which a worker waits; the number is that of what both say."""
 
 OPTIONS, LISTENERS, CLIENT, ASKED, FORMED, OVER, LEFT, DENIED, NUMBERS, GO, ALIVE, ALL, END = (
@@ -153,20 +156,17 @@ def _widen(channel: socket.socket) -> None:
             channel.setsockopt(socket.SOL_SOCKET, option, 8 * 1024 * 1024)
 
 
-def _request(client: Downstream, call: ProxiedCall) -> bytes:
-    """A quorum request with what is needed to answer it on the connection that it came by. Times
-    are of the system's steady clock, common to processes.
-    """
+def _request(call: ProxiedCall) -> bytes:
+    """A quorum request. Times are of the system's steady clock, common to processes."""
     headers = call.headers
-    windows = (max(0, client.send_window), client.initial_window)
-    head = [headers.path, headers.timeout_s, call.began_s, len(headers.block), *windows]
+    head = [headers.path, headers.timeout_s, call.began_s, len(headers.block)]
     return json.dumps(head).encode() + b"\n" + headers.block + call.data
 
 
 def read_request(number: int, body: bytes) -> ProxiedCall:
     """The inverse; both ends are ours."""
     head, _, rest = body.partition(b"\n")
-    path, timeout_s, began_s, size, *_ = json.loads(head)
+    path, timeout_s, began_s, size = json.loads(head)
     call = ProxiedCall(number, CallHeaders(path, timeout_s, rest[:size]), began_s, ended=True)
     call.data += rest[size:]
     return call
@@ -344,7 +344,7 @@ class SupervisorLink(Successor):
 
     def asked(self, client: Downstream, call: ProxiedCall) -> None:
         """A quorum request is under way."""
-        body = _request(client, call)
+        body = _request(call)
         if len(body) <= _REQUEST_MAX:
             self._tell(datagram(ASKED, client.key, call.number, body))
 
@@ -364,7 +364,7 @@ class SupervisorLink(Successor):
         """The first of the groups is about to be told of another quorum."""
         if quorum_ids.highest != self._highest:
             self._highest = quorum_ids.highest
-            self._tell(datagram(NUMBERS, body=json.dumps(quorum_ids.to_json()).encode()))
+            self._tell(datagram(NUMBERS, body=json.dumps(to_plain(quorum_ids)).encode()))
         for piece in formed(message):
             self._tell(piece)
 
@@ -452,14 +452,13 @@ class SupervisorLink(Successor):
                 self._tell(datagram(CLIENT, client.key), connection.fileno())
                 calls = client.calls.values()
                 asking += [(client, one) for one in calls if one.method is Method.QUORUM]
-        asking.sort(key=lambda one: not one[1].formed)
-        before = sum(call.formed for _, call in asking)
         self._highest = None
-        for at in range(len(asking) + 1):
-            if at == before:
+        for before in (True, False):
+            for client, call in asking:
+                if call.formed is before and call.replica is not None:
+                    self.asked(client, call)
+            if before:
                 self.formed(self._proxy.quorum_ids, self._proxy.quorum.message)
-            if at < len(asking) and asking[at][1].replica is not None:
-                self.asked(*asking[at])
         self._tell(datagram(ALL))
         channel.setblocking(False)
         if self.missed != missed:
@@ -589,8 +588,8 @@ async def _go_on(proxy: Proxy, channel: socket.socket, state: SharedState) -> No
         proxy.deny(parse_denials(json.loads(state.denied)))
     if state.numbers:
         try:
-            proxy.quorum_ids = QuorumIds.from_json(json.loads(state.numbers))
-        except (ValueError, KeyError, TypeError) as exc:  # keeps no worker from serving
+            proxy.quorum_ids = from_plain(QuorumIds, json.loads(state.numbers))
+        except ValueError as exc:  # keeps no worker from serving
             log.warning("the worker before left no count of quorums: %s", exc)
     proxy.quorum = NewestQuorum(state.formed, members_of(state.formed))
     proxy.lighthouse.inherited(len(state.clients))
@@ -612,7 +611,7 @@ class Worker:
     def __init__(self) -> None:
         self.channel, theirs = pair()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "monitor.gate.hot_restart", str(theirs.fileno())],
+            [*_OURS, "monitor.gate.hot_restart", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
         )
@@ -654,26 +653,20 @@ class Worker:
         self.channel.close()
 
 
-class _Standby(Protocol):
-    def gone(self) -> bool:
-        """Whether it has ended."""
-
-
-S = TypeVar("S", bound=_Standby)
-
-
-class Spare(Generic[S]):
+class Spare:
     """Keeps one worker standing by.
 
     One that died unseen would be missed only when the worker dies: the next would begin to import
     while all clients wait.
     """
 
-    def __init__(self, start: Callable[[], S], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, start: Callable[[], Worker], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._start = start
         self._clock = clock
         self._due_s = clock()
-        self.there: S | None = None
+        self.there: Worker | None = None
         self.look()
 
     def look(self) -> None:
@@ -686,7 +679,7 @@ class Spare(Generic[S]):
             self.there = self._start()
             self._due_s = now_s + SPARE_PAUSE_S
 
-    def take(self) -> S:
+    def take(self) -> Worker:
         """The one that stands by, or a new one; the next look starts another."""
         taken, self.there = self.there, None
         self._due_s = self._clock()
@@ -728,7 +721,7 @@ class WorkerSupervisor:
             if spare.there is not None:
                 spare.there.end(signal.SIGKILL)
 
-    def _watch(self, worker: Worker, spare: Spare[Worker], wake: socket.socket) -> None:
+    def _watch(self, worker: Worker, spare: Spare, wake: socket.socket) -> None:
         """Note what the worker says, until it is gone, or as good as gone, or we are to stop."""
         with selectors.DefaultSelector() as selector:
             selector.register(worker.channel, selectors.EVENT_READ)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from monitor.gate import http2
-from monitor.gate.calls import HOLD_S
 from monitor.gate.proxy import CLIENTS_MAX, Downstream, Proxy
 from monitor.gate.upstream import keep_alive
 
@@ -44,7 +43,6 @@ class GateOptions:
     lighthouse: tuple[str, int]
     state: Path | None = None
     token: str | None = field(default=None, repr=False)
-    hold_s: float = HOLD_S
     verbose: bool = False
 
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from monitor.gate import http2
-from monitor.gate.calls import HOLD_S, AdmissionControl, Method, ProxiedCall, Stage
+from monitor.gate.calls import AdmissionControl, Method, ProxiedCall, Stage
 from monitor.gate.denylist import Denial, GateView
 from monitor.gate.messages import (
     ANSWER_BEGINS,
@@ -150,14 +150,13 @@ class Proxy:
         lighthouse: tuple[str, int],
         clock: Callable[[], float],
         *,
-        hold_s: float = HOLD_S,
         now_s: Callable[[], float] = time.monotonic,
         clients_max: int = CLIENTS_MAX,
     ) -> None:
         """`clock`: Unix seconds, for expiry; `now_s`: a steady clock, for the rest."""
         self.now_s = now_s  # not the loop's: uvloop's stands still within a turn, in steps of 1 ms
         self.clock = clock
-        self.admission = AdmissionControl(now_s, hold_s)
+        self.admission = AdmissionControl(now_s)
         self.denylist = self.admission.denylist
         self.counts = self.admission.counts
         self.quorum_ids = QuorumIds()

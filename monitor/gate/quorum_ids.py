@@ -21,8 +21,8 @@ at worst the same members meet once more, at a place where nobody has been.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from monitor.gate.messages import (
     BYTES,
@@ -33,6 +33,7 @@ from monitor.gate.messages import (
     is_whole,
     varint,
 )
+from monitor.model.plain import readable
 
 _ID_MOST: Final = 2**62
 """A number that is larger is none that a Lighthouse counted to."""
@@ -65,6 +66,7 @@ class _Quorum:
     """Where the number stands."""
 
 
+@readable
 @dataclass(slots=True)
 class QuorumIds:
     """Keeps the count over restarts of the Lighthouse. One for all connections of a gate."""
@@ -77,11 +79,11 @@ class QuorumIds:
     """New beginnings seen."""
     made: tuple[int, int] = (0, 0)
     """When the newest quorum was, by the Lighthouse's clock."""
-    _number: int = -1
-    _members: frozenset[str] = frozenset()
-    _before: int = 0
+    number: int = -1
+    members: frozenset[str] = frozenset()
+    before: int = 0
     """The offset of the life before: a late reply of it keeps its number."""
-    _began: tuple[int, int] = (0, 0)
+    began: tuple[int, int] = (0, 0)
     """When the first quorum of the present life was made."""
 
     def passed(self, reply: bytes) -> bytes:
@@ -115,39 +117,29 @@ class QuorumIds:
         return self.highest + RESERVE
 
     def _offset_of(self, quorum: _Quorum) -> int:
-        if quorum.made < self._began:
-            return self._before
+        if quorum.made < self.began:
+            return self.before
         if quorum.made <= self.made:
             return self.offset  # another manager's copy, or one that comes late
         if self._anew(quorum):
-            if self._number != _ANY:
+            if self.number != _ANY:
                 self.restarts += 1
-                self._before, self._began = self.offset, quorum.made
+                self.before, self.began = self.offset, quorum.made
             self.offset = max(0, self.highest + 1 - quorum.number)
-        self._number, self.made, self._members = quorum.number, quorum.made, quorum.members
+        self.number, self.made, self.members = quorum.number, quorum.made, quorum.members
         return self.offset
 
     def _anew(self, quorum: _Quorum) -> bool:
-        if quorum.number < self._number:
+        if quorum.number < self.number:
             return True
-        return quorum.number == self._number and quorum.members != self._members
+        return quorum.number == self.number and quorum.members != self.members
 
     # -- over a restart of the gate --------------------------------------------------------
 
     @classmethod
     def above(cls, reserved: int) -> QuorumIds:
         """Of a gate that knows no more than how far the groups may have been told."""
-        return cls(highest=reserved, _number=_ANY) if reserved else cls()
-
-    def to_json(self) -> dict[str, Any]:
-        """In plain JSON types."""
-        return {**asdict(self), "_members": sorted(self._members)}
-
-    @classmethod
-    def from_json(cls, data: Any) -> QuorumIds:
-        """Inverse of `to_json`; both ends are ours."""
-        made, began, members = tuple(data["made"]), tuple(data["_began"]), data["_members"]
-        return cls(**{**data, "made": made, "_began": began, "_members": frozenset(members)})
+        return cls(highest=reserved, number=_ANY) if reserved else cls()
 
 
 def members_of(message: bytes) -> frozenset[str]:

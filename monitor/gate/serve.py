@@ -24,7 +24,7 @@ from prometheus_client.metrics_core import Metric
 
 from monitor.clock import SteadyClock
 from monitor.gate.calls import BUCKETS_S, GateCounts, Method, Stage
-from monitor.gate.denylist import Denial, DenialError, SeenReplica, denials_json, parse_denials
+from monitor.gate.denylist import Denial, SeenReplica, denials_json, parse_denials, wire_json
 from monitor.gate.listener import BACKLOG, GateOptions, NewClient, raise_file_limit
 from monitor.gate.proxy import CLIENTS_MAX, TICK_S, Proxy
 from monitor.gate.quorum_ids import RESERVED_MOST, QuorumIds
@@ -78,7 +78,7 @@ class StateFile:
         if state is not None:
             try:
                 self.denials = parse_denials(state)
-            except DenialError as exc:
+            except ValueError as exc:
                 self._not_read(str(exc), _NO_LIST)
             try:
                 self.reserved = _reserved(state)
@@ -198,9 +198,7 @@ def run(
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Uvloop's where it is installed: about 5 % cheaper than asyncio's own (docs/gate.md)."""
-    if os.environ.get("LIGHTKEEPER_GATE_LOOP") == "asyncio":
-        return None
+    """Uvloop's where it is installed: about 5 % cheaper than asyncio's own (docs/decisions.md)."""
     try:
         import uvloop  # noqa: PLC0415 - optional
     except ImportError:
@@ -219,7 +217,7 @@ async def serving(
     """A gate that serves within the block."""
     loop = asyncio.get_running_loop()
     clock = SteadyClock().now_s
-    proxy = Proxy(options.lighthouse, clock, hold_s=options.hold_s, clients_max=clients_max)
+    proxy = Proxy(options.lighthouse, clock, clients_max=clients_max)
     state = StateFile(options.state)
     proxy.deny(state.recall())
     proxy.quorum_ids = QuorumIds.above(state.reserved)
@@ -312,7 +310,7 @@ class Admin:
         return web.Response(text=_INDEX)
 
     async def _view(self, _: web.Request) -> web.Response:
-        return web.json_response(self.proxy.view().to_json())
+        return web.json_response(wire_json(self.proxy.view()))
 
     async def _metrics(self, _: web.Request) -> web.Response:
         body = generate_latest(registry(self.proxy, self.state))
@@ -337,7 +335,7 @@ class Admin:
             return _error(401, "the bearer token is missing or another")
         try:
             denials = parse_denials(json.loads(await request.read()))
-        except (DenialError, ValueError, RecursionError) as exc:
+        except (ValueError, RecursionError) as exc:
             return _error(400, str(exc))
         if self.proxy.deny(denials) or self.state.trouble is not None:
             await self.state.keep(self.proxy.denylist.denials)
@@ -389,7 +387,7 @@ def _counters(counts: GateCounts) -> Iterator[tuple[str, str, int]]:
     retries = counts.upstream_retries
     yield "upstream_retries", "Connections to the Lighthouse that failed", retries
     yield "resent", "Quorum requests sent again to a Lighthouse that came back", counts.resent
-    told = "Quorums told to members whose answer was lost with a Lighthouse or worker"
+    told = "Quorums answered again to members whose answer was lost with a Lighthouse or worker"
     yield "told_again", told, counts.told_again
     yield "bad_clients", "Clients sent away for breaking HTTP/2", counts.bad_clients
 
@@ -403,7 +401,7 @@ def _gauges(proxy: Proxy, state: StateFile) -> Iterator[tuple[str, str, float]]:
     yield "connections", "Clients connected", len(proxy.transports)
     yield "denials", "Entries of the list in force", len(proxy.denylist.denials)
     yield "kept", "Whether a keeper stands by", proxy.successor.kept is True
-    yield "quorum_id", "The highest quorum id that groups were told", proxy.quorum_ids.highest
+    yield "quorum_id", "The highest quorum id that groups were given", proxy.quorum_ids.highest
     yield "lighthouse_restarts", "Seen in quorum ids that fell", proxy.quorum_ids.restarts
     missed = proxy.successor.missed
     yield "not_kept", "Connections and requests that the keeper did not take", missed

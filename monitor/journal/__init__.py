@@ -4,6 +4,6 @@ Belongs here: how a snapshot, a result and the pipeline's memory become lines of
 (`memory`, `entries`: pure), the files (`writer`), and the same deciding again (`replay`). Nothing
 here judges: that is the pipeline's.
 
-A file is gzip, one line a tick, each `CRC32 JSON`; the first line is the head. `docs/replay.md` has
-the format.
+A file is gzip, one line a tick, each `CRC32 JSON`; the first line is the head.
+`docs/offline.md` has more.
 """

@@ -17,7 +17,6 @@ from monitor.decide.guards import PastEviction
 from monitor.decide.pipeline import TickResult
 from monitor.decide.rules import DEFAULT, Policy, policy_from, policy_to_json
 from monitor.journal import memory
-from monitor.journal import memory as recall
 from monitor.model.config import ConfigError, KeeperConfig
 from monitor.model.eviction import Decision, Evict, Eviction, eviction_from_json
 from monitor.model.incident import Incident, incident_from_json, incident_to_json
@@ -35,7 +34,6 @@ from monitor.model.plain import to_plain
 from worker_server.wire import (
     SCHEMA,
     FlightRecord,
-    GroupHead,
     Identity,
     Process,
     StateReport,
@@ -196,8 +194,6 @@ COLUMNS: Final[Mapping[str, Sequence[str]]] = {
 """What the numbers of a row are."""
 _PROCESS: Final = attrgetter(*COLUMNS["process"])
 _STEP: Final = attrgetter(*COLUMNS["step"])
-_HEAD: Final = attrgetter("name", "size", "enqueued", "completed", "op", "age_s", "inside")
-_RECORDED: Final = attrgetter("started", "read_age_s")
 _MORE: Final = tuple(
     (one.name, one.default)
     for one in fields(StateReport)
@@ -209,11 +205,11 @@ _USUAL: Final = tuple(usual for _, usual in _MORE)
 
 
 def report_row(report: StateReport) -> list[Any]:
-    """Process, step and heads, each a row, then what else it says."""
+    """Process, step and heads, each a row (a head is one already), then what else it says."""
     row: list[Any] = [
         _PROCESS(report.process),
         None if report.step is None else _STEP(report.step),
-        [_head_row(head) for head in report.heads],
+        report.heads,
     ]
     if _REST(report) != _USUAL:
         row.append({n: told for n, usual in _MORE if (told := getattr(report, n)) != usual})
@@ -235,35 +231,9 @@ def report_from_row(
         "identity": identity,
         "process": dict(zip(columns["process"], process, strict=True)),
         "step": None if step is None else dict(zip(columns["step"], step, strict=True)),
-        "heads": [_wire_head(one) for one in heads],
+        "heads": heads,
     }
     return parse_state({**plain, **(more[0] if more else {})})
-
-
-def _head_row(head: GroupHead) -> tuple[Any, ...]:
-    """One of a recorder of torch's has two more places."""
-    row: tuple[Any, ...] = _HEAD(head)
-    return row if head.read_age_s is None else (*row, *_RECORDED(head))
-
-
-def _wire_head(row: list[Any]) -> list[Any]:
-    """From this module's row to the wire's, which tells what is unfinished."""
-    name, size, enqueued, completed, *rest = row
-    return [name, size, enqueued, enqueued - completed, *rest]
-
-
-def record_to_json(record: FlightRecord) -> dict[str, Any]:
-    """A flight record, whole: nothing rounded and nothing left out."""
-    return {"schema": SCHEMA, **to_builtins(record)}
-
-
-def record_from_json(data: Any) -> FlightRecord:
-    """Inverse of `record_to_json`.
-
-    Raises:
-        WireError: it is none.
-    """
-    return parse_flight_record(data)
 
 
 # -- sightings ---------------------------------------------------------------------------------
@@ -365,7 +335,9 @@ def _away(outcome: Unreachable) -> dict[str, Any]:
 
 
 def _answer(answer: FlightRecord | Unreachable) -> dict[str, Any]:
-    return _away(answer) if isinstance(answer, Unreachable) else record_to_json(answer)
+    if isinstance(answer, Unreachable):
+        return _away(answer)
+    return {"schema": SCHEMA, **to_builtins(answer)}  # nothing rounded and nothing left out
 
 
 def _lighthouse(
@@ -418,7 +390,7 @@ class SnapshotReader:
         if "evictions" in plain:
             self._evictions = plain["evictions"]
         for name, text in plain.get("more", {}).items():
-            self._more[str(name)] = recall.read(recall.parsed(text), config)
+            self._more[str(name)] = memory.read(json.loads(text), config)
         seen = zip(self._order, plain["seen"], strict=True)
         return Snapshot(
             now_s=float(plain["now_s"]),
@@ -466,7 +438,7 @@ def _away_of(plain: Mapping[str, Any]) -> Unreachable:
 
 
 def _answer_of(plain: Mapping[str, Any]) -> FlightRecord | Unreachable:
-    return _away_of(plain) if "away" in plain else record_from_json(plain)
+    return _away_of(plain) if "away" in plain else parse_flight_record(plain)
 
 
 def _lighthouse_of(held: Mapping[str, Any]) -> LighthouseView | LighthouseAway:
@@ -484,7 +456,7 @@ def _lighthouse_of(held: Mapping[str, Any]) -> LighthouseView | LighthouseAway:
 
 # -- entries -----------------------------------------------------------------------------------
 
-JOURNAL_SCHEMA: Final = 1
+JOURNAL_SCHEMA: Final = 2
 _WOULD: Final = ("group", "replica_id", "quarantine")
 _UNUSABLE: Final = (
     LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError,
@@ -658,8 +630,8 @@ def _head(plain: Mapping[str, Any]) -> Head:
         began_s=float(plain["began_s"]),
         incidents=tuple(incident_from_json(one) for one in plain["incidents"]),
         evictions=tuple(eviction_from_json(one) for one in plain["evictions"]),
-        policy=policy_from(plain.get("policy", {})).policy,  # none before 0.3
-        would=tuple(_past(one) for one in plain.get("would", ())),
+        policy=policy_from(plain["policy"]).policy,
+        would=tuple(_past(one) for one in plain["would"]),
         after_tick=None if after is None else int(after),
         memory=plain.get("memory"),
         no_memory=plain["no_memory"],

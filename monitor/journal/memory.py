@@ -4,7 +4,7 @@ Theory of operation. A journal file that begins in the middle of a run begins wi
 the pipeline remembers. `freeze` runs between two ticks and has to be quick: it copies what changes
 (lists, dicts, deques, sets, mutable dataclasses) and keeps what is frozen as it is. `write` may
 take its time, in another thread. An object that is met twice is written once and referred to by
-its number, so that `recall.read` gives back the same shape. It makes dataclasses and enums of this
+its number, so that `read` gives back the same shape. It makes dataclasses and enums of this
 project that are loaded already, without calling anything of theirs; a class that has other fields
 than those written is an error and never a guess. The configuration is not written: who reads says
 which one holds, for "what if" is another configuration over the same memory.
@@ -16,7 +16,7 @@ import json
 import sys
 from base64 import b64decode, b64encode
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from itertools import chain
@@ -227,7 +227,7 @@ def write(frozen: Any, config: KeeperConfig) -> str:
     return f'{{"classes":{writer.classes()},"value":{body}}}'
 
 
-# -- recall ------------------------------------------------------------------------------------
+# -- read --------------------------------------------------------------------------------------
 
 
 def read(data: Any, config: KeeperConfig) -> Any:
@@ -317,26 +317,3 @@ class _Reader:
         for name, value in zip(names, values, strict=True):
             object.__setattr__(made, name, self.read(value))
         return made
-
-
-def as_mapping(value: Any) -> Mapping[str, Any]:
-    """`value`, which has to be a dict by names.
-
-    Raises:
-        MemoryFormatError: it is not.
-    """
-    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-        raise MemoryFormatError("no memory of a pipeline: not a dict by names")
-    return value
-
-
-def parsed(text: Any) -> Any:
-    """What a text of `write` holds.
-
-    Raises:
-        MemoryFormatError: it is no JSON.
-    """
-    try:
-        return json.loads(text)
-    except (TypeError, ValueError, RecursionError) as exc:
-        raise MemoryFormatError(f"no memory of a pipeline: {exc}") from exc

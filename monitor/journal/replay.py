@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from monitor.decide.pipeline import Pipeline, TickResult
+from monitor.decide.rules import Policy
 from monitor.journal.entries import (
     End,
     Head,
@@ -27,7 +28,7 @@ from monitor.journal.entries import (
     told,
     told_to_json,
 )
-from monitor.journal.memory import as_mapping, read
+from monitor.journal.memory import read
 from monitor.journal.writer import files
 from monitor.model.config import KeeperConfig
 
@@ -62,10 +63,14 @@ class Replay:
 
     Args:
         changes: options of the configuration that differ from the live one; none: the same.
+        policy: rules in place of the live ones; None: those.
     """
 
-    def __init__(self, changes: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, changes: Mapping[str, Any] | None = None, policy: Policy | None = None
+    ) -> None:
         self._changes = dict(changes or {})
+        self._policy = policy
         self.pipeline: Pipeline | None = None
         """The one at work; None before the first file."""
         self._run: str | None = None
@@ -91,6 +96,7 @@ class Replay:
             and head.number == self._number + 1
             and head.after_tick == self._last
         )
+        head = head if self._policy is None else replace(head, policy=self._policy)
         self._run, self._number = head.run, head.number
         self._last = head.after_tick
         if follows and self.pipeline is not None:
@@ -139,7 +145,7 @@ def pipeline_of(head: Head, config: KeeperConfig) -> Pipeline:
         raise JournalError(f"file {head.number} of its run needs those before: {why}")
     pipeline = Pipeline(config, policy=head.policy)
     try:
-        pipeline.remember(as_mapping(read(head.memory, config)))
+        pipeline.remember(read(head.memory, config))
     except ValueError as exc:  # also MemoryFormatError
         raise JournalError(
             f"file {head.number} of its run begins in the middle, and its memory was written by "

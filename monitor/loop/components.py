@@ -112,12 +112,11 @@ class Components:
     rulebook: Rulebook
     pause: PauseSwitch
     vitals: VitalSigns
-    targets_file: TargetsFile | None = None
-    lease: Lease | None = None
-    """None: there is no other monitor, and this one acts."""
-    begin: Callable[[Remembered, Sequence[Eviction], int], LeaderComponents] | None = None
+    lease: Lease
+    begin: Callable[[Remembered, Sequence[Eviction], int], LeaderComponents]
     """Makes what only the active monitor has, from what the store held, the evictions of the last
     hour, and the number of the last tick."""
+    targets_file: TargetsFile | None = None
     gatekeeper: Gatekeeper | None = None
     schedulers: tuple[CordonReconciler, ...] = ()
 
@@ -166,9 +165,8 @@ def troubles(
     if (error := components.store.last_error) is not None:
         waiting = components.store.pending
         yield f"the store does not take writes ({error}): {waiting} kept in memory"
-    lease = None if components.lease is None else components.lease.standing()
-    if lease is not None and lease.problem is not None:
-        yield f"the lease cannot be renewed ({lease.problem}): nobody acts"
+    if (problem := components.lease.standing().problem) is not None:
+        yield f"the lease cannot be renewed ({problem}): nobody acts"
     several = (
         components.registry, components.evidence, leader.notify, leader.journal,
         components.rulebook, components.gatekeeper, *components.schedulers, components.auditor,

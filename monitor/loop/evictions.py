@@ -34,7 +34,7 @@ from monitor.model.eviction import (
 )
 from monitor.model.incident import Incident, State
 from monitor.model.names import MANUAL, GroupName, IncidentId, RankName, may_be_of
-from monitor.model.observation import Snapshot
+from monitor.model.observation import LighthouseView, Snapshot
 from monitor.model.verdict import Kind
 
 log = logging.getLogger(__package__)
@@ -98,7 +98,6 @@ class Acting:
 
     Args:
         components: what the loop drives.
-        remembered: what the store holds.
         errors: around what may crash alone.
         config: what holds now.
     """
@@ -106,16 +105,17 @@ class Acting:
     def __init__(
         self,
         components: Components,
-        remembered: Remembered,
         errors: ErrorBoundary,
         config: Callable[[], KeeperConfig],
     ) -> None:
         self._components = components
         self._errors = errors
         self._config = config
-        self.recent = RecentIncidents(remembered)
+        self.recent = RecentIncidents(Remembered())
         self._held: dict[IncidentId, str] = {}
         """Why an incident's eviction is held back."""
+        self._hosts_known = False
+        """Whether it is known on how many hosts the job runs."""
         self.deciding = threading.RLock()
 
     @property
@@ -140,6 +140,7 @@ class Acting:
         self._audit(snapshot, result, before)
         for incident in result.changed:
             _log(incident, before.get(incident.id))
+        self._warn_of_one_host(snapshot)
         with self.deciding:
             for decision in result.decisions:
                 self._take(decision, snapshot, epoch)
@@ -150,6 +151,24 @@ class Acting:
         self.recent.take_evictions(components.evictors.progress())
         with self.deciding:
             self._tell_changes()
+
+    def _warn_of_one_host(self, snapshot: Snapshot) -> None:
+        """Say once, before anybody is evicted, that a job of one host may lose all of it."""
+        seen = snapshot.lighthouse
+        if self._hosts_known or self._config().observe or not isinstance(seen, LighthouseView):
+            return
+        groups = {one.identity.group for one in snapshot.observations}
+        if len(groups) < 2 or len(groups) < len(seen.members):
+            return  # not all are here
+        self._hosts_known = True
+        hosts = {one.identity.host for one in snapshot.observations}
+        if len(hosts) == 1:
+            log.warning(
+                "all %d groups run on host %s: an eviction that blames the host (a straggler, a "
+                "wait in the kernel) puts it in quarantine, and nothing may start there until "
+                "`lightkeeper quarantine release %s`",
+                len(groups), *hosts, *hosts,
+            )  # fmt: skip
 
     def _take(self, decision: Decision, snapshot: Snapshot, epoch: int) -> None:
         """Log it, and write it down."""
@@ -194,7 +213,7 @@ class Acting:
         if not waiting or not components.store.flush():
             return
         for one in waiting:
-            if components.lease is not None and components.lease.why_not() is not None:
+            if components.lease.why_not() is not None:
                 return
             incident = self.recent.get(one.incident_id)
             event = handed_over(one, snapshot, incident)

@@ -15,13 +15,14 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from monitor.act.notices import Known
 from monitor.act.pausing import SWITCH
 from monitor.act.poller import Sweep
 from monitor.decide.pipeline import TickResult
 from monitor.decide.rank_seconds import RankSeconds, Spent, TempoBook, TokenBook
+from monitor.decide.trend import TrendBook
 from monitor.decide.view import DepartureBook, NotPossible, View
 from monitor.journal.writer import Stats
 from monitor.loop.components import Components, ErrorBoundary, LeaderComponents, held_back, troubles
@@ -39,9 +40,6 @@ from monitor.model.observation import (
     Unreachable,
 )
 from monitor.model.verdict import FAULTS
-
-if TYPE_CHECKING:
-    from monitor.store.lease import Lease
 
 log = logging.getLogger(__package__)
 
@@ -170,6 +168,8 @@ class Observing:
 
 # -- who acts ------------------------------------------------------------------------------------
 
+_UNREAD: Final = -1
+"""In place of a number of writes: not even read while the lease cannot be looked at."""
 _READ_SHARE: Final = 10.0
 """A standby reads a store with thousands of incidents no more than a tenth of its time."""
 
@@ -188,17 +188,15 @@ class Leadership:
         self._show = show
         self._fence: Fence | None = None
         """Under which this monitor acts, once it has taken over."""
-        self._read: int | None = None
+        self._read: int | None = _UNREAD
         """The store's number of writes when a standby read it last."""
         self._next_s = 0.0
         self.components = LeaderComponents()
-        if components.lease is None and components.begin is not None:
-            self.components = components.begin(Remembered(), (), 0)
 
     @property
     def leading(self) -> bool:
         """Whether this monitor decides and acts; also while it may not at this very moment."""
-        return self._components.lease is None or self._fence is not None
+        return self._fence is not None
 
     @property
     def epoch(self) -> int:
@@ -211,26 +209,22 @@ class Leadership:
         Raises:
             StoreError: the store cannot be read: tried again in the next tick.
         """
-        lease = self._components.lease
-        if lease is None:
-            return
-        fence = lease.fence()
+        fence = self._components.lease.fence()
         if fence is None:
             if self._fence is not None:
                 self._stand_by()
-            self._look_on(lease)
+            self._look_on()
         elif fence != self._fence:
             self._stand_by()
             self._lead(fence, tick)
 
     def close(self) -> None:
         """End what only the active monitor has."""
-        if self._components.lease is not None:
-            self.components.close()
+        self.components.close()
 
     def _stand_by(self) -> None:
         components, was = self._components, self._fence
-        self._fence = self._read = None
+        self._fence, self._read = None, _UNREAD
         dropped = components.store.follow()
         components.evictors.log.follow(())
         self.components.close()
@@ -238,11 +232,11 @@ class Leadership:
         if was is not None:
             log.warning("this monitor stands by from now on; %d writes are dropped", dropped)
 
-    def _look_on(self, lease: Lease) -> None:
+    def _look_on(self) -> None:
         """What the active monitor wrote since the last look."""
-        writes, components = lease.writes(), self._components
-        began_s = components.clock.now_s()
-        if writes is None or writes == self._read or began_s < self._next_s:
+        components, began_s = self._components, self._components.clock.now_s()
+        writes = components.lease.writes()
+        if writes == self._read or began_s < self._next_s:
             return
         found = components.store.remembered()
         components.evictors.log.follow(found.evictions)
@@ -261,8 +255,7 @@ class Leadership:
         self._adopt(found)
         components.registry.save_all(found.targets)
         components.evidence.look_again()
-        if components.begin is not None:
-            self.components = components.begin(found, evictions, tick)
+        self.components = components.begin(found, evictions, tick)
         self._fence = fence
         log.info("this monitor acts from now on (epoch %d)", fence.epoch)
 
@@ -284,24 +277,20 @@ _LOOKS_BETWEEN: Final = 2
 class Keeper:
     """One monitor at work."""
 
-    def __init__(
-        self, components: Components, remembered: Remembered, notes: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, components: Components, *, tokenless: bool = False) -> None:
         self._components = components
-        self._notes = notes
+        self._tokenless = tokenless
         self._errors = ErrorBoundary(components.instruments.part_failures)
         self._observing = Observing(components)
-        self._acting = Acting(components, remembered, self._errors, lambda: self._config)
+        self._acting = Acting(components, self._errors, lambda: self._config)
         self._leadership = Leadership(components, self._show_stored)
         self._tempos, self._tokens = TempoBook(), TokenBook()
+        self._trend = TrendBook()
         self._departures = DepartureBook()
         self._rank_seconds, self._spent = RankSeconds(components.config.tick_s), Spent()
         self._tallied: Mapping[GroupName, int] = {}
         self._tick = 0
-        self._wanted: tuple[RankName, ...] = ()
-        self._past: tuple[RankName, ...] = ()
-        incidents = self._acting.recent.incidents()
-        self._result = TickResult(components.clock.now_s(), incidents=incidents)
+        self._result = TickResult(components.clock.now_s())
         self._view: View | None = None
         self.idle = threading.Event()
         """Set but while a tick decides, acts and shows: who has much to do in another thread of
@@ -350,8 +339,8 @@ class Keeper:
         snapshot = None
         with self._errors.part("sweep"):
             snapshot = self._observing.look(
-                self._tick, began_s, lateness_s, wanted=self._wanted, past=self._past,
-                watched=self._result.watches,
+                self._tick, began_s, lateness_s, wanted=self._result.wants_records,
+                past=self._result.wants_steps, watched=self._result.watches,
             )  # fmt: skip
         self.idle.clear()
         if snapshot is not None:
@@ -427,7 +416,6 @@ class Keeper:
             result = self._components.judge.tick(snapshot)
         for detector in result.detector_failures:
             self._components.instruments.detector_failures.labels(detector).inc()
-        self._wanted, self._past = result.wants_records, result.wants_steps
         self._result = result
         return result
 
@@ -473,17 +461,18 @@ class Keeper:
             quarantine_groups=components.quarantine.groups(),
             hosts=components.quarantine.records(),
             tempos=tempos,
+            trend=self._trend.push(snapshot, tempos),
             departures=self._departures.push(snapshot),
             spent=self._spent,
             tokens=self._tallied,
             audit=components.auditor.audit,
             troubles=(
-                *self._notes,
                 *troubles(components, result, self._errors.broken, self._leadership.components),
                 *self._acting.troubles(),
             ),
-            standing=None if components.lease is None else components.lease.standing(),
+            standing=components.lease.standing(),
             lighthouse=self._observing.lighthouse,
+            tokenless=self._tokenless,
         )
 
     # -- by hand ------------------------------------------------------------------------------
@@ -495,8 +484,7 @@ class Keeper:
             NotPossible: another monitor acts, there is no such group, or it is being evicted
                 already.
         """
-        lease = self._components.lease
         with self._acting.deciding:  # no handover in between
-            if lease is not None and not self._leadership.leading:
-                raise NotPossible(lease.standing().sentence())
+            if not self._leadership.leading:
+                raise NotPossible(self._components.lease.standing().sentence())
             return self._acting.by_hand(group, reason, author, self._view, self._leadership.epoch)

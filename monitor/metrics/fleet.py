@@ -28,7 +28,7 @@ STATES: Final = {
 """Health of a group -> value of `lightkeeper_group_state`."""
 
 JOB_INFO = gauge(
-    "job_info", "1, with the job's id as its ranks tell it.", ("job_id",), absent="no rank",
+    "job_info", "1, with the job's id as its ranks report it.", ("job_id",), absent="no rank",
 )  # fmt: skip
 RANKS = gauge("ranks", "Registered ranks, by health.", ("health",), series="10")
 GROUPS = gauge(

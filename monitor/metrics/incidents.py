@@ -101,7 +101,7 @@ EVICTIONS = counter(
     ("kind", "outcome"), series="at most 9 x 3", absent="none ended since this monitor started",
 )  # fmt: skip
 HOLDS = counter(
-    "holds", "Evictions held back, by guard; a guard that goes on holding counts once.",
+    "holds", "Evictions held back, by guard; a guard that keeps holding counts once.",
     ("guard",), series="at most 17", absent="none was since this monitor started",
 )  # fmt: skip
 HOLDING = gauge(
@@ -141,7 +141,7 @@ SCHEDULER_REQUESTS = counter(
 SCHEDULER_HOSTS = gauge(
     "scheduler_hosts",
     "Quarantined hosts by who keeps them out: ours, foreign (somebody else), failing.",
-    ("scheduler", "state"), series="3 a scheduler", absent="no scheduler is told",
+    ("scheduler", "state"), series="3 a scheduler", absent="no scheduler is configured",
 )  # fmt: skip
 
 
@@ -227,7 +227,7 @@ SPENT = counter(
 )  # fmt: skip
 UNACCOUNTED = counter(
     "unaccounted_incidents",
-    "Incidents of which it cannot be told what they lost or what their eviction saved.",
+    "Incidents whose loss, or whose eviction's saving, is not known.",
     ("kind", "what"), series="at most 9 x 2", absent=_NO_ACCOUNT,
 )  # fmt: skip
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from monitor.model.incident import Incident
 from monitor.model.names import MANUAL, GroupName, Host, IncidentId, RankName, ReplicaId
-from monitor.model.plain import from_plain, to_plain
+from monitor.model.plain import Moment, from_plain, readable, to_plain
 
 # -- decisions ---------------------------------------------------------------------------------
 
@@ -112,8 +112,8 @@ class RungOutcome:
     """What one rung did, as far as its own answer says; the quorum says what it achieved."""
 
     rung: Rung
-    started_s: float
-    finished_s: float | None
+    started_s: Moment
+    finished_s: Moment | None
     detail: str
     result: RungResult | None = None
     """None while it is under way."""
@@ -165,6 +165,7 @@ class EvictionState(StrEnum):
     ABANDONED = "abandoned"  # knowingly: it was not called for any more
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class Eviction:
     """One decision to evict, and how far it came."""
@@ -173,26 +174,26 @@ class Eviction:
     group: GroupName
     replica_id: ReplicaId | None
     """None when the group never joined a quorum: only its processes can be ended."""
-    asked_s: float
+    asked_s: Moment
     """When the evictor got it last; before that when it was decided last."""
     rungs: tuple[RungOutcome, ...] = ()
     """In their order."""
-    gone_s: float | None = None
+    gone_s: Moment | None = None
     """When every rank process of the group was seen dead."""
-    left_quorum_s: float | None = None
+    left_quorum_s: Moment | None = None
     """When a quorum without the replica id was seen."""
     failed: str | None = None
     """Why it was given up; None while it goes on and when it succeeded."""
-    unseen_s: float | None = None
+    unseen_s: Moment | None = None
     """When processes not seen dead were let go: their host is out of sight, the heartbeat of the
     replica id is dead, and it is in no quorum."""
     confirmed: str | None = None
     """What shows that the group is out, for a person; None before."""
-    decided_s: float | None = None
+    decided_s: Moment | None = None
     """When it was decided first, where that is not `asked_s`: with the incident its name."""
     attempt: int = 1
     """More than 1: a monitor that died, or lost the lease, was in the middle of it."""
-    ended_s: float | None = None
+    ended_s: Moment | None = None
     """When the evictor was done with it, however that ended."""
     state: EvictionState = EvictionState.ASKING
     reason: str = ""
@@ -282,7 +283,7 @@ class Eviction:
 
 
 def eviction_from_json(data: Any) -> Eviction:
-    """Inverse of `to_plain`. One that an earlier version wrote has no state: its end tells it.
+    """Inverse of `to_plain`. What `/v1` shows has no state: its end tells it.
 
     Raises:
         ValueError: it is none.
@@ -322,6 +323,7 @@ class DecisionState(StrEnum):
     HELD = "held"  # a hold is carried out by doing nothing
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class DecisionRow:
     """A decision as people read it; with its eviction it shares incident and time."""
@@ -396,6 +398,7 @@ class Fence:
     epoch: int
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class QuarantineEntry:
     """A host to which no group may come back, or a replica group that may not come back at all."""
@@ -435,6 +438,7 @@ class Change(StrEnum):
     EVICTED = "evicted"  # the culprit's group was asked out
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class QuarantineEvent:
     """One line of the history of a host or a group."""
@@ -482,7 +486,7 @@ class Remembered:
     notices: tuple[tuple[str, str, Mapping[str, Any]], ...] = ()
     """Sink, key, and what it was told."""
     audit: tuple[tuple[IncidentId, str, Mapping[str, Any]], ...] = ()
-    """Incident, part (`keeper.auditor`), and what was noted."""
+    """Incident, part (`loop.auditor`), and what was noted."""
     switches: Mapping[str, str] = field(default_factory=dict)
     """Name -> what was last said."""
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
-from monitor.model.plain import from_plain, to_plain
+from monitor.model.plain import Moment, from_plain, readable, to_plain
 from monitor.model.verdict import Confidence, Kind, Severity, Verdict
 
 # -- incident ----------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ class State(StrEnum):
 class Transition:
     """One line of an incident's story."""
 
-    at_s: float
+    at_s: Moment
     to: str
     """A `State`, or the name of a milestone."""
     reason: str
@@ -47,17 +47,17 @@ class Transition:
 class Milestones:
     """Unix times of what happened after the fault; None is 'not yet'."""
 
-    first_seen_s: float
-    firing_s: float | None = None
-    evict_asked_s: float | None = None
-    left_quorum_s: float | None = None
+    first_seen_s: Moment
+    firing_s: Moment | None = None
+    evict_asked_s: Moment | None = None
+    left_quorum_s: Moment | None = None
     """The evicted replica id is in no quorum any more."""
-    survivor_commit_s: float | None = None
+    survivor_commit_s: Moment | None = None
     """First commit of another group after the eviction was asked (after firing, if nobody
     evicted), the stall being over."""
-    rejoined_s: float | None = None
+    rejoined_s: Moment | None = None
     """First commit of the same group under a new replica id, all its ranks alive."""
-    resumed_s: float | None = None
+    resumed_s: Moment | None = None
     """First commit of as many groups as before the fault."""
 
 
@@ -71,6 +71,7 @@ class Strength:
     """The most that any of them reported."""
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class Incident:
     """One fault, from first sight to the end."""
@@ -91,7 +92,7 @@ class Incident:
     """The latest."""
     milestones: Milestones
     story: tuple[Transition, ...]
-    last_seen_s: float
+    last_seen_s: Moment
     resolution: str | None = None
     """Why it ended; None while open."""
     severity: Severity = Severity.WARNING

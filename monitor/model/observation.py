@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from monitor.model.eviction import Eviction
 from monitor.model.names import RankName, ReplicaId, group_of_replica
+from monitor.model.plain import readable
 from worker_server.wire import (
     LONG_PHASES,
     WAITING_PHASE,
@@ -136,6 +137,7 @@ class LighthouseAway:
         return self.reason != NO_LIGHTHOUSE
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class Pause:
     """The big red switch, pressed: nobody is evicted but by hand."""

@@ -5,11 +5,25 @@ What has a default may be missing, keys that are unknown are ignored.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+Moment = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+"""Unix time, within 30,000 years of the epoch: a damaged store holds anything."""
+_READABLE: set[type] = set()
+
+
+def readable(kind: type[T]) -> type[T]:
+    """For a class that `from_plain` reads, above its `@dataclass`.
+
+    msgspec learns a dataclass at its first use, and two threads that do so at once crash the
+    interpreter (0.22.0). Modules are imported in one thread at a time: it is learned there.
+    """
+    msgspec.json.Decoder(kind)
+    _READABLE.add(kind)
+    return kind
 
 
 def to_plain(record: Any) -> dict[str, Any]:
@@ -23,7 +37,10 @@ def from_plain(kind: type[T], body: Any) -> T:
 
     Raises:
         ValueError: it is none; the message names the key.
+        TypeError: the class is not `readable`.
     """
+    if kind not in _READABLE:
+        raise TypeError(f"{kind.__name__} is read from JSON and not @readable")
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as exc:

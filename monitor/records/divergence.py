@@ -8,9 +8,10 @@ says what it looks for and why that accuses somebody.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cache
 from itertools import islice, pairwise
 from typing import Any, Final
 
@@ -21,10 +22,18 @@ from monitor.model.wording import plural
 from monitor.records import findings as wording
 from monitor.records.findings import Fault, Finding, at_scene, evidence_of, victims_of
 from monitor.records.job import NONE, Backend, CollectiveState, Job
-from monitor.records.signature import Signature, disagree, signature_of, silent
+from monitor.records.signature import (
+    REDUCING,
+    ROOTED,
+    Signature,
+    odd_whole,
+    signature_of,
+    silent,
+)
 from monitor.records.waits import (
     CLOCKS_NS,
     YOUNG_NS,
+    Bools,
     Graph,
     Index,
     Ints,
@@ -106,6 +115,8 @@ class Calls:
     signatures: tuple[Signature, ...]
     by_row: NDArray[np.int64]
     """Row -> which of the signatures; -1 of transfers."""
+    in_past: NDArray[np.int64]
+    """The same for comparing a rank with its own past, of which a ring has forgotten some."""
 
     def of(self, group: int, rank: int, first: int, last: int) -> dict[int, int]:
         """Sequence -> what a rank gave, from first to last."""
@@ -138,9 +149,11 @@ def past(job: Job, calls: Calls, row: int) -> list[Hashable]:
     rank = columns["rank"]
     begin = max(int(np.searchsorted(rank, rank[row])), row - _PAST)
     rows = slice(begin, row + 1)
-    names = ("group", "site", "peer")
-    given = np.where(calls.by_row[rows] >= 0, calls.by_row[rows], columns["payload"][rows])
-    return list(zip(given.tolist(), *(columns[name][rows].tolist() for name in names), strict=True))
+    group, site, peer = (columns[name][rows] for name in ("group", "site", "peer"))
+    if job.ranks[int(rank[row])].backend is Backend.RING and (site == NONE).any():
+        site = np.full(len(site), NONE)  # of what the ring has forgotten nobody tells it
+    given = np.where(calls.in_past[rows] >= 0, calls.in_past[rows], columns["payload"][rows])
+    return list(zip(*(held.tolist() for held in (given, group, site, peer)), strict=True))
 
 
 def _signatures(job: Job) -> tuple[list[Signature], NDArray[np.int64]]:
@@ -163,6 +176,32 @@ def _signatures(job: Job) -> tuple[list[Signature], NDArray[np.int64]]:
     return list(numbers), by_row
 
 
+def _as_all_tell(signatures: list[Signature], by_row: Ints, rows: Ints, begins: Bools) -> Ints:
+    """Compare what only rings tell where all members' do, in place: nobody differs by silence.
+
+    A ring keeps fewer calls than torch's record, of which it tells root and reduce op, and ranks
+    make different numbers of calls: it has forgotten some that a peer's still has. `rows` are
+    sorted by group and sequence, and `begins` says where another sequence begins. Given back are
+    the numbers with which a rank's calls are compared with its earlier ones.
+    """
+    told = np.array([(one.reduce_op, one.root) != (None, None) for one in signatures], np.bool_)
+    untold = ~told & np.array([one.op in REDUCING | ROOTED for one in signatures], np.bool_)
+    if not (told.any() and untold.any()):
+        return by_row
+    numbers = {one: number for number, one in enumerate(signatures)}
+    plain = [replace(one, reduce_op=None, root=None) for one in signatures]
+    plain_of = np.array([numbers.setdefault(one, len(numbers)) for one in plain] + [-1], np.int64)
+    signatures[:] = numbers
+    starts = np.flatnonzero(begins)
+    mixed = np.logical_and(
+        *(np.logical_or.reduceat(which[by_row[rows]], starts) for which in (told, untold))
+    )
+    in_past = plain_of[by_row]
+    some = rows[np.repeat(mixed, np.diff(starts, append=len(rows)))]
+    by_row[some] = in_past[some]
+    return in_past
+
+
 def calls_of(job: Job) -> Calls:
     """The calls of a job."""
     signatures, by_row = _signatures(job)
@@ -171,8 +210,11 @@ def calls_of(job: Job) -> Calls:
     group, sequence, rank = (columns[name][rows] for name in ("group", "seq", "rank"))
     order = np.lexsort((rank, sequence, group))
     rows, group, sequence, rank = rows[order], group[order], sequence[order], rank[order]
-    new = np.ones(len(rows), dtype=np.bool_)
-    new[1:] = (np.diff(group) != 0) | (np.diff(sequence) != 0) | (np.diff(rank) != 0)
+    begins = np.ones(len(rows), dtype=np.bool_)
+    begins[1:] = (np.diff(group) != 0) | (np.diff(sequence) != 0)
+    in_past = _as_all_tell(signatures, by_row, rows, begins)
+    new = begins.copy()
+    new[1:] |= np.diff(rank) != 0
     starts = np.flatnonzero(new)
     # any odd multiplier mixes well enough; sums wrap around on purpose
     mixed = (by_row[rows].astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -192,6 +234,7 @@ def calls_of(job: Job) -> Calls:
         place=place,
         signatures=tuple(signatures),
         by_row=by_row,
+        in_past=in_past,
     )
 
 
@@ -529,7 +572,8 @@ def _places(calls: Calls, group: int, rank: int) -> _Places:
 def _begin(mine: _Places, theirs: _Places, by: int) -> int | None:
     """Where the sites part for good, if from there they fit when moved by one; else None."""
     both = sorted(mine.keys() & theirs.keys())
-    begin = next((s for s in both if mine[s][0] != theirs[s][0]), None)
+    told = (s for s in both if NONE not in (mine[s][0], theirs[s][0]))
+    begin = next((s for s in told if mine[s][0] != theirs[s][0]), None)
     if begin is None:
         return None
     first = begin if by > 0 else begin + 1  # the call too many itself has no partner
@@ -567,7 +611,7 @@ def _whole(graph: Graph, calls: Calls, stuck: StuckCollective) -> Divergence | N
     here = calls.between(stuck.group, stuck.sequence, stuck.sequence)
     rows = dict(zip(calls.rank[here].tolist(), calls.row[here].tolist(), strict=True))
     payloads = {rank: job.payloads[int(job.columns["payload"][row])] for rank, row in rows.items()}
-    sides = disagree(payloads, len(job.groups[stuck.group].members))
+    sides = odd_whole(payloads, len(job.groups[stuck.group].members))
     if not sides:
         return None
     return Divergence(
@@ -869,7 +913,7 @@ def _inversions(graph: Graph) -> Iterable[Inversion]:
     of_rank: dict[int, list[int]] = {}
     for rank, group in queues:
         of_rank.setdefault(rank, []).append(group)
-    shared = _Shared(graph.index.job)
+    shared = _shared(graph.index.job)
     left = max(_ORDERS_LOOKED_AT[0], _ORDERS_LOOKED_AT[1] * len(queues))
     for stuck in graph.stuck:
         if stuck.transfer is not None or not lasting(graph, stuck):
@@ -881,13 +925,13 @@ def _inversions(graph: Graph) -> Iterable[Inversion]:
         nexts: dict[int, set[int]] = {}
         for rank, row in called.items():
             for group in of_rank[rank]:
-                if group != stuck.group and shared.of(stuck.group, group) >= _VOTERS:
+                if group != stuck.group and shared(stuck.group, group) >= _VOTERS:
                     after = queues[rank, group].after(row)
                     nexts.setdefault(group, set()).update(() if after is None else (after,))
         for group, sequences in sorted(nexts.items()):
             for sequence in sorted(sequences)[:_CANDIDATES]:
                 rows = _rows(queues, called, group, sequence)
-                yield from _judge_order(stuck, called, rows, shared.of(stuck.group, group))
+                yield from _judge_order(stuck, called, rows, shared(stuck.group, group))
 
 
 def _queues(graph: Graph) -> dict[tuple[int, int], _Queue]:
@@ -896,17 +940,10 @@ def _queues(graph: Graph) -> dict[tuple[int, int], _Queue]:
     return {stream: _Queue(rows, job.columns["seq"][rows]) for stream, rows in streams.items()}
 
 
-class _Shared:
+def _shared(job: Job) -> Callable[[int, int], int]:
     """How many members two groups have in common, counted once."""
-
-    def __init__(self, job: Job) -> None:
-        self._members = [frozenset(group.members) for group in job.groups]
-        self._known: dict[tuple[int, int], int] = {}
-
-    def of(self, one: int, other: int) -> int:
-        if (one, other) not in self._known:
-            self._known[one, other] = len(self._members[one] & self._members[other])
-        return self._known[one, other]
+    members = [frozenset(group.members) for group in job.groups]
+    return cache(lambda one, other: len(members[one] & members[other]))
 
 
 def _rows(

@@ -2,14 +2,14 @@
 
 Theory of operation. Of 2,000 entries some 50 differ in more than numbers. So the bytes of the
 entries are laid beside each other: `_begins` finds where each begins by what it begins with,
-`_Sorter` puts into one class what is the same but for sequence ids, times and memo numbers
-(`row_shape` says where those stand). An excerpt of the pickle is then made: all that stands before
+`rows.sort` puts into one class what is the same but for sequence ids, times and memo numbers
+(`rows.walk` says where those stand). An excerpt of the pickle is then made: all that stands before
 the entries, the first of every class, and the end. The excerpt is inspected and run as any pickle
 is; what it holds is what the whole would hold, less entries of which a like one is there, and the
 numbers of those are taken from their bytes.
 
 Why the excerpt says the same. Entries follow each other without a gap, each ends where the next
-begins, and each is a dict that stands by itself (`row_shape`). Leaving one out changes only the
+begins, and each is a dict that stands by itself (`rows.walk`). Leaving one out changes only the
 list, of which it is known that nothing else sees it, and the memo: an entry that gives a memo
 number that anything in the excerpt looks up is in the excerpt itself, and no such number is given
 twice.

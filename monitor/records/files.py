@@ -2,8 +2,7 @@
 
 Folders, zips and evidence bundles are searched for records (`find`); of several of a rank one is
 chosen (`of_answers`, `of_dumps`). The manifest of an evidence bundle is written by the monitor
-(`act.bundles`) and read here, maybe years later and from a file that somebody edited: whatever
-cannot be read of it is left out, nothing raises.
+(`act.bundles`) and read here, maybe years later: keys may have been added, nothing raises.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import contextlib
 import gc
 import json
 import lzma
-import math
 import os
 import re
 import stat
@@ -22,13 +20,16 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from monitor.model.names import RankName, split_rank_name
+from monitor.model.plain import from_plain, readable
 from monitor.records import dump, ring
 from monitor.records.dump import Dump, Record, assemble
 from monitor.records.job import NONE, Job, Problem, RankInfo
@@ -361,26 +362,28 @@ MAX_BYTES: Final = 16 << 20
 """160 parts of each moment take about 60 KiB."""
 
 
-@dataclass(frozen=True, slots=True)
-class SavedPart:
+_When = Annotated[float, msgspec.Meta(ge=0, lt=1e10)]
+"""Unix time by the monitor's clock."""
+
+
+class SavedPart(msgspec.Struct, frozen=True):
     """One answer of one rank's WorkerServer, or why there is none."""
 
     rank: RankName
     part: str
-    file: str | None
-    """Member of the zip; None when nothing usable came."""
     status: str
-    taken_ns: int | None = None
-    """When it was answered, Unix time by the monitor's clock."""
+    file: str | None = None
+    """Member of the zip; None when nothing usable came."""
+    taken_s: _When | None = None
+    """When it was answered."""
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SavedMoment:
+class SavedMoment(msgspec.Struct, frozen=True):
     """One time at which everybody concerned was asked."""
 
-    name: str
-    began_s: float
+    name: str = msgspec.field(name="moment")
+    began_s: _When
     parts: tuple[SavedPart, ...] = ()
 
     @property
@@ -394,13 +397,14 @@ class SavedMoment:
         return tuple(one for one in self.parts if one.part == RECORD and one.file is None)
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+@readable
+class Manifest(msgspec.Struct, frozen=True):
     """What a bundle says of itself."""
 
+    format: str
     id: str
     moments: tuple[SavedMoment, ...] = ()
-    incident: Mapping[str, Any] = field(default_factory=dict)
+    incident: Mapping[str, Any] = {}
     """As `monitor.model.incident.incident_to_json` wrote it; empty for an eviction by hand."""
 
     @property
@@ -428,45 +432,12 @@ def read_manifest(file: str) -> Manifest | None:
 
 
 def parse(data: Any) -> Manifest | None:
-    """The manifest in this JSON; None when it is none of ours."""
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
+    """The manifest in this JSON; None when it is none of ours, or damaged."""
+    try:
+        found = from_plain(Manifest, data)
+    except ValueError:
         return None
-    incident = data.get("incident")
-    return Manifest(
-        id=str(data.get("id", ""))[:500],
-        moments=tuple(_moment(one) for one in _objects(data.get("moments"))),
-        incident=incident if isinstance(incident, dict) else {},
-    )
-
-
-def _moment(data: Mapping[str, Any]) -> SavedMoment:
-    began_s = _number(data.get("began_s"))
-    return SavedMoment(
-        name=str(data.get("moment", ""))[:100],
-        began_s=0.0 if began_s is None else began_s,
-        parts=tuple(_part(one) for one in _objects(data.get("parts"))),
-    )
-
-
-def _part(data: Mapping[str, Any]) -> SavedPart:
-    file, error, taken_s = data.get("file"), data.get("error"), _number(data.get("taken_s"))
-    return SavedPart(
-        rank=RankName(str(data.get("rank", ""))),
-        part=str(data.get("part", "")),
-        file=file if isinstance(file, str) else None,
-        status=str(data.get("status", "")),
-        taken_ns=None if taken_s is None else int(taken_s * 1e9),
-        error=error if isinstance(error, str) else None,
-    )
-
-
-def _objects(value: Any) -> Sequence[Mapping[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
-def _number(value: Any) -> float | None:
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if plain and math.isfinite(value) and 0 <= value < 1e10 else None
+    return found if found.format == FORMAT else None
 
 
 # -- evidence bundles among the zips -----------------------------------------------------------
@@ -518,7 +489,8 @@ def open_bundles(sources: Sequence[DumpFile]) -> OpenedBundles:
         elif source.file == latest.path and latest.moment is not None:
             told = _part_of(latest.moment, source.member)
             if told is not None:
-                kept.append(replace(source, whose=told.rank, taken_ns=told.taken_ns))
+                taken_ns = None if told.taken_s is None else int(told.taken_s * 1e9)
+                kept.append(replace(source, whose=told.rank, taken_ns=taken_ns))
     lost = () if latest.moment is None else latest.moment.lost
     return OpenedBundles(
         kept,

@@ -29,7 +29,7 @@ class Fault(StrEnum):
     ORDER_INVERSION = "order_inversion"  # H2: a cycle of collectives, each waiting for the other
     POINT_TO_POINT = "point_to_point"  # H1 or H2: a send or recv whose peer does not answer
     TIMED_OUT = "timed_out"  # H3: ended everywhere by its timeout or an error
-    # Add one only where no kind above says it; each is explained in docs/analyze.md.
+    # Add one only where no kind above says it; each is explained in docs/offline.md.
 
 
 @dataclass(frozen=True, slots=True)

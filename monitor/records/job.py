@@ -52,7 +52,7 @@ class Payload:
     """What one rank gave to one collective, as it was recorded."""
 
     op: str
-    """Family name: `all_gather` for `nccl:_all_gather_base` (see `semantics.op_name`)."""
+    """Family name: `all_gather` for `nccl:_all_gather_base` (see `signature.op_name`)."""
     recorded: str
     """The name as it stands in the record."""
     sizes_in: tuple[tuple[int, ...], ...] = ()

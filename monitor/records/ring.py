@@ -153,7 +153,9 @@ def torch_rows(
     columns = {name: column.tolist() for name, column in found.columns.items()}
     found_rows = []
     for at, record in enumerate(columns["record"]):
-        own, site = owners.get(record), columns["site"][at]
+        own, number = owners.get(record), columns["site"][at]
+        # torch's own first: older calls, which the ring has forgotten, have no other
+        site = found.sites[number] if number != NONE else None if own is None else own.site
         payload = found.payloads[columns["payload"][at]]
         if own is not None:
             payload = replace(payload, reduce_op=own.payload.reduce_op, root=own.payload.root)
@@ -170,7 +172,7 @@ def torch_rows(
                 state=state,
                 op_id=columns["op_id"][at],
                 record=record,
-                site=own.site if own is not None else found.sites[site] if site != NONE else None,
+                site=site,
                 p2p=columns["p2p"][at],
                 peer=_torch_place(columns["peer"][at], found, columns["group"][at]),
                 created_ns=columns["created_ns"][at],

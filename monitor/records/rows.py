@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.records.safe_pickle import FlightRecordError
+from monitor.records.safe_pickle import GET, LONG_GET, LONG_PUT, PUT, TUPLES, FlightRecordError
 
 # -- the shape of one entry --------------------------------------------------------------------
 
@@ -39,14 +39,13 @@ NUMBERS: Final = {key.encode(): key for key in (
 
 _MARK, _SETITEMS, _APPENDS, _SETITEM, _APPEND = b"(uesa"
 _DICT, _LIST = b"}]"
-_TEXT, _LONG, _PUT, _LONG_PUT, _GET, _LONG_GET = (*b"X\x8aqrhj",)
-_TUPLES: Final = {ord(")"): 0, 0x85: 1, 0x86: 2, 0x87: 3}
+_TEXT, _LONG = b"X\x8a"
 _FLOAT: Final = ord("G")
 _SCALARS: Final = {ord("N"): 0, 0x88: 0, 0x89: 0, ord("K"): 1, ord("M"): 2, ord("J"): 4, _FLOAT: 8}
 """Instruction -> bytes of its number."""
 _PLAIN, _NEW_LIST, _NEW_DICT = 0, 1, 2
 """What lies on the stack: something to be left alone, or an empty container to be filled."""
-_PUTS: Final = {_PUT: 1, _LONG_PUT: 4}
+_PUTS: Final = {PUT: 1, LONG_PUT: 4}
 _NEW: Final = {_LIST: _NEW_LIST, _DICT: _NEW_DICT}
 _CLOSES: Final = {_APPENDS: _NEW_LIST, _SETITEMS: _NEW_DICT}
 _ADDS: Final = {_APPEND: (1, _NEW_LIST), _SETITEM: (2, _NEW_DICT)}
@@ -124,10 +123,10 @@ class _Walker:
             if op in _PUTS:
                 at = self._put(at, _PUTS[op], text)
                 continue
-            if op == _GET:
+            if op == GET:
                 text = names.get(row[at + 1])
                 at += 2
-            elif op == _LONG_GET:
+            elif op == LONG_GET:
                 text = names.get(int.from_bytes(row[at + 1 : at + 5], "little"))
                 at += 5
             elif op == _TEXT:
@@ -204,8 +203,8 @@ class _Walker:
             if stack[-1] != kind:
                 raise _NotPlainError
             stack[-1] = _PLAIN
-        elif op in _TUPLES:
-            self._take(_TUPLES[op])
+        elif op in TUPLES:
+            self._take(TUPLES[op])
             stack.append(_PLAIN)
         else:
             raise _NotPlainError

@@ -4,9 +4,9 @@ Theory of operation. A payload is what one rank gave; its signature keeps what t
 semantics make equal on all members and leaves out what may differ (ALGORITHMS.md section 4).
 Sizes count as numbers of elements: a backend moves elements and knows no shapes. Two payloads
 agree when their signatures are equal, so that a million entries are compared by grouping
-signatures. What some members' records do not say (torch's say no root) is compared between nobody.
-Some rules hold only for a collective as a whole: `disagree` adds up all_to_all and counts the
-roots of a gather.
+signatures. What some members' records do not say (torch's say no root) is compared between nobody
+(`divergence`). Some rules hold only for a collective as a whole: `odd_whole` adds up all_to_all and
+counts the roots of a gather.
 
 A record may be incomplete: the ring cuts off long lists of shapes, NCCL's all_to_all of lists
 records the first tensor only, its gather and scatter stand in an undefined tensor where only the
@@ -19,10 +19,10 @@ docs/decisions.md lists where they differ and why.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, Final
+from typing import Final
 
 from monitor.records.job import Payload
 
@@ -80,9 +80,6 @@ REDUCING: Final = frozenset({"all_reduce", "reduce", "reduce_scatter"})
 ROOTED: Final = frozenset({"broadcast", "reduce", "gather", "scatter"})
 SIZELESS: Final = frozenset({"barrier", "monitored_barrier", "coalesced", "split", "new_window"})
 """Nothing of what they carry has to agree: a barrier's one element is the backend's own."""
-UNDECIDED: Final = frozenset({"all_to_all", "all_reduce_sparse"})
-"""Sizes may differ between members of a healthy collective."""
-
 _DTYPES: Final[Mapping[str, str]] = {
     "float": "float32",
     "double": "float64",
@@ -308,20 +305,6 @@ def silent(one: Signature, other: Signature) -> bool:
     return weight is not None and weight == _weight(other)
 
 
-def comparable(signatures: Sequence[Signature], size: int = UNKNOWN_SIZE) -> tuple[Signature, ...]:
-    """The same, of one op, without what some of them do not say: nobody differs by silence."""
-    blank: dict[str, Any] = {
-        name: None
-        for name in ("dtype", "reduce_op", "root")
-        if any(getattr(one, name) is None for one in signatures)
-    }
-    if not all(one.counts for one in signatures):
-        blank |= {"counts": (), "out": ()}
-    elif size == UNKNOWN_SIZE and not all(one.out for one in signatures):
-        blank["out"] = ()
-    return tuple(replace(one, **blank) for one in signatures)
-
-
 def dtype_of(payload: Payload) -> str | None:
     """Of all tensors when they are the same, else of each in order."""
     gets = payload.op == "scatter" and not swapped(payload)
@@ -358,29 +341,22 @@ class CallSide:
     """Sorted."""
 
 
-def disagree(payloads: Mapping[int, Payload], size: int = UNKNOWN_SIZE) -> tuple[CallSide, ...]:
-    """The sides of one collective whose members did not all do the same; empty when they did.
+def odd_whole(payloads: Mapping[int, Payload], size: int) -> tuple[CallSide, ...]:
+    """The sides of a collective that is wrong only as a whole; empty when it is not.
 
-    The largest side comes first, then the one with the lowest rank. Where the numbers do not
-    fit together and no member can be told from another, each is a side of its own; so no side
-    ever has a majority that it did not earn.
+    `payloads` of one signature: no two members have to give the same to an all_to_all or a gather.
+    Nobody can tell one member from another then, so each is a side of its own.
     """
-    by_rank = {rank: signature_of(payloads[rank], size) for rank in sorted(payloads)}
-    if len({one.op for one in by_rank.values()}) == 1:
-        by_rank = dict(zip(by_rank, comparable(tuple(by_rank.values()), size), strict=True))
-    sides: dict[Signature, list[int]] = {}
-    for rank, one in by_rank.items():
-        sides.setdefault(one, []).append(rank)
-    if len(sides) > 1:
-        found = [CallSide(one, tuple(ranks)) for one, ranks in sides.items()]
-        return tuple(sorted(found, key=lambda side: (-len(side.ranks), side.ranks)))
-    if sides and len(payloads) == size:
-        (common,) = sides
-        if common.op == "all_to_all":
+    if len(payloads) != size:
+        return ()
+    common = signature_of(next(iter(payloads.values())), size)
+    match common.op:
+        case "all_to_all":
             return _unbalanced(payloads, common)
-        if common.op in ("gather", "scatter") and common.root is None:
+        case "gather" | "scatter" if common.root is None:
             return _roots(payloads, common)
-    return ()
+        case _:
+            return ()
 
 
 def _sized(payload: Payload) -> bool:

@@ -10,7 +10,7 @@ fault). Three things vary between such ranks without anybody being sick, and eac
 - pauses (garbage collection) hit few microbatches of a step: a rank's step is the median over its
   microbatches (`work`);
 - whatever is left hits another rank in another step: a rank is named only if its share of slow
-  steps cannot be explained by the share of its peers (`persist`).
+  steps cannot be explained by the share of its peers (`stretches`).
 
 Only one rank's own seconds are ever subtracted from one another, and durations compared: clocks
 of ranks need not agree. The seconds inside a collective are the transfer plus the wait for the

@@ -277,7 +277,9 @@ def read_parquet(path: Path, tell: Callable[[int, int], None]) -> Columns:
         import pyarrow  # noqa: PLC0415 - tens of MB that only this needs
         import pyarrow.parquet  # noqa: PLC0415
     except ImportError as exc:
-        raise TableError("reading parquet needs pyarrow: pip install pyarrow, or give CSV") from exc
+        raise TableError(
+            "reading parquet needs pyarrow: pip install 'lightkeeper[analyze]', or give CSV"
+        ) from exc
     columns = Columns()
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
@@ -448,7 +450,6 @@ class Sizes:
     dp_size: int | None = None
     pp_size: int | None = None
     tp_size: int | None = None
-    vpp_size: int | None = None
     world_size: int | None = None
 
 
@@ -475,7 +476,7 @@ def read_sizes(path: Path) -> Sizes:
     )
 
 
-_SIZES: Final = ("dp_size", "pp_size", "tp_size", "vpp_size", "world_size")
+_SIZES: Final = ("dp_size", "pp_size", "tp_size", "world_size")
 
 
 def _size(held: dict[Any, Any], name: str) -> int | None:

@@ -515,13 +515,14 @@ def _believed(index: Index, at: Standings, sequence: int, op: str, trailing: int
 
     One may be through alone because it called something else there, which a record of unfinished
     entries only no longer shows: then most must be through, or with more than that one. Of what
-    a root sends, the root gets out first: only the last member that is inside trails the others.
+    a root sends, the root gets out first, and members may pass it on: only the last that is inside
+    trails the others, and only when all of them are known to be through.
     """
     called = at.read & (at.enqueued >= sequence)
     through = at.members[called & (at.head > sequence)].tolist()
     inside = int((called & (at.head <= sequence)).sum())
     if op in SENDING:
-        return inside == 1 and len(through) > 1
+        return inside == 1 and 1 < len(through) == len(at.members) - 1
     shown = any(not index.job.ranks[rank].only_active for rank in through)
     return op in SYNCHRONISING and (shown or len(through) > inside or trailing > 1)
 

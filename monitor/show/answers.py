@@ -30,6 +30,7 @@ from monitor.store.lease import LeaseStanding
 from worker_server.http_server import names_us
 
 _KEY: Final = "lightkeeper"
+NOT_FOUND: Final = 404
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,7 @@ def refuse(exc: Exception) -> Response:
         case HTTPException():
             status = exc.code or 500
             message = f"{exc.name.lower()}: {request.method} {request.path}"
+            message += f" (what there is: curl {request.host_url})" if status == NOT_FOUND else ""
         case NoSuchIncidentError():
             status, message = 404, str(exc)
         case ChoiceError():

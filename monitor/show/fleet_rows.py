@@ -6,7 +6,6 @@ Texts are other people's: `lines_of` makes them safe for a terminal.
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from monitor.decide.headline import Headline
 from monitor.decide.view import Ended, GroupView, IncidentReport
 from monitor.decide.view_json import RankJson, report_from_json
 from monitor.model.verdict import WORST_FIRST
@@ -78,6 +78,7 @@ class Fleet:
     groups: tuple[GroupView, ...]
     incidents: tuple[IncidentReport, ...]
     """Open ones."""
+    headline: Headline
     observe: bool
     warnings: tuple[str, ...]
     troubles: tuple[str, ...]
@@ -86,16 +87,10 @@ class Fleet:
     lighthouse: LighthouseFacts
     quarantine: tuple[KeptOut, ...]
     quarantine_groups: tuple[KeptOut, ...]
+    tokenless: bool = False
     ended: Ended | None = None
-    usual_step_s: float | None = None
     monitor: LeaseFacts | None = None
     maintenance: WindowFacts | None = None
-
-    @property
-    def median_step_s(self) -> float | None:
-        """Seconds a step takes, of the ranks of which it is known."""
-        known = [one.step_s for one in self.ranks if one.step_s is not None]
-        return statistics.median(known) if known else None
 
 
 def count(rows: Iterable[RankJson | GroupView]) -> dict[str, int]:
@@ -229,76 +224,6 @@ STYLES: Final = {
     "traced": "bold magenta",
 }
 """A health's colour; its word stands beside it."""
-RANK_COLUMNS: Final = (
-    Column("rank"),
-    Column("health", least=11),
-    Column("host", spare=5),
-    Column("phase", spare=1, least=13),
-    Column("for", right=True, least=5),
-    Column("step", right=True, spare=2, least=6),
-    Column("s/step", right=True, spare=4, least=7),
-    Column("busy", right=True, least=7),
-    Column("wait", right=True, spare=3, least=7),
-)
-WIDE_COLUMNS: Final = (
-    Column("commits", right=True),
-    Column("commit", right=True),
-    Column("loss", right=True),
-    Column("quorum", right=True),
-    Column("of", right=True),
-    Column("pid", right=True),
-    Column("url"),
-)
-TROUBLE: Final = Column("trouble")
-GROUP_COLUMNS: Final = (
-    Column("group"),
-    Column("health", least=11),
-    Column("host", spare=3),
-    Column("ranks", right=True, spare=2),
-    Column("step", right=True),
-    Column("commits", right=True, spare=1),
-    Column("quorum"),
-    Column("heartbeat", right=True, spare=4),
-)
-
-
-def rank_columns(*, wide: bool) -> tuple[Column, ...]:
-    """What `ranks` and `top` show."""
-    return (*RANK_COLUMNS, *(WIDE_COLUMNS if wide else ()), TROUBLE)
-
-
-def rank_cells(one: RankJson, *, wide: bool) -> list[Cell]:
-    """One rank, in those columns."""
-    cells = [
-        (word(one.rank), ""),
-        health_cell(one.health),
-        (word(one.host), ""),
-        (word(one.phase), ""),
-        (age(one.phase_age_s), ""),
-        (word(one.step), ""),
-        (word(one.step_s), ""),
-        (word(one.busy_s), ""),
-        (word(one.wait_s), ""),
-    ]
-    if wide:
-        more = (one.commits, age(one.last_commit_age_s), one.loss, one.quorum_id, one.participants,
-                one.pid, one.url)  # fmt: skip
-        cells += [(word(value), "") for value in more]
-    return [*cells, (one.trouble or "-", "magenta" if one.trouble else "dim")]
-
-
-def group_cells(one: GroupView) -> list[Cell]:
-    """One group."""
-    return [
-        (word(one.group if one.launched_as is None else f"{one.group} ({one.launched_as})"), ""),
-        health_cell(one.shown),
-        (word(one.host), ""),
-        (word(len(one.ranks)), ""),
-        (word(one.step), ""),
-        (word(one.commits), ""),
-        (word(one.in_quorum), ""),
-        (age(one.heartbeat_age_s), ""),
-    ]
 
 
 def health_cell(health: str) -> Cell:
@@ -306,16 +231,50 @@ def health_cell(health: str) -> Cell:
     return (word(health), STYLES.get(health, ""))
 
 
-HOST_COLUMNS: Final = (
-    Column("host"),
-    Column("health"),
-    Column("groups", right=True),
-    Column("ranks", right=True),
-    Column("busy", right=True),
-    Column("incidents", right=True, spare=2),
-    Column("evictions", right=True, spare=1),
-    Column("quarantine"),
+def _trouble(one: RankJson) -> Cell:
+    return one.trouble or "-", "magenta" if one.trouble else "dim"
+
+
+def _group_name(one: GroupView) -> str:
+    return one.group if one.launched_as is None else f"{one.group} ({one.launched_as})"
+
+
+_RANK_COLUMNS: Final = (
+    Column("rank", of=lambda one: one.rank),
+    Column("health", least=11, of=lambda one: health_cell(one.health)),
+    Column("host", spare=5, of=lambda one: one.host),
+    Column("phase", spare=1, least=13, of=lambda one: one.phase),
+    Column("for", right=True, least=5, of=lambda one: age(one.phase_age_s)),
+    Column("step", right=True, spare=2, least=6, of=lambda one: one.step),
+    Column("s/step", right=True, spare=4, least=7, of=lambda one: one.step_s),
+    Column("busy", right=True, least=7, of=lambda one: one.busy_s),
+    Column("wait", right=True, spare=3, least=7, of=lambda one: one.wait_s),
 )
+_WIDE_COLUMNS: Final = (
+    Column("commits", right=True, of=lambda one: one.commits),
+    Column("commit", right=True, of=lambda one: age(one.last_commit_age_s)),
+    Column("loss", right=True, of=lambda one: one.loss),
+    Column("quorum", right=True, of=lambda one: one.quorum_id),
+    Column("of", right=True, of=lambda one: one.participants),
+    Column("pid", right=True, of=lambda one: one.pid),
+    Column("url", of=lambda one: one.url),
+)
+_TROUBLE: Final = Column("trouble", of=_trouble)
+GROUP_COLUMNS: Final = (
+    Column("group", of=_group_name),
+    Column("health", least=11, of=lambda one: health_cell(one.shown)),
+    Column("host", spare=3, of=lambda one: one.host),
+    Column("ranks", right=True, spare=2, of=lambda one: len(one.ranks)),
+    Column("step", right=True, of=lambda one: one.step),
+    Column("commits", right=True, spare=1, of=lambda one: one.commits),
+    Column("quorum", of=lambda one: one.in_quorum),
+    Column("heartbeat", right=True, spare=4, of=lambda one: age(one.heartbeat_age_s)),
+)
+
+
+def rank_columns(*, wide: bool) -> tuple[Column, ...]:
+    """What `ranks` and `top` show."""
+    return (*_RANK_COLUMNS, *(_WIDE_COLUMNS if wide else ()), _TROUBLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,19 +298,21 @@ class HostRow:
         """For programs."""
         return asdict(self)
 
-    def cells(self) -> list[Cell]:
-        """In the columns above."""
-        held = f"until {self.until}" if self.quarantined else "-"
-        return [
-            (word(self.name), ""),
-            health_cell(self.health),
-            (word(self.groups), ""),
-            (word(self.ranks), ""),
-            (word(self.busy_s), ""),
-            (word(self.incidents), ""),
-            (word(self.evictions), ""),
-            (held, "bold yellow" if self.quarantined else "dim"),
-        ]
+
+def _quarantine(one: HostRow) -> Cell:
+    return (f"until {one.until}", "bold yellow") if one.quarantined else ("-", "dim")
+
+
+HOST_COLUMNS: Final = (
+    Column("host", of=lambda one: one.name),
+    Column("health", of=lambda one: health_cell(one.health)),
+    Column("groups", right=True, of=lambda one: one.groups),
+    Column("ranks", right=True, of=lambda one: one.ranks),
+    Column("busy", right=True, of=lambda one: one.busy_s),
+    Column("incidents", right=True, spare=2, of=lambda one: one.incidents),
+    Column("evictions", right=True, spare=1, of=lambda one: one.evictions),
+    Column("quarantine", of=_quarantine),
+)
 
 
 def sorted_hosts(hosts: Iterable[HostRow]) -> list[HostRow]:

@@ -21,26 +21,16 @@ from monitor.model.wording import listed
 from monitor.show.templating import document, sections
 from monitor.show.wording import clean, counted, plain, span, time_of_day
 
-_DID: Final[Mapping[Kind, tuple[str, str]]] = {
-    Kind.NOT_ENTERED: ("stood still", "stands still"),
-    Kind.MISMATCH: ("called another collective than its peers",) * 2,
-    Kind.DEADLOCK: ("was in a deadlock", "is in a deadlock"),
-    Kind.DEAD: ("died", "died"),
-    Kind.STRAGGLER: ("worked slower than its peers", "works slower than its peers"),
-    Kind.REPLICA_LAG: ("fell behind the other groups", "lags behind the other groups"),
-    Kind.STATE_CORRUPT: ("went wrong in its numbers",) * 2,
+_KINDS: Final[Mapping[Kind, str]] = {
+    Kind.NOT_ENTERED: "hang",
+    Kind.MISMATCH: "different collectives",
+    Kind.STATE_CORRUPT: "wrong numbers",
+    Kind.DEAD: "death",
+    Kind.LIGHTHOUSE_AWAY: "Lighthouse away",
+    Kind.UNSEEN: "a participant that nobody reports",
+    Kind.BY_HAND: "evicted by hand",
 }
-"""When it is over, and while it is not."""
-_NOBODY: Final[Mapping[Kind, str]] = {
-    Kind.NOT_ENTERED: "somebody stood still, and it cannot be told who",
-    Kind.MISMATCH: "ranks called different collectives, and it cannot be told who was wrong",
-    Kind.DEADLOCK: "everybody waited inside of collectives, and it cannot be told for whom",
-    Kind.DEAD: "processes were gone, and nobody is accused",
-    Kind.STRAGGLER: "ranks worked slower than usual, and nobody is accused",
-    Kind.REPLICA_LAG: "no commit went through, or groups came and went, and nobody is accused",
-    Kind.LIGHTHOUSE_AWAY: "the Lighthouse did not answer",
-    Kind.STATE_CORRUPT: "numbers went wrong, and it cannot be told where first",
-}
+"""Where the kind's own name is no word that everybody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,36 +44,10 @@ class Fact:
 
 
 def title(incident: Incident) -> str:
-    """Who did what, as short as it goes."""
-    kind, culprits = incident.kind, incident.culprits
-    if kind is Kind.BY_HAND:
-        return f"A person asked to evict {_names(incident.groups)}"
-    if kind is Kind.LIGHTHOUSE_AWAY or not culprits:
-        found = _NOBODY.get(kind, f"{plain(kind)}: nobody is accused")
-        return found[:1].upper() + found[1:]
-    did = _DID.get(kind, (plain(kind),) * 2)[incident.open]
-    return f"{_names(culprits)} {_many(did) if len(culprits) > 1 else did}"
-
-
-def _many(did: str) -> str:
-    """The same of several."""
-    for one, several in (("stands ", "stand "), ("is in ", "are in "), ("was in ", "were in "),
-                         ("works ", "work "), ("lags ", "lag "), ("its ", "their ")):  # fmt: skip
-        did = did.replace(one, several)
-    return did
-
-
-def sentence_of(one: IncidentReport) -> str:
-    """The whole incident in one sentence: who where since when, what was done, is it over."""
-    incident, hosts, last_s = one.incident, one.account.ran_on, one.incident.ended_s
-    where = f" (on {_names(hosts)})" if hosts else ""
-    by_hand = incident.kind is Kind.BY_HAND
-    when = "at" if by_hand else "since" if incident.open else "from"
-    over = "it is not over" if last_s is None else f"it is over since {time_of_day(last_s)}"
-    return (
-        f"{title(incident)}{where} {when} {time_of_day(one.began_s)}; "
-        f"{'; '.join((_done(one), over, _training(one).more))}."
-    )
+    """Who and what, as short as it goes: `rg_1.1: hang`."""
+    kind = _KINDS.get(incident.kind, plain(incident.kind))
+    who = _names(incident.culprits) or _names(incident.groups)
+    return f"{who}: {kind}" if who else kind[:1].upper() + kind[1:]
 
 
 def facts(one: IncidentReport, now_s: float) -> Iterator[Fact]:
@@ -118,29 +82,11 @@ _DONE: Final = {
 
 def _who_did(one: IncidentReport) -> str:
     account = one.account
-    if account.evicted:
-        return f"{_names(one.incident.groups)}, by {clean(account.decided_by, 80)}"
-    return f"by {plain(account.holds[-1].guard)}" if account.holds else ""
-
-
-def _done(one: IncidentReport) -> str:
-    account, groups = one.account, _names(one.incident.groups)
+    if not account.evicted:
+        return f"by {plain(account.holds[-1].guard)}" if account.holds else ""
     asked_s = one.incident.milestones.evict_asked_s
-    waited_s = 0.0 if asked_s is None else asked_s - one.began_s
-    after = f"after {span(waited_s)} " if waited_s >= 0.05 else ""
-    by, holds = clean(account.decided_by, 80), account.holds
-    match account.outcome:
-        case "evicted":
-            return f"{after}{by} evicted {groups}"
-        case "evicting":
-            return f"{after}{by} began to evict {groups}, which is under way"
-        case "failed":
-            return f"{after}{by} tried to evict {groups} and failed"
-        case "observed":
-            return f"in observe mode nobody was evicted ({groups} would have been)"
-        case "held" if holds:
-            return f"nobody was evicted: {clean(holds[-1].reason, 160)}"
-    return "nobody was evicted"
+    after = f", after {span(asked_s - one.began_s)}" if asked_s and asked_s > one.began_s else ""
+    return f"{_names(one.incident.groups)}, by {clean(account.decided_by, 80)}{after}"
 
 
 def _training(one: IncidentReport) -> Fact:
@@ -358,6 +304,7 @@ def incident_page(
     stacks: BundleStacks | None = None,
     access: Access | None = None,
     earlier: Sequence[Earlier] = (),
+    job: str = "",
 ) -> str:
     """The whole document."""
     incident, rows = one.incident, events(one)
@@ -373,7 +320,6 @@ def incident_page(
         stacks=stacks or BundleStacks(),
         access=access or Access(allowed=True),
         live="open" if incident.open else "over" if one.account.final else "followed",
-        sentence=sentence_of(one),
         facts=list(facts(one, now_s)),
         phases=list(_phases(one, rows[0].start_s, end_s)) if rows else [],
         events=rows,
@@ -386,7 +332,7 @@ def incident_page(
         earlier=earlier,
     )
     return document(title(incident), *made.values(), script=SCRIPT, styles=(STYLE,),
-                    here="/incidents")  # fmt: skip
+                    here="/incidents", job=job)  # fmt: skip
 
 
 def _observed(one: IncidentReport) -> Iterator[tuple[str, str]]:
@@ -437,6 +383,7 @@ def incidents_page(
     remembered: int,
     totals: Totals | None,
     wrong: str = "",
+    job: str = "",
 ) -> str:
     """The newest of them; `total` fit what is asked for, of `remembered` in all."""
     spans = list(_SPANS)
@@ -458,4 +405,7 @@ def incidents_page(
         total=total,
         remembered=remembered,
     )  # fmt: skip
-    return document("Incidents", *made.values(), styles=(STYLE,), here="/incidents")
+    return document(
+        "Incidents", *made.values(), script="/static/page.js", styles=(STYLE,),
+        here="/incidents", job=job,
+    )  # fmt: skip

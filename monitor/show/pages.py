@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import groupby
-from statistics import median
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from monitor.decide.headline import SICK, Headline, JobState, headline_of
 from monitor.decide.rules import Effective
-from monitor.decide.view import Ended, GroupView, View, ended_of, trouble_of, warnings_of
+from monitor.decide.view import GroupView, View, trouble_of, warnings_of
 from monitor.decide.view_json import effective_to_json, learned_to_json
 from monitor.model.eviction import QuarantineEntry, QuarantineEvent
 from monitor.model.incident import Incident, State
@@ -27,20 +27,19 @@ from monitor.model.names import Host, RankName, group_of
 from monitor.model.observation import LighthouseAway, LighthouseView, Observation
 from monitor.model.quarantine import HostRecord
 from monitor.model.wording import Face
+from monitor.show import charts
 from monitor.show.incident_page import title
 from monitor.show.templating import sections, ui
 from monitor.show.wording import (
     EVICTING,
     LOOKS,
     ORDER,
-    SICK,
     UNKNOWN,
     counted,
     natural,
     path_of,
     plain,
     states_of,
-    still_after_s,
     worst,
 )
 
@@ -94,9 +93,15 @@ class FleetIndex:
         return self.view.snapshot.now_s
 
     @cached_property
+    def headline(self) -> Headline:
+        """The job in one sentence."""
+        return headline_of(self.view)
+
+    @cached_property
     def states(self) -> Mapping[RankName, str]:
         """Of every rank."""
-        return states_of(self.view)
+        late = self.headline.state in (JobState.LATE, JobState.STALLING, JobState.STOPPED)
+        return states_of(self.view, late=late)
 
     @cached_property
     def by_group(self) -> Mapping[str, list[Observation]]:
@@ -154,13 +159,14 @@ class Page:
 
     title: str
     sections: Mapping[str, str]
-    """Id -> markup, in order; `banners` stand above the others."""
+    """Id -> markup, in order; `chips` stand in the header."""
     items: Mapping[str, str] = field(default_factory=dict)
     """Key -> markup, of the list that waits for them (`ITEMS`), in order."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """For programs."""
     found: bool = True
     """Whether there is such a thing; a page of what is not known says so."""
+    job: str = ""
 
 
 ITEMS: Final = "<!--items-->"
@@ -175,11 +181,16 @@ def made_of(
     """A page from the sections of its template."""
     made = sections(
         template, context=context, view=context.view, states=context.fleet.states,
-        now_s=context.fleet.now_s, name=context.place.name,
+        now_s=context.fleet.now_s, name=context.place.name, headline=context.fleet.headline,
         away=isinstance(context.view.snapshot.lighthouse, LighthouseAway),
         found=found, title_of=title, trouble_of=trouble_of, SOURCES=SOURCES, **values,
     )  # fmt: skip
-    return Page(page_title, made, found=found)
+    return Page(page_title, made, found=found, job=job_of(context.view))
+
+
+def job_of(view: View) -> str:
+    """What the job is called, by its ranks; empty while there are none."""
+    return next((seen.identity.job for seen in view.snapshot.observations), "")
 
 
 # -- the page of the whole fleet ------------------------------------------------------------------
@@ -199,23 +210,26 @@ _ATTENTION: Final = 25
 def fleet_page(context: Context) -> Page:
     """All of it."""
     fleet, view = context.fleet, context.view
-    seen = pulse(fleet)
-    facts = facts_of(fleet, seen)
+    counts = Counter(fleet.states.values())
+    facts = facts_of(fleet, counts)
     items, folded = _items(context)
     sick, blamed = _sick(fleet)
+    others = [(one, face) for one, face in fleet.faces if one.id != fleet.headline.incident]
     made = made_of(
-        context, "fleet.html", str(facts["headline"]),
+        context, "fleet.html", _tab(fleet),
         facts=facts,
-        seen=seen,
-        faces=fleet.faces[:_FACES],
-        more_faces=max(0, len(fleet.faces) - _FACES),
+        counts=counts,
+        faces=others[:_FACES],
+        more_faces=max(0, len(others) - _FACES),
+        warnings=[text for text in facts["warnings"] if text not in fleet.headline.says],
         sick=sick[:_ATTENTION],
         sick_count=len(sick),
         blamed=blamed,
-        nobody=_nobody(fleet),
         incidents=listed_incidents(view.incidents),
-        legend=[(state, seen.states[state]) for state in reversed(LOOKS)
-                if seen.states[state] or state == "healthy"],
+        chart=charts,
+        sparks=charts.sparks(view.trend, view.incidents),
+        legend=[(state, counts[state]) for state in reversed(LOOKS)
+                if counts[state] or state == "healthy"],
         cards=len(fleet.states) <= CARDS,
         ITEMS=ITEMS,
         folded=folded,
@@ -225,141 +239,46 @@ def fleet_page(context: Context) -> Page:
     return replace(made, items=items, facts=facts)
 
 
-# Is it training: the answer in a few words, and the figures behind it.
+def _tab(fleet: FleetIndex) -> str:
+    """The headline without what each second changes."""
+    told = fleet.headline
+    lead = next((one for one, _ in fleet.faces if one.id == told.incident), None)
+    if lead is not None:
+        return f"{told.label} {title(lead)}"
+    ticks = told.state in (JobState.LATE, JobState.PAUSING, JobState.STALLING)
+    return told.label.rstrip(":") if ticks else str(told)
 
-_LATE_S: Final = 2.0
-_LATE_STEPS: Final = 3.0
-"""A commit that has not come for so many seconds, and so many usual steps, is late."""
+
 _FACES: Final = 5
-"""Open incidents that are spelt out at once."""
+"""Open incidents that are spelt out beside the headline's."""
+_TONES: Final = {
+    JobState.WAITING: "start", JobState.STARTING: "start", JobState.WATCHING: "start",
+    JobState.TRAINING: "good", JobState.DISTURBED: "wait", JobState.LATE: "wait",
+    JobState.PAUSING: "wait", JobState.STALLING: "wait",
+    JobState.STOPPED: "bad", JobState.FINISHED: "idle", JobState.ENDED: "bad",
+}  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Pulse:
-    """The figures."""
-
-    states: Counter[str]
-    """Of ranks."""
-    groups: int
-    step: int | None
-    commit_age_s: float | None
-    """Of the youngest commit of any rank."""
-    step_s: float | None
-    """Median of all ranks that moved lately."""
-    open_incidents: int
-    held: bool
-    """Whether one of them says that somebody stands still."""
-    evicting: tuple[str, ...]
-    usual_s: float | None = None
-    """Seconds that a commit usually takes."""
-    ended: Ended | None = None
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def still(self) -> bool:
-        """Whether nobody has committed for longer than is usual."""
-        if self.commit_age_s is None:
-            return False
-        if self.states["late"] and not self.states["healthy"]:
-            return True
-        return self.commit_age_s > still_after_s(self.step_s, held=self.held)
-
-    @property
-    def late(self) -> bool:
-        """Whether the next commit is later than is usual; it may only be a checkpoint."""
-        if self.commit_age_s is None or self.step_s is None:
-            return False
-        return self.commit_age_s > max(_LATE_S, _LATE_STEPS * self.step_s)
-
-
-def pulse(fleet: FleetIndex) -> Pulse:
-    """Of the whole fleet."""
-    view = fleet.view
-    steps, ages = [], []
-    for seen in view.snapshot.observations:
-        if (step := seen.step) is not None:
-            steps.append(step.step)
-            if step.last_commit_age_s is not None:
-                ages.append(step.last_commit_age_s)
-    paces = [tempo.step_s for tempo in view.tempos.values()]
-    return Pulse(
-        states=Counter(fleet.states.values()),
-        groups=len(fleet.by_group),
-        step=max(steps, default=None),
-        commit_age_s=min(ages, default=None),
-        step_s=median(paces) if paces else None,
-        open_incidents=sum(one.open for one in view.incidents),
-        held=any(one.open and one.verdict.stops for one in view.incidents),
-        evicting=tuple(sorted(view.evicting)),
-        usual_s=view.spent.usual_s,
-        ended=ended_of(view),
-        warnings=warnings_of(view),
-    )
-
-
-def _headline(fleet: FleetIndex, seen: Pulse) -> tuple[str, str]:
-    if seen.ended is not None:
-        return (
-            ("idle", "The job has finished") if seen.ended.clean else ("bad", "The job has ended")
-        )
-    if not fleet.states:
-        return "start", "Waiting for ranks"
-    doing = "Not training" if seen.still else "Training"
-    if seen.still and not seen.open_incidents:
-        return "bad", "Stalling, verdict pending"
-    if seen.commit_age_s is None:
-        doing = "No steps are reported" if seen.step is None else "No commit seen yet"
-    tone, text = next(_troubles(fleet, seen), ("", ""))
-    if text:
-        return tone, f"{doing}, {text}"
-    if seen.still or seen.commit_age_s is None:
-        return "bad" if seen.still else "start", doing
-    return "good", f"{doing}, all {counted(len(fleet.states), 'rank')} well"
-
-
-def _troubles(fleet: FleetIndex, seen: Pulse) -> Iterator[tuple[str, str]]:
-    """The most telling first."""
-    if seen.evicting:
-        one = len(seen.evicting) == 1
-        yield "wait", f"evicting {seen.evicting[0] if one else f'{len(seen.evicting)} groups'}"
-    if seen.open_incidents:
-        yield "bad", counted(seen.open_incidents, "open incident")
-    if sick := sum(seen.states[state] for state in SICK):
-        yield "bad" if seen.still else "wait", f"{counted(sick, 'rank')} not well"
-    if unknown := len(fleet.view.result.unknown):
-        yield "away", f"{counted(unknown, 'kind')} of fault unknown"
-    if seen.late and not seen.still:
-        yield "wait", "the next commit is late"
-    if seen.warnings:
-        yield "wait", counted(len(seen.warnings), "warning")
-
-
-def _quorum(fleet: FleetIndex) -> tuple[int | None, int | None]:
-    """Its id and how many groups are in; None while the Lighthouse cannot be seen."""
-    lighthouse = fleet.view.snapshot.lighthouse
-    if not isinstance(lighthouse, LighthouseView):
-        return None, None
-    return lighthouse.quorum_id, len(lighthouse.members)
-
-
-def facts_of(fleet: FleetIndex, seen: Pulse) -> dict[str, Any]:
-    """The same for programs."""
-    quorum, members = _quorum(fleet)
-    tone, text = _headline(fleet, seen)
+def facts_of(fleet: FleetIndex, counts: Counter[str]) -> dict[str, Any]:
+    """The page's figures for programs."""
+    view, told = fleet.view, fleet.headline
+    lighthouse = view.snapshot.lighthouse
+    quorum = lighthouse if isinstance(lighthouse, LighthouseView) else None
     return {
         "now_s": fleet.now_s,
-        "headline": text,
-        "tone": tone,
-        "step": seen.step,
-        "step_s": None if seen.step_s is None else round(seen.step_s, 4),
-        "commit_age_s": None if seen.commit_age_s is None else round(seen.commit_age_s, 3),
-        "quorum_id": quorum,
-        "members": members,
-        "groups": seen.groups,
-        "ranks": {state: seen.states[state] for state in LOOKS if seen.states[state]},
-        "evicting": list(seen.evicting),
-        "open_incidents": seen.open_incidents,
-        "warnings": list(seen.warnings),
+        "headline": str(told),
+        "state": told.state,
+        "tone": _TONES[told.state],
+        "step": told.step,
+        "step_s": None if told.step_s is None else round(told.step_s, 4),
+        "commit_age_s": None if told.commit_age_s is None else round(told.commit_age_s, 3),
+        "quorum_id": None if quorum is None else quorum.quorum_id,
+        "members": None if quorum is None else len(quorum.members),
+        "groups": len(fleet.by_group),
+        "ranks": {state: counts[state] for state in LOOKS if counts[state]},
+        "evicting": sorted(view.evicting),
+        "open_incidents": sum(one.open for one in view.incidents),
+        "warnings": list(warnings_of(view)),
     }
 
 
@@ -378,14 +297,6 @@ def _sick(fleet: FleetIndex) -> tuple[list[Observation], dict[RankName, Face]]:
         )
     )  # fmt: skip
     return sick, blamed
-
-
-def _nobody(fleet: FleetIndex) -> str:
-    if ended_of(fleet.view) is not None or not fleet.states:
-        return "No rank is left." if fleet.view.departures else "No rank is known yet."
-    if "late" in fleet.states.values():
-        return "Nobody is named yet: the next commit is late, and who holds it up is not known."
-    return "Nobody: no rank is dead, silent or holds up others."
 
 
 def _age_s(seen: Observation) -> float:

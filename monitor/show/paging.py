@@ -43,6 +43,7 @@ from monitor.show.pages import (
     HOSTS,
     ITEMS,
     RANKS,
+    SOURCES,
     Context,
     FleetIndex,
     Page,
@@ -50,9 +51,11 @@ from monitor.show.pages import (
     fleet_page,
     group_page,
     host_page,
+    job_of,
     rank_page,
 )
-from monitor.show.templating import document, prepare
+from monitor.show.reading import said_by, status_text
+from monitor.show.templating import document, prepare, sections
 from monitor.show.wording import path_of
 
 # -- The pages of the latest view, and what of them is new to an open page ------------------------
@@ -73,13 +76,15 @@ def whole(page: Page, path: str, tag: str, tick_s: float) -> str:
     """The HTML that reads without a script; `tag` names this state for who follows."""
     items = "".join(page.items.values())
     parts = {key: one.replace(ITEMS, items) for key, one in page.sections.items()}
-    banners = parts.pop("banners")
+    chips = parts.pop("chips")
     return document(
         page.title,
+        '<div id="away" role="status"></div>',
         *parts.values(),
         script="/static/page.js",
         here="/" if path.startswith("/?") else path,
-        notices='<div id="away" role="status"></div>' + banners,
+        chips=chips,
+        job=page.job,
         data={"place": path, "tag": tag, "tick": f"{tick_s:g}"},
     )
 
@@ -191,6 +196,11 @@ class Pages:
 
 _PAGES: Final = "lightkeeper.pages"
 _RETRY_S: Final = 30
+_TABLES: Final = ("steps", "flight_recorder", "last_words", "wait_counters")
+_ROWS: Final = 200
+"""Of a rank's table on a page; the newest."""
+_SHOWN_CHARS: Final = 150_000
+"""Of what a rank says on a page; the raw text has the rest."""
 _HTML: Final = "text/html; charset=utf-8"
 
 paging = Blueprint("paging", __name__)
@@ -204,7 +214,9 @@ def open_pages(app: Flask, context: AppContext) -> None:
 
 @paging.get("/")
 def fleet() -> Response:
-    """The whole fleet, by replica group or `?by=host`."""
+    """The whole fleet, by replica group or `?by=host`; as text for who names no HTML (curl)."""
+    if "text/html" not in request.headers.get("Accept", "text/html"):
+        return status_text()
     return _page(PagePlace(FLEET, by_host=request.args.get("by") == "host"))
 
 
@@ -222,8 +234,33 @@ def host(name: str) -> Response:
 
 @paging.get("/ranks/<path:name>")
 def rank(name: str) -> Response:
-    """One rank."""
-    return _page(PagePlace(RANKS, name))
+    """One rank; with `?show=stacks` and the like what it says of itself."""
+    what = request.args.get("show")
+    return _page(PagePlace(RANKS, name)) if what is None else _says(name, what)
+
+
+def _says(name: str, what: str) -> Response:
+    rows = request.args.get("rows", str(_ROWS))
+    text, why, status = "", "", 200
+    try:
+        said = said_by(name, what, {"format": "text", "rows": rows})
+    except HttpRefusal as exc:
+        why, status = str(exc), exc.status
+    else:
+        text, status = said.get_data(as_text=True), said.status_code
+        why = "" if status == 200 else f"the rank's WorkerServer answers {status}: {text}"
+    view = app_context().view()
+    shown = text[:_SHOWN_CHARS].splitlines()
+    inside = sections(
+        "says.html", name=name, what=what, SOURCES=SOURCES, why=why, text=shown,
+        cut=len(text) > _SHOWN_CHARS, raw=f"/v1{path_of(RANKS, name)}/{what}",
+        json=what != "stacks", more=what in _TABLES and rows != "0",
+    )  # fmt: skip
+    html = document(
+        f"{what.replace('_', ' ')} of {name}", *inside.values(), script="/static/page.js",
+        job="" if view is None else job_of(view),
+    )  # fmt: skip
+    return _html(html, status)
 
 
 @paging.get("/v1/fleet")
@@ -370,6 +407,7 @@ def incident_for_people(prefix: str) -> Response:
         stacks=stacks,
         access=access,
         earlier=_earlier(view, one),
+        job=job_of(view),
     )
     return _html(text)
 
@@ -393,6 +431,7 @@ def incidents_for_people() -> Response:
         remembered=len(view.incidents),
         totals=_totals(view, choice, found) if found else None,
         wrong=wrong,
+        job=job_of(view),
     )
     return _html(page, 400 if wrong else 200)
 

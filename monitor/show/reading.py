@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from monitor.act.lighthouse import lighthouse_json
 from monitor.act.poller import describe_status
 from monitor.act.targets import Target
 from monitor.decide.accounts import Choice
-from monitor.decide.view import SCHEMA, View
+from monitor.decide.view import SCHEMA, IncidentReport, View, bundle_url
 from monitor.decide.view_json import (
     degraded,
     entry_to_json,
@@ -41,6 +42,8 @@ from monitor.show.answers import (
     dump,
     the_view,
 )
+from monitor.show.fleet_rows import fleet_of
+from monitor.show.status import StatusFacts, plain, short
 from worker_server.wire import (
     PATH_FLIGHT_RECORDER,
     PATH_LAST_WORDS,
@@ -51,6 +54,10 @@ from worker_server.wire import (
     PATH_WAIT_COUNTERS,
 )
 
+_PLAIN: Final = "text/plain; charset=utf-8"
+_GROUPS: Final = 10
+_RECENT: Final = 20
+"""What `lightkeeper status` asks for."""
 _STALE_TICKS = 5.0
 _STALE_LEAST_S = 10.0
 _STUCK_TICKS = 30.0
@@ -97,6 +104,32 @@ def incidents() -> Response:
         return {"schema": SCHEMA, "incidents": [report_to_json(view.report(one)) for one in found]}
 
     return _rendered(f"incidents {limit}", body) if choice == Choice() else answer(body(the_view()))
+
+
+_INDEX: Final = """
+as JSON: /v1/snapshot /v1/groups /v1/ranks /v1/incidents /v1/quarantine /v1/lighthouse
+more:    /metrics /healthz /readyz, of a rank /v1/ranks/RANK/stacks
+on a terminal: lightkeeper status --monitor {url}; in a browser: {url}
+"""
+
+
+def status_text() -> Response:
+    """What `lightkeeper status` shows, for a client that wants no HTML, such as curl."""
+    context, view, url = app_context(), the_view(), request.host_url.rstrip("/")
+    recent = Choice.of("1h", None, None, view.snapshot.now_s).among(view.incidents)
+    pause = view.snapshot.pause
+    asked = StatusFacts(
+        fleet_of(json.loads(dump(snapshot_to_json(view)))),
+        tuple(map(view.report, recent[:_RECENT])),
+        context.clock.now_s() - view.snapshot.now_s,
+        pause="" if pause is None else f"PAUSED by {pause.author}: {pause.reason}",
+    )
+
+    def bundle(one: IncidentReport) -> str:
+        return "" if one.bundle is None else f"{url}{bundle_url(one.incident.id)}"
+
+    lines = short(asked, _GROUPS, None, bundle)
+    return Response(f"{plain(lines)}\n{_INDEX.format(url=url)}", content_type=_PLAIN)
 
 
 @reading.get("/v1/admission")
@@ -334,7 +367,7 @@ def profile(rank: str) -> Response:
     if not _profiling.acquire(blocking=False):
         raise HttpRefusal(503, "a profile is being taken: try again")
     try:
-        return _pass(target, _PROFILE, _PROFILE.timeout_s + 2 * duration_s)
+        return _pass(target, _PROFILE, _PROFILE.timeout_s + 2 * duration_s, request.args)
     finally:
         _profiling.release()
 
@@ -342,6 +375,11 @@ def profile(rank: str) -> Response:
 @passing.get("/v1/ranks/<rank>/<what>")
 def passed(rank: str, what: str) -> Response:
     """One page of one rank."""
+    return said_by(rank, what, request.args)
+
+
+def said_by(rank: str, what: str, asked: Mapping[str, str]) -> Response:
+    """What the rank answers to this, if this request may read it."""
     check_reader()
     page = _PAGES.get(what)
     if page is None:
@@ -352,7 +390,7 @@ def passed(rank: str, what: str) -> Response:
     if not _places.acquire(blocking=False):
         raise HttpRefusal(503, f"{_AT_ONCE} such requests are under way: try again")
     try:
-        return _pass(target, page, page.timeout_s)
+        return _pass(target, page, page.timeout_s, asked)
     finally:
         _places.release()
 
@@ -364,8 +402,8 @@ def _target(rank: str) -> Target:
     return target
 
 
-def _pass(target: Target, page: _Page, timeout_s: float) -> Response:
-    asked = {name: request.args[name] for name in page.parameters if name in request.args}
+def _pass(target: Target, page: _Page, timeout_s: float, parameters: Mapping[str, str]) -> Response:
+    asked = {name: parameters[name] for name in page.parameters if name in parameters}
     if any(len(value) > _QUERY_MAX_CHARS for value in asked.values()):
         raise HttpRefusal(400, f"a parameter has more than {_QUERY_MAX_CHARS} characters")
     query = f"?{urlencode(asked)}" if asked else ""

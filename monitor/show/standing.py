@@ -1,10 +1,9 @@
 """Where every rank stands by its flight records, and what was found in them, in words. Pure.
 
 A job has thousands of ranks and a page has room for a few dozen rows. Ranks that wait in the
-same collective for the same others are one crowd. Where that leaves too many, crowds that cannot
-be told apart by what they wait in, and by whom they wait for, become one: the coarsest partition
-that the wait-for graph allows (partition refinement, as for minimising automata: Hopcroft 1971,
-here in its plain form). So eight tensor-parallel groups that do the same thing are drawn once.
+same collective for the same others are one crowd. Where that leaves too many, those that wait in
+the like for the like are one: eight tensor-parallel groups that do the same thing are drawn once,
+and who waits for the culprit itself stays apart from who waits for others that wait.
 
 Of one group: what each member gave to one of its collectives, the detail behind a finding
 (`lightkeeper analyze --group NAME`, and the page's sections by group).
@@ -25,8 +24,6 @@ from monitor.model.verdict import Confidence
 from monitor.records.findings import Analysis, Fault, Finding, Wait
 from monitor.records.job import NONE, CollectiveState, Group, GroupStatus, Job
 from monitor.show.wording import clean, counted
-
-_ROUNDS = 12
 
 _Key = Callable[[int], Hashable]
 UNFINISHED = (CollectiveState.UNKNOWN, CollectiveState.SCHEDULED, CollectiveState.STARTED)
@@ -92,27 +89,34 @@ def roles(job: Job, analysis: Analysis) -> dict[int, Role]:
 def crowds(job: Job, analysis: Analysis, at_most: int) -> tuple[Crowd, ...]:
     """All ranks, those that stand alike together; culprits first, then by rank.
 
-    Folded as little as `at_most` allows. More come back only if nothing folds them further.
+    Folded as little as `at_most` allows: by the very collective and whom they wait for; by what
+    they wait in and what those are whom they wait for; by role alone.
     """
-    role = roles(job, analysis)
+    role, marks = roles(job, analysis), _marks(analysis)
     waits: dict[int, list[Wait]] = defaultdict(list)
     for wait in analysis.waits:
         waits[wait.rank].append(wait)
-    marks = _marks(analysis)
-    exact = _classes(
-        role,
-        lambda rank: (
-            role[rank],
-            marks[rank],
-            tuple((w.group, w.sequence, w.op, _whom(job, w)) for w in waits[rank]),
-        ),
-    )
-    chosen = (
-        exact
-        if len(exact) <= at_most
-        else _coarsest(job, role, marks, waits, exact=exact, at_most=at_most)
-    )
-    made = [_crowd(job, members, role, waits) for members in chosen]
+
+    def exact(rank: int) -> Hashable:
+        inside = ((w.group, w.sequence, w.op, _whom(job, w)) for w in waits[rank])
+        return role[rank], marks[rank], tuple(inside)
+
+    def alike(rank: int) -> Hashable:
+        inside = (
+            (_shape(job, w.group), w.op, frozenset(role.get(to) for to in w.waits_for))
+            for w in waits[rank]
+        )
+        return role[rank], marks[rank], tuple(inside)
+
+    def by_role(rank: int) -> Hashable:
+        return role[rank], marks[rank][:1]
+
+    found: list[tuple[int, ...]] = []
+    for key in (exact, alike, by_role):
+        found = _classes(role, key)
+        if len(found) <= at_most:
+            break
+    made = [_crowd(job, members, role, waits) for members in found]
     return tuple(sorted(made, key=lambda one: (ORDER.index(one.role), one.ranks)))
 
 
@@ -137,47 +141,6 @@ def _classes(ranks: Iterable[int], key: _Key) -> list[tuple[int, ...]]:
     for rank in sorted(ranks):
         by_key[key(rank)].append(rank)
     return [tuple(members) for members in by_key.values()]
-
-
-def _coarsest(
-    job: Job,
-    role: Mapping[int, Role],
-    marks: Mapping[int, tuple[int, ...]],
-    waits: Mapping[int, Sequence[Wait]],
-    *,
-    exact: Sequence[tuple[int, ...]],
-    at_most: int,
-) -> list[tuple[int, ...]]:
-    """Refined by whom they wait for until nothing changes or there would be too many.
-
-    Works on the first rank of each exact class: whom the others wait for is the same.
-    """
-    members = {one[0]: one for one in exact}
-
-    def all_of(classes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        return [tuple(sorted(rank for one in some for rank in members[one])) for some in classes]
-
-    kinds: dict[int, Hashable] = {
-        one: (role[one], marks[one], tuple((_shape(job, w.group), w.op) for w in waits[one]))
-        for one in members
-    }
-    chosen = _classes(members, kinds.__getitem__)
-    if len(chosen) > at_most:  # thousands of things at once: by role alone
-        return all_of(_classes(members, lambda one: (role[one], marks[one][:1])))
-    for _ in range(_ROUNDS):
-        colour = {rank: index for index, some in enumerate(all_of(chosen)) for rank in some}
-        pairs: dict[int, Hashable] = {
-            one: (
-                colour[one],
-                frozenset(colour[to] for w in waits[one] for to in w.waits_for if to in colour),
-            )
-            for one in members
-        }
-        finer = _classes(members, pairs.__getitem__)
-        if len(finer) > at_most or len(finer) == len(chosen):
-            break
-        chosen = finer
-    return all_of(chosen)
 
 
 def _shape(job: Job, group: int) -> Hashable:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from monitor.decide.headline import JobState
 from monitor.decide.view import GroupView, IncidentReport
 from monitor.decide.view_json import RankJson
 from monitor.model.incident import Incident, State
@@ -24,25 +25,22 @@ from monitor.show.fleet_rows import (
     Fleet,
     RowFilter,
     count,
-    group_cells,
-    rank_cells,
     rank_columns,
     sorted_groups,
     sorted_ranks,
 )
 from monitor.show.text_table import (
-    Cell,
     Column,
     Line,
     age,
     clock,
     cut,
-    lines_of,
+    table,
     text_of,
     width_of,
     word,
 )
-from monitor.show.wording import clean, counted, listed, still_after_s
+from monitor.show.wording import clean, counted, listed
 
 _SHOWN: Final = 3
 """Incidents that `status` spells out."""
@@ -94,6 +92,7 @@ def answers_to_json(asked: StatusFacts) -> dict[str, Any]:
         "schema": 1,
         "now_s": fleet.now_s,
         "tick": fleet.tick,
+        "headline": str(fleet.headline),
         **{one.about.replace(" ", "_"): one.to_json() for one in answers(asked)},
         "quorum_id": fleet.lighthouse.quorum_id,
         "groups": {"all": len(fleet.groups), **count(fleet.groups)},
@@ -101,52 +100,36 @@ def answers_to_json(asked: StatusFacts) -> dict[str, Any]:
     }
 
 
+_TRAINS: Final = {
+    JobState.WAITING: ("no", "bold red"), JobState.STARTING: ("starting", "blue"),
+    JobState.WATCHING: ("starting", "blue"),
+    JobState.TRAINING: ("yes", "green"), JobState.DISTURBED: ("disturbed", "yellow"),
+    JobState.LATE: ("disturbed", "yellow"),
+    JobState.PAUSING: ("pausing", "yellow"), JobState.STALLING: ("stalling", "bold red"),
+    JobState.STOPPED: ("no", "bold red"), JobState.FINISHED: ("finished", "green"),
+    JobState.ENDED: ("ended", "bold red"),
+}  # fmt: skip
+"""Word and style: scripts rely on the words."""
+
+
 def training(fleet: Fleet) -> StatusAnswer:
     """Whether anybody commits steps, and whether anything is wrong with that."""
-    about, step_s, ended = "training", fleet.median_step_s, fleet.ended
-    ages = [one.last_commit_age_s for one in fleet.ranks if one.last_commit_age_s is not None]
-    step = max((one.step for one in fleet.ranks if one.step is not None), default=None)
+    told = fleet.headline
+    word, style = _TRAINS[told.state]
     warnings = tuple(clean(one, 300) for one in fleet.warnings)
-    facts = {"step": step, "step_s": step_s, "commit_age_s": min(ages, default=None),
-             "warnings": list(warnings), "ended": ended and to_plain(ended)}  # fmt: skip
-    if ended is not None:
-        word, style = ("finished", "green") if ended.clean else ("ended", "bold red")
-        ago = age(max(0.0, fleet.now_s - ended.at_s))
-        return StatusAnswer(about, word, style, clean(f"{ago} ago: {ended.says}", 400), facts=facts)
-    if not fleet.ranks:
-        return StatusAnswer(about, "no", "bold red", "no rank has registered here", facts=facts)
-    if not ages:
-        return StatusAnswer(
-            about, "starting", "blue", "nobody has committed a step yet", warnings, facts
-        )
-    healths = {one.health for one in fleet.ranks}
-    if min(ages) > _limit_s(fleet) or ("late" in healths and "healthy" not in healths):
-        return _standing(fleet, min(ages), warnings, facts)
-    pace = "" if step_s is None else f", {step_s:.3g} s a step"
-    text = f"step {step}{pace}{_quorum(fleet)}"
-    if warnings or any(one.incident.open for one in fleet.incidents):
-        return StatusAnswer(about, "disturbed", "yellow", text, warnings, facts)
-    return StatusAnswer(about, "yes", "green", text, facts=facts)
-
-
-def _standing(
-    fleet: Fleet, quiet_s: float, warnings: tuple[str, ...], facts: Mapping[str, Any]
-) -> StatusAnswer:
-    """Nobody commits: for a fault that is known, or that is still being looked for."""
-    usual_s = fleet.usual_step_s
-    usual = "" if usual_s is None else f", {usual_s:.3g} s a step is usual"
-    text = f"no commit for {age(quiet_s)} (step {facts['step']}{usual})"
-    if fleet.incidents:
-        return StatusAnswer("training", "no", "bold red", text, warnings, facts)
-    return StatusAnswer(
-        "training", "stalling", "bold red", f"{text}: verdict pending", warnings, facts
-    )
-
-
-def _limit_s(fleet: Fleet) -> float:
-    """So long without a commit is training still."""
-    held = any(one.incident.verdict.stops for one in fleet.incidents)
-    return still_after_s(fleet.median_step_s, held=held)
+    ended = None if fleet.ended is None else to_plain(fleet.ended)
+    facts = {"step": told.step, "step_s": told.step_s, "commit_age_s": told.commit_age_s,
+             "warnings": list(warnings), "ended": ended}  # fmt: skip
+    text = f"{told.says}{', ' if told.next else ''}{told.next[:1].lower()}{told.next[1:]}"
+    if told.trains:
+        pace = "" if told.step_s is None else f", {told.step_s:.3g} s a step"
+        text = f"step {told.step}{pace}{_quorum(fleet)}"
+    elif told.state is JobState.STOPPED and told.commit_age_s is not None:  # who: the next answer
+        text = f"no commit for {age(told.commit_age_s)} (step {told.step})"
+    elif told.at_s is not None:
+        text = f"{age(max(0.0, fleet.now_s - told.at_s))} ago: {told.says}"
+        warnings = ()
+    return StatusAnswer("training", word, style, clean(text, 400), warnings, facts)
 
 
 def _quorum(fleet: Fleet) -> str:
@@ -255,12 +238,16 @@ def _mode(asked: StatusFacts) -> tuple[str, str, str]:
     if window is not None:
         text = f"maintenance {clean(window.name, 80)} until {clock(window.until_s)}"
         return "maintenance", "yellow", f"{text}: nothing is evicted"
-    return "acting", "green", "evicts whom it is sure of"
+    if asked.fleet.tokenless and asked.fleet.lighthouse.reason == NO_LIGHTHOUSE:
+        return "watching", "cyan", "watch-only: no Lighthouse and no token are configured"
+    alone = asked.fleet.tokenless
+    how = "through the Lighthouse alone: it has no token" if alone else "for confident verdicts"
+    return "acting", "green", f"evictions are on, {how}"
 
 
 def _done(fleet: Fleet, evicted: Sequence[IncidentReport]) -> Iterator[str]:
     if not evicted:
-        yield "evicted nobody in the last hour"
+        yield "no eviction in the last hour"
     for one in evicted[:_SHOWN]:
         account, incident = one.account, one.incident
         asked_s = incident.last_seen_s if one.latest is None else one.latest.asked_s
@@ -370,7 +357,7 @@ def _groups(fleet: Fleet, most: int, width: int | None) -> Iterator[Line]:
         return
     worst = sorted_groups(fleet.groups, "health")
     yield [("", "")]
-    yield from lines_of(GROUP_COLUMNS, [group_cells(one) for one in worst[:most]], width)
+    yield from table(GROUP_COLUMNS, worst[:most], width)
     more = len(worst) - most
     if more > 0:
         yield [(f"and {more:,} more, none of them worse: lightkeeper get groups", "dim")]
@@ -399,7 +386,7 @@ def top_screen(
     head = _head(asked, width)
     ranks = sorted_ranks(filter(wanted.rank, asked.fleet.ranks), order, reverse=reverse)
     shown = ranks[: max(1, height - len(head) - 3)]
-    rows = lines_of(rank_columns(wide=wide), [rank_cells(one, wide=wide) for one in shown], width)
+    rows = table(rank_columns(wide=wide), shown, width)
     chosen = _COLUMN_OF.get(order, order)
     titles = [(text, "bold reverse" if text == chosen else style) for text, style in rows[0]]
     which = "unhealthy " if wanted.unhealthy else ""
@@ -448,39 +435,30 @@ def plain(lines: list[Line]) -> str:
 
 # The live list of incidents.
 
-_INCIDENT_COLUMNS: Final = (
-    Column("since"),
-    Column("state", least=8),
-    Column("severity", spare=2),
-    Column("kind"),
-    Column("culprits"),
-    Column("outcome", spare=1, least=8),
-    Column("what", spare=3),
-)
 _INCIDENT_STYLES: Final = {
     "pending": "yellow", "firing": "bold red", "evicting": "bold yellow", "resolved": "green",
     "critical": "bold red", "warning": "yellow", "info": "cyan",
 }  # fmt: skip
+_INCIDENT_COLUMNS: Final = (
+    Column("since", of=lambda one: clock(one.incident.milestones.first_seen_s)),
+    Column("state", least=8, of=lambda one: _styled(one.incident.state)),
+    Column("severity", spare=2, of=lambda one: _styled(one.incident.severity)),
+    Column("kind", of=lambda one: one.incident.kind),
+    Column("culprits", of=lambda one: listed(one.incident.culprits, 2) or "-"),
+    Column("outcome", spare=1, least=8, of=lambda one: one.account.outcome),
+    Column("what", spare=3, of=lambda one: one.face.says),
+)
+
+
+def _styled(name: str) -> tuple[str, str]:
+    return word(name), _INCIDENT_STYLES.get(name, "")
 
 
 def incidents_screen(reports: Sequence[IncidentReport], width: int, height: int) -> list[Line]:
     """Newest first, as many as fit; the last line says how many do not, and how to leave."""
     room = max(0, height - 2)
-    shown = lines_of(_INCIDENT_COLUMNS, [_incident_cells(one) for one in reports[:room]], width)
+    shown = table(_INCIDENT_COLUMNS, reports[:room], width)
     more = len(reports) - room
     tail = f"and {more:,} more   " if more > 0 else ""
     none = "" if reports else "no incident   "
     return [*shown, [(cut(f"{none}{tail}Ctrl-C: leave", width), "dim")]]
-
-
-def _incident_cells(one: IncidentReport) -> list[Cell]:
-    incident = one.incident
-    return [
-        (clock(incident.milestones.first_seen_s), ""),
-        (word(incident.state), _INCIDENT_STYLES.get(incident.state, "")),
-        (word(incident.severity), _INCIDENT_STYLES.get(incident.severity, "")),
-        (word(incident.kind), ""),
-        (listed(incident.culprits, 2) or "-", ""),
-        (word(one.account.outcome), ""),
-        (one.face.says, ""),
-    ]

@@ -14,6 +14,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from monitor.decide.headline import SICK
 from monitor.show import wording
 from monitor.show.wording import LONGEST, LOOKS, clean
 
@@ -22,17 +23,12 @@ _SHORT: Final = 24
 _SHORT_MARKUP: Final = 18
 _TONES: Final = {
     "worked": "good", "failed": "bad", "skipped": "start", "unknown": "away", "under way": "wait",
-    "resolved": "good", "firing": "bad", "evicting": "wait", "pending": "wait",
     "critical": "bad", "warning": "wait", "info": "start",
     "evicted": "good", "held": "away", "observed": "start", "right": "good", "wrong": "bad",
 }  # fmt: skip
 _GLYPHS: Final = {"good": "✓", "bad": "✗", "wait": "…", "away": "?", "start": "•"}
 """A shape for each colour: some people tell no colours apart."""
 _SEVERITIES: Final = {"critical": "!!", "warning": "!", "info": "i"}
-_INCIDENT_TONES: Final = {
-    "pending": "wait", "firing": "bad", "evicting": "wait", "resolved": "good",
-    "critical": "bad", "warning": "wait", "info": "info",
-}  # fmt: skip
 _DATA: Final = (
     ("/v1/snapshot", "snapshot"),
     ("/v1/incidents", "incidents"),
@@ -104,9 +100,8 @@ def environment() -> Environment:
     made.filters.update({one.__name__: one for one in filters})
     made.globals.update(
         attributes=attributes, counted=wording.counted, path_of=wording.path_of, clean=clean,
-        NONE=wording.NONE, NEWLINE=Markup("\n"), is_short=is_short, looks=LOOKS, tones=_TONES,
-        glyphs=_GLYPHS,
-        severities=_SEVERITIES, incident_tones=_INCIDENT_TONES,
+        NONE=wording.NONE, SICK=SICK, NEWLINE=Markup("\n"), is_short=is_short, looks=LOOKS,
+        tones=_TONES, glyphs=_GLYPHS, severities=_SEVERITIES,
     )  # fmt: skip
     made.globals["ui"] = made.get_template("ui.html").module
     return made
@@ -142,7 +137,8 @@ def document(
     script: str | None = None,
     styles: tuple[str, ...] = (),
     here: str = "",
-    notices: str = "",
+    chips: str = "",
+    job: str = "",
     data: dict[str, str] | None = None,
     again_s: int | None = None,
 ) -> str:
@@ -156,13 +152,14 @@ def document(
         script: path of a JavaScript module of ours.
         styles: paths of style sheets over and above the common one.
         here: path of the place in the navigation that this page is, or belongs to.
-        notices: markup between the header and the content.
+        chips: markup of the header, beside the name.
+        job: what the job is called.
         data: `data-` attributes of the body, for the script.
         again_s: seconds after which the browser loads it again by itself.
     """
     return render(
         "document.html", title=title, script=script, styles=("/static/page.css", *styles),
-        here=here, notices=notices, links=_DATA, again_s=again_s,
+        here=here, chips=chips, job=job, links=_DATA, again_s=again_s,
         parts="".join(parts),
         data={f"data-{name}": value for name, value in (data or {}).items()},
     )  # fmt: skip

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import datetime
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from monitor.show.wording import clean
 
@@ -44,6 +44,13 @@ class Column:
     """Where it gets narrow those with the highest number go first; those with 0 never do."""
     least: int = 0
     """Cells that it has at least: what moves need not make the others move."""
+    of: Callable[[Any], object] = str
+    """What it shows of an item: a value, or a `Cell` where that has a style."""
+
+    def cell(self, item: Any) -> Cell:
+        """That, as text."""
+        value = self.of(item)
+        return value if isinstance(value, tuple) else (word(value), "")
 
 
 def width_of(text: str) -> int:
@@ -68,6 +75,12 @@ def cut(text: str, width: int) -> str:
     return kept + "…" if width > 0 else ""
 
 
+def table(columns: Sequence[Column], items: Iterable[Any], width: int | None = None) -> list[Line]:
+    """A line of names and one an item."""
+    rows = [[column.cell(item) for column in columns] for item in items]
+    return lines_of(columns, rows, width)
+
+
 def lines_of(
     columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None = None
 ) -> list[Line]:
@@ -82,10 +95,6 @@ def lines_of(
     kept = _kept(columns, wide, width)
     head = [(column.name, "bold") for column in columns]
     return [_line(columns, row, wide, kept, width) for row in (head, *rows)]
-
-
-def _safe(text: str) -> str:
-    return " ".join(clean(text, CELL).split()) or "-"
 
 
 def _kept(columns: Sequence[Column], wide: Sequence[int], width: int | None) -> list[int]:

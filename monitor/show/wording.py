@@ -188,23 +188,19 @@ class StateLook:
 LOOKS: Final = {
     "dead": StateLook("✕", "its process has ended"),
     "unreachable": StateLook("◇", "its WorkerServer gives no answer"),
-    "stalled": StateLook("▲", "it stands still, and others wait for it"),
+    "stalled": StateLook("▲", "it hangs, and others wait for it"),
     "corrupt": StateLook("✖", "its numbers are wrong"),
     "traced": StateLook("◉", "a debugger or a profiler holds it: no fault of its own"),
-    "slow": StateLook("◆", "it holds the others up by its pace"),
-    EVICTING: StateLook("▼", "its replica group is being put out"),
-    "starting": StateLook("○", "not through its first commits yet; its usual pace is being learnt"),
-    "late": StateLook(
-        "◔", "no commit for much longer than usual; it is not known yet who holds it up"
-    ),
+    "slow": StateLook("◆", "its pace holds the others up"),
+    EVICTING: StateLook("▼", "its replica group is being evicted"),
+    "starting": StateLook("○", "before its first commits; its usual pace is being learnt"),
+    "late": StateLook("◔", "no commit for longer than usual; who holds it up is not known yet"),
     "waiting": StateLook("◐", "it waits for others"),
     "healthy": StateLook("●", "it makes progress"),
     UNKNOWN: StateLook("□", "the Lighthouse knows it, and no rank of it has registered"),
 }
 """Worst first."""
 ORDER: Final = {state: rank for rank, state in enumerate(LOOKS)}
-SICK: Final = ("dead", "unreachable", "stalled", "corrupt", "traced", "slow")
-"""They need attention one by one."""
 
 
 def state_of(view: View, seen: Observation) -> str:
@@ -217,26 +213,14 @@ def state_of(view: View, seen: Observation) -> str:
     return str(health)
 
 
-def states_of(view: View) -> dict[RankName, str]:
-    """Of every rank."""
-    return {seen.rank: state_of(view, seen) for seen in view.snapshot.observations}
+def states_of(view: View, *, late: bool) -> dict[RankName, str]:
+    """Of every rank; none is called healthy while the job's next commit is late."""
+    found = {seen.rank: state_of(view, seen) for seen in view.snapshot.observations}
+    if not late:
+        return found
+    return {rank: "late" if state == "healthy" else state for rank, state in found.items()}
 
 
 def worst(states: Iterable[str]) -> str:
     """The one that a group of ranks is shown by."""
     return min(states, key=lambda one: ORDER[one], default=UNKNOWN)
-
-
-_STILL_S: Final = 15.0
-_HELD_S: Final = 3.0
-_STILL_STEPS: Final = 5.0
-
-
-def still_after_s(step_s: float | None, *, held: bool) -> float:
-    """Seconds without a commit after which nobody says that the job trains.
-
-    Args:
-        step_s: what a step takes; None: that is not known.
-        held: whether an open incident says that somebody stands still.
-    """
-    return max(_HELD_S if held else _STILL_S, _STILL_STEPS * (step_s or 0.0))

@@ -45,17 +45,15 @@ from monitor.store.lease import LeaseRow
 from monitor.store.place import StoreError, StorePlace
 
 # -- tables ------------------------------------------------------------------------------------
-# The tables, schema 2.
-#
-# Decisions have a state, an author, an epoch and what came of them; `lease` says which monitor
-# acts. A decision and its eviction share their key: incident and time.
+# What is one value there is one JSON body here, by its key; other columns are what is asked for.
+# `lease` says which monitor acts.
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 
 METADATA: Final = MetaData()
 
 
-_INTEGERS: Final = frozenset({"epoch", "attempt", "beat", "writes"})
+_INTEGERS: Final = frozenset({"epoch", "beat", "writes"})
 
 
 def _table(name: str, keys: str, columns: str = "body") -> Table:
@@ -71,15 +69,12 @@ def _table(name: str, keys: str, columns: str = "body") -> Table:
 
 
 INCIDENTS: Final = _table("incidents", "id", "state first_seen_s body")
-TRANSITIONS: Final = _table("transitions", "incident_id at_s to_state", "reason")
-DECISIONS: Final = _table(
-    "decisions", "incident_id at_s action",
-    "guard? reason body state? author? epoch? attempt? ended_s? outcome?",
-)  # fmt: skip
+HOLDS: Final = _table("holds", "incident_id at_s")
+"""Decisions to evict nobody; one to evict is its eviction's."""
 EVICTIONS: Final = _table("evictions", "incident_id asked_s")
 _table("quarantine_entries", "scope name")
 _table("quarantine_events", "id", "at_s body")
-_table("targets", "rank")
+TARGETS: Final = _table("targets", "rank")
 _table("notices", "sink key")
 _table("audit", "incident_id part")
 _table("switches", "name")
@@ -94,6 +89,10 @@ _LOCK: Final = 0x6C6B  # "lk": of two monitors that start at once one makes the 
 _OPEN_MS: Final = 5000
 """How long one that starts waits for the other."""
 _AGAIN_S: Final = 0.02
+_TARGETS_AT_ONCE: Final = 250
+"""In one transaction, of some 25 ms."""
+_PAUSE_S: Final = 0.02
+"""Between two of them; whoever waits for the file looks again after 0.1 s at the most."""
 SCOPE: Final = "fleet"
 """One store serves one fleet, and has one lease."""
 
@@ -247,10 +246,25 @@ class Database:
     def write(self, batch: Mapping[Key, Row | None], fence: Fence | None) -> tuple[Key, ...]:
         """Upserts and deletes in one transaction; returns rows that no database would take.
 
+        Targets follow, some at a time: a hundred thousand would keep the lease from being renewed.
+
         Raises:
             Fenced: `fence` is given and is not the lease's any more.
             StoreError: the database says no, or is away.
         """
+        targets = [at for at in batch if at[0] == TARGETS.name]
+        first = {at: row for at, row in batch.items() if at[0] != TARGETS.name}
+        bad = self._write_together(first, fence) if first else ()
+        for start in range(0, len(targets), _TARGETS_AT_ONCE):
+            if start or first:
+                time.sleep(_PAUSE_S)
+            some = targets[start : start + _TARGETS_AT_ONCE]
+            bad += self._write_together({at: batch[at] for at in some}, fence)
+        return bad
+
+    def _write_together(
+        self, batch: Mapping[Key, Row | None], fence: Fence | None
+    ) -> tuple[Key, ...]:
         try:
             with self._engine.begin() as db:
                 self._check(db, batch, fence)
@@ -281,7 +295,8 @@ class Database:
         return tuple(bad)
 
     def _check(self, db: Connection, batch: Mapping[Key, Row | None], fence: Fence | None) -> None:
-        if self.place.path is not None and any(table == DECISIONS.name for table, _ in batch):
+        decided = any(table in (HOLDS.name, EVICTIONS.name) for table, _ in batch)
+        if decided and self.place.path is not None:
             # a decision survives even a power cut; the rest may lose its last second
             db.exec_driver_sql("PRAGMA synchronous = FULL")
         if fence is None:
@@ -318,7 +333,7 @@ class Database:
         with self.begin() as db:
             old = and_(INCIDENTS.c.state == "resolved", INCIDENTS.c.id.not_in(kept))
             db.execute(delete(INCIDENTS).where(old))
-            for table in (TRANSITIONS, DECISIONS, EVICTIONS):
+            for table in (HOLDS, EVICTIONS):
                 orphan = and_(
                     table.c.incident_id.not_in(select(INCIDENTS.c.id)),
                     table.c.incident_id.not_like("manual-%"),

@@ -349,14 +349,12 @@ class Lease:
                     log.warning("the lease cannot be renewed: %s", exc)
                 self._problem = str(exc)
 
-    def _renew(self, epoch: int) -> bool:
+    def _renew(self, epoch: int) -> None:
         asked_s = self._clock()
-        renewed = self._table.renew(Fence(self._holder, epoch))
-        if renewed:
+        if self._table.renew(Fence(self._holder, epoch)):
             self._held(epoch, asked_s)
         else:
             self._lost()
-        return renewed
 
     def _look(self) -> None:
         row = self._table.read()

@@ -1,83 +1,57 @@
-"""Rows as they lie in the tables, turned into what is remembered. Pure.
-
-One row that cannot be read is no reason to forget the others.
-"""
+"""Rows as they lie in the tables, turned into what is remembered. Pure."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from monitor.model.eviction import (
     DecisionRow,
-    DecisionState,
+    Eviction,
     QuarantineEntry,
     QuarantineEvent,
     Remembered,
-    eviction_from_json,
+    row_of,
 )
 from monitor.model.incident import incident_from_json
-from monitor.model.names import IncidentId
 from monitor.model.plain import from_plain
 
-_T = TypeVar("_T")
+T = TypeVar("T")
 
 Rows = Callable[..., Sequence[tuple[Any, ...]]]
 """`rows(table, *columns, order=column)`: all rows of a table, `-column` falling."""
 
 
 def remembered(rows: Rows) -> tuple[Remembered, int]:
-    """What the tables hold, and how many rows cannot be read."""
+    """What the tables hold, and how many rows cannot be read: no reason to forget the others."""
     bad = 0
 
-    def read(found: Sequence[tuple[Any, ...]], make: Callable[..., _T]) -> tuple[_T, ...]:
+    def read(table: str, make: Callable[..., T], *keys: str, order: str) -> tuple[T, ...]:
         nonlocal bad
         made = []
-        for row in found:
+        for *key, body in rows(table, *keys, "body", order=order):
             try:
-                made.append(make(*row))
+                made.append(make(*key, json.loads(body)))
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 bad += 1
         return tuple(made)
 
-    decisions = rows(
-        "decisions", "incident_id", "at_s", "action", "guard", "reason", "state", "author", "epoch",
-        "attempt", "ended_s", "outcome", "body", order="at_s",
-    )  # fmt: skip
-    lines = read(decisions, _decision)
-    notices = rows("notices", "sink", "key", "body", order="key")
+    holds = read("holds", partial(from_plain, DecisionRow), order="at_s")
+    evictions = read("evictions", partial(from_plain, Eviction), order="asked_s")
+    decisions = (*holds, *map(row_of, evictions))
     found = Remembered(
-        incidents=read(
-            rows("incidents", "body", order="-first_seen_s"),
-            lambda body: incident_from_json(json.loads(body)),
-        ),
-        decisions=lines,
-        evictions=read(
-            rows("evictions", "body", order="asked_s"),
-            lambda body: eviction_from_json(json.loads(body)),
-        ),
-        quarantine=read(
-            rows("quarantine_entries", "body", order="scope"),
-            lambda body: from_plain(QuarantineEntry, json.loads(body)),
-        ),
+        incidents=read("incidents", incident_from_json, order="-first_seen_s"),
+        decisions=tuple(sorted(decisions, key=lambda row: (row.at_s, row.incident_id))),
+        evictions=evictions,
+        quarantine=read("quarantine_entries", partial(from_plain, QuarantineEntry), order="scope"),
         quarantine_events=read(
-            rows("quarantine_events", "body", order="at_s"),
-            lambda body: from_plain(QuarantineEvent, json.loads(body)),
+            "quarantine_events", partial(from_plain, QuarantineEvent), order="at_s"
         ),
-        targets=read(rows("targets", "body", order="rank"), json.loads),
-        notices=read(notices, lambda sink, key, body: (sink, key, json.loads(body))),
-        audit=read(
-            rows("audit", "incident_id", "part", "body", order="incident_id"),
-            lambda incident_id, part, body: (IncidentId(incident_id), part, json.loads(body)),
-        ),
+        targets=read("targets", dict, order="rank"),
+        notices=read("notices", lambda *row: row, "sink", "key", order="key"),
+        audit=read("audit", lambda *row: row, "incident_id", "part", order="incident_id"),
         switches=dict(rows("switches", "name", "body", order="name")),
     )
     return found, bad
-
-
-def _decision(*row: Any) -> DecisionRow:
-    incident_id, at_s, action, guard, reason, state, *more, body = row
-    return DecisionRow(
-        incident_id, at_s, action, guard, reason, DecisionState(state), *(*more, json.loads(body))
-    )

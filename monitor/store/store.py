@@ -32,7 +32,6 @@ from monitor.model.eviction import (
     Remembered,
     Rung,
     Scope,
-    row_of,
 )
 from monitor.model.incident import Incident, incident_to_json
 from monitor.model.names import IncidentId, RankName
@@ -117,7 +116,7 @@ class Store:
     # -- writing ------------------------------------------------------------------------------
 
     def save_incidents(self, incidents: Sequence[Incident]) -> None:
-        """Remember incidents and their stories."""
+        """Remember incidents."""
         for incident in incidents:
             body = json.dumps(incident_to_json(incident))
             row = {
@@ -126,9 +125,6 @@ class Store:
                 "body": body,
             }
             self._put("incidents", {"id": incident.id}, row)
-            for line in incident.story:
-                key = {"incident_id": incident.id, "at_s": line.at_s, "to_state": line.to}
-                self._put("transitions", key, {"reason": line.reason})
 
     def save_hold(self, hold: Hold, at_s: float, *, rungs: Sequence[Rung] = ()) -> DecisionRow:
         """Remember that nobody is evicted, and why.
@@ -141,33 +137,16 @@ class Store:
             hold.incident_id, at_s, action, str(hold.guard), hold.reason, epoch=epoch,
             body=_held(hold, rungs),
         )  # fmt: skip
-        self._save_row(row)
+        key = {"incident_id": row.incident_id, "at_s": row.at_s}
+        self._put("holds", key, {"body": json.dumps(to_plain(row))})
         return row
 
     def save_eviction(self, eviction: Eviction) -> None:
-        """Remember an eviction, and its line in the list of decisions; `flush` before somebody is
-        asked. Another attempt is still the same eviction.
+        """Remember an eviction; `flush` before somebody is asked. Another attempt is still the same
+        eviction.
         """
         key = {"incident_id": eviction.incident_id, "asked_s": eviction.of_s}
         self._put("evictions", key, {"body": json.dumps(to_plain(eviction))})
-        self._save_row(row_of(eviction))
-
-    def _save_row(self, row: DecisionRow) -> None:
-        self._put(
-            "decisions",
-            {"incident_id": row.incident_id, "at_s": row.at_s, "action": row.action},
-            {
-                "guard": row.guard,
-                "reason": row.reason,
-                "body": json.dumps(dict(row.body)),
-                "state": str(row.state),
-                "author": row.author,
-                "epoch": row.epoch,
-                "attempt": row.attempt,
-                "ended_s": row.ended_s,
-                "outcome": row.outcome,
-            },
-        )
 
     def save_quarantine(self, entry: QuarantineEntry) -> None:
         """Remember a quarantined host or group."""

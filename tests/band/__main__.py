@@ -2,7 +2,7 @@
 
 Three runs one after the other: without faults; with a fault every 40 steps, each found by the
 monitor and ended by an eviction; and without faults on another seed, as a yardstick for how far
-two sound runs are apart. Writes docs/loss-band.jsonl and docs/images/loss-band.svg.
+two sound runs are apart. Writes evidence/loss-band.jsonl and evidence/images/loss-band.svg.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ COMMAND: Final = "make loss-band"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all three, judge, draw; 1 when a committed step was lost or the fleet did not recover."""
     parser = argparse.ArgumentParser(prog="tests.band", description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/loss-band.jsonl")
-    parser.add_argument("--plot", type=Path, default=ROOT / "docs/images/loss-band.svg")
+    parser.add_argument("--out", type=Path, default=ROOT / "evidence/loss-band.jsonl")
+    parser.add_argument("--plot", type=Path, default=ROOT / "evidence/images/loss-band.svg")
     options = parser.parse_args(arguments)
     runs = [
         run("without faults", seed=0, kinds=()),

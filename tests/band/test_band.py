@@ -12,7 +12,7 @@ STEPS = 70
 KILLED = {15: "rg_1", 30: "rg_0", 45: "rg_1"}
 """Committed step -> the group that is killed there."""
 BAND = 0.25
-"""Nats a byte, for means of 20 steps. The long run (docs/trainer.md) differs by less: early in
+"""Nats a byte, for means of 20 steps. The long run (evidence/README.md) differs by less: early in
 training, where the loss falls by 0.1 a step, a group's batches more or less show more."""
 
 

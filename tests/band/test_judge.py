@@ -6,9 +6,9 @@ import pytest
 from tests.band import judge, plot
 from tests.band.__main__ import COMMAND
 
-DOCS = Path(__file__).parents[2] / "docs"
+EVIDENCE = Path(__file__).parents[2] / "evidence"
 BAND = 0.15
-"""Nats a byte, as docs/trainer.md states it."""
+"""Nats a byte, as evidence/README.md states it."""
 
 
 def step(rank, number, loss=1.0, *, committed=True):
@@ -66,11 +66,11 @@ def test_each_way_of_losing_a_step_is_seen(events, found):
 
 
 def test_the_committed_run_keeps_the_stated_band_and_is_what_the_picture_shows():
-    runs = [json.loads(line) for line in (DOCS / "loss-band.jsonl").read_text().splitlines()]
+    runs = [json.loads(line) for line in (EVIDENCE / "loss-band.jsonl").read_text().splitlines()]
     calm, harmed, _ = (dict(run["loss"]) for run in runs)
 
     assert [len(run["evictions"]) for run in runs] == [0, 6, 0]
     assert [run["lost"] for run in runs] == [[], [], []]
     assert max(map(abs, judge.apart(harmed, calm).values())) < BAND
-    assert f"Stated band: {BAND} nats" in (DOCS / "trainer.md").read_text()
-    assert plot.draw(runs, COMMAND) == (DOCS / "images" / "loss-band.svg").read_text()
+    assert f"Stated band: {BAND} nats" in (EVIDENCE / "README.md").read_text()
+    assert plot.draw(runs, COMMAND) == (EVIDENCE / "images" / "loss-band.svg").read_text()

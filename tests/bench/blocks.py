@@ -24,7 +24,7 @@ class Blocks:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        own = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTKEEPER")}
+        own = {k: v for k, v in os.environ.items() if not (v and k.startswith("LIGHTKEEPER"))}
         self._pids: dict[int, int | None] = {}
         self._count = 0
         self._parent = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""docs/figures.md and its plot, from rows that were measured. Pure but for `write`."""
+"""evidence/figures.md and its plot, from rows that were measured. Pure but for `write`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any, Final
 
 Row = Mapping[str, Any]
 COMMAND: Final = (
-    "python -m tests.bench.seeds --recoveries 3 --out docs/figures.jsonl --page docs/figures.md"
+    "python -m tests.bench.seeds --recoveries 3 "
+    "--out evidence/figures.jsonl --page evidence/figures.md"
 )
-MATRIX: Final = Path("docs/eviction-matrix.jsonl")
+MATRIX: Final = Path("evidence/eviction-matrix.jsonl")
 TEXT: Final = Path(__file__).with_name("figures_text.md")
 """What people wrote; `{name}` stands for a table of this module."""
 PLOT: Final = "load-seconds.svg"

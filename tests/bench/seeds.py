@@ -1,7 +1,8 @@
 """Figures of the seeds on this machine: staging, loading, reconfiguring, whole recoveries.
 
-`python -m tests.bench.seeds` prints them; `--out docs/figures.jsonl --page docs/figures.md` keeps
-them and writes the page and its plot. `--recoveries N` also runs N faults of each kind on real
+`python -m tests.bench.seeds` prints them; `--out evidence/figures.jsonl --page
+evidence/figures.md` keeps them and writes the page and its plot.
+`--recoveries N` also runs N faults of each kind on real
 fleets (some two minutes each). One at a time: nothing here runs beside something else of ours.
 """
 

@@ -10,14 +10,14 @@ import pytest
 from tests.bench import figures, seeds
 from tests.worker_server.ranks import ROOT
 
-ROWS = ROOT / "docs" / "figures.jsonl"
+ROWS = ROOT / "evidence" / "figures.jsonl"
 
 
 def test_the_page_and_the_plot_are_those_of_the_rows(monkeypatch):
     monkeypatch.chdir(ROOT)
     rows, matrix = seeds.read(ROWS), seeds.read(figures.MATRIX)
-    assert (ROOT / "docs" / "figures.md").read_text() == figures.render(rows, matrix)
-    assert (ROOT / "docs" / "images" / figures.PLOT).read_text() == figures.plot(rows)
+    assert (ROOT / "evidence" / "figures.md").read_text() == figures.render(rows, matrix)
+    assert (ROOT / "evidence" / "images" / figures.PLOT).read_text() == figures.plot(rows)
 
 
 def test_every_row_says_under_which_conditions_it_was_made():

@@ -1,4 +1,4 @@
-"""`python -m tests.campaign`: every fault class on real fleets, N runs each; docs/campaign.md."""
+"""`python -m tests.campaign`: every fault class on real fleets; evidence/campaign.md."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--out",
         type=Path,
-        default=Path("docs/campaign.jsonl"),
+        default=Path("evidence/campaign.jsonl"),
         metavar="FILE",
-        help="results, one JSON object a line (default docs/campaign.jsonl)",
+        help="results, one JSON object a line (default evidence/campaign.jsonl)",
     )
     add(
         "--page",
         type=Path,
-        default=Path("docs/campaign.md"),
+        default=Path("evidence/campaign.md"),
         metavar="FILE",
-        help="the page made of them (default docs/campaign.md)",
+        help="the page made of them (default evidence/campaign.md)",
     )
     add(
         "--plain",

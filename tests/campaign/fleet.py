@@ -114,6 +114,7 @@ class Fleet:
         token = self.folder / "token"
         token.touch(mode=0o600)
         token.write_text(secrets.token_urlsafe(24))
+        token.chmod(0o600)
         self.start_lighthouse()
         self.start_monitor()
         self._start_groups()

@@ -1,4 +1,4 @@
-"""docs/campaign.md, from the results of the campaign and of the soak. Pure but for `write`."""
+"""evidence/campaign.md, from the results of the campaign and of the soak. Pure but for `write`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ The trainer's injector breaks a rank in the middle of training; ranks, steps and
 from the seed. Ranks are forked from one process that has imported torch, so that a restart takes
 seconds (`tests/campaign/forks.py`); everything else is as users run it. Times are of a shared
 machine: nothing is asserted about them. Classes that were made again, and what they showed before:
-[decisions](decisions.md#runs-that-were-made-again).
+[README](README.md#campaign-runs-that-were-made-again).
 """
 
 
@@ -82,7 +82,7 @@ def _campaign(lines: Sequence[Line], title: str) -> str:
         ),
         (
             "- target for a hang: fires at most 5 s after its threshold (5 s or 10 step times; 15 "
-            "s while its main thread runs; 30 s in phase communication; docs/thresholds.md)"
+            "s while its main thread runs; 30 s in phase communication; docs/detection.md)"
         ),
     ]
     return "\n".join([f"## {title}", "", *facts, "", *rows, "", _LEGEND, ""])

@@ -217,8 +217,13 @@ def parser() -> argparse.ArgumentParser:
     add("--minutes", type=float, default=30.0, help="for each shape (default 30)")
     add("--seed", type=int, default=5, help="of what is done when (default 5)")
     add("--shape", action="append", dest="shapes", choices=sorted(SHAPES), help="default: both")
-    add("--out", type=Path, default=Path("docs/soak.jsonl"), help="default docs/soak.jsonl")
-    add("--page", type=Path, default=Path("docs/campaign.md"), help="default docs/campaign.md")
+    add("--out", type=Path, default=Path("evidence/soak.jsonl"), help="default evidence/soak.jsonl")
+    add(
+        "--page",
+        type=Path,
+        default=Path("evidence/campaign.md"),
+        help="default evidence/campaign.md",
+    )
     add("--folder", type=Path, help="where fleets keep logs and stores (default: under /tmp)")
     return top
 

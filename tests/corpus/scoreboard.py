@@ -1,6 +1,6 @@
 """`python -m tests.corpus.scoreboard`: who names the culprit and who names the victims.
 
-Builds the corpus, asks ours and torchfrtrace about the same files, and writes docs/scoreboard.md.
+Builds the corpus, asks ours and torchfrtrace about the same files, writes evidence/scoreboard.md.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def chosen(only: str, every: int, salt: int) -> Iterator[Case]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("docs/scoreboard.md"))
+    parser.add_argument("--out", type=Path, default=Path("evidence/scoreboard.md"))
     parser.add_argument("--only", default="", help="cases whose name has this in it")
     parser.add_argument("--every", type=int, default=1, help="every n-th case only")
     parser.add_argument("--salt", type=int, default=0, help="another corpus of the same cases")

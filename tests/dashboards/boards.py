@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from dashboards import publish
+from dashboards import ask, publish
 
 ROOT = Path(__file__).parents[2]
 PATHS = sorted((ROOT / "dashboards" / "grafana").glob("*.json"))
@@ -31,21 +31,12 @@ def targets(board):
 
 def expressions(board):
     """(where, expression) of everything that is asked of Prometheus."""
-    for panel in panels(board):
-        for target in panel["targets"]:
-            yield f"panel {panel['title']}/{target['refId']}", target["expr"]
-    for annotation in board["annotations"]["list"]:
-        yield f"annotation {annotation['name']}", annotation["expr"]
-    for name, variable in variables(board).items():
-        if variable["type"] == "query":
-            inside = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"])
-            yield f"variable {name}", f"count by ({inside[2]}) ({inside[1]})"
+    return [(query.where, query.expr) for query in ask.queries(board)]
 
 
 def filled(expr, **chosen):
     """`expr` as Prometheus gets it, with everything chosen and, unless told, the odd intervals."""
-    chosen = {"topn": "40", **INTERVALS, **chosen}
-    return re.sub(r"\$(\w+)", lambda found: chosen.get(found[1], ".+"), expr)
+    return ask.filled(expr, **{**INTERVALS, **chosen})
 
 
 def selectors(expr):

@@ -29,13 +29,6 @@ WALL_ROWS = 24
 each_board = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 
 
-def rules(path):
-    """(what it is called, expression) of each rule; every expression is on one line."""
-    pairs = re.findall(r"- (?:record|alert): (\S+)\n\s+expr: (.+)\n", path.read_text())
-    assert len(pairs) == path.read_text().count("expr:")
-    return pairs
-
-
 def test_there_are_six_dashboards_with_uids_of_their_own():
     assert {path.stem: load(path)["uid"] for path in PATHS} == {
         name: f"lightkeeper-{name}"
@@ -72,15 +65,6 @@ def test_every_metric_of_a_panel_is_exported(path):
 
     assert {where: names - EXPORTED for where, names in named.items() if names - EXPORTED} == {}
     assert {where for where, names in named.items() if not names} == set()
-
-
-def test_every_metric_of_a_rule_or_alert_is_exported_or_recorded():
-    recorded = rules(PROMETHEUS / "rules.yml")
-    alerts = rules(PROMETHEUS / "alerts.yml")
-    known = EXPORTED | {name for name, _ in recorded}
-
-    unknown = {name: metrics(expr) - known for name, expr in [*recorded, *alerts]}
-    assert {name: names for name, names in unknown.items() if names} == {}
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def kustomize() -> list[str] | None:
     return ["kubectl", "kustomize"] if shutil.which("kubectl") else None
 
 
-def new_overlay(folder: Path, name: str, *numbers: int) -> Path:
+def new_overlay(folder: Path, name: str, *numbers: int | Path) -> Path:
     """`new-overlay.sh` in a copy of the examples."""
     copied = folder / "examples"
     if not copied.exists():

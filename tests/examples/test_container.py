@@ -43,7 +43,7 @@ def wanted(extras):
     texts = PROJECT["project"]["dependencies"] + [
         one for extra in extras for one in PROJECT["project"]["optional-dependencies"][extra]
     ]
-    return [Requirement(text) for text in texts]
+    return [found for found in map(Requirement, texts) if found.name != "lightkeeper"]
 
 
 @pytest.mark.parametrize("name", ["requirements.lock", "build.lock"])
@@ -56,7 +56,7 @@ def test_every_package_of_a_lock_is_pinned_to_one_version_and_its_hashes(name):
 
 def test_the_lock_holds_what_pyproject_wants_in_versions_that_it_allows():
     pins = locked("requirements.lock")
-    for requirement in wanted(["kubernetes", "postgres", "gate"]):
+    for requirement in wanted(["monitor", "kubernetes", "postgres", "gate"]):
         assert requirement.specifier.contains(pins[requirement.name.lower()][0]), requirement
     assert not {"torch", "torchft", "pytest"} & set(pins)
     [backend] = map(Requirement, PROJECT["build-system"]["requires"])
@@ -128,4 +128,4 @@ def test_pods_run_under_the_image_s_own_number():
 def test_make_lock_asks_for_the_same_extras():
     lines = (ROOT / "Makefile").read_text().splitlines()
     recipe = next(after for line, after in pairwise(lines) if line.startswith("lock:"))
-    assert "--extra ,kubernetes postgres gate" in recipe
+    assert "--extra ,monitor kubernetes postgres gate" in recipe

@@ -75,6 +75,45 @@ def test_a_wrong_order_is_one_line_and_writes_nothing(words, said, tmp_path):
     assert sorted(folder.rglob("*")) == before
 
 
+def test_values_change_images_script_ranks_and_cards_of_every_group(tmp_path):
+    values = tmp_path / "my-values.env"
+    values.write_text(
+        "TRAIN_IMAGE=registry.corp:5000/team/train:7\nKEEPER_IMAGE=registry.corp/keeper:1\n"
+        'RANKS_PER_GROUP=4\nGPUS_PER_GROUP=0\nTRAIN="train.py --lr 1e-4"\n'
+    )
+    fleet = render(new_overlay(tmp_path, "valued", 2, 1, values))
+    ranks = [container_of(pod) for pod in groups(fleet)]
+    assert len(ranks) == 2
+    for one in ranks:
+        assert one["image"] == "registry.corp:5000/team/train:7"
+        assert one["command"][4] == "--nproc-per-node=4"
+        assert one["command"][7:] == ["train.py", "--lr", "1e-4"]
+        assert set(one["resources"]["limits"]) == {"memory"}
+    assert {container_of(pod)["image"] for pod in head(fleet).values()} >= {
+        "registry.corp/keeper:1"
+    }
+    validate = pytest.importorskip("kubernetes_validate")
+    for made in fleet.objects:
+        validate.validate(made, "1.34", strict=True)
+
+
+def test_the_values_that_are_shown_are_those_of_the_files(tmp_path):
+    given = render(new_overlay(tmp_path, "same", 2, 1, KUBERNETES / "values.env"))
+    assert given.all("Job") == render(new_overlay(tmp_path / "2", "same", 2, 1)).all("Job")
+
+
+@pytest.mark.parametrize("line", ["TRAIN_IMAGE=train", "RANKS_PER_GROUP=many"])
+def test_a_wrong_value_is_one_line_and_writes_nothing(line, tmp_path):
+    folder = new_overlay(tmp_path, "first", 1).parent
+    (tmp_path / "values.env").write_text(f"{line}\n")
+    done = subprocess.run(
+        ["sh", folder / "new-overlay.sh", "job", "2", "1", tmp_path / "values.env"],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert not (folder / "job").exists()
+
+
 @pytest.mark.parametrize("version", ["1.31", "1.34", "1.37"])
 def test_all_of_it_follows_kubernetes_own_schemas(fleet, version):
     validate = pytest.importorskip("kubernetes_validate")

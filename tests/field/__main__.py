@@ -1,4 +1,4 @@
-"""`python -m tests.field`: bugs as people write them, on real jobs; docs/field.md."""
+"""`python -m tests.field`: bugs as people write them, on real jobs; evidence/field.md."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--out",
         type=Path,
-        default=Path("docs/field.jsonl"),
+        default=Path("evidence/field.jsonl"),
         metavar="FILE",
-        help="records, one JSON object a line (docs/field.jsonl)",
+        help="records, one JSON object a line (evidence/field.jsonl)",
     )
     add(
         "--page",
         type=Path,
-        default=Path("docs/field.md"),
+        default=Path("evidence/field.md"),
         metavar="FILE",
-        help="the page made of them (docs/field.md)",
+        help="the page made of them (evidence/field.md)",
     )
     add("--resume", action="store_true", help="go on with FILE: do only what is not in it")
     add(

@@ -109,6 +109,7 @@ class Fleet:
         token = self.folder / "token"
         token.touch(mode=0o600)
         token.write_text(secrets.token_urlsafe(24))
+        token.chmod(0o600)
         os.mkfifo(self.folder / "dead")
         bin_ = Path(sys.executable).parent
         self._spawn(

@@ -1,4 +1,4 @@
-"""docs/field.md, from the records. Pure but for `write`."""
+"""evidence/field.md, from the records. Pure but for `write`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m tests.killing`: every process of a real fleet is killed in turn; docs/kill-each.md."""
+"""`python -m tests.killing`: every process of a fleet is killed in turn; evidence/kill-each.md."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def parser() -> argparse.ArgumentParser:
     add("--gate", choices=("yes", "no", "both"), default="both", help="one in front (both)")
     add("--rounds", type=int, default=3, metavar="N", help="kills of each process (default 3)")
     add("--only", metavar="WORD", help="only processes whose name holds this word")
-    add("--out", type=Path, default=Path("docs/kill-each.jsonl"), metavar="FILE")
-    add("--page", type=Path, default=Path("docs/kill-each.md"), metavar="FILE")
+    add("--out", type=Path, default=Path("evidence/kill-each.jsonl"), metavar="FILE")
+    add("--page", type=Path, default=Path("evidence/kill-each.md"), metavar="FILE")
     add("--page-only", action="store_true", help="write the page from the results, run nothing")
     add("--folder", type=Path, help="where fleets keep logs and stores (default: under /tmp)")
     return top

@@ -1,4 +1,4 @@
-"""docs/kill-each.md, from the rows. Pure but for `write`."""
+"""evidence/kill-each.md, from the rows. Pure but for `write`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ along: TorchFT's manager asks for a quorum once, so every rank of both groups wa
 timeout (60 s) and ends, and with no group left there is nobody to heal from: training begins at
 step 0 again, or at your last checkpoint on disk. That the restarted Lighthouse counts its quorums
 from 1 again did no further harm here, for no group had lived to meet at the old places. Put a gate
-in front: [gate.md](gate.md).
+in front: [the gate](../docs/eviction.md#the-gate).
 """
 
 _NOTES: Final = """\
@@ -59,7 +59,7 @@ What the rows have in common:
 - **A group** (rank, torchrun, supervisor) takes its other rank along, as everywhere where ranks
   share a process group. The other group waits until the dead manager's last heartbeat is too old
   (5 s, TorchFT's `--heartbeat_timeout_ms`), then trains on alone.
-- **torchrun** restarts nothing inside (docs/launch.md). Of a torchrun that is killed the ranks
+- **torchrun** restarts nothing inside (docs/deploy.md). Of a torchrun that is killed the ranks
   live on: the supervisor kills what is left of it and starts another.
 - **A supervisor** that is killed: its unit ends all that it started, WorkerServers too, so no
   evidence is left of it. Where the monitor sees it before the group is back, it calls the ranks

@@ -15,7 +15,7 @@ from tests.killing.runner import Bench, group_hit
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 WITHIN_S = 60.0
-"""Everything is as before, on a busy machine; seen: docs/kill-each.md."""
+"""Everything is as before, on a busy machine; seen: evidence/kill-each.md."""
 PAUSE_S = 20.0
 """The other group commits again, or all do where no group is hit: 5 s until a dead group's last
 heartbeat is too old, and as much again."""

@@ -1,4 +1,4 @@
-"""`python -m tests.matrix`: real fleets, with and without lightkeeper; docs/eviction-matrix.md."""
+"""`python -m tests.matrix`: fleets with and without lightkeeper; evidence/eviction-matrix.md."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def parser() -> argparse.ArgumentParser:
     add("--with-keeper", action="store_true", help="only with lightkeeper")
     add("--gate", choices=("yes", "no", "both"), default="both", help="a gate in front (both)")
     add("--lighthouse", choices=("up", "down", "both"), default="both", help="it during a fault")
-    add("--out", type=Path, default=Path("docs/eviction-matrix.jsonl"), metavar="FILE")
-    add("--page", type=Path, default=Path("docs/eviction-matrix.md"), metavar="FILE")
+    add("--out", type=Path, default=Path("evidence/eviction-matrix.jsonl"), metavar="FILE")
+    add("--page", type=Path, default=Path("evidence/eviction-matrix.md"), metavar="FILE")
     add("--list", action="store_true", help="print the plan, and run nothing")
     add("--page-only", action="store_true", help="write the page from the results, run nothing")
     add("--folder", type=Path, help="where fleets keep logs and stores (default: under /tmp)")

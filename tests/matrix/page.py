@@ -1,4 +1,4 @@
-"""docs/eviction-matrix.md, from the rows. Pure but for `write`."""
+"""evidence/eviction-matrix.md, from the rows. Pure but for `write`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ two for the mismatch), a real Lighthouse, a fault in the middle of training. Sec
 - **load**: of the 2 cores when the run ended. Runs beside other work take longer; what is compared
   is who is evicted, who ends, who comes back, and where.
 - Lighthouse down and no gate: a restarted Lighthouse gives out the quorum ids of before, by which
-  TorchFT names its rendezvous; groups meet at stale addresses, time out and end (docs/evict.md).
+  TorchFT names its rendezvous; groups meet at stale addresses, time out and end (docs/eviction.md).
   A gate goes on counting.
 - A mismatch is the program's: its group may come back on the same host. A `crash` or `cut` group
   leaves by itself: nothing is left to evict, and no host is accused.

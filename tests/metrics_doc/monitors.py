@@ -8,7 +8,7 @@ from monitor.metrics import fleet, incidents, upkeep
 from monitor.metrics.exposition import Definition
 
 _PROCESS: Final = tuple(
-    Definition(f"process_{name}", kind, text, absent="where /proc does not tell")  # type: ignore[arg-type]
+    Definition(f"process_{name}", kind, text, absent="where /proc does not say")  # type: ignore[arg-type]
     for name, kind, text in (
         ("virtual_memory_bytes", "gauge", "Virtual memory size in bytes."),
         ("resident_memory_bytes", "gauge", "Resident memory size in bytes."),

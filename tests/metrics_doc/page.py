@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from pathlib import Path
 from typing import Any, Final
 
-from monitor.decide import rank_seconds
 from monitor.metrics.exposition import GROUP_SERIES, GROUPS, RANK_SERIES, RANKS
 from tests.metrics_doc.catalogue import GATES_PAGE, RANKS_PAGE, Entry, catalogue, every
 
-DOCS: Final = Path(__file__).parents[2] / "docs"
-PAGE: Final = DOCS / "metrics.md"
-FIGURES: Final = DOCS / "metrics-figures.json"
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = ROOT / "docs" / "metrics.md"
+FIGURES: Final = ROOT / "evidence" / "metrics-figures.json"
 """Measured by `--measure`, committed."""
 _WORDS: Final = Path(__file__).with_name("words.md")
 
@@ -25,21 +23,12 @@ def text() -> str:
         ranks=RANK_SERIES,
         groups=GROUP_SERIES,
         figures=_figures(figures),
-        rule=_rule(),
         by_group=sum(entry.series == GROUPS for entry in every()),
         by_rank=sum(entry.series == RANKS for entry in every()),
         **figures["rank"],
     )
     tables = "\n".join(_section(heading, entries) for heading, entries in catalogue())
     return f"{words}\n{tables}"
-
-
-def _rule() -> str:
-    """The rule of goodput, as its module states it."""
-    rule = inspect.cleandoc(rank_seconds.__doc__ or "").partition("Theory of operation. ")[2]
-    return "\n".join(
-        f"> {line}".rstrip() for line in rule.partition("\n\nBelongs here")[0].split("\n")
-    )
 
 
 def _section(heading: str, entries: tuple[Entry, ...]) -> str:
@@ -68,6 +57,8 @@ def _figures(figures: dict[str, Any]) -> str:
         "|---|---|---|---|---|",
     ]
     for one in figures["monitor"]:
+        if not one["default"] and one["groups_told"]:  # the most and the least say enough
+            continue
         switches = f"`--rank-series {one['ranks_told']} --group-series {one['groups_told']}`"
         if one["default"]:
             switches = "default"

@@ -1,4 +1,4 @@
-"""Writes docs/policy.example.toml anew: `python -m tests.monitor.policy_example`.
+"""Writes examples/policy.toml anew: `python -m tests.monitor.policy_example`.
 
 Every option with its default, and what `monitor/model/config.py` says of it.
 """
@@ -11,13 +11,11 @@ import textwrap
 from pathlib import Path
 
 from monitor.decide.rules import DEFAULT, GUARDS, THRESHOLDS, needs_restart
-from monitor.model import config as deciding
-from monitor.model import config as detecting
-from monitor.model import config as keeping
+from monitor.model import config
 from monitor.model.config import RANGES, KeeperConfig
 from monitor.model.verdict import FAULTS, Kind, Severity
 
-PATH = Path(__file__).parents[2] / "docs" / "policy.example.toml"
+PATH = Path(__file__).parents[2] / "examples" / "policy.toml"
 WIDTH = 98
 KINDS = {
     Kind.DEAD: "a process is gone while its group or its heartbeat lives on",
@@ -37,7 +35,8 @@ HEAD = """\
 #   lightkeeper policy show            what holds, and who said it
 #   lightkeeper policy reload          read it again (or kill -HUP); a bad file changes nothing
 #
-# Leave out what you do not change. The command line stands above this file. More: docs/policy.md
+# Leave out what you do not change. Options of the command line override this file.
+# More: docs/configuration.md
 
 [policy]
 # act: evict. observe: change nothing, and record in full what would have been done (--observe).
@@ -96,8 +95,7 @@ def docstrings() -> dict[str, str]:
     """Option -> what stands below it in monitor/model/config.py."""
     bodies = (
         node.body
-        for module in (detecting, deciding, keeping)
-        for node in ast.parse(Path(module.__file__).read_text(encoding="utf-8")).body
+        for node in ast.parse(Path(config.__file__).read_text(encoding="utf-8")).body
         if isinstance(node, ast.ClassDef)
     )
     return {

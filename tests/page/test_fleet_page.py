@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from monitor.decide.trend import TrendPoint
 from monitor.model.eviction import QuarantineEntry
 from monitor.model.incident import State
-from monitor.model.observation import Pause
+from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Pause
 from monitor.model.verdict import RankHealth
 from tests.monitor.fleet import SimFleet, at, stop
 from tests.monitor.shell.fakes import wait_until
@@ -44,15 +45,15 @@ def test_without_javascript_the_page_says_everything(stage, opened, faulty) -> N
     view = replace(faulty, quarantine=(entry,), observe=True)
     page = opened.open(stage(view).url, script=False)
     body = page.inner_text("body")
-    assert page.inner_text("#headline") == "Not training, 1 open incident"
-    for said in ("Observe mode:", "ECC errors", "Who needs attention", "rg_2.1", "stalled",
-                 "Its process is stopped (T)", "229", "never below 1 group",
+    assert page.inner_text("#headline").startswith("Not training: rank rg_2.1 is stopped by")
+    for said in ("observe mode", "ECC errors", "Who needs attention", "rg_2.1", "stalled",
+                 "229", "never below 1 group",
                  "/step, busy"):  # fmt: skip
         assert said in body, said
     firing = next(one for one in view.incidents if one.state is State.FIRING)
     assert page.locator(f'#incidents a[href="/incidents/{firing.id}"]').count() == 1
     assert page.locator('#attention a[href="/ranks/rg_2.1"]').count() == 1
-    assert page.locator('a[href="/v1/ranks/rg_2.1/stacks"]').count() > 0
+    assert page.locator('a[href="/ranks/rg_2.1?show=stacks"]').count() > 0
     assert page.locator("button:visible").count() == 0  # nothing that would do nothing
     page.get_by_text("From a shell").click()
     assert "lightkeeper pause" in page.inner_text("#acts")
@@ -78,14 +79,16 @@ def test_banners_say_what_a_person_must_know_first(stage, opened) -> None:
         troubles=("the store cannot be written",), unknown={"straggler": "detector crashed"},
     )  # fmt: skip
     page = opened.open(stage(view).url)
-    unlooked = "Such a fault is neither there nor absent: nobody has looked."
     assert texts(page, "#banners .banner") == [
         "Paused by ann until a person resumes: switch firmware. Nobody is evicted but by hand.",
-        "Observe mode: the monitor says what it would evict, and evicts nothing.",
-        f"Unknown: straggler: detector crashed. {unlooked}",
-        "Trouble: The store cannot be written",
+        "Nobody looks for straggler: detector crashed. Such a fault may be there.",
+        "The store cannot be written",
     ]
-    assert page.inner_text("#headline") == "Training, 1 kind of fault unknown"
+    assert page.inner_text("#headline") == "Training, but nobody looks for straggler"
+    page.get_by_text("observe mode").click()
+    assert page.inner_text("#chips p:visible") == (
+        "The monitor says whom it would evict, and evicts nobody."
+    )
 
 
 def test_before_the_first_tick_the_page_waits_for_it(stage, opened) -> None:
@@ -103,7 +106,7 @@ def test_a_change_arrives_by_the_stream_and_changes_nothing_else(stage, opened) 
     monitor = stage(crowd(125, 8))
     page = opened.open(monitor.url)
     live(page)
-    assert page.inner_text("#headline") == "Training, all 1,000 ranks well"
+    assert page.inner_text("#headline") == "Training: all 1,000 ranks are healthy"
     page.evaluate(
         """() => {
           window.touched = new Set();
@@ -117,11 +120,11 @@ def test_a_change_arrives_by_the_stream_and_changes_nothing_else(stage, opened) 
         }"""
     )
     monitor.show(crowd(125, 8, SICK, tick=101))
-    page.wait_for_selector("#headline:text('3 ranks not well')")
+    page.wait_for_selector("#headline:text('3 ranks are unhealthy')")
     assert page.evaluate("[...window.touched].sort()") == ["rg_0", "rg_1"]
     assert page.inner_text("#figures").split()[1] == "1,101"
     assert texts(page, "#attention tbody tr td:first-child") == ["rg_1.0", "rg_1.1", "rg_0.0"]
-    assert page.title() == "Training, 3 ranks not well · lightkeeper"
+    assert page.title() == "Training, but 3 ranks are unhealthy · lightkeeper"
 
 
 def test_groups_come_and_go_on_the_open_page_in_their_order(stage, opened) -> None:
@@ -142,10 +145,41 @@ def test_what_the_script_has_drawn_is_what_the_server_would_have_written(
     page = opened.open(monitor.url)
     live(page)
     monitor.show(faulty)
-    page.wait_for_selector("#headline:text('1 open incident')")
+    page.wait_for_selector("#headline b:text('Not training')")
     drawn = page.evaluate("document.querySelector('main').innerText")
     page.reload()
     assert page.evaluate("document.querySelector('main').innerText") == drawn
+
+
+def test_times_are_told_in_the_readers_zone_and_utc_under_the_pointer(
+    stage, opened, faulty
+) -> None:
+    monitor = stage(crowd(4, 2))
+    page = opened.open(monitor.url, timezone_id="Asia/Tokyo")
+    live(page)
+    monitor.show(faulty)
+    page.wait_for_selector("#incidents time")
+
+    def times() -> list[tuple[str, str]]:
+        return [(one.inner_text(), one.get_attribute("title"))
+                for one in page.locator("#incidents time").all()]  # fmt: skip
+
+    drawn = times()
+    assert drawn[0] == ("1970-01-12 22:48:00", "1970-01-12 13:48:00 UTC")
+    page.reload()
+    assert times() == drawn
+
+
+def test_small_charts_mark_the_incidents_of_their_hour(stage, opened, faulty) -> None:
+    now_s = faulty.snapshot.now_s
+    trend = tuple(TrendPoint(now_s - 15.0 * n, 1000 - 30 * n, 0.5) for n in reversed(range(20)))
+    page = opened.open(stage(replace(faulty, trend=trend)).url)
+    assert texts(page, "#trend figcaption") == [
+        "steps a second, last 5 min\nmax 2", "commits a minute, last 5 min\nmax 120",
+    ]  # fmt: skip
+    marks = page.locator("#trend figure").first.locator("rect title").all_text_contents()
+    assert marks == [one.id for one in faulty.incidents]
+    assert_accessible(page)
 
 
 def test_who_holds_the_keyboard_keeps_it_while_the_page_changes(stage, opened) -> None:
@@ -156,7 +190,7 @@ def test_who_holds_the_keyboard_keeps_it_while_the_page_changes(stage, opened) -
     link = page.locator('#attention a[href="/ranks/rg_0.0"]')
     link.focus()
     monitor.show(crowd(125, 8, {"rg_0.0": RankHealth.STALLED}, tick=101))  # two rows above it go
-    page.wait_for_selector("#headline:text('1 rank not well')")
+    page.wait_for_selector("#headline:text('1 rank is unhealthy')")
     assert page.evaluate("document.activeElement.pathname") == "/ranks/rg_0.0"
     assert page.locator("details.policy").get_attribute("open") is not None
 
@@ -167,7 +201,7 @@ def test_without_a_free_stream_the_page_polls(stage, opened) -> None:
     page = opened.open(monitor.url)
     page.wait_for_selector("body[data-mode=poll]")
     monitor.show(crowd(2, 2, SICK, tick=101))
-    page.wait_for_selector("#headline:text('3 ranks not well')")
+    page.wait_for_selector("#headline:text('3 ranks are unhealthy')")
     assert all(taken)
 
 
@@ -179,7 +213,7 @@ def test_a_monitor_that_is_away_is_told_and_found_again(stage, opened) -> None:
     page.wait_for_selector("#away .banner:text('Monitor away since')")
     assert "stale" in page.get_attribute("body", "class")
     stage(crowd(2, 2, SICK, tick=500), port=monitor.port, tick_s=0.2)
-    page.wait_for_selector("#headline:text('3 ranks not well')", timeout=30_000)
+    page.wait_for_selector("#headline:text('3 ranks are unhealthy')", timeout=30_000)
     assert page.locator("#away .banner").count() == 0
     assert "stale" not in page.get_attribute("body", "class")
 
@@ -200,7 +234,7 @@ def test_hostile_names_stay_text(stage, opened) -> None:
     page = opened.open(monitor.url)
     live(page)
     monitor.show(view)
-    page.wait_for_selector("#headline:text('1 rank not well')")
+    page.wait_for_selector("#headline:text('1 rank is unhealthy')")
     assert HOSTILE in page.inner_text("#grid")
     assert f"{HOSTILE}.0" in page.inner_text("#attention")
     page.reload()
@@ -213,6 +247,15 @@ def test_hostile_names_stay_text(stage, opened) -> None:
 
 
 # -- looks ---------------------------------------------------------------------------------------
+
+
+def test_what_a_word_in_the_header_unfolds_fits_a_phone(stage, opened) -> None:
+    view = crowd(2, 2, observe=True, tokenless=True, lighthouse=LighthouseAway(NO_LIGHTHOUSE))
+    page = opened.open(stage(view).url, width=390)
+    page.get_by_text("observe mode").click()
+    assert page.locator("#chips p:visible").count() == 1
+    assert_fits(page)
+    assert_accessible(page)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

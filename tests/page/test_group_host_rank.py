@@ -40,7 +40,7 @@ def test_a_group_tells_its_ranks_and_its_incidents(stage, opened, faulty) -> Non
     told = facts(page)
     assert (told["in the quorum"], told["hosts"]) == ("no", "host-rg_1")
     assert page.locator('#ranks a[href="/ranks/rg_1.0"]').count() == 1
-    assert page.locator('#ranks a[href="/v1/ranks/rg_1.0/stacks"]').count() == 1
+    assert page.locator('#ranks a[href="/ranks/rg_1.0?show=stacks"]').count() == 1
     (incident,) = [one for one in faulty.incidents if "rg_1" in one.groups]
     assert page.locator(f'#incidents a[href="/incidents/{incident.id}"]').count() == 1
     page.get_by_text("From a shell").click()
@@ -69,12 +69,14 @@ def test_a_rank_tells_what_it_does_and_where_its_time_went(stage, opened, faulty
     assert told["process"] == "T: stopped by a signal"
     assert "forward" in page.inner_text("#phases")
     assert "all_reduce" in page.inner_text("#heads") or "all_gather" in page.inner_text("#heads")
-    links = page.eval_on_selector_all("#sources a", "all => all.map((one) => one.pathname)")
+    links = page.eval_on_selector_all(
+        "#sources a", "all => all.map((one) => one.pathname + one.search)"
+    )
     assert links == [
-        f"/v1/ranks/rg_1.0/{page}"
+        f"/ranks/rg_1.0?show={page}"
         for page in ("state", "steps", "flight_recorder", "stacks", "last_words", "wait_counters")
     ]
-    assert "stands still" in page.inner_text("#incidents")
+    assert "hang" in page.inner_text("#incidents")
 
 
 @pytest.mark.parametrize("path", ["/groups/none", "/hosts/none", "/ranks/none.0"])
@@ -88,7 +90,7 @@ def test_a_rank_that_is_gone_keeps_its_incidents(stage, opened, faulty) -> None:
     view = replace(faulty, snapshot=replace(faulty.snapshot, observations=seen))
     page = opened.open(stage(view).url + "/ranks/rg_1.0")
     assert "not registered" in page.inner_text("h1")
-    assert "stands still" in page.inner_text("#incidents")
+    assert "hang" in page.inner_text("#incidents")
 
 
 def test_pages_of_one_follow_too(stage, opened) -> None:
@@ -108,6 +110,18 @@ def test_they_are_accessible_and_fit_a_phone(stage, opened, faulty, path: str) -
         page.wait_for_selector("body[data-mode=stream]")
         assert_accessible(page)
         assert_fits(page)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_of_what_a_rank_says_is_accessible_and_leads_back(
+    stage, opened, faulty, scheme: str
+) -> None:
+    page = opened.open(stage(faulty).url + "/ranks/rg_1.0?show=steps", width=390, scheme=scheme)
+    assert "gave no answer" in page.inner_text("#says .banner")  # there is no such process
+    assert_accessible(page)
+    assert_fits(page)
+    page.get_by_role("link", name="rg_1.0", exact=True).click()
+    page.wait_for_selector("#about")
 
 
 # -- what a person does ---------------------------------------------------------------------------
@@ -162,7 +176,7 @@ def test_a_host_is_quarantined_for_a_time_and_released(stage, opened) -> None:
     monitor.show(crowd(2, 1, tick=101, quarantine=monitor.quarantine.active()))
     page.get_by_role("button", name="Release from quarantine").click()
     deed = page.get_by_role("dialog")
-    assert "which ann kept out: ECC" in deed.inner_text()
+    assert "which ann quarantined: ECC" in deed.inner_text()
     assert deed.get_by_label("The monitor's token").input_value() == "secret"  # kept for this tab
     deed.get_by_label("Why").fill("DIMM changed")
     deed.get_by_role("button", name="Release from quarantine").click()

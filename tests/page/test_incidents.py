@@ -88,7 +88,7 @@ def test_it_reads_without_a_script(stage, opened, stacks) -> None:
     monitor = stage(view(), stacks=lambda _: stacks)
     page = opened.open(monitor.url + "/incidents/inc-1", script=False)
     text = page.inner_text("main")
-    assert "after 11 s lightkeeper evicted rg_1" in text
+    assert "rg_1, by lightkeeper, after 11 s" in text
     assert "_hold_gil (trainer/faults.py:228)" in text
 
 
@@ -151,7 +151,7 @@ def test_a_monitor_that_went_away_is_told_and_what_was_shown_stays(stage, opened
     monitor.close()
     soon(page, lambda: page.locator("#away").count(), "that it is away")
     assert "does not answer" in page.inner_text("#away")
-    assert "rg_1.0 stands still" in page.inner_text("#story")
+    assert "rg_1.0 has not moved" in page.inner_text("#story")
 
 
 def test_hostile_texts_stay_texts_also_when_the_script_puts_them_in(stage, opened) -> None:

@@ -111,7 +111,7 @@ def _observation(
             replica_id=ReplicaId(f"{group}:a"), quorum_id=7, participants=3, loss=2.3456,
             tokens=4096 * tick, seconds={"forward": 0.4 * tick, "communication": 0.3 * tick},
         ),
-        heads=(GroupHead("intra", world_size, 40 + tick, 40 + tick, "all_reduce", 0.2),),
+        heads=(GroupHead("intra", world_size, 40 + tick, 0, "all_reduce", 0.2),),
     )  # fmt: skip
     return Observation(identity, url, report, 0.01)
 

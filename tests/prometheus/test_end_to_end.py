@@ -50,6 +50,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     folder = tmp_path
     token = folder / "token"
     token.write_text(TOKEN)
+    token.chmod(0o600)
     with ExitStack() as stack:
         monitor = Monitor(
             "--store", str(folder / "m.db"), "--token-file", str(token), "--no-journal",

@@ -40,7 +40,7 @@ _DATA: Final = (ROOT / "../shared/data", Path("/work/shared/data"))
 SHARED: Final = next((path for path in _DATA if path.exists()), None)
 PRODUCT: Final = ("worker_server", "monitor", "trainer", "dashboards")
 CLEAN: Final = {
-    **{k: v for k, v in os.environ.items() if not k.startswith(("LIGHTKEEPER", "TORCHFT"))},
+    **{k: v for k, v in os.environ.items() if not (v and k.startswith(("LIGHTKEEPER", "TORCHFT")))},
     "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", "TZ": "UTC", "COLUMNS": "120", "HOME": "/root",
 }  # fmt: skip
 
@@ -459,6 +459,7 @@ def monitored(*more: str, traced: Path | None = None) -> Iterator[Any]:
 
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "token").write_text(TOKEN)
+        Path(folder, "token").chmod(0o600)
         world = World()
         words = [
             "monitor", "--bind", f"127.0.0.1:{world.port}", "--store", f"{folder}/m.db",
@@ -579,6 +580,7 @@ def _http_gate() -> Any:
     lighthouse, ports = FakeLighthouse(), [free_port(), free_port()]
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "token").write_text("secret")
+        Path(folder, "token").chmod(0o600)
         process = subprocess.Popen(
             command("gate", "--lighthouse", lighthouse.url, "--bind", f"127.0.0.1:{ports[0]}",
                     "--admin", f"127.0.0.1:{ports[1]}", "--token-file", f"{folder}/token"),

@@ -13,12 +13,17 @@ from tests.screens.fleet import ROOT, Demo, demo
 from tests.screens.pictures import Album, terminal
 
 _DOCS: Final = {
-    "hung-fleet-1440-light.png": "fleet-hung.png",
-    "hung-fleet-390-dark.png": "fleet-hung-phone.png",
+    "healthy-fleet-1440-light.png": "fleet-healthy.png",
+    "late-fleet-1440-light.png": "fleet-late.png",
+    "evicting-fleet-1440-light.png": "fleet-hung.png",
+    "evicting-fleet-390-dark.png": "fleet-hung-phone.png",
+    "recovered-fleet-1440-dark.png": "fleet-recovered.png",
+    "ended-fleet-1440-light.png": "fleet-ended.png",
+    "ended-fleet-390-light.png": "fleet-ended-phone.png",
     "hung-rank-1440-light.png": "rank-hung.png",
     "hung-status.svg": "status.svg",
     "hung-top.svg": "top.svg",
-    "recovered-fleet-1440-dark.png": "fleet-recovered.png",
+    "recovered-records-1440-light.png": "rank-flight-recorder.png",
     "recovered-incident-1440-light.png": "incident.png",
     "recovered-incident-stacks-1440-light.png": "incident-stacks.png",
 }
@@ -58,14 +63,16 @@ def main() -> int:
 def _pictures(fleet: Demo, album: Album, out: Path) -> None:
     host = fleet.get("/v1/groups")["groups"][1]["host"]
     album.open("fleet", "/")
-    album.open("group", f"/groups/{_SICK_GROUP}")
     album.open("rank", f"/ranks/{_SICK_RANK}")
-    album.shows("fleet", "#attention", "stalled", 240)
-    album.keep("hung", "fleet", "group", "rank")
+    for moment in ("healthy", "late"):
+        album.shows("fleet", f"#pulse[data-state={_STATES[moment]}]", "", 240)
+        album.keep(moment, "fleet")
+    album.shows("fleet", "#pulse[data-state=stopped]", "", 120)
+    album.keep("hung", "fleet", "rank")
     terminal(fleet.url, out, "hung")
-    album.shows("fleet", "#headline", "evicting", 120)
-    album.keep("evicting", "fleet", "group", "rank")
-    album.close("group", "rank")
+    album.shows("fleet", "#next", "being evicted", 120)
+    album.keep("evicting", "fleet", "rank")
+    album.close("rank")
     album.open("hosts", "/?by=host")
     fleet.when("all is well again", _well, 180)
     terminal(fleet.url, out, "recovered")
@@ -73,6 +80,8 @@ def _pictures(fleet: Demo, album: Album, out: Path) -> None:
     for name, path in (
         ("group", f"/groups/{_SICK_GROUP}"), ("host", f"/hosts/{quote(host)}"),
         ("rank", f"/ranks/{_SICK_RANK}"), ("incidents", "/incidents"),
+        ("stacks", f"/ranks/{_SICK_RANK}?show=stacks"),
+        ("records", f"/ranks/{_SICK_RANK}?show=flight_recorder"),
         ("incident", f"/incidents/{quote(incident)}"),
     ):  # fmt: skip
         album.open(name, path)
@@ -81,7 +90,13 @@ def _pictures(fleet: Demo, album: Album, out: Path) -> None:
         album.keep("recovered", name)
         album.close(name)
     album.keep("recovered", "fleet", "hosts")
+    fleet.kill_ranks()
+    album.shows("fleet", "#pulse[data-state=ended]", "", 120)
+    album.keep("ended", "fleet")
     album.draw()
+
+
+_STATES: Final = {"healthy": "training", "late": "late"}
 
 
 def _well(seen: dict[str, Any]) -> bool:

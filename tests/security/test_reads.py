@@ -10,7 +10,8 @@ from monitor.model.config import KeeperConfig
 from monitor.service import Options, Service, StartError
 from tests.monitor.shell.test_app import TOKEN, Api
 from worker_server.rank.settings import SettingError, Settings
-from worker_server.sidecar.app import RefusalError, RequestGuard
+from worker_server.sidecar.app import RequestGuard
+from worker_server.sidecar.refusal import RefusalError
 
 
 def options(tmp_path: Path, **more) -> Options:
@@ -42,4 +43,4 @@ def test_closed_reads_without_a_token_are_a_mistake(tmp_path: Path, more) -> Non
     with pytest.raises(StartError, match="closed-reads"):
         Service(options(tmp_path, closed_reads=True, **more))
     with pytest.raises(SettingError, match="CLOSED_READS"):
-        Settings.from_environ({"LIGHTKEEPER_CLOSED_READS": "1"}, 0)
+        Settings.from_environ({"LIGHTKEEPER_CLOSED_READS": "1", "LIGHTKEEPER_TOKEN": ""}, 0)

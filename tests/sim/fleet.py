@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ from worker_server import wire
 STEP_S: Final = 1.0
 _COMPUTES: Final = 0.8
 """Of a step; the rest is communication."""
+_APART: Final = 0.01
+"""Share by which hosts' computing differs: no two windows of a real fleet hold the same number."""
 
 
 @dataclass
@@ -34,6 +37,8 @@ class Host:
     port: int = 0
     behaves: str = "well"
     """well, silent, slow (drips), garbage, gone."""
+    computes: float = _COMPUTES
+    """Its share of a step, on average."""
 
 
 @dataclass
@@ -78,6 +83,9 @@ class Fleet:
             Host(f"node{n}", f"127.{1 + n // 62_500}.{n // 250 % 250}.{1 + n % 250}")
             for n in range((ranks + a_host - 1) // a_host)
         ]
+        draw = random.Random(11)
+        for one in self.hosts:
+            one.computes *= 1 + draw.uniform(-_APART, _APART)
         self.ranks: list[Rank] = []
         for n in range(ranks):
             host = self.hosts[n // a_host]
@@ -128,7 +136,8 @@ class Fleet:
                 "last_commit_age_s": since_s,
                 "replica_id": f"{rank.group}:uuid", "quorum_id": 7,
                 "participants": len(self.ranks) // rank.size, "loss": 2.5, "tokens": 4096 * number,
-                "seconds": {"forward": number * _COMPUTES, "communication": number * 0.2},
+                "seconds": {"forward": round(number * rank.host.computes, 3),
+                            "communication": round(number * (1 - rank.host.computes), 3)},
             },
             "heads": [["default", rank.size, 10 * number, 0, "all_reduce", since_s],
                       ["torchft", 8, number, 0, "all_reduce", since_s]],

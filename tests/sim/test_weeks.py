@@ -50,6 +50,7 @@ def test_in_a_day_with_one_of_everything_each_culprit_is_named_and_nobody_else()
     assert lost["no keeper"] < lost["lightkeeper"] <= lost["oracle"]
 
 
+@pytest.mark.integration  # no processes, but 1 s of CPU
 def test_a_host_that_goes_while_all_are_in_a_collective_across_groups_is_named() -> None:
     script = [
         fault(600, "slow network", amount=6.0, lasts_s=400.0),  # nearly all of the step

@@ -47,8 +47,8 @@ from trainer.goodput import (
     TIMES as USUAL_TIMES,
 )
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-CAMPAIGN = DOCS / "campaign.jsonl"
+ROOT = Path(__file__).resolve().parents[2]
+CAMPAIGN = ROOT / "evidence" / "campaign.jsonl"
 STOPS = Mix(stop=1.0)
 JOB = JobSize(ranks=80, groups=10, mtbf_s=3600.0)
 TIMES = RecoveryTimes(
@@ -269,7 +269,7 @@ def body(words: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
 def test_the_figures_on_the_page_are_what_the_command_says(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    page = (DOCS / "goodput.md").read_text()
+    page = (ROOT / "docs" / "offline.md").read_text()
     for one in body(["--sweep", "1000:100000"], capsys):
         shares = " | ".join(f"{way['poisson'] * 100:.2f}" for way in one["ways"])
         assert f"| {one['job']['ranks']:,} | " in page
@@ -340,4 +340,5 @@ def test_lightkeeper_starts_it_as_a_process_of_its_own(monkeypatch: pytest.Monke
     started: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda _, words: started.append(words[1:]))
     lightkeeper(["goodput", "--case", "ft-hsdp"])
-    assert started == [["-m", "trainer.goodput", "--case", "ft-hsdp"]]
+    ours = ["-P", "-m", "lightkeeper", "-m"]
+    assert started == [[*ours, "trainer.goodput", "--case", "ft-hsdp"]]

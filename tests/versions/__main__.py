@@ -1,7 +1,7 @@
 """`python -m tests.versions`: the tests that versions can break, in a venv for each pair of them.
 
 Venvs are made outside of the tree and kept (a CUDA build of torch is 5.5 GB). Each pair's results
-are a line in docs/versions.jsonl; docs/versions.md is made of the latest line of each pair.
+are a line in evidence/versions.jsonl; docs/versions.md is made of the latest line of each pair.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run every pair; 0 when all that ran has passed."""
     args = parser().parse_args(argv)
-    out, written = ROOT / "docs" / "versions.jsonl", ROOT / "docs" / "versions.md"
+    out, written = ROOT / "evidence" / "versions.jsonl", ROOT / "docs" / "versions.md"
     given = dict(one.split("=", 1) for one in args.python)
     good = True
     pairs = [] if args.page_only else itertools.product(args.torch, args.torchft)

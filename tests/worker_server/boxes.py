@@ -11,9 +11,9 @@ from msgspec import structs
 from worker_server import wire
 from worker_server.rank.settings import Settings
 from worker_server.sidecar.app import RequestGuard, Served, make_app
-from worker_server.sidecar.black_box import ProfileError
 from worker_server.sidecar.evict import EvictionResult
 from worker_server.sidecar.metrics import make_registry
+from worker_server.sidecar.refusal import RefusalError
 
 TOKEN = "sesame"
 WITH_TOKEN = {"Authorization": f"Bearer {TOKEN}"}
@@ -54,8 +54,8 @@ STEP = wire.StepState(
     },
 )
 HEADS = (
-    wire.GroupHead("default", 2, 5, 5, "all_reduce", 0.25),
-    wire.GroupHead("intra", 2, 8, 6, "all_gather", 1.25, inside=7),
+    wire.GroupHead("default", 2, 5, 0, "all_reduce", 0.25),
+    wire.GroupHead("intra", 2, 8, 2, "all_gather", 1.25, held=7),
 )
 ENTRY = wire.RingEntry(
     group="intra",
@@ -157,8 +157,8 @@ class FakeBox:
         return b'{"traceEvents":[]}'
 
 
-def busy_profile() -> ProfileError:
-    return ProfileError(409, "a profile is being taken")
+def busy_profile() -> RefusalError:
+    return RefusalError(409, "a profile is being taken")
 
 
 def host_report() -> wire.HostReport:
@@ -179,4 +179,4 @@ def app_of(box: FakeBox, settings: Settings | None = None, evictor: Any = None) 
     registry = make_registry(box.state, lambda: "http://127.0.0.1:1")
     evictor = evictor or (lambda grace_s: EvictionResult(("SIGTERM",), gone=True))
     guard = RequestGuard(settings or Settings(token=TOKEN), names=["node7"])
-    return make_app(Served(box, evictor, registry, host_report), guard)
+    return make_app(Served(box, evictor, registry, host_report, ("http://m:8470",)), guard)

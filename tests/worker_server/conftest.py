@@ -9,8 +9,10 @@ import pytest
 
 from tests.worker_server.pages import identity
 from tests.worker_server.ranks import RankUnderTest
+from worker_server.rank import collectives
 from worker_server.rank.page.reader import PageReader
 from worker_server.rank.page.writer import PageWriter
+from worker_server.rank.reporter import Reporter
 
 
 @pytest.fixture
@@ -46,3 +48,17 @@ def page(tmp_path: Path) -> PageWriter:
 def reader(page: PageWriter, tmp_path: Path) -> PageReader:
     """The other side of `page`."""
     return PageReader(tmp_path / "a.page")
+
+
+@pytest.fixture
+def reporter(page: PageWriter) -> Reporter:
+    """What reports to `page`."""
+    return Reporter(page)
+
+
+@pytest.fixture
+def recording(reporter: Reporter) -> Iterator[Reporter]:
+    """The same, with TorchFT and all collectives recorded."""
+    collectives.install(reporter)
+    yield reporter
+    collectives._stop()

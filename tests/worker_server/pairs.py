@@ -42,7 +42,7 @@ class Pairs:
     """Forks pairs from one process that has imported torch; ends them all on `close`."""
 
     def __init__(self, run_dir: Path, **environ: str) -> None:
-        own = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTKEEPER")}
+        own = {k: v for k, v in os.environ.items() if not (v and k.startswith("LIGHTKEEPER"))}
         self.run_dir = run_dir
         self._ranks: list[Rank] = []
         self._parent = subprocess.Popen(

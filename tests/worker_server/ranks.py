@@ -111,7 +111,7 @@ class RankUnderTest(Rank):
         environ: dict[str, str],
         stderr_to: Path | None = None,
     ) -> None:
-        own = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTKEEPER")}
+        own = {k: v for k, v in os.environ.items() if not (v and k.startswith("LIGHTKEEPER"))}
         err = None if stderr_to is None else stderr_to.open("ab")
         self.process = subprocess.Popen(
             [sys.executable, str(SCRIPT), action],

@@ -81,16 +81,16 @@ def run(rank, folder):
     tp = dist.new_group([0, 1], group_desc="tp")
     made = {}
     for name, call in calls(rank, tp).items():
-        clock.read()
+        clock = clock.read()
         before = len(torch_record().get("entries", ()))
         for _ in range(ROUNDS):
             for work in call() or ():
                 work.wait()
         made[name] = before, len(torch_record().get("entries", ()))
     now_ns = time.monotonic_ns()
-    clock.read()
+    clock = clock.read()
     ring, _ = PageReader(path).ring(now_ns)
-    found = merge.merge(ring, torch_record(), now_ns, clock.frozen())
+    found = merge.merge(ring, torch_record(), now_ns, clock)
     matched = {n: entry.op for entry in found.ring for n in entry.torch_ids}
     answer = {
         name: [last - first, sorted({matched[n] for n in range(first, last) if n in matched}),

@@ -14,6 +14,7 @@ import pytest
 from tests.waiting import wait_for
 from tests.worker_server.admissions import REFUSAL, FakeMonitor
 from tests.worker_server.ranks import ROOT
+from worker_server.rank import admission
 from worker_server.rank.admission import (
     Admission,
     AdmissionWait,
@@ -21,6 +22,7 @@ from worker_server.rank.admission import (
     Admitted,
     MonitorAway,
     Refused,
+    ask,
     options,
 )
 
@@ -124,9 +126,64 @@ def test_defaults_are_what_the_worker_server_would_report():
     told = options(["--", "srun", "--", "x"], environ)
     assert told == AdmitOptions(
         "node7", "rg_3", ("http://a:1", "http://b:2"), wait=False, timeout_s=None, poll_s=10.0,
-        command=("srun", "--", "x"),
+        command=("srun", "--", "x"), changes={"LIGHTKEEPER_ATTACH": "1"},
     )  # fmt: skip
     assert options(["--host", "h", "--group", "g", "--wait"], environ).host == "h"
+
+
+def test_an_option_is_a_variable_of_the_command(tmp_path, monkeypatch):
+    token = tmp_path / "token"
+    token.write_text("sesame")
+    token.chmod(0o600)
+    monkeypatch.chdir(tmp_path)
+    words = ["--monitor", "http://a:1", "--token-file", "token", "--job", "j", "--group", "rg_1"]
+    assert options([*words, "--", "true"], {"LIGHTKEEPER_ATTACH": "0"}).changes == {
+        "LIGHTKEEPER_ATTACH": "0",  # who switched it off meant it
+        "LIGHTKEEPER_MONITOR": "http://a:1", "LIGHTKEEPER_TOKEN_FILE": str(token),
+        "LIGHTKEEPER_JOB": "j", "REPLICA_GROUP": "rg_1",
+    }  # fmt: skip
+
+
+def test_without_a_word_it_asks_where_the_command_looks_and_an_empty_word_is_nobody():
+    assert options(["--", "true"], {}).monitors == ("http://127.0.0.1:8470",)
+    assert options(["--", "true"], {"LIGHTKEEPER_MONITOR": ""}).monitors == ()
+
+
+def test_a_monitor_of_another_user_at_the_default_address_is_not_asked(monkeypatch):
+    said = "uid 4711 listens there, not you"
+    assert ask(["http://127.0.0.1:9"], "node1", None, 5.0, lambda: said) == MonitorAway(
+        f"http://127.0.0.1:9: {said}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "environ", "hint"),
+    [
+        (["python", "train.py"], {}, True),
+        (["/usr/bin/python3.11", "-u", "-m", "pkg.train"], {}, True),
+        (["torchrun", "train.py"], {}, False),
+        (["python", "-m", "torch.distributed.run", "train.py"], {}, False),
+        (["python", "-m", "worker_server", "train.py"], {}, False),
+        (["python", "train.py"], {"RANK": "0", "WORLD_SIZE": "2"}, False),
+        (["sh", "train.sh"], {}, False),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_python_without_a_launcher_is_no_rank_and_that_is_said(
+    command, environ, hint, monkeypatch, capsys
+):
+    for name in ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LIGHTKEEPER_MONITOR", "")
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    became = []
+    monkeypatch.setattr(admission, "become", lambda words, _: became.append(list(words)) or 0)
+    before = signal.getsignal(signal.SIGINT)
+    assert admission.main(["--", *command]) == 0
+    signal.signal(signal.SIGINT, before)
+    assert became == [command]
+    assert ("no launcher" in capsys.readouterr().err) is hint
 
 
 @pytest.mark.parametrize(
@@ -204,10 +261,11 @@ def test_standard_input_and_arguments_reach_the_command_untouched(monitor):
 
 @pytest.mark.integration
 @pytest.mark.parametrize("extra", [{}, {"LC_CTYPE": "C.UTF-8", "X": "\udcff"}], ids=["bare", "odd"])
-def test_the_environment_is_the_launchers(monitor, extra):
-    given = {**BARE, **extra}
-    code, out, _ = admit("--monitor", monitor().url, "--", "env", "-0", environ=given)
-    expected = {os.fsencode(f"{key}={value}") for key, value in given.items()}
+def test_the_environment_is_the_launchers_and_what_the_options_say(monitor, extra):
+    given, url = {**BARE, **extra}, monitor().url
+    code, out, _ = admit("--monitor", url, "--", "env", "-0", environ=given)
+    said = {"LIGHTKEEPER_ATTACH": "1", "LIGHTKEEPER_MONITOR": url, "LIGHTKEEPER_HOST": "node1"}
+    expected = {os.fsencode(f"{key}={value}") for key, value in {**given, **said}.items()}
     assert (code, set(out.rstrip(b"\0").split(b"\0"))) == (0, expected)
 
 

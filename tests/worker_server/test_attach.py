@@ -15,7 +15,7 @@ pytestmark = pytest.mark.integration
 
 
 def run(code, run_dir, **environ):
-    own = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTKEEPER")}
+    own = {k: v for k, v in os.environ.items() if not (v and k.startswith("LIGHTKEEPER"))}
     return subprocess.run(
         [sys.executable, "-c", code],
         env={**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),

@@ -37,7 +37,7 @@ print(type(reporter).__name__, step, reporter.url, flush=True)
 
 def run(code, *wrapped_in, timeout=60, **environ):
     own = {k: v for k, v in os.environ.items()
-           if not k.startswith(("LIGHTKEEPER", "XDG_RUNTIME", "TMPDIR"))}  # fmt: skip
+           if not (v and k.startswith(("LIGHTKEEPER", "XDG_RUNTIME", "TMPDIR")))}  # fmt: skip
     return subprocess.run(
         [*wrapped_in, sys.executable, "-c", code],
         env={**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_LINGER_S": "0", **environ},
@@ -164,7 +164,7 @@ class Looked:
     """A process under test, and questions to its sidecar."""
 
     def __init__(self, code, run_dir, **environ):
-        own = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTKEEPER")}
+        own = {k: v for k, v in os.environ.items() if not (v and k.startswith("LIGHTKEEPER"))}
         self.run_dir = run_dir
         self.process = subprocess.Popen(
             [sys.executable, "-c", code],

@@ -17,28 +17,20 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from torch.distributed import distributed_c10d as c10d  # noqa: E402
 
-from tests.worker_server.pages import NOW, identity  # noqa: E402
+from tests.worker_server.pages import NOW  # noqa: E402
 from worker_server.rank import collectives  # noqa: E402
-from worker_server.rank.page.reader import PageReader  # noqa: E402
-from worker_server.rank.page.writer import PageWriter  # noqa: E402
-from worker_server.rank.reporter import Reporter  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 
 @pytest.fixture
-def reporter(tmp_path):
-    page = PageWriter.create(tmp_path / "a.page", identity(world_size=1), 1)
-    made = Reporter(page)
-    collectives.install(made)
-    made.begin_step(7)
-    yield made
-    collectives._stop()
+def reporter(recording):
+    recording.begin_step(7)
+    return recording
 
 
 @pytest.fixture
-def ring(reporter, tmp_path):
-    reader = PageReader(tmp_path / "a.page")
+def ring(reporter, reader):
     return lambda: reader.ring(NOW)[0]
 
 

@@ -103,7 +103,7 @@ def test_ptrace(tmp_path, scope, state):
 
 
 def test_settings_and_token(tmp_path):
-    assert told(doctor.of_settings(rank())) == [("token", WARNING)]
+    assert told(doctor.of_settings(rank(LIGHTKEEPER_TOKEN=""))) == [("token", WARNING)]
     assert told(doctor.of_settings(rank(LIGHTKEEPER_TOKEN="s"))) == [("token", OK)]
     missing = rank(LIGHTKEEPER_TOKEN_FILE=str(tmp_path / "no"))
     assert told(doctor.of_settings(missing)) == [("settings", FAILED)]
@@ -250,11 +250,12 @@ def test_the_command_says_the_worst_first_and_fails_where_something_does(
     tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(run_dir, "candidates", lambda _: (tmp_path,))
-    for name in ("LIGHTKEEPER_MONITOR", "LIGHTKEEPER_TOKEN", "TORCHFT_LIGHTHOUSE"):
+    monkeypatch.setenv("LIGHTKEEPER_MONITOR", "")
+    for name in ("LIGHTKEEPER_TOKEN", "TORCHFT_LIGHTHOUSE"):
         monkeypatch.delenv(name, raising=False)
     assert doctor.main([]) == 1
     text = capsys.readouterr().out
-    assert text.startswith("✕ monitor (this host): LIGHTKEEPER_MONITOR is not set\n    -> set it")
+    assert text.startswith("✕ monitor (this host): LIGHTKEEPER_MONITOR is empty: nobody watches\n")
     assert doctor.main(["--format", "json"]) == 1
     found = json.loads(capsys.readouterr().out)["findings"]
     assert {one["state"] for one in found} >= {"ok", "failed", "warning"}

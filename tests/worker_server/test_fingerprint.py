@@ -15,11 +15,6 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int
 
 
 @pytest.fixture
-def reporter(page):
-    return Reporter(page)
-
-
-@pytest.fixture
 def prints(reporter, reader, monkeypatch):
     """Takes one, whatever it costs, and gives what arrived."""
     monkeypatch.setattr(fingerprint, "_SHARE", 1e9)

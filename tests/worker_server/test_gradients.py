@@ -11,11 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.worker_server.pages import NOW, identity  # noqa: E402
-from worker_server.rank import collectives, torchft  # noqa: E402
-from worker_server.rank.page.reader import PageReader  # noqa: E402
-from worker_server.rank.page.writer import PageWriter  # noqa: E402
-from worker_server.rank.reporter import Reporter  # noqa: E402
+from tests.worker_server.pages import NOW  # noqa: E402
+from worker_server.rank import torchft  # noqa: E402
 from worker_server.rank.torchft import ENVIRONMENT, sample_is_finite  # noqa: E402
 
 NAN, INF = float("nan"), float("inf")
@@ -51,21 +48,12 @@ class Manager:
 
 
 @pytest.fixture
-def reporter(tmp_path):
-    made = Reporter(PageWriter.create(tmp_path / "a.page", identity(world_size=1), 1))
-    collectives.install(made)
-    yield made
-    collectives._stop()
-
-
-@pytest.fixture
-def state(reporter, tmp_path):
-    reader = PageReader(tmp_path / "a.page")
+def state(recording, reader):
     return lambda: reader.step_state(NOW)
 
 
 @pytest.fixture
-def manager(reporter):
+def manager(recording):
     cls = type("Manager", (Manager,), dict(Manager.__dict__))
     torchft._patch_manager(SimpleNamespace(Manager=cls))
     return cls()
@@ -183,15 +171,15 @@ def test_a_loss_scaler_makes_infinities_on_purpose(manager, state):
     assert not state().gradients_watched
 
 
-def test_the_watch_can_be_switched_off(monkeypatch, reporter, manager, state):
+def test_the_watch_can_be_switched_off(monkeypatch, recording, manager, state):
     monkeypatch.setenv(ENVIRONMENT, "0")
-    torchft.install(reporter)
+    torchft.install(recording)
     step(manager, gradient(NAN))
     assert state() is None or (state().spoilt, state().gradients_watched) == (None, False)
 
 
 def test_a_failure_of_ours_ends_the_watch_and_nothing_else(manager, state, monkeypatch):
-    monkeypatch.setattr(torchft._watch, "_look", lambda *_: 1 / 0)
+    monkeypatch.setattr(torchft._observer.watch, "_look", lambda *_: 1 / 0)
     with pytest.warns(RuntimeWarning, match="does not look at gradients any more"):
         step(manager, gradient())
     step(manager, gradient(NAN))

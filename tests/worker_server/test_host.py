@@ -85,7 +85,7 @@ def test_what_the_sidecar_of_a_neighbour_knows_of_its_rank_is_told_for_it(host, 
     assert 60.0 <= told[0].witness.age_s - 1.0 < 600.0
     assert (told[0].witness.frame, told[0].ending) == (frame, None)
     assert (told[1].witness, told[1].ending) == (None, ending)
-    heads = (wire.GroupHead("nccl:default_pg", 2, 7, 6, "", 1.0, 7, started=7, read_age_s=0.5),)
+    heads = (wire.GroupHead("nccl:default_pg", 2, 7, 1, "", 1.0, started=7, read_age_s=0.5),)
     report = wire.StateReport(PageReader(alive.page).identity, PROCESS, None, heads)
     assert share(alive.seen, report, time.monotonic() - 5.0)
     (head,) = host.entries()[0].report.heads
@@ -110,7 +110,7 @@ def test_every_rank_of_the_run_directory_is_there_in_order(host):
 
 def test_a_neighbour_goes_by_its_managers_name_unless_its_own_sidecar_was_refused_it(host):
     files = host.add("rg_2", 0)
-    host.pages[0].write_replica("my_2:6c1d3f0e-7f3c-4f6e-8a5e-0a4b8a3a0001")
+    host.pages[0].write_text(layout.W_REPLICA, "my_2:6c1d3f0e-7f3c-4f6e-8a5e-0a4b8a3a0001")
     (entry,) = host.entries()
     assert (entry.rank, entry.report.identity.launched_as) == ("my_2.0", "rg_2")
     files.write_endpoint({"refused": "my_2"})

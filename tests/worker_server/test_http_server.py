@@ -119,6 +119,21 @@ def test_a_big_answer_arrives_whole(served):
     assert served().get("/big") == (200, len(BIG))
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_server_that_ends_keeps_no_file_of_an_answer_that_nobody_read(served):
+    server = served(unread_s=60)
+    stuck = server.connect(b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert stuck.recv(1)
+    channels = server.server._server.crowd.channels
+    wait_for(
+        lambda: any(b.overflowed for one in list(channels) for b in one.outbufs),
+        within_s=10, what="the rest is in a file",
+    )  # fmt: skip
+    files = [b.getfile() for one in list(channels) for b in one.outbufs]
+    server.server.close()
+    assert all(file.closed for file in files)
+
+
 def test_an_answer_that_takes_longer_than_any_deadline_is_given(served):
     assert served(request_s=0.3, idle_s=0.1, unread_s=0.1, young_s=0.0).get("/slow")[0] == 200
 

@@ -35,7 +35,7 @@ def monitor():
 
 
 def run(code, run_dir, *words, **environ):
-    own = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
+    own = {k: v for k, v in os.environ.items() if not (v and k.startswith(OURS))}
     return subprocess.run(
         [sys.executable, *words, "-c", code],
         env={**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
@@ -126,7 +126,7 @@ def test_a_script_that_is_only_wrapped_ends_with_the_same_status(tmp_path, run_d
     script = tmp_path / "train.py"
     script.write_text("print('trains')")
     words = ["-m", "worker_server", "--admission", "refuse", "--monitor", monitor(REFUSAL).url]
-    own = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
+    own = {k: v for k, v in os.environ.items() if not (v and k.startswith(OURS))}
     done = subprocess.run(
         [sys.executable, *words, str(script)],
         env={**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir)},

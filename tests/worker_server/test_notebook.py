@@ -21,7 +21,8 @@ class Notebook:
     """A kernel and its cells."""
 
     def __init__(self, run_dir, home):
-        own = {k: v for k, v in os.environ.items() if not k.startswith(("LIGHTKEEPER", "RANK"))}
+        ours = ("LIGHTKEEPER", "RANK")
+        own = {k: v for k, v in os.environ.items() if not (v and k.startswith(ours))}
         self.kernel = jupyter_client.KernelManager()
         self.kernel.start_kernel(
             env={**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),

@@ -252,10 +252,10 @@ def test_shapes_that_do_not_fit_are_cut_at_a_whole_shape(sizes):
 
 def test_a_page_bears_the_managers_name_once_there_is_one(page, reader):
     assert (reader.identity.group, reader.identity.launched_as) == ("rg_1", None)
-    page.write_replica("my_0:6c1d3f0e-7f3c-4f6e-8a5e-0a4b8a3a0001")
+    page.write_text(layout.W_REPLICA, "my_0:6c1d3f0e-7f3c-4f6e-8a5e-0a4b8a3a0001")
     who = reader.identity
     assert (who.rank, who.launched_as, who.incarnation) == ("my_0.0", "rg_1", "abc")
-    page.write_replica("my_2:6c1d3f0e-7f3c-4f6e-8a5e-0a4b8a3a0002")
+    page.write_text(layout.W_REPLICA, "my_2:6c1d3f0e-7f3c-4f6e-8a5e-0a4b8a3a0002")
     assert reader.identity.rank == "my_2.0"
     reader.refused = "my_2"
     assert reader.identity == identity()
@@ -264,7 +264,7 @@ def test_a_page_bears_the_managers_name_once_there_is_one(page, reader):
 def test_a_page_bears_the_former_name_until_there_is_a_manager(page, reader):
     reader.known_as = "my_0"
     assert reader.identity.rank == "my_0.0"
-    page.write_replica("my_1:6c1d3f0e-7f3c-4f6e-8a5e-0a4b8a3a0001")
+    page.write_text(layout.W_REPLICA, "my_1:6c1d3f0e-7f3c-4f6e-8a5e-0a4b8a3a0001")
     assert reader.identity.rank == "my_1.0"
-    page.write_replica("6c1d3f0e-7f3c-4f6e-8a5e-0a4b8a3a0001")
+    page.write_text(layout.W_REPLICA, "6c1d3f0e-7f3c-4f6e-8a5e-0a4b8a3a0001")
     assert reader.identity == identity()

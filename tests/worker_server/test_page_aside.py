@@ -218,7 +218,7 @@ def test_a_fresh_page_was_always_finite_and_has_no_fingerprints(reader):
 
 def test_the_latest_spell_and_the_latest_fingerprints_are_read(page, reader):
     for n in range(1, 4):
-        page.write_spoilt(n, 1, NOW - 10**9, n, n + 1)
+        page.write_pair(layout.SPOILT, (n, 1, NOW - 10**9, n, n + 1))
         page.write_prints(7, n, [(10 * n, 2**48 - 1, 0)] * n)
         assert reader.spoilt(NOW) == wire.Spoilt(n, "group", 1.0, n, n + 1)
         assert reader.prints() == wire.Prints(7, n, ((10 * n, 2**48 - 1, 0),) * n)
@@ -229,7 +229,7 @@ def test_a_spell_and_fingerprints_cut_off_in_the_middle_leave_the_former_ones_wh
     page, reader, done
 ):
     for n in range(1, done + 1):
-        page.write_spoilt(n, 0, NOW, n, n)
+        page.write_pair(layout.SPOILT, (n, 0, NOW, n, n))
         page.write_prints(n, 0, [(n, n, n)])
     stamp = done + 1  # its writer stores the first stamp and a word of the body, and dies
     for word, size in (

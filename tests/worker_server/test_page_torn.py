@@ -295,8 +295,8 @@ def test_reads_under_a_writer_at_full_speed_and_after_its_death_are_whole(tmp_pa
 def test_a_writer_that_is_stopped_anywhere_leaves_whole_writes(tmp_path, writer):
     reading = Reading(Path(tmp_path) / "fast.page")
     for _ in range(100):
-        before = reading.reader.progress
-        wait_for(lambda: reading.reader.progress > before, within_s=10, what="it writes")  # noqa: B023
+        before = reading.reader.entered
+        wait_for(lambda: reading.reader.entered > before, within_s=10, what="it writes")  # noqa: B023
         writer.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, writer.pid, os.WSTOPPED)
         reading.check()

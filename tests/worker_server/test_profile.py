@@ -11,8 +11,9 @@ import pytest
 
 from tests.worker_server.ranks import eventually
 from worker_server import wire
-from worker_server.sidecar.black_box import ProfileError, Profiles, black_box_of
+from worker_server.sidecar.black_box import Profiles, black_box_of
 from worker_server.sidecar.process import PidfdProcess
+from worker_server.sidecar.refusal import RefusalError
 
 
 class FakeRank:
@@ -41,7 +42,7 @@ class FakeRank:
         self.then()
 
     def refused(self):
-        with pytest.raises(ProfileError) as caught:
+        with pytest.raises(RefusalError) as caught:
             self.profiles.take(1.0)
         assert not list(self.folder.iterdir())
         return caught.value.status, str(caught.value)
@@ -108,7 +109,7 @@ def test_one_at_a_time(rank):
     seen = []
 
     def second():
-        with pytest.raises(ProfileError) as caught:
+        with pytest.raises(RefusalError) as caught:
             rank.profiles.take(1.0)
         seen.append(caught.value.status)
 
@@ -136,7 +137,7 @@ def box_of(rank):
 def test_without_torch_in_the_rank_the_answer_is_501(start_rank):
     rank = start_rank("steps")
     rank.says("ready")
-    with pytest.raises(ProfileError) as caught:
+    with pytest.raises(RefusalError) as caught:
         box_of(rank).profile(0.2)
     assert caught.value.status == 501
 
@@ -194,7 +195,7 @@ def test_a_job_that_profiles_itself_is_left_alone_and_goes_first(start_rank):
     rank = start_rank("profiles_itself")
     rank.says("profiling")
     box = box_of(rank)
-    with pytest.raises(ProfileError) as caught:
+    with pytest.raises(RefusalError) as caught:
         box.profile(0.2)
     assert caught.value.status == 409
     rank.kill(signal.SIGUSR1)

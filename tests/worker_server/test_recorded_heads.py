@@ -33,7 +33,7 @@ def told(record, now_s=10.0, moved_s=10.0):
 def test_a_group_with_its_name_its_size_and_what_the_device_has_done():
     (head,) = told(dump(entry(0, 1), pending(1, 2)))
     assert head == wire.GroupHead(
-        "nccl:default_pg", 4, 2, 1, "all_reduce", 0.0, inside=2, started=2, read_age_s=0.0
+        "nccl:default_pg", 4, 2, 1, "all_reduce", 0.0, started=2, read_age_s=0.0
     )
 
 

@@ -21,8 +21,8 @@ from worker_server.rank.page import layout
 from worker_server.rank.page.reader import PageReader
 from worker_server.run_dir import RankFiles
 from worker_server.sidecar.black_box import BlackBox
-from worker_server.sidecar.recorders import ControlPlane, ControlPlaneError, Recorders
-from worker_server.sidecar.stacks import StacksError
+from worker_server.sidecar.recorders import ControlPlane, Recorders
+from worker_server.sidecar.refusal import ControlPlaneError, StacksError
 from worker_server.sidecar.text import render
 
 GLOO = {"version": "2.10", "entries": [{"record_id": 0, "time_created_ns": 5, "state": "scheduled",
@@ -218,7 +218,7 @@ class FakeProcess:
 
 def test_the_answer_has_each_recorders_entries_and_says_whose_an_entrys_are(page, serve, tmp_path):
     row = page.group_row("default", 2, (0, 1))
-    page.write_backends("gloo,nccl")
+    page.write_text(layout.W_BACKENDS, "gloo,nccl")
     op = page.intern("all_gather")
     before_ns = time.time_ns()
     page.enter(row, op, 0, 0, layout.NONE, 0, 0, 0, False, b"")
@@ -279,7 +279,7 @@ def nccl_with_status(completed):
 
 
 def box_of(page, serve, tmp_path, **handlers):
-    page.write_backends("gloo,nccl")
+    page.write_text(layout.W_BACKENDS, "gloo,nccl")
     plane = serve(fr_trace_json=by_backend, **handlers)
     reader = PageReader(tmp_path / "a.page")
     asked = ControlPlane(tmp_path / "plane.sock")

@@ -19,13 +19,7 @@ from worker_server.run_dir import RankFiles
 
 
 @pytest.fixture
-def reporter(page):
-    return Reporter(page)
-
-
-@pytest.fixture
-def read(page, tmp_path):
-    reader = PageReader(tmp_path / "a.page")
+def read(page, reader):
     return lambda: reader.step_state(NOW)
 
 
@@ -184,8 +178,7 @@ def test_the_last_committed_step_is_unknown_before_the_first(reporter, read):
 
 
 @pytest.fixture
-def rows(page, tmp_path):
-    reader = PageReader(tmp_path / "a.page")
+def rows(page, reader):
 
     def steps():
         found, dropped = reader.steps(0, NOW)
@@ -566,18 +559,17 @@ def manager_called(name):
     )
 
 
-def test_a_manager_names_the_group_before_any_step_and_that_is_said_once(reporter, page, tmp_path):
+def test_a_manager_names_the_group_before_any_step_and_that_is_said_once(reporter, page, reader):
     with pytest.warns(RuntimeWarning, match="is rg_1 to its launcher and my_0 to its TorchFT"):
         reporter.observe_manager(manager_called("my_0"))
     reporter.observe_manager(manager_called("my_0"))
-    reader = PageReader(tmp_path / "a.page")
     assert reader.identity.rank == "my_0.0"
     assert reader.step_state(NOW) is None
 
 
-def test_a_manager_that_agrees_with_the_launcher_needs_no_word(reporter, tmp_path):
+def test_a_manager_that_agrees_with_the_launcher_needs_no_word(reporter, reader):
     reporter.observe_manager(manager_called("rg_1"))
-    assert PageReader(tmp_path / "a.page").identity.launched_as is None
+    assert reader.identity.launched_as is None
 
 
 def test_a_group_that_no_launcher_names_is_named_without_a_word(tmp_path):

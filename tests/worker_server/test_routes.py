@@ -11,11 +11,9 @@ import pytest
 from tests.worker_server.boxes import IDENTITY, WITH_TOKEN, FakeBox, app_of, host_report
 from worker_server import wire
 from worker_server.sidecar.app import BOTH, ENDPOINTS, JSON
-from worker_server.sidecar.black_box import ProfileError
 from worker_server.sidecar.evict import EvictionResult
 from worker_server.sidecar.queries import in_json, in_text
-from worker_server.sidecar.recorders import ControlPlaneError
-from worker_server.sidecar.stacks import StacksError
+from worker_server.sidecar.refusal import ControlPlaneError, RefusalError, StacksError
 
 PROFILE = f"{wire.PATH_PROFILE}?duration=1.5"
 
@@ -104,19 +102,19 @@ def test_a_parameter_that_makes_no_sense_is_named(client, box, path, error):
 @pytest.mark.parametrize(
     ("path", "wrong", "status"),
     [
-        (wire.PATH_FLIGHT_RECORDER, ("flight_record", ValueError("no cursor: x")), 400),
+        (wire.PATH_FLIGHT_RECORDER, ("flight_record", RefusalError(400, "no cursor: x")), 400),
         (wire.PATH_WAIT_COUNTERS, ("wait_counters", ControlPlaneError("no answer")), 503),
         (wire.PATH_STACKS, ("stacks", StacksError("py-spy is missing")), 503),
-        (wire.PATH_STACKS, ("stacks", LookupError("dead, and none were taken")), 410),
-        (PROFILE, ("profile", ProfileError(409, "one is running")), 409),
-        (PROFILE, ("profile", ProfileError(501, "no torch")), 501),
+        (wire.PATH_STACKS, ("stacks", RefusalError(410, "dead, and none were taken")), 410),
+        (PROFILE, ("profile", RefusalError(409, "one is running")), 409),
+        (PROFILE, ("profile", RefusalError(501, "no torch")), 501),
     ],
 )
 def test_what_cannot_be_had_says_why(client, box, path, wrong, status):
     name, exc = wrong
     box.wrong[name] = exc
     answer = client.get(path, headers=WITH_TOKEN)
-    assert (answer.status_code, answer.json) == (status, {"error": str(exc.args[-1])})
+    assert (answer.status_code, answer.json) == (status, {"error": str(exc)})
 
 
 def test_a_bug_is_a_500_without_its_traceback(client, box):
@@ -206,6 +204,7 @@ def test_a_browser_gets_a_page_of_its_own_with_everything_escaped(box):
     assert "<b>" not in answer.text
     assert '<a href="/v1/state?format=text">' in answer.text
     assert "src=" not in answer.text
+    assert '<a href="http://m:8470/ranks/g%26h.0">g&amp;h.0 at the' in answer.text
     assert "http://localhost/v1/evict -H &#34;Authorization" in answer.text
 
 

@@ -121,6 +121,28 @@ def test_what_a_dead_rank_left_is_swept(gone):
     assert not files.page.exists()
 
 
+def test_of_the_logs_of_the_dead_the_newest_are_kept_and_a_living_ranks_whatever_their_age(gone):
+    files, _ = gone
+    fd = hold(files.page)
+    folder = files.page.parent
+    old = time.time() - 2 * 86_400
+    for log in (files.log, files.log.with_name(f"{files.log.name}.1")):
+        log.touch()
+        os.utime(log, (old, old))
+    for number in range(40):
+        dead = folder / f"rg_0.{number}-dead.log"
+        dead.touch()
+        os.utime(dead, (time.time() - number, time.time() - number))
+    (folder / "rg_0.99-dead.log.1").touch()
+    os.utime(folder / "rg_0.99-dead.log.1", (old, old))
+    sweep(folder)
+    os.close(fd)
+    left = {one.name for one in folder.glob("*.log*")}
+    assert left == {files.log.name, f"{files.log.name}.1"} | {
+        f"rg_0.{number}-dead.log" for number in range(32)
+    }
+
+
 def test_a_page_that_a_sidecar_holds_is_not_swept_wherever_it_runs(gone):
     files, _ = gone
     fd = hold(files.page)

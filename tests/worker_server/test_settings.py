@@ -8,9 +8,10 @@ from worker_server.rank.settings import SettingError, Settings, for_sidecar
 
 
 def test_the_token_file_wins_over_the_variable(tmp_path):
-    (tmp_path / "token").write_text("from file\n")
+    (tmp_path / "token").write_text("from-file\n")
+    (tmp_path / "token").chmod(0o600)
     both = {"LIGHTKEEPER_TOKEN": "a", "LIGHTKEEPER_TOKEN_FILE": str(tmp_path / "token")}
-    assert Settings.from_environ(both, 0).token == "from file"
+    assert Settings.from_environ(both, 0).token == "from-file"
     assert Settings.from_environ({"LIGHTKEEPER_TOKEN": "a"}, 0).token == "a"
     assert Settings.from_environ({"LIGHTKEEPER_TOKEN": ""}, 0).token is None
 
@@ -26,13 +27,14 @@ def test_a_token_is_not_shown_when_settings_are_printed():
 )
 def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(tmp_path, token):
     (tmp_path / "token").write_bytes(token.encode(errors="surrogateescape"))
+    (tmp_path / "token").chmod(0o600)
     for environ in (
         {"LIGHTKEEPER_TOKEN": token},
         {"LIGHTKEEPER_TOKEN_FILE": str(tmp_path / "token")},
     ):
         with pytest.raises(SettingError, match="LIGHTKEEPER_TOKEN") as refused:
             Settings.from_environ(environ, 0)
-        assert "sh" not in str(refused.value).removeprefix(str(tmp_path)).partition(" is no")[2]
+        assert "sh" not in str(refused.value).replace(str(tmp_path), "")
 
 
 def test_the_port_is_the_base_plus_the_group_rank():
@@ -88,6 +90,7 @@ def test_only_loopback_addresses_are_loopback(bind, loopback):
 def test_files_are_found_by_a_sidecar_that_works_in_another_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "token").write_text("secret")
+    (tmp_path / "token").chmod(0o600)
     environ = for_sidecar({"LIGHTKEEPER_TOKEN_FILE": "token", "LIGHTKEEPER_TLS_KEY": "", "A": "b"})
     assert environ == {
         "LIGHTKEEPER_TOKEN_FILE": str(tmp_path / "token"), "LIGHTKEEPER_TLS_KEY": "", "A": "b",

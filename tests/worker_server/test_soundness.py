@@ -8,14 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from tests.worker_server.pages import NOW
-from worker_server.rank.reporter import NullReporter, Reporter
+from worker_server.rank.reporter import NullReporter
 
 NAN = float("nan")
-
-
-@pytest.fixture
-def reporter(page):
-    return Reporter(page)
 
 
 @pytest.fixture

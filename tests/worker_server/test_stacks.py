@@ -15,7 +15,8 @@ from tests.worker_server.test_black_box import Bench
 from worker_server import wire
 from worker_server.rank.last_words import stacks_text
 from worker_server.rank.page import layout
-from worker_server.sidecar.stacks import Stacks, StacksError, calls_of
+from worker_server.sidecar.refusal import RefusalError, StacksError
+from worker_server.sidecar.stacks import Stacks, calls_of
 
 NOTE = 'Thread 7: "MainThread"\n    main (train.py:7)\n'
 
@@ -104,7 +105,7 @@ def test_after_death_all_that_was_kept_is_given_newest_first(page, bench, tmp_pa
 
 def test_a_dead_rank_of_which_nothing_is_known_is_gone(bench):
     bench.process.dead = True
-    with pytest.raises(LookupError, match="no stacks were taken before it died"):
+    with pytest.raises(RefusalError, match="no stacks were taken before it died"):
         bench.box.stacks()
 
 

@@ -46,7 +46,7 @@ unfinished: broadcast 2 of tp, inside for 3.2 s at app/train.py:55
  3.2 s tp            2 broadcast  8                   1    4 in 3.2 s        ring  app/train.py:55
  8.0 s torchft q12   1 all_reduce scalar   float32         3 failed    2.5 s ring  app/train.py:50
       RuntimeError: peer is gone
-11.5 s default       2 all_reduce 20       float             retired         torch
+11.5 s default       2 all_reduce 20       float32           retired         torch
 12.5 s default       7 all_reduce 4x128 +1 float32         3 done     100 us both  app/train.py:41
 """
 

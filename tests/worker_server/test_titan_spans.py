@@ -188,7 +188,7 @@ def test_torchtitans_own_jsonl_goes_on_where_ours_was_all_that_was_asked_for(
         "handler(structured_logger=logger, rank=3, source='training', output_dir='out')\n"
         "assert len(logger.handlers) == 1\n"
     )
-    own = {k: v for k, v in os.environ.items() if not k.startswith(("LIGHTKEEPER", "RANK"))}
+    own = {k: v for k, v in os.environ.items() if not (v and k.startswith(("LIGHTKEEPER", "RANK")))}
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**own, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)]),

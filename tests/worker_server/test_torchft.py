@@ -38,8 +38,6 @@ from worker_server import wire  # noqa: E402
 from worker_server.rank import collectives, torchft, torchft_groups  # noqa: E402
 from worker_server.rank.page import layout  # noqa: E402
 from worker_server.rank.page.reader import PageReader  # noqa: E402
-from worker_server.rank.page.writer import PageWriter  # noqa: E402
-from worker_server.rank.reporter import Reporter  # noqa: E402
 from worker_server.sidecar.metrics import RankCollector  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -184,16 +182,7 @@ def test_a_rank_with_a_manager_for_each_piece_of_its_model_tells_one_heal(tmp_pa
 
 
 @pytest.fixture
-def reporter(tmp_path):
-    made = Reporter(PageWriter.create(tmp_path / "a.page", identity(world_size=1), 1))
-    collectives.install(made)
-    yield made
-    collectives._stop()
-
-
-@pytest.fixture
-def ring(reporter, tmp_path):
-    reader = PageReader(tmp_path / "a.page")
+def ring(recording, reader):
     return lambda: reader.ring(NOW)[0]
 
 
@@ -214,7 +203,7 @@ def configure(group, store, quorum):
 
 
 @pytest.fixture
-def gloo(reporter, store):
+def gloo(recording, store):
     made = configure(ProcessGroupGloo(timeout=timedelta(seconds=5)), store, 4)
     yield made
     made.shutdown()
@@ -238,7 +227,7 @@ def test_a_call_is_open_until_its_work_was_waited_for(gloo, ring):
     assert ring()[0].exit_age_s is not None
 
 
-def test_works_that_nobody_waits_for_are_not_kept_for_ever(gloo, reporter):
+def test_works_that_nobody_waits_for_are_not_kept_for_ever(gloo, recording):
     kept = []
     for _ in range(3):
         for _ in range(layout.RING_SLOTS):
@@ -271,7 +260,7 @@ def test_of_groups_inside_groups_the_innermost_is_counted_once(gloo, ring):
         ("torchft", 1, False), ("torchft", 2, False)]  # fmt: skip
 
 
-def test_works_written_in_python_keep_their_type(gloo, reporter, ring):
+def test_works_written_in_python_keep_their_type(gloo, recording, ring):
     swallowing = ErrorSwallowingProcessGroupWrapper(gloo)
     swallowing.report_error(RuntimeError("gone"))
     assert type(swallowing.allreduce([t(3)], AllreduceOptions())).__name__ == "_DummyWork"
@@ -293,7 +282,7 @@ def test_works_written_in_python_keep_their_type(gloo, reporter, ring):
 
 
 def test_with_a_new_quorum_the_sequence_begins_again_and_what_was_open_is_given_up(
-    gloo, ring, store, reporter, tmp_path
+    gloo, ring, store, recording, reader
 ):
     old = gloo.allreduce([t(3)], AllreduceOptions())
     gloo.allreduce([t(3)], AllreduceOptions()).wait()
@@ -302,9 +291,9 @@ def test_with_a_new_quorum_the_sequence_begins_again_and_what_was_open_is_given_
     old.wait()
     assert [(e.quorum, e.seq) for e in ring()] == [(4, 1), (4, 2), (5, 1)]
     assert ring()[0].error == "RuntimeError: given up: the group was configured for quorum 5"
-    (head,) = PageReader(tmp_path / "a.page").heads(NOW)
+    (head,) = reader.heads(NOW)
     assert (head.enqueued, head.completed, head.size) == (1, 1, 1)
-    assert PageReader(tmp_path / "a.page").times()["reconfigure"].done == 2
+    assert reader.times()["reconfigure"].done == 2
 
 
 def test_a_group_without_a_manager_may_have_an_id_that_is_no_quorum(gloo, ring, store):
@@ -331,12 +320,12 @@ def test_a_public_function_over_a_group_of_torchfts_is_counted_once(gloo, ring):
     assert ring()[0].exit_age_s is not None
 
 
-def test_a_group_that_throws_everything_away_is_not_recorded(reporter, ring):
+def test_a_group_that_throws_everything_away_is_not_recorded(recording, ring):
     ProcessGroupDummy(0, 1).allreduce([t(1)], AllreduceOptions()).wait()
     assert ring() == ()
 
 
-def test_a_group_of_the_users_own_is_recorded(reporter, ring):
+def test_a_group_of_the_users_own_is_recorded(recording, ring):
     class Own(ProcessGroup):
         def allreduce(self, tensors, opts):
             return None
@@ -355,8 +344,8 @@ def test_a_wrong_call_fails_as_torchft_lets_it_fail(gloo, ring):
         "RuntimeError: ProcessGroupGloo does not support reduce_scatter."]  # fmt: skip
 
 
-def test_a_failure_of_ours_never_reaches_torchft(gloo, ring, reporter, monkeypatch):
-    monkeypatch.setattr(reporter.page, "enter", lambda *a: 1 / 0)
+def test_a_failure_of_ours_never_reaches_torchft(gloo, ring, recording, monkeypatch):
+    monkeypatch.setattr(recording.page, "enter", lambda *a: 1 / 0)
     x = t(2)
     with pytest.warns(RuntimeWarning, match="ZeroDivisionError"):
         gloo.allreduce([x], AllreduceOptions()).wait()
@@ -370,7 +359,7 @@ def test_after_a_fork_nothing_is_recorded(gloo, ring):
     assert ring() == ()
 
 
-def test_signatures_stay(reporter):
+def test_signatures_stay(recording):
     for cls, name in (
         (torchft_manager.Manager, "__init__"),
         (torchft_manager.Manager, "allreduce"),
@@ -384,7 +373,7 @@ def test_signatures_stay(reporter):
         assert wrapped.__name__ == name
 
 
-def test_transports_of_the_users_own_are_timed(reporter, tmp_path):
+def test_transports_of_the_users_own_are_timed(recording, reader):
     class Transport:
         def send_checkpoint(self, dst_ranks, step, state_dict, timeout):
             return "sent"
@@ -392,14 +381,14 @@ def test_transports_of_the_users_own_are_timed(reporter, tmp_path):
     torchft.time_transport(Transport())
     torchft.time_transport(Transport())
     assert Transport().send_checkpoint([1], 2, {}, None) == "sent"
-    assert PageReader(tmp_path / "a.page").times()["staging"].done == 1
+    assert reader.times()["staging"].done == 1
 
 
 # -- a TorchFT that nobody here knows --------------------------------------------------------------
 
 
 def test_what_a_version_does_not_have_is_said_at_attach_in_the_state_and_as_a_metric(
-    reporter, tmp_path, monkeypatch, recwarn
+    recording, reader, monkeypatch, recwarn
 ):
     class Manager:
         def start_quorum(self):
@@ -415,14 +404,14 @@ def test_what_a_version_does_not_have_is_said_at_attach_in_the_state_and_as_a_me
     monkeypatch.setitem(sys.modules, "torchft.manager", manager)
     monkeypatch.setattr(torchft, "_unhooked", set())
     monkeypatch.setattr(torchft_groups, "install", lambda _: None)
-    torchft.install(reporter)  # for this page: nothing is patched twice
+    torchft.install(recording)  # for this page: nothing is patched twice
     torchft._try(torchft._patch_groups, "torchft.process_group")
     torchft._try(torchft._patch_manager, "torchft.manager")
     lost = (
         "Manager._async_quorum", "Manager._reconfigure_pg", "Manager.should_commit",
         "Manager.wait_quorum", "ProcessGroup.reconfigure",
     )  # fmt: skip
-    assert PageReader(tmp_path / "a.page").unhooked == lost
+    assert reader.unhooked == lost
     assert [str(one.message).partition(", so ")[2] for one in recwarn] == [
         "new quorums' process groups are not seen there",
         "steps and waits are not seen there",

@@ -10,12 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.worker_server.pages import identity  # noqa: E402
 from worker_server.rank import collectives, torchft  # noqa: E402
-from worker_server.rank.page.reader import PageReader  # noqa: E402
-from worker_server.rank.page.writer import PageWriter  # noqa: E402
-from worker_server.rank.reporter import Reporter  # noqa: E402
-from worker_server.rank.torchft import quorum_begins, quorum_is_over, state_bytes  # noqa: E402
+from worker_server.rank.torchft import quorum_begins, quorum_ends, state_bytes  # noqa: E402
 from worker_server.wire import Took  # noqa: E402
 
 MIB = 2**20
@@ -42,16 +38,8 @@ def clock(monkeypatch):
 
 
 @pytest.fixture
-def reporter(tmp_path):
-    made = Reporter(PageWriter.create(tmp_path / "a.page", identity(world_size=1), 1))
-    collectives.install(made)
-    yield made
-    collectives._stop()
-
-
-@pytest.fixture
-def times(reporter, tmp_path):
-    return PageReader(tmp_path / "a.page").times
+def times(recording, reader):
+    return reader.times
 
 
 def state(mib):
@@ -170,8 +158,8 @@ def test_a_clock_that_goes_back_makes_no_negative_time(clock, times):
     assert times()["apply"].sum_s == 0.25
 
 
-def test_a_failure_of_ours_reaches_nobody(clock, times, reporter, monkeypatch):
-    monkeypatch.setattr(reporter.page, "add_time", lambda *a, **k: 1 / 0)
+def test_a_failure_of_ours_reaches_nobody(clock, times, recording, monkeypatch):
+    monkeypatch.setattr(recording.page, "add_time", lambda *a, **k: 1 / 0)
     manager = manager_with(clock)
     with pytest.warns(RuntimeWarning, match="ZeroDivisionError"):
         assert manager.heal() == "applied"
@@ -194,7 +182,7 @@ def test_a_quorum_lasts_until_something_follows_it(clock, times):
     assert times()["quorum"] == Took(1, 1.5, 1.5)
     quorum_begins(manager)
     clock.pass_s(1.5)
-    quorum_is_over()  # it failed
+    quorum_ends(answered=False)  # it failed
     manager._checkpoint_transport.recv_checkpoint(0, "", 4, None)
     assert times()["quorum"].done == 1
 
@@ -206,7 +194,7 @@ def test_several_managers_that_ask_at_once_wait_for_one_quorum(clock, times):
         for _ in range(3):
             quorum_begins(manager)
             clock.pass_s(seconds)
-            torchft.quorum_is_there()
+            torchft.quorum_ends()
             all_asked.wait()
             clock.pass_s(10.0 - seconds)
 

@@ -12,14 +12,10 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
-from tests.worker_server.pages import identity  # noqa: E402
 from worker_server import wire  # noqa: E402
 from worker_server.rank import collectives, torchft  # noqa: E402
 from worker_server.rank.page import layout  # noqa: E402
 from worker_server.rank.page import writer as page_writer  # noqa: E402
-from worker_server.rank.page.reader import PageReader  # noqa: E402
-from worker_server.rank.page.writer import PageWriter  # noqa: E402
-from worker_server.rank.reporter import Reporter  # noqa: E402
 
 S = 10**9
 
@@ -37,7 +33,7 @@ class Clock:
         self.now_ns += int(seconds * S)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def clock(monkeypatch):
     made = Clock()
     monkeypatch.setattr(page_writer, "monotonic_ns", made)
@@ -45,16 +41,7 @@ def clock(monkeypatch):
 
 
 @pytest.fixture
-def reporter(tmp_path, clock):
-    made = Reporter(PageWriter.create(tmp_path / "a.page", identity(world_size=1), 1))
-    collectives.install(made)
-    yield made
-    collectives._stop()
-
-
-@pytest.fixture
-def waits(reporter, clock, tmp_path):
-    reader = PageReader(tmp_path / "a.page")
+def waits(recording, clock, reader):
     return lambda: reader.waits(clock())
 
 
@@ -217,7 +204,7 @@ def test_the_thread_that_reports_steps_is_the_one_that_trains(clock, waits):
     assert seen == [("quorum", "quorum", 2, 0)]
 
 
-def test_a_collective_and_the_wait_for_a_work_are_waited_for(reporter, clock, waits, monkeypatch):
+def test_a_collective_and_the_wait_for_a_work_are_waited_for(recording, clock, waits, monkeypatch):
     class Work(dist.Work):
         def wait(self, timeout=None):
             clock.pass_s(2)
@@ -242,8 +229,8 @@ def test_a_collective_and_the_wait_for_a_work_are_waited_for(reporter, clock, wa
     assert waits() == (None, None, 3)
 
 
-def test_waits_within_waits_are_counted_once(reporter, clock, waits):
-    page = reporter.page
+def test_waits_within_waits_are_counted_once(recording, clock, waits):
+    page = recording.page
     page.begin_wait(layout.WAIT_COLLECTIVE)
     clock.pass_s(1)
     page.begin_wait(layout.WAIT_QUORUM)
@@ -256,14 +243,14 @@ def test_waits_within_waits_are_counted_once(reporter, clock, waits):
     assert waits() == (None, None, 7)
 
 
-def test_when_the_quorum_is_there_the_wait_is_for_what_follows(reporter, clock, waits):
-    page = reporter.page
-    torchft.install_meter(reporter)
+def test_when_the_quorum_is_there_the_wait_is_for_what_follows(recording, clock, waits):
+    page = recording.page
+    torchft.install(recording)
     torchft.quorum_begins(None)
     page.begin_wait(layout.WAIT_QUORUM)
     clock.pass_s(1)
     assert waits() == ("quorum", 1, 0)
-    torchft.quorum_is_there()
+    torchft.quorum_ends()
     clock.pass_s(2)
     assert waits() == ("heal", 2, 1)
     page.end_wait(layout.WAIT_QUORUM)
@@ -271,11 +258,11 @@ def test_when_the_quorum_is_there_the_wait_is_for_what_follows(reporter, clock, 
     torchft.quorum_begins(None, told=False)  # another Manager's
     page.begin_wait(layout.WAIT_QUORUM)
     assert waits()[0] == "heal"
-    torchft.quorum_is_over()
+    torchft.quorum_ends(answered=False)
 
 
-def test_a_wait_that_was_cut_off_within_another_ends_with_it(reporter, clock, waits):
-    page = reporter.page
+def test_a_wait_that_was_cut_off_within_another_ends_with_it(recording, clock, waits):
+    page = recording.page
     page.begin_wait(layout.WAIT_COMMIT)
     page.begin_wait(layout.WAIT_QUORUM)
     clock.pass_s(1)
@@ -283,15 +270,15 @@ def test_a_wait_that_was_cut_off_within_another_ends_with_it(reporter, clock, wa
     assert waits() == (None, None, 1)
 
 
-def test_waits_are_part_of_the_step(reporter, clock, tmp_path):
-    reporter.begin_step(3)
-    reporter.page.begin_wait(layout.WAIT_QUORUM)
+def test_waits_are_part_of_the_step(recording, clock, reader):
+    recording.begin_step(3)
+    recording.page.begin_wait(layout.WAIT_QUORUM)
     clock.pass_s(2)
-    step = PageReader(tmp_path / "a.page").step_state(clock())
+    step = reader.step_state(clock())
     assert (step.waits_in, step.waits_s, step.waited_s) == (wire.WAIT_QUORUM, 2, 0)
 
 
-def test_a_manager_without_the_usual_names_is_left_alone_and_said_once(reporter):
+def test_a_manager_without_the_usual_names_is_left_alone_and_said_once(recording):
     class Manager:
         def begin(self):
             return "begun"

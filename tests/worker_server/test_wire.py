@@ -64,8 +64,8 @@ def states(draw):
     ending = st.builds(wire.Ending, LINES, st.none() | LINES, st.none() | frame)
     head = st.tuples(COUNTS, COUNTS).map(sorted).flatmap(lambda seq: st.builds(
         wire.GroupHead, name=st.text(), size=COUNTS, enqueued=st.just(seq[1]),
-        completed=st.just(seq[0]), op=st.text(), age_s=COUNTS.map(lambda n: (n % 10**9) / 100),
-        inside=st.integers(0, seq[1]),
+        unfinished=st.just(seq[0]), op=st.text(), age_s=COUNTS.map(lambda n: (n % 10**9) / 100),
+        held=st.integers(0, seq[1]),
     ))  # fmt: skip
     process = wire.Process(
         alive=draw(st.booleans()), state=maybe(st.text(max_size=1)), threads=maybe(COUNTS),
@@ -159,7 +159,7 @@ def test_an_age_that_is_no_age_is_refused(number):
 VALID = {
     wire.parse_state: wire.StateReport(
         WHO, wire.Process(True, "S"), wire.StepState(1, 1, 1, "data", 0.0, 1, seconds={"a": 1.0}),
-        (wire.GroupHead("tp", 2, 1, 1, "barrier", 0.0),),
+        (wire.GroupHead("tp", 2, 1, 0, "barrier", 0.0),),
     ),
     wire.parse_flight_record: wire.FlightRecord(
         WHO, True, {"tp": (0,)}, (wire.RingEntry("tp", 1, "x", ((1,),), enter_age_s=0.0),), 0, None
@@ -254,8 +254,7 @@ def test_a_state_with_eight_groups_fits_into_a_kibibyte(committed, prints, times
             times=times,
         ),
         tuple(
-            wire.GroupHead(f"mesh_{n}", 64, 12_345_678, 12_345_678 - unfinished, "all_gather", 0.12,
-                           12_345_678 * unfinished)
+            wire.GroupHead(f"mesh_{n}", 64, 12_345_678, int(unfinished), "all_gather", 0.12)
             for n in range(8)
         ),
     )  # fmt: skip

@@ -30,8 +30,6 @@ PARSERS = {
     wire.Registration: wire.parse_registration,
     wire.Identity: wire.parse_identity,
 }
-CELLS = {wire.GroupHead: wire.HeadCells}
-"""What travels as a row that is written in another way than the type."""
 CHOSEN = {"group_rank": 0, "url": "http://h:1", "rank": "rg_1.0"}
 HUGE = 10**400
 
@@ -52,7 +50,6 @@ def plain(hint: Any) -> tuple[Any, Any, tuple[Any, ...], msgspec.Meta | None]:
         for meta in getattr(hint, "__metadata__", ()):
             bounds = meta
         hint = getattr(hint, "__supertype__", None) or get_args(hint)[0]
-    hint = CELLS.get(hint, hint) if isinstance(hint, type) else hint
     return hint, get_origin(hint), get_args(hint), bounds
 
 

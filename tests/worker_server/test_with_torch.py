@@ -43,7 +43,7 @@ HAMMERED = (
 
 
 def start_parent(run_dir, *arguments):
-    own = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTKEEPER")}
+    own = {k: v for k, v in os.environ.items() if not (v and k.startswith("LIGHTKEEPER"))}
     return subprocess.Popen(
         [sys.executable, str(PARENT), *arguments],
         env={

@@ -24,8 +24,8 @@ STDLIB = sysconfig.get_path("stdlib")
 RUNS = wire.Process(True, "S", interpreter_age_s=0.5)
 STOPPED = wire.Process(True, "T", interpreter_age_s=0.5)
 DEAF = wire.Process(True, "S", interpreter_age_s=3.5)
-INSIDE = (wire.GroupHead("default", 2, 5, 4, "all_reduce", 6.0, inside=5),)
-BETWEEN = (wire.GroupHead("default", 2, 5, 5, "all_reduce", 6.0),)
+INSIDE = (wire.GroupHead("default", 2, 5, 1, "all_reduce", 6.0),)
+BETWEEN = (wire.GroupHead("default", 2, 5, 0, "all_reduce", 6.0),)
 
 
 def step(phase="other", progress=4):

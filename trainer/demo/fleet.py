@@ -22,17 +22,20 @@ from trainer import faults, status
 from trainer.options import OneLineParser, add_options, option
 from trainer.supervisor import die_with_parent
 
+_OURS: Final = (sys.executable, "-P", "-m", "lightkeeper")
+"""The same `monitor` and `trainer`, whatever lies in the working folder."""
+
 # -- The demo's command line ----------------------------------------------------------------------
 
 FAULTS: Final = {
-    "hang": "a rank sleeps outside any collective, for ever",
-    "gil": "a rank holds the interpreter lock in C, for ever",
+    "hang": "a rank sleeps outside any collective, forever",
+    "gil": "a rank holds the interpreter lock in C, forever",
     "stop": "a rank is stopped (SIGSTOP)",
     "crash": "a rank is killed (SIGKILL)",
     "slow": "a rank is several times slower from then on",
     "mismatch": "a rank calls another collective than its peers (2 ranks a group)",
     "nan": "a rank's gradient holds NaN from then on",
-    "corrupt": "a bit of a rank's weights flips, and nobody is told",
+    "corrupt": "a bit of a rank's weights flips silently",
     "mismatch:size": "a rank brings another size than its peers: gloo aborts (2 ranks a group)",
 }
 
@@ -49,7 +52,7 @@ examples:
   lightkeeper demo --keep-running                   leaves all up, with URLs to curl
   lightkeeper demo --port 8470 --keep-running       where `lightkeeper status` looks
 
-exit status: 0 every fault was found, the right group was evicted and training went on (with
+exit status: 0 every fault was found, the right group was evicted and training continued (with
 --without-keeper: the report is complete); 1 it was not so; 2 wrong usage; 130 interrupted.
 """
 
@@ -110,7 +113,7 @@ def parse(argv: Sequence[str] | None = None) -> DemoOptions:
     parser = OneLineParser(
         prog="lightkeeper demo",
         description="Start a TorchFT fleet on this machine, make a rank sick, and watch "
-        "lightkeeper name it, evict its group through the Lighthouse, and training go on.",
+        "lightkeeper name it, evict its group through the Lighthouse, and training continue.",
         epilog=_EPILOG.format(faults=faults),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -351,7 +354,7 @@ def start_lighthouse(fleet: DemoFleet) -> None:
     if not program.exists():
         raise FleetError(
             f"TorchFT is not installed beside {sys.executable}: pip install torch==2.13.0 "
-            "'lightkeeper[trainer,stacks]' (or run `make demo`)"
+            "'lightkeeper[trainer]' (or run `make demo`)"
         )
     command = [str(program), *_flags(bind=f"[::]:{fleet.lighthouse_url.rpartition(':')[2]}")]
     # Its own words have underscores.
@@ -370,7 +373,7 @@ def start_gate(fleet: DemoFleet) -> None:
         token_file=fleet.token_file,
         state=fleet.run_dir / "gate.json",
     )
-    fleet.spawn("gate", [sys.executable, "-m", "monitor.cli", "gate", *flags], {})
+    fleet.spawn("gate", [*_OURS, "gate", *flags], {})
 
 
 def start_monitor(fleet: DemoFleet) -> None:
@@ -387,7 +390,7 @@ def start_monitor(fleet: DemoFleet) -> None:
         flags += _flags(gate=fleet.gate_admin_url)
     if not fleet.options.keeper:
         flags.append("--observe")
-    fleet.spawn("monitor", [sys.executable, "-m", "monitor.cli", "monitor", *flags], {})
+    fleet.spawn("monitor", [*_OURS, "monitor", *flags], {})
 
 
 def _start_group(fleet: DemoFleet, group: str) -> None:
@@ -411,7 +414,7 @@ def _start_group(fleet: DemoFleet, group: str) -> None:
     )
     fleet.spawn(
         f"supervisor-{group}",
-        [sys.executable, "-m", "trainer.supervisor", *of_supervisor, "--", *of_ranks],
+        [*_OURS, "-m", "trainer.supervisor", *of_supervisor, "--", *of_ranks],
         {
             "TORCHFT_LIGHTHOUSE": fleet.gate_url or fleet.lighthouse_url,
             "LIGHTKEEPER_MONITOR": fleet.monitor_url,

@@ -30,13 +30,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlencode, urlsplit
 
-from worker_server.rank.identity import POD, group_of, host_of
-from worker_server.rank.settings import SettingError, monitors_of
+from worker_server import home
+from worker_server.rank.identity import (
+    POD,
+    group_of,
+    host_of,
+    launcher_of,
+    program_of,
+    starts_ranks,
+)
+from worker_server.rank.settings import monitors_in, monitors_of
 from worker_server.wire import PATH_ADMISSION
 
 REFUSED_STATUS = 75
@@ -73,13 +82,21 @@ class MonitorAway:
 Admission = Admitted | Refused | MonitorAway
 
 
-def ask(monitors: list[str], host: str, group: str | None, timeout_s: float) -> Admission:
+def ask(
+    monitors: list[str],
+    host: str,
+    group: str | None,
+    timeout_s: float,
+    unfit: Callable[[], str | None] = lambda: None,
+) -> Admission:
     """What the first monitor says that gives a usable answer; never raises. It comes to the front
     of the list: who asks with it again waits no more for a host that is away.
 
     All of it in a thread of its own: no deadline of a socket covers a name service that hangs, or
-    a server that answers a byte a second.
+    a server that answers a byte a second. `unfit`: why nobody is to be asked now.
     """
+    if (why := unfit()) is not None:
+        return MonitorAway(f"{monitors[0]}: {why}")
     answers: queue.SimpleQueue[Admission] = queue.SimpleQueue()
     threading.Thread(
         target=lambda: answers.put(_ask_all(monitors, host, group, timeout_s)),
@@ -135,6 +152,10 @@ def _read(answer: Any) -> Admission:
     return Refused(text or "no reason given", until_s)
 
 
+def _unfit(environ: Mapping[str, str]) -> Callable[[], str | None]:
+    return (lambda: None) if "LIGHTKEEPER_MONITOR" in environ else home.not_ours
+
+
 def until(at_s: float | None) -> str:
     """The end of a refusal: a local date and time, or whom it takes."""
     if at_s is None:
@@ -162,9 +183,11 @@ def ask_to_join(environ: Mapping[str, str], warn: Callable[[str], None]) -> None
         warn(f"LIGHTKEEPER_ADMISSION={wish!r} is none of off, warn, refuse: taken for off")
         return
     try:
-        monitors = list(monitors_of(environ.get("LIGHTKEEPER_MONITOR", "")))
+        monitors = list(monitors_of(monitors_in(environ)))
         answer = (
-            ask(monitors, host_of(environ), group_of(environ), _JOIN_WAIT_S) if monitors else None
+            ask(monitors, host_of(environ), group_of(environ), _JOIN_WAIT_S, _unfit(environ))
+            if monitors
+            else None
         )
     except Exception as exc:  # noqa: BLE001  training goes on without us
         warn(f"lightkeeper did not ask for admission: {exc!r}")
@@ -209,14 +232,18 @@ _HEEDED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """Ignored by every python, and the default for everybody else."""
 
 _ABOUT = """\
-Ask the monitor whether a replica group may start on this host, then become the command. A host or
-group in quarantine is refused; a monitor that is away admits everybody.
+Run a command whose ranks are watched: with LIGHTKEEPER_ATTACH=1, so that each rank attaches itself
+when it imports torch, and with what the options say in place of their variables. First the monitor
+is asked whether the group may start on this host: a host or group in quarantine is refused; a
+monitor that is away admits everybody.
 """
 _EXAMPLES = """\
 examples:
-  refused: status 75, and nothing runs:
+  the monitor runs on this host (lightkeeper monitor):
     lightkeeper run -- torchrun --nproc-per-node 8 train.py
-  refused: wait, for an hour at most:
+  or elsewhere, with the same token here:
+    lightkeeper run --monitor http://head:8470 --token-file token -- torchrun train.py
+  refused (status 75, and nothing runs): wait instead, for an hour at most:
     lightkeeper run --wait --timeout 3600 -- torchrun --nproc-per-node 8 train.py
   two monitors:
     srun lightkeeper run --monitor http://head:8470,http://spare:8470 -- torchrun train.py
@@ -224,7 +251,7 @@ examples:
     lightkeeper run --host node17 --group rg_1 || echo "not there"
 
 exit status: the command's own; 75 refused (EX_TEMPFAIL: try again later, or elsewhere); 2 wrong
-use; 126 or 127 the command cannot be run or is not there. See docs/quarantine.md.
+use; 126 or 127 the command cannot be run or is not there. See docs/deploy.md.
 """
 
 
@@ -246,6 +273,8 @@ class AdmitOptions:
     timeout_s: float | None
     poll_s: float
     command: tuple[str, ...]
+    changes: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the command."""
 
 
 def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
@@ -265,10 +294,18 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         f"SLURMD_NODENAME, K8S_NODE_NAME, the host's name; here: {host_of(environ)})",
     )
     add("--group", metavar="NAME", help="the replica group (default: REPLICA_GROUP)")
+    add("--job", metavar="NAME", help="name of the job (default: LIGHTKEEPER_JOB)")
     add(
         "--monitor",
         metavar="URL[,URL]",
-        help="the monitors, in the order in which they are asked (default: LIGHTKEEPER_MONITOR)",
+        help="the monitors, in the order in which they are asked (default: LIGHTKEEPER_MONITOR, "
+        f"else {home.DEFAULT_MONITOR})",
+    )
+    add(
+        "--token-file",
+        metavar="FILE",
+        help="holds the monitor's token (default: LIGHTKEEPER_TOKEN_FILE, else this user's: "
+        f"{home.own_token_file(environ)})",
     )
     add(
         "--wait",
@@ -293,23 +330,32 @@ def options(words: Sequence[str], environ: Mapping[str, str]) -> AdmitOptions:
     args, extra = top.parse_known_args(words[:at])
     if extra:
         top.error(f"{extra[0]!r} is no option: a command comes after --")
-    named = args.monitor if args.monitor is not None else environ.get("LIGHTKEEPER_MONITOR", "")
+    token_file = args.token_file and os.path.abspath(args.token_file)
+    told = {
+        "LIGHTKEEPER_MONITOR": args.monitor, "LIGHTKEEPER_TOKEN_FILE": token_file,
+        "LIGHTKEEPER_JOB": args.job, "LIGHTKEEPER_HOST": args.host, "REPLICA_GROUP": args.group,
+    }  # fmt: skip
+    changes = {name: value for name, value in told.items() if value is not None}
+    environ = {**environ, **changes}
     try:
-        monitors = monitors_of(named)
-    except SettingError as exc:
+        monitors = monitors_of(monitors_in(environ))
+        if token_file is not None:
+            home.read_token_file(Path(token_file))
+    except (OSError, ValueError) as exc:
         top.error(str(exc))
     if args.timeout is not None and not args.timeout >= 0:
         top.error(f"--timeout is {args.timeout:g}, expected seconds")
     if not 0.05 <= args.poll <= 3600:
         top.error(f"--poll is {args.poll:g}, expected 0.05 to 3600 seconds")
     return AdmitOptions(
-        host=args.host or host_of(environ),
-        group=args.group or group_of(environ),
+        host=host_of(environ),
+        group=group_of(environ),
         monitors=monitors,
         wait=args.wait,
         timeout_s=args.timeout,
         poll_s=args.poll,
         command=tuple(words[at + 1 :]),
+        changes={"LIGHTKEEPER_ATTACH": environ.get("LIGHTKEEPER_ATTACH", "1"), **changes},
     )
 
 
@@ -371,6 +417,17 @@ class AdmissionWait:
         self._said = key
 
 
+def _is_no_rank(command: Sequence[str]) -> bool:
+    """Whether a command is python with a script of its own, which no launcher makes a rank."""
+    program = program_of(command)
+    return (
+        Path(command[0]).name.startswith("python")
+        and launcher_of(os.environ) is None
+        and program != "worker_server"
+        and not starts_ranks(program)
+    )
+
+
 def _say(text: str) -> None:
     _write(f"lightkeeper run: {text}")
 
@@ -410,13 +467,20 @@ def main(words: Sequence[str]) -> int:
     if told.monitors:
         if told.host.startswith(POD):
             _say(f"the node of {told.host} is not known: set LIGHTKEEPER_HOST from spec.nodeName")
-        question = partial(ask, list(told.monitors), told.host, told.group, _ASK_S)
+        unfit = _unfit({**os.environ, **told.changes})
+        question = partial(ask, list(told.monitors), told.host, told.group, _ASK_S, unfit)
         keeper = AdmissionWait(told, question, _say)
         if not keeper.admitted():
             return REFUSED_STATUS
     else:
-        _say("no monitor is named (--monitor, LIGHTKEEPER_MONITOR): starting without asking")
-    return become(told.command, _as_started()) if told.command else 0
+        _say("LIGHTKEEPER_MONITOR is empty: starting without asking, and nobody watches")
+    if told.command and _is_no_rank(told.command):
+        _say(
+            "no launcher (torchrun, srun, mpirun) makes this python a rank: it is watched only if "
+            "the script attaches, or by: lightkeeper run -- python -m worker_server SCRIPT"
+        )
+    changes = {os.fsencode(name): os.fsencode(value) for name, value in told.changes.items()}
+    return become(told.command, {**_as_started(), **changes}) if told.command else 0
 
 
 if __name__ == "__main__":

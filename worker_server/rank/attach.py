@@ -235,7 +235,9 @@ def attach(told: Mapping[str, str] | None = None) -> Reporter:
 
 def _attach(environ: Mapping[str, str]) -> Reporter:
     identity = identity_from(environ, os.getpid(), os.urandom(5).hex())
-    Settings.from_environ(environ, identity.group_rank)  # a bad setting is better said here
+    settings = Settings.from_environ(environ, identity.group_rank)  # what is bad is said here
+    if settings.no_token and identity.group_rank == 0:
+        _warn(f"lightkeeper has no token: {settings.no_token}")
     files, page = run_dir.first_usable(
         run_dir.candidates(environ), lambda folder: _new_page(folder, identity), _warn
     )

@@ -164,7 +164,7 @@ def tell_backends() -> None:
     if _recorder is not None:
         for config in tuple(c10d._world.pg_backend_config.values()):
             backends.update(part.rpartition(":")[2] for part in str(config).split(","))
-        _recorder.page.write_backends(",".join(sorted(backends)))
+        _recorder.page.write_text(layout.W_BACKENDS, ",".join(sorted(backends)))
 
 
 def begin_wait(kind: int = layout.WAIT_COLLECTIVE) -> None:

@@ -225,7 +225,7 @@ class Loop:
         self._unread = manager is not None
         replica = _replica_of(manager)
         if isinstance(replica, str):
-            self.page.write_replica(replica)
+            self.page.write_text(layout.W_REPLICA, replica)
             self._say_name(replica)
 
     def _say_name(self, replica: str) -> None:
@@ -339,4 +339,5 @@ class Soundness:
     def _publish(self) -> None:
         step, place, since_ns = self._first
         if self._loop.on and step is not None:
-            self._loop.page.write_spoilt(step, place, since_ns, self._run, self._attempts)
+            numbers = step, place, since_ns, self._run, self._attempts
+            self._loop.page.write_pair(layout.SPOILT, numbers)

@@ -1,27 +1,20 @@
-"""The command line `python -m worker_server`: attach, then become the script.
+"""The command line `python -m worker_server`: attach, then be the script.
 
-What the script sees and what it leaves behind is what plain python gives: `__main__` is the
-script's module and holds nothing of ours (pickle and multiprocessing look there), `sys.argv` and
-`sys.path` are the script's, a traceback begins in the script, and it ends with the same status.
+A new interpreter runs the script in place of this one (exec: same pid, same options of python's
+own), so that it is to itself and to others what it is under plain python. What attaches is
+`boot/sitecustomize.py`, which stands in front of that interpreter's PYTHONPATH.
 """
 
 from __future__ import annotations
 
 import os
-import runpy
+import re
 import sys
-import zipfile
-from collections.abc import Callable, Sequence
-from importlib.machinery import SourceFileLoader
-from types import CodeType, TracebackType
+from collections.abc import Sequence
+from typing import Final
 
 _USAGE_STATUS = 2
-_OURS = (
-    __file__,
-    os.path.join(os.path.dirname(os.path.dirname(__file__)), "__main__.py"),
-)
-_KEPT = ("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__")
-
+_BOOT: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "boot")
 
 _OPTIONS = (
     ("--monitor", "URL", "LIGHTKEEPER_MONITOR",
@@ -67,7 +60,7 @@ examples:
 It goes inside of the launcher, beside each rank. The URL of each WorkerServer is in the run
 directory: cat /dev/shm/lightkeeper-*/*.json, then curl that URL.
 Who the rank is comes from the launcher's variables (torchrun, Slurm, MPI, Kubernetes): see
-docs/attach.md.
+docs/integrations.md.
 """
 
 
@@ -76,7 +69,7 @@ class _UsageError(ValueError):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Attach, then become the script; only a wrong command line returns."""
+    """Become the script, attached; only a wrong command line returns."""
     try:
         settings, rest = _options(argv)
     except _UsageError as exc:
@@ -86,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
         (sys.stdout if rest else sys.stderr).write(_HELP)
         return 0 if rest else _USAGE_STATUS
     os.environ.update(settings)
-    return _become(rest)
+    return _become(rest, _python_flags(argv))
 
 
 def _options(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -117,97 +110,25 @@ def _options(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return settings, words
 
 
-def _become(words: list[str]) -> int:
-    kind = words.pop(0) if words[0] in ("-m", "-c") else ""
-    try:
-        program = _program(kind, words[0])
-    except OSError as exc:  # said as python says it, and before anything is started
-        why = f"[Errno {exc.errno}] {exc.strerror}"
-        sys.stderr.write(f"{sys.executable}: can't open file {exc.filename!r}: {why}\n")
-        return _USAGE_STATUS
-    from worker_server import attach  # noqa: PLC0415
+def _become(words: list[str], flags: list[str]) -> int:
     from worker_server.rank import identity  # noqa: PLC0415  not for --help
 
-    if kind != "-c" and identity.starts_ranks(words[0]):
+    name = words[1] if words[0] == "-m" else words[0]
+    if name != "-c" and identity.starts_ranks(name):
         os.environ["LIGHTKEEPER_ATTACH"] = "1"  # the ranks that it starts, not itself
+    elif sys.flags.ignore_environment or sys.flags.no_site:
+        sys.stderr.write("python -m worker_server: not attached, for python has -E, -I or -S\n")
     else:
-        attach()
-    sys.argv = [kind or words[0], *words[1:]]
-    return _run(program)
+        path = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_BOOT, path]))
+    os.execv(sys.executable, [sys.executable, *flags, *words])  # noqa: S606  as we were asked to
 
 
-def _program(kind: str, name: str) -> Callable[[], None]:
-    """What to run, once sys.path begins where the script expects it.
-
-    Raises:
-        OSError: there is no such script, or it may not be read.
-    """
-    if kind == "-m":
-        return lambda: _run_as_main(name)
-    if kind == "-c":
-        _set_path("")
-        return lambda: _exec(compile(name, "<string>", "exec", dont_inherit=True))
-    # Not pathlib: python neither resolves nor normalises what it calls __file__.
-    path = os.path.join(os.getcwd(), name)
-    if os.path.isdir(path) or zipfile.is_zipfile(path):
-        _set_path(path)
-        return lambda: _run_as_main("__main__")
-    with open(path, "rb") as file:
-        source = file.read()
-    _set_path(os.path.dirname(os.path.realpath(path)))
-    return lambda: _exec(compile(source, path, "exec", dont_inherit=True), path)
-
-
-def _set_path(first: str) -> None:
-    if not sys.flags.safe_path:  # -P: python adds nothing in front
-        sys.path[0] = first
-
-
-def _run(program: Callable[[], None]) -> int:
-    namespace = sys.modules["__main__"].__dict__
-    for name in [name for name in namespace if name not in _KEPT]:
-        del namespace[name]
-    namespace["__annotations__"] = {}
-    try:
-        program()
-    except SystemExit:
-        raise
-    except BaseException:
-        sys.excepthook = _from_the_script_on(sys.excepthook)
-        raise
-    return 0
-
-
-def _run_as_main(module: str) -> None:
-    """The function that `python -m` itself calls: private, and the only one of its effect."""
-    run: Callable[[str, bool], object] = runpy._run_module_as_main  # type: ignore[attr-defined]
-    run(module, module != "__main__")
-
-
-def _exec(code: CodeType, path: str | None = None) -> None:
-    namespace = sys.modules["__main__"].__dict__
-    namespace.update(__name__="__main__", __doc__=None, __package__=None, __spec__=None)
-    if path is not None:
-        namespace.update(
-            __file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path)
-        )
-    exec(code, namespace)  # noqa: S102  the script is what we were asked to run
-
-
-_Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
-
-
-def _from_the_script_on(hook: _Hook) -> _Hook:
-    """The hook in place (the script's own, perhaps), told a traceback without our frames."""
-
-    def shown(kind: type[BaseException], exc: BaseException, trace: TracebackType | None) -> None:
-        last, at = None, trace
-        while at is not None:
-            if at.tb_frame.f_code.co_filename in _OURS:
-                last = at
-            at = at.tb_next
-        rest = trace if last is None else last.tb_next
-        exc.__traceback__ = rest
-        hook(kind, exc, rest)
-
-    return shown
+def _python_flags(argv: Sequence[str]) -> list[str]:
+    """What stood between python and `-m worker_server`."""
+    words = sys.orig_argv[1 : len(sys.orig_argv) - len(argv)]
+    if words and not words[-1].startswith("-"):
+        words.pop()  # our name
+    if words and (module := re.fullmatch(r"(-[a-zA-Z]*)m.*", words[-1])):
+        words[-1:] = [module[1]] if module[1] != "-" else []
+    return words

@@ -9,6 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from worker_server import home
+
+LOOPBACK = "127.0.0.1"
+
 
 class SettingError(ValueError):
     """A variable that cannot be understood; the message names it."""
@@ -56,7 +60,7 @@ def _flag(environ: Mapping[str, str], name: str) -> bool:
 class Settings:
     """What the sidecar is to do."""
 
-    bind: str = "127.0.0.1"
+    bind: str = LOOPBACK
     port: int = 0
     """0: one that the kernel picks."""
     linger_s: float = 120.0
@@ -64,7 +68,12 @@ class Settings:
     come late; shorter frees the memory (about 30 MB) of hosts that restart ranks often."""
     monitors: tuple[str, ...] = ()
     """In the order in which they are asked."""
+    unnamed: bool = False
+    """Whether `monitors` is the default, for nobody said which: it gets the token only where it is
+    this user's."""
     token: str | None = field(default=None, repr=False)
+    no_token: str = ""
+    """Why the user's own token file cannot be used; empty: there is nothing wrong with it."""
     host_port: int = 0
     """Where `/v1/host` is found whichever ranks the host has; 0: nowhere. One sidecar of the host
     has it at a time, in addition to its own port."""
@@ -103,29 +112,37 @@ class Settings:
         if not 0 <= port < 65536:
             raise SettingError(f"LIGHTKEEPER_PORT_BASE={base} leads to port {port}")
         try:
-            monitors = monitors_of(environ.get("LIGHTKEEPER_MONITOR", ""))
+            monitors = monitors_of(monitors_in(environ))
         except SettingError as exc:
             raise SettingError(f"LIGHTKEEPER_MONITOR: {exc}") from exc
         cert, key = _tls(environ)
         open_reads = _flag(environ, "LIGHTKEEPER_OPEN_READS")
-        token, closed_reads = _token(environ), _flag(environ, "LIGHTKEEPER_CLOSED_READS")
+        token, no_token = _token(environ)
+        closed_reads = _flag(environ, "LIGHTKEEPER_CLOSED_READS")
         if closed_reads and (open_reads or token is None):
             raise SettingError(
                 "LIGHTKEEPER_CLOSED_READS=1 needs LIGHTKEEPER_TOKEN_FILE, and no "
                 "LIGHTKEEPER_OPEN_READS=1"
             )
         return cls(
-            bind=environ.get("LIGHTKEEPER_BIND") or "127.0.0.1",
+            bind=environ.get("LIGHTKEEPER_BIND") or LOOPBACK,
             port=port,
             linger_s=_seconds(environ, "LIGHTKEEPER_LINGER_S", 120.0),
             monitors=monitors,
+            unnamed="LIGHTKEEPER_MONITOR" not in environ,
             token=token,
+            no_token=no_token,
             host_port=_port(environ, "LIGHTKEEPER_HOST_PORT"),
             open_reads=open_reads,
             closed_reads=closed_reads,
             tls_cert=cert,
             tls_key=key,
         )
+
+
+def monitors_in(environ: Mapping[str, str]) -> str:
+    """The monitors that are meant: nobody where the variable is empty, the default without it."""
+    return environ.get("LIGHTKEEPER_MONITOR", home.DEFAULT_MONITOR)
 
 
 def monitors_of(text: str) -> tuple[str, ...]:
@@ -170,26 +187,13 @@ def for_sidecar(environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, **files}
 
 
-def _token(environ: Mapping[str, str]) -> str | None:
-    """The token; no message of ours has a part of it."""
-    path = environ.get("LIGHTKEEPER_TOKEN_FILE")
-    if not path:
-        return _plain_token("LIGHTKEEPER_TOKEN", environ.get("LIGHTKEEPER_TOKEN", "")) or None
+def _token(environ: Mapping[str, str]) -> tuple[str | None, str]:
+    """The token, or why the user's own file gives none."""
     try:
-        token = Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError as exc:
-        raise SettingError(f"LIGHTKEEPER_TOKEN_FILE={path}: not a text") from exc
-    except (OSError, ValueError) as exc:
-        raise SettingError(f"LIGHTKEEPER_TOKEN_FILE={path}: {exc}") from exc
-    token = _plain_token(f"LIGHTKEEPER_TOKEN_FILE={path}", token)
-    if not token:
-        raise SettingError(f"LIGHTKEEPER_TOKEN_FILE={path} is empty")
-    return token
-
-
-def _plain_token(name: str, text: str) -> str:
-    """What travels in a header: clients do not agree on how to send anything but ASCII there."""
-    token = text.strip()
-    if not (token.isascii() and token.isprintable()):
-        raise SettingError(f"{name} is no token: expected one line of plain ASCII characters")
-    return token
+        return home.find_token(environ), ""
+    except home.TokenFileError as exc:
+        if home.is_named(environ):
+            name = "LIGHTKEEPER_TOKEN"
+            name += "_FILE" if environ.get("LIGHTKEEPER_TOKEN_FILE") else ""
+            raise SettingError(f"{name}: {exc}") from exc
+        return None, str(exc)

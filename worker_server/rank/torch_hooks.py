@@ -72,7 +72,7 @@ class _Watcher(MetaPathFinder):
         finally:
             self._asking.discard(me)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._imported)
+            _tell_import(spec.loader, fullname, self._imported)
         return spec
 
     def _ask_others(
@@ -94,25 +94,17 @@ class _Watcher(MetaPathFinder):
         self._act()
 
 
-class _Loader(Loader):
-    """The loader of the module, but for one thing more; the module itself never sees it."""
+def _tell_import(loader: Loader, name: str, act: Callable[[], None]) -> None:
+    """Have this loader, which may load other modules too, say when it has executed this one."""
+    execute = loader.exec_module
 
-    def __init__(self, inner: Loader, act: Callable[[], None]) -> None:
-        self._inner = inner
-        self._act = act
+    def exec_module(module: ModuleType) -> None:
+        execute(module)
+        if module.__name__ == name:
+            vars(loader).pop("exec_module", None)
+            act()
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._inner.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._inner
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._inner
-        self._inner.exec_module(module)
-        self._act()
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._inner, name)
+    loader.exec_module = exec_module  # type: ignore[method-assign]
 
 
 # -- compilations --------------------------------------------------------------------------------

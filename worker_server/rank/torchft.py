@@ -43,7 +43,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from time import monotonic, perf_counter_ns, thread_time_ns
-from typing import Any, Final, TypeGuard
+from typing import Any, Concatenate, Final, ParamSpec, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -52,7 +52,7 @@ from worker_server.rank import collectives, last_words, torchft_groups
 from worker_server.rank.loop import LOCAL, Soundness
 from worker_server.rank.page import layout
 from worker_server.rank.page.writer import PageWriter
-from worker_server.rank.reporter import Reporter, ReportSource
+from worker_server.rank.reporter import Reporter
 from worker_server.rank.torch_hooks import when_imported
 from worker_server.rank.torchft_groups import this_thread
 from worker_server.rank.warn_once import warn
@@ -71,11 +71,9 @@ _WRAPPED: Final = "_lightkeeper_wrapped"
 Method = Callable[..., Any]
 Around = Callable[[Method, Any, tuple[Any, ...], dict[str, Any]], Any]
 """What is called in place of a method: it is given the method, its object and the arguments."""
+P = ParamSpec("P")
 
-_reporter: Reporter | None = None
-_steps: ReportSource | None = None
-_watch: GradientWatch | None = None
-_meter: EpisodeMeter | None = None
+_observer: Observer | None = None
 _patched: set[str] = set()
 _unhooked: set[str] = set()
 """What this version does not have under a name that is known here."""
@@ -83,43 +81,28 @@ _unhooked: set[str] = set()
 
 def install(reporter: Reporter) -> None:
     """Observe torchft for this reporter from now on; patches once, whoever calls again."""
-    global _reporter, _steps, _watch  # noqa: PLW0603  the wrappers outlive any one attach
-    _reporter, _steps = reporter, reporter.from_source("torchft")
-    install_meter(reporter)
+    global _observer  # noqa: PLW0603  the wrappers outlive any one attach
+    _observer = Observer(reporter)
     torchft_groups.forget()
-    _watch = None
-    if os.environ.get(ENVIRONMENT) != "0":
-        _watch = GradientWatch(reporter.loop.soundness, reporter.page)
-    if "scaler" not in _patched:
-        _patched.add("scaler")
-        mind_scalers(_stop_watch)
+    wrap(torch.amp.GradScaler, "scale", _scaled)
     for name, patch in ((_GROUPS, _patch_groups), (_MANAGER, _patch_manager)):
         if name not in _patched:
             _patched.add(name)
             when_imported(name, functools.partial(_try, patch, name))
-    _tell_unhooked(reporter)
+    _tell_unhooked()
 
 
-def install_meter(reporter: Reporter) -> None:
-    """Time for this reporter from now on."""
-    global _meter  # noqa: PLW0603  as above
-    _meter = EpisodeMeter(reporter)
-
-
-def on() -> bool:
-    """Whether anything is recorded."""
-    return _meter is not None and collectives.current() is not None
-
-
-def safely(act: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-    """Nothing of ours may reach torchft."""
+def tell(
+    act: Callable[Concatenate[Observer, P], object], *args: P.args, **kwargs: P.kwargs
+) -> None:
+    """Let the observer know, if anything is recorded. Nothing of ours may reach torchft."""
+    recorder = collectives.current()
+    if _observer is None or recorder is None:
+        return
     try:
-        if on():
-            act(*args, **kwargs)
+        act(_observer, *args, **kwargs)
     except Exception as exc:  # noqa: BLE001
-        recorder = collectives.current()
-        if recorder is not None:
-            recorder.disable(exc)
+        recorder.disable(exc)
 
 
 def wrap(cls: type, name: str, around: Around) -> bool:
@@ -143,8 +126,7 @@ def _try(patch: Callable[[Any], None], name: str) -> None:
     except Exception as exc:  # noqa: BLE001  training goes on without us
         _unhooked.add(name)
         warn(f"lightkeeper sees no TorchFT: {exc!r}", stacklevel=5)
-    if _reporter is not None:
-        _tell_unhooked(_reporter)
+    _tell_unhooked()
 
 
 def _miss(owner: str, names: list[str], what: str) -> None:
@@ -158,9 +140,9 @@ def _miss(owner: str, names: list[str], what: str) -> None:
         )
 
 
-def _tell_unhooked(reporter: Reporter) -> None:
-    if _unhooked:
-        reporter.page.write_unhooked(",".join(sorted(_unhooked)))
+def _tell_unhooked() -> None:
+    if _unhooked and _observer is not None:
+        _observer.page.write_text(layout.W_UNHOOKED, ",".join(sorted(_unhooked)))
 
 
 # -- groups --------------------------------------------------------------------------------------
@@ -171,23 +153,26 @@ def _patch_groups(module: Any) -> None:
     formed = False
     for cls in vars(module).values():
         if isinstance(cls, type) and issubclass(cls, module.ProcessGroup):
-            formed |= wrap(cls, "configure", timed_configure(_configured))  # torchft <= 0.2.0
-            formed |= wrap(cls, "reconfigure", timed_configure(_reconfigured))
+            formed |= wrap(
+                cls, "configure", timed(layout.TIME_RECONFIGURE, _configured)
+            )  # <= 0.2.0
+            formed |= wrap(cls, "reconfigure", timed(layout.TIME_RECONFIGURE, _reconfigured))
     _miss("ProcessGroup", [] if formed else ["reconfigure"], "new quorums' process groups are")
 
 
-def _configured(group: Any, *args: Any, **kwargs: Any) -> None:
-    names = ("store_addr", "replica_id", "rank", "world_size", "quorum_id")
-    values = {**dict(zip(names, args, strict=False)), **kwargs}
+def _configured(group: Any, _: object, args: Any, kwargs: Any) -> None:
+    values = _named(("store_addr", "replica_id", "rank", "world_size", "quorum_id"), args, kwargs)
     torchft_groups.configured(group, values["world_size"], values.get("quorum_id"))
 
 
-def _reconfigured(group: Any, opts: Any) -> None:
+def _reconfigured(group: Any, _: object, args: Any, kwargs: Any) -> None:
+    opts = _named(("opts",), args, kwargs)["opts"]
     torchft_groups.configured(group, len(opts.handles), opts.uuid)
 
 
-def _manager_reconfigured(manager: Any, communicator_id: int, handles: Any) -> None:
-    torchft_groups.configured(manager._pg, len(handles), communicator_id)
+def _manager_reconfigured(manager: Any, _: object, args: Any, kwargs: Any) -> None:
+    values = _named(("communicator_id", "handles"), args, kwargs)
+    torchft_groups.configured(manager._pg, len(values["handles"]), values["communicator_id"])
 
 
 # -- the Manager ---------------------------------------------------------------------------------
@@ -203,7 +188,7 @@ def _patch_manager(module: Any) -> None:
         "_async_quorum": _timed_quorum,
     }
     unknown = [name for name, make in waits.items() if not wrap(manager, name, make)]
-    forms = wrap(manager, "_reconfigure_pg", timed_configure(_manager_reconfigured))
+    forms = wrap(manager, "_reconfigure_pg", timed(layout.TIME_RECONFIGURE, _manager_reconfigured))
     group = getattr(sys.modules.get(_GROUPS), "ProcessGroup", None)
     old = group is None or hasattr(group, "configure")
     lost = [] if forms or old else ["_reconfigure_pg"]
@@ -222,22 +207,16 @@ def _patch_manager(module: Any) -> None:
 
 def _observed_init(original: Method, self: Any, args: Any, kwargs: Any) -> None:
     original(self, *args, **kwargs)
-    safely(_observe, self)
-
-
-def _observe(manager: Any) -> None:
-    if _reporter is not None:
-        _reporter.observe_manager(manager)
-        _reporter.page.tell_waits()
+    tell(Observer.observe, self)
 
 
 def _speaks(manager: object) -> bool:
     """Of several Managers the one that is observed gives the steps."""
-    return _reporter is not None and _reporter.loop.manager is manager
+    return _observer is not None and _observer.reporter.loop.manager is manager
 
 
 def _reported_start(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
-    safely(_begin, self)
+    tell(Observer.begin_step, self)
     former = getattr(self, "_quorum_future", None)
     if former is None or former.done() or not _speaks(self):
         return original(self, *args, **kwargs)
@@ -246,13 +225,6 @@ def _reported_start(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
         return original(self, *args, **kwargs)
     finally:
         collectives.end_wait(layout.WAIT_QUORUM)
-
-
-def _begin(manager: Any) -> None:
-    last_words.keep(None)
-    time_transport(getattr(manager, "_checkpoint_transport", None))
-    if _steps is not None and _speaks(manager):
-        _steps.begin_step(manager._step)
 
 
 def _awaited_quorum(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
@@ -269,30 +241,21 @@ def _awaited_quorum(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
                 collectives.begin_wait(layout.WAIT_COMMIT)
     begins, this_thread.begins = this_thread.begins, None
     if begins is not None:
-        safely(begins)
+        tell(begins)
     return result
 
 
 def _reported_commit(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
+    committed = False
     try:
-        if _watch is not None and on():
-            _watch.vote()
+        tell(lambda seen: seen.watch.vote())
         this_thread.votes_early = _speaks(self)
         committed = original(self, *args, **kwargs)
-    except BaseException:
-        safely(_end, self, False)
-        raise
+        return committed
     finally:
         this_thread.votes_early = False
         collectives.end_wait(layout.WAIT_COMMIT)
-    safely(_end, self, committed)
-    return committed
-
-
-def _end(manager: Any, committed: bool) -> None:
-    """A committed step has been counted already; one that healed has changed its number."""
-    if _steps is not None and _speaks(manager):
-        _steps.end_step(manager._step - bool(committed), committed=bool(committed))
+        tell(Observer.end_step, self, bool(committed))
 
 
 def _timed_quorum(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
@@ -300,23 +263,22 @@ def _timed_quorum(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
     quorum_begins(self, told=_speaks(self))
     try:
         result = original(self, *args, **kwargs)
-        quorum_is_there()
+        quorum_ends()
     finally:
-        quorum_is_over()
+        quorum_ends(answered=False)
         this_thread.background = False
     return result
 
 
 def _gathered_allreduce(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
-    if this_thread.managed is not None or not on():
+    if this_thread.managed is not None or collectives.current() is None:
         return original(self, *args, **kwargs)
-    if _watch is not None:
-        _watch.give(args[0] if args else kwargs.get("tensor"))
+    tell(lambda seen: seen.watch.give(args[0] if args else kwargs.get("tensor")))
     entries: list[torchft_groups.OpenGroupCall] = []
     this_thread.managed = entries
     if torchft_groups.is_native(getattr(self, "_pg", None)):
         # it is torch's, none of whose methods is wrapped: this is where it is called
-        this_thread.begins = functools.partial(_begin_native, self, entries, args, kwargs)
+        this_thread.begins = lambda _: _begin_native(self, entries, args, kwargs)
     try:
         work = original(self, *args, **kwargs)
     except BaseException as exc:
@@ -332,7 +294,7 @@ def _gathered_allreduce(original: Method, self: Any, args: Any, kwargs: Any) -> 
 
 
 def _begin_native(
-    manager: Any, entries: list[torchft_groups.OpenGroupCall], args: tuple[Any, ...], kwargs: Any
+    manager: Any, entries: list[torchft_groups.OpenGroupCall], args: Any, kwargs: Any
 ) -> None:
     values = _named(("tensor", "should_quantize", "reduce_op"), args, kwargs)
     reduce_op = values.get("reduce_op", dist.ReduceOp.AVG)
@@ -343,12 +305,14 @@ def _begin_native(
 
 def _seen_error(original: Method, self: Any, args: Any, kwargs: Any) -> None:
     original(self, *args, **kwargs)
-    safely(_note_error, self, *args, **kwargs)
+    tell(Observer.note_error, self, *args, **kwargs)
 
 
-def _note_error(manager: Any, e: Exception) -> None:
-    last_words.keep(e)
-    torchft_groups.failed(manager._pg, e)
+def _scaled(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
+    """A GradScaler's overflows are no fault."""
+    if getattr(self, "_enabled", True):
+        tell(lambda seen: seen.watch.stop())
+    return original(self, *args, **kwargs)
 
 
 def _error_of(manager: Any) -> BaseException | None:
@@ -425,22 +389,46 @@ class _Clock(threading.local):
     inside = False
 
 
-class EpisodeMeter:
-    """What one attach has timed so far. Any thread may call: each Manager has one of its own."""
+class Observer:
+    """What one attach sees of torchft. Any thread may call: each Manager has one of its own."""
 
     def __init__(self, reporter: Reporter) -> None:
-        self._page = reporter.page
-        self.ask_quorum: Callable[[bool], None] = reporter.page.ask_quorum
+        self.reporter = reporter
+        self.page = reporter.page
+        self.watch = GradientWatch(reporter.loop.soundness, reporter.page)
+        self._steps = reporter.from_source("torchft")
         self._lock = threading.RLock()
         self._episodes = [Episodes() for _ in range(layout.MAX_TIMES)]
         self._loaded: dict[int, tuple[float, int]] = {}
         """Transport -> when its last load was over, and its bytes; until it is applied."""
 
+    def observe(self, manager: object) -> None:
+        """There is a Manager."""
+        self.reporter.observe_manager(manager)
+        self.page.tell_waits()
+
+    def begin_step(self, manager: Any) -> None:
+        """It asks for a quorum."""
+        last_words.keep(None)
+        time_transport(getattr(manager, "_checkpoint_transport", None))
+        if _speaks(manager):
+            self._steps.begin_step(manager._step)
+
+    def end_step(self, manager: Any, committed: bool) -> None:
+        """A committed step has been counted already; one that healed has changed its number."""
+        if _speaks(manager):
+            self._steps.end_step(manager._step - committed, committed=committed)
+
+    def note_error(self, manager: Any, e: Exception) -> None:
+        """It keeps an error from the program."""
+        last_words.keep(e)
+        torchft_groups.failed(manager._pg, e)
+
     def add(self, kind: int, owner: object, span: Span, nbytes: int = 0) -> None:
         """Count a call that is over."""
         with self._lock:
             seconds, again = self._episodes[kind].take(id(owner), *span)
-            self._page.add_time(kind, seconds, nbytes, again=again)
+            self.page.add_time(kind, seconds, nbytes, again=again)
             if kind == layout.TIME_LOAD:
                 self._loaded[id(owner)] = span[1], nbytes
 
@@ -458,17 +446,27 @@ _transports: set[type] = set()
 """Whose methods are timed."""
 
 
-def timed_configure(done: Callable[..., None]) -> Around:
-    """Around what makes a group anew; `done` is called with the same arguments once it is made."""
+def timed(kind: int, then: Callable[[Any, Any, Any, Any], int | None]) -> Around:
+    """Around what is counted as this kind, the outermost of nested calls, unless it fails.
 
-    def configure(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
-        def over(_: object, span: Span) -> None:
-            _add(layout.TIME_RECONFIGURE, self, span)
-            done(self, *args, **kwargs)
+    `then` gets the object, the result and the arguments; it gives the bytes that were moved.
+    """
 
-        return _timed(over, original, self, args, kwargs)
+    def around(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
+        quorum_ends()
+        if _clock.inside:
+            return original(self, *args, **kwargs)
+        begin_s = monotonic()
+        try:
+            _clock.inside = True  # in here: an interrupt must not leave it set
+            result = original(self, *args, **kwargs)
+        finally:
+            _clock.inside = False
+        span = begin_s, monotonic()
+        tell(lambda seen: seen.add(kind, self, span, then(self, result, args, kwargs) or 0))
+        return result
 
-    return configure
+    return around
 
 
 def time_transport(transport: object) -> None:
@@ -477,36 +475,24 @@ def time_transport(transport: object) -> None:
         return
     _transports.add(type(transport))
     for cls in type(transport).__mro__:
-        wrap(cls, "send_checkpoint", _timed_staging)
-        wrap(cls, "recv_checkpoint", _timed_load)
+        wrap(cls, "send_checkpoint", timed(layout.TIME_STAGING, _staged_bytes))
+        wrap(
+            cls,
+            "recv_checkpoint",
+            timed(layout.TIME_LOAD, lambda _, state, *__: state_bytes(state)),
+        )
 
 
-def _timed_staging(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
-    def over(_: object, span: Span) -> None:
-        state = _named(("dst_ranks", "step", "state_dict"), args, kwargs).get("state_dict")
-        _add(layout.TIME_STAGING, self, span, state_bytes(state))
-
-    return _timed(over, original, self, args, kwargs)
-
-
-def _timed_load(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
-    def over(state: object, span: Span) -> None:
-        _add(layout.TIME_LOAD, self, span, state_bytes(state))
-
-    return _timed(over, original, self, args, kwargs)
+def _staged_bytes(_: object, __: object, args: Any, kwargs: Any) -> int:
+    return state_bytes(_named(("dst_ranks", "step", "state_dict"), args, kwargs).get("state_dict"))
 
 
 def timed_apply(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
     """Around the Manager's `_apply_pending_state_dict`."""
     begin_s = monotonic()
     result = original(self, *args, **kwargs)
-    safely(_applied, self, begin_s, monotonic())
+    tell(Observer.applied, self, begin_s, monotonic())
     return result
-
-
-def _applied(manager: Any, begin_s: float, end_s: float) -> None:
-    if _meter is not None:
-        _meter.applied(manager, begin_s, end_s)
 
 
 def state_bytes(state: object) -> int:
@@ -544,54 +530,20 @@ def _storages(state: object) -> dict[int, int]:
 def quorum_begins(manager: object, *, told: bool = True) -> None:
     """In this thread a Manager asks for a quorum now; `told`: the waits on the page are its own."""
     _clock.asking = manager, monotonic(), told
-    safely(_ask, told, True)
+    if told:
+        tell(lambda seen: seen.page.ask_quorum(True))
 
 
-def quorum_is_there() -> None:
-    """What this thread does now comes after the answer."""
+def quorum_ends(*, answered: bool = True) -> None:
+    """What this thread does now comes after the answer; without one there is nothing to count."""
     asking, _clock.asking = _clock.asking, None
-    if asking is not None:
-        manager, begin_s, told = asking
-        safely(_ask, told, False)
-        safely(_add, layout.TIME_QUORUM, manager, (begin_s, monotonic()))
-
-
-def quorum_is_over() -> None:
-    """Without an answer by now there is none, and nothing to count."""
-    asking, _clock.asking = _clock.asking, None
-    if asking is not None:
-        safely(_ask, asking[2], False)
-
-
-def _timed(
-    over: Callable[[object, Span], None],
-    original: Method,
-    self: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    """The outermost of nested calls counts; a failed one does not."""
-    quorum_is_there()
-    if _clock.inside:
-        return original(self, *args, **kwargs)
-    begin_s = monotonic()
-    try:
-        _clock.inside = True  # in here: an interrupt must not leave it set
-        result = original(self, *args, **kwargs)
-    finally:
-        _clock.inside = False
-    safely(over, result, (begin_s, monotonic()))
-    return result
-
-
-def _ask(told: bool, asks: bool) -> None:
-    if told and _meter is not None:
-        _meter.ask_quorum(asks)
-
-
-def _add(kind: int, owner: object, span: Span, nbytes: int = 0) -> None:
-    if _meter is not None:
-        _meter.add(kind, owner, span, nbytes)
+    if asking is None:
+        return
+    manager, begin_s, told = asking
+    if told:
+        tell(lambda seen: seen.page.ask_quorum(False))
+    if answered:
+        tell(Observer.add, layout.TIME_QUORUM, manager, (begin_s, monotonic()))
 
 
 # -- gradients ------------------------------------------------------------------------------------
@@ -615,7 +567,7 @@ class GradientWatch:
     def __init__(self, soundness: Soundness, page: PageWriter) -> None:
         self._soundness = soundness
         self._page = page
-        self._on = True
+        self._on = os.environ.get(ENVIRONMENT) != "0"
         self._calls = self._looks = self._spent_ns = self._turn = 0
         self._every = self._most = _LOOKS
         self._voted_ns = perf_counter_ns()
@@ -697,21 +649,3 @@ def sample_is_finite(tensor: object) -> bool | None:
         return bool(np.isfinite(numbers[::step]).all())
     sample = tensor.detach().as_strided((_SAMPLE,), (step,))
     return bool((sample * 0).sum().item() == 0)  # of a NaN or an Inf it is a NaN
-
-
-def mind_scalers(stop: Callable[[], None]) -> None:
-    """Call this once a GradScaler scales: its overflows are no fault."""
-    original = torch.amp.GradScaler.scale
-
-    @functools.wraps(original)
-    def scale(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(self, "_enabled", True):
-            stop()
-        return original(self, *args, **kwargs)
-
-    torch.amp.GradScaler.scale = scale  # type: ignore[method-assign]
-
-
-def _stop_watch() -> None:
-    if _watch is not None:
-        _watch.stop()

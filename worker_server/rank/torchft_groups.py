@@ -22,7 +22,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -37,37 +37,35 @@ _HUNG: Final = "_lightkeeper_entries"
 _QUORUM_MOST: Final = 2**48
 
 
-@dataclass(frozen=True, slots=True)
-class _Method:
-    """How to read one method of a process group."""
+class _Method(NamedTuple):
+    """How to read one method of a process group: its parameters, and what they mean."""
 
     name: str
     op: str
-    order: tuple[str, ...]
-    inputs: str | None = None
-    outputs: str | None = None
-    peer: str | None = None
+    order: str
+    inputs: str = ""
+    outputs: str = ""
+    peer: str = ""
 
 
 _METHODS = (
-    _Method("allreduce", "all_reduce", ("tensors", "opts"), "tensors", "tensors"),
-    _Method("allreduce_coalesced", "all_reduce_coalesced", ("tensors", "opts"),
-            "tensors", "tensors"),
-    _Method("allgather", "all_gather", ("output_tensors", "input_tensor", "opts"),
+    _Method("allreduce", "all_reduce", "tensors opts", "tensors", "tensors"),
+    _Method("allreduce_coalesced", "all_reduce_coalesced", "tensors opts", "tensors", "tensors"),
+    _Method("allgather", "all_gather", "output_tensors input_tensor opts",
             "input_tensor", "output_tensors"),
     _Method("allgather_into_tensor_coalesced", "all_gather_into_tensor_coalesced",
-            ("output_tensors", "input_tensors", "opts"), "input_tensors", "output_tensors"),
+            "output_tensors input_tensors opts", "input_tensors", "output_tensors"),
     _Method("alltoall_base", "all_to_all_single",
-            ("output_buffer", "input_buffer", "output_split_sizes", "input_split_sizes", "opts"),
+            "output_buffer input_buffer output_split_sizes input_split_sizes opts",
             "input_buffer", "output_buffer"),
-    _Method("barrier", "barrier", ("opts",)),
-    _Method("broadcast", "broadcast", ("tensor_list", "opts"), "tensor_list", "tensor_list"),
-    _Method("reduce_scatter", "reduce_scatter", ("output_tensors", "input_tensors", "opts"),
+    _Method("barrier", "barrier", "opts"),
+    _Method("broadcast", "broadcast", "tensor_list opts", "tensor_list", "tensor_list"),
+    _Method("reduce_scatter", "reduce_scatter", "output_tensors input_tensors opts",
             "input_tensors", "output_tensors"),
     _Method("reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_coalesced",
-            ("output_tensors", "input_tensors", "opts"), "input_tensors", "output_tensors"),
-    _Method("send", "send", ("tensors", "dst_rank", "tag"), "tensors", None, "dst_rank"),
-    _Method("recv", "recv", ("tensors", "src_rank", "tag"), None, "tensors", "src_rank"),
+            "output_tensors input_tensors opts", "input_tensors", "output_tensors"),
+    _Method("send", "send", "tensors dst_rank tag", "tensors", peer="dst_rank"),
+    _Method("recv", "recv", "tensors src_rank tag", outputs="tensors", peer="src_rank"),
 )  # fmt: skip
 _REDUCING: Final = frozenset({"allreduce", "allreduce_coalesced", "reduce_scatter",
                               "reduce_scatter_tensor_coalesced"})  # fmt: skip
@@ -91,7 +89,7 @@ class ThreadState(threading.local):
     """The thread is torchft's own: what it waits for holds up no training loop."""
     votes_early = False
     """In `should_commit`, where the quorum may not be there yet."""
-    begins: Callable[[], None] | None = None
+    begins: Callable[[Any], None] | None = None
     """To be called once the quorum is there: then the exchange begins."""
 
 
@@ -228,7 +226,7 @@ def _enter(
 ) -> OpenGroupCall | None:
     try:
         group = _group(recorder, pg)
-        values = {**dict(zip(method.order, args, strict=False)), **kwargs}
+        values = {**dict(zip(method.order.split(), args, strict=False)), **kwargs}
         sent = _tensors(values[method.inputs]) if method.inputs else []
         received = _tensors(values[method.outputs]) if method.outputs else []
         what = (
@@ -238,7 +236,7 @@ def _enter(
         )
         opts = values.get("opts")
         root = getattr(opts, "rootRank", None) if method.name == "broadcast" else None
-        if method.peer is not None:
+        if method.peer:
             root = values[method.peer]
         root = layout.NONE if root is None else int(root)
         reduce_op = layout.NO_STRING

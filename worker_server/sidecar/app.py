@@ -24,7 +24,8 @@ from worker_server.http_server import names_us
 from worker_server.rank.settings import Settings
 from worker_server.sidecar import evict, queries, text
 from worker_server.sidecar.black_box import BlackBox
-from worker_server.sidecar.queries import RefusalError, WorkSlots, harden, in_json, in_text, refuse
+from worker_server.sidecar.queries import WorkSlots, harden, in_json, in_text, refuse
+from worker_server.sidecar.refusal import RefusalError
 from worker_server.wire import LEFT_OUT
 
 # -- `GET /openapi.json`: every endpoint, parameter, body and answer, errors included -------------
@@ -82,7 +83,6 @@ class Endpoint:
         return " ".join(filter(None, words))
 
 
-_ROWS: Final = {"GroupHead": wire.HeadCells}
 _ERROR: Final[Schema] = {
     "type": "object",
     "description": "What was wrong, in one line.",
@@ -188,7 +188,7 @@ def _ref(name: str) -> Schema:
 
 def _schemas(answers: Sequence[type]) -> dict[str, Schema]:
     """All components of the document, by name."""
-    kinds = (*answers, *_ROWS.values(), queries.EvictionOrder)
+    kinds = (*answers, queries.EvictionOrder)
     _, found = schema_components(kinds, ref_template=_ref("{name}")["$ref"])
     left_out = {kind.__name__: names for kind, names in LEFT_OUT.items()}
     for name, about in _docstrings().items():
@@ -198,8 +198,6 @@ def _schemas(answers: Sequence[type]) -> dict[str, Schema]:
         schema["description"] = inspect.cleandoc(schema.get("description", name))
         if "properties" in schema and name != queries.EvictionOrder.__name__:
             _leave_out(schema, left_out.get(name, ()))
-    for name, cells in _ROWS.items():
-        found[name] = found.pop(cells.__name__)
     found["HostEntry"]["properties"]["report"] = dict(found["StateReport"])
     for kind in answers:
         answer = found[kind.__name__]
@@ -333,6 +331,8 @@ class Served:
     """End the rank, with so many seconds between SIGTERM and SIGKILL."""
     registry: CollectorRegistry
     host: Callable[[], wire.HostReport]
+    monitors: tuple[str, ...] = ()
+    """Addresses; pages link to them."""
 
 
 def make_app(served: Served, guard: RequestGuard) -> Flask:
@@ -362,20 +362,6 @@ def _answer(served: Served, endpoint: Endpoint, places: WorkSlots | None) -> Res
         return in_json(found if isinstance(found, dict) else wire.to_json(found))
 
 
-def _flight_recorder(served: Served, query: queries.RecordQuery) -> wire.FlightRecord:
-    try:
-        return served.box.flight_record(only_active=bool(query.active), since=query.since)
-    except ValueError as exc:
-        raise RefusalError(400, str(exc)) from exc
-
-
-def _stacks(served: Served, query: queries.Threads) -> Response:
-    try:
-        return in_text(served.box.stacks(native=bool(query.native)))
-    except LookupError as exc:
-        raise RefusalError(410, str(exc.args[0])) from exc
-
-
 def _profile(served: Served, query: queries.Profile) -> Response:
     return Response(served.box.profile(query.duration), content_type="application/json")
 
@@ -402,7 +388,15 @@ def _help(served: Served, _: None) -> Response:
     who, base = served.box.identity, request.host_url.rstrip("/")
     title = f"WorkerServer of rank {who.rank} (job {who.job}, host {who.host}, pid {who.pid})"
     if request.accept_mimetypes.best_match(["text/plain", "text/html"]) == "text/html":
-        html = render_template_string(_PAGE, title=title, about=_ABOUT, base=base, all=_LISTED)
+        html = render_template_string(
+            _PAGE,
+            title=title,
+            about=_ABOUT,
+            base=base,
+            all=_LISTED,
+            rank=who.rank,
+            monitors=served.monitors,
+        )
         return Response(html, content_type="text/html; charset=utf-8")
     return in_text("\n".join([title, _ABOUT, "", *_help_lines(base), ""]))
 
@@ -420,10 +414,25 @@ _ABOUT: Final = "It answers while the rank hangs, is stopped, or is dead."
 _WIDTH: Final = 64
 _PAGE: Final = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>{{ title }}</title>
-<style>body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:60em;padding:0 1em}
-td{padding:.2em 1em .2em 0;vertical-align:top}code{font-size:13px}
-@media(prefers-color-scheme:dark){body{background:#16181c;color:#ddd}a{color:#8ab4f8}}</style>
-<h1>{{ title }}</h1>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<style>
+:root{--ground:#f4f6f8;--card:#fff;--ink:#17212b;--soft:#526170;--line:#d9e0e6;--accent:#0f5f86}
+@media(prefers-color-scheme:dark){:root{--ground:#0f151b;--card:#18212a;--ink:#e4ebf1;
+ --soft:#9aa9b7;--line:#2c3945;--accent:#7cc9ef}}
+body{max-width:1400px;margin:0 auto;padding:0 20px 30px;background:var(--ground);color:var(--ink);
+ font:15px/1.45 system-ui,"Segoe UI",Roboto,sans-serif;overflow-wrap:anywhere}
+header{padding:14px 0 6px;font-size:17px}h1{margin:12px 0 4px;font-size:24px}
+p{color:var(--soft)}a{color:var(--accent);text-decoration:none}a:hover{text-decoration:underline}
+table{width:100%;border-collapse:collapse;background:var(--card)}
+td{padding:7px 12px;border:solid var(--line);border-width:1px 0;vertical-align:top}
+code{font:13px/1.4 ui-monospace,"DejaVu Sans Mono",Menlo,monospace}
+@media(max-width:700px){body{padding:0 12px 30px}td{display:block;padding:4px 12px}td+td{border:0}}
+</style>
+<header><strong>lightkeeper</strong> WorkerServer
+{%- for one in monitors %} · <a href="{{ one }}/ranks/{{ rank|urlencode }}">{{ rank }} at the
+ monitor</a>{% endfor %}</header>
+<main><h1>{{ title }}</h1>
 <p>{{ about }}</p>
 <table>
 {% for one in all -%}
@@ -432,9 +441,10 @@ td{padding:.2em 1em .2em 0;vertical-align:top}code{font-size:13px}
 {%- else %}<a href="{{ one.ask }}"><code>{{ one.ask }}</code></a>
 {%- endif %}</td><td>{{ one.what }}</td></tr>
 {% endfor -%}
-</table>
+</table></main>
 </html>
 """
+"""In the colours of the monitor's pages."""
 
 ENDPOINTS: Final = (
     Endpoint("help", "/", "what is here, for a person", _help,
@@ -447,11 +457,14 @@ ENDPOINTS: Final = (
              queries.Attempts, example="?format=text"),
     Endpoint("flight_recorder", wire.PATH_FLIGHT_RECORDER,
              "collectives: ours and torch's record (?active=1: the unfinished)",
-             _flight_recorder, wire.FlightRecord, BOTH, queries.RecordQuery,
+             lambda served, query: served.box.flight_record(
+                 only_active=bool(query.active), since=query.since),
+             wire.FlightRecord, BOTH, queries.RecordQuery,
              slow="records", example="?format=text"),
     Endpoint("stacks", wire.PATH_STACKS,
              "Python stacks of all threads, from outside (?native=1: with C frames)",
-             _stacks, formats=TEXT, query=queries.Threads, slow="stacks or profiles",
+             lambda served, query: in_text(served.box.stacks(native=bool(query.native))),
+             formats=TEXT, query=queries.Threads, slow="stacks or profiles",
              errors={410: "the rank is dead, and none were taken before",
                      503: "none can be had; it says what is missing"}),
     Endpoint("last_words", wire.PATH_LAST_WORDS, "how the process ended and what it said last",

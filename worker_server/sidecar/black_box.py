@@ -8,8 +8,8 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,12 @@ from worker_server.sidecar.merge import ClockPairs
 from worker_server.sidecar.metrics import StepFollower
 from worker_server.sidecar.process import PidfdProcess
 from worker_server.sidecar.recorders import MAIN, ControlPlane, Recorders
-from worker_server.sidecar.stacks import Stacks, StacksError, Taken, calls_of
+from worker_server.sidecar.refusal import RefusalError, StacksError
+from worker_server.sidecar.stacks import Stacks, Taken, calls_of
 from worker_server.sidecar.witness import DEAF_S, HangWatch, StackSample, StandstillWitness, mark_of
 
 # -- Asks the rank for a profile and waits for its trace; see `worker_server.rank.profile` --------
 
-_DEAF_S = 3.0
 _TAKEN_UP_S = 5.0
 """The beat looks once a second."""
 _SLOWER = 2.0
@@ -36,14 +36,6 @@ _SPARE_S = 60.0
 """For growing windows, collecting and saving."""
 _LOOK_S = 0.05
 _STACKS = f"GET {wire.PATH_STACKS} tells what it does"
-
-
-class ProfileError(Exception):
-    """No profile; `status` is the HTTP status."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class Profiles:
@@ -66,11 +58,11 @@ class Profiles:
         """A Chrome trace of about `duration_s` seconds; its key `lightkeeper` says what it covers.
 
         Raises:
-            ProfileError: none can be had.
+            RefusalError: none can be had.
         """
         self._check(self._look())
         if not self._lock.acquire(blocking=False):
-            raise ProfileError(409, "a profile of this rank is being taken: one at a time")
+            raise RefusalError(409, "a profile of this rank is being taken: one at a time")
         try:
             return self._take(duration_s)
         finally:
@@ -88,28 +80,28 @@ class Profiles:
             self._pause(_LOOK_S)
             process, waited_s = self._look(), self._clock() - began
             if not process.alive and not done.exists():
-                raise ProfileError(410, "the rank ended while it was profiled")
+                raise RefusalError(410, "the rank ended while it was profiled")
             if ask.exists():
                 self._check(process)
                 if waited_s > _TAKEN_UP_S:
-                    raise ProfileError(503, f"the rank did not take up the request; {_STACKS}")
+                    raise RefusalError(503, f"the rank did not take up the request; {_STACKS}")
             elif process.stopped:
-                raise ProfileError(503, f"the rank was stopped while it was profiled; {_STACKS}")
+                raise RefusalError(503, f"the rank was stopped while it was profiled; {_STACKS}")
             elif waited_s > _SLOWER * duration_s + _SPARE_S:
-                raise ProfileError(503, f"no trace within {waited_s:.0f} s; {_STACKS}")
+                raise RefusalError(503, f"no trace within {waited_s:.0f} s; {_STACKS}")
         facts = json.loads(done.read_text(encoding="utf-8"))
         if "error" in facts:
-            raise ProfileError(int(facts["status"]), str(facts["error"]))
+            raise RefusalError(int(facts["status"]), str(facts["error"]))
         return _with_facts(trace.read_bytes(), facts)
 
     def _check(self, process: wire.Process) -> None:
         if not process.alive:
-            raise ProfileError(410, "the rank is dead")
+            raise RefusalError(410, "the rank is dead")
         if process.stopped:
-            raise ProfileError(503, f"the rank is stopped; {_STACKS}")
+            raise RefusalError(503, f"the rank is stopped; {_STACKS}")
         age_s = process.interpreter_age_s
-        if age_s is not None and age_s > _DEAF_S:
-            raise ProfileError(
+        if age_s is not None and age_s > DEAF_S:
+            raise RefusalError(
                 503, f"the rank's interpreter has not run for {age_s:.1f} s; {_STACKS}"
             )
 
@@ -123,57 +115,11 @@ def _with_facts(trace: bytes, facts: dict[str, Any]) -> bytes:
     """The trace with one more key; it may have a hundred megabytes, so it is not parsed."""
     body = trace.strip()
     if not body.startswith(b"{") or not body.endswith(b"}"):
-        raise ProfileError(503, "torch wrote half a trace: is the run directory full?")
+        raise RefusalError(503, "torch wrote half a trace: is the run directory full?")
     return b'{"lightkeeper": ' + json.dumps(facts).encode() + b"," + body[1:]
 
 
 # -- the black box --------------------------------------------------------------------------------
-
-# The stacks that are known of a rank, each headed by lines that say what it is and how old.
-
-
-@dataclass(frozen=True, slots=True)
-class KnownStacks:
-    """Stacks from one source."""
-
-    source: str
-    text: str
-    age_s: float
-
-
-def of_the_living(taken: Taken, now_s: float) -> str:
-    """py-spy's text as it is; marked where an earlier request got it first."""
-    if not taken.again:
-        return taken.text
-    return f"# by py-spy, {now_s - taken.taken_s:.2f} s ago, for an earlier request\n{taken.text}"
-
-
-def instead(reason: str, note: tuple[str, float], *, native: bool) -> str:
-    """What the beat wrote, where py-spy cannot look."""
-    text, age_s = note
-    lacks = "no native frames, " if native else ""
-    return (
-        f"# {reason}.\n"
-        f"# These the rank wrote {age_s:.1f} s ago by its beat, once a second while its\n"
-        f"# interpreter runs: not of this moment, {lacks}and nothing tells who was idle.\n{text}"
-    )
-
-
-def of_the_dead(known: Iterable[KnownStacks], dead_age_s: float) -> str:
-    """All that is left, newest first.
-
-    Raises:
-        LookupError: nothing is.
-    """
-    parts = [
-        f"# {one.source}, {one.age_s:.1f} s ago: {max(0.0, one.age_s - dead_age_s):.1f} s before "
-        f"the rank died\n{one.text.rstrip()}\n"
-        for one in sorted(known, key=lambda one: one.age_s)
-    ]
-    if not parts:
-        raise LookupError("the rank is dead and no stacks were taken before it died")
-    return "\n".join(parts)
-
 
 _RECORD_EVERY_S = 30.0
 _RECORD_DUTY = 0.001
@@ -182,9 +128,6 @@ takes the rank 18 ms, one of 20,000 more than a second."""
 _RECORD_FRESH_S = 1.0
 _STANDS_EVERY_S, _STANDS_DUTY = 5.0, 0.05
 """The same while the rank stands, and its heads come with all of a record only."""
-_STALL_S = 5.0
-"""No phase change for so long, inside a collective: keep torch's record before a watchdog or an
-operator kills the rank."""
 _WITHOUT = "What there is: /v1/state has the phase and its age, /v1/flight_recorder the call sites."
 
 
@@ -208,12 +151,12 @@ class BlackBox:
         self._seen = files.seen
         self._shares = self._seen.exists()  # a sidecar before this one did
         self._profiles = Profiles(files.page, self.process)
-        self._clock = ClockPairs()
-        self._clock.read()
+        self._clock = ClockPairs().read()
         self._last_stacks: Taken | None = None
         self._hangs = HangWatch()
         self._witness = StandstillWitness()
-        self._stall_kept = -1
+        self._hang_kept_s = 0.0
+        """When the rank had moved last, whose hang has its record."""
 
     @property
     def identity(self) -> wire.Identity:
@@ -280,7 +223,7 @@ class BlackBox:
         """The answer of `GET /v1/profile`: a Chrome trace.
 
         Raises:
-            ProfileError: none can be had; it has the HTTP status.
+            RefusalError: none can be had; it has the HTTP status.
         """
         return self._profiles.take(duration_s)
 
@@ -290,7 +233,7 @@ class BlackBox:
         """The answer of `GET /v1/flight_recorder`; asks torch when the last answer is old.
 
         Raises:
-            ValueError: `since` is no cursor.
+            RefusalError: `since` is no cursor.
         """
         after = None if since is None else merge.parse_cursor(since)
         alive = not self._process.wait_death(0)
@@ -298,10 +241,9 @@ class BlackBox:
             self.recorders.refresh(_RECORD_FRESH_S, self._page.entered)
         kept = self.recorders.kept
         main = kept[MAIN]
-        self._clock.read()
+        self._clock = clock = self._clock.read()
         now_ns = time.monotonic_ns()
         entries, dropped = self._page.ring(now_ns)
-        clock = self._clock.frozen()
         whole = merge.merge(entries, main.record, now_ns, clock)
         others: dict[str, wire.BackendRecord] = {}
         for name in kept.keys() - {MAIN}:
@@ -321,7 +263,7 @@ class BlackBox:
             torch=merged.torch,
             torch_age_s=main.age_s,
             torch_error=main.error,
-            torch_last_age_s=merge.last_age_s(merged.torch, now_ns, clock),
+            torch_last_age_s=merge.last_age_s(merged, now_ns, clock),
             torch_only=merged.torch_only,
             cursor=str(cursor),
             sources=merge.SOURCES,
@@ -339,7 +281,7 @@ class BlackBox:
     def tick(self) -> None:
         """Keep what a dead rank can no longer be asked for; called about once a second."""
         self.follower.follow()
-        self._clock.read()
+        self._clock = self._clock.read()
         if self._process.wait_death(0):
             return
         self._remains.look()
@@ -361,7 +303,11 @@ class BlackBox:
         stands = self._hangs.hanging and self.recorders.blind
         if stands and age_s > max(_STANDS_EVERY_S, cost_s / _STANDS_DUTY):
             due = moved = True
-        if (due and moved) or self._stalls():
+        since_s = self._hangs.since_s
+        # before a watchdog or an operator kills the rank
+        hangs_anew = self._hangs.hanging and since_s != self._hang_kept_s
+        if (due and moved) or hangs_anew:
+            self._hang_kept_s = since_s
             self.recorders.refresh(_RECORD_FRESH_S, entered)
 
     def _look_at_hang(self) -> None:
@@ -406,25 +352,12 @@ class BlackBox:
         # a thread that waits for the GIL is in a futex, as one that waits for a lock
         return StackSample(look.main, look.taken.taken_s, None if deaf else self._process.syscall())
 
-    def _stalls(self) -> bool:
-        """Whether the rank has just begun to hang inside a collective; true once per hang."""
-        now_ns = time.monotonic_ns()
-        stuck = any(
-            head.enqueued > head.completed and head.age_s > _STALL_S
-            for head in self._page.heads(now_ns)
-        )
-        entered = self._page.entered
-        if not stuck or self._stall_kept == entered:
-            return False
-        self._stall_kept = entered
-        return True
-
     def stacks(self, *, native: bool = False) -> str:
         """The rank's stacks; after its death all that were kept.
 
         Raises:
             StacksError: none can be had.
-            LookupError: the rank is dead and none were taken before.
+            RefusalError: the rank is dead and none were taken before.
         """
         process = self.process()
         if process.alive:
@@ -437,26 +370,45 @@ class BlackBox:
                     return self._stacks_from_inside(exc, native=native)
             else:
                 self._last_stacks = taken
-                return of_the_living(taken, time.monotonic())
-        dead_age_s = self.process().dead_age_s or 0.0
-        return of_the_dead(self._known_stacks(), dead_age_s)
+                age_s = time.monotonic() - taken.taken_s
+                again = f"# by py-spy, {age_s:.2f} s ago, for an earlier request\n"
+                return f"{again if taken.again else ''}{taken.text}"
+        return self._stacks_of_the_dead()
 
     def _stacks_from_inside(self, why: StacksError, *, native: bool) -> str:
+        """What the beat wrote, where py-spy cannot look."""
         note = self._page.note(layout.NOTE_STACKS, time.monotonic_ns())
         if note is None:
             raise StacksError(f"{why}. Nor did the rank write any by itself. {_WITHOUT}") from why
-        return instead(str(why), note, native=native)
+        text, age_s = note
+        lacks = "no native frames, " if native else ""
+        return (
+            f"# {why}.\n"
+            f"# These the rank wrote {age_s:.1f} s ago by its beat, once a second while its\n"
+            f"# interpreter runs: not of this moment, {lacks}and nothing tells who was idle.\n"
+            f"{text}"
+        )
 
-    def _known_stacks(self) -> Iterator[KnownStacks]:
+    def _stacks_of_the_dead(self) -> str:
+        """All that is left, newest first."""
+        known = []
         if self._last_stacks is not None:
             age_s = time.monotonic() - self._last_stacks.taken_s
-            yield KnownStacks("by py-spy", self._last_stacks.text, age_s)
+            known.append((age_s, "by py-spy", self._last_stacks.text))
         note = self._page.note(layout.NOTE_STACKS, time.monotonic_ns())
         if note is not None:
-            yield KnownStacks("by the rank's own beat, once a second", *note)
+            known.append((note[1], "by the rank's own beat, once a second", note[0]))
         crash = self._remains.crash()
         if crash is not None:
-            yield KnownStacks(f"by {crash.source}", crash.text, crash.age_s or 0.0)
+            known.append((crash.age_s or 0.0, f"by {crash.source}", crash.text))
+        if not known:
+            raise RefusalError(410, "the rank is dead and no stacks were taken before it died")
+        dead_age_s = self.process().dead_age_s or 0.0
+        return "\n".join(
+            f"# {source}, {age_s:.1f} s ago: {max(0.0, age_s - dead_age_s):.1f} s before the rank "
+            f"died\n{text.rstrip()}\n"
+            for age_s, source, text in sorted(known)
+        )
 
 
 def black_box_of(page: PageReader, process: PidfdProcess, files: run_dir.RankFiles) -> BlackBox:

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
+from msgspec import structs
+
 from worker_server import run_dir, wire
 from worker_server.rank.page import layout
 from worker_server.rank.page.layout import SharedPageError
@@ -64,7 +66,9 @@ def with_shared(path: Path, report: wire.StateReport, now_s: float) -> wire.Stat
         return replace(report, ending=kept.ending)
     late_s = max(0.0, now_s - written_s)
     heads = (
-        replace(head, age_s=head.age_s + late_s, read_age_s=(head.read_age_s or 0.0) + late_s)
+        structs.replace(
+            head, age_s=head.age_s + late_s, read_age_s=(head.read_age_s or 0.0) + late_s
+        )
         for head in _recorded(kept)
         if late_s <= _STALE_S
     )

@@ -285,39 +285,33 @@ class Remains:
         if process.alive:
             self._stderr.look()
         stderr, stderr_error = self._stderr.read()
-        exception, crash = self.exception(), self.crash()
+        exception = self.exception()
         return wire.LastWords(
             identity=self._page.identity,
             process=process,
-            ended=self._ended(process, exception, crash),
+            ended=self._ended(process),
             exception=exception[1] if exception else None,
-            crash=crash,
+            crash=self.crash(),
             error_file=self._elastic(),
             stderr=stderr,
             stderr_error=stderr_error,
         )
 
-    def _ended(
-        self,
-        process: wire.Process,
-        exception: tuple[str, wire.Trace] | None,
-        crash: wire.Trace | None,
-    ) -> str:
+    def _ended(self, process: wire.Process) -> str:
         return how_it_ended(
             process,
             closed=self._page.closed,
-            exception=exception,
-            crash=crash,
+            exception=self.exception(),
+            crash=self.crash(),
             sent=self._process.sent,
             oom_kills=None if process.alive else self._oom.kills(),
         )
 
     def ending(self, process: wire.Process) -> wire.Ending:
         """In short, of a dead one, and at once: `learn` says when the files were read."""
-        exception = self.exception()
-        raised = self._raised or _noted(process, exception)
+        raised = self._raised or _noted(process, self.exception())
         return wire.Ending(
-            _one_line(self._ended(process, exception, self.crash())),
+            _one_line(self._ended(process)),
             raised.exception if raised else None,
             raised.frame if raised else None,
         )

@@ -16,23 +16,12 @@ from msgspec.json import decode
 from werkzeug.exceptions import HTTPException
 
 from worker_server import wire
-from worker_server.sidecar.black_box import ProfileError
-from worker_server.sidecar.recorders import ControlPlaneError
-from worker_server.sidecar.stacks import StacksError
+from worker_server.sidecar.refusal import RefusalError
 
 # How the sidecar answers: JSON or text, and every error as one line of JSON.
 
 NOT_FOUND: Final = 404
 _log = logging.getLogger("worker_server.sidecar")
-
-
-class RefusalError(Exception):
-    """A request that is answered with a status and one line."""
-
-    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.headers = dict(headers or {})
 
 
 class WorkSlots:
@@ -85,10 +74,6 @@ def refuse(exc: Exception) -> Response:
             status, message = exc.code or 500, f"{exc.name.lower()}: {request.path}"
             message += "; GET / says what is here" if status == NOT_FOUND else ""
             headers = {name: value for name, value in exc.get_headers() if name == "Allow"}
-        case ControlPlaneError() | StacksError():
-            status, message = 503, str(exc)
-        case ProfileError():
-            status, message = exc.status, str(exc)
         case _:
             _log.exception("%s %s failed", request.method, request.path)
             status, message = 500, f"internal error: {type(exc).__name__}; see the sidecar's log"
@@ -141,20 +126,11 @@ class RecordQuery(Look, forbid_unknown_fields=True, kw_only=True):
     active: Literal[0, 1] = 0
     """1: only what is unfinished."""
     since: (
-        Annotated[
-            str,
-            Meta(
-                min_length=1, max_length=200, examples=["1024.2047.86400000", "1024.2047", "1024"]
-            ),
-        ]
-        | None
+        Annotated[str, Meta(min_length=1, max_length=200, examples=["1024.2047.86400000"])] | None
     ) = None
     """`cursor` of a former answer, RING.TORCH.MOMENT: only what was entered or left after that
-    answer, and what is unfinished. RING (the `id` of an entry of `ring`) and RING.TORCH (a
-    `record_id` of torch's, -1 for none) are taken too: what was entered after them, and what is
-    unfinished; what was left since does not come again. RING, TORCH and MOMENT (milliseconds of
-    the host's monotonic clock) are whole numbers of at most 18 digits. A cursor from the future,
-    so of another incarnation, gives everything."""
+    answer, and what is unfinished. A cursor from the future, so of another incarnation, gives
+    everything."""
 
 
 class Threads(Struct, forbid_unknown_fields=True):

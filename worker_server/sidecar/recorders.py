@@ -24,8 +24,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final, NamedTuple, TypeVar
 
+from msgspec import Struct, ValidationError, convert
+from msgspec.structs import astuple
+
 from worker_server import wire
-from worker_server.sidecar.merge import rows_of
+from worker_server.sidecar.refusal import ControlPlaneError
+from worker_server.sidecar.torch_record import WORLD, numbered, read
 from worker_server.wire import ACROSS, GroupHead
 
 # -- Client of torch's control plane in the rank: HTTP over a unix socket -------------------------
@@ -36,10 +40,6 @@ from worker_server.wire import ACROSS, GroupHead
 _MAX_BYTES: Final = 64 * 1024 * 1024
 _CHUNK_BYTES: Final = 1024 * 1024
 _LIST: Final = ""
-
-
-class ControlPlaneError(Exception):
-    """Torch's control plane did not answer; the message says why, in one line."""
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -158,13 +158,8 @@ class ControlPlane:
 _STALE_S: Final = 30.0
 """A reading that is older tells no head any more."""
 _ABANDONED_S: Final = 60.0
-_WORLD: Final = "default_pg"
+_MOST: Final = 10**18
 _DIGITS: Final = re.compile(r"\d{1,18}", re.ASCII)
-_COUNTS: Final = (
-    "last_enqueued_collective",
-    "last_started_collective",
-    "last_completed_collective",
-)
 
 
 class _Counts(NamedTuple):
@@ -239,74 +234,66 @@ def _told(head: _Head, now_s: float) -> GroupHead:
         name=head.group.name,
         size=head.group.size,
         enqueued=enqueued,
-        completed=completed,
+        unfinished=enqueued - completed,
         op=op if seq == enqueued else "",
         age_s=max(0.0, now_s - head.since_s),
-        inside=completed + 1 if _unfinished(head) else 0,
+        held=completed + 1 if _unfinished(head) else 0,
         started=started,
         read_age_s=max(0.0, now_s - head.read_s),
     )
+
+
+class _Status(Struct):
+    """Of one process group: sequence ids, as numbers or in quotes, and -1 for none."""
+
+    last_enqueued_collective: int = 0
+    last_started_collective: int = 0
+    last_completed_collective: int = 0
 
 
 def _statuses(record: Mapping[str, Any]) -> Iterator[tuple[str, _Counts]]:
     """Counts that can be: nothing is completed before it was enqueued."""
     statuses = record.get("pg_status")
     for number, status in statuses.items() if isinstance(statuses, Mapping) else ():
-        if not isinstance(status, Mapping):
-            continue
-        counts = [_count(status.get(name)) for name in _COUNTS]
-        if 0 < counts[0] == max(counts):
-            yield str(number), _Counts(*counts)
-
-
-def _count(value: Any) -> int:
-    """A sequence id; torch writes it as a number or in quotes, and -1 for none."""
-    match = _DIGITS.fullmatch(str(value)) if type(value) in (int, str) else None
-    return int(match.group()) if match is not None else 0
+        with suppress(ValidationError):
+            counts = _Counts(*(max(0, n) for n in astuple(convert(status, _Status, strict=False))))
+            if 0 < counts.enqueued == max(counts) < _MOST:
+                yield str(number), counts
 
 
 def _groups(record: Mapping[str, Any]) -> dict[str, _Group | None]:
     """The process groups that have entries, by torch's number."""
     found: dict[str, _Group | None] = {}
-    entries = record.get("entries")
-    for row in entries if isinstance(entries, list | tuple) else ():
-        if not isinstance(row, Mapping):
+    for _, entry in numbered(read(record)):
+        key, seq = str(entry.pg_id), entry.collective_seq_id
+        if entry.pg_id is None or seq is None or not entry.profiling_name:
             continue
-        number, seq, named = (
-            row.get("pg_id"),
-            row.get("collective_seq_id"),
-            row.get("profiling_name"),
-        )
-        if type(number) is not int or type(seq) is not int or not isinstance(named, str):
-            continue
-        key, (backend, _, call) = str(number), named.rpartition(":")
         if key in found and found[key] is None:
             continue
-        name, size = _named(row.get("process_group")), _size(record, row.get("process_group"))
-        if row.get("is_p2p") is not False or name is None or size < 2:
+        backend = entry.profiling_name.rpartition(":")[0] or "torch"
+        name, size = _named(entry.process_group), _size(record, entry.process_group)
+        if entry.is_p2p is not False or name is None or size < 2:
             found[key] = None
         else:
-            found[key] = _Group(f"{backend or 'torch'}:{name}", size, (seq, call.partition(" ")[0]))
+            found[key] = _Group(f"{backend}:{name}", size, (seq, entry.call))
     return found
 
 
-def _named(names: Any) -> str | None:
+def _named(names: tuple[str, ...] | None) -> str | None:
     """The same on every rank of the group, and no other group's of this rank; None: nobody can
     tell, or TorchFT's.
     """
-    if not isinstance(names, list | tuple) or len(names) != 2:
+    if names is None or len(names) != 2 or not names[0]:
         return None
     name, desc = names
-    if not isinstance(name, str) or not isinstance(desc, str) or not name:
-        return None
     if name.startswith(ACROSS) or desc.startswith(ACROSS):
         return None
-    if desc == _WORLD:
+    if desc == WORLD:
         return desc
     return f"{desc}/{name}" if desc not in ("", "undefined") else name
 
 
-def _size(record: Mapping[str, Any], names: Any) -> int:
+def _size(record: Mapping[str, Any], names: tuple[str, ...] | None) -> int:
     """How many ranks are members, by the recorder's configuration; 0: it does not say."""
     groups = record.get("pg_config")
     group = groups.get(names[0]) if isinstance(groups, Mapping) and names else None
@@ -454,7 +441,6 @@ def questions(handlers: Iterable[str], backends: Iterable[str]) -> Iterator[str]
     yield from (name for name in _OTHERS if name in handlers)
 
 
-def _marks(record: Mapping[str, Any] | None) -> frozenset[tuple[int, int]]:
+def _marks(record: Mapping[str, Any] | None) -> set[tuple[int, int]]:
     """What no two recorders share: each counts for itself, and the clock has nanoseconds."""
-    marks = ((row["record_id"], row.get("time_created_ns")) for row in rows_of(record))
-    return frozenset((number, stamp) for number, stamp in marks if type(stamp) is int)
+    return {(n, e.time_created_ns) for n, e in numbered(read(record)) if e.time_created_ns}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import http.client
+import ipaddress
 import json
 import logging
 import logging.handlers
@@ -21,11 +22,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
-from worker_server import run_dir, wire
+from worker_server import home, run_dir, wire
 from worker_server.http_server import Channel, HttpServer, PatientServer, ServerLimits
 from worker_server.rank.page.layout import SharedPageError
 from worker_server.rank.page.reader import PageReader
-from worker_server.rank.settings import SettingError, Settings
+from worker_server.rank.settings import LOOPBACK, SettingError, Settings
 from worker_server.sidecar.app import THREADS, RequestGuard, Served, make_app
 from worker_server.sidecar.black_box import BlackBox, black_box_of
 from worker_server.sidecar.evict import EvictionResult, Family, evict
@@ -51,6 +52,8 @@ _RENEW_MOST_S = 60.0
 _LOOK_S = 0.5
 """Between two looks at the rank's name."""
 _MAX_ANSWER = 16 * 1024
+_HINT = " (start `lightkeeper monitor` here, or set LIGHTKEEPER_MONITOR to where it is)"
+"""Of the default address."""
 _ALONE_S = 10.0
 """Without an answer since the start for so long: then it is said."""
 _UNAUTHORIZED = "HTTP 401"
@@ -78,9 +81,12 @@ class Registrar(threading.Thread):
         refused: Callable[[str, str], None],
         known_as: Callable[[str], None],
         complained: Callable[[str], None],
+        unfit: Callable[[], str | None] = lambda: None,
+        hint: str = "",
     ) -> None:
         """`refused` hears of a name that is another group's, and why; `known_as` how the group was
-        called before; `complained` what people at the rank should read.
+        called before; `complained` what people at the rank should read. `unfit` says why the
+        monitor is not to be talked to now, `hint` what people do where it does not answer.
         """
         super().__init__(name="registrar", daemon=True)
         self._monitor = urlsplit(monitor)
@@ -88,6 +94,8 @@ class Registrar(threading.Thread):
         self._refused = refused
         self._known_as = known_as
         self._complained = complained
+        self._unfit = unfit
+        self._hint = hint
         self._complaint = ""
         """The last one."""
         self._came = False
@@ -133,7 +141,7 @@ class Registrar(threading.Thread):
         elif self._why:
             words, alike = f"refuses rank {rank}: {self._why}", False
         elif not self._came and time.monotonic() - self._began_s >= _ALONE_S:
-            words = f"does not answer ({problem}); it is asked again and again"
+            words = f"does not answer ({problem}); it is asked again and again{self._hint}"
         if words and words != self._complaint and (self._told.group_rank == 0 or not alike):
             self._complaint = words
             self._complained(f"the monitor at {where} {words}. Until then it does not see {rank}.")
@@ -154,6 +162,8 @@ class Registrar(threading.Thread):
 
     def _call(self, method: str, path: str, body: bytes | None) -> str | None:
         """None when it went well, else what was wrong."""
+        if (unfit := self._unfit()) is not None:
+            return unfit
         secure = self._monitor.scheme == "https"
         kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         headers = {"Content-Type": "application/json"}
@@ -259,6 +269,23 @@ def _any_port(host: str) -> socket.socket:
             _log.warning("no port is free; looking again in %.0f s", pause_s)
             time.sleep(pause_s)
     return listening_socket(host, 0)
+
+
+def bind_towards(settings: Settings) -> str:
+    """Where to listen when nobody says: where the monitor can reach it, and no wider. That is
+    loopback for one on this host, and without a token, which reading from elsewhere needs.
+    """
+    if settings.token is None or settings.unnamed or not settings.monitors:
+        return LOOPBACK
+    host = urlsplit(settings.monitors[0]).hostname
+    try:
+        family, kind, *_, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)  # picks a route, sends nothing
+            own = str(probe.getsockname()[0])
+    except OSError:
+        return LOOPBACK
+    return LOOPBACK if own == address[0] or ipaddress.ip_address(own).is_loopback else own
 
 
 def reachable_host(settings: Settings) -> str:
@@ -476,6 +503,8 @@ def serve(page_path: Path, rank_fd: int | None = None) -> int:
         page = PageReader(page_path)
         run_dir.hold(page_path)
         settings = Settings.from_environ(os.environ, page.identity.group_rank)
+        if not os.environ.get("LIGHTKEEPER_BIND"):
+            settings = replace(settings, bind=bind_towards(settings))
         process = PidfdProcess(page.identity.pid, page.start_ticks, rank_fd)
     except (SharedPageError, SettingError, GoneError, OSError) as exc:
         _log.error("cannot start: %s", exc)
@@ -508,7 +537,8 @@ def _serve(
     registry = make_registry(box.state, lambda: url, box.follower)
     host = HostView(files.page.parent, box.identity, box.state).report
     app = make_app(
-        Served(box, evict_rank, registry, host), RequestGuard(settings, names=[box.identity.host])
+        Served(box, evict_rank, registry, host, settings.monitors),
+        RequestGuard(settings, names=[box.identity.host]),
     )
     _yield_to_training()
     server = listen(app, settings, THREADS)
@@ -551,12 +581,13 @@ def _serve(
         names.update(complaint=why)
         publish()
 
+    unnamed: dict[str, Any] = {"unfit": home.not_ours, "hint": _HINT} if settings.unnamed else {}
     publish()
     _in_background("self-check", _check_self, settings, server.port, files.endpoint)
     leases = [
         Registrar(
             monitor, lambda: wire.Registration(box.identity, url, LEASE_S), settings.token,
-            refused=refuse, known_as=know_as, complained=complain,
+            refused=refuse, known_as=know_as, complained=complain, **unnamed,
         )
         for monitor in settings.monitors
     ]  # fmt: skip

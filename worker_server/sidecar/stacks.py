@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from worker_server import wire
+from worker_server.sidecar.refusal import StacksError
 
 # Whose code a call is, and the one line of a stack that says most: the innermost of the user's.
 #
@@ -122,10 +123,6 @@ _FRESH_S = 1.0
 """An answer younger than this is given again: py-spy stops the rank for a moment."""
 _TRUSTED_EXIT = 0
 _CALL = re.compile(r"    (.+?) \((.+):(\d+)\)$")
-
-
-class StacksError(Exception):
-    """No stacks from outside; the message says what is missing, in one line."""
 
 
 @dataclass(frozen=True, slots=True)

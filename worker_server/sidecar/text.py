@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from worker_server.sidecar.merge import is_over, rows_of
+from worker_server.sidecar.torch_record import WORLD, TorchEntry, numbered, read
 from worker_server.wire import (
     FlightRecord,
     GroupHead,
@@ -30,12 +30,15 @@ _WIDTH: Final = 120
 _SITE: Final = 16
 """Columns that a call site gets at least."""
 _NS: Final = 1e-9
-_COLUMNS: Final = (
-    ("age", 8), ("group", 14), ("seq", 7), ("op", 20), ("sizes", 16), ("dtype", 8), ("root", 4),
-    ("step", 7), ("state", 13), ("took", 8), ("from", 5),
-)  # fmt: skip
-"""The widest that each may get; the call site takes what is left of the line."""
-_RIGHT: Final = frozenset({"age", "seq", "root", "step", "took"})
+_COLUMNS: Final = {
+    "age": 8, "group": 14, "seq": 7, "op": 20, "sizes": 16, "dtype": 8, "root": 4, "step": 7,
+    "state": 13, "took": 8, "from": 5,
+}  # fmt: skip
+"""Of collectives, with the widest that each may get; the call site takes what is left."""
+_LEFT: Final = frozenset(
+    {"group", "op", "sizes", "dtype", "state", "from", "rank", "counter", "attempt"}
+)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,12 @@ class _Line:
 
     order: float
     cells: tuple[str, ...]
+    site: str = ""
     unfinished: str | None = None
     error: str | None = None
+
+
+_TITLE: Final = _Line(0.0, (), "call site")
 
 
 @singledispatch
@@ -72,24 +79,31 @@ def _facts(facts: Iterable[tuple[str, str]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _first(rows: Sequence[Any], most: int) -> tuple[Sequence[Any], list[str]]:
+def _first(rows: Sequence[T], most: int, what: str = "older") -> tuple[Sequence[T], list[str]]:
     """So many of them, and a line that says how many more there are."""
     shown = rows[: most or None]
     left = len(rows) - len(shown)
-    return shown, [f"and {left:,} older: &rows=0"] if left else []
+    return shown, [f"and {left:,} {what}: &rows=0"] if left else []
 
 
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as they must be, the first to the left and the others to the right."""
+def _table(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], most: Sequence[int] = (), gap: str = "  "
+) -> list[str]:
+    """Columns as wide as they must be, and at most so wide; the first and text to the left."""
     lines = [titles, *rows]
-    widths = [max(len(line[n]) for line in lines) for n in range(len(titles))]
+    limits = most or [_WIDTH] * len(titles)
+    widths = [min(limit, max(len(line[n]) for line in lines)) for n, limit in enumerate(limits)]
     return [
-        "  ".join(
-            cell.rjust(width) if n else cell.ljust(width)
-            for n, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
+        gap.join(
+            _cut(cell, width).ljust(width) if title in _LEFT else _cut(cell, width).rjust(width)
+            for title, cell, width in zip(titles, line, widths, strict=False)
+        )
         for line in lines
     ]
+
+
+def _listed(table: list[str], none: str, more: list[str]) -> list[str]:
+    return [*([line.rstrip() for line in table] if table[1:] else [none]), *more, ""]
 
 
 # -- state -----------------------------------------------------------------------------------------
@@ -197,7 +211,7 @@ def _(answer: StepLog, rows: int) -> str:
         ],
     )  # fmt: skip
     head = _who(answer.identity, "alive" if answer.alive else "dead")
-    return "\n".join([head, *(table if newest else ["no step is over yet"]), *more, ""])
+    return "\n".join([head, *_listed(table, "no step is over yet", more)])
 
 
 @render.register
@@ -224,14 +238,12 @@ def _(answer: LastWords, rows: int) -> str:
 
 @render.register
 def _(answer: HostReport, rows: int) -> str:
-    shown = answer.entries[: rows or None]
-    left = len(answer.entries) - len(shown)
+    shown, more = _first(answer.entries, rows, "more")
     table = _table(
         ["rank", "step", "phase", "for", "last commit", "process", "WorkerServer"],
         [(one.rank, *_of_host(one.report, one.error), one.url or "-") for one in shown],
     )
-    more = [f"and {left:,} more: &rows=0"] if left else []
-    return "\n".join([f"host {answer.host}", *(table if shown else ["no rank"]), *more, ""])
+    return "\n".join([f"host {answer.host}", *_listed(table, "no rank", more)])
 
 
 def _of_host(report: StateReport | None, error: str | None) -> tuple[str, ...]:
@@ -252,14 +264,12 @@ def _(answer: Mapping[str, Any], rows: int) -> str:
     counters = {name: told for name, told in answer.items() if isinstance(told, Mapping)}
     names = sorted(counters, key=lambda name: -_number(counters[name].get("total_time_us")))
     columns = sorted({key for told in counters.values() for key in told})
-    shown = names[: rows or None]
+    shown, more = _first(names, rows, "more")
     table = _table(
         ["counter", *columns],
         [(name, *(str(counters[name].get(key, "-")) for key in columns)) for name in shown],
     )
-    left = len(names) - len(shown)
-    more = [f"and {left:,} more: &rows=0"] if left else []
-    return "\n".join([*(table if shown else ["no counters"]), *more, ""])
+    return "\n".join(_listed(table, "no counters", more))
 
 
 def _number(told: object) -> float:
@@ -274,21 +284,17 @@ def _(record: FlightRecord, rows: int) -> str:
     """Who, what is unfinished, then the collectives."""
     lines = [_ring_line(entry) for entry in record.ring]
     for view in record.views():
-        lines += _torch_lines(view, _torch_ages(view))
+        lines += _torch_lines(view)
     lines.sort(key=lambda line: line.order)
     newest, more = _first(lines, rows)
-    titles = (*(title for title, _ in _COLUMNS), "call site")
-    table = [titles, *(line.cells for line in newest)] if newest else []
-    widths = [
-        min(limit, max((len(cells[n]) for cells in table), default=0))
-        for n, (_, limit) in enumerate(_COLUMNS)
-    ]
-    body = [_row(titles, widths)] if newest else ["no collectives"]
-    for line in newest:
-        body.append(_row(line.cells, widths))
+    table = _table(list(_COLUMNS), [line.cells for line in newest], list(_COLUMNS.values()), " ")
+    body = []
+    for left, line in zip(table, (_TITLE, *newest), strict=True):
+        body.append(f"{left} {_end(line.site, max(_SITE, _WIDTH - len(left) - 1))}")
         if line.error is not None:
             body.append(_cut(f"      {line.error}", _WIDTH))
-    return "\n".join([*_header(record), _unfinished(lines), *body, *more, ""])
+    listed = _listed(body, "no collectives", more)
+    return "\n".join([*_header(record), _unfinished(lines), *listed])
 
 
 def _header(record: FlightRecord) -> Iterable[str]:
@@ -318,19 +324,12 @@ def _unfinished(lines: list[_Line]) -> str:
     return _cut(f"unfinished: {shown}{more}", 2 * _WIDTH)
 
 
-def _row(cells: tuple[str, ...], widths: list[int]) -> str:
-    parts = []
-    for (title, _), width, cell in zip(_COLUMNS, widths, cells, strict=False):
-        text = _cut(cell, width)
-        parts.append(text.rjust(width) if title in _RIGHT else text.ljust(width))
-    left = " ".join(parts)
-    room = max(_SITE, _WIDTH - len(left) - 1)
-    site = cells[-1]
-    return f"{left} {site if len(site) <= room else '~' + site[-(room - 1) :]}".rstrip()
-
-
 def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "~"
+
+
+def _end(text: str, width: int) -> str:
+    return text if len(text) <= width else "~" + text[-(width - 1) :]
 
 
 # -- lines of the ring ---------------------------------------------------------------------------
@@ -354,8 +353,8 @@ def _ring_line(entry: RingEntry) -> _Line:
             state,
             took,
             "both" if entry.torch_ids else "ring",
-            entry.site or "",
         ),
+        site=entry.site or "",
         unfinished=unfinished,
         error=entry.error,
     )
@@ -377,83 +376,64 @@ def _ring_state(entry: RingEntry) -> tuple[str, str | None]:
 # -- lines of torch's ----------------------------------------------------------------------------
 
 
-def _torch_ages(record: FlightRecord) -> Mapping[int, float]:
+def _torch_ages(record: FlightRecord, entries: dict[int, TorchEntry]) -> Mapping[int, float]:
     """Age of each of torch's entries: its stamps are wall clock, so by way of a matched one.
 
     The youngest entry that both records know ties the clocks together; without one, the age of
     torch's youngest entry does, and where nobody knows that, it is taken to be as old as its
     record, which is the least that it can be.
     """
-    stamps = {row["record_id"]: row.get("time_created_ns") for row in rows_of(record.torch)}
-    known = {number: stamp for number, stamp in stamps.items() if type(stamp) is int}
+    known = {n: one.time_created_ns for n, one in entries.items() if one.time_created_ns}
     if not known:
         return {}
     ties = [
-        (number, entry.enter_age_s)
+        (known[number], entry.enter_age_s)
         for entry in record.ring
         for number in entry.torch_ids[:1]
         if number in known
     ]
     last_age_s = record.torch_age_s if record.torch_last_age_s is None else record.torch_last_age_s
-    at, age_s = ties[-1] if ties else (max(known), last_age_s or 0.0)
-    return {number: max(0.0, age_s + (known[at] - stamp) * _NS) for number, stamp in known.items()}
+    at_ns, age_s = ties[-1] if ties else (known[max(known)], last_age_s or 0.0)
+    return {number: max(0.0, age_s + (at_ns - stamp) * _NS) for number, stamp in known.items()}
 
 
-def _torch_lines(record: FlightRecord, ages: Mapping[int, float]) -> list[_Line]:
+def _torch_lines(record: FlightRecord) -> Iterator[_Line]:
+    entries = dict(numbered(read(record.torch)))
+    ages = _torch_ages(record, entries)
     matched = {number for entry in record.ring for number in entry.torch_ids}
     oldest = max((entry.enter_age_s for entry in record.ring), default=float("inf"))
     alone = set(record.torch_only)
-    lines = []
-    for row in rows_of(record.torch):
-        number = row["record_id"]
+    for number, entry in entries.items():
         age_s = ages.get(number)
         if number in matched or (number not in alone and (age_s is None or age_s > oldest)):
             continue  # told by the ring's line, or older than the ring reaches
-        lines.append(_torch_line(row, age_s))
-    return lines
+        yield _torch_line(entry, age_s)
 
 
-def _torch_line(row: Mapping[str, Any], age_s: float | None) -> _Line:
-    group, op = _group_of(row), str(row.get("profiling_name", "?")).rpartition(":")[2]
+def _torch_line(entry: TorchEntry, age_s: float | None) -> _Line:
+    names = entry.names
+    group = "default" if WORLD in names else names[-1] if names else f"pg {entry.pg_id}"
     age = "?" if age_s is None else _duration(age_s)
-    over = is_over(row)
-    seq = row.get("collective_seq_id")
-    took = row.get("duration_ms")
-    dtypes = row.get("input_dtypes") or row.get("output_dtypes")
+    seq, took_ms = entry.collective_seq_id, entry.duration_ms
     return _Line(
         order=float("inf") if age_s is None else age_s,
         cells=(
             age,
             group,
-            str(seq) if type(seq) is int else "?",
-            op,
-            _torch_sizes(row),
-            str(dtypes[0]).lower() if isinstance(dtypes, list | tuple) and dtypes else "",
+            "?" if seq is None else str(seq),
+            entry.call,
+            _sizes(entry.input_sizes or entry.output_sizes or ()),
+            entry.dtype or "",
             "",
             "",
-            "retired" if over else f"open {age}",
-            _duration(took / 1e3) if isinstance(took, int | float) else "",
+            "retired" if entry.over else f"open {age}",
+            "" if took_ms is None else _duration(took_ms / 1e3),
             "torch",
-            "",
         ),
-        unfinished=None if over else f"{op} {seq} of {group}, seen by torch alone, {age} ago",
+        unfinished=(
+            None if entry.over else f"{entry.call} {seq} of {group}, seen by torch alone, {age} ago"
+        ),
     )
-
-
-def _torch_sizes(row: Mapping[str, Any]) -> str:
-    sizes = row.get("input_sizes") or row.get("output_sizes") or ()
-    try:
-        return _sizes(tuple(tuple(shape) for shape in sizes))
-    except TypeError:
-        return "?"
-
-
-def _group_of(row: Mapping[str, Any]) -> str:
-    named = row.get("process_group")
-    names = [str(name) for name in named if name] if isinstance(named, list | tuple) else []
-    if "default_pg" in names:
-        return "default"
-    return names[-1] if names else f"pg {row.get('pg_id', '?')}"
 
 
 # -- words -----------------------------------------------------------------------------------

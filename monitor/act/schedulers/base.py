@@ -178,29 +178,29 @@ class Deadline:
         self._clockwork = clockwork
         self._end_s = clockwork.now() + timeout_s
 
-    def left_s(self) -> float:
-        """Seconds that are left.
+    def left_s(self, late: str = "") -> float:
+        """Seconds that are left; `late`: what is so where there are none.
 
         Raises:
-            TooLate: none.
+            TooLate: there are none.
         """
         left_s = self._end_s - self._clockwork.now()
         if left_s < LEAST_S:
-            raise TooLate(f"not within {self._timeout_s:g} s")
+            raise TooLate(late or f"not within {self._timeout_s:g} s")
         return left_s
 
     def share_left(self) -> float:
         """What is left, as a share of the whole."""
         return max(0.0, (self._end_s - self._clockwork.now()) / max(self._timeout_s, LEAST_S))
 
-    def pause(self, seconds: float) -> None:
+    def pause(self, seconds: float, late: str = "") -> None:
         """Wait, but not beyond the end.
 
         Raises:
             TooLate: nothing would be left afterwards.
         """
-        if self.left_s() - seconds < LEAST_S:
-            raise TooLate(f"not within {self._timeout_s:g} s")
+        if self.left_s(late) - seconds < LEAST_S:
+            raise TooLate(late or f"not within {self._timeout_s:g} s")
         self._clockwork.sleep(seconds)
 
 
@@ -221,7 +221,9 @@ class Scheduler(ABC):
     cordoned_word, uncordoned_word = "cordoned", "uncordoned"
     """As this scheduler calls it."""
 
-    def __init__(self, everyone: Everyone, owner: Owner, clockwork: Clockwork | None) -> None:
+    def __init__(
+        self, everyone: Everyone, owner: Owner, clockwork: Clockwork | None = None
+    ) -> None:
         """`owner` names the quarantine list whose marks are ours."""
         self._everyone = everyone
         self._owner = owner

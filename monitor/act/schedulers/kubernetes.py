@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from monitor.act.schedulers.base import (
     Check,
-    Clockwork,
     Deadline,
     Everyone,
     NotDone,
@@ -443,15 +442,12 @@ def wanted_of(
     found: dict[str, WantedPod] = {}
     for place in places:
         one = _wanted(place)
-        obstacle = in_pod(others, one.uid, {each.host for each in places if _uid(each) == one.uid})
+        hosts = {each.host for each in places if each.labels.get("pod_uid") == one.uid}
+        obstacle = in_pod(others, one.uid, hosts)
         if obstacle is not None:
             raise Refusal(obstacle)
         found.setdefault(one.uid, one)
     return tuple(found[uid] for uid in sorted(found))
-
-
-def _uid(place: Place) -> str:
-    return place.labels.get("pod_uid", "")
 
 
 def _wanted(place: Place) -> WantedPod:
@@ -543,11 +539,8 @@ class Deletion:
         while left:
             left = [one for one in left if self._look(one) is not None]
             if left:
-                try:
-                    self._deadline.pause(_LOOK_AGAIN_S)
-                except TooLate as exc:
-                    still = f"{', '.join(map(str, left))} terminating still"
-                    raise Refusal(still) from exc
+                still = f"{', '.join(map(str, left))} terminating still"
+                self._deadline.pause(_LOOK_AGAIN_S, still)
         said = ", ".join(str(one) for one in pods)
         if any(forced):
             return f"deleted {said} by force: processes may live on until the node is back"
@@ -725,10 +718,8 @@ class Kubernetes(Scheduler):
         everyone: Everyone,
         owner: Owner,
         options: KubeOptions | None = None,
-        *,
-        clockwork: Clockwork | None = None,
     ) -> None:
-        super().__init__(everyone, owner, clockwork)
+        super().__init__(everyone, owner)
         self._api = api
         self._options = options or KubeOptions()
 
@@ -784,17 +775,8 @@ class Kubernetes(Scheduler):
         condition: Condition,
         deadline: Deadline,
     ) -> Outcome:
-        change = self._agree(_node_name(host), compute, condition, deadline)
-        return Outcome(not change.wait, f"{host} {change.said}", ours=change.ours)
-
-    def _agree(
-        self,
-        name: str,
-        compute: Callable[[Any], NodeChange],
-        condition: Condition,
-        deadline: Deadline,
-    ) -> NodeChange:
         """Read, compute, write; once more when somebody else wrote in between."""
+        name = _node_name(host)
 
         def change() -> NodeChange:
             node = self._api.node(name, deadline)
@@ -805,7 +787,8 @@ class Kubernetes(Scheduler):
                 self._tell_primus(name, node, condition, deadline)
             return change
 
-        return patiently(change, deadline)
+        made = patiently(change, deadline)
+        return Outcome(not made.wait, f"{host} {made.said}", ours=made.ours)
 
     def _tell_primus(self, name: str, node: Any, condition: Condition, deadline: Deadline) -> None:
         if self._options.primus_safe is None:

@@ -230,13 +230,9 @@ class CordonReconciler:
 
     def _ask(self, action: Action) -> Outcome:
         host, entry = action.host, action.entry
-        try:
-            if entry is None:
-                return self.scheduler.uncordon(host, "no longer in quarantine", TIMEOUT_S)
-            return self.scheduler.cordon(host, entry.reason, entry.incident_id, TIMEOUT_S)
-        except Exception as exc:
-            log.exception("scheduler %s crashed", self.scheduler.name)
-            return Outcome(False, f"crashed: {type(exc).__name__}: {exc}")
+        if entry is None:
+            return self.scheduler.uncordon(host, "no longer in quarantine", TIMEOUT_S)
+        return self.scheduler.cordon(host, entry.reason, entry.incident_id, TIMEOUT_S)
 
     def _show(self) -> None:
         plan = CordonPlan() if self._plan is None else self._plan

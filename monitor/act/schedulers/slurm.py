@@ -448,7 +448,8 @@ class Slurm(Scheduler):
         word = "requeue" if self._removal is Removal.REQUEUE else "cancel"
         argv = ["scontrol", "requeue", job.name] if word == "requeue" else ["scancel", job.name]
         self._must(argv, deadline)
-        self._wait(lambda: self._is_over(target, deadline), f"{word} {job.name}", deadline)
+        while not self._is_over(target, deadline):
+            deadline.pause(_LOOK_AGAIN_S, f"{word} {job.name} was taken and has not ended")
         return f"{'requeued' if word == 'requeue' else 'cancelled'} {target}"
 
     def _end_step(self, target: SlurmTarget, name: str, deadline: Deadline) -> str:
@@ -460,10 +461,7 @@ class Slurm(Scheduler):
             if not killed and deadline.share_left() < _PATIENT_SHARE:
                 self._cancel(["scancel", "--signal=KILL", name], name, deadline)
                 killed = True
-            try:
-                deadline.pause(_LOOK_AGAIN_S)
-            except TooLate as exc:
-                raise SlurmError(f"scancel {name} was taken and the step runs still") from exc
+            deadline.pause(_LOOK_AGAIN_S, f"scancel {name} was taken and the step runs still")
         return f"cancelled {target}" + (" by SIGKILL" if killed else "")
 
     def _cancel(self, argv: Sequence[str], name: str, deadline: Deadline) -> None:
@@ -479,13 +477,6 @@ class Slurm(Scheduler):
         if "not found" in said.said or "Invalid job id" in said.said:
             return False
         raise SlurmError(said.said)
-
-    def _wait(self, over: Callable[[], bool], what: str, deadline: Deadline) -> None:
-        while not over():
-            try:
-                deadline.pause(_LOOK_AGAIN_S)
-            except TooLate as exc:
-                raise SlurmError(f"{what} was taken and has not ended") from exc
 
     def _must(self, argv: Sequence[str], deadline: Deadline) -> Ran:
         said = self._run(argv, deadline.left_s())

@@ -1,6 +1,6 @@
 """Any other scheduler: one signed JSON request an action, to a service of one's own.
 
-What the receiver owes is in docs/webhook.md; in short: check the signature, do the action unless it
+What the receiver owes is in docs/deploy.md; in short: check the signature, do the action unless it
 is so already, and answer `{"done": true, "detail": "..."}`. It is asked again, with the same
 Idempotency-Key, when it does not answer, answers 5xx or 429.
 """
@@ -13,13 +13,12 @@ import json
 import random
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from monitor.act.http import Answer, Fetcher, FetchError, Question
 from monitor.act.schedulers.base import (
     Check,
-    Clockwork,
     Deadline,
     Everyone,
     NotDone,
@@ -40,7 +39,7 @@ from monitor.model.names import GroupName, Host, IncidentId, RankName, shown_url
 # One header, in the form that Stripe made common: `t=SECONDS,v1=HEX`, HMAC-SHA256 of
 # `SECONDS.BODY`. The time is signed along, so that an old request cannot be sent again later;
 # several `v1` may stand there while a secret is changed. (`act.notify` signs its messages to
-# people without a time: to hear one twice does no harm.) `docs/webhook.md` has `verify` as a
+# people without a time: to hear one twice does no harm.) `docs/deploy.md` has `verify` as a
 # sample.
 
 HEADER: Final = "X-Lightkeeper-Signature"
@@ -49,11 +48,8 @@ IDEMPOTENCY: Final = "Idempotency-Key"
 
 def sign(secret: bytes, body: bytes, at_s: int) -> str:
     """The header's value."""
-    return f"t={at_s},v1={_digest(secret, body, str(at_s))}"
-
-
-def _digest(secret: bytes, body: bytes, at: str) -> str:
-    return hmac.new(secret, f"{at}.".encode() + body, hashlib.sha256).hexdigest()
+    digest = hmac.new(secret, f"{at_s}.".encode() + body, hashlib.sha256).hexdigest()
+    return f"t={at_s},v1={digest}"
 
 
 SCHEMA: Final = 1
@@ -79,16 +75,13 @@ class WebhookScheduler(Scheduler):
         owner: Owner,
         *,
         name: str = "webhook",
-        clockwork: Clockwork | None = None,
-        unix_s: Callable[[], float] = time.time,
     ) -> None:
         """`owner` names the quarantine list in whose name it is asked; `fetcher` is its own now."""
-        super().__init__(everyone, owner, clockwork)
+        super().__init__(everyone, owner)
         self.name = name
         self._url = url
         self._secret = secret
         self._fetcher = fetcher
-        self._unix_s = unix_s
 
     def checks(self, timeout_s: float) -> Sequence[Check]:
         """A signed ping; and whether it refuses one that somebody else has signed."""
@@ -136,7 +129,9 @@ class WebhookScheduler(Scheduler):
             raise Refusal(hit)
         body = {
             "group": group,
-            "places": [_place(place) for place in places],
+            "places": [
+                {"rank": one.rank, "host": one.host, "labels": dict(one.labels)} for one in places
+            ],
             "reason": _line(reason),
             "incident_id": incident_id,
         }
@@ -167,40 +162,31 @@ class WebhookScheduler(Scheduler):
         raw = json.dumps({**whole, "idempotency_key": key}, separators=(",", ":")).encode()
         failures, why = 0, ""
         while True:
-            answer, failed = self._try(raw, key, secret or self._secret, deadline, why)
-            if answer is not None and not _passing(answer.status):
-                return _said(answer)
-            why = failed or _told(answer)
-            retry_s = 0.0 if answer is None else answer.retry_after_s or 0.0
+            headers = {
+                "Content-Type": "application/json",
+                IDEMPOTENCY: key,
+                HEADER: sign(secret or self._secret, raw, int(time.time())),
+            }
+            question = Question(
+                self._url,
+                deadline.left_s(why),
+                ANSWER_MAX_BYTES,
+                method="POST",
+                body=raw,
+                headers=headers,
+            )
+            retry_s = 0.0
+            try:
+                answer = self._fetcher.ask(question)
+            except FetchError as exc:
+                why = without_secrets(self._url, str(exc))
+            else:
+                if not _passing(answer.status):
+                    return _said(answer)
+                why, retry_s = _told(answer), answer.retry_after_s or 0.0
             failures += 1
             wait_s = backoff_s(failures, _FIRST_RETRY_S, _LONGEST_RETRY_S)
-            self._pause(deadline, max(wait_s * random.uniform(0.8, 1.2), retry_s), why)  # noqa: S311
-
-    def _try(
-        self, raw: bytes, key: str, secret: bytes, deadline: Deadline, why: str
-    ) -> tuple[Answer | None, str]:
-        try:
-            left_s = deadline.left_s()
-        except TooLate as exc:
-            raise WebhookError(f"{exc}{f': {why}' if why else ''}") from exc
-        headers = {
-            "Content-Type": "application/json",
-            IDEMPOTENCY: key,
-            HEADER: sign(secret, raw, int(self._unix_s())),
-        }
-        question = Question(
-            self._url, left_s, ANSWER_MAX_BYTES, method="POST", body=raw, headers=headers
-        )
-        try:
-            return self._fetcher.ask(question), ""
-        except FetchError as exc:
-            return None, without_secrets(self._url, str(exc))
-
-    def _pause(self, deadline: Deadline, seconds: float, why: str) -> None:
-        try:
-            deadline.pause(seconds)
-        except TooLate as exc:
-            raise WebhookError(why) from exc
+            deadline.pause(max(wait_s * random.uniform(0.8, 1.2), retry_s), why)  # noqa: S311
 
     def _key(self, action: str, body: Mapping[str, Any]) -> str:
         """The same for the same removal of the same incident, so that one that is asked again never
@@ -210,10 +196,6 @@ class WebhookScheduler(Scheduler):
             said = json.dumps([body["owner"], body["incident_id"], body["group"], body["places"]])
             return hashlib.sha256(said.encode()).hexdigest()[:32]
         return uuid.uuid4().hex
-
-
-def _place(place: Place) -> Mapping[str, Any]:
-    return {"rank": place.rank, "host": place.host, "labels": dict(place.labels)}
 
 
 def _shared(places: Sequence[Place], others: Sequence[Place]) -> str | None:
@@ -245,11 +227,8 @@ def _passing(status: int) -> bool:
     return status == 429 or (status >= 500 and status != 501)
 
 
-def _told(answer: Answer | None) -> str:
-    if answer is None:
-        return "no answer"
-    words = _line(answer.body[:200].decode(errors="replace"))
-    return f"it answers {answer.status}" + (f": {words}" if words else "")
+def _told(answer: Answer) -> str:
+    return _line(f"it {answer.summary}")
 
 
 def _line(text: str) -> str:

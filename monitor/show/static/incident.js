@@ -1,7 +1,7 @@
 // Keeps the page of an incident fresh: asks for the page again and puts in what has changed.
 // Where a person reads stays as it is: scrolled boxes, opened details, the keyboard's place.
 
-import { parse, patch } from "./sections.js";
+import { localise, parse, patch } from "./sections.js";
 
 const EVERY_MS = { open: 2000, followed: 5000 };
 const GIVE_UP_MS = 10000;
@@ -94,6 +94,7 @@ async function turn() {
 }
 
 document.body.classList.add("scripted");
+localise(document);
 // A kept token shows what is withheld without one.
 if (withheld && sessionStorage.getItem(TOKEN)) refresh().catch((error) => say(error.message));
 setTimeout(turn, 1000);

@@ -5,7 +5,7 @@ import { showActs } from "./page-acts.js";
 import { Grid } from "./page-grid.js";
 import { showKeys } from "./page-keys.js";
 import { follow } from "./page-live.js";
-import { parse, patch } from "./sections.js";
+import { localise, parse, patch } from "./sections.js";
 
 const body = document.body;
 const away = document.getElementById("away");
@@ -18,7 +18,7 @@ if (linked && linked !== "main" && !document.getElementById(linked)) {
 }
 
 function apply(news) {
-  const shown = [...document.querySelectorAll("#banners, main > [id]")].map((one) => one.id);
+  const shown = [...document.querySelectorAll("#chips, main > [id]:not(#away)")].map((one) => one.id);
   if (news.full && Object.keys(news.parts).sort().join() !== shown.sort().join()) {
     location.reload(); // sections came or went
     return;
@@ -42,6 +42,7 @@ function showAway(since) {
 }
 
 body.classList.add("scripted");
+localise(document);
 showKeys(grid);
 showActs();
 if (body.dataset.place) {

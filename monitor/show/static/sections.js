@@ -4,9 +4,19 @@
 
 const KEPT = new Set(["open", "tabindex", "hidden"]); // what a person or a script has set
 
+// Moments in the time zone of who looks; UTC, as in the logs, is what the pointer shows.
+export function localise(root) {
+  for (const one of root.querySelectorAll("time[data-at]")) {
+    const at = new Date(1000 * Number(one.dataset.at));
+    if (!Number.isNaN(at.valueOf())) one.textContent = at.toLocaleString("sv-SE"); // 2026-11-23 04:44:21
+  }
+}
+
 // A document of some markup; nothing in it runs, nor would the page's policy let it.
 export function parse(markup) {
-  return new DOMParser().parseFromString(markup, "text/html");
+  const made = new DOMParser().parseFromString(markup, "text/html");
+  localise(made);
+  return made;
 }
 
 // Makes an element what another one is. The list of the grid and what a script draws are left alone.

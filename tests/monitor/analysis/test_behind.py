@@ -79,3 +79,10 @@ def test_two_inside_a_broadcast_may_wait_for_each_other() -> None:
     called = {r: [Call(), sent, Call().open()] for r in (0, 3, 4)}
     called |= {r: [Call(), sent.open(), Call().open()] for r in (1, 2)}
     assert not analyse(job(called, waited_s=60)).culprits
+
+
+def test_the_last_one_inside_a_broadcast_may_wait_for_one_that_nobody_hears_of() -> None:
+    sent = Call(op="broadcast")
+    called = {r: [Call(), sent, Call().open()] for r in (0, 3, 4)}
+    called |= {2: [Call(), sent.open(), Call().open()]}
+    assert 2 not in analyse(job(called, silent=[1], waited_s=60)).culprits

@@ -119,6 +119,7 @@ def a_past_of_one_call(n):
     return time.process_time() - began_s
 
 
+@pytest.mark.integration  # no processes, but 5 s of CPU
 @pytest.mark.parametrize(
     "case",
     [
@@ -139,6 +140,7 @@ def test_time_grows_with_size_and_not_with_its_square(case):
     assert large < 16 * small + 0.25  # 64 times for a square
 
 
+@pytest.mark.integration  # no processes, but 1 s of CPU
 def test_a_tie_is_asked_about_so_often_that_it_ends(monkeypatch):
     """Each look goes over the rank's past; all together over so much for each entry of the job."""
     looked = []

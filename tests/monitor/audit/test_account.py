@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import fields, replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.decide.accounts import (
+    Aftermath,
     Amount,
     AuditedIncident,
-    FleetFacts,
     IncidentAudit,
     account,
     account_to_json,
-    facts_from_json,
+    audit_of,
     hold_spans,
     intervals,
     totals,
 )
 from monitor.model.config import KeeperConfig
-from monitor.model.eviction import DecisionRow, Eviction, Rung, RungOutcome
-from monitor.model.incident import Milestones, State
+from monitor.model.eviction import (
+    DecisionRow,
+    Eviction,
+    Remembered,
+    Rung,
+    RungOutcome,
+    eviction_from_json,
+)
+from monitor.model.incident import (
+    IncidentError,
+    Milestones,
+    State,
+    incident_from_json,
+    incident_to_json,
+)
 from monitor.model.plain import to_plain
 from monitor.model.verdict import Kind
 from tests.monitor.audit.scene import (
@@ -216,37 +231,33 @@ def test_totals_add_what_is_known_and_count_what_is_not() -> None:
     assert body["kinds"]["straggler"]["evictions"] == 0
 
 
-# -- whatever the store held -----------------------------------------------------------------------
+# -- whatever the moments say ----------------------------------------------------------------------
 
-TIMES = st.one_of(st.none(), st.floats(-1e3, 1e3), st.floats(allow_nan=True, allow_infinity=True))
-ODD = st.one_of(TIMES, st.text(max_size=3), st.integers())
+TIME = st.floats(-1e3, 1e3)
+TIMES = st.none() | TIME
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> AuditedIncident:
-    def time() -> float:
-        told = draw(st.floats(allow_nan=True, allow_infinity=True, width=32))
-        return told if draw(st.booleans()) else draw(st.floats(-1e3, 1e3))
-
-    marks = Milestones(time(), *(draw(TIMES) for _ in fields(Milestones)[1:]))
+    marks = Milestones(draw(TIME), *(draw(TIMES) for _ in fields(Milestones)[1:]))
     kind = draw(st.sampled_from(Kind))
-    one = of_kind(kind, lost_s=time())
+    one = of_kind(kind, lost_s=draw(st.floats(allow_nan=True, allow_infinity=True)))
     one = replace(
         one,
         milestones=marks,
-        verdict=replace(one.verdict, since_s=time()),
-        last_seen_s=time(),
+        verdict=replace(one.verdict, since_s=draw(TIME)),
+        last_seen_s=draw(TIME),
         state=draw(st.sampled_from(State)),
         groups=one.groups if draw(st.booleans()) else (),
     )
     rows = [
-        DecisionRow(ID, draw(ODD), draw(st.sampled_from(["evict", "hold", "?"])), guard, "why")
+        DecisionRow(ID, draw(TIME), draw(st.sampled_from(["evict", "hold", "?"])), guard, "why")
         for guard in draw(st.lists(st.sampled_from(["budget", None]), max_size=4))
     ]
     evictions = [
         Eviction(
-            ID, "rg_1", None, draw(ODD), (RungOutcome(Rung.EVIDENCE, draw(ODD), draw(ODD), ""),),
-            gone_s=draw(ODD), left_quorum_s=draw(ODD),
+            ID, "rg_1", None, draw(TIME), gone_s=draw(TIMES), left_quorum_s=draw(TIMES),
+            rungs=(RungOutcome(Rung.EVIDENCE, draw(TIME), draw(TIMES), ""),),
         )
         for _ in range(draw(st.integers(0, 2)))
     ]  # fmt: skip
@@ -282,12 +293,27 @@ def test_an_account_never_raises_and_is_json(found: AuditedIncident) -> None:
         assert all(bound is None or bound >= 0 for bound in bounds(one.lost))
 
 
-@given(st.recursive(ODD, lambda x: st.lists(x) | st.dictionaries(st.text(max_size=5), x)))
-def test_notes_that_are_none_are_forgotten(body: object) -> None:
-    assert facts_from_json(body) is None
+@pytest.mark.parametrize("odd", [math.nan, math.inf, 1e300, -1e300, "soon"], ids=str)
+def test_what_a_damaged_store_has_without_a_time_is_not_read(odd: Any) -> None:
+    incident, marks = incident_to_json(hang()), to_plain(MARKS)
+    for damaged in ({"last_seen_s": odd}, {"milestones": {**marks, "survivor_commit_s": odd}}):
+        with pytest.raises(IncidentError, match="no incident: "):
+            incident_from_json({**incident, **damaged})
+    with pytest.raises(ValueError, match=r"gone_s"):
+        eviction_from_json({**to_plain(EVICTION), "gone_s": odd})
+
+
+def remembered(part: str, body: Any) -> IncidentAudit:
+    return audit_of(Remembered(audit=((ID, part, body),)), KeeperConfig())
+
+
+@pytest.mark.parametrize("body", ["text", None, [], {"own": "2"}, {"own": 1}, {"survivors_s": "x"}])
+def test_notes_that_are_none_are_forgotten(body: Any) -> None:
+    found = remembered("facts", body), remembered("aftermath", [body]), remembered("other", {})
+    assert not any(one.facts or one.aftermaths for one in found)
 
 
 def test_notes_are_kept_as_they_are() -> None:
-    assert facts_from_json(to_plain(FACTS)) == FACTS
-    assert facts_from_json({"own": -1, "others": 2, "hosts": {}}) is None
-    assert facts_from_json(to_plain(FleetFacts(0, 0))) == FleetFacts(0, 0)
+    after = Aftermath(117.0, 136.0)
+    assert remembered("facts", to_plain(FACTS)).facts == {ID: FACTS}
+    assert remembered("aftermath", to_plain(after)).aftermaths == {ID: after}

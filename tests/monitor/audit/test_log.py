@@ -52,18 +52,18 @@ def test_a_decision_says_who_what_and_why() -> None:
 def test_each_rung_is_told_when_it_begins_and_when_it_ends() -> None:
     began = replace(EVICTION, rungs=(replace(EVICTION.rungs[1], finished_s=None),), gone_s=None,
                     left_quorum_s=None)  # fmt: skip
-    told = list(lines.rungs(None, began, "lightkeeper", 120.0))
+    told = list(lines.rungs(None, began, 120.0))
     assert [(line["at_s"], line["what"]) for line in told] == [
         (111.1, "lighthouse_kill rg_1 began")
     ]
-    told = list(lines.rungs(began, EVICTION, "lightkeeper", 120.0))
+    told = list(lines.rungs(began, EVICTION, 120.0))
     assert [(line["at_s"], line["what"]) for line in told] == [
         (111.0, "quarantine rg_1 ended"), (114.1, "lighthouse_kill rg_1 ended"),
         (115.0, "worker_evict rg_1 ended"), (115.0, "rg_1 gone"), (116.0, "rg_1 left"),
     ]  # fmt: skip
-    assert list(lines.rungs(EVICTION, EVICTION, "lightkeeper", 120.0)) == []
+    assert list(lines.rungs(EVICTION, EVICTION, 120.0)) == []
     failed = replace(EVICTION, failed="not gone")
-    (line,) = lines.rungs(EVICTION, failed, "lightkeeper", 120.0)
+    (line,) = lines.rungs(EVICTION, failed, 120.0)
     assert (line["what"], line["why"]) == ("eviction of rg_1 failed", "not gone")
 
 

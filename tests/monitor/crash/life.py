@@ -66,10 +66,7 @@ def lay(fuse: Fuse) -> None:
 
     def write_around(self: Database, batch: Any, fence: Any) -> Any:
         kinds = {table for table, _ in batch}
-        decided = any(
-            table == "decisions" and dict(key).get("action") == "evict" for table, key in batch
-        )
-        fuse.lit = fuse.lit or decided
+        fuse.lit = fuse.lit or "evictions" in kinds
         return wrapped(fuse, write, f"write of {', '.join(sorted(kinds))}")(self, batch, fence)
 
     async def fetch_around(self: Fetcher, question: Any) -> Any:

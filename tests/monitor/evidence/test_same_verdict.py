@@ -48,6 +48,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.integration  # no processes, but 1 s of CPU
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_verdict_offline_is_the_one_online(name, make, http, capsys) -> None:
     fault, kind, culprits, records_say = FAULTS[name]

@@ -120,21 +120,6 @@ def test_an_eviction_goes_on_when_evidence_crashes(service: Service, http: FakeF
         assert failures.get_sample_value("lightkeeper_part_failures_total", {"part": part}) == 1
 
 
-def test_an_eviction_goes_on_when_waiting_for_evidence_crashes(
-    service: Service, http: FakeFleet
-) -> None:
-    rank = http.add("rg_1", host="node1")
-    register(service, rank)
-
-    def crash() -> str:
-        raise RuntimeError("a bug")
-
-    progress = carried_out(service, rank, evidence=crash)
-    assert not rank.alive
-    rungs = {one.rung: one.detail for one in progress.rungs}
-    assert rungs[Rung.EVIDENCE] == "failed: RuntimeError: a bug"
-
-
 def carried_out(service: Service, rank, **more):
     evict = Evict(IncidentId("inc-1"), GroupName("rg_1"), None, (Host("node1"),), "hung")
     accused = (Accused(rank.identity.rank, rank.identity.incarnation, rank.url),)
@@ -162,29 +147,6 @@ def test_a_rank_that_moves_again_while_its_evidence_is_saved_is_let_go(
     assert progress.failed == "it moves again: nobody is evicted"
     assert rank.alive
     assert service.keeper._components.quarantine.active() == ()
-
-
-@pytest.mark.parametrize(
-    "stood", [{}, {"rg_1.0": 50}, {"rg_1.0": 51}, {"rg_1.0": 0, "rg_1.1": 0}],
-    ids=["not known", "has not moved", "went back", "another stands still"],
-)  # fmt: skip
-def test_a_rank_that_did_not_move_is_evicted(stood, service: Service, http: FakeFleet) -> None:
-    rank = http.add("rg_1", host="node1")
-    register(service, rank)
-    progress = carried_out(service, rank, stood=stood)
-    assert (progress.failed, rank.alive) == (None, False)
-
-
-@pytest.mark.parametrize(
-    ("state", "interpreter_age_s"), [("T", 0.1), ("S", 30.0)], ids=["stopped", "GIL held"]
-)
-def test_a_rank_that_moved_and_is_stuck_again_is_evicted(
-    state: str, interpreter_age_s: float, service: Service, http: FakeFleet
-) -> None:
-    rank = http.add("rg_1", process_state=state, interpreter_age_s=interpreter_age_s)
-    register(service, rank)
-    progress = carried_out(service, rank, stood={rank.identity.rank: 0})
-    assert (progress.failed, rank.alive) == (None, False)
 
 
 def test_the_tick_tells_how_far_the_culprits_had_come(service: Service, http: FakeFleet) -> None:

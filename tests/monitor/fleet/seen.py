@@ -90,11 +90,12 @@ class Seen(Quorum):
         heads: tuple[GroupHead, ...] = ()
         if self.across and (rank.across or rank.quorum[0] is not None):
             inside = rank.across if rank.place == "cross" else 0
-            done = rank.across - bool(inside)
-            inside = 0 if self.asynchronous else inside
+            held = 0 if self.asynchronous else None
             age_s = now_s - rank.across_since_s if rank.across else 0.0
             size = len(self.quorum)
-            heads = (GroupHead(ACROSS, size, rank.across, done, "all_reduce", age_s, inside),)
+            heads = (
+                GroupHead(ACROSS, size, rank.across, int(bool(inside)), "all_reduce", age_s, held),
+            )
         still_s = now_s - max(rank.head_since_s, rank.begun_s, rank.phase_since_s)
         told = not self.on_nccl or still_s >= self.nccl_heads_after_s
         if rank.world_size > 1 and rank.enqueued and told:
@@ -105,10 +106,9 @@ class Seen(Quorum):
                     "nccl:default_pg" if self.on_nccl else INTRA,
                     rank.world_size,
                     rank.enqueued,
-                    rank.completed,
+                    rank.enqueued - rank.completed,
                     rank.op,
                     now_s - rank.head_since_s,
-                    inside=rank.enqueued if rank.enqueued > rank.completed else 0,
                     started=by_recorder[0],
                     read_age_s=by_recorder[1],
                 ),

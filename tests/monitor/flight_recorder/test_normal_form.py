@@ -5,7 +5,6 @@ import pytest
 from monitor.model.names import GroupName, Host
 from monitor.records.ring import collectives, signature_in_ring
 from monitor.records.safe_pickle import FlightRecordError
-from monitor.records.signature import dtype_name, op_name
 from worker_server.wire import FlightRecord, Identity, RingEntry
 
 IDENTITY = Identity("job", GroupName("rg_0"), 1, 2, Host("h"), 7, "one")
@@ -54,9 +53,3 @@ def test_sizes_are_compared_by_what_the_collective_makes_equal(one, other, same)
         for op, sizes in (one, other)
     )
     assert (left == right) is same
-
-
-def test_names_of_ops_and_dtypes_are_the_same_from_every_writer() -> None:
-    assert op_name("nccl:_all_gather_base") == op_name("all_gather_into_tensor") == "all_gather"
-    assert dtype_name("Float") == dtype_name("torch.float32") == "float32"
-    assert dtype_name("BFloat16") == dtype_name("torch.bfloat16")

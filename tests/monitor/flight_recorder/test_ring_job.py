@@ -127,6 +127,35 @@ def test_what_ddps_reducer_does_is_torchs_to_tell_and_the_ring_adds_sites_and_ro
     assert found.sites == ("train.py:12",)
 
 
+def partly(rank, first, *, op, size=8, reduce_op=None, root=None):
+    """Six calls in torch's record, of which the ring has those since the first."""
+    name = {"profiling_name": f"nccl:{op}"}
+    four = config(**{"0": ("default_pg", range(4))})
+    torch = nccl(*(entry(n - 1, n, **name) for n in range(1, 6)),
+                 entry(5, 6, input_sizes=[[size, 4]], output_sizes=[[size, 4]], **name),
+                 pg_config=four)  # fmt: skip
+    ring = (call(n, n, op=op, reduce_op=reduce_op, root=root, torch_ids=[n - 1])
+            for n in range(first, 7))  # fmt: skip
+    return answer(*ring, rank=rank, size=4, torch=torch, dropped=first - 1)
+
+
+@pytest.mark.parametrize(
+    "said", [{"op": "broadcast", "root": 0}, {"op": "all_reduce", "reduce_op": "SUM"}], ids=str
+)
+def test_nobody_differs_because_its_ring_has_forgotten_more_than_its_peers(said) -> None:
+    found = job(*(partly(rank, 4 if rank == 0 else 2, **said) for rank in range(4)))
+    assert not analyse(found).findings
+
+
+def test_what_all_tell_is_compared_whatever_some_have_forgotten() -> None:
+    said = {"op": "all_reduce", "reduce_op": "SUM"}
+    usual = [partly(rank, 4, **said) for rank in (0, 1, 2)]
+    (size,) = analyse(job(*usual, partly(3, 2, **said, size=9))).findings
+    assert (size.kind, size.culprits, size.sequence) == (Fault.MISMATCH, (3,), 6)
+    (other,) = analyse(job(*usual, partly(3, 2, op="all_reduce", reduce_op="MAX"))).findings
+    assert (other.kind, other.culprits, other.sequence) == (Fault.SILENT_MISMATCH, (3,), 4)
+
+
 def test_a_group_is_counted_by_torch_on_all_ranks_or_on_none() -> None:
     torch = gloo(entry(0, 1), entry(1, 2))
     found = job(

@@ -11,7 +11,7 @@ import pytest
 from torch.distributed.flight_recorder.components import utils as torch_utils
 from torch.distributed.flight_recorder.components.types import COLLECTIVES, MatchState, Op
 
-from monitor.records.signature import disagree, payload_of
+from monitor.records.signature import odd_whole, payload_of
 from tests.monitor.flight_recorder.pairs import agree, possible
 
 pytestmark = pytest.mark.integration  # many seconds
@@ -102,23 +102,16 @@ def test_same_answer_for_every_size_and_dtype(kind) -> None:
 
 
 def test_same_answer_for_every_two_ops_of_different_families() -> None:
-    kinds = sorted(COLLECTIVES | {"coalesced", "send 0->1", "recv 1<-0"})
+    kinds = sorted(COLLECTIVES | {"coalesced"})
     compared = 0
     for left, right in combinations(kinds, 2):
         one, other = (event(f"nccl:{kind}", [[5]], [[5]]) for kind in (left, right))
-        if payload(one).op == payload(other).op or {left[:4], right[:4]} == {"send", "recv"}:
+        if payload(one).op == payload(other).op:
             continue
         assert torch_says(one, other) not in YES
         assert ours_says(one, other) is False
         compared += 1
     assert compared > 300
-
-
-def test_same_answer_for_every_send_and_receive() -> None:
-    names = ["send 0->1", "send 1->0", "recv 1<-0", "recv 0<-1", "send 0->2", "recv 2<-0"]
-    entries = [event(f"nccl:{name}", sizes, sizes) for name, sizes in product(names, ONE)]
-    for one, other in product(entries, entries):
-        assert ours_says(one, other) is as_ours(torch_says(one, other)), f"{one}\n{other}"
 
 
 @pytest.mark.parametrize("totals", [
@@ -128,7 +121,7 @@ def test_same_answer_for_every_send_and_receive() -> None:
 def test_same_answer_for_all_to_all_as_a_whole(totals) -> None:
     entries = [event("nccl:all_to_all", [[given]], [[got]]) for given, got in totals]
     fails, _, _ = torch_utils.check_size_alltoall(entries)
-    assert bool(disagree(dict(enumerate(map(payload, entries))), SIZE)) is fails
+    assert bool(odd_whole(dict(enumerate(map(payload, entries))), SIZE)) is fails
 
 
 # -- where ours differs ----------------------------------------------------------------------
@@ -172,9 +165,6 @@ DIFFERENCES = [
                  event("nccl:allreduce_coalesced", [[5], [5]], [[5], [5]], ["Half", "Float"],
                        ["Half", "Float"]),
                  MatchState.FULLY_MATCHED, False, id="dtypes in another order"),
-    pytest.param("dtypes of sends", event("nccl:send 0->1", [[5]], [[5]]),
-                 event("nccl:recv 1<-0", [[5]], [[5]], "Double"),
-                 MatchState.FULLY_MATCHED, False, id="a send that is received as another dtype"),
     pytest.param("sizes that are not recorded", event("nccl:all_reduce", [], []),
                  event("nccl:all_reduce", [[5]], [[5]]),
                  MatchState.SIZE_OR_SYNTAX_MISMATCH, None, id="a record without sizes"),

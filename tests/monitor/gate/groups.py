@@ -211,7 +211,7 @@ class Gate:
     ) -> None:
         """`files`: how many it may have open."""
         self._limits = [] if files is None else ["prlimit", f"--nofile={files}:{files}"]
-        self._token = {} if token is None else {"LIGHTKEEPER_TOKEN": token}
+        self._token = {"LIGHTKEEPER_TOKEN": token or ""}  # empty: none, and none is made
         self.url = f"http://{host}:{port}"
         self.admin = f"http://127.0.0.1:{admin}"
         self._words = [
@@ -222,7 +222,7 @@ class Gate:
 
     def start(self) -> None:
         root = Path(__file__).parents[3]
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTKEEPER")}
+        kept = {k: v for k, v in os.environ.items() if not (v and k.startswith("LIGHTKEEPER"))}
         self.process = subprocess.Popen(
             [*self._limits, sys.executable, "-m", "monitor.cli", "gate", *self._words],
             env={**kept, "PYTHONPATH": str(root), **self._token},

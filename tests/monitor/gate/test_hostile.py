@@ -94,18 +94,6 @@ def test_more_calls_than_a_client_may_have_are_refused_one_by_one() -> None:
         assert len(wire.protocol.calls) == CALLS_MAX
 
 
-def test_who_only_opens_and_cancels_is_sent_away() -> None:
-    with bench() as gate:
-        wire = raw(
-            gate,
-            *[
-                http2.headers(1 + 2 * n, REQUEST, end=False) + http2.reset(1 + 2 * n, 8)
-                for n in range(1100)
-            ],
-        )
-        assert wire.closed
-
-
 def test_what_is_kept_of_one_client_is_bounded() -> None:
     large = b"\0" + (900_000).to_bytes(4, "big")
     with bench() as gate:

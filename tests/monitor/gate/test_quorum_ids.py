@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.gate.quorum_ids import RESERVE, RESERVED_MOST, QuorumIds
+from monitor.model.plain import from_plain, to_plain
+from tests.monitor.gate.wires import field
 
 REAL = bytes.fromhex(
     "0a2f0801121d0a0672675f313a62120a687474703a2f2f683a311a03683a3220052801"
@@ -17,23 +19,11 @@ REAL = bytes.fromhex(
 """A reply of TorchFT 0.2.0's Lighthouse."""
 
 
-def varint(value: int) -> bytes:
-    out = b""
-    while value >= 0x80:
-        out += bytes([value & 0x7F | 0x80])
-        value >>= 7
-    return out + bytes([value])
-
-
-def sized(field: int, data: bytes) -> bytes:
-    return bytes([field << 3 | 2]) + varint(len(data)) + data
-
-
 def reply(number: int, made: float, *members: str, more: bytes = b"") -> bytes:
     seconds, nanos = int(made), round(made % 1 * 1e9)
-    when = b"\x08" + varint(seconds) + (b"\x10" + varint(nanos) if nanos else b"")
-    people = b"".join(sized(2, sized(1, name.encode()) + b"\x20\x05") for name in members)
-    return sized(1, b"\x08" + varint(number) + people + sized(3, when)) + more
+    when = field(1, seconds) + (field(2, nanos) if nanos else b"")
+    people = b"".join(field(2, field(1, name.encode()) + field(4, 5)) for name in members)
+    return field(1, field(1, number) + people + field(3, when)) + more
 
 
 def number_of(passed: bytes) -> int:
@@ -95,7 +85,7 @@ def test_an_older_copy_is_no_new_beginning():
 
 def test_what_follows_the_quorum_stays_as_it_is():
     ids = QuorumIds(offset=1000, highest=1000)
-    more = sized(9, b"unknown")
+    more = field(9, b"unknown")
     assert ids.passed(reply(1, 150.0, "a", more=more)) == reply(1001, 150.0, "a", more=more)
 
 
@@ -103,7 +93,7 @@ def test_it_survives_a_restart_of_the_gate():
     ids = QuorumIds()
     ids.passed(reply(7, 100.0, "a", "b"))
     ids.passed(reply(1, 150.0, "a", "b"))
-    again = QuorumIds.from_json(json.loads(json.dumps(ids.to_json())))
+    again = from_plain(QuorumIds, json.loads(json.dumps(to_plain(ids))))
     assert again == ids
     assert again.passed(reply(2, 160.0, "a")) == reply(9, 160.0, "a")
 

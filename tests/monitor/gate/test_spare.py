@@ -29,7 +29,7 @@ class Bench:
         self.started.append(One(len(self.started)))
         return self.started[-1]
 
-    def pass_s(self, spare: Spare[One], seconds: float) -> None:
+    def pass_s(self, spare: Spare, seconds: float) -> None:
         for _ in range(int(seconds * 2)):
             self.now_s += 0.5
             spare.look()

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from monitor.gate.denylist import Denial, DenialScope
+from monitor.gate.denylist import Denial, DenialScope, denials_json
 from monitor.gate.quorum_ids import RESERVED_MOST
 from monitor.gate.serve import StateFile
 
 DENIAL = Denial(DenialScope.HOST, "node-7", "bad memory")
-GOOD = {"denied": [DENIAL.to_json()], "quorum_ids_reserved": 300}
+GOOD = {**denials_json([DENIAL]), "quorum_ids_reserved": 300}
 
 
 def test_list_and_count_come_back(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_count_never_falls_on_disk(tmp_path: Path) -> None:
 
 def test_a_file_from_before_there_was_a_count_is_no_trouble(tmp_path: Path) -> None:
     path = tmp_path / "gate.json"
-    path.write_text(json.dumps({"denied": [DENIAL.to_json()]}))
+    path.write_text(json.dumps(denials_json([DENIAL])))
     file = StateFile(path)
     assert file.recall() == (DENIAL,)
     assert (file.reserved, file.trouble) == (0, None)

@@ -229,11 +229,11 @@ class Carried:
 class Bench:
     """The gate, its clock and its Lighthouse."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, hold_s: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.now_s = 1000.0
         self.unix_s = 5_000_000.0
-        self.core = Proxy(("lh", 1), lambda: self.unix_s, hold_s=hold_s, now_s=lambda: self.now_s)
+        self.core = Proxy(("lh", 1), lambda: self.unix_s, now_s=lambda: self.now_s)
         self.core.lighthouse.connect = self._connect  # type: ignore[method-assign]
         self.core.lighthouse.up = True
         self.carried: list[Carried] = []
@@ -290,9 +290,9 @@ class Bench:
 
 
 @contextmanager
-def bench(hold_s: float = 10.0) -> Iterator[Bench]:
+def bench() -> Iterator[Bench]:
     loop = asyncio.new_event_loop()
-    made = Bench(loop, hold_s)
+    made = Bench(loop)
     try:
         yield made
     finally:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from monitor.decide.pipeline import Pipeline, TickResult
 from monitor.detect.detectors import DETECTORS
 from monitor.journal import memory
-from monitor.journal import memory as recall
 from monitor.journal.entries import (
     Head,
     Packer,
@@ -82,7 +81,7 @@ class Tape:
             expected = dict(self.pipeline.memory())
             if number < last:
                 told_next = json.loads(self.files[number + 1][0])["memory"]
-                expected = recall.read(told_next, self.config)
+                expected = memory.read(told_next, self.config)
             assert replay.pipeline is not None
             assert dict(replay.pipeline.memory()) == expected
 

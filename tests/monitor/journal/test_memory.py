@@ -10,7 +10,6 @@ import pytest
 
 from monitor.detect.track import RankTrack
 from monitor.journal import memory
-from monitor.journal import memory as recall
 from monitor.journal.memory import MemoryFormatError
 from monitor.model.config import KeeperConfig
 from monitor.model.verdict import RankHealth
@@ -20,7 +19,7 @@ CONFIG = KeeperConfig()
 
 
 def through(value):
-    return recall.read(json.loads(memory.write(memory.freeze(value), CONFIG)), CONFIG)
+    return memory.read(json.loads(memory.write(memory.freeze(value), CONFIG)), CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -54,21 +53,21 @@ def test_what_changes_after_the_freeze_is_not_written() -> None:
     track.seen_s = 99.0
     held["list"].append(2)
     held["new"] = 1
-    found = recall.read(json.loads(memory.write(frozen, CONFIG)), CONFIG)
+    found = memory.read(json.loads(memory.write(frozen, CONFIG)), CONFIG)
     assert (found["tracks"]["a"].seen_s, found["list"], "new" in found) == (2.0, [1], False)
 
 
 def test_the_configuration_is_the_one_of_the_replay() -> None:
     other = KeeperConfig(stall_floor_s=30)
     text = memory.write(memory.freeze({"config": CONFIG}), CONFIG)
-    assert recall.read(json.loads(text), other)["config"] is other
+    assert memory.read(json.loads(text), other)["config"] is other
 
 
 def test_a_configuration_that_differs_keeps_its_difference() -> None:
     scaled = KeeperConfig(stall_floor_s=10)
     text = memory.write(memory.freeze({"config": scaled}), CONFIG)
     other = KeeperConfig(observe=True)
-    assert recall.read(json.loads(text), other) == {
+    assert memory.read(json.loads(text), other) == {
         "config": KeeperConfig(stall_floor_s=10, observe=True)
     }
 
@@ -108,4 +107,4 @@ def told(module: str, name: str, fields: list[str]):
 )
 def test_only_our_own_plain_classes_of_the_same_form_are_made(data, words: str) -> None:
     with pytest.raises(MemoryFormatError, match=words):
-        recall.read(data, CONFIG)
+        memory.read(data, CONFIG)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from urllib.parse import quote
 
 import pytest
 from jinja2 import UndefinedError
 
+from monitor.decide.trend import TrendPoint
 from monitor.model.eviction import QuarantineEntry
 from monitor.model.names import GroupName
-from monitor.model.observation import Pause
+from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Pause
 from monitor.model.verdict import RankHealth
 from monitor.show.pages import CELLS, FLEET, GROUPS, LINKS, Context, FleetIndex, PagePlace
 from monitor.show.paging import Made, make, whole
@@ -76,12 +78,14 @@ def test_the_whole_state_holds_every_part_and_item_in_order() -> None:
     assert told["order"] == list(told["items"]) == [f"rg_{n}" for n in range(12)]
     assert told["facts"]["ranks"] == {"healthy": 96}
     assert list(told["parts"]) == [
-        "banners",
+        "chips",
         "pulse",
+        "trend",
+        "banners",
         "attention",
         "incidents",
-        "fleet",
         "quarantine",
+        "fleet",
         "acts",
         "policy",
     ]
@@ -118,21 +122,6 @@ def test_a_fleet_by_host_has_a_cell_for_each_host() -> None:
     assert "node-rg_3-1" in page.items
 
 
-@pytest.mark.parametrize(
-    ("age_s", "said"),
-    [
-        (0.6, "Training, all 8 ranks well"),
-        (5.4, "Training, the next commit is late"),
-        (60.0, "Stalling, verdict pending"),
-    ],
-)
-def test_who_has_not_committed_for_long_is_not_said_to_train(age_s: float, said: str) -> None:
-    view = crowd(4, 2)
-    for seen in view.snapshot.observations:
-        object.__setattr__(seen.outcome.step, "last_commit_age_s", age_s)
-    assert fleet(view).facts["headline"] == said
-
-
 def test_the_sick_one_stays_in_sight_while_its_group_is_put_out() -> None:
     view = crowd(2, 2, STALLED, evicting=frozenset({GroupName("rg_1")}))
     attention = fleet(view).sections["attention"]
@@ -140,17 +129,9 @@ def test_the_sick_one_stays_in_sight_while_its_group_is_put_out() -> None:
     assert "rg_1.0" not in attention
 
 
-def test_of_ranks_that_report_no_steps_nobody_says_that_they_train() -> None:
-    view = crowd(2, 2)
-    for seen in view.snapshot.observations:
-        object.__setattr__(seen.outcome, "step", None)
-    assert fleet(view).facts["headline"] == "No steps are reported"
-    assert "rg_1.1" in whole(fleet(view), "/", "t", 1.0)
-
-
 def test_without_ranks_the_page_says_how_to_start_some() -> None:
     page = fleet(crowd(0, 1))
-    assert page.facts["headline"] == "Waiting for ranks"
+    assert page.facts["state"] == "waiting"
     assert "LIGHTKEEPER_MONITOR" in whole(page, "/", "t", 1.0)
 
 
@@ -160,6 +141,50 @@ def test_a_standby_links_to_the_active_monitor_by_http_only() -> None:
         html = whole(fleet(crowd(1, 1, standing=standing)), "/", "t", 1.0)
         assert (f'href="{url}"' in html) is linked
         assert "stands by" in html
+
+
+NO_LIGHTHOUSE_HERE = LighthouseAway(NO_LIGHTHOUSE)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({}, []),
+        ({"lighthouse": NO_LIGHTHOUSE_HERE, "tokenless": True}, ["watch-only"]),
+        ({"lighthouse": NO_LIGHTHOUSE_HERE}, ["no Lighthouse"]),
+        ({"tokenless": True, "observe": True}, ["no token", "observe mode"]),
+    ],
+    ids=["nothing", "watch-only", "no Lighthouse", "no token, observe"],
+)
+def test_what_holds_and_is_no_fault_is_a_word_in_the_header_and_no_banner(more, words) -> None:
+    page = fleet(crowd(2, 2, **more))
+    assert re.findall(r"<summary[^>]*>([^<]+)<", page.sections["chips"]) == words
+    assert page.sections["banners"] == '<div id="banners"></div>'
+    html = whole(page, "/", "t", 1.0)
+    assert html.index('id="chips"') < html.index("</header>") < html.index('id="headline"')
+
+
+def test_parts_with_nothing_to_say_are_words_of_one_line() -> None:
+    page = fleet(crowd(2, 2))
+    assert [page.sections[one] for one in ("attention", "incidents", "quarantine")] == [
+        '<section id="attention" class="quiet">No rank is sick. </section>',
+        '<section id="incidents" class="quiet">No incident so far.</section>',
+        '<section id="quarantine" class="quiet">Nothing is quarantined.</section>',
+    ]
+
+
+def test_the_job_is_named_in_the_header() -> None:
+    assert '<span class="job" title="the job">job</span>' in whole(
+        fleet(crowd(1, 1)), "/", "t", 1.0
+    )
+
+
+def test_a_page_of_64_ranks_stays_under_200_kb() -> None:
+    sick = {f"rg_{n}.0": RankHealth.STALLED for n in range(8)}
+    trend = tuple(TrendPoint(NOW_S + 15.0 * n, 50 * n, 0.3) for n in range(240))
+    for size in (6, 8):  # cards of 48, cells of 64
+        html = whole(fleet(crowd(8, size, sick, trend=trend)), "/", "t", 1.0)
+        assert len(html.encode()) < 60_000
 
 
 def test_places_have_paths_and_are_found_by_them() -> None:

@@ -344,6 +344,7 @@ SCRIPTS = {
 }  # fmt: skip
 
 
+@pytest.mark.integration  # no processes, but 1 s of CPU
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("votes", [True, False], ids=["votes", "no votes"])
 @pytest.mark.parametrize("name", SCRIPTS)

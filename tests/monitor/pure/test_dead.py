@@ -6,7 +6,7 @@ import pytest
 
 from monitor.model.eviction import Guard
 from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
-from monitor.model.verdict import RankHealth
+from monitor.model.verdict import Confidence, RankHealth
 from tests.monitor.fleet import (
     START_S,
     Drive,
@@ -16,6 +16,7 @@ from tests.monitor.fleet import (
     ended_by,
     hang,
     pause,
+    raises,
     restart,
     silent,
 )
@@ -58,6 +59,39 @@ def test_signals_that_say_nothing_of_the_order_leave_it_open(signals) -> None:
     assert incident.culprits == ("rg_1.0", "rg_1.1")
 
 
+RESET = "RuntimeError: Read error [127.0.0.1]:25986: Connection reset by peer"
+
+
+@pytest.mark.parametrize(
+    ("signal", "confidence"),
+    [("SIGSEGV", Confidence.LIKELY), ("SIGKILL", Confidence.UNSURE)],  # launchers kill as well
+)
+def test_who_died_of_a_peers_end_was_not_the_first_though_the_peers_end_is_seen_later(
+    signal, confidence
+) -> None:
+    """Both die between two ticks; the WorkerServer of the one that was first is late."""
+    script = [at(20.15, raises("rg_1.0", RESET)), at(20.2, ended_by("rg_1.1", signal))]
+    incident = Drive(SimFleet(2, 2, script)).run(40).incident("dead")
+    assert (incident.culprits, incident.verdict.confidence) == (("rg_1.1",), confidence)
+    assert "rg_1.0" in incident.verdict.victims
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        at(20.4, ended_by("rg_1.1", "SIGTERM")),  # by the launcher, as soon as it saw the first
+        at(22.4, ended_by("rg_1.1", "SIGKILL")),  # the same, once its patience was over
+        at(20.4, raises("rg_1.1", RESET)),
+    ],
+    ids=["taken along", "killed later", "died of the same"],
+)
+def test_what_a_launcher_may_have_ended_is_not_blamed_for_the_first_death(second) -> None:
+    script = [at(20.1, raises("rg_1.0", RESET)), second]
+    verdict = Drive(SimFleet(2, 2, script)).run(40).incident("dead").verdict
+    assert "rg_1.0" in verdict.culprits
+    assert verdict.confidence is Confidence.UNSURE
+
+
 def test_of_ranks_that_die_in_one_moment_the_one_that_waited_for_the_other_is_a_victim() -> None:
     script = [at(20, hang("rg_1.1")), at(23, crash("rg_1.0")), at(23, crash("rg_1.1"))]
     incident = Drive(SimFleet(2, 2, script)).run(40).incident("dead")
@@ -71,7 +105,7 @@ def test_groups_across_replica_groups_do_not_tell_who_waited_inside_one() -> Non
         seen = []
         for one in snapshot.observations:
             entered = 9 - one.identity.group_rank
-            head = GroupHead("torchft", 2, entered, entered - 1, "all_reduce", 1.0, entered)
+            head = GroupHead("torchft", 2, entered, 1, "all_reduce", 1.0)
             assert not isinstance(one.outcome, Unreachable)
             seen.append(replace(one, outcome=replace(one.outcome, heads=(head,))))
         return replace(snapshot, observations=tuple(seen))

@@ -182,6 +182,23 @@ def test_who_may_not_act_asks_nobody_and_time_goes_on() -> None:
     assert outcome(play.eviction, Rung.PAGE) is None  # nobody was asked anything
 
 
+def test_who_outlives_the_kill_is_asked_before_its_time_is_over() -> None:
+    play = Play("never answers").begin()
+    play.look()
+    play.lives[RANKS[0]] = Liveness.GONE
+    play.look()
+    assert [whom for _, whom in play.asks(Rung.WORKER_EVICT)] == [RANKS[1]]
+
+
+def test_a_failure_pages_and_says_whom() -> None:
+    told = [outcome(Play(deps=deps).begin().play(60.0).eviction, Rung.PAGE)
+            for deps in (ALL, EvictionDeps())]  # fmt: skip
+    assert [(one.detail, one.result) for one in told] == [
+        ("handed to pager", RungResult.WORKED),
+        ("nobody is told: no --notify sink", RungResult.SKIPPED),
+    ]
+
+
 # -- the way -------------------------------------------------------------------------------------
 
 
@@ -204,12 +221,21 @@ def test_what_does_not_come_to_disk_in_time_asks_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    ("progress", "let_go"), [({RANKS[0]: 8}, True), ({RANKS[0]: 7}, False), ({}, False)]
+    ("stood", "progress", "life", "let_go"),
+    [
+        ({RANKS[0]: 7}, {RANKS[0]: 8}, "alive", True),
+        ({RANKS[0]: 7}, {RANKS[0]: 7}, "alive", False),
+        ({RANKS[0]: 7}, {RANKS[0]: 6}, "alive", False),
+        ({RANKS[0]: 7}, {}, "alive", False),
+        ({RANKS[0]: 7}, {RANKS[0]: 8}, "stuck", False),
+        (dict.fromkeys(RANKS, 7), {RANKS[0]: 8}, "alive", False),
+    ],
+    ids=["moves", "stands", "went back", "not known", "moved and is stuck", "another stands"],
 )
-def test_who_moves_while_evidence_is_saved_is_let_go(progress, let_go: bool) -> None:
-    play = Play().begin(stood={RANKS[0]: 7})
+def test_who_moves_while_evidence_is_saved_is_let_go(stood, progress, life, let_go: bool) -> None:
+    play = Play().begin(stood=stood)
     assert play.eviction.state is EvictionState.PREPARING
-    play.post(Probed(look_at(play.lives, progress=progress)))
+    play.post(Probed(look_at(dict.fromkeys(RANKS, life), progress=progress)))
     assert (play.eviction.failed == RECOVERED) is let_go
     assert (play.eviction.state is EvictionState.ASKING) is not let_go
 
@@ -251,6 +277,35 @@ def test_a_lost_host_is_let_go_once_its_heartbeat_is_dead() -> None:
     assert play.eviction.out
 
 
+def test_a_group_of_which_no_worker_server_is_known_goes_with_its_heartbeat() -> None:
+    play = Play().begin(accused=())
+    play.lives = {}
+    play.look()
+    assert len(play.asks(Rung.LIGHTHOUSE_KILL)) == 1
+    play.lighthouse = replace(VIEW, heartbeat_ages_s={ID: 30.0})
+    play.play(1.0)
+    assert (play.eviction.state, play.eviction.gone_s) == (EvictionState.CONFIRMED, None)
+    assert play.eviction.shown == ("its heartbeat ended; no WorkerServer of it is known",)
+
+
+@pytest.mark.parametrize("away", [LighthouseAway("refused"), VIEW], ids=["away", "there"])
+def test_the_gate_shows_who_is_out_while_the_lighthouse_is_away(away) -> None:
+    play = Play().begin()
+    play.lives, play.lighthouse = dict.fromkeys(RANKS, Liveness.UNSEEN), away
+    play.more |= {"refused_for_s": 60.0}
+    play.play(3.0)
+    assert play.eviction.state is EvictionState.CONFIRMED
+    assert play.eviction.out is (away is not VIEW), "the Lighthouse's word counts first"
+
+
+def test_who_left_the_quorum_and_lives_on_is_not_out() -> None:
+    play = Play().begin()
+    play.lighthouse = replace(VIEW, members=VIEW.members[1:])
+    play.play(60.0)
+    assert play.eviction.left_quorum_s is not None
+    assert (play.eviction.state, play.eviction.out) == (EvictionState.FAILED, False)
+
+
 def test_the_next_attempt_asks_again_and_keeps_what_the_first_did() -> None:
     play = Play("never answers").begin().play(3.0)
     first = play.eviction
@@ -281,3 +336,17 @@ def test_one_without_a_state_is_as_it_ended(more, state: str) -> None:
 def test_without_gate_and_scheduler_only_the_lighthouse_and_the_workers_are_asked() -> None:
     play = Play(deps=EvictionDeps()).begin().play(60.0)
     assert {rung for _, rung, _ in play.asked} == {Rung.LIGHTHOUSE_KILL, Rung.WORKER_EVICT}
+
+
+@pytest.mark.parametrize(
+    ("view", "refused_for_s", "silent"),
+    [
+        (LighthouseAway("refused"), None, False),
+        (LighthouseAway("refused"), 4.0, False),
+        (LighthouseAway("refused"), 6.0, True),
+        (VIEW, None, False),
+        (replace(VIEW, heartbeat_ages_s={ID: 6.0}), None, True),
+    ],
+)
+def test_it_is_silent_by_the_lighthouses_word_or_by_the_gates(view, refused_for_s, silent) -> None:
+    assert LighthouseSeen(view, refused_for_s).silent(ID, 5.0) is silent

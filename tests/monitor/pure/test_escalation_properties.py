@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -48,6 +49,8 @@ from tests.monitor.pure.escalations import (
     asked_of,
     fresh,
 )
+
+pytestmark = pytest.mark.integration  # no processes, but 4 s of CPU
 
 AWAY = LighthouseAway("refused")
 NOBODY = Snapshot(START_S, 1, 0.0, (), AWAY)
@@ -129,7 +132,9 @@ LONG = settings(max_examples=100 * DEEP)
 
 
 class Account:
-    """Everything that an eviction asked for, and at which attempt."""
+    """Everything that an eviction asked for, and at which attempt. Whatever comes: never two kills
+    in one attempt, and what has ended has ended.
+    """
 
     def __init__(self, eviction: Eviction, having: EvictionDeps) -> None:
         self.eviction = eviction
@@ -142,6 +147,11 @@ class Account:
         self.eviction, told = handle(before, event, self.now_s, self.having)
         asked = [one for one in map(asked_of, told) if one is not None]
         self.asked += [(before.attempt, *one) for one in asked]
+        kills = [attempt for attempt, rung, _ in self.asked if rung is Rung.LIGHTHOUSE_KILL]
+        assert len(kills) == len(set(kills))
+        if before.state in ENDS:  # one that was confirmed may prove a failure: somebody beats on
+            after = self.eviction.state
+            assert after is before.state or (before.state, after) == ("confirmed", "failed")
         # who asks was shown who lives, in this very event, and may
         assert not asked or (isinstance(event, Probed) and event.may)
         for rung, whom in asked:
@@ -176,14 +186,6 @@ def played(eviction: Eviction, having: EvictionDeps, history) -> Account:
 
 
 @LONG
-@given(starts, deps, histories)
-def test_never_two_kills_in_one_attempt(eviction, having, history) -> None:
-    asked = played(eviction, having, history).asked
-    kills = [attempt for attempt, rung, _ in asked if rung is Rung.LIGHTHOUSE_KILL]
-    assert len(kills) == len(set(kills))
-
-
-@LONG
 @given(starts, deps, histories, histories)
 def test_nobody_is_asked_after_it_is_revoked(eviction, having, before, after) -> None:
     account = played(eviction, having, before)
@@ -194,19 +196,6 @@ def test_nobody_is_asked_after_it_is_revoked(eviction, having, before, after) ->
         account.now_s += later_s
         assert account.post(event) == ()
     assert len(account.asked) == asked
-
-
-@LONG
-@given(starts, deps, histories)
-def test_what_has_ended_has_ended(eviction, having, history) -> None:
-    """But that one that was confirmed may prove a failure: somebody beats on in its name."""
-    account, ended = Account(eviction, having), None
-    for event, later_s in history:
-        account.post(event)
-        account.now_s += later_s
-        state = account.eviction.state
-        assert ended in (None, state) or (ended, state) == ("confirmed", "failed")
-        ended = state if state in ENDS else None
 
 
 @LONG
@@ -232,9 +221,7 @@ def test_it_ends_in_time_whatever_the_looks_show(eviction, having, history, look
 def test_a_lost_event_adds_no_kill(eviction, having, history) -> None:
     """Dropping any single event may delay it, and adds nothing but what the others call for."""
     for lost in range(len(history)):
-        asked = played(eviction, having, [*history[:lost], *history[lost + 1 :]]).asked
-        kills = [attempt for attempt, rung, _ in asked if rung is Rung.LIGHTHOUSE_KILL]
-        assert len(kills) == len(set(kills))
+        played(eviction, having, [*history[:lost], *history[lost + 1 :]])
 
 
 @LONG

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Eviction
 from monitor.model.incident import State
@@ -70,6 +72,7 @@ def test_a_host_out_of_sight_counts_with_its_heartbeat_dead_and_is_recorded_so()
     assert (incident.resolution or "").endswith("after it was asked, host out of sight")
 
 
+@pytest.mark.integration  # no processes, but 1 s of CPU
 def test_without_a_new_quorum_it_stays_open_for_ten_minutes_and_holds_nobody_up() -> None:
     script = [at(20, hang("rg_1.0")), at(21, lighthouse_down(2000)), at(24, stop("rg_2.0"))]
     config = KeeperConfig(breaker_share=0.7)
@@ -120,6 +123,7 @@ def test_a_group_that_a_person_put_out_is_not_accused_of_its_death() -> None:
     assert {one.kind for one in Drive(again).run(60).seen.values()} == {Kind.DEAD}
 
 
+@pytest.mark.integration  # no processes, but 1 s of CPU
 def test_a_group_that_was_put_out_and_stays_out_is_not_accused_of_being_dead() -> None:
     drive = Drive(SimFleet(3, 2, [at(20, hang("rg_1.1"))], relaunch=False)).run(700)
     assert [drive.seen[key].kind for key in drive.fired] == ["not_entered"]

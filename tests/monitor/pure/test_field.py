@@ -236,6 +236,7 @@ def test_an_evaluation_that_nobody_declared_has_longer_and_is_told_before() -> N
     assert accused(drive) == {"rg_1.0"}
 
 
+@pytest.mark.integration  # no processes, but 2 s of CPU
 @pytest.mark.parametrize(
     ("doing", "moves"),
     [(Doing.EVALUATE, False), (Doing.SAVE, True), (Doing.COMPILE, False)],
@@ -509,6 +510,7 @@ def test_a_stop_by_hand_is_a_hang_of_its_own_words() -> None:
     assert "rank rg_1.0 is stopped by a signal (state T)" in incident.verdict.reason
 
 
+@pytest.mark.integration  # no processes, but 1 s of CPU
 @pytest.mark.parametrize("launched", [False, True], ids=["quorum", "C++"])
 @pytest.mark.parametrize("seed", range(2))
 def test_five_healthy_minutes_without_phases_is_silent(launched, seed) -> None:

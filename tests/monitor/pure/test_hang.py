@@ -34,7 +34,7 @@ def launched_and_not_waited_for(snapshot: Snapshot) -> Snapshot:
     def add(seen: Observation) -> Observation:
         if not isinstance(seen.outcome, StateReport):
             return seen
-        head = GroupHead("tp", 2, 9, 8, "all_gather", 60.0, inside=0)
+        head = GroupHead("tp", 2, 9, 1, "all_gather", 60.0, held=0)
         return replace(seen, outcome=replace(seen.outcome, heads=(*seen.outcome.heads, head)))
 
     return replace(snapshot, observations=tuple(add(seen) for seen in snapshot.observations))
@@ -241,7 +241,7 @@ def test_waiting_in_a_group_that_spans_replica_groups_is_not_waiting_for_ones_ow
     def add(seen: Observation) -> Observation:
         if not isinstance(seen.outcome, StateReport):
             return seen
-        head = GroupHead("torchft", 2, 9, 8, "all_reduce", 60.0, inside=9)
+        head = GroupHead("torchft", 2, 9, 1, "all_reduce", 60.0)
         return replace(seen, outcome=replace(seen.outcome, heads=(*seen.outcome.heads, head)))
 
     def across(snapshot: Snapshot) -> Snapshot:

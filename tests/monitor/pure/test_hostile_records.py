@@ -94,6 +94,7 @@ def when_all_are_honest(fleet, ticks):
     return Drive(fleet()).run(ticks).evicts[0][0]
 
 
+@pytest.mark.integration  # no processes, but 3 s of CPU
 @pytest.mark.parametrize("worst", WORST.values(), ids=WORST.keys())
 def test_the_fault_beside_it_is_named_and_evicted_in_its_time(worst) -> None:
     drive = Drive(mismatching(), alter=lying("rg_0.5", worst)).run(40)
@@ -104,6 +105,7 @@ def test_the_fault_beside_it_is_named_and_evicted_in_its_time(worst) -> None:
     assert not any(result.detector_failures for result in drive.results)
 
 
+@pytest.mark.integration  # no processes, but 3 s of CPU
 @pytest.mark.parametrize("worst", WORST.values(), ids=WORST.keys())
 def test_a_hang_beside_it_is_named_and_evicted_in_its_time(worst) -> None:
     drive = Drive(hanging(), alter=lying("rg_0.3", worst)).run(60)

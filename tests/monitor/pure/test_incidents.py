@@ -226,15 +226,6 @@ def test_a_fault_after_the_return_is_a_new_incident() -> None:
     assert drive.evicted() == ["rg_1", "rg_1"]
 
 
-def test_a_group_that_hangs_at_the_same_place_again_is_kept_out_and_the_others_train_on() -> None:
-    script = [at(20 + 50 * n, hang("rg_1.0")) for n in range(2)]
-    drive = Drive(SimFleet(3, 1, script)).run(160)
-    assert drive.evicted() == ["rg_1", "rg_1"]
-    assert [one.keep_out for _, one in drive.evicts] == [(), ("rg_1",)]
-    assert "starting it again does not mend it" in drive.evicts[1][1].reason
-    assert drive.fleet.rank("rg_0.0").commits > 200
-
-
 def test_resolved_incidents_are_forgotten_after_an_hour() -> None:
     config = KeeperConfig(keep_resolved_s=60.0)
     drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), config).run(120)

@@ -79,6 +79,7 @@ def lost_quorum(away_s: float, *, size: int = 1) -> Drive:
     return Drive(SimFleet(3, size, [at(20, lighthouse_restart(away_s)), *ends, *again]))
 
 
+@pytest.mark.integration  # no processes, but 1 s of CPU
 @pytest.mark.parametrize("away_s", [0.0, 4.0, 8.0, 15.0])
 @pytest.mark.parametrize("size", [1, 2])
 def test_who_waits_in_vain_for_a_lighthouse_that_came_back_is_its_victim(away_s, size) -> None:

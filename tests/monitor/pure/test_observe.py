@@ -24,6 +24,7 @@ def course(fleet: SimFleet, ticks: int) -> list[str]:
     return [repr(fleet.snapshot()) for _ in range(ticks)]
 
 
+@pytest.mark.integration  # no processes, but 1 s of CPU
 @pytest.mark.parametrize("seed", range(3))
 def test_a_fleet_under_observe_mode_goes_on_byte_by_byte_as_without_a_monitor(seed) -> None:
     alone = course(SimFleet(4, 2, list(SCRIPT), noise=0.2, seed=seed), 150)

@@ -68,6 +68,7 @@ def test_it_ends_when_it_has_not_turned_for_a_while() -> None:
     assert (incident.state, incident.resolution) == (State.RESOLVED, "keeps up again")
 
 
+@pytest.mark.integration  # no processes, but 1 s of CPU
 @pytest.mark.parametrize("errored", [["rg_0", "rg_1", "rg_2"], []], ids=["all err", "none errs"])
 def test_when_no_commit_goes_through_and_all_look_alike_nobody_is_accused(errored) -> None:
     script = [at(30, fail_commits(["rg_0", "rg_1", "rg_2"], 60, errored=errored))]
@@ -177,6 +178,7 @@ def test_nobody_stays_out_of_a_quorum_that_commits_nothing() -> None:
 # -- never: joiners, healers, victims, the evicted -----------------------------------------------
 
 
+@pytest.mark.integration  # no processes, but 1 s of CPU
 @pytest.mark.parametrize("every_s", [10, 20, 40])
 def test_groups_that_join_one_after_another_are_none(every_s: int) -> None:
     names = [f"rg_{g}" for g in range(8)]

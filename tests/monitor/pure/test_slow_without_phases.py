@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from monitor.detect.pace import FIGURES, Pace, Paces, Roster, Window
 from monitor.detect.straggler import straggler
@@ -55,6 +56,7 @@ def reports(change: Callable[[StateReport], StateReport], rank: str, after: int)
 # -- who is slow ---------------------------------------------------------------------------
 
 
+@pytest.mark.integration  # no processes, but 2 s of CPU
 @pytest.mark.parametrize(("groups", "size"), [(3, 1), (2, 2)])
 @pytest.mark.parametrize(
     ("fault", "most_s"),
@@ -186,6 +188,7 @@ WITHIN_A_GROUP = ("evaluates every 5", "one garbage collection", "restarts", "de
                   "uneven batches")  # fmt: skip
 
 
+@pytest.mark.integration  # no processes, but 5 s of CPU
 @pytest.mark.parametrize(
     ("groups", "size", "why"),
     [*((3, 1, why) for why in SLOWS_NOBODY), *((2, 2, why) for why in WITHIN_A_GROUP)],
@@ -216,7 +219,7 @@ def test_a_rank_that_stops_telling_its_waits_is_not_taken_for_busy() -> None:
         return replace(
             report,
             step=replace(report.step, waited_s=frozen[0], waits_s=None, waits_in=None),
-            heads=tuple(replace(head, inside=0) for head in report.heads),
+            heads=tuple(structs.replace(head, held=0) for head in report.heads),
         )
 
     assert not Drive(plain(3, 1), alter=reports(freeze, "rg_1.0", 60)).run(180).seen
@@ -231,7 +234,7 @@ def test_a_rank_whose_collectives_are_recorded_no_more_is_not_taken_for_busy() -
         if step is None:
             return report
         waited_s = (seen[0].step.waited_s or 0.0) + 0.01 * step.attempt if seen[0].step else 0.0
-        heads = tuple(replace(head, age_s=0.1, inside=0) for head in seen[0].heads)
+        heads = tuple(structs.replace(head, age_s=0.1, held=0) for head in seen[0].heads)
         told = replace(step, waited_s=waited_s, waits_s=None, waits_in=None)
         return replace(report, step=told, heads=heads)
 
@@ -276,7 +279,8 @@ def verdicts(
             for (rank, incarnation), busy_s, share in zip(here, seconds, starved, strict=True)
         ]
         rows = tuple(
-            np.array([getattr(pace, name) for pace in paces], float).tobytes() for name in FIGURES
+            np.array([getattr(pace, name) for pace in paces], np.float32).tobytes()
+            for name in FIGURES
         )
         start_s = history.now_s - 5.5 * (len(course) - n)
         window = Window(start_s, start_s + 5.5, Paces(roster, (), rows, {}))

@@ -49,6 +49,7 @@ def test_within_a_group_the_rank_is_named_whose_peers_wait_inside_collectives(te
     assert drive.incident("straggler").culprits == ("rg_1.1",)
 
 
+@pytest.mark.integration  # no processes, but 1 s of CPU
 @pytest.mark.parametrize(("slow_rank", "where"), [("rg_1.0", "data"), ("rg_1.1", "forward")])
 def test_who_only_waits_for_a_slow_peer_is_never_named_not_even_alone(slow_rank, where) -> None:
     """Its windows are slow as well, and may be so before those of the culprit are."""
@@ -227,6 +228,7 @@ def test_a_slow_last_stage_in_every_group_is_no_fault() -> None:
     assert not Drive(SimFleet(3, 2, script)).run(200).seen
 
 
+@pytest.mark.integration  # no processes, but 1 s of CPU
 @pytest.mark.parametrize("groups", [2, 4, 6])
 def test_long_sequences_on_a_rank_at_a_time_pass_in_silence(groups) -> None:
     script = [

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from monitor.model.config import KeeperConfig
 from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
@@ -204,7 +205,9 @@ def asks_for_the_quorum(snapshot: Snapshot) -> Snapshot:
         report = seen.report
         if report is None or report.step is None or report.step.replica_id in members:
             return seen
-        heads = tuple(replace(h, inside=0, enqueued=h.completed) for h in report.heads)
+        heads = tuple(
+            structs.replace(h, held=0, enqueued=h.completed, unfinished=0) for h in report.heads
+        )
         step = replace(report.step, quorum_id=1)
         return replace(seen, outcome=replace(report, heads=heads, step=step))
 

@@ -38,6 +38,7 @@ FAULTS: dict[str, Fault] = {
 }
 
 
+@pytest.mark.integration  # no processes, but 1 s of CPU
 @pytest.mark.parametrize("before_s", [4.0, 0.3])
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_right_group_is_out_while_the_lighthouse_is_down(name: str, before_s: float) -> None:
@@ -57,6 +58,7 @@ def test_also_of_a_fault_that_comes_while_all_wait(name: str) -> None:
     assert Drive(SimFleet(3, 2, script)).run(45).evicted() == ["rg_1"]
 
 
+@pytest.mark.integration  # no processes, but 1 s of CPU
 @pytest.mark.parametrize("for_s", [12.0, 300.0])
 @pytest.mark.parametrize("source", ["reporter", "torchft", None])
 @pytest.mark.parametrize("how", [lighthouse_down, lighthouse_away, lighthouse_restart])

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from monitor.show.stacks import RankStacks, by_moment
 from worker_server.rank.last_words import stacks_text
-from worker_server.sidecar.black_box import KnownStacks, instead, of_the_dead
 
 
 def spied(*main: str, thread: str = "MainThread", pid: int = 7) -> str:
@@ -70,11 +69,11 @@ def test_what_no_known_tool_printed_is_shown_as_it_is() -> None:
 
 
 def test_stacks_from_a_dead_ranks_black_box_say_so() -> None:
-    taken = [
-        KnownStacks("py-spy for an earlier request", STUCK, 12.5),
-        KnownStacks("the rank's own beat", WAITS, 14.0),
-    ]
-    shown = text_of(by_moment({"firing": [RankStacks("a.0", of_the_dead(taken, 9.0))]}, ["a.0"]))
+    text = (
+        f"# py-spy for an earlier request, 12.5 s ago: 3.5 s before the rank died\n{STUCK}\n\n"
+        f"# the rank's own beat, 14.0 s ago: 5.0 s before the rank died\n{WAITS}\n"
+    )
+    shown = text_of(by_moment({"firing": [RankStacks("a.0", text)]}, ["a.0"]))
     head = "a.0 (py-spy for an earlier request, 12.5 s ago: 3.5 s before the rank died)"
     assert head in shown
     assert "hold (fault.py:5) (stack 3.5 s before the death)" in shown
@@ -82,7 +81,11 @@ def test_stacks_from_a_dead_ranks_black_box_say_so() -> None:
 
 
 def test_what_a_rank_wrote_of_itself_is_read_alike() -> None:
-    text = instead("py-spy is missing", (own_stacks(), 0.5), native=False)
+    text = (
+        "# py-spy is missing.\n"
+        "# These the rank wrote 0.5 s ago by its beat, once a second while its\n"
+        "# interpreter runs: not of this moment, and nothing tells who was idle.\n" + own_stacks()
+    )
     shown = text_of(by_moment({"firing": [RankStacks("a.0", text)]}, ["a.0"]))
     assert "a.0 (py-spy is missing. These the rank wrote 0.5 s ago" in shown
     assert "MainThread" in shown

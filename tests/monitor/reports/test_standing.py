@@ -70,8 +70,7 @@ def test_folding_keeps_those_apart_who_wait_for_somebody_else():
     waits = tuple(Wait(r, (r - 1,), r - 1, 1, "recv", r - 1) for r in range(1, 40))
     finding = Finding(Fault.NOT_ENTERED, "0", (0,), victims=tuple(range(1, 40)))
     made = crowds(job, Analysis((finding,), waits), at_most=10)
-    assert len(made) <= 10
-    assert [one.ranks for one in made[:3]] == [(0,), (1,), (2,)]
+    assert [one.ranks for one in made] == [(0,), (1,), tuple(range(2, 40))]
 
 
 def test_more_kinds_than_rows_fold_by_role():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
-from tests.monitor.schedulers.fake_kube import FakeKube, served
+from tests.monitor.schedulers.fake_kube import FakeKube, Served
 from tests.monitor.schedulers.kube_world import KubeWorld
 
 
@@ -13,7 +15,7 @@ def kube_world():
     """A cluster, torn down at the end."""
     pytest.importorskip("kubernetes", reason="the extra `kubernetes` is not installed")
     kube = FakeKube()
-    with served(kube) as url:
-        world = KubeWorld(kube, url)
+    with closing(Served(kube)) as server:
+        world = KubeWorld(kube, server.url)
         yield world
         world.close()

@@ -11,12 +11,12 @@ import copy
 import itertools
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.monitor.shell.fakes import FakeServer, Hang
 
 Body = dict[str, Any]
 MERGE = "application/merge-patch+json"
@@ -55,8 +55,7 @@ class FakeKube:
         """What somebody else does just before a patch arrives, one a patch."""
         self.lingering = False
         """Whether deleted pods stay, terminating, unless deleted by force."""
-        self.hanging = threading.Event()
-        self.freed = threading.Event()
+        self.hanging = False
         self.lock = threading.RLock()
         self._versions = itertools.count(1000)
         self._uids = itertools.count(1)
@@ -207,45 +206,16 @@ def _merged(target: Any, patch: Any) -> Any:
     return made
 
 
-@contextmanager
-def served(kube: FakeKube) -> Iterator[str]:
-    """The URL of the server."""
+class Served(FakeServer):
+    """It over HTTP."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def __init__(self, kube: FakeKube) -> None:
+        super().__init__()
+        self._kube = kube
 
-        def _do(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            raw = self.rfile.read(length)
-            if kube.hanging.is_set():
-                kube.freed.wait(30)
-                self.close_connection = True
-                return
-            kind = (self.headers.get("Content-Type") or "").partition(";")[0]
-            status, said = kube.answer(
-                self.command, self.path, json.loads(raw) if raw else None, kind
-            )
-            out = json.dumps(said).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(out)))
-            self.end_headers()
-            with suppress(OSError):
-                self.wfile.write(out)
-
-        do_GET = do_POST = do_PATCH = do_DELETE = _do  # noqa: N815
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-            """Quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        kube.freed.set()
-        server.shutdown()
-        server.server_close()
-        thread.join(5)
+    def serve(self, handler: Any, method: str, path: str, body: bytes) -> None:
+        if self._kube.hanging:
+            raise Hang
+        kind = (handler.headers.get("Content-Type") or "").partition(";")[0]
+        status, said = self._kube.answer(method, path, json.loads(body) if body else None, kind)
+        handler.reply(status, "application/json", json.dumps(said).encode())

@@ -86,4 +86,4 @@ class KubeWorld(World):
         self.kube.answers = [(503, "the server is currently unable to handle the request")] * 1000
 
     def hang(self) -> None:
-        self.kube.hanging.set()
+        self.kube.hanging = True

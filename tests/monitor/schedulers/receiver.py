@@ -1,14 +1,12 @@
-"""A receiver that owes what docs/webhook.md says, and a world behind it."""
+"""A receiver that owes what docs/deploy.md says, and a world behind it."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,10 @@ from monitor.act.http import Fetcher
 from monitor.act.schedulers.base import Place, Scheduler
 from monitor.act.schedulers.webhook import WebhookScheduler
 from tests.monitor.schedulers.conformance import NODE, OTHER, OWNER, World, place_of
+from tests.monitor.shell.fakes import FakeServer, Hang
 
 SECRET = b"7f6e5d4c3b2a"
-DOC = Path(__file__).parents[3] / "docs/webhook.md"
+DOC = Path(__file__).parents[3] / "docs/deploy.md"
 
 
 def _sample() -> Callable[..., bool]:
@@ -45,8 +44,7 @@ class Receiver:
         self.requests: list[tuple[Body, dict[str, str]]] = []
         self.answers: list[tuple[int, dict[str, str], bytes]] = []
         self.now_s: float | None = None
-        self.hanging = threading.Event()
-        self.freed = threading.Event()
+        self.hanging = False
 
     def answer(self, raw: bytes, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
         body = json.loads(raw)
@@ -86,42 +84,25 @@ class Receiver:
         return {"done": True, "detail": f"{host} is cordoned", "ours": not others}
 
 
+class Served(FakeServer):
+    """A receiver over HTTP."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        super().__init__()
+        self._receiver = receiver
+
+    def serve(self, handler: Any, method: str, path: str, body: bytes) -> None:
+        if self._receiver.hanging:
+            raise Hang
+        status, headers, out = self._receiver.answer(body, dict(handler.headers))
+        handler.reply(status, "application/json", out, **headers)
+
+
 @contextmanager
 def served(receiver: Receiver) -> Iterator[str]:
     """Its URL."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            raw = self.rfile.read(int(self.headers["Content-Length"]))
-            if receiver.hanging.is_set():
-                receiver.freed.wait(30)
-                self.close_connection = True
-                return
-            status, headers, out = receiver.answer(raw, dict(self.headers.items()))
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(out)))
-            self.end_headers()
-            with suppress(OSError):
-                self.wfile.write(out)
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-            """Quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/hook-path-s3cret"
-    finally:
-        receiver.freed.set()
-        server.shutdown()
-        server.server_close()
-        thread.join(5)
+    with closing(Served(receiver)) as server:
+        yield f"{server.url}/hook-path-s3cret"
 
 
 class WebhookWorld(World):
@@ -172,4 +153,4 @@ class WebhookWorld(World):
         self.receiver.answers = [(503, {}, b"busy\n")] * 1000
 
     def hang(self) -> None:
-        self.receiver.hanging.set()
+        self.receiver.hanging = True

@@ -38,6 +38,7 @@ def receiver():
 @pytest.fixture
 def words(tmp_path):
     (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "token").chmod(0o600)
     (tmp_path / "secret").write_bytes(SECRET + b"\n")
     return [
         "--store", str(tmp_path / "m.db"), "--token-file", str(tmp_path / "token"), "--tick", "0.2",
@@ -97,7 +98,7 @@ def test_a_scheduler_that_fails_is_a_trouble_on_the_page_and_holds_up_no_tick(
     try:
         monitor.ready()
         quarantine(monitor, "node1")
-        said = "scheduler webhook: node1 not cordoned: it answers 403: who are you?"
+        said = "scheduler webhook: node1 not cordoned: it answered 403: who are you?"
         until(lambda: said in json.dumps(monitor.get("/v1/snapshot")), "a trouble")
     finally:
         monitor.end(signal.SIGTERM)

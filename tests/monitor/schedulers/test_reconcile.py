@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from monitor.act.schedulers.base import Outcome
+from monitor.act.schedulers.base import Outcome, Scheduler
 from monitor.act.schedulers.reconcile import STRAY_S, CordonReconciler
 from monitor.metrics import Instruments
 from monitor.model.eviction import KEEPER, QuarantineEntry
@@ -14,20 +14,21 @@ from monitor.model.names import Host
 from tests.waiting import wait_for
 
 
-class FakeScheduler:
+class FakeScheduler(Scheduler):
     name = "fake"
 
     def __init__(self, *marked):
+        super().__init__(tuple, lambda: "me")
         self.marked = {Host(host) for host in marked}
         self.asked = []
         self.crash = self.fail = False
         self.gate = threading.Event()
         self.gate.set()
 
-    def cordon(self, host, reason, incident_id, timeout_s):
+    def _cordon(self, host, reason, incident_id, deadline):
         return self._do(f"cordon {host}", self.marked.add, host)
 
-    def uncordon(self, host, reason, timeout_s):
+    def _uncordon(self, host, reason, deadline):
         return self._do(f"uncordon {host}", self.marked.discard, host)
 
     def _do(self, what, change, host):
@@ -39,8 +40,17 @@ class FakeScheduler:
             change(host)
         return Outcome(not self.fail, f"fake: {what}")
 
-    def cordoned(self, timeout_s):
-        return sorted(self.marked)
+    def _cordoned(self, deadline):
+        return self.marked
+
+    def _remove(self, *_):
+        raise NotImplementedError
+
+    def checks(self, timeout_s):
+        return ()
+
+    def close(self):
+        """Nothing is open."""
 
 
 class Scene:
@@ -124,7 +134,7 @@ def test_a_driver_that_crashes_is_a_trouble_and_is_asked_again(scene):
     scene.now_s = 5.0
     scene.until(scene.reconciler.troubles, "a trouble")
     assert scene.reconciler.troubles() == (
-        "scheduler fake: crashed: RuntimeError: a bug (2 tries)",
+        "scheduler fake: node1 not cordoned: RuntimeError: a bug (2 tries)",
     )
     scene.scheduler.crash = False
     scene.now_s = 50.0

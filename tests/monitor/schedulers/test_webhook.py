@@ -1,4 +1,4 @@
-"""The webhook's driver against a receiver that owes what docs/webhook.md says."""
+"""The webhook's driver against a receiver that owes what docs/deploy.md says."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.monitor.schedulers.conformance import (
 from tests.monitor.schedulers.receiver import SECRET, Receiver, WebhookWorld, served, verify
 
 pytestmark = pytest.mark.integration  # servers on loopback, real deadlines
-DOC = Path(__file__).parents[3] / "docs" / "webhook.md"
+DOC = Path(__file__).parents[3] / "docs" / "deploy.md"
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +92,9 @@ def test_two_cordons_have_two_keys_because_an_uncordon_may_lie_between(world):
         ((200, {}, b"[" * 20_000), True, "accepted"),
         ((200, {}, b'{"done": "yes"}'), False, "accepted"),
         ((403, {}, b"who are you?"), False,
-         "node1 not cordoned: it answers 403: who are you?"),
+         "node1 not cordoned: it answered 403: who are you?"),
         ((301, {"Location": "http://127.0.0.1:1/"}, b""), False,
-         "node1 not cordoned: it answers 301"),
+         "node1 not cordoned: it answered 301"),
     ],
     ids=["empty", "accepted", "no", "nested", "odd", "forbidden", "redirect"],
 )  # fmt: skip
@@ -114,7 +114,7 @@ def test_neither_secret_nor_path_is_in_a_log_or_an_outcome(world, caplog):
     caplog.set_level(logging.DEBUG)
     world.receiver.answers = [(500, {}, b"")] * 100
     said = world.scheduler.cordon(NODE, REASON, INCIDENT, 0.3).detail
-    world.receiver.hanging.set()
+    world.receiver.hanging = True
     said += world.scheduler.cordon(NODE, REASON, INCIDENT, 0.2).detail
     said += "".join(check.said + check.what for check in world.scheduler.checks(0.2))
     said += repr(world.scheduler) + caplog.text

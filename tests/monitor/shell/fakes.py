@@ -158,25 +158,15 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        self._serve("GET")
-
-    def do_POST(self) -> None:
-        self._serve("POST")
-
-    def do_PUT(self) -> None:
-        self._serve("PUT")
-
-    def do_PATCH(self) -> None:
-        self._serve("PATCH")
-
-    def _serve(self, method: str) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         with suppress(OSError):
             try:
-                self.server.owner.serve(self, method, self.path, body)  # type: ignore[attr-defined]
+                self.server.owner.serve(self, self.command, self.path, body)  # type: ignore[attr-defined]
             except Hang:
                 self.server.owner.hang()  # type: ignore[attr-defined]
                 self.close_connection = True
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
 
     def reply(self, status: int, kind: str, body: bytes, **headers: str) -> None:
         self.send_response(status)
@@ -260,7 +250,7 @@ class FakeFleet(FakeServer):
             handler.reply(*page({"error": "wrong or missing bearer token"}, 401))
         elif rank.identity.rank in self.redirects:
             handler.reply(307, "text/plain", b"", Location=self.redirects[rank.identity.rank])
-        elif rest == "v1/state":
+        elif rest.partition("?")[0] == "v1/state":
             self._state(handler, rank)
         elif rest == "v1/host" and self.host_page is not None:
             handler.reply(*self.host_page(rank))

@@ -25,7 +25,7 @@ class FakeGate(FakeServer):
     def speaks(self, *replica_ids: str) -> None:
         """These send heartbeats through it."""
         for replica_id in replica_ids:
-            self.replicas[replica_id] = {"replica_id": replica_id, "heartbeats": 5}
+            self.replicas[replica_id] = {"replica_id": replica_id, "group": "rg"}
 
     def refuses(self) -> list[str]:
         return [f"{one['scope']} {one['name']}" for one in self.denied]

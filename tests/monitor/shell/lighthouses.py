@@ -18,6 +18,7 @@ from pathlib import Path
 
 import grpc
 
+from tests.monitor.gate.wires import field
 from tests.waiting import wait_for
 
 _RUN = """
@@ -67,20 +68,7 @@ def _listens(host: str, port: int) -> bool:
         return held.connect_ex((host, port)) == 0
 
 
-# -- a group, as far as a Lighthouse can tell; protobuf by hand: five fields ----------------------
-
-
-def _varint(number: int) -> bytes:
-    out = b""
-    while number > 127:
-        out += bytes([number & 127 | 128])
-        number >>= 7
-    return out + bytes([number])
-
-
-def _text(field: int, value: str | bytes) -> bytes:
-    body = value.encode() if isinstance(value, str) else value
-    return _varint(field << 3 | 2) + _varint(len(body)) + body
+# -- a group, as far as a Lighthouse can tell -----------------------------------------------------
 
 
 class Groups:
@@ -93,7 +81,7 @@ class Groups:
     def beat(self, *replica_ids: str) -> None:
         call = self._channel.unary_unary("/torchft.LighthouseService/Heartbeat")
         for replica_id in replica_ids:
-            call(_text(1, replica_id), timeout=5)
+            call(field(1, replica_id.encode()), timeout=5)
 
     def join(self, address: str, *replica_ids: str, step: int = 7) -> None:
         """They ask for a quorum together, and get it."""
@@ -104,9 +92,9 @@ class Groups:
         call = self._channel.unary_unary("/torchft.LighthouseService/Quorum")
 
         def ask(replica_id: str) -> None:
-            member = _text(1, replica_id) + _text(2, addresses[replica_id]) + _text(3, "store:1")
-            member += _varint(4 << 3) + _varint(step) + _varint(5 << 3) + _varint(2)
-            request = _text(1, "room") + _text(2, member) if self._rooms else _text(1, member)
+            member = field(1, replica_id.encode()) + field(2, addresses[replica_id].encode())
+            member += field(3, b"store:1") + field(4, step) + field(5, 2)
+            request = field(1, b"room") + field(2, member) if self._rooms else field(1, member)
             call(request, timeout=20)
 
         asking = [threading.Thread(target=ask, args=(one,)) for one in addresses]

@@ -22,7 +22,7 @@ TOKEN = "secret"
 
 def environment(**more: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("LIGHTKEEPER", "TORCHFT"))}
-    return {**kept, "PYTHONPATH": str(ROOT), **more}
+    return {**kept, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_TOKEN": "", **more}
 
 
 def lightkeeper(*words: str, timeout_s: float = 60, **env: str) -> subprocess.CompletedProcess[str]:

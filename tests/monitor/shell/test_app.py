@@ -83,6 +83,22 @@ def test_before_the_first_tick_it_lives_and_is_not_ready(api: Api) -> None:
     assert api.get("/readyz")["ready"] is True
 
 
+def test_who_names_no_html_gets_the_status_as_text_and_a_browser_the_page(
+    api: Api, fleet: FakeFleet
+) -> None:
+    one = fleet.add("rg_0", 0, host="node0")
+    api.register(one)
+    api.tick()
+    said = api.call("GET", "/", headers={"Accept": "*/*"})  # curl, wget, requests
+    assert said.headers["Content-Type"] == "text/plain; charset=utf-8"
+    lines = said.text.splitlines()
+    assert [line.split()[0] for line in lines[:2]] == ["training", "held"]
+    assert any(line.split()[:3] == ["rg_0", "healthy", "node0"] for line in lines)
+    assert f"lightkeeper status --monitor {api.service.url}" in said.text
+    html = api.call("GET", "/", headers={"Accept": "text/html,*/*;q=0.8"})
+    assert html.headers["Content-Type"] == "text/html; charset=utf-8"
+
+
 def test_the_snapshot_shows_groups_ranks_and_the_lighthouse(
     api: Api, fleet: FakeFleet, lighthouse: FakeLighthouse
 ) -> None:
@@ -234,7 +250,9 @@ def test_without_a_token_ranks_may_register_and_nothing_else_changes(
             assert answer.status_code == 403
             assert "--token-file" in answer.json()["error"]
         api.tick()
-        assert "no token is configured" in api.get("/v1/snapshot")["troubles"][0]
+        assert "watch-only: no Lighthouse and no token" in api.call("GET", "/").text
+        snapshot = api.get("/v1/snapshot")
+        assert (snapshot["tokenless"], snapshot["troubles"]) == (True, [])
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", "example.org:80"])
@@ -249,7 +267,7 @@ def test_refuses_to_serve_the_network_without_a_token(bind: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("method", "path", "options", "status", "words"),
     [
-        ("GET", "/nothing", {}, 404, "not found: GET /nothing"),
+        ("GET", "/nothing", {}, 404, "not found: GET /nothing (what there is: curl http://127.0"),
         ("POST", "/v1/snapshot", {}, 405, "method not allowed: POST /v1/snapshot"),
         ("GET", "/v1/incidents/none", {}, 404, "no such incident: none"),
         ("GET", "/v1/incidents?limit=0", {}, 400, "limit is '0', expected 1 to 10000"),
@@ -322,18 +340,6 @@ def test_a_name_that_is_another_groups_is_refused_with_a_sentence(
 
 
 # -- leases ---------------------------------------------------------------------------------------
-
-
-def test_a_late_renewal_of_an_old_incarnation_is_refused(api: Api, fleet: FakeFleet) -> None:
-    rank = fleet.add()
-    old = to_json(rank.registration())
-    api.register(rank)
-    rank.restart("two")
-    api.register(rank)
-    answer = api.call("POST", "/v1/register", json=old, headers=TOKEN)
-    assert answer.status_code == 409
-    api.tick()
-    assert api.get("/v1/ranks")["ranks"][0]["incarnation"] == "two"
 
 
 def test_unregistering_takes_the_rank_off_the_lists(api: Api, fleet: FakeFleet) -> None:
@@ -497,13 +503,51 @@ def test_what_a_rank_says_is_never_shown_as_a_page_of_ours(api: Api, fleet: Fake
     assert (said.status_code, said.headers.get("Location")) == (502, None)
 
 
+def test_what_a_rank_says_has_a_page_that_leads_back(api: Api, fleet: FakeFleet) -> None:
+    api.register(fleet.add())
+    api.tick()
+    said = api.call("GET", "/ranks/rg_0.0?show=stacks")
+    assert said.headers["Content-Type"].startswith("text/html")
+    for markup in (
+        ">Thread 1: train.py:10</pre>",
+        '<a href="/ranks/rg_0.0">rg_0.0</a>',
+        '<a href="/ranks/rg_0.0?show=flight_recorder">flight recorder</a>',
+        '<a href="/v1/ranks/rg_0.0/stacks">as text</a>',
+    ):
+        assert markup in said.text, markup
+
+
+def test_on_that_page_what_a_rank_says_is_text(api: Api, fleet: FakeFleet) -> None:
+    rank = fleet.add()
+    api.register(rank)
+    rank.answer = lambda _: (200, "text/html", b"<script>alert(1)</script>\nx")
+    said = api.call("GET", "/ranks/rg_0.0?show=state")
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;\n" in said.text
+    assert "<script>" not in said.text
+
+
+def test_a_page_of_a_rank_that_does_not_answer_says_why(api: Api, fleet: FakeFleet) -> None:
+    rank = fleet.add()
+    api.register(rank)
+    rank.answer = lambda _: page({"error": "the rank is gone"}, 503)
+    for path, status, why in (
+        ("/ranks/rg_0.0?show=state", 503, "The rank&#39;s WorkerServer answers 503"),
+        ("/ranks/rg_0.0?show=nothing", 404, "No such page of a rank: nothing"),
+        ("/ranks/rg_7.0?show=state", 404, "No such rank: rg_7.0"),
+    ):
+        said = api.call("GET", path)
+        assert said.status_code == status
+        assert why in said.text
+        assert "<pre" not in said.text
+
+
 # -- the page -------------------------------------------------------------------------------------
 
 
 def test_the_page_brings_everything_from_here(api: Api, fleet: FakeFleet) -> None:
     api.register(fleet.add())
     api.tick()
-    answer = api.call("GET", "/")
+    answer = api.call("GET", "/", headers={"Accept": "text/html"})
     assert answer.status_code == 200
     assert "rg_0.0" in answer.text
     assert answer.headers["Content-Type"].startswith("text/html")

@@ -15,7 +15,7 @@ import pytest
 
 from monitor.cli import main
 from monitor.commands.command import CommandError
-from monitor.commands.run import parse_budget
+from monitor.commands.run import for_ranks, parse_budget
 from monitor.decide.view import NotPossible
 from monitor.model.config import KeeperConfig
 from monitor.model.names import GroupName, Host
@@ -23,6 +23,7 @@ from monitor.service import Options, Service
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse
 from tests.monitor.shell.process import TOKEN, Monitor, environment, lightkeeper
 from tests.monitor.shell.refusal import assert_refused
+from worker_server import home
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +66,7 @@ def running(tmp_path: Path, fleet: FakeFleet, lighthouse: FakeLighthouse) -> Ite
         (["--store", "mysql://u:pw@h/d"], "--store mysql:// is not known, expected a path"),
         (["--targets", "/nowhere/t.json"], "cannot read targets file /nowhere/t.json"),
         (["--quarantine-hours", "-1"], "--quarantine-hours is -1, expected 0 to 8784"),
-        (["--bind", "0.0.0.0:0"], "open to the network and no token is configured"),
+        (["--bind", "0.0.0.0:0", "--no-token"], "open to the network and no token is configured"),
         (["--bind", "192.0.2.1:1", "--token-file", "TOKEN"], "cannot listen on 192.0.2.1:1"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -74,6 +75,7 @@ def test_a_wrong_option_is_one_line_and_status_2(
     words: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "token").chmod(0o600)
     words = [str(tmp_path / "token") if word == "TOKEN" else word for word in words]
     if "--bind" not in words:
         words += ["--bind", "127.0.0.1:0"]
@@ -100,6 +102,7 @@ def test_a_token_file_without_a_token_is_refused(
 ) -> None:
     path = tmp_path / "token"
     path.write_text(content)
+    path.chmod(0o600)
     assert main(["monitor", "--token-file", str(path), "--store", str(tmp_path / "m.db")]) == 2
     assert "does not hold one plain" in capsys.readouterr().err
 
@@ -159,6 +162,7 @@ def test_quarantine_add_list_release(
     running: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "token").chmod(0o600)
     token = ["--token-file", str(tmp_path / "token"), "--monitor", running.url]
     add = ["quarantine", "add", "node7", "--reason", "[bold]ECC", "--hours", "2"]
     assert main([*add, *token]) == 0
@@ -175,6 +179,7 @@ def test_quarantine_holds_a_group_out_and_tells_its_history(
     running: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "token").chmod(0o600)
     token = ["--token-file", str(tmp_path / "token"), "--monitor", running.url]
     add = ["quarantine", "add", "--group", "rg_7", "--reason", "bad shard", "--author", "ann"]
     assert main([*add, *token]) == 0
@@ -195,6 +200,22 @@ def test_quarantine_names_a_host_or_a_group(
 ) -> None:
     assert main(["quarantine", "history", *named, "--monitor", running.url]) == 2
     assert capsys.readouterr().err == "error: name a host, or a group with --group NAME\n"
+
+
+def test_the_token_does_not_go_to_a_stranger_at_the_default_address(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("requests.request", lambda *words, **_: asked.append(str(words)))
+    monkeypatch.setattr("worker_server.home.not_ours", lambda: "uid 4711 listens there, not you")
+    monkeypatch.setenv("LIGHTKEEPER_TOKEN", TOKEN)
+    monkeypatch.delenv("LIGHTKEEPER_MONITOR", raising=False)
+    assert main(["pause", "--reason", "x"]) == 1
+    assert capsys.readouterr().err == (
+        "error: cannot reach your monitor at http://127.0.0.1:8470: uid 4711 listens there, not "
+        "you (start it with `lightkeeper monitor`, or say where it is: --monitor URL)\n"
+    )
+    assert asked == []
 
 
 def test_quarantine_without_the_token_is_status_1(
@@ -324,6 +345,8 @@ def test_demo_runs_the_trainer_in_a_process_of_its_own() -> None:
         ("incidents --format json not_ent", "incidents show --format json not_ent"),
         ("notify --test", "check notify"),
         ("schedulers check", "check scheduler"),
+        ("version", "--version"),
+        ("help", "--help"),
         ("policy check /nowhere", "check policy /nowhere"),
     ],
 )
@@ -402,6 +425,7 @@ def test_a_command_that_changes_something_finds_the_monitor_that_acts(
     running: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "token").chmod(0o600)
     options = Options(KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", token=TOKEN)
     with Service(options) as standby:
         assert (running.standing.role, standby.standing.role) == ("active", "standby")
@@ -427,3 +451,27 @@ def test_commands_that_only_ask_import_neither_sqlalchemy_nor_what_reads_tables(
         env=environment(),
     )  # fmt: skip
     assert said.stdout.endswith("\nset()\n")
+
+
+@pytest.mark.parametrize(
+    ("bind", "here", "elsewhere"),
+    [
+        ("127.0.0.1:8470", "lightkeeper run -- torchrun", "with --bind 0.0.0.0:8470"),
+        ("0.0.0.0:8470", "lightkeeper run -- torchrun", "--monitor http://HOST:8470 --token-file"),
+        ("127.0.0.1:9", "run --monitor http://127.0.0.1:9 -- torchrun", "with --bind 0.0.0.0:9"),
+        ("192.0.2.1:8470", "--monitor http://192.0.2.1:8470 --", "--monitor http://192.0.2.1:8470"),
+    ],
+)
+def test_the_monitor_says_how_ranks_are_started_so_that_it_sees_them(
+    bind: str, here: str, elsewhere: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(socket, "gethostname", lambda: "HOST")
+    token = home.make_token_file(tmp_path / "lightkeeper" / "token")
+    options = Options(KeeperConfig(), bind, tmp_path / "m.db", token=token)
+    first, second = for_ranks(options, f"http://{bind}")
+    assert here in first
+    assert elsewhere in second
+    assert token not in first + second
+    named = Options(KeeperConfig(), bind, tmp_path / "m.db", token="another")
+    assert "--token-file FILE" in next(iter(for_ranks(named, f"http://{bind}")))

@@ -72,8 +72,8 @@ def test_a_detector_that_raises_is_unknown_on_the_page_in_metrics_and_in_the_hea
     body = api.get("/healthz")  # 200: a restart would mend nothing
     assert (body["status"], body["degraded"]) == ("degraded", [f"unknown: dead: {why}"])
     assert api.get("/readyz")["degraded"] == [f"unknown: dead: {why}"]
-    page = api.call("GET", "/").text
-    assert "Unknown: dead: " in page
+    page = api.call("GET", "/", headers={"Accept": "text/html"}).text
+    assert "Nobody looks for dead: " in page
     assert why in page
 
 

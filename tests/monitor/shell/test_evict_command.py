@@ -24,6 +24,7 @@ ODD = "my%group#1?"
 def running(tmp_path: Path, fleet: FakeFleet, lighthouse: FakeLighthouse) -> Iterator[Service]:
     lighthouse.form("rg_0:a", "rg_1:b")
     (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "token").chmod(0o600)
     options = Options(KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", lighthouse.url, token=TOKEN)
     with Service(options) as service:
         registry = service.keeper._components.registry

@@ -31,6 +31,7 @@ def test_two_killed_monitors_are_replayed_as_they_decided(
     tmp_path: Path, fleet: FakeFleet, lighthouse: FakeLighthouse
 ) -> None:
     (tmp_path / "token").write_text(TOKEN + "\n")
+    (tmp_path / "token").chmod(0o600)
     ranks = [fleet.add(f"rg_{n}", host=f"node{n}", replica_id=f"rg_{n}:u{n}") for n in range(3)]
     lighthouse.form(*(rank.replica_id or "" for rank in ranks))
     training = Training(*ranks)

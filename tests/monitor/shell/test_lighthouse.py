@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -123,56 +121,3 @@ def test_a_lighthouse_that_is_away_is_data(lighthouse: FakeLighthouse, fetcher: 
     lighthouse.close()
     away = light.look(2.0)
     assert isinstance(away, LighthouseAway)
-
-
-REAL = """
-import datetime, sys, threading
-from torchft.coordination import LighthouseClient, LighthouseServer
-server = LighthouseServer(
-    bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=5000, quorum_tick_ms=50,
-    heartbeat_timeout_ms=5000,
-)
-patience = datetime.timedelta(seconds=10)
-address = server.address().replace(server.address().split("//")[1].split(":")[0], "127.0.0.1")
-def join(name):
-    client = LighthouseClient(address, patience)
-    client.quorum(name, patience, address="http://127.0.0.1:1", store_address="s:1", step=7,
-                  world_size=1, shrink_only=False)
-names = ("rg_0:one", "rg_1:two & <three>")
-for name in names:
-    LighthouseClient(address, patience).heartbeat(name)
-joins = [threading.Thread(target=join, args=(name,)) for name in names]
-for one in joins: one.start()
-for one in joins: one.join()
-print(address, flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.mark.integration
-@pytest.mark.timeout(120)
-def test_reads_and_presses_the_kill_button_of_a_real_lighthouse(fetcher: Fetcher) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", REAL],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            light = Lighthouse(process.stdout.readline().strip(), fetcher)
-            view = light.look(5.0)
-            assert isinstance(view, LighthouseView)
-            assert view.members == (
-                Member(ReplicaId("rg_0:one"), 7, "http://127.0.0.1:1", "s:1", 1),
-                Member(ReplicaId("rg_1:two & <three>"), 7, "http://127.0.0.1:1", "s:1", 1),
-            )
-            assert sorted(view.heartbeat_ages_s) == ["rg_0:one", "rg_1:two & <three>"]
-            assert max(view.heartbeat_ages_s.values()) < 60
-            unknown = light.begin_kill(ReplicaId("rg_9:none"), 5.0).result()
-            assert unknown == "answered 500: Something went wrong: failed to find replica"
-            known = light.begin_kill(ReplicaId("rg_1:two & <three>"), 5.0).result()
-            assert "failed to find replica" not in known
-        finally:
-            process.kill()

@@ -56,7 +56,7 @@ class Scene:
     def restarted(self) -> Quarantine:
         again = Quarantine(self.clock, self.memory)
         events = sorted(self.memory.events.values(), key=lambda one: one.at_s)
-        again.restore(tuple(self.memory.quarantine.values()), events)
+        again.take_over(tuple(self.memory.quarantine.values()), events)
         return again
 
 

@@ -142,6 +142,9 @@ def test_on_a_network_ranks_are_read_through_the_monitor_with_its_token_only(fle
         assert refused.status_code == 401
         assert f"Bearer TOKEN' http://localhost{path}, or" in refused.json["error"]
         assert "--open-reads" in refused.json["error"]
+        shown = client.get(f"/ranks/{rank.identity.rank}?show={page}", headers=headers)
+        assert shown.status_code == 401
+        assert "<pre" not in shown.text
     assert rank.asked == []
     client.get(path, headers=TOKEN)
     assert rank.asked == [(f"v1/{page}", "Bearer secret")]
@@ -177,7 +180,7 @@ def test_the_pages_offer_no_links_that_would_be_refused(fleet, fetcher):
         client = desk_of(rank, fetcher, view=lambda: seen, **desk)
         for path in ("/", "/groups/rg_0", "/hosts/node-rg_0-0", "/ranks/rg_0.0"):
             text = client.get(path).text
-            assert ('href="/v1/ranks/rg_0.0/stacks"' in text) is linked, path
+            assert ('href="/ranks/rg_0.0?show=stacks"' in text) is linked, path
             if path != "/":
                 assert ("Authorization: Bearer" in text.partition('id="acts"')[0]) is not linked
 

@@ -65,7 +65,7 @@ class RealRank(Rank):
     def __init__(self, number: int, folder: Path, manager: list[str], *, action: str = "hang",
                  before: tuple[str, ...] = (), bind: str = "127.0.0.1",
                  token: str = TOKEN) -> None:  # fmt: skip
-        own = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTKEEPER")}
+        own = {k: v for k, v in os.environ.items() if not (v and k.startswith("LIGHTKEEPER"))}
         self.name = RankName(f"rg_1.{number}")
         self.process = subprocess.Popen(
             [*before, sys.executable, str(SCRIPT), action, *manager],

@@ -81,14 +81,18 @@ def test_what_if_says_side_by_side_who_would_have_been_evicted(observed: Path, c
     assert body["conjecture_from_s"] is None
 
 
-def test_thresholds_come_from_a_file_as_well(observed: Path, tmp_path: Path, capsys) -> None:
-    (tmp_path / "x.toml").write_text("stall_floor_s = 12\nobserve = true\n")
-    (tmp_path / "x.json").write_text('{"stall_floor_s": 12}')
-    for name in ("x.toml", "x.json"):
-        words = ["replay", str(observed), "--config", str(tmp_path / name), "--format", "json"]
-        assert main(words) == 0
-        (pair,) = json.loads(capsys.readouterr().out)["compared"]
-        assert pair["what_if"]["fired_s"] == START_S + 34
+def test_another_policy_is_a_what_if(observed: Path, tmp_path: Path, capsys) -> None:
+    policy = tmp_path / "policy.toml"
+    rules = "[actions]\nnot_entered = 'page'\n"
+    policy.write_text(f"[policy]\nmode = 'act'\n[thresholds]\nstall_floor_s = 12\n{rules}")
+    assert main(["replay", str(observed), "--policy", str(policy), "--format", "json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    (pair,) = body["compared"]
+    assert pair["what_if"]["fired_s"] == START_S + 34
+    assert pair["what_if"]["held"] == "policy"
+    assert body["changes"]["stall_floor_s"] == {"live": 5.0, "what_if": 12}
+    page = {"live": "evict_and_quarantine", "what_if": "page"}
+    assert body["changes"]["actions.not_entered.critical"] == page
 
 
 def test_a_span_shows_what_was_still_open_in_it(live: Path, capsys) -> None:
@@ -154,7 +158,8 @@ def test_damage_in_the_middle_is_status_2_after_what_came_before(
         (["LIVE", "--set", "stall_floor_s=0"], "stall_floor_s is 0.0, expected 0.1 to 86400"),
         (["LIVE", "--set", "observe=1"], "--set observe is '1', expected true or false"),
         (["LIVE", "--set", "tick_s=2", "--check"], "--check compares with what was decided live"),
-        (["LIVE", "--config", "nowhere"], "cannot read nowhere"),
+        (["LIVE", "--policy", "nowhere"], "nowhere: No such file or directory"),
+        (["LIVE", "--policy", "x.toml"], "x.toml: thresholds.nonsense: unknown key, "),
         (["LIVE", "--from", "noon"], "'noon' is no time; expected 17:04"),
         (["LIVE", "--from", "20", "--to", "10"], "--from 20 is after --to 10"),
         (["LIVE", "--to", "10"], "no tick in this span"),
@@ -165,17 +170,11 @@ def test_what_cannot_be_used_is_one_line_and_status_2(
     words: list[str], line: str, live: Path, tmp_path: Path, capsys, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("x.toml").write_text("[thresholds]\nnonsense = 1\n")
     assert main(["replay", *[str(live) if word == "LIVE" else word for word in words]]) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"error: {line}")
     assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize("text", ['{"a": [}', "[1]", '{"stall_floor_s": "x"}', '{"observe": 1}'])
-def test_a_configuration_that_is_none_is_one_line(text: str, live: Path, tmp_path, capsys) -> None:
-    (tmp_path / "x.json").write_text(text)
-    assert main(["replay", str(live), "--config", str(tmp_path / "x.json")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_times_are_read_in_every_usual_form() -> None:

@@ -13,13 +13,13 @@ import pytest
 
 from monitor.act.quarantine import Quarantine
 from monitor.act.schedulers.base import Outcome
-from monitor.act.steps import Asker, Parties, eviction_words
+from monitor.act.steps import Asker, Parties, eviction_words, probe, save_evidence
 from monitor.act.targets import Registry
-from monitor.model.escalation import Answered
+from monitor.model.escalation import Answered, Liveness
 from monitor.model.eviction import Rung
 from tests.monitor.pure.escalations import ID, RANKS, fresh
 from tests.monitor.shell.doubles import HandClock, Memory
-from tests.monitor.shell.fakes import wait_until
+from tests.monitor.shell.fakes import FakeRank, identity, wait_until
 
 WHOM = {
     Rung.GATE: "",
@@ -91,6 +91,40 @@ def test_who_crashes_when_asked_has_answered_so(rung: Rung) -> None:
     at_once = asker.ask(fresh(), rung, WHOM[rung])
     told = [at_once] if at_once is not None else list(asker.answers(wait_s=5.0))
     assert told == [Answered(rung, WHOM[rung], "crashed: RuntimeError: boom", done=False)]
+
+
+@pytest.mark.parametrize(
+    ("rank", "life", "detail"),
+    [
+        ({}, Liveness.ALIVE, "alive (state S)"),
+        ({"process_state": "T"}, Liveness.STUCK, "stopped (state T)"),
+        ({"interpreter_age_s": 30.0}, Liveness.STUCK, "interpreter has not run for 30.0 s"),
+        ({"alive": False}, Liveness.GONE, "its process is gone"),
+    ],
+    ids=["alive", "stopped", "GIL held", "dead"],
+)
+def test_a_look_says_how_each_of_the_accused_is(rank: dict, life: Liveness, detail: str) -> None:
+    told: Future[Any] = Future()
+    told.set_result(FakeRank(identity("rg_1", 0), **rank).report())
+
+    class Answers:
+        def submit(self, request: Any) -> Future[Any]:
+            request.close()
+            return told
+
+    clock = HandClock()
+    registry, quarantine = Registry(clock, Memory()), Quarantine(clock, Memory())
+    seen = probe(Parties(clock, Answers(), registry, quarantine), fresh())  # type: ignore[arg-type]
+    assert (seen.lives[RANKS[0]], detail in seen.details[RANKS[0]]) == (life, True)
+    assert seen.lives[RANKS[1]] is Liveness.GONE, "another process answers in its place"
+
+
+def test_evidence_that_crashes_stops_no_eviction() -> None:
+    def crash() -> str:
+        raise RuntimeError("a bug")
+
+    told = Answered(Rung.EVIDENCE, "", "failed: RuntimeError: a bug", done=False)
+    assert save_evidence(crash) == told
 
 
 @pytest.mark.parametrize("rung", WHOM, ids=str)

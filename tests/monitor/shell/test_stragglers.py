@@ -259,7 +259,7 @@ def test_csv_needs_no_pyarrow_and_parquet_says_that_it_does(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert main(["stragglers", str(table)]) == 1
     assert main(["stragglers", str(sick)]) == 2
-    assert "pip install pyarrow, or give CSV" in capsys.readouterr().err
+    assert "pip install 'lightkeeper[analyze]', or give CSV" in capsys.readouterr().err
 
 
 class _Terminal(io.StringIO):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, wait_until
+from tests.monitor.shell.fakes import FakeLighthouse, wait_until
 from tests.monitor.shell.process import TOKEN, Monitor, Training
 from tests.monitor.store.postgres import PASSWORD
 from tests.ports import free_port
@@ -24,17 +24,9 @@ Start = Callable[..., Monitor]
 
 
 @pytest.fixture
-def training(fleet: FakeFleet, lighthouse: FakeLighthouse) -> Iterator[Training]:
-    ranks = [fleet.add(f"rg_{n}", host=f"node{n}", replica_id=f"rg_{n}:u{n}") for n in range(3)]
-    lighthouse.form(*(rank.replica_id or "" for rank in ranks))
-    made = Training(*ranks)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def start(tmp_path: Path, lighthouse: FakeLighthouse) -> Iterator[Start]:
     (tmp_path / "token").write_text(TOKEN + "\n")
+    (tmp_path / "token").chmod(0o600)
     made: list[Monitor] = []
 
     def begin(*more: str, store: str = "") -> Monitor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from monitor.store.lease import Lease
 from monitor.store.place import StoreError, parse_place
 from monitor.store.store import Store
 from tests.monitor.shell.fakes import wait_until
-from tests.monitor.shell.test_store import EVERYTHING, GROUP_ENTRY, fill, incident
+from tests.monitor.shell.test_store import EVENT, EVERYTHING, GROUP_ENTRY, fill, incident
 from tests.monitor.store.postgres import PASSWORD, Cluster
 
 
@@ -46,10 +47,13 @@ def test_everything_comes_back(place: str) -> None:
         EVERYTHING, switches={"pause": "since noon"}, notices=(("page", "inc-1", {"notice": 1}),)
     )
     store.drop_quarantine(Scope.HOST, "node1")
+    store.drop_quarantine_event(EVENT)
+    store.drop_target(RankName("rg_1.0"))
     store.save_switch("pause", None)
     assert store.flush()
     found = store.remembered()
     assert (found.quarantine, found.switches) == ((GROUP_ENTRY,), {})
+    assert (found.quarantine_events, found.targets) == ((), ())
     store.close()
 
 
@@ -108,13 +112,31 @@ def test_text_that_a_database_cannot_hold_is_made_so_that_it_can(place: str) -> 
 
 def test_a_row_that_no_database_takes_does_not_hold_up_the_others(place: str) -> None:
     store = Store(place)
-    store._put(
-        "decisions", {"incident_id": "bad", "at_s": 1.0, "action": "evict"}, {"reason": None}
-    )
+    store._put("holds", {"incident_id": "bad", "at_s": 1.0}, {"body": None})
     store.save_target(RankName("rg_1.0"), {"url": "http://h:1"})
     assert store.flush()
     assert (store.pending, store.errors) == (0, 1)
     assert store.remembered().targets == ({"url": "http://h:1"},)
+    store.close()
+
+
+def test_the_lease_is_renewed_while_thousands_of_targets_are_written(place: str) -> None:
+    store = Store(place)
+    lease = Lease(store.database.lease, "one", "http://one")
+    lease.turn()
+    fence = lease.fence()
+    assert fence is not None
+    store.lead(fence)
+    for number in range(8_000):
+        store.save_target(RankName(f"rg_{number}.0"), {"url": f"http://h{number}:1"})
+    assert not store.flush(0.01)  # goes on in the background
+    renewed = 0
+    while store.pending:
+        with suppress(StoreError):  # once in a while on a busy machine: the next beat comes in 1 s
+            renewed += store.database.lease.renew(fence)
+    assert renewed > 2
+    assert (store.errors, len(store.remembered().targets)) == (0, 8_000)
+    lease.close()
     store.close()
 
 
@@ -242,5 +264,5 @@ def test_a_decision_survives_a_power_cut_and_the_rest_may_lose_its_last_second(
     assert "PRAGMA synchronous =" not in said
     fill(store)
     store.flush()
-    assert said.index("PRAGMA synchronous =") < said.index("INSERT INTO decisions")
+    assert said.index("PRAGMA synchronous =") < said.index("INSERT INTO holds")
     store.close()

@@ -1,6 +1,6 @@
 """Precision and recall over seeds: `python -m tests.monitor.stragglers.score [SEEDS]`.
 
-Prints a table in Markdown for docs/stragglers.md. Each line is one scenario in jobs of several
+Prints a table in Markdown for docs/offline.md. Each line is one scenario in jobs of several
 shapes, every one with SEEDS seeds and the culprit at another place.
 """
 

@@ -34,10 +34,16 @@ def group(name: str, ranks: int = 2, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def headline(state: str = "training", says: str = "all 4 ranks are healthy", **more: Any
+             ) -> dict[str, Any]:  # fmt: skip
+    return {"state": state, "says": says, "next": "", "incident": None, "step": 120,
+            "step_s": 0.5, "commit_age_s": 0.3, "at_s": None, **more}  # fmt: skip
+
+
 _AMOUNT = {"low": 0.0, "high": 0.0, "words": ""}
 _ACCOUNT = {
     "decided_by": "nobody", "why": "nothing was to be decided", "outcome": "open", "intervals": [],
-    "rungs": [], "holds": [], "ran_on": [], "back_on": [], "final": False, "lost": _AMOUNT,
+    "holds": [], "ran_on": [], "back_on": [], "final": False, "lost": _AMOUNT,
     "lost_by_others": _AMOUNT, "lost_by_own": _AMOUNT, "without_us": _AMOUNT, "saved": _AMOUNT,
 }  # fmt: skip
 
@@ -78,7 +84,7 @@ def snapshot(**more: Any) -> dict[str, Any]:
         },
         "groups": [group("rg_0"), group("rg_1")],
         "ranks": [rank(one, number) for one in ("rg_0", "rg_1") for number in range(2)],
-        "warnings": [], "ended": None, "usual_step_s": None,
+        "warnings": [], "ended": None, "headline": headline(), "tokenless": False,
         "incidents": [], "quarantine": [], "quarantine_groups": [], **more,
     }  # fmt: skip
 
@@ -95,6 +101,8 @@ def hung() -> dict[str, Any]:
             rank("rg_1", 1, **{**waits, "health": "stalled", "phase": "data"}),
         ],
         incidents=[incident(bundle=BUNDLE)],
+        headline=headline("stopped", "rg_1.1 stands still in 'data'", next="rg_1 is being evicted",
+                          step_s=None, commit_age_s=14.0),
     )  # fmt: skip
 
 

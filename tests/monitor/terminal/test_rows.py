@@ -13,15 +13,13 @@ from monitor.show.fleet_rows import (
     GROUP_COLUMNS,
     RANK_ORDERS,
     RowFilter,
-    group_cells,
     groups_of,
-    rank_cells,
     rank_columns,
     ranks_of,
     sorted_groups,
     sorted_ranks,
 )
-from monitor.show.text_table import Column, age, cut, lines_of, text_of, width_of
+from monitor.show.text_table import Column, age, cut, lines_of, table, text_of, width_of
 from tests.monitor.terminal.bodies import group, rank
 
 RANKS = ranks_of([
@@ -80,9 +78,8 @@ def test_groups_by_heartbeat() -> None:
 
 
 def test_a_table_whole() -> None:
-    rows = [rank_cells(one, wide=False) for one in RANKS]
     assert (
-        "\n".join(text_of(line) for line in lines_of(rank_columns(wide=False), rows))
+        "\n".join(text_of(line) for line in table(rank_columns(wide=False), RANKS))
         == """\
 rank     health       host    phase            for    step   s/step     busy     wait  trouble
 rg_10.0  healthy      node10  forward         3.0s       7      0.5      0.2      0.3  -
@@ -92,9 +89,8 @@ rg_9.1   waiting      node9   forward         1.0s       -      0.5        -    
 
 
 def test_where_it_is_narrow_the_least_needed_columns_go_first() -> None:
-    rows = [rank_cells(one, wide=False) for one in RANKS]
     names = {
-        width: text_of(lines_of(rank_columns(wide=False), rows, width)[0]).split()
+        width: text_of(table(rank_columns(wide=False), RANKS, width)[0]).split()
         for width in (100, 84, 70, 46)
     }
     assert names[100] == [one.name for one in rank_columns(wide=False)]
@@ -116,7 +112,7 @@ def test_two_spaces_part_the_fields_whatever_ranks_are_called(
         for name, host, phase, detail in texts
     ])  # fmt: skip
     columns = rank_columns(wide=True)
-    for line in lines_of(columns, [rank_cells(one, wide=True) for one in ranks]):
+    for line in table(columns, ranks):
         said = text_of(line)
         assert len(re.split("  +", said)) == len(columns)
         assert not {unicodedata.category(letter) for letter in said} & {"Cc", "Cf", "Cs", "Zl"}
@@ -142,8 +138,8 @@ def test_wide_characters_take_two_cells() -> None:
 
 
 def test_a_group_is_one_line() -> None:
-    cells = [group_cells(one) for one in groups_of([group("rg_0", in_quorum=None)])]
-    line = text_of(lines_of(GROUP_COLUMNS, cells)[1])
+    groups = groups_of([group("rg_0", in_quorum=None)])
+    line = text_of(table(GROUP_COLUMNS, groups)[1])
     assert line == "rg_0   healthy      node0      2   120      118  -            0.1s"
 
 

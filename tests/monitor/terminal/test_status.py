@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
 
 from monitor.decide.view import IncidentReport, bundle_url
-from monitor.show.pages import Pulse
 from monitor.show.status import (
     StatusFacts,
     answers,
@@ -23,6 +21,7 @@ from monitor.show.text_table import text_of, width_of
 from tests.monitor.terminal.bodies import (
     NOW_S,
     asked,
+    headline,
     hung,
     incident,
     many,
@@ -49,8 +48,8 @@ def test_a_fleet_that_trains() -> None:
         == """\
 training      yes  step 120, 0.5 s a step, 2 of 2 groups in quorum 4
 held back by  nobody  busiest is rg_1.1: 0.4 s a step, the median 0.4 s
-keeper        acting  evicts whom it is sure of
-              evicted nobody in the last hour
+keeper        acting  evictions are on, for confident verdicts
+              no eviction in the last hour
 monitor       trusted  looked 0.5s ago, all 4 ranks answer
 groups        2  2 healthy
 ranks         4  4 healthy
@@ -75,7 +74,7 @@ held back by  named  rg_1.1 (not_entered)
               critical, firing: rg_1.1 stands still in 'data'. rg_1 is being
               evicted (not_entered-rg_1.1-7)
               evidence: http://m:1/v1/incidents/not_entered-rg_1.1-7/bundle
-keeper        acting  evicts whom it is sure of
+keeper        acting  evictions are on, for confident verdicts
               is evicting rg_1 3.0s ago: not_entered of rg_1.1
 monitor       trusted  looked 0.5s ago, all 4 ranks answer
 groups        2  1 evicting, 1 waiting
@@ -94,8 +93,8 @@ def test_ten_thousand_ranks_stay_a_short_answer() -> None:
         == """\
 training      yes  step 120, 0.5 s a step, 1,250 of 1,250 groups in quorum 4
 held back by  nobody  busiest is rg_7.3: 0.49 s a step, the median 0.4 s
-keeper        acting  evicts whom it is sure of
-              evicted nobody in the last hour
+keeper        acting  evictions are on, for confident verdicts
+              no eviction in the last hour
 monitor       trusted  looked 0.5s ago, all 10,000 ranks answer
 groups        1,250  1,250 healthy
 ranks         10,000  10,000 healthy
@@ -109,56 +108,50 @@ and 1,248 more, none of them worse: lightkeeper get groups
 
 
 AWAY = {"up": False, "reason": "refused"}
+NONE = {"up": False, "reason": "none configured"}
 SILENT = rank("rg_1", 1, health="unreachable", last_commit_age_s=None,
               unreachable={"reason": "timeout", "detail": "1 s"})  # fmt: skip
 
 
+NO_STEPS = {"step": None, "step_s": None, "commit_age_s": None}
+CRASH = "rg_0.0 exit code 1, RuntimeError: no; 0 of 2 ranks left"
+
+
 @pytest.mark.parametrize(
-    ("more", "word", "text"),
+    ("told", "word", "text"),
     [
-        ({"ranks": [], "groups": []}, "no", "no rank has registered here"),
-        ({"ranks": [rank("rg_0", 0, last_commit_age_s=None)]}, "starting",
-         "nobody has committed a step yet"),
-        ({"ranks": [rank("rg_0", 0, last_commit_age_s=14.9)]}, "yes",
+        (headline("waiting", "none has registered yet", **NO_STEPS), "no",
+         "none has registered yet"),
+        (headline("starting", "no step is committed yet", **NO_STEPS), "starting",
+         "no step is committed yet"),
+        (headline(step_s=9.0), "yes", "step 120, 9 s a step, 2 of 2 groups in quorum 4"),
+        (headline(step_s=None), "yes", "step 120, 2 of 2 groups in quorum 4"),
+        (headline("disturbed", "rg_1 is slow"), "disturbed",
          "step 120, 0.5 s a step, 2 of 2 groups in quorum 4"),
-        ({"ranks": [rank("rg_0", 0, last_commit_age_s=15.1)]}, "stalling",
-         "no commit for 15s (step 120): verdict pending"),
-        ({"ranks": [rank("rg_0", 0, last_commit_age_s=15.1)], "usual_step_s": 0.5}, "stalling",
-         "no commit for 15s (step 120, 0.5 s a step is usual): verdict pending"),
-        ({"ranks": [rank("rg_0", 0, last_commit_age_s=6.0, health="late")]}, "stalling",
-         "no commit for 6.0s (step 120): verdict pending"),
-        ({"warnings": ["the loss of rg_0.0 is not finite"]}, "disturbed",
-         "step 120, 0.5 s a step, 2 of 2 groups in quorum 4"),
-        ({"ranks": [], "ended": {"at_s": NOW_S - 1440, "clean": False, "says": "rg_0.0 SIGKILL"}},
-         "ended", "24m ago: rg_0.0 SIGKILL"),
-        ({"ranks": [rank("rg_0", 0, last_commit_age_s=44.0, step_s=9.0)]}, "yes",
-         "step 120, 9 s a step, 2 of 2 groups in quorum 4"),
-        ({"ranks": [rank("rg_0", 0, last_commit_age_s=14.0, step_s=None)]}, "yes",
-         "step 120, 2 of 2 groups in quorum 4"),
-        ({"ranks": [rank("rg_0", 0, last_commit_age_s=3.1, step_s=None)],
-          "incidents": [incident(state="pending")]}, "no", "no commit for 3.1s (step 120)"),
-        ({"ranks": [rank("rg_0", 0, last_commit_age_s=3.1)],
-          "incidents": [incident(kind="straggler")]}, "disturbed",
-         "step 120, 0.5 s a step, 2 of 2 groups in quorum 4"),
-        ({"lighthouse": AWAY}, "yes", "step 120, 0.5 s a step"),
+        (headline("pausing", "rg_0.0 in 'checkpoint', no commit for 40 s"), "pausing",
+         "rg_0.0 in 'checkpoint', no commit for 40 s"),
+        (headline("stalling", "no commit for 9.4 s (0.2 s is usual)", next="Verdict in 12 s"),
+         "stalling", "no commit for 9.4 s (0.2 s is usual), verdict in 12 s"),
+        (headline("stopped", "rg_1.1 hangs", next="rg_1 is being evicted", commit_age_s=3.1), "no",
+         "no commit for 3.1s (step 120)"),
+        (headline("ended", CRASH, at_s=NOW_S - 1440), "ended", f"24m ago: {CRASH}"),
+        (headline("finished", "0 of 2 ranks left", at_s=NOW_S - 5), "finished",
+         "5.0s ago: 0 of 2 ranks left"),
     ],
-    ids=["no ranks", "before the first", "quiet", "too quiet", "usual", "late", "NaN",
-         "ended", "long steps", "steps unknown",
-         "held up", "only slow", "without a Lighthouse"],
+    ids=lambda one: one["state"] if isinstance(one, dict) else "",
 )  # fmt: skip
-def test_training_is_known_by_its_commits(more: dict[str, Any], word: str, text: str) -> None:
-    found = training(asked(snapshot(**more)).fleet)
+def test_whether_it_trains_is_what_the_headline_says(
+    told: dict[str, Any], word: str, text: str
+) -> None:
+    seen = asked(snapshot(headline=told))
+    found = training(seen.fleet)
     assert (found.word, found.text) == (word, text)
+    assert answers_to_json(seen)["headline"] == str(seen.fleet.headline)
 
 
-@pytest.mark.parametrize("age_s", [2.9, 3.1, 14.9, 15.1, 44.0, 46.0])
-@pytest.mark.parametrize("step_s", [0.5, 9.0, None])
-@pytest.mark.parametrize("held", [False, True], ids=["", "held"])
-def test_the_page_says_the_same(age_s: float, step_s: float | None, held: bool) -> None:
-    page = Pulse(Counter(), 1, 120, age_s, step_s, int(held), held, ())
-    body = snapshot(ranks=[rank("rg_0", 0, last_commit_age_s=age_s, step_s=step_s)],
-                    incidents=[incident()] if held else [])  # fmt: skip
-    assert (training(asked(body).fleet).word in ("no", "stalling")) is page.still
+def test_without_a_lighthouse_no_quorum_is_told() -> None:
+    away = {"up": False, "reason": "refused"}
+    assert training(asked(snapshot(lighthouse=away)).fleet).text == "step 120, 0.5 s a step"
 
 
 STANDBY = {"role": "standby", "holder": "head2", "url": None}
@@ -168,6 +161,16 @@ STANDBY = {"role": "standby", "holder": "head2", "url": None}
     ("more", "words", "says"),
     [
         ({"observe": True}, {}, ("observing", "observe mode: nothing is evicted")),
+        (
+            {"tokenless": True, "lighthouse": NONE},
+            {},
+            ("watching", "watch-only: no Lighthouse and no token are configured"),
+        ),
+        (
+            {"tokenless": True},
+            {},
+            ("acting", "evictions are on, through the Lighthouse alone: it has no token"),
+        ),
         ({"monitor": STANDBY}, {}, ("standby", "this monitor stands by; active: head2")),
         (
             {"observe": True},
@@ -175,7 +178,7 @@ STANDBY = {"role": "standby", "holder": "head2", "url": None}
             ("paused", "PAUSED by ann: rack 7"),
         ),
     ],
-    ids=["observe", "standby", "pause"],
+    ids=["observe", "watch-only", "no token", "standby", "pause"],
 )
 def test_the_keeper_says_when_it_does_not_act(
     more: dict[str, Any], words: dict[str, str], says: tuple[str, str]
@@ -228,8 +231,7 @@ def test_a_doubt_in_the_monitor_is_said(
 
 
 def test_a_monitor_that_was_given_no_lighthouse_is_trusted() -> None:
-    none = {"up": False, "reason": "none configured"}
-    assert trust(asked(snapshot(lighthouse=none))).word == "trusted"
+    assert trust(asked(snapshot(lighthouse=NONE))).word == "trusted"
 
 
 def test_other_peoples_text_steers_no_terminal() -> None:

@@ -152,19 +152,17 @@ class PageReader:
         return bool(self._words[layout.W_CLOSED] & 2)
 
     @property
-    def backends(self) -> list[str]:
+    def backends(self) -> tuple[str, ...]:
         """Of all process groups that the rank has had."""
-        return list(filter(None, self._string(self._words[layout.W_BACKENDS]).split(",")))
+        return self._listed(layout.W_BACKENDS)
 
     @property
     def unhooked(self) -> tuple[str, ...]:
         """What the hooks did not find in this version of a library."""
-        return tuple(filter(None, self._string(self._words[layout.W_UNHOOKED]).split(",")))
+        return self._listed(layout.W_UNHOOKED)
 
-    @property
-    def progress(self) -> int:
-        """Phase changes so far."""
-        return self._pair(layout.PHASE)[0]
+    def _listed(self, word: int) -> tuple[str, ...]:
+        return tuple(filter(None, self._string(self._words[word]).split(",")))
 
     def beat_age_s(self, now_ns: int) -> float:
         """Seconds since a Python thread of the rank last ran, as far as the page can tell."""
@@ -393,10 +391,10 @@ class PageReader:
                     name=name,
                     size=max(0, size),
                     enqueued=enqueued,
-                    completed=completed,
+                    unfinished=enqueued - completed,
                     op=self._string(op),
                     age_s=max(0, now_ns - since) * NS if since else 0.0,
-                    inside=min(max(0, inside), enqueued),
+                    held=min(max(0, inside), enqueued),
                 )
             )
         return tuple(heads)

@@ -186,9 +186,9 @@ class PageWriter:
         """Say that the interpreter ends: nobody beats any more."""
         self._words[layout.W_CLOSED] |= 2
 
-    def write_replica(self, replica_id: str) -> None:
-        """Say as whom TorchFT's Manager goes to the Lighthouse."""
-        self._words[layout.W_REPLICA] = self.intern(replica_id)
+    def write_text(self, word: int, text: str) -> None:
+        """Say something that is one text: put its number into this word of the header."""
+        self._words[word] = self.intern(text)
 
     # -- phases -----------------------------------------------------------------------------
 
@@ -256,17 +256,9 @@ class PageWriter:
 
     def write_sources(self, steps: str, phases: str, *, waits_declared: bool) -> None:
         """Say who reports the steps and who the phases; "" for nobody."""
-        self._words[layout.W_STEP_SOURCE] = self.intern(steps)
-        self._words[layout.W_PHASE_SOURCE] = self.intern(phases)
+        self.write_text(layout.W_STEP_SOURCE, steps)
+        self.write_text(layout.W_PHASE_SOURCE, phases)
         self._words[layout.W_WAITS_DECLARED] = waits_declared
-
-    def write_backends(self, names: str) -> None:
-        """The backends of all process groups, joined by commas."""
-        self._words[layout.W_BACKENDS] = self.intern(names)
-
-    def write_unhooked(self, names: str) -> None:
-        """What there is nothing to hook for, joined by commas."""
-        self._words[layout.W_UNHOOKED] = self.intern(names)
 
     # -- names ------------------------------------------------------------------------------
 
@@ -477,13 +469,9 @@ class PageWriter:
                 sum_bytes + nbytes,
                 nbytes + (last_bytes if again else 0),
             )
-            self._write_pair(layout.TIMES[kind], row)
+            self.write_pair(layout.TIMES[kind], row)
 
     # -- soundness of the state ---------------------------------------------------------------
-
-    def write_spoilt(self, step: int, place: int, since_ns: int, run: int, attempts: int) -> None:
-        """Say at which step, and where, this rank was first not finite, and how often it was."""
-        self._write_pair(layout.SPOILT, (step, place, since_ns, run, attempts))
 
     def watch_gradients(self, *, on: bool) -> None:
         """Say whether a gradient that is not finite would be seen."""
@@ -493,9 +481,10 @@ class PageWriter:
         """Publish the last fingerprints (step, value, part), newest last; at most `PRINTS_KEPT`."""
         absent = [(layout.NONE, 0, 0)] * (layout.PRINTS_KEPT - len(rows))
         flat = [number for row in (*absent, *rows) for number in row]
-        self._write_pair(layout.PRINTS, (lane, lineage, *flat))
+        self.write_pair(layout.PRINTS, (lane, lineage, *flat))
 
-    def _write_pair(self, pair: layout.SlotPair, values: Sequence[int]) -> None:
+    def write_pair(self, pair: layout.SlotPair, values: Sequence[int]) -> None:
+        """Publish these numbers together."""
         with self._lock:
             self._pair_stamps[pair] = stamp = self._pair_stamps.get(pair, 0) + 1
             word = pair.word + (stamp & 1) * pair.stride

@@ -1,0 +1,169 @@
+"""Every query of the dashboards, asked of a running Prometheus: which panels would be empty?
+
+Each is asked as Grafana asks it with everything chosen, over a span or for now. A panel that says
+what it shows when there is nothing ("nobody is accused") may be empty; any other that is empty, and
+any query that is refused, is a finding.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from dashboards import publish
+from dashboards.selectors import NO_DATA
+
+STEP_S: Final = 5
+_WAIT_S: Final = 30.0
+_MONITOR: Final = "lightkeeper_self_health_scale"
+
+
+class PrometheusError(Exception):
+    """Nobody answers as a Prometheus does; the message is one line."""
+
+
+class Found(StrEnum):
+    """What came of a query."""
+
+    SERIES = "ok"
+    QUIET = "quiet"  # none, and the panel says so in words of its own
+    EMPTY = "EMPTY"
+    REFUSED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class BoardQuery:
+    """One query of a dashboard."""
+
+    board: str
+    where: str
+    """`panel TITLE/A`, `annotation NAME` or `variable NAME`."""
+    expr: str
+    """With Grafana's variables in it."""
+    instant: bool = False
+    quiet: str = ""
+    """What is shown where nothing is found; empty: something has to be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class PanelAnswer:
+    """A query and what came of it."""
+
+    board: str
+    where: str
+    found: Found
+    series: int
+    said: str
+    """Prometheus's own words on a query that it refused; what a quiet panel shows."""
+    expr: str
+    """As it was asked."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return asdict(self)
+
+
+def queries(board: Mapping[str, Any]) -> Iterator[BoardQuery]:
+    """All that a dashboard asks."""
+    name = str(board["uid"]).removeprefix("lightkeeper-")
+    for panel in publish.panels_of(board):
+        told = panel.get("fieldConfig", {}).get("defaults", {}).get("noValue", NO_DATA)
+        for target in panel["targets"]:
+            yield BoardQuery(
+                name, f"panel {panel['title']}/{target['refId']}", target["expr"],
+                instant=bool(target.get("instant")), quiet="" if told == NO_DATA else told,
+            )  # fmt: skip
+    for one in board["annotations"]["list"]:
+        yield BoardQuery(name, f"annotation {one['name']}", one["expr"], quiet="no mark")
+    for one in board["templating"]["list"]:
+        inside = re.fullmatch(r"label_values\((.*), (\w+)\)", str(one.get("query", "")))
+        if inside is not None:
+            expr = f"count by ({inside[2]}) ({inside[1]})"
+            yield BoardQuery(name, f"variable {one['name']}", expr)
+
+
+def filled(expr: str, **values: str) -> str:
+    """`expr` as Prometheus gets it: everything is chosen but what `values` names."""
+    values = {"topn": "40", **values}
+    return re.sub(r"\$(\w+)", lambda found: values.get(found[1], ".+"), expr)
+
+
+class Prometheus:
+    """Its HTTP API, as far as it is needed here."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
+
+    def api(self, path: str, **parameters: str) -> Any:
+        """`data` of an answer.
+
+        Raises:
+            ValueError: it refuses the query; the message is its own.
+            PrometheusError: nobody answers, or no Prometheus.
+        """
+        url = f"{self._url}/api/v1/{path}?{urlencode(parameters)}"
+        try:
+            with urllib.request.urlopen(url, timeout=_WAIT_S) as answer:  # noqa: S310 - checked
+                body = json.load(answer)
+        except urllib.error.HTTPError as error:
+            body = _body(error)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise PrometheusError(f"{self._url} gives no answer: {reason}") from error
+        if not isinstance(body, dict) or "status" not in body:
+            raise PrometheusError(f"{self._url} is no Prometheus: it has no /api/v1/{path}")
+        if body["status"] != "success":
+            raise ValueError(" ".join(str(body.get("error")).split()))
+        return body["data"]
+
+
+def _body(error: urllib.error.HTTPError) -> Any:
+    try:
+        return json.load(error)
+    except ValueError:
+        return None
+
+
+def ask(prom: Prometheus, query: BoardQuery, *, span_s: int, scrape_s: int) -> PanelAnswer:
+    """One query, over the last `span_s` or for now, as its panel does.
+
+    Args:
+        prom: who is asked.
+        query: of a dashboard.
+        span_s: the time that is shown.
+        scrape_s: how often Prometheus scrapes, of which `$__rate_interval` follows.
+    """
+    rate_s = max(STEP_S + scrape_s, 4 * scrape_s)
+    expr = filled(query.expr, __rate_interval=f"{rate_s}s", __range=f"{span_s}s")
+    now_s = time.time()
+    try:
+        if query.instant:
+            said = prom.api("query", query=expr, time=f"{now_s}")
+        else:
+            said = prom.api("query_range", query=expr, start=f"{now_s - span_s}", end=f"{now_s}",
+                            step=f"{max(STEP_S, span_s // 10_000)}s")  # fmt: skip
+    except ValueError as error:
+        return PanelAnswer(query.board, query.where, Found.REFUSED, 0, str(error), expr)
+    series = 1 if said["resultType"] in ("scalar", "string") else len(said["result"])
+    found = Found.SERIES if series else Found.QUIET if query.quiet else Found.EMPTY
+    told = query.quiet if found is Found.QUIET else ""
+    return PanelAnswer(query.board, query.where, found, series, told, expr)
+
+
+def ask_all(prom: Prometheus, *, span_s: int, scrape_s: int) -> list[PanelAnswer]:
+    """Every query of every committed dashboard."""
+    every = [query for board in publish.read() for query in queries(board)]
+    return [ask(prom, query, span_s=span_s, scrape_s=scrape_s) for query in every]
+
+
+def scrapes_a_monitor(prom: Prometheus) -> bool:
+    """Whether a monitor is seen now; without one every panel is empty, and rightly so."""
+    return bool(prom.api("query", query=_MONITOR)["result"])

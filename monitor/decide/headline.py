@@ -1,0 +1,268 @@
+"""The whole job in one sentence: does it train, who holds it up, what happens next. Pure.
+
+The page, the terminal and the API say this one. What an open incident says is its `Face`, here as
+everywhere, so that headline, table and incident never differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from monitor.decide.view import Ended, ended_of, warnings_of
+from monitor.model.config import KeeperConfig
+from monitor.model.incident import Incident, State
+from monitor.model.names import IncidentId, RankName
+from monitor.model.verdict import Kind, RankHealth
+from monitor.model.wording import listed, seconds
+from worker_server.wire import LONG_PHASES
+
+if TYPE_CHECKING:  # the command line reads headlines, and judges nothing
+    from monitor.decide.rank_seconds import Tempo
+    from monitor.decide.view import View
+
+_LATE_S: Final = 2.0
+_LATE_STEPS: Final = 3.0
+"""A commit that has not come for so many seconds, and so many usual steps, is late; it may be a
+checkpoint that nobody declared."""
+_STILL_S: Final = 15.0
+_HELD_S: Final = 3.0
+"""While an open incident says that somebody stands still."""
+_STILL_STEPS: Final = 5.0
+"""After so many seconds, and so many usual steps, nobody says that the job trains."""
+SICK: Final = (RankHealth.DEAD, RankHealth.UNREACHABLE, RankHealth.STALLED, RankHealth.CORRUPT,
+               RankHealth.TRACED, RankHealth.SLOW)  # fmt: skip
+"""They need attention one by one."""
+
+
+class JobState(StrEnum):
+    """How the job as a whole is."""
+
+    WAITING = "waiting"  # no rank was ever seen
+    STARTING = "starting"  # nobody has committed a step yet
+    WATCHING = "watching"  # ranks answer, and none reports its steps
+    TRAINING = "training"
+    DISTURBED = "disturbed"  # it trains, and something is wrong
+    LATE = "late"  # the next commit is due, and it is too early to say that nobody trains
+    PAUSING = "pausing"  # nobody commits, and a rank says why: a checkpoint, an evaluation
+    STALLING = "stalling"  # nobody commits, and it is not known yet who holds it up
+    STOPPED = "stopped"  # nobody commits, and an incident says why
+    FINISHED = "finished"
+    ENDED = "ended"
+
+
+_LABELS: Final[Mapping[JobState, str]] = {
+    JobState.WAITING: "Waiting for ranks:",
+    JobState.STARTING: "Starting:",
+    JobState.WATCHING: "Watching:",
+    JobState.TRAINING: "Training:",
+    JobState.DISTURBED: "Training, but",
+    JobState.LATE: "Late:",
+    JobState.PAUSING: "Pausing:",
+    JobState.STALLING: "Stalling:",
+    JobState.STOPPED: "Not training:",
+    JobState.FINISHED: "The job has finished:",
+    JobState.ENDED: "The job has ended:",
+}
+
+
+_BEFORE: Final[Mapping[JobState, str]] = {
+    JobState.WAITING: "none has registered yet",
+    JobState.STARTING: "no step is committed yet",
+    JobState.WATCHING: "no rank reports its steps",
+}
+"""What is said of a job of which no commit is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The sentence, in parts, and the figures that it rests on."""
+
+    state: JobState
+    says: str
+    """Who, what and why, after the label."""
+    next: str = ""
+    """What happens next; empty: nothing is due."""
+    incident: IncidentId | None = None
+    """The one that it tells of."""
+    step: int | None = None
+    """The highest of any rank."""
+    step_s: float | None = None
+    """Median seconds of a step, of the ranks that moved lately."""
+    commit_age_s: float | None = None
+    """Of the youngest commit of any rank."""
+    at_s: float | None = None
+    """When the job ended."""
+
+    @property
+    def label(self) -> str:
+        """The state in a word or two, which begins the sentence."""
+        return _LABELS[self.state]
+
+    @property
+    def trains(self) -> bool:
+        """Whether steps are committed."""
+        return self.state in (JobState.TRAINING, JobState.DISTURBED, JobState.LATE)
+
+    def __str__(self) -> str:
+        """The whole sentence."""
+        return f"{self.label} {self.says.rstrip('.')}{'. ' if self.next else ''}{self.next}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """Of all ranks; a fleet of 10,000 is gone through once."""
+
+    step: int | None
+    step_s: float | None
+    age_s: float | None
+    """Of the youngest commit."""
+    ended: Ended | None
+    healths: Counter[RankHealth]
+    """Of how many ranks."""
+
+
+def headline_of(view: View) -> Headline:
+    """What is to be said of this view."""
+    steps = [one.step for one in view.snapshot.observations if one.step is not None]
+    ages_s = [one.last_commit_age_s for one in steps if one.last_commit_age_s is not None]
+    seen = _Figures(
+        step=max((one.step for one in steps), default=None),
+        step_s=median_step_s(view.tempos),
+        age_s=min(ages_s, default=None),
+        ended=ended_of(view),
+        healths=Counter(view.result.rank_health.values()),
+    )
+    state, says, then, incident = _said(view, seen)
+    at_s = None if seen.ended is None else seen.ended.at_s
+    return Headline(state, says, then, incident, seen.step, seen.step_s, seen.age_s, at_s)
+
+
+def median_step_s(tempos: Mapping[RankName, Tempo]) -> float | None:
+    """Seconds a step, of the ranks that moved lately."""
+    return median([tempo.step_s for tempo in tempos.values()]) if tempos else None
+
+
+_Said = tuple[JobState, str, str, IncidentId | None]
+
+
+def _said(view: View, seen: _Figures) -> _Said:
+    if seen.ended is not None:
+        state = JobState.FINISHED if seen.ended.clean else JobState.ENDED
+        lead = lead_of(view)
+        return state, seen.ended.says, "", None if lead is None else lead.id
+    state = _by_commits(view, seen)
+    late = state in (JobState.LATE, JobState.STALLING)
+    lead = lead_of(view, stops=late)  # who only slows the job does not keep it from committing
+    if lead is not None and state is not JobState.WAITING:
+        face = view.face(lead)
+        return _with_incident(state, lead), face.says, face.next, lead.id
+    if state in _BEFORE:
+        return state, _BEFORE[state], "", None
+    return _undecided(view, seen, state) if late else _training(view, seen)
+
+
+def _by_commits(view: View, seen: _Figures) -> JobState:
+    """What commits alone say."""
+    if not view.snapshot.observations:
+        return JobState.WAITING
+    if seen.age_s is None:
+        return JobState.WATCHING if seen.step is None else JobState.STARTING
+    if seen.healths[RankHealth.LATE] and not seen.healths[RankHealth.HEALTHY]:
+        return JobState.STALLING
+    held = any(one.open and one.verdict.stops for one in view.incidents)
+    usual_s = seen.step_s or view.spent.usual_s or 0.0
+    if seen.age_s > max(_HELD_S if held else _STILL_S, _STILL_STEPS * usual_s):
+        return JobState.STALLING
+    late = usual_s > 0 and seen.age_s > max(_LATE_S, _LATE_STEPS * usual_s)
+    return JobState.LATE if late else JobState.TRAINING
+
+
+def _with_incident(state: JobState, lead: Incident) -> JobState:
+    if state is JobState.TRAINING:
+        return JobState.DISTURBED
+    return JobState.STOPPED if _stops(lead) else state
+
+
+def _stops(incident: Incident) -> bool:
+    """Whether it explains that nobody commits: a straggler and spoilt numbers never do."""
+    verdict = incident.verdict
+    waits = verdict.kind in (Kind.REPLICA_LAG, Kind.UNSEEN) and bool(verdict.victims)
+    return verdict.stops or waits
+
+
+def lead_of(view: View, *, stops: bool = False) -> Incident | None:
+    """The open incident that tells most: one that stops the job before one that does not.
+
+    Args:
+        view: with the incidents.
+        stops: whether only those count that stop it.
+    """
+    return min(
+        (one for one in view.incidents if one.open and (_stops(one) or not stops)),
+        key=lambda one: (one.state is State.PENDING, not _stops(one),
+                         one.milestones.first_seen_s, one.id),
+        default=None,
+    )  # fmt: skip
+
+
+def _training(view: View, seen: _Figures) -> _Said:
+    if wrong := _wrong(view, seen):
+        return JobState.DISTURBED, wrong, "", None
+    ranks, starting = len(view.snapshot.observations), seen.healths[RankHealth.STARTING]
+    says = "1 rank is healthy" if ranks == 1 else f"all {ranks:,} ranks are healthy"
+    if starting:
+        says = f"{ranks - starting:,} of {ranks:,} ranks are healthy, {starting:,} starting"
+    elif not seen.healths:
+        says = f"{ranks:,} {'rank reports' if ranks == 1 else 'ranks report'} steps"
+    return JobState.TRAINING, says, "", None
+
+
+def _undecided(view: View, seen: _Figures, state: JobState) -> _Said:
+    """No commit comes, and no incident says why."""
+    age_s = seen.age_s or 0.0
+    usual_s = view.spent.usual_s
+    usual = "" if usual_s is None else f" ({usual_s:.3g} s is usual)"
+    quiet = f"no commit for {seconds(age_s)}{usual}"
+    paused = [
+        (one.rank, one.step.phase)
+        for one in view.snapshot.observations
+        if one.step is not None and one.step.phase in LONG_PHASES
+    ]
+    if paused and not seen.healths[RankHealth.LATE]:
+        phase = Counter(phase for _, phase in paused).most_common(1)[0][0]
+        who = listed([rank for rank, does in paused if does == phase])
+        return JobState.PAUSING, f"{who} in {phase!r}, {quiet}", "", None
+    return state, quiet, _due(view, age_s, state), None
+
+
+def _due(view: View, age_s: float, state: JobState) -> str:
+    """When somebody is named, or it is said that nobody can be."""
+    due_s = view.result.look_again_s - view.snapshot.now_s
+    if math.isfinite(due_s) and due_s > 0:
+        return f"Verdict in {seconds(due_s)}"
+    if state is JobState.LATE:
+        return ""
+    config = KeeperConfig() if view.rules is None else view.rules.config
+    most_s = config.standstill_s - age_s
+    return f"Verdict in {seconds(most_s)} at most" if most_s > 0 else "Verdict pending"
+
+
+def _wrong(view: View, seen: _Figures) -> str:
+    """The most telling of what is wrong with a job that trains and has no open incident."""
+    if view.evicting:
+        return f"{listed(sorted(view.evicting))} is being evicted"
+    if sick := sum(seen.healths[one] for one in SICK):
+        return f"{sick:,} {'rank is' if sick == 1 else 'ranks are'} unhealthy"
+    if late := seen.healths[RankHealth.LATE]:
+        return f"the next commit of {late:,} {'rank' if late == 1 else 'ranks'} is late"
+    if warnings := warnings_of(view):
+        more = f", and {len(warnings) - 1} more" if len(warnings) > 1 else ""
+        return warnings[0] + more
+    kinds = [kind.replace("_", " ") for kind in sorted(view.result.unknown)]
+    return f"nobody looks for {listed(kinds)}" if kinds else ""

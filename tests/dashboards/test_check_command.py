@@ -1,0 +1,165 @@
+"""`lightkeeper dashboards check --prometheus`: which panels a running Prometheus leaves empty."""
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from dashboards import ask, publish
+from dashboards.__main__ import main
+from dashboards.selectors import or_none
+from tests.dashboards.boards import filled
+from tests.ports import free_port
+from tests.prometheus.server import prometheus
+from tests.waiting import wait_for
+
+EVERY = [query for board in publish.read() for query in ask.queries(board)]
+
+
+class FakeHttp:
+    """Answers each path and expression by a function."""
+
+    def __init__(self, answer: Callable[[str, dict[str, str]], tuple[int, bytes]]) -> None:
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                url = urlsplit(self.path)
+                parameters = {name: one[0] for name, one in parse_qs(url.query).items()}
+                fake.asked.append((url.path, parameters))
+                status, body = answer(url.path, parameters)
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def serve():
+    made: list[FakeHttp] = []
+
+    def start(answer) -> FakeHttp:
+        made.append(FakeHttp(answer))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
+
+
+def said(series: int) -> tuple[int, bytes]:
+    result = [{"metric": {"n": str(n)}, "value": [0, "1"]} for n in range(series)]
+    body = {"status": "success", "data": {"resultType": "vector", "result": result}}
+    return 200, json.dumps(body).encode()
+
+
+def refused(why: str) -> tuple[int, bytes]:
+    return 400, json.dumps({"status": "error", "error": why}).encode()
+
+
+def check(fake: FakeHttp, *more: str) -> int:
+    return main(["check", "--prometheus", f"http://{fake.address}", *more])
+
+
+def test_a_prometheus_that_has_all_of_it_passes(serve, capsys) -> None:
+    fake = serve(lambda *_: said(3))
+    assert check(fake, "--range", "600", "--scrape", "5") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == f"{len(EVERY)} queries, 0 failed or empty"
+    assert lines[0].split(maxsplit=3) == ["ok", "3", "fleet", "panel Goodput now/A"]
+    paths = {path for path, _ in fake.asked}
+    assert paths == {"/api/v1/query", "/api/v1/query_range"}
+    for _, parameters in fake.asked:
+        assert "$" not in parameters["query"]
+        if "start" in parameters:
+            assert float(parameters["end"]) - float(parameters["start"]) == pytest.approx(600)
+
+
+def test_a_refused_query_and_an_empty_panel_are_found_and_a_quiet_one_is_not(serve, capsys) -> None:
+    def answer(_, parameters: dict[str, str]) -> tuple[int, bytes]:
+        expr = parameters["query"]
+        if "quorum_participants" in expr:
+            return refused("parse error:\n  no such thing")
+        empty = ("rank_last_commit_timestamp", "rank_suspect")
+        return said(0 if any(one in expr for one in empty) else 1)
+
+    fake = serve(answer)
+    assert check(fake, "--format", "json") == 1
+    told = json.loads(capsys.readouterr().out)
+    by_name = {f"{one['board']}: {one['where']}": one for one in told["queries"]}
+    found = {name: (one["found"], one["said"]) for name, one in by_name.items()}
+    assert found["fleet: panel Since the last commit/A"] == ("EMPTY", "")
+    assert found["fleet: panel Suspects/A"] == ("quiet", "nobody is accused")
+    assert found["fleet: panel Groups in the quorum/A"] == (
+        "FAILED", "parse error: no such thing",
+    )  # fmt: skip
+    wrong = [one for one, (state, _) in found.items() if state in ("EMPTY", "FAILED")]
+    assert told["wrong"] == len(wrong)
+
+
+def test_where_no_monitor_is_scraped_that_is_what_is_said(serve, capsys) -> None:
+    assert check(serve(lambda *_: said(0))) == 1
+    assert "this Prometheus sees no monitor" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (lambda *_: (200, b"<html>"), "gives no answer"),
+        (lambda *_: (404, b"not found"), "is no Prometheus"),
+        (lambda *_: (200, b"[]"), "is no Prometheus"),
+    ],
+    ids=["a page", "404", "a list"],
+)
+def test_who_is_no_prometheus_is_told_in_one_line(serve, capsys, answer, why: str) -> None:
+    assert check(serve(answer)) == 1
+    told = capsys.readouterr().err
+    assert why in told
+    assert told.startswith("error: http://127.0.0.1:")
+    assert told.count("\n") == 1
+
+
+def test_nobody_there_is_told_in_one_line(capsys) -> None:
+    assert main(["check", "--prometheus", f"http://127.0.0.1:{free_port()}"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(120)
+def test_nothing_happened_is_a_zero_only_while_a_monitor_is_there(serve) -> None:
+    page = [b"lightkeeper_self_health_scale 1\n"]
+    fake = serve(lambda *_: (200, page[0]) if page[0] else (500, b""))
+    config = f"""\
+global: {{scrape_interval: 1s, scrape_timeout: 1s}}
+scrape_configs:
+  - {{job_name: lightkeeper, static_configs: [{{targets: ["{fake.address}"]}}]}}
+"""
+    expr = filled(or_none("sum by (reason) (lightkeeper_poll_failures_total)", "reason"))
+
+    with prometheus(config) as prom:
+
+        def seen() -> dict[str, float]:
+            return {one.labels["reason"]: one.value for one in prom.query(expr)}
+
+        wait_for(lambda: seen() == {"none": 0.0}, within_s=20, what="a zero")
+        page[0] += b'lightkeeper_poll_failures_total{reason="timeout"} 2\n'
+        wait_for(lambda: seen() == {"timeout": 2.0}, within_s=20, what="the failures alone")
+        page[0] = b""
+        wait_for(lambda: seen() == {}, within_s=20, what="no zero of a monitor that is gone")

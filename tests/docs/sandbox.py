@@ -1,0 +1,176 @@
+"""A small real job: what the pages print is typed into a shell beside it.
+
+Two replica groups of two ranks, without torch; a monitor that observes. When `hang` is there, rank
+rg_1.1 stops in its data loader and the others wait for it, so that there are an incident, evidence
+and a journal. Names on the pages stand for those here: ports, an incident's id, a folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from tests.docs.pages import ROOT, Page
+from tests.monitor.shell.process import environment
+from tests.monitor.stragglers.jobs import Recorded, Slow, write_csv, write_parquet
+from tests.ports import free_port
+from tests.waiting import wait_for
+
+TOKEN = "sesame-of-the-pages"
+RANK = """
+import itertools, sys, time
+from pathlib import Path
+import worker_server
+
+group, number, hang = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+reporter = worker_server.attach(job="demo", group=group, rank=number, world_size=2)
+sick = (group, number) == ("rg_1", 1)
+for step in itertools.count(1):
+    reporter.begin_step(step)
+    with reporter.phase("data"):
+        time.sleep(0.05)
+        while sick and hang.exists():
+            time.sleep(0.05)
+    with reporter.phase("communication"):
+        while hang.exists():
+            time.sleep(0.05)
+    reporter.end_step(step, loss=2.5, tokens=64)
+"""
+STUBS = {"torchrun": 'echo "torchrun $*"'}
+"""In place of programs that would train for hours."""
+
+
+VENV = str(Path(sys.executable).parent)
+"""Where `lightkeeper` is."""
+
+
+class Sandbox:
+    """The job, its monitor and a folder to type in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder
+        self.hang = folder / "hang"
+        self.port, self.host_port = free_port(), free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._files()
+        programs = (str(folder / "bin"), VENV, os.environ["PATH"])
+        self.env = environment(
+            HOME=str(folder), LIGHTKEEPER_MONITOR=self.url, TOKEN=TOKEN, MONITOR=self.url,
+            LIGHTKEEPER_TOKEN_FILE=str(folder / "token"), LIGHTKEEPER_HOST="node17",
+            LIGHTKEEPER_HOST_PORT=str(self.host_port), LIGHTKEEPER_RUN_DIR=str(folder / "run"),
+            CURL_HOME=str(folder), PATH=os.pathsep.join(programs),
+        )  # fmt: skip
+        self._start()
+
+    def _files(self) -> None:
+        (self.home / "token").write_text(TOKEN)
+        (self.home / "token").chmod(0o600)
+        (self.home / ".curlrc").write_text("fail-with-body\nsilent\nshow-error\nmax-time = 20\n")
+        [policy] = [block.text for block in Page(ROOT / "docs/configuration.md").blocks
+                    if block.language == "toml"]  # fmt: skip
+        (self.home / "policy.toml").write_text(policy)
+        (self.home / "bin").mkdir()
+        for name, does in STUBS.items():
+            program = self.home / "bin" / name
+            program.write_text(f"#!/bin/sh\n{does}\n")
+            program.chmod(0o755)
+        (self.home / "dumps").mkdir()
+        with zipfile.ZipFile(ROOT / "tests/corpus/gloo/captures.zip") as captures:
+            (self.home / "dumps/job.zip").write_bytes(captures.read("dtype/ring.zip"))
+        slow = Recorded(dp=4, pp=2, tp=2, microbatches=4, steps=12, slow=(Slow(1, 2, 1.5),))
+        write_parquet(self.home / "trace.parquet", slow.columns())
+        write_csv(self.home / "trace.csv", slow.columns())
+        (self.home / "meta.yaml").write_text("dp_size: 4\npp_size: 2\ntp_size: 2\nworld_size: 16\n")
+        (self.home / "rank.py").write_text(textwrap.dedent(RANK))
+
+    def _start(self) -> None:
+        def start(*words: str) -> None:
+            with (self.home / "log").open("ab") as log:
+                self._processes.append(
+                    subprocess.Popen(words, env=self.env, cwd=self.home, stdout=log, stderr=log)
+                )
+
+        start("lightkeeper", "monitor", "--observe", "--bind", f"127.0.0.1:{self.port}",
+              "--store", str(self.home / "monitor.db"), "--tick", "0.5",
+              "--policy", str(self.home / "policy.toml"))  # fmt: skip
+        self._until(
+            lambda: requests.get(f"{self.url}/readyz", timeout=5).ok, "the monitor is ready"
+        )
+        for group in ("rg_0", "rg_1"):
+            for number in ("0", "1"):
+                start(sys.executable, "rank.py", group, number, str(self.hang))
+        self._until(lambda: len(self.ranks()) == 4, "four ranks are there")
+        self._until(lambda: all(rank["step"] > 5 for rank in self.ranks().values()), "they train")
+        self.hang.touch()
+        self.incident = self._until(self._firing, "the hang is named")
+        self._until(lambda: self.ask(f"/v1/incidents/{self.incident}")["bundle"], "evidence")
+        self.env |= {
+            name: self.ranks()[rank]["url"]
+            for name, rank in {"RANK": "rg_1.1", "VICTIM": "rg_1.0"}.items()
+        }
+
+    def _until(self, look: Callable[[], Any], what: str) -> Any:
+        def seen() -> Any:
+            try:
+                return look()
+            except (requests.RequestException, KeyError, TypeError):
+                return None
+
+        try:
+            return wait_for(seen, within_s=60, what=what)
+        except AssertionError as exc:
+            raise AssertionError((self.home / "log").read_text()) from exc
+
+    def ask(self, path: str) -> Any:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        return requests.get(self.url + path, headers=headers, timeout=10).json()
+
+    def ranks(self) -> dict[str, Any]:
+        return {rank["rank"]: rank for rank in self.ask("/v1/ranks")["ranks"]}
+
+    def _firing(self) -> str | None:
+        firing = self.ask("/v1/incidents")["incidents"]
+        return next((one["id"] for one in firing if one["culprits"] == ["rg_1.1"]
+                     and one["state"] != "pending"), None)  # fmt: skip
+
+    def here(self, line: str) -> str:
+        """The same line, with the names of this job."""
+        replaced = {
+            r"(127\.0\.0\.1|localhost):8470": f"127.0.0.1:{self.port}",
+            r"127\.0\.0\.1:9470": f"127.0.0.1:{self.host_port}",
+            r"not_entered-[\w.]+-\d{6,}|\bID\b": self.incident,
+            r"(?<=replay )(DIR\b|~\S+)": str(self.home / "monitor.journal"),
+            r"\b03:10\b": "00:00", r"\b03:20\b": "23:59",
+            r"/shared/dumps/": "dumps/", r"/srv/lightkeeper-grafana": "grafana",
+        }  # fmt: skip
+        for page, ours in replaced.items():
+            line = re.sub(page, ours, line)
+        return line
+
+    def type(self, line: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", self.here(line)], env=self.env, cwd=self.home, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.terminate()
+        deadline = time.monotonic() + 20
+        for process in self._processes:
+            process.wait(max(1.0, deadline - time.monotonic()))
+
+
+def said(done: subprocess.CompletedProcess[str]) -> str:
+    return f"status {done.returncode}\n{done.stdout[-800:]}\n{done.stderr[-800:]}"

@@ -1,0 +1,216 @@
+"""No page shows a command, an option, an endpoint, a variable or a file that does not exist."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+
+import pytest
+import yaml
+
+from tests.docs import known, shell
+from tests.docs.pages import Block, Page, evidence, manual, readmes
+from tests.metrics_doc.catalogue import every
+from worker_server.rank.reporter import Reporter
+
+PAGES = [*manual(), *readmes()]
+BLOCKS = [block for page in PAGES for block in page.blocks]
+PROGRAMS = known.FOREIGN | {"lightkeeper", "make", "pip", "curl", "export"}
+
+
+def starts(line: str) -> str:
+    """The program that this line would start, if it is one we know."""
+    word = re.sub(r"^(\w+=\S* +|\()+", "", line.strip()).partition(" ")[0]
+    word = word.rpartition("/")[2] if "bin/" in word else word
+    return word if word in PROGRAMS else ""
+
+
+def kind(block: Block) -> str:
+    """What it is: people see it, so must we."""
+    if block.language:
+        return {"sh": "shell", "bash": "shell"}.get(block.language, block.language)
+    lines = block.text.splitlines()
+    if lines[0].startswith("$ "):
+        return "session"
+    if lines[0].startswith("#!") or any(map(starts, lines[:2])):
+        return "shell"
+    try:
+        tree = ast.parse(block.text)
+    except SyntaxError:
+        return "text"
+    code = (ast.Call, ast.Import, ast.FunctionDef, ast.With)
+    return "python" if any(isinstance(node, code) for node in ast.walk(tree)) else "text"
+
+
+def typed(block: Block) -> str:
+    """What a person types of it."""
+    if kind(block) == "shell":
+        return block.text
+    lines, going = [], False
+    for line in block.text.splitlines():
+        if line.startswith("$ ") or going:
+            lines.append(line.removeprefix("$ "))
+            going = line.endswith("\\")
+    return "\n".join(lines)
+
+
+def of_kind(*kinds: str) -> list[Block]:
+    return [block for block in BLOCKS if kind(block) in kinds]
+
+
+def each(blocks: list[Block]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("block", blocks, ids=lambda block: block.where)
+
+
+def mistakes(block: Block) -> Iterator[str]:
+    for found in shell.commands(typed(block)):
+        try:
+            known.command(found)
+        except known.Wrong as exc:
+            yield str(exc)
+
+
+@each(of_kind("shell", "session"))
+def test_every_command_and_every_option_exists(block: Block) -> None:
+    text = typed(block)
+    done = subprocess.run(["bash", "-n", "-c", text], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert list(mistakes(block)) == []
+
+
+@each(of_kind("text"))
+def test_what_is_shown_as_output_hides_no_command(block: Block) -> None:
+    assert [line for line in block.text.splitlines() if starts(line) and " -" in line] == []
+
+
+@each(of_kind("python"))
+def test_python_compiles_and_calls_what_exists(block: Block) -> None:
+    for node in ast.walk(ast.parse(block.text)):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                import_module(name.name)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            calls(node.func, {word.arg for word in node.keywords if word.arg})
+
+
+def calls(function: ast.Attribute, keywords: set[str]) -> None:
+    """A call of ours takes these keywords."""
+    owner = function.value.id if isinstance(function.value, ast.Name) else ""
+    if owner == "reporter":
+        target = getattr(Reporter, function.attr, None) or getattr(
+            import_module("worker_server.rank.reporter").Annotations, function.attr
+        )
+    elif owner in {"lightkeeper", "worker_server"}:  # the one hands on to the other
+        target = getattr(import_module("worker_server"), function.attr)
+    else:
+        return
+    assert keywords <= set(inspect.signature(target).parameters), function.attr
+
+
+@each(of_kind("yaml", "toml", "json"))
+def test_data_parses(block: Block) -> None:
+    read = {"yaml": lambda text: list(yaml.safe_load_all(text)), "toml": tomllib.loads,
+            "json": json.loads}  # fmt: skip
+    assert read[block.language](block.text)
+
+
+def test_every_kind_of_block_is_looked_at() -> None:
+    assert {kind(block) for block in BLOCKS} == {
+        "shell",
+        "session",
+        "python",
+        "text",
+        "yaml",
+        "toml",
+        "diff",
+    }
+
+
+# -- within sentences -----------------------------------------------------------------------------
+
+
+def each_page(pages: list[Page]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("page", pages, ids=lambda page: page.name)
+
+
+@each_page(PAGES)
+def test_commands_within_sentences_exist(page: Page) -> None:
+    wrong = []
+    for line, code in page.inline:
+        if "..." in code or not starts(code) or " " not in code:
+            continue
+        try:
+            for found in shell.commands(code):
+                known.command(found)
+        except known.Wrong as exc:
+            wrong.append(f"{page.name}:{line}: {exc}")
+    assert wrong == []
+
+
+FOREIGN_OPTIONS = frozenset(
+    ["--max-restarts", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--standalone",
+     "--shutdown-timeout", "--min_replicas", "--heartbeat_timeout_ms", "--metrics.log_freq",
+     "--debug.enable_structured_logging", "--module", "--fault_tolerance.process_group",
+     "--parallelism.tensor_parallel_degree", "--compile.enable"]
+)  # fmt: skip
+"""torchrun's, TorchFT's and torchtitan's."""
+
+
+@each_page(PAGES)
+def test_options_within_sentences_exist(page: Page) -> None:
+    wrong = []
+    for line, code in page.inline:
+        if code.startswith("--"):
+            option = re.split(r"[ =]", code)[0]
+            if option.endswith("..."):
+                there = any(one.startswith(option[:-3]) for one in known.options())
+            else:
+                there = option in known.options() | FOREIGN_OPTIONS
+            if not there:
+                wrong.append(f"{page.name}:{line}: {code}")
+    assert wrong == []
+
+
+@each_page([*PAGES, *evidence()])
+def test_every_variable_of_ours_is_read_by_somebody(page: Page) -> None:
+    assert set(known.named_variables(page.text)) <= known.variables()
+
+
+@each_page(PAGES)
+def test_every_endpoint_within_sentences_is_served(page: Page) -> None:
+    wrong = []
+    for line, code in page.inline:
+        found = re.fullmatch(
+            r"(?:(GET|POST|PUT|DELETE) )?(/(?:v1/|healthz|readyz|metrics)\S*)", code
+        )
+        if found and "{" not in code and not known.endpoint(found[1] or "GET", found[2]):
+            wrong.append(f"{page.name}:{line}: {code}")
+    assert wrong == []
+
+
+@each_page(PAGES)
+def test_every_file_within_sentences_is_there(page: Page) -> None:
+    wrong = []
+    for line, code in page.inline:
+        try:
+            known.path(code)
+        except known.Wrong as exc:
+            wrong.append(f"{page.name}:{line}: {exc}")
+    assert wrong == []
+
+
+NO_METRICS = {"lightkeeper_config"}
+
+
+@each_page(PAGES)
+def test_every_metric_is_exported(page: Page) -> None:
+    exported = {name for entry in every() for name in (*entry.names, entry.name)}
+    named = set(re.findall(r"\blightkeeper_[a-z][a-z0-9_]*[a-z0-9]\b(?![*:/-])", page.text))
+    families = {name for name in named if any(one.startswith(f"{name}_") for one in exported)}
+    assert named - exported - families - NO_METRICS == set()

@@ -1,0 +1,172 @@
+"""What the pages print is typed as it stands, beside a small real job.
+
+A line is run, or there is a reason why not, by the program that it starts. Lines that are not run
+are held to what exists all the same: `test_commands`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs import shell
+from tests.docs.pages import manual, readmes
+from tests.docs.sandbox import VENV, Sandbox, said
+from tests.docs.test_commands import kind, typed
+from tests.monitor.shell.process import environment
+from tests.ports import free_port
+from tests.waiting import wait_for
+
+HARMLESS = {"lightkeeper", "curl", "echo", "cat", "jq", "awk", "openssl", "chmod", "export"}
+QUIET = {"echo", "export", "openssl", "chmod"}
+ELSEWHERE = {
+    "lightkeeper demo": "takes minutes: tests/integration/test_demo.py",
+    "lightkeeper monitor": "one runs here already: test_every_monitor_that_is_printed_starts",
+    "lightkeeper gate": "needs a Lighthouse: tests/monitor/gate",
+    "lightkeeper top": "needs a terminal: tests/monitor/terminal",
+    "lightkeeper dashboards push": "needs a Grafana: tests/dashboards",
+    "lightkeeper dashboards check": "needs a Prometheus: tests/dashboards",
+    "lightkeeper check scheduler": "needs a scheduler: tests/monitor/schedulers",
+    "lightkeeper check notify": "needs a receiver: tests/monitor/notify",
+    "/v1/profile": "needs torch: tests/worker_server/test_profile.py",
+    ":8471": "needs a gate: tests/monitor/gate",
+    "gpu_error_2nd": "a real record, which is not in the repository",
+    "RANK0": "a session of examples/ddp: tests/examples/test_ddp.py",
+    "RANK1": "a session of examples/ddp: tests/examples/test_ddp.py",
+    "PORT": "a session of examples/torchtitan: tests/examples/test_torchtitan.py",
+}
+"""By a part of the line."""
+FOREIGN = {
+    "make": "minutes to hours; its targets are known",
+    **dict.fromkeys(("pip", "python3.11"), "needs the network"),
+    **dict.fromkeys(("kubectl", "docker"), "needs a cluster: tests/examples/test_kubernetes.py"),
+    **dict.fromkeys(("srun", "sbatch", "scontrol", "sacctmgr"),
+                    "needs Slurm: tests/examples/test_slurm.py"),
+    "systemctl": "needs systemd: tests/examples/test_systemd.py",
+    "torchft_lighthouse": "needs TorchFT: tests/examples/test_torchft_ddp.py",
+    **dict.fromkeys(("torchrun", "accelerate", "python"), "needs a script: tests/examples"),
+    **dict.fromkeys(("prometheus", "promtool", "sed"), "tests/prometheus"),
+    "sh": "tests/examples",
+    **dict.fromkeys(("cd", "mkdir", "mkfifo", "cp", "wait", "umask"), "prepares one of the others"),
+    **dict.fromkeys((".venv/bin/pytest", ".venv/bin/python", "python3"), "a test of its own"),
+}  # fmt: skip
+"""By a program that it starts."""
+MAY_SAY_MORE = {"analyze": {1}, "stragglers": {1}, "doctor": {1}}
+"""Exit statuses that are answers."""
+
+
+def lines() -> list[tuple[str, str]]:
+    """Each line once, with its page; the page that ends a rank comes last."""
+    pages = sorted([*manual(), *readmes()], key=lambda page: page.name == "docs/on-call.md")
+    found: dict[str, str] = {}
+    for page in pages:
+        for block in page.blocks:
+            if kind(block) in {"shell", "session"}:
+                for line in shell.lines(typed(block)):
+                    found.setdefault(line.strip(), page.name)
+    ending = [line for line in found if "/v1/evict" in line or "last_words" in line]
+    return [(found[line], line) for line in (*(one for one in found if one not in ending), *ending)]
+
+
+def excuse(line: str) -> str | None:
+    """Why a line is not run; None: it is."""
+    for words, reason in ELSEWHERE.items():
+        if words in line:
+            return reason
+    programs = [found.program for found in shell.commands(line)]
+    if "lightkeeper" in programs:  # what stands behind `run --` is ours to replace
+        programs = ["lightkeeper"]
+    foreign = [
+        re.sub(r"^(/tmp/examples/)?bin/", "", one) for one in programs if one not in HARMLESS
+    ]
+    if not foreign:
+        return None
+    reasons = [FOREIGN[program] for program in foreign if program in FOREIGN]
+    assert reasons, f"{line}: run it, or say why not"
+    return reasons[0]
+
+
+def test_every_line_that_is_not_typed_has_its_reason() -> None:
+    reasons = [excuse(line) for _, line in lines()]
+    assert reasons.count(None) >= 40
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    made = Sandbox(tmp_path_factory.mktemp("pages"))
+    yield made
+    made.close()
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(400)
+def test_every_line_that_can_be_typed_here_works_as_it_is_printed(sandbox: Sandbox) -> None:
+    ran, wrong = 0, []
+    for page, line in lines():
+        if excuse(line) is None:
+            done = sandbox.type(line)
+            allowed = {0}.union(*(more for word, more in MAY_SAY_MORE.items() if word in line))
+            if done.returncode not in allowed or "Traceback" in done.stderr:
+                wrong.append(f"{page}: {line}\n{said(done)}")
+            ran += any(found.program not in QUIET for found in shell.commands(line))
+    assert "\n".join(wrong) == ""
+    assert ran >= 40
+
+
+# -- monitors -------------------------------------------------------------------------------------
+
+AWAY = {"postgresql://": "a database", "kubernetes": "a cluster", "slurm": "Slurm"}
+
+
+def monitors() -> list[str]:
+    """The shortest, and as few others as have every option that a page starts a monitor with."""
+    plain = sorted(
+        {re.sub(r" --bind \S+|&.*", "", " ".join(line.split())).strip()
+         for _, line in lines() if "lightkeeper monitor" in line}, key=len,
+    )  # fmt: skip
+    here = [line for line in plain if not any(word in line for word in AWAY)]
+    sets = {line: frozenset(re.findall(r"--[a-z-]+", line)) for line in here}
+    return here[:1] + [line for line in here[1:]
+                       if not any(sets[line] < sets[other] for other in here)
+                       and line == next(x for x in here if sets[x] == sets[line])]  # fmt: skip
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(400)
+def test_every_monitor_that_is_printed_starts(tmp_path: Path) -> None:
+    """With its options; in a home of its own, at a port of its own."""
+    started = []
+    for number, line in enumerate(monitors()):
+        home = tmp_path / str(number)
+        home.mkdir()
+        for name in ("secret", "slack-url"):
+            (home / name).write_text("http://127.0.0.1:1/hook")
+            (home / name).chmod(0o600)
+        (home / "policy.toml").write_text("")
+        words = f"exec {line} --bind 127.0.0.1:{free_port()}"
+        env = environment(HOME=str(home), PATH=f"{VENV}:{os.environ['PATH']}")
+        with (home / "log").open("w") as log:
+            process = subprocess.Popen(
+                ["bash", "-c", words], env=env, cwd=home, stdout=log, stderr=log
+            )
+        started.append((home, words, process))
+    try:
+        for home, words, process in started:
+            ready = wait_for(
+                lambda home=home, process=process: process.poll() is not None
+                or "http://127.0.0.1" in (home / "log").read_text(),
+                within_s=90, what=f"{words} serves",
+            )  # fmt: skip
+            assert ready
+            assert process.poll() is None, words + (home / "log").read_text()
+    finally:
+        for _, _, process in started:
+            process.terminate()
+        codes = [process.wait(30) for _, _, process in started]
+    assert set(codes) == {0}
+    assert len(codes) >= 5
