@@ -9,7 +9,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 import click
@@ -288,43 +290,55 @@ def serve(options: Options, *, verbose: bool) -> int:
     others = os.umask(0o077)  # what it writes is for whom it runs as alone
     policy = None if options.rules is None else options.rules.current.path
     signals = _SIGNALS if policy is None else _SIGNALS | _RELOADS
-    # before any thread starts, so that all of them leave the signals to `sigtimedwait`
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
-        service = Service(options)
-    except StartError as exc:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        os.umask(others)
-        raise CommandError(str(exc)) from exc
-    with service:
-        _greet(options, service)
-        stop = threading.Event()
-        loop = threading.Thread(target=service.run, args=(stop,), name="keep", daemon=True)
-        loop.start()
-        ended = None
-        while ended is None:
-            came = _signal(signals)
-            if came in _RELOADS:
-                service.reload()
-            elif came is not None:
-                break
-            ended = service.ended() if loop.is_alive() else "the loop"
-        if ended is not None:
-            log.critical("%s has ended: this monitor ends, and is to be started again", ended)
-        log.info("stopping")
-        stop.set()
-        loop.join(_LAST_TICK_S)
+    with _queued(signals) as came:
+        try:
+            service = Service(options)
+        except StartError as exc:
+            os.umask(others)
+            raise CommandError(str(exc)) from exc
+        with service:
+            _greet(options, service)
+            stop = threading.Event()
+            loop = threading.Thread(target=service.run, args=(stop,), name="keep", daemon=True)
+            loop.start()
+            ended = None
+            while ended is None:
+                number = _next(came)
+                if number in _RELOADS:
+                    service.reload()
+                elif number is not None:
+                    break
+                ended = service.ended() if loop.is_alive() else "the loop"
+            if ended is not None:
+                log.critical("%s has ended: this monitor ends, and is to be started again", ended)
+            log.info("stopping")
+            stop.set()
+            loop.join(_LAST_TICK_S)
     return DONE if ended is None else FAILED
 
 
-def _signal(signals: frozenset[signal.Signals]) -> int | None:
-    """The one that came within a second.
+@contextmanager
+def _queued(signals: frozenset[signal.Signals]) -> Iterator[SimpleQueue[int]]:
+    """Signals wait here until they are asked for.
 
-    CPython 3.11 returns what lay in memory when a SIGSTOP and SIGCONT interrupt the wait for longer
-    than its timeout, so the signal is looked at.
+    Handlers, since a mask would not do: numpy's threads are older than this call and block nothing,
+    so the kernel would give them the signal whenever this thread does not wait for it, and end the
+    process. `SimpleQueue.put` may interrupt itself.
     """
-    told = signal.sigtimedwait(signals, 1.0)
-    return told.si_signo if told is not None and told.si_signo in signals else None
+    came: SimpleQueue[int] = SimpleQueue()
+    before = {one: signal.signal(one, lambda number, _: came.put(number)) for one in signals}
+    try:
+        yield came
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def _next(came: SimpleQueue[int]) -> int | None:
+    try:
+        return came.get(timeout=1.0)
+    except Empty:
+        return None
 
 
 def _greet(options: Options, service: Service) -> None:

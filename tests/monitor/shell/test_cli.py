@@ -87,13 +87,15 @@ def test_a_wrong_option_is_one_line_and_status_2(
 def test_a_busy_port_is_one_line_and_status_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    ends = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.getsignal(one) for one in ends]
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         bind = f"127.0.0.1:{other.getsockname()[1]}"
         assert main(["monitor", "--bind", bind, "--store", str(tmp_path / "m.db")]) == 2
     assert f"cannot listen on {bind}: Address already in use" in capsys.readouterr().err
-    assert not {signal.SIGTERM, signal.SIGINT} & signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert [signal.getsignal(one) for one in ends] == before
 
 
 @pytest.mark.parametrize("content", ["", "  \n", "two words", "a\nb", "t\u00f6ken", "\x00"])
@@ -475,3 +477,26 @@ def test_the_monitor_says_how_ranks_are_started_so_that_it_sees_them(
     assert token not in first + second
     named = Options(KeeperConfig(), bind, tmp_path / "m.db", token="another")
     assert "--token-file FILE" in next(iter(for_ranks(named, f"http://{bind}")))
+
+
+ASKED_WHILE_BUSY = """
+import os, signal, sys
+import numpy  # its threads are older than the monitor's handlers
+from monitor.cli import main
+from monitor.commands import run
+greet = run._greet
+def interrupted(options, service):
+    os.kill(os.getpid(), signal.SIGTERM)
+    greet(options, service)
+run._greet = interrupted
+words = "monitor --bind 127.0.0.1:0 --store m.db --no-token --no-journal"
+sys.exit(main(words.split()))
+"""
+
+
+def test_a_signal_that_comes_while_the_monitor_is_busy_ends_it_in_order(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ASKED_WHILE_BUSY], cwd=tmp_path, env=environment(),
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, "stopping" in ended.stderr) == (0, True), ended.stderr
