@@ -70,7 +70,7 @@ class Target:
     lease_s: float
     source: Source
     heard_s: float
-    """Unix time of the last renewal or good answer."""
+    """Unix time of the last renewal."""
     born_s: float | None = None
     """Unix time at which the rank attached, by its own account; None when it does not say."""
     dead: bool = False
@@ -196,6 +196,8 @@ class Registry:
         self._superseded: dict[RankName, tuple[str, ...]] = {}
         """By incarnation."""
         self._left: dict[RankName, str] = {}
+        self._answered: dict[RankName, float] = {}
+        """Unix time of the last good answer to a poll."""
         self._file_urls: dict[str, None] = {}
         self._strangers: set[str] = set()
         self._bringers: dict[RankName, str] = {}
@@ -333,7 +335,7 @@ class Registry:
         return self._new[bringer] >= NEW_A_MINUTE or self._brought[bringer] >= RANKS_MOST // 2
 
     def _is_there(self, target: Target) -> bool:
-        return not target.dead and self._clock.now_s() - target.heard_s <= ANSWERS_S
+        return not target.dead and self._clock.now_s() - self._heard_s(target) <= ANSWERS_S
 
     def _is_anothers(self, target: Target) -> bool:
         """Whether its Manager's name for the group is that of a living group of another launcher's.
@@ -346,7 +348,7 @@ class Registry:
         return any(
             other.launched != target.launched
             and not other.dead
-            and now_s - other.heard_s <= other.lease_s
+            and now_s - self._heard_s(other) <= other.lease_s
             for other in map(self._targets.__getitem__, self._groups.get(target.identity.group, ()))
         )
 
@@ -401,6 +403,7 @@ class Registry:
     def _drop(self, rank: RankName) -> None:
         self._forget(self._targets.pop(rank))
         self._superseded.pop(rank, None)
+        self._answered.pop(rank, None)
         if (bringer := self._bringers.pop(rank, None)) is not None:
             self._brought[bringer] -= 1
             if not self._brought[bringer]:
@@ -412,10 +415,14 @@ class Registry:
         now_s = self._clock.now_s()
         with self._lock:
             for rank, alive in ranks.items():
-                if (one := self._targets.get(rank)) is not None:  # thousands in each tick
-                    self._targets[rank] = Target(
-                        one.identity, one.url, one.lease_s, one.source, now_s, one.born_s, not alive
-                    )
+                one = self._targets.get(rank)
+                if one is not None and one.dead is alive:
+                    self._targets[rank] = replace(one, dead=not alive)
+            self._answered.update(dict.fromkeys(ranks.keys() & self._targets.keys(), now_s))
+
+    def _heard_s(self, target: Target) -> float:
+        """When it last renewed its lease or answered."""
+        return max(target.heard_s, self._answered.get(target.rank, target.heard_s))
 
     def expire(self) -> tuple[Target, ...]:
         """Drop and return the targets that have been silent for their lease and the grace."""
@@ -425,7 +432,7 @@ class Registry:
                 target
                 for target in self._targets.values()
                 if target.source is Source.LEASE
-                and now_s - target.heard_s > target.lease_s + LAPSE_GRACE_S
+                and now_s - self._heard_s(target) > target.lease_s + LAPSE_GRACE_S
             )
             for target in silent:
                 self._drop(target.rank)

@@ -105,9 +105,8 @@ class TempoBook:
             del self._marks[rank]
             self._paces.pop(rank, None)
         tempos: dict[RankName, Tempo] = {}
-        for rank, observation in seen.items():
-            report = observation.report
-            if report is None or report.step is None:
+        for rank, report in snapshot.reports.items():
+            if report.step is None:
                 continue
             step, incarnation = report.step, report.identity.incarnation
             marks = self._marks.setdefault(rank, [])
@@ -245,12 +244,8 @@ class Situation:
         return next((str(one.kind) for one in self.open if one.verdict.since_s <= at_s), None)
 
 
-def own_cause(seen: Observation, health: RankHealth | None, *, recovering: bool) -> str | None:
+def own_cause(step: StepState, health: RankHealth | None, *, recovering: bool) -> str | None:
     """What a rank does that is no training; `recovering`: whether its group comes back."""
-    report = seen.report
-    step = None if report is None else report.step
-    if step is None:
-        return None
     begins = step.commits == 0 or health is RankHealth.STARTING or step.phase == _INIT
     if step.healing or (begins and recovering):
         return RECOVERING
@@ -357,19 +352,24 @@ class RankSeconds:
         if not 0 < span_s <= self._blind_s:  # the first tick's is the time since 1970
             self._accounts, span_s = {}, 0.0
         own = {
-            rank: own_cause(
-                seen,
-                result.rank_health.get(rank),
-                recovering=seen.identity.group in self._recovering,
+            rank: cause
+            for rank, report in snapshot.reports.items()
+            if report.step is not None
+            if (
+                cause := own_cause(
+                    report.step,
+                    result.rank_health.get(rank),
+                    recovering=bool(self._recovering) and group_of(rank) in self._recovering,
+                )
             )
-            for rank, seen in snapshot.by_rank.items()
+            is not None
         }
         stands = situation(snapshot, result, own.values())
         self._paces = []
         self._missing(snapshot.by_rank.keys(), stands, span_s)
         for rank, seen in snapshot.by_rank.items():
             warm = result.rank_health.get(rank) is not RankHealth.STARTING
-            self._take(seen, stands, own[rank], span_s, warm=warm)
+            self._take(seen, stands, own.get(rank), span_s, warm=warm)
         if stands.quiet or self._usual.commit_s is None:
             self._usual.push(self._now_s, self._paces)
         self._explain(stands)
@@ -547,10 +547,9 @@ class TokenBook:
             known = {seen.identity.group for seen in here.values()}
             self._seen = {rank: last for rank, last in self._seen.items() if rank in here}
             self._groups = {group: n for group, n in self._groups.items() if group in known}
-        for rank, seen in here.items():
-            report = seen.report
-            step = None if report is None else report.step
-            if report is None or step is None or not step.tokens:
+        for rank, report in snapshot.reports.items():
+            step = report.step
+            if step is None or not step.tokens:
                 continue
             incarnation = report.identity.incarnation
             before = self._seen.get(rank)
@@ -558,6 +557,6 @@ class TokenBook:
             grown = 0 if before is None else step.tokens
             if before is not None and before[0] == incarnation:
                 grown = max(0, step.tokens - before[1])
-            group = seen.identity.group
+            group = here[rank].identity.group
             self._groups[group] = self._groups.get(group, 0) + grown
         return dict(self._groups)

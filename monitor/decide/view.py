@@ -224,21 +224,23 @@ class DepartureBook:
     """Remembers for a day."""
 
     def __init__(self) -> None:
-        self._here: dict[RankName, tuple[Observation, float]] = {}
-        """Who was here in the last tick, with the last report and its time."""
+        self._before: Mapping[RankName, Observation] = {}
+        """Who was here in the last tick."""
+        self._before_s = 0.0
+        self._silent: dict[RankName, tuple[Observation, float]] = {}
+        """Of these, those that did not answer: the last report, and its time."""
         self._gone: dict[RankName, Departure] = {}
 
     def push(self, snapshot: Snapshot) -> tuple[Departure, ...]:
         """Those that are registered no more, by name."""
         now_s, here = snapshot.now_s, snapshot.by_rank
-        for rank in self._here.keys() - here.keys():
-            self._gone[rank] = departure_of(*self._here[rank])
-        self._here = {
-            rank: told
-            for rank, seen in here.items()
-            if (told := (seen, now_s) if seen.report is not None else self._here.get(rank))
-        }
-        for seen in snapshot.observations:
+        for rank in self._before.keys() - here.keys():
+            if (told := self._told(rank)) is not None:
+                self._gone[rank] = departure_of(*told)
+        unheard = here.keys() - snapshot.reports.keys()
+        self._silent = {r: told for r in unheard if (told := self._told(r)) is not None}
+        self._before, self._before_s = here, now_s
+        for seen in snapshot.observations if self._gone else ():
             launched = seen.identity.launched_as
             if launched is not None:  # it was here under its launcher's name, and is not gone
                 self._gone.pop(rank_name(launched, seen.identity.group_rank), None)
@@ -247,6 +249,13 @@ class DepartureBook:
         self._gone = {one.rank: one for one in kept[-_MOST:]}
         return tuple(sorted((d for r, d in self._gone.items() if r not in here),
                             key=lambda one: one.rank))  # fmt: skip
+
+    def _told(self, rank: RankName) -> tuple[Observation, float] | None:
+        """A rank's last report, and its time."""
+        seen = self._before.get(rank)
+        if seen is None or seen.report is None:
+            return self._silent.get(rank)
+        return seen, self._before_s
 
 
 def departure_of(seen: Observation, now_s: float) -> Departure:

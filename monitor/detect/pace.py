@@ -267,12 +267,10 @@ class Sample:
         self.counted = True
         return self
 
-    def phases(self) -> Mapping[str, float]:
-        """Seconds in each phase so far; none where they tell nothing."""
+    def layout(self) -> tuple[str, ...]:
+        """The phases of which it tells seconds: the same for nearly all ranks."""
         step = self.step
-        if self.waited_s is not None:
-            return {}
-        return {**step.seconds, step.phase: step.seconds.get(step.phase, 0.0) + step.phase_age_s}
+        return () if self.waited_s is not None else (*step.seconds, step.phase)
 
 
 @dataclass(slots=True)
@@ -482,18 +480,29 @@ def _middles(rows: Sequence[Sequence[float]]) -> tuple[Floats, Floats]:
 
 def _phases(ends: Sequence[tuple[Sample, Sample]]) -> tuple[tuple[str, ...], Floats]:
     """The phases told, and the seconds in each: a row a phase."""
-    spans = [(first.phases(), last.phases()) for first, last in ends]
-    told = Counter(phase for _, after in spans for phase in after)
-    most = sorted(told, key=lambda phase: (-told[phase], phase))[:_PHASES_MOST]
+    firsts, lasts = [first for first, _ in ends], [last for _, last in ends]
+    layouts = Counter(last.layout() for last in lasts)
+    told: Counter[str] = Counter()
+    for layout, ranks in layouts.items():
+        told.update(dict.fromkeys(layout, ranks))
+    most = set(sorted(told, key=lambda phase: (-told[phase], phase))[:_PHASES_MOST])
     phases = tuple(phase for phase in told if phase in most)
-    rows = [
-        [
-            after[phase] - before.get(phase, 0.0) if phase in after else np.nan
-            for before, after in spans
-        ]
-        for phase in phases
-    ]
-    return phases, np.array(rows, dtype=np.float64).reshape(len(phases), len(ends))
+    return phases, _so_far(lasts, phases) - np.nan_to_num(_so_far(firsts, phases))
+
+
+def _so_far(samples: Sequence[Sample], phases: Sequence[str]) -> Floats:
+    """Seconds of each in each phase, a row a phase; not a number where it tells none."""
+    told = [sample.step.seconds if sample.waited_s is None else {} for sample in samples]
+    rows = [[seconds.get(phase, np.nan) for seconds in told] for phase in phases]
+    table = np.array(rows, dtype=np.float64).reshape(len(phases), len(samples))
+    now: dict[str, list[int]] = {}
+    for place, sample in enumerate(samples):
+        if sample.waited_s is None:
+            now.setdefault(sample.step.phase, []).append(place)
+    for row, phase in zip(table, phases, strict=True):
+        if here := now.get(phase):
+            row[here] = np.nan_to_num(row[here]) + [samples[at].step.phase_age_s for at in here]
+    return table
 
 
 def _sees_group(first: Sample, last: Sample) -> bool:

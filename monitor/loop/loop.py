@@ -37,9 +37,9 @@ from monitor.model.observation import (
     LighthouseRecord,
     LighthouseView,
     Snapshot,
-    Unreachable,
 )
 from monitor.model.verdict import FAULTS
+from worker_server.wire import StateReport
 
 log = logging.getLogger(__package__)
 
@@ -154,14 +154,16 @@ class Observing:
     def _learn(self, sweep: Sweep) -> None:
         """Tell the registry who answered."""
         registry = self._components.registry
-        answers = [(one.rank, one.report) for one in sweep.observations]
-        registry.heard({rank: told.process.alive for rank, told in answers if told is not None})
+        heard: dict[RankName, bool] = {}
         for one in sweep.observations:
-            if isinstance(one.outcome, Unreachable):
-                self._components.instruments.poll_failures.labels(str(one.outcome.reason)).inc()
-                target = registry.get(one.rank)
-                if one.outcome.reason is Failure.STRANGER and target is not None:
-                    registry.estrange(target)
+            if isinstance(one.outcome, StateReport):
+                heard[one.rank] = one.outcome.process.alive
+                continue
+            self._components.instruments.poll_failures.labels(str(one.outcome.reason)).inc()
+            target = registry.get(one.rank)
+            if one.outcome.reason is Failure.STRANGER and target is not None:
+                registry.estrange(target)
+        registry.heard(heard)
         for url, identity in sweep.identified:
             registry.identify(url, identity)
 

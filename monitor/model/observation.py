@@ -191,6 +191,15 @@ class Snapshot:
         """The observations by name, in their order."""
         return {one.identity.rank: one for one in self.observations}
 
+    @cached_property
+    def reports(self) -> Mapping[RankName, StateReport]:
+        """What those said who answered, by name, in their order."""
+        return {
+            one.identity.rank: one.outcome
+            for one in self.observations
+            if isinstance(one.outcome, StateReport)
+        }
+
 
 PAUSE_S: Final = 1.0
 """Shorter stretches in a phase are not told of; half the smallest useful floor."""
