@@ -484,11 +484,10 @@ class GroupHead(Struct, array_like=True, frozen=True):
     """Since a recorder of torch's said so; None: the ring, now."""
 
     def __post_init__(self) -> None:
-        if max(self.inside, self.unfinished) > self.enqueued:
-            raise WireError(
-                f"heads: 'held' {self.held} or 'unfinished' {self.unfinished} of {self.enqueued}"
-            )
-        if self.held is not None and self.held == self._usual:
+        enqueued, unfinished, held = self.enqueued, self.unfinished, self.held
+        if unfinished > enqueued or (held is not None and held > enqueued):
+            raise WireError(f"heads: 'held' {held} or 'unfinished' {unfinished} of {enqueued}")
+        if held is not None and held == self._usual:
             force_setattr(self, "held", None)
 
     @property

@@ -38,7 +38,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from monitor.detect.track import FINISHED_PHASE
 from monitor.model.incident import Incident
@@ -81,65 +81,76 @@ class Tempo:
         return max(0.0, self.step_s - self.busy_s)
 
 
-@dataclass(slots=True)
-class _Mark:
+class _Mark(NamedTuple):
+    """A moment at which a step was seen to be over."""
+
     at_s: float
-    incarnation: str
     attempt: int
     busy_s: float
     wait_s: float
+
+
+@dataclass(slots=True)
+class _Marked:
+    """One process over the last window."""
+
+    incarnation: str
+    marks: deque[_Mark] = field(default_factory=deque)
+    tempo: Tempo | None = None
+    """As it was told last, since it stood."""
 
 
 class TempoBook:
     """Remembers one window of marks for each rank."""
 
     def __init__(self) -> None:
-        self._marks: dict[RankName, list[_Mark]] = {}
-        self._paces: dict[RankName, float] = {}
-        """Seconds a step, as they were told last."""
+        self._ranks: dict[RankName, _Marked] = {}
 
     def push(self, snapshot: Snapshot) -> Mapping[RankName, Tempo]:
         """The tempo of every rank that moved within the window; one that stands has none."""
-        seen, now_s = snapshot.by_rank, snapshot.now_s
-        for rank in self._marks.keys() - seen.keys():
-            del self._marks[rank]
-            self._paces.pop(rank, None)
+        now_s, reports = snapshot.now_s, snapshot.reports
+        for rank in self._ranks.keys() - snapshot.by_rank.keys():
+            del self._ranks[rank]
         tempos: dict[RankName, Tempo] = {}
-        for rank, report in snapshot.reports.items():
-            if report.step is None:
+        for rank, report in reports.items():
+            step = report.step
+            if step is None:
                 continue
-            step, incarnation = report.step, report.identity.incarnation
-            marks = self._marks.setdefault(rank, [])
-            if marks and marks[-1].incarnation != incarnation:
-                marks.clear()
-                self._paces.pop(rank, None)
+            here = self._ranks.get(rank)
+            if here is None or here.incarnation != report.identity.incarnation:
+                here = self._ranks[rank] = _Marked(report.identity.incarnation)
+            marks, moved = here.marks, False
             if not marks or marks[-1].attempt != step.attempt:
-                # only the moments at which a step was seen to be over
-                mark = _mark(now_s, incarnation, step)
-                if marks and _stood(self._paces.get(rank), marks[-1], mark):
+                moved, mark = True, _mark(now_s, step)
+                if here.tempo is not None and _stood(here.tempo.step_s, marks[-1], mark):
                     marks.clear()
-                    del self._paces[rank]
+                    here.tempo = None
                 marks.append(mark)
             while len(marks) > 1 and now_s - marks[1].at_s > WINDOW_S:
-                del marks[0]
+                marks.popleft()
+                moved = True
             if len(marks) > 1 and now_s - marks[-1].at_s <= WINDOW_S:
-                tempos[rank] = _tempo(marks[0], marks[-1])
-                self._paces[rank] = tempos[rank].step_s
+                if moved or here.tempo is None:
+                    here.tempo = _tempo(marks[0], marks[-1])
+                tempos[rank] = here.tempo
         return tempos
 
 
-def _stood(pace_s: float | None, last: _Mark, mark: _Mark) -> bool:
+def _stood(pace_s: float, last: _Mark, mark: _Mark) -> bool:
     """Whether the steps since the last mark held a standstill: a mean over it tells no pace."""
-    if pace_s is None:
-        return False
     more_s = mark.at_s - last.at_s - pace_s * (mark.attempt - last.attempt)
     return more_s > max(STOOD_S, STOOD_STEPS * pace_s)
 
 
-def _mark(now_s: float, incarnation: str, step: StepState) -> _Mark:
-    busy_s = sum([seconds for phase, seconds in step.seconds.items() if phase not in _QUIET])
-    wait_s, held_s = step.seconds.get(WAITING_PHASE, 0.0), step.held_s or 0.0
-    return _Mark(now_s, incarnation, step.attempt, busy_s - held_s, wait_s + held_s)
+def _mark(now_s: float, step: StepState) -> _Mark:
+    busy_s = wait_s = 0.0
+    held_s = step.held_s or 0.0
+    for phase, spent_s in step.seconds.items():
+        if phase not in _QUIET:
+            busy_s += spent_s
+        elif phase == WAITING_PHASE:
+            wait_s += spent_s
+    return _Mark(now_s, step.attempt, busy_s - held_s, wait_s + held_s)
 
 
 def _tempo(first: _Mark, last: _Mark) -> Tempo:

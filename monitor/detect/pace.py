@@ -23,7 +23,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from statistics import median
 from typing import Final
 
@@ -214,6 +214,8 @@ _WINDOWS_LEAST: Final = 30
 _PACES_KEPT: Final = 600_000
 """Of all ranks in all windows, some 75 bytes each."""
 _USUAL_WINDOWS: Final = 20
+_SWEEPS_LEAST: Final = 3
+"""In a window: of one or two samples the median is whoever was unlucky."""
 _SAMPLE_STEPS: Final = 3
 """One slow step in three shows in every sample, one in five in the fewer."""
 
@@ -315,6 +317,8 @@ class PaceMeter:
     windows: deque[Window] = field(default_factory=lambda: deque(maxlen=_WINDOWS_KEPT))
     _courses: dict[RankName, _Course] = field(default_factory=dict)
     _start_s: float | None = None
+    _sweeps: int = 0
+    """Since then."""
     _steps_s: dict[RankName, float | None] = field(default_factory=dict)
     """Answers of `step_s` since the last window."""
 
@@ -339,16 +343,17 @@ class PaceMeter:
         if self._start_s is None:
             self._begin(now_s, sweep)
             return
+        self._sweeps += 1
         for rank, course in self._courses.items():
             _advance(course, sweep.get(rank))
         span_s = now_s - self._start_s
         if span_s > self.config.window_limit_s:
             self._begin(now_s, sweep)
-        elif span_s >= self.config.window_s:
+        elif span_s >= self.config.window_s and self._sweeps >= _SWEEPS_LEAST:
             self._end(now_s, sweep)
 
     def _begin(self, now_s: float, sweep: Mapping[RankName, Sample]) -> None:
-        self._start_s = now_s
+        self._start_s, self._sweeps = now_s, 0
         self._courses = {
             rank: _Course(reading.count(), reading, reading) for rank, reading in sweep.items()
         }
@@ -419,44 +424,74 @@ def _telling(courses: Sequence[_Course]) -> list[_Course]:
     ]
 
 
+_COUNTED: Final = 15
+"""Numbers of a row of `_counted`."""
+
+
+def _counted(course: _Course) -> tuple[float, ...]:
+    """All numbers of one rank's window: of many thousands each is visited once."""
+    first, last = course.start, course.newest.count()
+    calls = course.calls
+    held_s = np.nan
+    if first.held_s is not None and last.held_s is not None:
+        held_s = last.held_s - first.held_s
+    return (
+        last.step.attempt - first.step.attempt,
+        last.busy_s - first.busy_s,
+        last.whole_s - first.whole_s,
+        last.long_s - first.long_s,
+        last.step.tokens - first.step.tokens,
+        course.sweeps,
+        course.stopped,
+        course.starved,
+        held_s,
+        course.held,
+        course.outside,
+        last.waited_s is not None,
+        bool(course.alone),
+        np.nan if calls is None else calls,
+        _sees_group(first, last),
+    )
+
+
 def _paces(courses: Sequence[_Course], like: Roster | None, span_s: float, usual_s: float) -> Paces:
     """`like`: the roster of the window before, which is mostly the same; `usual_s`: what a step
     usually took in this window, to all.
     """
-    ends = [(course.start, course.newest.count()) for course in courses]
-    roster = Roster(tuple(one.rank for one, _ in ends), tuple(one.incarnation for one, _ in ends))
+    count = len(courses)
+    every = chain.from_iterable(map(_counted, courses))
+    table = np.fromiter(every, np.float64, _COUNTED * count).reshape(count, _COUNTED).T.copy()
+    steps, own_s, whole_s, long_s, tokens, seen, stopped, starved = table[:8]
+    held_s, held, outside, waits, apart, calls, sees_group = table[8:]
+    starts = [course.start for course in courses]
+    roster = Roster(tuple(one.rank for one in starts), tuple(one.incarnation for one in starts))
     roster = like if roster == like and like is not None else roster
-    steps = np.array([course.steps for course in courses])
-    each_step, sweeps = np.maximum(1, steps), np.array([max(1, c.sweeps) for c in courses])
-    own_s = np.array([last.busy_s - first.busy_s for first, last in ends])
-    whole_s = np.array([last.whole_s - first.whole_s for first, last in ends])
-    long_s = np.array([last.long_s - first.long_s for first, last in ends])
-    tokens = np.array([last.step.tokens - first.step.tokens for first, last in ends])
+    each_step, sweeps = np.maximum(1, steps), np.maximum(1, seen)
     share = np.minimum(1.0, np.maximum(0.0, own_s) / np.maximum(1e-9, whole_s)).tolist()
     middle, low = _middles([c.shares or (one,) for c, one in zip(courses, share, strict=True)])
     alone, _ = _middles([course.alone or (0.0,) for course in courses])
-    waits = np.array([last.waited_s is not None for _, last in ends])
-    held = np.where(waits, 0.0, [*map(_held, courses, own_s.tolist())])
+    held = _held(held_s, own_s, held, outside)
+    held[waits > 0] = 0.0
     busy_s = middle * usual_s
-    sampled_s = np.where([bool(c.alone) for c in courses], alone * usual_s, busy_s * (1 - held))
+    sampled_s = np.where(apart > 0, alone * usual_s, busy_s * (1 - held))
     figures = {
         "steps": steps,
         "busy_s": busy_s,
         "low_s": low * usual_s,
         "step_s": np.maximum(0.0, span_s - long_s) / each_step,
         "held": held,
-        "alone_s": np.where(waits, busy_s, sampled_s),
+        "alone_s": np.where(waits > 0, busy_s, sampled_s),
         "tokens": np.maximum(0, tokens) / each_step,
-        "sees_group": [_sees_group(*each) for each in ends],
-        "stopped": np.array([course.stopped for course in courses]) / sweeps,
-        "calls": [np.nan if (calls := course.calls) is None else calls for course in courses],
-        "starved": np.array([course.starved for course in courses]) / sweeps,
+        "sees_group": sees_group,
+        "stopped": stopped / sweeps,
+        "calls": calls,
+        "starved": starved / sweeps,
     }
     figures |= _compared(roster, busy_s, figures["low_s"], figures["tokens"])
-    phases, spent_s = _phases(ends)
-    table = [*(figures[name] for name in FIGURES), *(np.maximum(0.0, spent_s) / each_step)]
+    phases, spent_s = _phases(starts, [course.newest for course in courses])
+    rows = [*(figures[name] for name in FIGURES), *(np.maximum(0.0, spent_s) / each_step)]
     witnesses = {each.start.rank: each.witness for each in courses if each.witness is not None}
-    return Paces(roster, phases, tuple(map(_row, table)), witnesses)
+    return Paces(roster, phases, tuple(map(_row, rows)), witnesses)
 
 
 def _row(figures: Sequence[float] | Floats) -> bytes:
@@ -478,10 +513,9 @@ def _middles(rows: Sequence[Sequence[float]]) -> tuple[Floats, Floats]:
     return middle, at((0.3 * (counts - 1)).astype(np.intp))
 
 
-def _phases(ends: Sequence[tuple[Sample, Sample]]) -> tuple[tuple[str, ...], Floats]:
+def _phases(firsts: Sequence[Sample], lasts: Sequence[Sample]) -> tuple[tuple[str, ...], Floats]:
     """The phases told, and the seconds in each: a row a phase."""
-    firsts, lasts = [first for first, _ in ends], [last for _, last in ends]
-    layouts = Counter(last.layout() for last in lasts)
+    layouts = Counter(map(Sample.layout, lasts))
     told: Counter[str] = Counter()
     for layout, ranks in layouts.items():
         told.update(dict.fromkeys(layout, ranks))
@@ -492,16 +526,23 @@ def _phases(ends: Sequence[tuple[Sample, Sample]]) -> tuple[tuple[str, ...], Flo
 
 def _so_far(samples: Sequence[Sample], phases: Sequence[str]) -> Floats:
     """Seconds of each in each phase, a row a phase; not a number where it tells none."""
-    told = [sample.step.seconds if sample.waited_s is None else {} for sample in samples]
-    rows = [[seconds.get(phase, np.nan) for seconds in told] for phase in phases]
-    table = np.array(rows, dtype=np.float64).reshape(len(phases), len(samples))
-    now: dict[str, list[int]] = {}
+    rows = {phase: row for row, phase in enumerate(phases)}
+    table = np.full((len(phases), len(samples)), np.nan)
+    alike: dict[tuple[str, ...], list[int]] = {}
     for place, sample in enumerate(samples):
         if sample.waited_s is None:
-            now.setdefault(sample.step.phase, []).append(place)
-    for row, phase in zip(table, phases, strict=True):
-        if here := now.get(phase):
-            row[here] = np.nan_to_num(row[here]) + [samples[at].step.phase_age_s for at in here]
+            alike.setdefault((sample.step.phase, *sample.step.seconds), []).append(place)
+    for (phase, *finished), places in alike.items():
+        steps = [samples[place].step for place in places]
+        every = chain.from_iterable(step.seconds.values() for step in steps)
+        shape = len(steps), len(finished)
+        spent_s = np.fromiter(every, np.float64, shape[0] * shape[1]).reshape(shape)
+        for column, name in enumerate(finished):
+            if name in rows:
+                table[rows[name], places] = spent_s[:, column]
+        if phase in rows:
+            before = np.nan_to_num(table[rows[phase], places])
+            table[rows[phase], places] = before + [step.phase_age_s for step in steps]
     return table
 
 
@@ -511,12 +552,13 @@ def _sees_group(first: Sample, last: Sample) -> bool:
     return last.waited_s is None or None in own or own[0] != own[1]
 
 
-def _held(course: _Course, busy_s: float) -> float:
-    """Share of the busy time in which collectives held the rank."""
-    first_s, last_s = course.start.held_s, course.newest.held_s
-    if first_s is None or last_s is None:
-        return course.held / course.outside if course.outside else 0.0
-    return min(1.0, max(0.0, last_s - first_s) / busy_s) if busy_s > 0 else 0.0
+def _held(held_s: Floats, busy_s: Floats, held: Floats, outside: Floats) -> Floats:
+    """Share of the busy time in which collectives held each rank: by the seconds where they are
+    told, else by the sweeps.
+    """
+    by_sweeps = held / np.maximum(1, outside)
+    by_seconds = np.clip(held_s / np.maximum(1e-9, busy_s), 0.0, 1.0) * (busy_s > 0)
+    return np.asarray(np.where(np.isnan(held_s), by_sweeps, by_seconds))
 
 
 def _compared(roster: Roster, busy_s: Floats, low_s: Floats, tokens: Floats) -> dict[str, Floats]:
