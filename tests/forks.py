@@ -5,10 +5,35 @@ A forked child leaves the loop before it lives, so that it ends as a script of i
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
 import sys
+import traceback
+
+_PR_SET_PDEATHSIG = 1
+
+
+def child(life, *args):
+    """The pid of a child that lives this and ends, whatever happens in it; it dies with its parent.
+
+    One that came back from its life would go on with its parent's work, in whose list of children
+    it is number 0: whoever kills that kills the whole process group, pytest and make as well.
+    """
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == parent:
+            life(*args)
+    finally:
+        failed = sys.exc_info()[0] is not None
+        if failed:
+            traceback.print_exc()
+        os._exit(7 if failed else 0)
 
 
 def serve(births):

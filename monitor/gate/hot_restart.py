@@ -805,8 +805,9 @@ def _take(channel: socket.socket, name: bytes, silent_s: float, state: SharedSta
             state.note(*said)
     except TimeoutError:
         log.warning("the worker at %s does not answer: it is ended", shown(name))
-        with contextlib.suppress(OSError):
-            os.kill(_peer(channel)[0], signal.SIGKILL)
+        if (pid := _peer(channel)[0]) > 0:  # 0, of a channel without a peer, is our own group
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
     except OSError:
         return False
     return asked_to_end

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +22,7 @@ from torchft.manager import Manager
 from torchft.process_group import ProcessGroupGloo
 
 import worker_server
+from tests.forks import child
 
 GROUPS = ("rg_0", "rg_1", "rg_2")
 
@@ -39,7 +41,7 @@ def lighthouse(pipe: int) -> None:
         heartbeat_timeout_ms=5000,
     )  # fmt: skip
     os.write(pipe, server.address().encode())
-    time.sleep(600)
+    threading.Event().wait()
 
 
 def rank(folder: Path, name: str, address: str, monitor: str) -> None:
@@ -86,19 +88,13 @@ def rank(folder: Path, name: str, address: str, monitor: str) -> None:
 def main(folder: Path, monitor: str) -> None:
     silence()
     out, into = os.pipe()
-    pids = [os.fork()]
-    if not pids[0]:
-        lighthouse(into)
+    pids = [child(lighthouse, into)]
     os.close(into)  # or a Lighthouse that ends at once would be waited for for ever
     address = os.read(out, 200).decode()
     if not address:
         sys.exit("no Lighthouse")
     print(json.dumps({"address": address, "pid": pids[0]}), flush=True)
-    for name in GROUPS:
-        pid = os.fork()
-        if not pid:
-            rank(folder, name, address, monitor)
-        pids.append(pid)
+    pids += [child(rank, folder, name, address, monitor) for name in GROUPS]
     sys.stdin.read()
     for pid in pids:
         os.kill(pid, 9)

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from tests.forks import child
 from tests.worker_server.torchft_parent import lighthouse, reporter_of, silence
 
 PIECES = (2**18, 2**19)
@@ -76,20 +77,10 @@ def main(folder):
     pids, addresses = [], []
     for _ in PIECES:
         out, into = os.pipe()
-        pids.append(os.fork())
-        if not pids[-1]:
-            lighthouse(into)
+        pids.append(child(lighthouse, into))
         os.close(into)
         addresses.append(os.read(out, 200).decode())
-    ranks = []
-    for name in ("a", "b"):
-        pid = os.fork()
-        if not pid:
-            try:
-                rank(folder, name, addresses)
-            finally:
-                os._exit(7)
-        ranks.append(pid)
+    ranks = [child(rank, folder, name, addresses) for name in ("a", "b")]
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
     for pid in pids:
         os.kill(pid, 9)

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from tests.forks import child
 from tests.worker_server.pages import identity
 from worker_server import wire
 from worker_server.rank import collectives
@@ -50,7 +52,7 @@ def lighthouse(pipe):
         heartbeat_timeout_ms=1000,
     )  # fmt: skip
     os.write(pipe, server.address().encode())
-    time.sleep(100)
+    threading.Event().wait()
 
 
 def native(folder):
@@ -119,18 +121,12 @@ def rank(folder, name, address, joins):
 def main(folder):
     silence()
     out, into = os.pipe()
-    pids = [os.fork()]
-    if not pids[0]:
-        lighthouse(into)
+    pids = [child(lighthouse, into)]
     os.close(into)  # or a Lighthouse that ends at once would be waited for for ever
     address = os.read(out, 200).decode()
     if not address:
         sys.exit("no Lighthouse")
-    for name in ("a", "b"):
-        pid = os.fork()
-        if not pid:
-            rank(folder, name, address, name == "b")
-        pids.append(pid)
+    pids += [child(rank, folder, name, address, name == "b") for name in ("a", "b")]
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids[1:]]
     os.kill(pids[0], 9)
     os.waitpid(pids[0], 0)
