@@ -19,7 +19,7 @@ from monitor.model.config import KeeperConfig
 from monitor.model.incident import Incident, State
 from monitor.model.names import IncidentId, RankName
 from monitor.model.verdict import Kind, RankHealth
-from monitor.model.wording import listed, seconds
+from monitor.model.wording import Face, listed, seconds
 from worker_server.wire import LONG_PHASES
 
 if TYPE_CHECKING:  # the command line reads headlines, and judges nothing
@@ -161,10 +161,22 @@ def _said(view: View, seen: _Figures) -> _Said:
     lead = lead_of(view, stops=late)  # who only slows the job does not keep it from committing
     if lead is not None and state is not JobState.WAITING:
         face = view.face(lead)
-        return _with_incident(state, lead), face.says, face.next, lead.id
+        then, due_s = face.next, _look_again_in_s(view)
+        if lead.state is State.PENDING and lead.groups and due_s is not None:
+            then = f"Decision on evicting {listed(lead.groups)} in {seconds(due_s)}"
+        return _with_incident(state, lead), _briefly(lead, face), then, lead.id
     if state in _BEFORE:
         return state, _BEFORE[state], "", None
     return _undecided(view, seen, state) if late else _training(view, seen)
+
+
+def _briefly(lead: Incident, face: Face) -> str:
+    """`rank rg_1.1 hangs in log_step (train.py:66), GIL held: 3 ranks wait`."""
+    brief, waiting = lead.verdict.brief, len(lead.verdict.victims)
+    if not brief:
+        return face.says
+    wait = f": {waiting:,} {'rank waits' if waiting == 1 else 'ranks wait'}" if waiting else ""
+    return f"{brief}{wait}"
 
 
 def _by_commits(view: View, seen: _Figures) -> JobState:
@@ -243,14 +255,19 @@ def _undecided(view: View, seen: _Figures, state: JobState) -> _Said:
 
 def _due(view: View, age_s: float, state: JobState) -> str:
     """When somebody is named, or it is said that nobody can be."""
-    due_s = view.result.look_again_s - view.snapshot.now_s
-    if math.isfinite(due_s) and due_s > 0:
+    if (due_s := _look_again_in_s(view)) is not None:
         return f"Verdict in {seconds(due_s)}"
     if state is JobState.LATE:
         return ""
     config = KeeperConfig() if view.rules is None else view.rules.config
     most_s = config.standstill_s - age_s
     return f"Verdict in {seconds(most_s)} at most" if most_s > 0 else "Verdict pending"
+
+
+def _look_again_in_s(view: View) -> float | None:
+    """Until the next tick that may decide something; None: it is not known."""
+    due_s = view.result.look_again_s - view.snapshot.now_s
+    return due_s if math.isfinite(due_s) and due_s > 0 else None
 
 
 def _wrong(view: View, seen: _Figures) -> str:

@@ -171,6 +171,7 @@ def _verdict(
         culprits=culprits,
         groups=(group,),
         reason="; ".join(told),
+        brief=told[0],
         confidence=confidence,
         since_s=first_s,
         victims=tuple(sorted({*waiting, *died})),

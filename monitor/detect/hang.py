@@ -16,7 +16,16 @@ from monitor.detect.recorded import MISSING, Opinion, across, opinion, sure, unr
 from monitor.detect.track import RankTrack
 from monitor.detect.waits import SELF_HELD, WaitGraph, patience
 from monitor.detect.waits import across as outside_across
-from monitor.detect.wording import hangs, looks, named, of_hang, waits_for, waits_in, what_they_do
+from monitor.detect.wording import (
+    hangs,
+    hangs_briefly,
+    looks,
+    named,
+    of_hang,
+    waits_for,
+    waits_in,
+    what_they_do,
+)
 from monitor.model.names import (
     GroupName,
     RankName,
@@ -97,6 +106,7 @@ def _verdict(
         culprits=culprits,
         groups=(group,),
         reason=f"{hangs(history, roots, graph.standing, still_s)}; {waiting}",
+        brief=hangs_briefly(roots, graph.standing),
         confidence=confidence,
         since_s=min(_since_s(track) for track in roots),
         victims=victims,
@@ -371,10 +381,11 @@ def _unphased_verdict(
     )
     still_s = min(track.stall_s for track in roots)
     if kind is Kind.MISMATCH and records is not None:
-        reason = records.reason
+        reason, brief = records.reason, ""
     else:
         reason = f"{hangs(history, tracks, graph.standing, still_s)}; "
         reason += waits_for(history, waiting, names) + doubt
+        brief = hangs_briefly(tracks, graph.standing) + doubt
     stacked = records is None and any(_stands(track) for track in tracks)
     allowed = max((patience(history, graph, t) for t in roots), key=lambda one: one.span_s)
     polls = f"heads at {history.config.tick_s:g} s polls"
@@ -386,6 +397,7 @@ def _unphased_verdict(
         culprits=culprits,
         groups=(roots[0].group,),
         reason=reason,
+        brief=brief,
         confidence=confidence,
         since_s=min((t.report_s or t.seen_s) - t.stall_s for t in roots),
         victims=waiting,

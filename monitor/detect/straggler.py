@@ -471,7 +471,7 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
         for track in history.present()
         if track.rank in held or (track.group != group and history.participating(track))
     )
-    told = _transfer(culprits, worst) if transfer else _work(culprits, worst, clear=clear)
+    told = brief = _transfer(culprits, worst) if transfer else _work(culprits, worst, clear=clear)
     if doubted:
         told += ", all along or in every few steps: the samples are too coarse to tell"
     uses, others_use = _cores(history, worst.rank)
@@ -496,6 +496,7 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
         reason=f"{told}; {listed(victims)} {plural(victims, 'waits', 'wait')} "
         f"{seconds(max(0.0, worst.busy_s - worst.usual_s))} a step for that, for "
         f"{seconds(history.now_s - since_s)} now",
+        brief=brief,
         confidence=Confidence.LIKELY
         if clear and not doubted and not crowded
         else Confidence.UNSURE,
@@ -503,7 +504,7 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
         victims=victims,
         evidence={
             found.rank: f"busy {found.last.busy_s:.4f} s a step, peers {found.last.usual_s:.4f} s, "
-            f"lost {found.lost_s:.1f} s since {found.since_s:.0f}"
+            f"lost {found.lost_s:.1f} s in {seconds(history.now_s - found.since_s)}"
             for found in slow
         }
         | {

@@ -75,9 +75,7 @@ def hangs(
     """`rank rg_1.0 hangs in Deadlock.log_step (train.py:66), waiting for a lock, for 12 s`."""
     places: dict[tuple[RankStanding, str], list[RankName]] = {}
     for track in roots:
-        held = standing[track.rank] if standing[track.rank] in _HELD else RankStanding.ALONE
-        if held is RankStanding.FROZEN and track.state == "D":
-            held = RankStanding.SILENT  # no Python runs either, and it is not the GIL
+        held = _held_by(track, standing)
         places.setdefault((held, _place(track, held in _HELD)), []).append(track.rank)
     said = [
         f"{named(ranks)} {plural(ranks, *_HELD.get(held, _verb(history.tracks[ranks[0]])))}{place}"
@@ -87,6 +85,33 @@ def hangs(
     usual = f" (a step takes {seconds(usual_s)})" if usual_s > 0 else ""
     said[:-1] = [one.rstrip(",") for one in said[:-1]]
     return f"{', and '.join(said)} for {seconds(for_s)}{usual}"
+
+
+_BRIEFLY: Final[Mapping[RankStanding, tuple[str, str, str]]] = {
+    RankStanding.STOPPED: ("is stopped by a signal", "are stopped by a signal", ""),
+    RankStanding.FROZEN: (*_HANGS, ", GIL held"),
+    RankStanding.SILENT: (*_HANGS, ", stuck in the kernel"),
+    RankStanding.LEFT: (*_HANGS, ", inside a collective that its peers have left"),
+}
+
+
+def hangs_briefly(roots: Sequence[RankTrack], standing: Mapping[RankName, RankStanding]) -> str:
+    """`rank rg_1.0 hangs in log_step (train.py:66), GIL held`; what the roots have in common."""
+    ranks = tuple(track.rank for track in roots)
+    held = {_held_by(track, standing) for track in roots}
+    places = {_place(track, True).rstrip(",") for track in roots}
+    one, many, cause = *_HANGS, ""
+    if len(held) == 1:
+        one, many, cause = _BRIEFLY.get(held.pop(), (*_verb(roots[0]), ""))
+    place = places.pop() if len(places) == 1 else ""
+    return f"{named(ranks)} {plural(ranks, one, many)}{place}{cause}"
+
+
+def _held_by(track: RankTrack, standing: Mapping[RankName, RankStanding]) -> RankStanding:
+    held = standing[track.rank] if standing[track.rank] in _HELD else RankStanding.ALONE
+    if held is RankStanding.FROZEN and track.state == "D":
+        held = RankStanding.SILENT  # no Python runs either, and it is not the GIL
+    return held
 
 
 def waits_for(history: History, victims: Sequence[RankName], culprits: Sequence[RankName]) -> str:

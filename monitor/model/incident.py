@@ -119,7 +119,7 @@ class Incident:
         return ends[-1] if ends else self.last_seen_s
 
 
-_OF_VERDICT: Final = ("reason", "confidence", "since_s", "victims", "evidence", "lost_s")
+_OF_VERDICT: Final = ("reason", "brief", "confidence", "since_s", "victims", "evidence", "lost_s")
 
 
 def incident_to_json(incident: Incident) -> dict[str, Any]:

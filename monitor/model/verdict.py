@@ -79,6 +79,8 @@ class Verdict:
     """Fleet time lost to it so far, for faults that only slow (straggler)."""
     spare: str = ""
     """Why an eviction would not mend it, or is not called for (yet); empty: nothing against it."""
+    brief: str = ""
+    """The reason in a few words, for a headline: who, what and where. Empty: it is short itself."""
     signature: str = ""
     """Same program place, same signature: `mismatch:intra:all_reduce/all_gather`."""
 

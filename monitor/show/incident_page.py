@@ -7,7 +7,6 @@ is said. Both pages read `IncidentReport`s (templates/incident.html, incidents.h
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -147,7 +146,6 @@ _RESULTS: Final = {
     None: "wait", RungResult.WORKED: "good", RungResult.FAILED: "bad",
     RungResult.UNKNOWN: "away", RungResult.SKIPPED: "idle",
 }  # fmt: skip
-_SINCE: Final = re.compile(r"\bsince ([0-9]{10})\b")
 _BRIEF_S: Final = 0.05
 """Shorter ones are seen by nobody."""
 _EVENTS: Final = 40
@@ -336,13 +334,13 @@ def incident_page(
 
 
 def _observed(one: IncidentReport) -> Iterator[tuple[str, str]]:
-    """What culprits show now, and what the detector saw, which writes moments as Unix times."""
+    """What culprits show now, and what the detector saw."""
     for rank, told in one.seen.items():
         yield f"{rank} now", told
     evidence = list(one.incident.verdict.evidence.items())
     for name, told in evidence[:_FACTS]:
-        if said := _SINCE.sub(lambda at: f"since {time_of_day(float(at[1]))}", told):
-            yield name, said
+        if told:
+            yield name, told
     if len(evidence) > _FACTS:
         yield "and", f"{len(evidence) - _FACTS} more: as JSON"
 

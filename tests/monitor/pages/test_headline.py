@@ -15,7 +15,7 @@ from monitor.model.names import GroupName, IncidentId, RankName
 from monitor.model.verdict import Confidence, Kind, RankHealth, Severity, Verdict
 from monitor.show.pages import FLEET, Context, FleetIndex, PagePlace
 from monitor.show.paging import make
-from tests.monitor.fleet import SimFleet, at, hang, stop
+from tests.monitor.fleet import SimFleet, at, crash, gil, hang, stop
 from tests.monitor.pure.test_unphased import attached
 from tests.page.views import NOW_S, Simulated, crowd
 from worker_server.wire import Ending, Process
@@ -186,7 +186,7 @@ def test_a_rank_that_stops_is_late_then_named_then_its_group_is_evicted() -> Non
         (33, "late", ""),
         (34, "late", "Verdict in 2.0 s"),
         (35, "late", "Verdict in 1.0 s"),
-        (36, "stopped", "It is not certain yet, and nothing is done"),
+        (36, "stopped", "Decision on evicting rg_1 in 0.3 s"),
         (37, "stopped", "rg_1 is being evicted"),
         (41, "training", ""),
     ]
@@ -195,7 +195,23 @@ def test_a_rank_that_stops_is_late_then_named_then_its_group_is_evicted() -> Non
 def test_a_job_that_reports_no_steps_is_watched_until_it_stands() -> None:
     assert told(Simulated(attached(2, 2, at(30, hang("rg_1.1")))), 70) == [
         (1, "watching", ""),
-        (62, "stopped", "It is not certain yet, and nothing is done"),
+        (62, "stopped", "Decision on evicting rg_1 in 0.3 s"),
         (63, "stopped", "rg_1 is being evicted"),
         (64, "watching", ""),
     ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (stop("rg_1.1"), "rank rg_1.1 is stopped by a signal in phase 'backward': 3 ranks wait"),
+        (hang("rg_1.1"), "rank rg_1.1 hangs in phase 'forward': 3 ranks wait"),
+        (gil("rg_1.1"), "rank rg_1.1 hangs in phase 'backward', GIL held: 3 ranks wait"),
+        (crash("rg_1.1"), "rank rg_1.1 died 2.0 s ago: ended by SIGKILL: 1 rank waits"),
+    ],
+    ids=["stopped", "hangs", "gil", "dead"],
+)
+def test_the_headline_says_who_where_and_how_many_wait(fault, said: str) -> None:
+    sim = Simulated(SimFleet(2, 2, [at(30, fault)]))
+    told = [str(headline_of(sim.tick())) for _ in range(40)]
+    assert f"Not training: {said}. rg_1 is being evicted" in told, "\n".join(told)
