@@ -14,7 +14,7 @@ from enum import StrEnum
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from monitor.decide.view import Ended, ended_of, warnings_of
+from monitor.decide.view import Ended, ended_of
 from monitor.model.config import KeeperConfig
 from monitor.model.incident import Incident, State
 from monitor.model.names import IncidentId, RankName
@@ -278,7 +278,7 @@ def _wrong(view: View, seen: _Figures) -> str:
         return f"{sick:,} {'rank is' if sick == 1 else 'ranks are'} unhealthy"
     if late := seen.healths[RankHealth.LATE]:
         return f"the next commit of {late:,} {'rank' if late == 1 else 'ranks'} is late"
-    if warnings := warnings_of(view):
+    if warnings := view.warnings:
         more = f", and {len(warnings) - 1} more" if len(warnings) > 1 else ""
         return warnings[0] + more
     kinds = [kind.replace("_", " ") for kind in sorted(view.result.unknown)]

@@ -322,9 +322,14 @@ class View:
         return groups_of(self)
 
     @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """What keeps a job that trains from being well, one sentence each."""
+        return warnings_of(self)
+
+    @property
     def by_rank(self) -> Mapping[RankName, Observation]:
         """What was seen of each rank."""
-        return {seen.rank: seen for seen in self.snapshot.observations}
+        return self.snapshot.by_rank
 
     @cached_property
     def waiting(self) -> frozenset[RankName]:
@@ -560,7 +565,7 @@ def _how(one: Departure) -> str:
 
 
 def warnings_of(view: View) -> tuple[str, ...]:
-    """What keeps a job that trains from being well, one sentence each."""
+    """See `View.warnings`."""
     made = []
     usual_s = view.spent.usual_s
     # without declared pauses: a checkpoint makes no step slow

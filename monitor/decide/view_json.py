@@ -21,7 +21,6 @@ from monitor.decide.view import (
     ended_of,
     finite,
     trouble_of,
-    warnings_of,
 )
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import (
@@ -212,7 +211,7 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         "maintenance": _maintenance(view),
         "headline": headline_to_json(headline_of(view)),
         "troubles": list(view.troubles),
-        "warnings": list(warnings_of(view)),
+        "warnings": list(view.warnings),
         "ended": None if (ended := ended_of(view)) is None else asdict(ended),
         "usual_step_s": finite(view.spent.usual_s),
         "unknown": [

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from monitor.decide.headline import SICK, Headline, JobState, headline_of
 from monitor.decide.rules import Effective
-from monitor.decide.view import GroupView, View, trouble_of, warnings_of
+from monitor.decide.view import GroupView, View, trouble_of
 from monitor.decide.view_json import effective_to_json, learned_to_json
 from monitor.model.eviction import QuarantineEntry, QuarantineEvent
 from monitor.model.incident import Incident, State
@@ -278,7 +278,7 @@ def facts_of(fleet: FleetIndex, counts: Counter[str]) -> dict[str, Any]:
         "ranks": {state: counts[state] for state in LOOKS if counts[state]},
         "evicting": sorted(view.evicting),
         "open_incidents": sum(one.open for one in view.incidents),
-        "warnings": list(warnings_of(view)),
+        "warnings": list(view.warnings),
     }
 
 

@@ -69,6 +69,6 @@ def test_a_recorded_session_can_be_played_and_has_the_commands_of_today(story):
     assert times == sorted(times)
     assert {kind for _, kind, _ in events} == {"o"}
     typed = "".join(text for _, _, text in events)
-    _, commands, breaks = STORIES[story]
-    for command in (*commands, breaks, "lightkeeper status"):
-        assert f"$ {command}" in typed, command
+    _, commands, _ = STORIES[story]
+    for command in (*commands, "kill -STOP", "lightkeeper status"):
+        assert f"$ {command.partition('{script}')[0]}" in typed, command

@@ -22,7 +22,7 @@ import tempfile
 import termios
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -124,10 +124,10 @@ def _monitor(path: str) -> Any:
         return {}
 
 
-def healthy(ranks: int) -> bool:
-    """Whether the monitor shows so many ranks that train."""
+def shown(ranks: int, healths: Collection[str]) -> bool:
+    """Whether the monitor shows so many ranks, each in one of these states."""
     found = _monitor("/v1/ranks").get("ranks", [])
-    return sum(one["health"] == "healthy" for one in found) == ranks
+    return sum(one["health"] in healths for one in found) == ranks
 
 
 def accused() -> bool:
@@ -141,9 +141,9 @@ STORIES: Final[dict[str, tuple[str, Sequence[str], str]]] = {
         "Plain DDP, two ranks: three commands, no variable",
         [
             "lightkeeper monitor 2> monitor.log &",
-            "lightkeeper run -- torchrun --nproc-per-node 2 train.py &> train.log &",
+            "lightkeeper run -- torchrun --nproc-per-node 2 {script} &> train.log &",
         ],
-        "kill -STOP $(pgrep -nf 'python.* train.py')",
+        "train.py",
     ),
     "torchft": (
         "TorchFT, two replica groups: five commands, and TorchFT's own variable",
@@ -151,20 +151,33 @@ STORIES: Final[dict[str, tuple[str, Sequence[str], str]]] = {
             "export TORCHFT_LIGHTHOUSE=http://127.0.0.1:29510",
             "torchft_lighthouse --min_replicas 1 &> lighthouse.log &",
             "lightkeeper monitor 2> monitor.log &",
-            "REPLICA_GROUP_ID=0 lightkeeper run -- torchrun --standalone train_ft.py &> rg_0.log &",
-            "REPLICA_GROUP_ID=1 lightkeeper run -- torchrun --standalone train_ft.py &> rg_1.log &",
+            "REPLICA_GROUP_ID=0 lightkeeper run -- torchrun --standalone {script} &> rg_0.log &",
+            "REPLICA_GROUP_ID=1 lightkeeper run -- torchrun --standalone {script} &> rg_1.log &",
         ],
-        "kill -STOP $(pgrep -nf 'python.* train_ft.py')",
+        "train_ft.py",
     ),
 }
 
 
-def record(story: str, venv: Path, wheel: Path, out: Path) -> float:
-    """Seconds from the end of `pip install` to ranks that are shown as healthy."""
-    title, commands, breaks = STORIES[story]
+def record(
+    story: str, venv: Path, wheel: Path, out: Path, scripts: Path, script: str | None
+) -> tuple[float, float]:
+    """Seconds from the end of `pip install` to ranks that are shown, and that are healthy.
+
+    Args:
+        story: which.
+        venv: with torch and TorchFT.
+        wheel: ours.
+        out: where the recording goes.
+        scripts: the folder in which a person works.
+        script: what is trained there, with its arguments; None: the story's own.
+    """
+    title, commands, own_script = STORIES[story]
+    script = script or own_script
+    breaks = f"kill -STOP $(pgrep -nf 'python.* {script.split()[0]}')"
     with tempfile.TemporaryDirectory(prefix="cast-") as name:
         folder = Path(name, "job")
-        shutil.copytree(SCRIPTS, folder)
+        shutil.copytree(scripts, folder)
         shutil.copy(wheel, folder)
         own = Path(name, "venv")
         shutil.copytree(venv, own, symlinks=True)
@@ -183,8 +196,10 @@ def record(story: str, venv: Path, wheel: Path, out: Path) -> float:
             terminal.run(f"pip install -qq './{wheel.name}[monitor,stacks]'", 300)
             began_s = terminal.now_s()
             for command in commands:
-                terminal.run(command)
-            wait(lambda: healthy(2), 120)
+                terminal.run(command.format(script=script))
+            wait(lambda: shown(2, ("healthy", "starting", "waiting")), 120)
+            seen_s = terminal.now_s() - began_s
+            wait(lambda: shown(2, ("healthy",)), 300)
             took_s = terminal.now_s() - began_s
             terminal.run("lightkeeper status")
             time.sleep(3)
@@ -196,7 +211,7 @@ def record(story: str, venv: Path, wheel: Path, out: Path) -> float:
         finally:
             terminal.close()
         terminal.save(out / f"{story}.cast", title, ends_s)
-    return took_s
+    return seen_s, took_s
 
 
 def main() -> int:
@@ -205,6 +220,8 @@ def main() -> int:
     parser.add_argument("venv", type=Path)
     parser.add_argument("out", nargs="?", type=Path, default=OUT)
     parser.add_argument("--only", choices=tuple(STORIES), action="append")
+    parser.add_argument("--scripts", type=Path, default=SCRIPTS, help="work in a copy of this")
+    parser.add_argument("--script", help="train this there, with arguments (of --only)")
     args = parser.parse_args()
     if not_ours() != "nobody listens there":
         sys.stderr.write("somebody listens on the default port: end that monitor first\n")
@@ -212,8 +229,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         wheel = built("wheel", Path(folder))
         for story in args.only or STORIES:
-            took_s = record(story, args.venv.absolute(), wheel, args.out)
-            sys.stdout.write(f"{story}: {took_s:.1f} s from the wheel to ranks on the page\n")
+            seen_s, took_s = record(
+                story, args.venv.absolute(), wheel, args.out, args.scripts, args.script
+            )
+            sys.stdout.write(
+                f"{story}: seen {seen_s:.1f} s after the install, healthy {took_s:.1f} s\n"
+            )
     return 0
 
 
