@@ -185,11 +185,11 @@ def record(
             "PATH": f"{own}/bin:/usr/bin:/bin", "HOME": name, "LANG": "C.UTF-8",
             "OMP_NUM_THREADS": "1",
         }  # fmt: skip
-        for script in (own / "bin").iterdir():  # their first line names the other folder
-            if script.is_file() and not script.is_symlink():
-                text = script.read_bytes()
+        for program in (own / "bin").iterdir():  # their first line names the other folder
+            if program.is_file() and not program.is_symlink():
+                text = program.read_bytes()
                 if text.startswith(b"#!"):
-                    script.write_bytes(text.replace(str(venv).encode(), str(own).encode()))
+                    program.write_bytes(text.replace(str(venv).encode(), str(own).encode()))
         terminal = Terminal(folder, environ)
         try:
             terminal.run("ls")
