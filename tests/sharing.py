@@ -36,7 +36,8 @@ TOGETHER: Final = {
         "tests/monitor/shell/test_two_monitors.py",
     ),
     "pages": ("tests/page/",),  # a browser
-    "docs": ("tests/docs/test_sessions.py",),  # a small job, beside which its lines are typed
+    # a small job, beside which its lines are typed; help of all programs, asked for once
+    "docs": ("tests/docs/test_sessions.py", "tests/docs/test_commands.py"),
     "installed": ("tests/lightkeeper/test_installed.py",),  # environments with the wheel
     # each of these files has processes, or what one has made, that its tests share
     "gate": (

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from tests.band import judge, plot
 from tests.campaign.fleet import Fleet
+from tests.harness import say
 from trainer import status
 from trainer.demo.fleet import MonitorAwayError, unhealthy
 
@@ -142,11 +143,6 @@ def wait(condition: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> 
         if time.monotonic() > until:
             sys.exit(f"waited {limit_s:.0f} s in vain for {what}")
         time.sleep(0.3)
-
-
-def say(line: str) -> None:
-    """Progress."""
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

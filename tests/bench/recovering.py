@@ -12,9 +12,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tests.campaign.fleet import FleetError
+from tests import harness
+from tests.harness import FleetError
 from tests.matrix.cases import Case, Setting
-from tests.matrix.runner import Runner, interrupt_ends_it
+from tests.matrix.runner import Runner
 
 FAULTS: Final = ("hang", "stop", "crash")
 WHOLE_S: Final = 60.0
@@ -26,7 +27,7 @@ Row = dict[str, Any]
 
 def measure(times: int) -> Iterator[Row]:
     """A row for each fault; one that would not strike is told on stderr, and left out."""
-    interrupt_ends_it()
+    harness.begin("tests.bench.seeds")
     runner = Runner(Setting("default", "3x1", keeper=True, gate=False))
     try:
         for number in range(times):

@@ -5,22 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 
-from tests.campaign import page, results
+from tests import harness
+from tests.campaign import page
 from tests.campaign.classes import CLASSES, SHAPES, Run, plan
-from tests.campaign.fleet import FleetError
 from tests.campaign.forks import PLAIN
-from tests.campaign.runner import Runner, say
+from tests.campaign.judge import summary
+from tests.campaign.runner import Runner
+from tests.harness import say
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(prog="tests.campaign", description=__doc__)
+    top = harness.options("tests.campaign", __doc__, "campaign")
     add = top.add_argument
     add(
         "--class",
@@ -40,30 +40,13 @@ def parser() -> argparse.ArgumentParser:
         help="only those of the runs that are in fleets of this shape, repeatable (default: both)",
     )
     add(
-        "--out",
-        type=Path,
-        default=Path("evidence/campaign.jsonl"),
-        metavar="FILE",
-        help="results, one JSON object a line (default evidence/campaign.jsonl)",
-    )
-    add(
-        "--page",
-        type=Path,
-        default=Path("evidence/campaign.md"),
-        metavar="FILE",
-        help="the page made of them (default evidence/campaign.md)",
-    )
-    add(
         "--plain",
         action="store_true",
         help="the trainer attaches and reports nothing: no phases, no losses (results go to "
         "campaign-plain.jsonl beside FILE)",
     )
     add("--resume", action="store_true", help="go on with FILE: do only what is not in it")
-    add("--list", action="store_true", help="print the plan with its seeds, and run nothing")
-    add("--page-only", action="store_true", help="write the page from the results, run nothing")
-    add("--folder", type=Path, help="where fleets keep logs and stores (default: under /tmp)")
-    return top  # fmt: skip
+    return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,37 +66,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if args.out.exists() and not args.resume:
         top.error(f"{args.out} exists: --resume to go on with it, or name another --out")
-    done = {line["key"] for line in results.read(args.out)}
-    left = [run for run in runs if run.key not in done]
-    say(f"{len(runs)} runs, {len(runs) - len(left)} done already; seed {args.seed}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    os.environ.setdefault(
-        "LIGHTKEEPER_COMMAND", " ".join(["python -m tests.campaign", *sys.argv[1:]])
-    )
+    say(f"seed {args.seed}")
+    left = harness.left(runs, args.out, lambda run: run.key)
+    harness.begin("tests.campaign")
     made = True
     for shape, mine in groupby(left, key=lambda run: run.shape):
-        made &= _shape(shape, list(mine), args)
+        runner = Runner(shape, args.folder)
+        made &= harness.run_all(list(mine), args.out, runner, describe, summary)
     page.write(args.page, page_out)
     return 0 if made else 1
-
-
-def _shape(shape: str, runs: list[Run], args: argparse.Namespace) -> bool:
-    runner, made = Runner(shape, args.folder), True
-    try:
-        for number, run in enumerate(runs):
-            say(f"{number + 1}/{len(runs)} {describe(run)}")
-            try:
-                result = runner.run(run)
-            except FleetError as exc:
-                say(f"   {exc}")
-                runner.close()
-                made = False
-                continue
-            results.append(args.out, result)
-            say(f"   {results.line(result)}")
-    finally:
-        runner.close()
-    return made
 
 
 def describe(run: Run) -> str:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final
 import requests
 
 from tests.campaign.classes import SHAPES
+from tests.harness import FleetError, children, descendants
 from trainer import faults
 from trainer.demo.fleet import MonitorClient, free_port
 from trainer.supervisor import die_with_parent
@@ -33,10 +34,6 @@ MONITOR_OPTIONS: Final = (
     "--set", "cool_down_s=0",  # as if each fault came on a calm day
 )  # fmt: skip
 """What differs from the monitor's defaults, and only about evicting: no threshold of a detector."""
-
-
-class FleetError(RuntimeError):
-    """The fleet is beyond repair; the message says what broke."""
 
 
 @dataclass
@@ -234,7 +231,7 @@ class Fleet:
         supervisor = self.supervisor(group)
         if supervisor is None:
             return []
-        return [*_descendants(supervisor), *self._sidecars(group)]
+        return [*descendants(supervisor), *self._sidecars(group)]
 
     def _sidecars(self, group: str) -> Iterator[int]:
         wanted = {f"REPLICA_GROUP={group}", f"LIGHTKEEPER_RUN_DIR={self.folder / 'run'}"}
@@ -267,7 +264,7 @@ class Fleet:
     def restart_group(self, group: str) -> None:
         """End a group's ranks; its supervisor starts it again."""
         supervisor = self.supervisor(group)
-        for pid in _children(supervisor) if supervisor is not None else ():
+        for pid in children(supervisor) if supervisor is not None else ():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -306,17 +303,3 @@ def _state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return "X"
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def _descendants(pid: int) -> list[int]:
-    found = []
-    for child in _children(pid):
-        found += [child, *_descendants(child)]
-    return found

@@ -124,3 +124,29 @@ def _short(one: Seen) -> dict[str, Any]:
         "reason": latest["reason"],
         "story": [[round(s["at_s"], 2), s["to"], s["reason"]] for s in latest["story"]],
     }
+
+
+def summary(result: Result) -> str:
+    """A result for people."""
+    if not result["detected"]:
+        head = "nothing fired"
+    else:
+        head = (
+            f"{result['kind']} of {', '.join(result['culprits'])} after {_s(result['to_firing'])}"
+        )
+    marks = [
+        f"{name} {_s(result[key])}"
+        for name, key in (
+            ("evict", "to_evict_asked"),
+            ("survivors", "to_survivor_commit"),
+            ("back", "to_rejoined"),
+        )
+    ]  # fmt: skip
+    wrong = [f"{one['rank']} {one['state']} {one['kind']}" for one in result["wrong"]]
+    return f"{'exact' if result['exact'] else 'NOT EXACT'}: {head}; {', '.join(marks)}" + (
+        f"; WRONG: {'; '.join(wrong)}" if wrong else ""
+    )
+
+
+def _s(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} s"

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tests.campaign import results
+from tests import harness
 from tests.campaign.classes import CLASSES, SHAPES
+from tests.campaign.judge import summary
 
 Line = Mapping[str, Any]
 
@@ -33,13 +34,8 @@ def beside(out: Path) -> Path:
 
 def write(page: Path, out: Path, soak: Path | None = None) -> None:
     """Write the page from all results files."""
-    text = render(
-        results.read(out),
-        results.read(soak or out.with_name("soak.jsonl")),
-        results.read(beside(out)),
-    )
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(text)
+    soaks = soak or out.with_name("soak.jsonl")
+    harness.write(page, render(*map(harness.read, (out, soaks, beside(out)))))
 
 
 def render(lines: Sequence[Line], soaks: Sequence[Line], plain: Sequence[Line] = ()) -> str:
@@ -154,7 +150,7 @@ def _story(line: Line) -> list[str]:
     text = [
         f"- `{line['key']}` in {line['shape']}, {', '.join(line['hit'])} at step {line['step']}"
         + (f" ({told})" if told else "")
-        + f": {results.line(line)}."
+        + f": {summary(line)}."
     ]
     for incident in line["incidents"]:
         story = "; ".join(f"+{at_s - line['time']:.1f} s {to}" for at_s, to, _ in incident["story"])

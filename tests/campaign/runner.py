@@ -5,49 +5,28 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from tests import harness
 from tests.campaign.classes import Act, Run, Whom
-from tests.campaign.fleet import Fleet, FleetError
+from tests.campaign.fleet import Fleet
 from tests.campaign.judge import Result, judge, main_incident
 from tests.campaign.watch import Watch, pause
+from tests.harness import LOOK_S, FleetError, say
 
-LOOK_S: Final = 0.3
 START_LIMIT_S: Final = 180.0
 STRIKE_LIMIT_S: Final = 60.0
 HEAL_LIMIT_S: Final = 150.0
 RESTART_LIMIT_S: Final = 20.0
-CALM_LOOKS: Final = 7
-"""Looks in a row, 2 s, at which the fleet is whole before the next fault."""
+CALM_S: Final = 1.8
+"""For so long the fleet is whole before the next fault."""
 
 
-def say(text: str) -> None:
-    """Progress, on stderr."""
-    print(f"{time.strftime('%H:%M:%S')}  {text}", file=sys.stderr, flush=True)
-
-
-class Runner:
-    """Keeps the fleet of one shape, and starts another when one is beyond repair."""
-
-    def __init__(self, shape: str, folder: Path | None = None) -> None:
-        self._shape = shape
-        self._folder = folder
-        self._fleets = 0
-        self._fleet: Fleet | None = None
-        self._watch: Watch | None = None
-
-    def close(self) -> None:
-        """End the fleet."""
-        if self._watch is not None:
-            self._watch.client.close()
-        if self._fleet is not None:
-            self._fleet.stop()
-        self._fleet = self._watch = None
+class Runner(harness.Runner):
+    """Keeps the fleet of one shape."""
 
     def run(self, run: Run) -> Result:
         """One fault, from a whole fleet to a whole fleet; a fleet that breaks is replaced.
@@ -55,7 +34,8 @@ class Runner:
         Raises:
             FleetError: a fresh fleet did not become whole, or the fault would not strike.
         """
-        fleet, watch = self._ready()
+        fleet = self._ready()
+        watch: Watch = self._watch
         if run.kind.settle_s:
             self._wait(watch, run.kind.settle_s)
         watch.forget()
@@ -81,37 +61,21 @@ class Runner:
 
     # -- stages --------------------------------------------------------------------------
 
-    def _ready(self) -> tuple[Fleet, Watch]:
-        for _ in range(2):
-            if self._fleet is None or self._watch is None:
-                self._begin()
-            assert self._fleet is not None
-            assert self._watch is not None
-            problem = until_whole(self._fleet, self._watch, START_LIMIT_S)
-            if problem is None:
-                return self._fleet, self._watch
-            say(f"   the fleet does not become whole: {problem}")
-            self._abandon(None)
-        raise FleetError(f"no fleet of {self._shape} becomes whole")
+    def _made(self, folder: Path) -> Fleet:
+        return Fleet(self._name, folder)
 
-    def _begin(self) -> None:
-        self._fleets += 1
-        base = self._folder or Path(tempfile.mkdtemp(prefix="lightkeeper-campaign-"))
-        self._folder = base
-        folder = base / f"{self._shape}-{self._fleets}"
-        say(f"   a fleet of {self._shape} starts in {folder}")
-        fleet = Fleet(self._shape, folder)
-        self._fleet = fleet
-        fleet.start()
+    def _started(self) -> None:
+        fleet = self._fleet
         self._watch = Watch(fleet.client(), fleet.groups, fleet.ranks_per_group)
 
-    def _abandon(self, run: Run | None) -> None:
-        fleet = self._fleet
+    def _until_whole(self) -> str | None:
+        return until_whole(self._fleet, self._watch, START_LIMIT_S)
+
+    def _abandon(self, run: Run) -> None:
+        folder = self._fleet.folder
         self.close()
-        if fleet is not None and run is not None:
-            kept = fleet.folder.with_name(f"{fleet.folder.name}-{run.name}-{run.number}")
-            with contextlib.suppress(OSError):
-                shutil.move(str(fleet.folder / "logs"), str(kept))
+        with contextlib.suppress(OSError):
+            shutil.move(str(folder / "logs"), f"{folder}-{run.name}-{run.number}")
 
     def _wait(self, watch: Watch, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -149,20 +113,12 @@ class Runner:
 
 def until_whole(fleet: Fleet, watch: Watch, limit_s: float) -> str | None:
     """Wait until the fleet is whole, and has been for a while; else why it is not."""
-    deadline, calm, why = time.monotonic() + limit_s, 0, "no look yet"
-    while time.monotonic() < deadline:
-        try:
-            fleet.check()
-        except FleetError as exc:
-            return str(exc)
+
+    def not_whole() -> str | None:
         watch.look()
-        reason = watch.not_whole()
-        calm = calm + 1 if reason is None else 0
-        why = reason or why
-        if calm >= CALM_LOOKS:
-            return None
-        pause(LOOK_S)
-    return why
+        return watch.not_whole()
+
+    return harness.until_calm(fleet, not_whole, limit_s, CALM_S)
 
 
 def _stays(incident: dict[str, Any]) -> bool:

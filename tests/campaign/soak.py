@@ -25,11 +25,13 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from tests.campaign import page, results
+from tests import harness
+from tests.campaign import page
 from tests.campaign.classes import SHAPES
-from tests.campaign.fleet import Fleet, FleetError
-from tests.campaign.runner import LOOK_S, START_LIMIT_S, say, until_whole
+from tests.campaign.fleet import Fleet
+from tests.campaign.runner import START_LIMIT_S, until_whole
 from tests.campaign.watch import Watch, pause
+from tests.harness import LOOK_S, FleetError, say
 from trainer.supervisor import die_with_parent
 
 EVALUATE_EVERY: Final = 150
@@ -231,9 +233,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0 when nobody was accused by an incident that fired, 1 otherwise."""
     args = parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    command = " ".join(["python -m tests.campaign.soak", *sys.argv[1:]])
-    os.environ.setdefault("LIGHTKEEPER_COMMAND", command)
+    harness.begin("tests.campaign.soak")
     base = args.folder or Path(tempfile.mkdtemp(prefix="lightkeeper-soak-"))
     accused = 0
     for shape in args.shapes or list(SHAPES):
@@ -243,7 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except FleetError as exc:
             say(f"   {exc}")
             return 1
-        results.append(args.out, result)
+        harness.append(args.out, result)
         accused += len(result["fired"])
         say(f"   {len(result['fired'])} fired, {len(result['pending'])} pending only")
     page.write(args.page, args.out.with_name("campaign.jsonl"), args.out)

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.campaign import page, results
+from tests import harness
+from tests.campaign import page
 from tests.campaign.__main__ import main
 from tests.campaign.classes import CLASSES, SHAPES, Run, plan
 from tests.campaign.judge import judge
@@ -161,7 +162,7 @@ def test_an_eviction_of_another_group_is_on_record():
 def a_line(tmp_path, *incidents, **more):
     out = tmp_path / "campaign.jsonl"
     line = {**judge(a_run(), seen(*incidents), STRUCK), "exits": [["rg_1", 8.0, 1]], **more}
-    results.append(out, line)
+    harness.append(out, line)
     return out
 
 
@@ -169,7 +170,7 @@ def test_a_run_that_was_made_twice_counts_once_as_it_was_last(tmp_path):
     a_line(tmp_path)
     out = a_line(tmp_path, incident("rg_1.0"))
 
-    assert [line["detected"] for line in results.read(out)] == [True]
+    assert [line["detected"] for line in harness.read(out)] == [True]
     assert len(out.read_text().splitlines()) == 2
 
 

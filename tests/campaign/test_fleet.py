@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaign import results
+from tests import harness
 from tests.integration.test_demo import processes_of
 from tests.waiting import wait_for
 
@@ -27,7 +27,7 @@ def test_faults_are_judged_and_a_killed_campaign_leaves_nothing_behind(tmp_path:
     campaign = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         over = wait_for(
-            lambda: (lines := results.read(out))[1:] and lines, within_s=270, what="two faults"
+            lambda: (lines := harness.read(out))[1:] and lines, within_s=270, what="two faults"
         )
         assert processes_of(tmp_path / "fleet")
     finally:

@@ -13,15 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.campaign import results
+from tests import harness
 from tests.field import judge, page
 from tests.field.cases import CASES, Case
 from tests.field.runner import ENDING, CaseError, run
+from tests.harness import say
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(prog="tests.field", description=__doc__)
+    top = harness.options("tests.field", __doc__, "field")
     add = top.add_argument
     add(
         "--only",
@@ -32,20 +33,6 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--runs", type=int, default=3, metavar="N", help="runs of each case (3)")
     add("--lanes", type=int, default=2, metavar="N", help="jobs at once (2, for two cores)")
-    add(
-        "--out",
-        type=Path,
-        default=Path("evidence/field.jsonl"),
-        metavar="FILE",
-        help="records, one JSON object a line (evidence/field.jsonl)",
-    )
-    add(
-        "--page",
-        type=Path,
-        default=Path("evidence/field.md"),
-        metavar="FILE",
-        help="the page made of them (evidence/field.md)",
-    )
     add("--resume", action="store_true", help="go on with FILE: do only what is not in it")
     add(
         "--again",
@@ -54,19 +41,8 @@ def parser() -> argparse.ArgumentParser:
         metavar="VERDICT",
         help="with --resume: run again what got this verdict; repeatable",
     )
-    add("--list", action="store_true", help="print the cases, and run nothing")
-    add(
-        "--page-only",
-        action="store_true",
-        help="judge the records again and write the page, run nothing",
-    )
-    add(
-        "--folder",
-        type=Path,
-        default=Path("/tmp/field"),
-        help="where jobs keep logs and stores (/tmp/field)",
-    )
-    return top  # fmt: skip
+    top.set_defaults(folder=Path("/tmp/field"))
+    return top
 
 
 def chosen(only: Sequence[str]) -> list[Case]:
@@ -97,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         top.error(f"{args.out} exists: --resume to go on with it, or name another --out")
     done = {
         line["key"]
-        for line in results.read(args.out)
+        for line in harness.read(args.out)
         if judge.judge(line)[0] not in (*args.again, "invalid")
     }  # fmt: skip
     left = [
@@ -132,7 +108,7 @@ def _one(case: Case, number: int, *, args: argparse.Namespace) -> bool:
         except CaseError as exc:
             say(f"{case.name}#{number}: NOT MADE: {exc}")
             continue
-        results.append(args.out, record)
+        harness.append(args.out, record)
         say(line(record))
         if record["verdict"] != judge.Verdict.INVALID:
             return True
@@ -148,11 +124,6 @@ def line(record: dict[str, Any]) -> str:
         f"{record['to_firing']}, evicted {out or '-'}, trains {record['to_commit']} "
         f"({record['took_s']} s)"
     )
-
-
-def say(text: str) -> None:
-    """Progress, on stderr."""
-    print(f"{time.strftime('%H:%M:%S')}  {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

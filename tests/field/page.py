@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tests.campaign import results
+from tests import harness
 from tests.campaign.page import quantile
 from tests.field.cases import CASES, Case, Family
 from tests.field.judge import Verdict, judge, main_incident, said
@@ -36,9 +36,8 @@ was said is of the latest run."""
 
 def write(page: Path, out: Path) -> None:
     """Judge all records again and write the page."""
-    records = [{**line, **_judged(line)} for line in results.read(out) if line["case"] in CASES]
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(render(records))
+    records = [{**line, **_judged(line)} for line in harness.read(out) if line["case"] in CASES]
+    harness.write(page, render(records))
 
 
 def _judged(record: Record) -> dict[str, Any]:

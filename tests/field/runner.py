@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from tests.campaign.results import code
 from tests.field import acts, judge
 from tests.field.cases import Case, Fate
 from tests.field.fleet import Fleet
 from tests.field.watch import Seen, Watch
+from tests.harness import code
 
 ENDING: Final = threading.Event()
 """Set when somebody has asked for the end: running cases give up."""

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.campaign import results
-from tests.campaign.fleet import FleetError
+from tests import harness
+from tests.harness import FleetError, say
 from tests.killing import page
 from tests.killing.fleet import KillFleet
-from tests.killing.runner import Bench, Row, say
-from tests.matrix.runner import interrupt_ends_it
+from tests.killing.runner import Bench, Row
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(prog="tests.killing", description=__doc__)
+    top = harness.options("tests.killing", __doc__, "kill-each")
     add = top.add_argument
     add("--gate", choices=("yes", "no", "both"), default="both", help="one in front (both)")
     add("--rounds", type=int, default=3, metavar="N", help="kills of each process (default 3)")
     add("--only", metavar="WORD", help="only processes whose name holds this word")
-    add("--out", type=Path, default=Path("evidence/kill-each.jsonl"), metavar="FILE")
-    add("--page", type=Path, default=Path("evidence/kill-each.md"), metavar="FILE")
-    add("--page-only", action="store_true", help="write the page from the results, run nothing")
-    add("--folder", type=Path, help="where fleets keep logs and stores (default: under /tmp)")
     return top
 
 
@@ -36,10 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     made = True
     if not args.page_only:
-        interrupt_ends_it()
-        os.environ.setdefault(
-            "LIGHTKEEPER_COMMAND", " ".join(["python -m tests.killing", *sys.argv[1:]])
-        )
+        harness.begin("tests.killing")
         base = args.folder or Path(tempfile.mkdtemp(prefix="lightkeeper-killing-"))
         for gate in {"yes": [True], "no": [False], "both": [True, False]}[args.gate]:
             made &= Series(gate, base, args).run()
@@ -59,7 +50,7 @@ class Series:
 
     def run(self) -> bool:
         """Whether every kill was made and mended by itself."""
-        done = {line["key"] for line in results.read(self._args.out)}
+        done = {line["key"] for line in harness.read(self._args.out)}
         made = True
         try:
             for number in range(1, self._args.rounds + 1):
@@ -85,7 +76,7 @@ class Series:
             say(f"   {exc}; another fleet is started")
             self._close()
             return False
-        results.append(self._args.out, row)
+        harness.append(self._args.out, row)
         say(
             f"   whole after {row['whole_s']} s, longest pause {row['pause_s']} s, "
             f"back after {row['back_s']} s, steps lost {row['steps_lost']}"

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.harness import descendants
 from trainer.status import StatusFile
 from trainer.supervisor import die_with_parent
 
@@ -25,22 +26,6 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _POLL_S: Final = 0.02
 _GRACE_S: Final = 15.0
 """From SIGTERM to SIGKILL."""
-
-
-def children(pid: int) -> list[int]:
-    """Of a process; none of one that is gone."""
-    try:
-        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def descendants(pid: int) -> list[int]:
-    """Children, theirs, and so on."""
-    found = []
-    for child in children(pid):
-        found += [child, *descendants(child)]
-    return found
 
 
 class Unit:

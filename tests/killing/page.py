@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from tests.campaign import results
+from tests import harness
 
 Line = Mapping[str, Any]
 
@@ -66,7 +66,9 @@ What the rows have in common:
   dead.
 - **Accused** is, of a rank or a torchrun, the rank that died (or both), as *dead*; nobody is
   evicted, for who died has left by itself, and no host is quarantined.
-- **A WorkerServer** is started again by its rank after 1 s, which notices nothing; one that lives
+- **A WorkerServer** is started again by its rank after 1 s, which notices nothing (one that is \
+stopped, after 5 s,
+  and one that does not answer itself, after 30 s, are ended first); one that lives
   for ten minutes has its five tries back.
 - **The monitor**: nobody waits for it.
 - **The gate** is three processes. Whoever of them dies, no request is lost. In the moment between
@@ -77,8 +79,7 @@ What the rows have in common:
 
 def write(path: Path, out: Path) -> None:
     """Write the page from the results file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(results.read(out)))
+    harness.write(path, render(harness.read(out)))
 
 
 def render(lines: Sequence[Line]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from tests.matrix.runner import StepLog
+from tests.harness import StepLog
 from trainer import status
 
 WORKER: Final = b"monitor.gate.hot_restart"

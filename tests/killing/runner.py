@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +13,11 @@ from typing import Any, Final
 
 import requests
 
-from tests.campaign.fleet import FleetError
 from tests.campaign.watch import Seen, Watch, pause
+from tests.harness import FleetError, StepLog, say
 from tests.killing import measure
 from tests.killing.fleet import KillFleet
 from tests.killing.roles import Roles
-from tests.matrix.runner import StepLog
 from trainer import status
 
 LOOK_S: Final = 0.1
@@ -29,11 +27,6 @@ LIMIT_S: Final = 300.0
 HEAD: Final = ("lighthouse", "gate", "monitor")
 
 Row = dict[str, Any]
-
-
-def say(text: str) -> None:
-    """Progress, on stderr."""
-    print(f"{time.strftime('%H:%M:%S')}  {text}", file=sys.stderr, flush=True)
 
 
 def role_of(name: str) -> str:

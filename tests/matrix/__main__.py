@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 
-from tests.campaign import results
-from tests.campaign.fleet import FleetError
+from tests import harness
 from tests.matrix import page
 from tests.matrix.cases import FAULTS, JOIN_TIMEOUT_MS, Case, plan
-from tests.matrix.runner import Runner, interrupt_ends_it, say
+from tests.matrix.runner import Runner
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(prog="tests.matrix", description=__doc__)
+    top = harness.options("tests.matrix", __doc__, "eviction-matrix")
     add = top.add_argument
     add("--fault", action="append", dest="faults", choices=list(FAULTS), help="only this one")
     add("--timeouts", action="append", choices=list(JOIN_TIMEOUT_MS), help="only these")
@@ -27,11 +24,6 @@ def parser() -> argparse.ArgumentParser:
     add("--with-keeper", action="store_true", help="only with lightkeeper")
     add("--gate", choices=("yes", "no", "both"), default="both", help="a gate in front (both)")
     add("--lighthouse", choices=("up", "down", "both"), default="both", help="it during a fault")
-    add("--out", type=Path, default=Path("evidence/eviction-matrix.jsonl"), metavar="FILE")
-    add("--page", type=Path, default=Path("evidence/eviction-matrix.md"), metavar="FILE")
-    add("--list", action="store_true", help="print the plan, and run nothing")
-    add("--page-only", action="store_true", help="write the page from the results, run nothing")
-    add("--folder", type=Path, help="where fleets keep logs and stores (default: under /tmp)")
     return top
 
 
@@ -45,16 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.list:
         print("\n".join(case.key for case in cases))
         return 0
-    done = {line["key"] for line in results.read(args.out)}
-    left = [case for case in cases if case.key not in done]
-    say(f"{len(cases)} runs, {len(cases) - len(left)} done already")
-    interrupt_ends_it()
-    os.environ.setdefault(
-        "LIGHTKEEPER_COMMAND", " ".join(["python -m tests.matrix", *sys.argv[1:]])
-    )
+    left = harness.left(cases, args.out, lambda case: case.key)
+    harness.begin("tests.matrix")
     made = True
-    for _, mine in groupby(left, key=lambda case: case.setting):
-        made &= _setting(list(mine), args)
+    for setting, mine in groupby(left, key=lambda case: case.setting):
+        runner = Runner(setting, args.folder)
+        made &= harness.run_all(list(mine), args.out, runner, lambda case: case.key, told)
     page.write(args.page, args.out)
     return 0 if made else 1
 
@@ -69,25 +57,10 @@ def _cases(args: argparse.Namespace) -> list[Case]:
     return [case for case in cases if case.lighthouse_down in downs]
 
 
-def _setting(cases: list[Case], args: argparse.Namespace) -> bool:
-    runner, made = Runner(cases[0].setting, args.folder), True
-    try:
-        for case in cases:
-            say(case.key)
-            try:
-                row = runner.run(case)
-            except FleetError as exc:
-                say(f"   {exc}")
-                runner.close()
-                made = False
-                continue
-            results.append(args.out, row)
-            say("   " + json.dumps({k: v for k, v in row.items() if k.startswith("to_")}))
-            if row["problems"]:
-                say(f"   PROBLEMS: {'; '.join(row['problems'])}")
-    finally:
-        runner.close()
-    return made
+def told(row: harness.Row) -> str:
+    """A row for people."""
+    problems = f"; PROBLEMS: {'; '.join(row['problems'])}" if row["problems"] else ""
+    return json.dumps({k: v for k, v in row.items() if k.startswith("to_")}) + problems
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tests.campaign import results
+from tests import harness
 from tests.matrix.cases import FAULTS, JOIN_TIMEOUT_MS
 
 Line = Mapping[str, Any]
@@ -39,8 +39,7 @@ two for the mismatch), a real Lighthouse, a fault in the middle of training. Sec
 
 def write(path: Path, out: Path) -> None:
     """Write the page from the results file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(results.read(out)))
+    harness.write(path, render(harness.read(out)))
 
 
 def render(lines: Sequence[Line]) -> str:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, Final
 
 import requests
 
-from tests.campaign.fleet import FleetError
+from tests import harness
 from tests.campaign.watch import Watch, pause
+from tests.harness import LOOK_S, FleetError, StepLog
 from tests.matrix.cases import INJECTED, Case, Setting
 from tests.matrix.fleet import MatrixFleet
 from tests.matrix.measure import Event, Row, measure, over, problems
 from trainer import status
 
-LOOK_S: Final = 0.3
 WHOLE_LIMIT_S: Final = 240.0
 STRIKE_LIMIT_S: Final = 60.0
 DOWN_AFTER_S: Final = 1.0
@@ -36,54 +32,17 @@ SLOW_SETTLE_S: Final = 20.0
 """A straggler is found by its pace: calm before it."""
 
 
-def say(text: str) -> None:
-    """Progress, on stderr."""
-    print(f"{time.strftime('%H:%M:%S')}  {text}", file=sys.stderr, flush=True)
-
-
-class StepLog:
-    """The status file that all trainers append to, read on and on."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-        self.lines: list[Event] = []
-
-    def read(self) -> list[Event]:
-        """All lines so far."""
-        if self._path.exists():
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        break
-                    self._offset += len(line)
-                    self.lines.append(json.loads(line))
-        return self.lines
-
-
-class Runner:
-    """Keeps the fleet of one setting; starts another when one is beyond repair.
+class Runner(harness.Runner):
+    """Keeps the fleet of one setting.
 
     TorchFT alone gets a fleet for each run: what one fault leaves behind is not what the next one
     is measured by.
     """
 
     def __init__(self, setting: Setting, folder: Path | None = None) -> None:
+        super().__init__(str(setting), folder)
         self.setting = setting
-        self._base = folder or Path(tempfile.mkdtemp(prefix="lightkeeper-matrix-"))
-        self._count = 0
-        self._fleet: MatrixFleet | None = None
-        self._watch: Watch | None = None
         self._steps = StepLog(Path("/nonexistent"))
-
-    def close(self) -> None:
-        """End the fleet."""
-        if self._watch is not None:
-            self._watch.client.close()
-        if self._fleet is not None:
-            self._fleet.stop()
-        self._fleet = self._watch = None
 
     def run(self, case: Case) -> Row:
         """From a whole fleet to a row.
@@ -128,44 +87,18 @@ class Runner:
 
     # -- stages ----------------------------------------------------------------------------
 
-    def _ready(self) -> MatrixFleet:
-        why: str | None = None
-        for _ in range(2):
-            if self._fleet is None:
-                self._begin()
-            assert self._fleet is not None
-            why = self._until_whole(self._fleet)
-            if why is None:
-                return self._fleet
-            say(f"   the fleet does not become whole: {why}; another one is started")
-            self.close()
-        raise FleetError(f"no fleet of {self.setting} becomes whole: {why}")
-
-    def _begin(self) -> None:
-        self._count += 1
-        folder = self._base / f"{str(self.setting).replace('/', '-')}-{self._count}"
-        say(f"   a fleet of {self.setting} starts in {folder}")
-        fleet = self._fleet = MatrixFleet.of(self.setting, folder)
-        fleet.start()
+    def _made(self, folder: Path) -> MatrixFleet:
         self._steps = StepLog(folder / "steps.jsonl")
+        return MatrixFleet.of(self.setting, folder)
+
+    def _started(self) -> None:
         if self.setting.keeper:
+            fleet = self._fleet
             self._watch = Watch(fleet.client(), fleet.groups, fleet.ranks_per_group)
 
-    def _until_whole(self, fleet: MatrixFleet) -> str | None:
-        deadline, calm_from, why = time.monotonic() + WHOLE_LIMIT_S, 0.0, "no look yet"
-        while time.monotonic() < deadline:
-            try:
-                fleet.check()
-            except FleetError as exc:
-                return str(exc)
-            reason = self._not_whole(fleet)
-            now_s = time.monotonic()
-            calm_from = (calm_from or now_s) if reason is None else 0.0
-            why = reason or why
-            if calm_from and now_s - calm_from >= CALM_S:
-                return None
-            pause(LOOK_S)
-        return why
+    def _until_whole(self) -> str | None:
+        fleet = self._fleet
+        return harness.until_calm(fleet, lambda: self._not_whole(fleet), WHOLE_LIMIT_S, CALM_S)
 
     def _not_whole(self, fleet: MatrixFleet) -> str | None:
         """Why not every rank commits with every group, or an incident is open."""
@@ -271,8 +204,3 @@ class Runner:
             if self._watch is not None:
                 self._watch.look()
             pause(LOOK_S)
-
-
-def interrupt_ends_it() -> None:
-    """SIGTERM unwinds, so that the fleet is ended."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.campaign import results
+from tests import harness
 from tests.versions import page
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         python = Path(given.get(pair.name) or _venv(args.venvs, pair))
         line: dict[str, Any] = {
             "key": pair.name, "found": _found(python), "at": time.strftime("%Y-%m-%d"),
-            "machine": results.machine(), "code": results.code(),
+            "machine": harness.machine(), "code": harness.code(),
         }  # fmt: skip
         line["parts"] = _kept(out, pair) if args.part else {}
         for name in args.part or PARTS:
@@ -101,18 +101,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{pair.name}: {name}: {page.told(part)}", flush=True)
         with out.open("a") as lines:
             lines.write(json.dumps(line) + "\n")
-        written.write_text(page.text(written.read_text(), _read(out)))
-    written.write_text(page.text(written.read_text(), _read(out)))
+        written.write_text(page.text(written.read_text(), harness.read(out)))
+    written.write_text(page.text(written.read_text(), harness.read(out)))
     return 0 if good else 1
 
 
-def _read(out: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
-    return list({line["key"]: line for line in lines}.values())
-
-
 def _kept(out: Path, pair: Pair) -> dict[str, Any]:
-    return next((dict(one["parts"]) for one in _read(out) if one["key"] == pair.name), {})
+    return next((dict(one["parts"]) for one in harness.read(out) if one["key"] == pair.name), {})
 
 
 def _venv(folder: Path, pair: Pair) -> Path:
@@ -180,7 +175,7 @@ def _field(python: Path, out: Path) -> Mapping[str, Any]:
         [str(python), "-m", "tests.field", "--runs", "1", "--out", str(records),
          "--page", f"{out}.md", "--folder", f"{out}.jobs", *only]
     )  # fmt: skip
-    said = results.read(records)
+    said = harness.read(records)
     good = [one for one in said if one["verdict"] == "exact"]
     bad = [f"{one['key']}: {one['verdict']}" for one in said if one not in good]
     missing = len(CASES) - len(said)

@@ -184,6 +184,7 @@ def test_a_denial_ends_with_its_time() -> None:
         assert gate.core.view().denied == ()
 
 
+@pytest.mark.integration  # no processes, but 2 s
 @pytest.mark.parametrize(
     "message",
     [

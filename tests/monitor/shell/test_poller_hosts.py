@@ -120,6 +120,7 @@ def hangs(_: FakeRank):
     raise Hang
 
 
+@pytest.mark.integration  # no processes, but 2 s
 @pytest.mark.parametrize(
     "answer",
     [
