@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import platform
+import secrets
 import signal
 import subprocess
 import sys
@@ -233,6 +234,17 @@ def until_calm(
 
 
 # -- processes and their files -------------------------------------------------------------------
+
+
+def prepare(folder: Path, *names: str) -> Path:
+    """Make the folders of a fleet, `run` among them, and its token file, which is returned."""
+    for name in ("run", *names):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / "run").chmod(0o700)
+    token = folder / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_urlsafe(24))
+    return token
 
 
 class StepLog:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from typing import Any, ClassVar, Final
 import requests
 
 from tests.campaign.classes import SHAPES
-from tests.harness import FleetError, children, descendants
+from tests.harness import FleetError, children, descendants, prepare
 from trainer import faults
 from trainer.demo.fleet import MonitorClient, free_port
 from trainer.supervisor import die_with_parent
@@ -105,13 +104,7 @@ class Fleet:
 
     def start(self) -> None:
         """Start everything; returns at once."""
-        for name in ("logs", "events", "run"):
-            (self.folder / name).mkdir(parents=True, exist_ok=True)
-        (self.folder / "run").chmod(0o700)
-        token = self.folder / "token"
-        token.touch(mode=0o600)
-        token.write_text(secrets.token_urlsafe(24))
-        token.chmod(0o600)
+        prepare(self.folder, "logs", "events")
         self.start_lighthouse()
         self.start_monitor()
         self._start_groups()

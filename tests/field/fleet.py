@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import secrets
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.field.cases import Case
+from tests.harness import prepare
 from tests.ports import free_port
 from trainer.supervisor import MARK, marked
 
@@ -103,13 +103,7 @@ class Fleet:
 
     def start(self) -> None:
         """Start everything but the groups that come late; returns at once."""
-        for name in ("logs", "run", "output"):
-            (self.folder / name).mkdir(parents=True, exist_ok=True)
-        (self.folder / "run").chmod(0o700)
-        token = self.folder / "token"
-        token.touch(mode=0o600)
-        token.write_text(secrets.token_urlsafe(24))
-        token.chmod(0o600)
+        token = prepare(self.folder, "logs", "output")
         os.mkfifo(self.folder / "dead")
         bin_ = Path(sys.executable).parent
         self._spawn(

@@ -10,42 +10,17 @@ import json
 import os
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 from tests.forks import child
-from tests.worker_server.torchft_parent import lighthouse, reporter_of, silence
+from tests.torchft_groups import lighthouse, manager_of, silence
+from tests.worker_server.torchft_parent import reporter_of
 
 PIECES = (2**18, 2**19)
 """Floats of each."""
 TOGETHER = 3
-
-
-def manager_of(name, piece, address):
-    """One piece's Manager, with a store and a Lighthouse of its own."""
-    from torchft.manager import Manager
-    from torchft.process_group import ProcessGroupGloo
-
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    weights = torch.zeros(PIECES[piece])
-    made = Manager(
-        pg=ProcessGroupGloo(timeout=timedelta(seconds=20)),
-        load_state_dict=lambda state: weights.copy_(state["w"]),
-        state_dict=lambda: {"w": weights},
-        min_replica_size=1,
-        timeout=timedelta(seconds=20),
-        rank=0,
-        world_size=1,
-        store_addr="127.0.0.1",
-        store_port=store.port,
-        lighthouse_addr=address,
-        replica_id=f"{name}_{piece}",
-        hostname="127.0.0.1",
-    )
-    return made, store
 
 
 def rank(folder, name, addresses):
@@ -55,7 +30,10 @@ def rank(folder, name, addresses):
     joins = Path(folder) / "b.joins"
     while name == "b" and not joins.exists():
         time.sleep(0.01)
-    owned = [manager_of(name, piece, address) for piece, address in enumerate(addresses)]
+    owned = [
+        manager_of(f"{name}_{piece}", address, torch.zeros(PIECES[piece]), 20)
+        for piece, address in enumerate(addresses)
+    ]
     managers = [manager for manager, _ in owned]
     together = 0
     while together < TOGETHER:
@@ -74,12 +52,7 @@ def rank(folder, name, addresses):
 
 def main(folder):
     silence()
-    pids, addresses = [], []
-    for _ in PIECES:
-        out, into = os.pipe()
-        pids.append(child(lighthouse, into))
-        os.close(into)
-        addresses.append(os.read(out, 200).decode())
+    pids, addresses = zip(*(lighthouse() for _ in PIECES), strict=True)
     ranks = [child(rank, folder, name, addresses) for name in ("a", "b")]
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
     for pid in pids:

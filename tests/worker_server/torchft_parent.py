@@ -6,18 +6,16 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
-import threading
 import time
-from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from tests.forks import child
+from tests.torchft_groups import lighthouse, manager_of, silence
 from tests.worker_server.pages import identity
 from worker_server import wire
 from worker_server.rank import collectives
@@ -31,28 +29,11 @@ TOGETHER = 3
 """Steps with both, before `b` dies."""
 
 
-def silence():
-    """What torchft and the Lighthouse log is not the answer."""
-    logging.disable(logging.CRITICAL)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-
-
 def reporter_of(folder, name):
     who = identity(world_size=1, group=wire.GroupName(name))
     made = Reporter(PageWriter.create(Path(folder) / f"{name}.page", who, 1))
     collectives.install(made)
     return made
-
-
-def lighthouse(pipe):
-    from torchft.coordination import LighthouseServer
-
-    server = LighthouseServer(
-        bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=200, quorum_tick_ms=20,
-        heartbeat_timeout_ms=1000,
-    )  # fmt: skip
-    os.write(pipe, server.address().encode())
-    threading.Event().wait()
 
 
 def native(folder):
@@ -70,28 +51,14 @@ def rank(folder, name, address, joins):
     """`a` begins alone; `b` joins and heals; some steps later `b` is gone in mid-step."""
     torch.set_num_threads(1)
     reporter_of(folder, name)  # the attach comes first, then the import, as in a training script
-    from torchft.manager import Manager
-    from torchft.process_group import ManagedProcessGroup, ProcessGroupGloo
+    from torchft.process_group import ManagedProcessGroup
 
     joined = Path(folder) / "b.joins"
     while name == "b" and not joined.exists():  # a Manager sends heartbeats: half of two is too few
         time.sleep(0.01)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    weights = {"w": torch.zeros(WEIGHTS)}
-    manager = Manager(
-        pg=native(folder) if NATIVE else ProcessGroupGloo(timeout=timedelta(seconds=5)),
-        load_state_dict=lambda state: weights.update(w=state["w"].clone()),
-        state_dict=lambda: {"w": weights["w"].clone()},
-        min_replica_size=1,
-        timeout=timedelta(seconds=5),
-        rank=0,
-        world_size=1,
-        store_addr="127.0.0.1",
-        store_port=store.port,
-        lighthouse_addr=address,
-        replica_id=name,
-        hostname="127.0.0.1",
-    )
+    weights = torch.zeros(WEIGHTS)
+    own = native(folder) if NATIVE else None
+    manager, _store = manager_of(name, address, weights, 5, process_group=own)
     across = ManagedProcessGroup(manager)
     seen = []
     together = 0
@@ -108,7 +75,7 @@ def rank(folder, name, address, joins):
         dist.all_reduce(torch.ones(4), group=across, op=dist.ReduceOp.SUM)
         committed = manager.should_commit()
         if committed:
-            weights["w"][:3] += grad
+            weights[:3] += grad
         together += committed and manager.num_participants() == 2
         seen.append([manager.num_participants(), committed])
         if name == "a" and manager.current_step() == 2:
@@ -120,16 +87,11 @@ def rank(folder, name, address, joins):
 
 def main(folder):
     silence()
-    out, into = os.pipe()
-    pids = [child(lighthouse, into)]
-    os.close(into)  # or a Lighthouse that ends at once would be waited for for ever
-    address = os.read(out, 200).decode()
-    if not address:
-        sys.exit("no Lighthouse")
-    pids += [child(rank, folder, name, address, name == "b") for name in ("a", "b")]
-    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids[1:]]
-    os.kill(pids[0], 9)
-    os.waitpid(pids[0], 0)
+    pid, address = lighthouse()
+    pids = [child(rank, folder, name, address, name == "b") for name in ("a", "b")]
+    codes = [os.waitstatus_to_exitcode(os.waitpid(one, 0)[1]) for one in pids]
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
     print(json.dumps(codes), flush=True)
 
 

@@ -234,7 +234,9 @@ def test_a_kill_that_works_answers_500_and_ends_group_rank_zero_alone(scene: Sce
         Rung.LIGHTHOUSE_KILL: RungResult.WORKED,
         Rung.WORKER_EVICT: RungResult.WORKED,
     }
-    assert "answered 500" in detail(progress, Rung.LIGHTHOUSE_KILL)
+    said = detail(progress, Rung.LIGHTHOUSE_KILL)
+    assert said.startswith("answered 500: ")
+    assert said.endswith("; the group's manager has ended")
     assert detail(progress, Rung.WORKER_EVICT).startswith("rg_1.1 got ")  # and no other
 
 
