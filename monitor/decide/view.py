@@ -50,10 +50,10 @@ from monitor.model.wording import Face, face_of, listed, seconds
 from worker_server.wire import Doing, Ending, Process, StepState, Witness
 
 if TYPE_CHECKING:  # the command line reads views, and imports no detector for it
+    from monitor.decide.headline import TrendPoint
     from monitor.decide.pipeline import TickResult
     from monitor.decide.rank_seconds import Tempo
     from monitor.decide.rules import Effective
-    from monitor.decide.trend import TrendPoint
     from monitor.store.lease import LeaseStanding
 
 

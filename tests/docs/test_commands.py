@@ -162,7 +162,6 @@ FOREIGN_OPTIONS = frozenset(
 """torchrun's, TorchFT's and torchtitan's."""
 
 
-@pytest.mark.integration  # no processes, but 8 s
 @each_page(PAGES)
 def test_options_within_sentences_exist(page: Page) -> None:
     wrong = []

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.decide.trend import TrendPoint
+from monitor.decide.headline import TrendPoint
 from monitor.model.eviction import QuarantineEntry
 from monitor.model.incident import State
 from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Pause

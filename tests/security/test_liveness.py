@@ -45,7 +45,6 @@ def test_healthz_is_503_when_the_loop_stands_for_long(api: Api) -> None:
     assert (answer.status_code, "stands still" in answer.text) == (503, True)
 
 
-@pytest.mark.integration  # no processes, but 3 s
 @pytest.mark.parametrize("what", ["loop", "store"])
 def test_a_monitor_of_which_a_part_has_ended_ends_with_a_status(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -11,7 +11,7 @@ from monitor.service import Options, Service, StartError
 from tests.monitor.shell.test_app import TOKEN, Api
 from worker_server.rank.settings import SettingError, Settings
 from worker_server.sidecar.app import RequestGuard
-from worker_server.sidecar.refusal import RefusalError
+from worker_server.sidecar.queries import RefusalError
 
 
 def options(tmp_path: Path, **more) -> Options:

@@ -13,7 +13,7 @@ from worker_server.rank.settings import Settings
 from worker_server.sidecar.app import RequestGuard, Served, make_app
 from worker_server.sidecar.evict import EvictionResult
 from worker_server.sidecar.metrics import make_registry
-from worker_server.sidecar.refusal import RefusalError
+from worker_server.sidecar.queries import RefusalError
 
 TOKEN = "sesame"
 WITH_TOKEN = {"Authorization": f"Bearer {TOKEN}"}

@@ -16,8 +16,8 @@ from worker_server.rank.page.reader import PageReader
 from worker_server.run_dir import RankFiles
 from worker_server.sidecar.black_box import BlackBox
 from worker_server.sidecar.metrics import make_registry
+from worker_server.sidecar.queries import ControlPlaneError, StacksError
 from worker_server.sidecar.recorders import MAIN
-from worker_server.sidecar.refusal import ControlPlaneError, StacksError
 from worker_server.sidecar.stacks import Call, ProcessLook, Stacks, Taken
 
 

@@ -19,7 +19,7 @@ from worker_server.sidecar.merge import (
     select,
     unfinished,
 )
-from worker_server.sidecar.refusal import RefusalError
+from worker_server.sidecar.queries import RefusalError
 from worker_server.wire import RingEntry
 
 S = 10**9

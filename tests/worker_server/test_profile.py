@@ -13,7 +13,7 @@ from tests.worker_server.ranks import eventually
 from worker_server import wire
 from worker_server.sidecar.black_box import Profiles, black_box_of
 from worker_server.sidecar.process import PidfdProcess
-from worker_server.sidecar.refusal import RefusalError
+from worker_server.sidecar.queries import RefusalError
 
 
 class FakeRank:

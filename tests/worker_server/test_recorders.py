@@ -21,8 +21,8 @@ from worker_server.rank.page import layout
 from worker_server.rank.page.reader import PageReader
 from worker_server.run_dir import RankFiles
 from worker_server.sidecar.black_box import BlackBox
+from worker_server.sidecar.queries import ControlPlaneError, StacksError
 from worker_server.sidecar.recorders import ControlPlane, Recorders
-from worker_server.sidecar.refusal import ControlPlaneError, StacksError
 from worker_server.sidecar.text import render
 
 GLOO = {"version": "2.10", "entries": [{"record_id": 0, "time_created_ns": 5, "state": "scheduled",

@@ -155,7 +155,6 @@ def complaints_of(monitor_url, until, rank=0, token="sesame"):
     return heard
 
 
-@pytest.mark.integration  # no processes, but 8 s
 @pytest.mark.parametrize(("token", "wants"), [("sesame", "another token"), (None, "a token")])
 def test_a_wrong_token_is_said_once_with_what_to_set(token, wants):
     strict = FakeMonitor(status=401)
@@ -170,7 +169,6 @@ def test_a_wrong_token_is_said_once_with_what_to_set(token, wants):
     strict.close()
 
 
-@pytest.mark.integration  # no processes, but 1 s
 def test_another_refusal_is_said_in_the_monitors_words(answering):
     full = answering(lambda _: (503, {"error": "as many ranks as may be.\x1b[2J"}))
     heard = complaints_of(full.url, lambda: len(full.calls) >= 2, rank=1)

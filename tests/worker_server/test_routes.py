@@ -12,8 +12,13 @@ from tests.worker_server.boxes import IDENTITY, WITH_TOKEN, FakeBox, app_of, hos
 from worker_server import wire
 from worker_server.sidecar.app import BOTH, ENDPOINTS, JSON
 from worker_server.sidecar.evict import EvictionResult
-from worker_server.sidecar.queries import in_json, in_text
-from worker_server.sidecar.refusal import ControlPlaneError, RefusalError, StacksError
+from worker_server.sidecar.queries import (
+    ControlPlaneError,
+    RefusalError,
+    StacksError,
+    in_json,
+    in_text,
+)
 
 PROFILE = f"{wire.PATH_PROFILE}?duration=1.5"
 

@@ -15,7 +15,7 @@ from tests.worker_server.test_black_box import Bench
 from worker_server import wire
 from worker_server.rank.last_words import stacks_text
 from worker_server.rank.page import layout
-from worker_server.sidecar.refusal import RefusalError, StacksError
+from worker_server.sidecar.queries import RefusalError, StacksError
 from worker_server.sidecar.stacks import Stacks, calls_of
 
 NOTE = 'Thread 7: "MainThread"\n    main (train.py:7)\n'

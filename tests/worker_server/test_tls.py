@@ -113,7 +113,6 @@ def test_an_old_protocol_is_refused(server, trusting):
         get(server.port, trusting)
 
 
-@pytest.mark.integration  # no processes, but 1 s
 @pytest.mark.parametrize(
     "sent", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "half a hello"]
 )

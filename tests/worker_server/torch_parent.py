@@ -143,8 +143,8 @@ def ask_for_a_profile():
 
 def hammer(name, done, answers):
     """Ask the control plane of that rank again and again, until it is gone."""
+    from worker_server.sidecar.queries import ControlPlaneError
     from worker_server.sidecar.recorders import ControlPlane
-    from worker_server.sidecar.refusal import ControlPlaneError
 
     folder = Path(os.environ["LIGHTKEEPER_RUN_DIR"])
     while not done.is_set():

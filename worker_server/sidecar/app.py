@@ -24,8 +24,7 @@ from worker_server.http_server import names_us
 from worker_server.rank.settings import Settings
 from worker_server.sidecar import evict, queries, text
 from worker_server.sidecar.black_box import BlackBox
-from worker_server.sidecar.queries import WorkSlots, harden, in_json, in_text, refuse
-from worker_server.sidecar.refusal import RefusalError
+from worker_server.sidecar.queries import RefusalError, WorkSlots, harden, in_json, in_text, refuse
 from worker_server.wire import LEFT_OUT
 
 # -- `GET /openapi.json`: every endpoint, parameter, body and answer, errors included -------------

@@ -22,8 +22,8 @@ from worker_server.sidecar.last_words import Remains
 from worker_server.sidecar.merge import ClockPairs
 from worker_server.sidecar.metrics import StepFollower
 from worker_server.sidecar.process import PidfdProcess
+from worker_server.sidecar.queries import RefusalError, StacksError
 from worker_server.sidecar.recorders import MAIN, ControlPlane, Recorders
-from worker_server.sidecar.refusal import RefusalError, StacksError
 from worker_server.sidecar.stacks import Stacks, Taken, calls_of
 from worker_server.sidecar.witness import DEAF_S, HangWatch, StackSample, StandstillWitness, mark_of
 

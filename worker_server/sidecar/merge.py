@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Final, NamedTuple
 
-from worker_server.sidecar.refusal import RefusalError
-from worker_server.sidecar.torch_record import WORLD, TorchEntry, kind_of, numbered, read
+from worker_server.sidecar.queries import RefusalError
+from worker_server.sidecar.recorders import WORLD, TorchEntry, kind_of, numbered, read
 from worker_server.wire import ACROSS, RingEntry, Shapes
 
 # Which monotonic moment a wall-clock stamp of this host means; None when nobody can tell.

@@ -16,7 +16,33 @@ from msgspec.json import decode
 from werkzeug.exceptions import HTTPException
 
 from worker_server import wire
-from worker_server.sidecar.refusal import RefusalError
+
+# -- Refusals --------------------------------------------------------------------------------------
+# What is asked for cannot be had: why, in one line, and what HTTP calls it.
+
+
+class RefusalError(Exception):
+    """A request that is answered with a status and one line."""
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = dict(headers or {})
+
+
+class StacksError(RefusalError):
+    """No stacks from outside; the message says what is missing."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(503, message)
+
+
+class ControlPlaneError(RefusalError):
+    """Torch's control plane did not answer."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(503, message)
+
 
 # How the sidecar answers: JSON or text, and every error as one line of JSON.
 

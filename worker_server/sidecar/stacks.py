@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from worker_server import wire
-from worker_server.sidecar.refusal import StacksError
+from worker_server.sidecar.queries import StacksError
 
 # Whose code a call is, and the one line of a stack that says most: the innermost of the user's.
 #

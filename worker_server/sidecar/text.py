@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, Final, TypeVar
 
-from worker_server.sidecar.torch_record import WORLD, TorchEntry, numbered, read
+from worker_server.sidecar.recorders import WORLD, TorchEntry, numbered, read
 from worker_server.wire import (
     FlightRecord,
     GroupHead,

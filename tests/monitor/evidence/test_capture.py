@@ -150,7 +150,6 @@ ODD = {
 }  # fmt: skip
 
 
-@pytest.mark.integration  # no processes, but 1 s
 @pytest.mark.parametrize("name", ODD)
 def test_an_odd_rank_costs_its_own_part_and_is_named(name: str, make, http: FakeFleet) -> None:
     options, status = ODD[name]

@@ -276,7 +276,6 @@ def test_odd_values_anywhere_end_in_a_job_or_in_the_one_error(data) -> None:
     records.read_mutated(data)
 
 
-@pytest.mark.integration  # no processes, but 1 s
 @pytest.mark.parametrize(
     ("key", "value"),
     [("input_sizes", [1]), ("frames", {"name": "a", "filename": "a.cc", "line": 1})],

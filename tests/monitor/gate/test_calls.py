@@ -184,7 +184,6 @@ def test_a_denial_ends_with_its_time() -> None:
         assert gate.core.view().denied == ()
 
 
-@pytest.mark.integration  # no processes, but 2 s
 @pytest.mark.parametrize(
     "message",
     [

@@ -80,7 +80,6 @@ def test_effective_and_lost_add_up_to_the_rank_seconds_watched():
     assert seen.total_s == pytest.approx(4 * 199, abs=4 * 1.0)
 
 
-@pytest.mark.integration  # no processes, but 1 s
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
@@ -196,7 +195,6 @@ def test_both_counters_only_grow():
             assert after.ineffective_s[cause] >= seconds
 
 
-@pytest.mark.integration  # no processes, but 1 s
 @pytest.mark.parametrize("seed", range(4 * DEEP))
 def test_whatever_happens_no_second_is_counted_twice_and_none_is_missing_in_the_end(seed):
     chance = random.Random(seed)

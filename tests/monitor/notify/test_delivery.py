@@ -67,7 +67,6 @@ def test_an_incident_that_names_others_by_now_is_a_new_message(make, receiver: R
     ]  # fmt: skip
 
 
-@pytest.mark.integration  # no processes, but 3 s
 def test_an_incident_that_got_worse_is_told_again_and_one_that_got_better_is_not(
     make, receiver: Receiver
 ) -> None:
@@ -238,7 +237,6 @@ def test_a_failure_that_may_pass_is_tried_again(status: int, make, receiver: Rec
     assert bench.notifier.troubles() == ()
 
 
-@pytest.mark.integration  # no processes, but 1 s
 def test_a_sink_that_says_when_to_come_again_is_left_alone_until_then(make, receiver) -> None:
     receiver.headers = {"Retry-After": "1"}
     receiver.answer = lambda n: page({}, 429) if n == 1 else page({})

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.decide.trend import EVERY_S, KEPT, TrendBook, TrendPoint
+from monitor.decide.headline import EVERY_S, KEPT, TrendBook, TrendPoint
 from monitor.model.incident import Milestones, State, Transition
 from monitor.show.charts import WIDTH, sparks
 from tests.monitor.audit.scene import hang
@@ -18,7 +18,6 @@ def points(*steps: int | None, step_s: float | None = 0.5) -> list[TrendPoint]:
     return [TrendPoint(15.0 * at, step, step_s) for at, step in enumerate(steps)]
 
 
-@pytest.mark.integration  # no processes, but 2 s
 def test_one_point_is_kept_for_each_interval_and_an_hour_of_them() -> None:
     book, kept = TrendBook(), ()
     for tick in range(4000):  # a second each

@@ -116,7 +116,6 @@ def test_who_asks_for_what_is_much_work_gets_the_one_before_and_soon_the_new_one
     assert latest.get(crowd(1, 1, tick=102), "page", maker).startswith("view 3 ")
 
 
-@pytest.mark.integration  # no processes, but 1 s
 def test_a_page_of_ten_thousand_ranks_is_answered_from_what_was_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

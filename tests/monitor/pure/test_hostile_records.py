@@ -128,7 +128,6 @@ def test_what_is_read_of_it_has_a_bound(worst) -> None:
     assert record.dropped + len(record.ring) == len(worst(rank).get("ring", rank.ring))
 
 
-@pytest.mark.integration  # no processes, but 2 s
 def test_a_record_that_lies_is_read_every_few_seconds_and_not_each_tick(monkeypatch) -> None:
     read = []
     plain = ring_rows.read

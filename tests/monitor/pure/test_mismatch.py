@@ -140,7 +140,6 @@ def test_the_same_bytes_as_another_type_are_found_within_a_sample_and_evict_nobo
     assert incident.resolution == "not seen any more"
 
 
-@pytest.mark.integration  # no processes, but 1 s
 def test_records_that_turn_over_in_less_than_a_sample_are_read_before_that(monkeypatch) -> None:
     """FSDP2 calls a dozen collectives a step."""
     monkeypatch.setattr("monitor.detect.history.RING_CALLS", 64)  # as many as theirs: 10 s

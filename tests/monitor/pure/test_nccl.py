@@ -33,7 +33,6 @@ def test_who_enqueues_nothing_is_named(groups, phase):
     assert "flight records" in incident.verdict.evidence["source"]
 
 
-@pytest.mark.integration  # no processes, but 1 s
 def test_heads_that_are_read_only_from_ranks_that_stand_do_as_well():
     fleet = on_nccl(2, 3, at(20, hang("rg_0.2")))
     fleet.nccl_heads_after_s = 6.0

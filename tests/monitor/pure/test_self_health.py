@@ -137,7 +137,6 @@ def test_a_monitor_that_pauses_again_and_again() -> None:
     then_a_hang_is_found(drive, 160)
 
 
-@pytest.mark.integration  # no processes, but 2 s
 @pytest.mark.parametrize("share", [0.3, 0.6, 1.0])
 def test_a_tick_that_loses_many_targets(share: float) -> None:
     fleet = SimFleet(5, 2)
@@ -148,7 +147,6 @@ def test_a_tick_that_loses_many_targets(share: float) -> None:
     then_a_hang_is_found(drive, 60)
 
 
-@pytest.mark.integration  # no processes, but 1 s
 def test_a_monitor_that_loses_many_targets_for_a_minute() -> None:
     fleet = SimFleet(5, 2)
     fleet.script = [at(30, silent(f"rg_{g}.{i}", 60.0)) for g in (0, 1) for i in range(2)]

@@ -68,14 +68,12 @@ def test_who_only_waits_for_a_slow_peer_is_never_named_not_even_alone(slow_rank,
     assert seen.incident("straggler").culprits == (slow_rank,)
 
 
-@pytest.mark.integration  # no processes, but 1 s
 def test_a_slow_rank_from_the_beginning_needs_persistence_in_a_small_cohort() -> None:
     drive = Drive(SimFleet(3, 1, [at(0, slow("rg_1.0", 3.0))])).run(120)
     incident = drive.incident("straggler")
     assert drive.fired[incident.id] >= 8 * 5
 
 
-@pytest.mark.integration  # no processes, but 1 s
 @pytest.mark.parametrize("groups", [2, 3, 6])
 def test_milder_slowness_than_the_ratio_is_no_fault(groups) -> None:
     drive = Drive(SimFleet(groups, 1, [at(40, slow("rg_1.0", 1.3))], noise=0.1)).run(200)
@@ -145,7 +143,6 @@ def test_a_phase_of_the_users_own_is_named_as_it_is() -> None:
     assert drive.incident("straggler").verdict.evidence["slow at"] == "'tokenise'"
 
 
-@pytest.mark.integration  # no processes, but 1 s
 def test_it_says_whether_slowness_persists() -> None:
     config = KeeperConfig(observe=True)
     drive = Drive(SimFleet(3, 1, [at(40, slow("rg_1.0", 3.0))]), config).run(62)
@@ -208,7 +205,6 @@ def test_when_all_checkpoints_become_slow_it_is_the_storage() -> None:
     assert not Drive(SimFleet(3, 1, script)).run(330).seen
 
 
-@pytest.mark.integration  # no processes, but 1 s
 def test_one_group_that_saves_for_all_is_no_straggler() -> None:
     assert not Drive(SimFleet(3, 1, checkpoints("rg_0.0", *[20.0] * 8))).run(330).seen
 

@@ -73,7 +73,6 @@ def test_nor_does_a_pause_meanwhile(phase: str) -> None:
     assert not Drive(SimFleet(3, 1, script)).run(100).evicts
 
 
-@pytest.mark.integration  # no processes, but 1 s
 @pytest.mark.parametrize(
     "fault", [slow("rg_1.0", 4.0), fail_commits(["rg_1"])], ids=["straggler", "failed commits"]
 )

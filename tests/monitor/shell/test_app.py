@@ -159,7 +159,6 @@ def test_the_lighthouse_is_told_as_json_also_while_it_is_away(
     assert "lightkeeper_lighthouse_restarts_total 1.0" in api.call("GET", "/metrics").text
 
 
-@pytest.mark.integration  # no processes, but 2 s
 def test_a_gate_is_kept_taught_and_its_absence_is_a_trouble(
     tmp_path: Path, lighthouse: FakeLighthouse
 ) -> None:
@@ -479,7 +478,6 @@ def test_a_ranks_own_pages_are_passed_through(api: Api, fleet: FakeFleet) -> Non
     )
 
 
-@pytest.mark.integration  # no processes, but 3 s
 def test_a_rank_that_hangs_or_floods_is_a_502(api: Api, fleet: FakeFleet) -> None:
     def hang(_):
         raise Hang

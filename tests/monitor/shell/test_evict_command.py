@@ -62,7 +62,6 @@ def state(*details: str, **more: Any) -> dict[str, Any]:
     return {"rungs": rungs, "failed": None, "confirmed": None, **more}
 
 
-@pytest.mark.integration  # no processes, but 5 s
 @pytest.mark.parametrize(
     ("last", "status", "says"),
     [

@@ -132,7 +132,6 @@ def test_each_tick_can_be_read_as_soon_as_it_is_written(tmp_path: Path, runs: li
         assert ticks_of(tmp_path, run.results) == list(range(1, number + 1))
 
 
-@pytest.mark.integration  # no processes, but 1 s
 def test_files_turn_by_size_and_the_oldest_goes_and_each_stands_alone(
     tmp_path: Path, runs: list[Run]
 ) -> None:

@@ -246,7 +246,6 @@ def test_an_eviction_waits_until_its_decision_is_on_disk_and_says_so(
     assert (str(row.state), row.attempt) == ("confirmed", 1)
 
 
-@pytest.mark.integration  # no processes, but 2 s
 def test_a_decision_that_could_not_be_written_for_long_is_decided_again_and_is_one_decision(
     bench: Bench, doomed: FakeRank
 ) -> None:
@@ -288,7 +287,6 @@ def test_a_group_that_claims_anothers_replica_id_is_evicted_without_it(
     assert row.body["replica_id"] == killed
 
 
-@pytest.mark.integration  # no processes, but 4 s
 def test_what_a_person_asked_for_goes_on_under_the_next_monitor(
     bench: Bench, doomed: FakeRank
 ) -> None:
@@ -494,7 +492,6 @@ def test_ticks_come_on_schedule_and_stop_at_once(bench: Bench) -> None:
     assert times[-1] - times[0] >= 0.1 * (len(times) - 2)
 
 
-@pytest.mark.integration  # no processes, but 1 s
 def test_the_judge_may_ask_for_ticks_between_those_of_the_schedule(bench: Bench) -> None:
     bench.with_components(config=KeeperConfig(tick_s=1.0))
     stop = threading.Event()

@@ -46,7 +46,6 @@ def test_a_job_of_one_host_is_told_before_anything_happens_what_an_eviction_cost
     assert told == ([warning] if len(set(hosts)) == 1 else [])
 
 
-@pytest.mark.integration  # no processes, but 8 s
 @pytest.mark.parametrize("observe", [False, True], ids=["acts", "observes"])
 def test_firing_held_evicting_evicted_and_over_are_lines(
     observe: bool,

@@ -43,7 +43,6 @@ def api(tmp_path: Path, lighthouse: FakeLighthouse) -> Iterator[Api]:
         yield Api(service)
 
 
-@pytest.mark.integration  # no processes, but 2 s
 def test_in_observe_mode_nobody_is_asked_to_do_anything_and_the_record_is_full(
     api: Api, fleet: FakeFleet, lighthouse: FakeLighthouse
 ) -> None:

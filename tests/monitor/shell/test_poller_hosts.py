@@ -120,7 +120,6 @@ def hangs(_: FakeRank):
     raise Hang
 
 
-@pytest.mark.integration  # no processes, but 2 s
 @pytest.mark.parametrize(
     "answer",
     [

@@ -247,7 +247,6 @@ def test_a_monitor_without_a_file_has_nothing_to_reload(tmp_path: Path) -> None:
         assert api.get("/v1/policy")["source"] is None
 
 
-@pytest.mark.integration  # no processes, but 2 s
 def test_a_pause_shows_everywhere_and_by_hand_goes_on(
     api: Api, fleet: FakeFleet, lighthouse: FakeLighthouse
 ) -> None:

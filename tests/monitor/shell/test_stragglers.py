@@ -237,7 +237,6 @@ def test_a_table_too_large_for_the_machine_is_said(
     assert "more memory than this machine has" in capsys.readouterr().err
 
 
-@pytest.mark.integration  # no processes, but 1 s
 @pytest.mark.parametrize("how", [(), ("--format", "json")])
 def test_what_takes_too_long_is_ended_and_nobody_is_accused(
     how: tuple[str, ...],

@@ -120,7 +120,6 @@ def test_a_row_that_no_database_takes_does_not_hold_up_the_others(place: str) ->
     store.close()
 
 
-@pytest.mark.integration  # no processes, but 3 s
 def test_the_lease_is_renewed_while_thousands_of_targets_are_written(place: str) -> None:
     store = Store(place)
     lease = Lease(store.database.lease, "one", "http://one")
