@@ -38,9 +38,17 @@ from typing import (
     get_type_hints,
 )
 
-from msgspec import DecodeError, Meta, Raw, Struct, ValidationError, convert
+from msgspec import (
+    NODEFAULT,
+    DecodeError,
+    Meta,
+    Raw,
+    Struct,
+    ValidationError,
+    convert,
+    structs,
+)
 from msgspec.json import Decoder, decode
-from msgspec.structs import force_setattr
 
 SCHEMA: Final = 1
 
@@ -184,6 +192,11 @@ class Identity:
         """Name of the rank in the job."""
         return rank_name(self.group, self.group_rank)
 
+    @cached_property
+    def life(self) -> tuple[GroupName, int, str]:
+        """The rank and its incarnation."""
+        return self.group, self.group_rank, self.incarnation
+
 
 @dataclass(frozen=True, slots=True)
 class Tracer:
@@ -269,8 +282,7 @@ class Ending:
             object.__setattr__(self, "exception", one_line(self.exception))
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Struct, frozen=True):
     """The operating system's view of the rank process; needs no cooperation of the rank."""
 
     alive: bool
@@ -355,8 +367,7 @@ class Took(NamedTuple):
     last_bytes: Count = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StepState:
+class StepState(Struct, frozen=True):
     """What the rank reports of itself. On the wire, flags with their usual value are left out."""
 
     step: Whole
@@ -380,7 +391,7 @@ class StepState:
     """None when none was reported, or when it is not finite (see `loss_finite`)."""
     loss_finite: bool = True
     tokens: Whole = 0
-    seconds: Mapping[str, Seconds] = field(default_factory=dict)
+    seconds: Mapping[str, Seconds] = {}
     """Seconds spent in each phase since the process started, finished phases only; only grows."""
     committed_step: Whole | None = None
     """Number of the last step that was committed; None before the first of this process. Left out
@@ -394,7 +405,7 @@ class StepState:
     None: its WorkerServer does not tell."""
     tags: tuple[str, ...] = ()
     """What the rank does over and above its phase, as it declares it: `evaluation`, `warmup` ..."""
-    counters: Mapping[str, Number] = field(default_factory=dict)
+    counters: Mapping[str, Number] = {}
     """Counters of the user's own, at most 16; only grow."""
     source: str = SOURCE_REPORTER
     """Who reports the steps: `reporter`, `torchft`, a framework's callback ..."""
@@ -402,7 +413,7 @@ class StepState:
     """None: every number that was looked at was finite."""
     prints: Prints | None = None
     """None: none was taken (since the last heal)."""
-    times: Mapping[str, Took] = field(default_factory=dict)
+    times: Mapping[str, Took] = {}
     """What TorchFT's parts took in the life of this process, by name (staging, load, apply,
     reconfigure); only those that were done."""
     waits_in: str | None = None
@@ -488,7 +499,7 @@ class GroupHead(Struct, array_like=True, frozen=True):
         if unfinished > enqueued or (held is not None and held > enqueued):
             raise WireError(f"heads: 'held' {held} or 'unfinished' {unfinished} of {enqueued}")
         if held is not None and held == self._usual:
-            force_setattr(self, "held", None)
+            structs.force_setattr(self, "held", None)
 
     @property
     def completed(self) -> int:
@@ -508,8 +519,7 @@ class GroupHead(Struct, array_like=True, frozen=True):
         return self.enqueued if self.unfinished else 0
 
 
-@dataclass(frozen=True, slots=True)
-class StateReport:
+class StateReport(Struct, frozen=True):
     """Where the rank stands: the answer of `GET /v1/state`."""
 
     identity: Identity
@@ -657,8 +667,7 @@ class LastWords:
     """Why there is no stderr tail."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostEntry:
+class HostEntry(Struct, frozen=True):
     """One rank in the answer of `GET /v1/host`: its state, or why there is none."""
 
     rank: RankName
@@ -668,7 +677,8 @@ class HostEntry:
     error: str | None = None
 
     def __post_init__(self) -> None:
-        split_rank_name(self.rank)
+        if self.report is None or self.rank != self.report.identity.rank:
+            split_rank_name(self.rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -716,7 +726,7 @@ def _known(kind: Any, data: Any) -> Any:
     if origin in (Annotated, Union, UnionType):
         return _known(args[0], data)
     if isinstance(data, Mapping):
-        if isinstance(kind, type) and is_dataclass(kind):
+        if isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, Struct)):
             hints: dict[str, Any] = _hints(kind)
             told = {name: data[name] for name in hints if data.get(name) is not None}
             return {name: _known(hints[name], value) for name, value in told.items()}
@@ -769,8 +779,8 @@ def _report(said: _Object) -> StateReport:
     report = _read(StateReport, said)
     if report.step is None or "committed_step" in said["step"]:
         return report
-    step = replace(report.step, committed_step=expected_committed_step(report.step))
-    return replace(report, step=step)
+    step = structs.replace(report.step, committed_step=expected_committed_step(report.step))
+    return structs.replace(report, step=step)
 
 
 def parse_steps(data: Any) -> StepLog:
@@ -797,8 +807,7 @@ def _parse_entry(said: _Object) -> HostEntry:
     return _read(HostEntry, said)
 
 
-@dataclass(frozen=True, slots=True)
-class _StateCells(StateReport):
+class _StateCells(StateReport, frozen=True):
     """A state as it travels."""
 
     identity: Raw  # type: ignore[assignment]
@@ -807,7 +816,7 @@ class _StateCells(StateReport):
         """What it says, with the committed step to be expected."""
         step = self.step
         if step is not None and step.committed_step is None:  # nobody else has it yet
-            object.__setattr__(step, "committed_step", expected_committed_step(step))
+            structs.force_setattr(step, "committed_step", expected_committed_step(step))
         return StateReport(
             identity, self.process, step, self.heads, self.witness, self.ending, self.unhooked
         )
@@ -949,6 +958,7 @@ LEFT_OUT: Final[dict[type, tuple[str, ...]]] = {
 _UNTOUCHED: Final = frozenset({"torch", "record", "sizes_in", "sizes_out", "torch_ids"})
 """Records of torch's, and whole numbers: thousands of entries come at once."""
 _EXACT: Final = frozenset({str, int, bool, type(None)})
+_NOTHING: Final = (MISSING, NODEFAULT)
 
 
 def to_json(value: Answer) -> dict[str, Any]:
@@ -978,8 +988,10 @@ def _object_of(value: Any, digits: int = 6) -> dict[str, Any]:
 def _usual(kind: type) -> tuple[tuple[str, Any], ...]:
     """The keys of a type, each with the value with which it is left out."""
     left_out = LEFT_OUT.get(kind, ())
-    bare = {one.name: one.default if one.default_factory is MISSING else one.default_factory()
-            for one in fields(kind)}  # fmt: skip
+    bare: dict[str, Any] = {
+        one.name: one.default if one.default_factory in _NOTHING else one.default_factory()
+        for one in (structs.fields(kind) if issubclass(kind, Struct) else fields(kind))  # type: ignore[arg-type]
+    }
     return tuple((key, bare[key] if key in left_out else None) for key in bare)
 
 

@@ -81,10 +81,6 @@ class Sweep:
     """Past steps asked for, as far as they hold pauses."""
 
 
-_Life = tuple[GroupName, int, str]
-"""A rank and its incarnation."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Questions:
     """Whom to ask, and for whom."""
@@ -97,14 +93,6 @@ class _Questions:
 @lru_cache(maxsize=1 << 17)
 def _address(url: str) -> str | None:
     return urlsplit(url).hostname
-
-
-def _life(target: Target) -> _Life:
-    return _life_of(target.identity)
-
-
-def _life_of(identity: Identity) -> _Life:
-    return identity.group, identity.group_rank, identity.incarnation
 
 
 class _Round:
@@ -154,7 +142,7 @@ class Poller:
     def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher
         self._hosts = HostReader()
-        self._covers: dict[str, frozenset[_Life]] = {}
+        self._covers: dict[str, frozenset[tuple[GroupName, int, str]]] = {}
         """URL of a WorkerServer that answered for its host -> whom it knew."""
         self._dumb: dict[str, float] = {}
         """URL of one that could not answer for its host -> until when it need not; monotonic."""
@@ -167,6 +155,8 @@ class Poller:
         """Of these, those at its own address of which a WorkerServer told in this sweep."""
         self._left: frozenset[RankName] = frozenset()
         """Who was not asked in the last sweep."""
+        self._planned: tuple[Sequence[Target], list[_Questions]] | None = None
+        """Whom to ask for whom, as long as it comes out so."""
 
     def sweep(
         self,
@@ -257,7 +247,11 @@ class Poller:
         if self._left:
             others.sort(key=lambda one: one.rank not in self._left)
         todo: list[_Questions | Target] = [one for one in targets if one.rank in watched]
-        todo.extend(self._plan(others))
+        if self._planned is None or self._planned[0] != others:
+            self._planned = others, self._plan(others)
+        todo.extend(self._planned[1])
+        if self._dumb or self._unidentified:  # whom to ask may change by itself
+            self._planned = None
         seen = await _Round(self, todo, end).seen()
         found = tuple([seen.get(target.rank) or _unasked(target) for target in targets])
         self._left = frozenset(
@@ -285,7 +279,7 @@ class Poller:
         plan: list[_Questions] = []
         for (_, address, _), members in hosts.items():
             few = 0 if address in self._not_all_known else 1
-            left = {_life(target): target for target in members}
+            left = {target.identity.life: target for target in members}
             known = [one for one in members if one.url in self._covers]
             for speaker in known:
                 told = [left.pop(one) for one in self._covers[speaker.url] if one in left]
@@ -309,10 +303,11 @@ class Poller:
         took_s = round(time.monotonic() - began, 6)
         if isinstance(said, Unreachable):
             self._covers.pop(speaker.url, None)
-            self._dumb[speaker.url] = time.monotonic() + _DUMB_S
+            self._dumb[speaker.url], self._planned = time.monotonic() + _DUMB_S, None
             return {}
-        reports = {_life_of(e.report.identity): e.report for e in said.entries if e.report}
-        self._covers[speaker.url] = frozenset(reports)
+        reports = {e.report.identity.life: e.report for e in said.entries if e.report}
+        if reports.keys() != self._covers.get(speaker.url):
+            self._covers[speaker.url], self._planned = frozenset(reports), None
         if self._unidentified:
             here = self._speaks_for(speaker.identity, speaker.url)
             self._overheard |= {
@@ -325,7 +320,7 @@ class Poller:
         return {
             target.rank: Observation(target.identity, target.url, report, took_s)
             for target in targets
-            if (report := reports.get(_life(target))) is not None
+            if (report := reports.get(target.identity.life)) is not None
         }
 
     async def ask_rank(self, target: Target, end: float) -> Observation:

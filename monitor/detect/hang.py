@@ -156,7 +156,8 @@ def _silent(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """
     if any(graph.standing[rank] in SELF_HELD for rank in graph.suspects):
         return ()
-    if RankStanding.DEAD in graph.standing.values():
+    standings = graph.standing.values()
+    if RankStanding.DEAD in standings or RankStanding.SILENT not in standings:
         return ()
     silent = [t for t in history.present() if graph.standing[t.rank] is RankStanding.SILENT]
     groups = sorted({track.group for track in silent})
@@ -697,8 +698,10 @@ def unseen(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
 
 def _root(history: History, graph: WaitGraph, found: tuple[ReplicaId, ...]) -> ReplicaId | None:
     """The one that all who are seen wait for."""
+    if len(found) != 1 or history.away is not None:
+        return None
     tracks = [t for t in history.present() if graph.standing[t.rank] is not RankStanding.DEAD]
-    if len(found) != 1 or not tracks or history.away is not None:
+    if not tracks:
         return None
     waits = all(
         graph.standing[track.rank] in _WAITS
@@ -782,15 +785,16 @@ def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     long as nobody has trained. Where nobody waits all may pause; but when stacks show all of them
     blocked, on a file server that is away for all, that is told as well, after half as much again.
     """
-    config = history.config
-    alive = [t for t in history.present() if graph.standing[t.rank] is not RankStanding.DEAD]
+    config, tracks = history.config, history.present()
+    fresh = (t for t in tracks if t.stall_s < config.standstill_s)
+    if any(graph.standing[t.rank] in _STANDS for t in fresh):  # the usual case
+        return ()
+    alive = [t for t in tracks if graph.standing[t.rank] is not RankStanding.DEAD]
     waiting = [t for t in alive if graph.standing[t.rank] in _STANDS]
     others = [t for t in alive if graph.standing[t.rank] not in _STANDS]
-    if not alive or history.away is not None or history.unfollowed() is not None:
-        return ()
-    if not waiting and not all(
-        t.witness is not None and t.witness.doing in _BLOCKS for t in others
-    ):
+    blocked = all(t.witness is not None and t.witness.doing in _BLOCKS for t in others)
+    away = history.away is not None or history.unfollowed() is not None
+    if away or not alive or not (waiting or blocked):
         return ()
     standing = waiting or others
     still_s = min(track.stall_s for track in standing)

@@ -169,6 +169,8 @@ def _passed(track: RankTrack, stuck: Stuck) -> bool:
 
 
 def _dead_scenes(history: History, graph: WaitGraph) -> Iterable[Scene]:
+    if RankStanding.DEAD not in graph.standing.values():
+        return
     for group, members in history.groups().items():
         if len(members) < 2:
             continue

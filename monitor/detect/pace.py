@@ -284,9 +284,9 @@ class _Course:
     """Where the sample under way began."""
     newest: Sample
     """The first of the attempt that it works on."""
-    shares: list[float] = field(default_factory=list)
-    alone: list[float] = field(default_factory=list)
-    steps_s: list[float] = field(default_factory=list)
+    shares: tuple[float, ...] = ()
+    alone: tuple[float, ...] = ()
+    steps_s: tuple[float, ...] = ()
     """Seconds a step in each sample."""
     sweeps: int = 0
     stopped: int = 0
@@ -399,11 +399,11 @@ def _advance(course: _Course, reading: Sample | None) -> None:
     if whole_s <= 0:
         return
     spent_s = min(whole_s, max(0.0, reading.busy_s - before.busy_s))
-    course.shares.append(spent_s / whole_s)
-    course.steps_s.append(whole_s / steps)
+    course.shares += (spent_s / whole_s,)
+    course.steps_s += (whole_s / steps,)
     if reading.held_s is not None and before.held_s is not None:
         held_s = reading.held_s - before.held_s
-        course.alone.append(max(0.0, spent_s - held_s) / whole_s)
+        course.alone += (max(0.0, spent_s - held_s) / whole_s,)
     course.sample = reading
 
 

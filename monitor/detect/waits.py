@@ -155,7 +155,9 @@ def missed(
         for rank in one.absent:
             if standing[rank] in (RankStanding.UNKNOWN, RankStanding.TRACED):
                 found.setdefault(rank, set()).update(one.joined)
-    looked_at = {track.group for track in tracks if standing[track.rank] is RankStanding.TRACED}
+    looked_at: set[GroupName] = set()
+    if RankStanding.TRACED in standing.values():
+        looked_at = {t.group for t in tracks if standing[t.rank] is RankStanding.TRACED}
     unknown = [
         track
         for track in tracks
@@ -201,6 +203,8 @@ def _by_elimination(
     history: History, tracks: Sequence[RankTrack], standing: Mapping[RankName, RankStanding]
 ) -> dict[RankName, set[RankName]]:
     """Ranks of the one group that does not wait where all others are seen waiting."""
+    if RankStanding.UNKNOWN not in standing.values():
+        return {}
     there = [track for track in tracks if standing[track.rank] is not RankStanding.DEAD]
     still_s = history.config.stall_floor_s / 2
     waits = (RankStanding.WAITING, RankStanding.HELD)
@@ -522,17 +526,18 @@ def _standing(history: History, track: RankTrack) -> RankStanding:  # noqa: PLR0
         return RankStanding.SILENT
     if not report.process.alive:
         return RankStanding.DEAD
-    if track.tracer is not None:
+    if report.process.tracer is not None:
         return RankStanding.TRACED
-    if history.stopped(track):
+    if report.process.state == "T":
         return RankStanding.STOPPED
     frozen_s = report.process.interpreter_age_s
     at_least_s = history.config.stall_floor_s
     if frozen_s is not None and frozen_s >= at_least_s and frozen_s >= history.hang_after_s(track):
         return RankStanding.FROZEN
-    if track.inside_own:
+    if track.inside and track.inside_own:
         return RankStanding.HELD
-    if track.waits_in is not None or track.inside_across:
+    waits_in = None if track.step is None else track.step.waits_in
+    if waits_in is not None or (track.inside and track.inside_across):
         return RankStanding.WAITING
     if not track.phased:  # what a framework calls a phase may hold waiting inside
         witness = track.witness

@@ -283,11 +283,9 @@ class LossBook:
 
     _courses: dict[RankName, _Course] = field(default_factory=dict)
 
-    def push(self, readings: Iterable[tuple[RankName, str, StepState]]) -> None:
+    def push(self, readings: Sequence[tuple[RankName, str, StepState]]) -> None:
         """Take in one sweep: rank, incarnation and step of the participating ranks."""
-        here: set[RankName] = set()
         for rank, incarnation, step in readings:
-            here.add(rank)
             ended = step.commits + step.commit_failures
             course = self._courses.get(rank)
             if course is None or course.incarnation != incarnation:
@@ -295,8 +293,9 @@ class LossBook:
             if step.loss is not None and ended != course.attempt:
                 course.attempt = ended
                 course.told = (course.told + struct.pack("d", step.loss))[-8 * _KEPT :]
-        for rank in self._courses.keys() - here:
-            del self._courses[rank]
+        if len(self._courses) > len(readings):
+            for rank in self._courses.keys() - {rank for rank, _, _ in readings}:
+                del self._courses[rank]
 
     def risen(self, rank: RankName, times: float) -> bool:
         """Whether the latest samples may be so many times the usual one: a cheap first look."""

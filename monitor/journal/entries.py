@@ -10,7 +10,7 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Final
 
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 from msgspec.json import encode
 
 from monitor.decide.guards import PastEviction
@@ -183,20 +183,14 @@ def _parsed(line: bytes) -> Any:
 # by the wire's writer: that one rounds, and a replay has to see the very same numbers.
 
 
-def _names(kind: type) -> tuple[str, ...]:
-    return tuple(one.name for one in fields(kind))
-
-
 COLUMNS: Final[Mapping[str, Sequence[str]]] = {
-    "process": _names(Process),
-    "step": _names(StepState),
+    "process": Process.__struct_fields__,
+    "step": StepState.__struct_fields__,
 }
 """What the numbers of a row are."""
-_PROCESS: Final = attrgetter(*COLUMNS["process"])
-_STEP: Final = attrgetter(*COLUMNS["step"])
 _MORE: Final = tuple(
     (one.name, one.default)
-    for one in fields(StateReport)
+    for one in structs.fields(StateReport)
     if one.name not in ("identity", "process", "step", "heads")
 )
 """Parts of a report that are mostly empty."""
@@ -207,8 +201,8 @@ _USUAL: Final = tuple(usual for _, usual in _MORE)
 def report_row(report: StateReport) -> list[Any]:
     """Process, step and heads, each a row (a head is one already), then what else it says."""
     row: list[Any] = [
-        _PROCESS(report.process),
-        None if report.step is None else _STEP(report.step),
+        structs.astuple(report.process),
+        None if report.step is None else structs.astuple(report.step),
         report.heads,
     ]
     if _REST(report) != _USUAL:

@@ -299,15 +299,15 @@ class Journal:
             return
         sighting = self._sightings.write(item.snapshot)
         self._put(tick_text(sighting, told(item.result, item.crash)))
-        with self._lock:
-            stats = self._stats = replace(self._stats, ticks=self._stats.ticks + 1)
-        limits, age_s = self._dir.limits, time.monotonic() - self._opened_s
-        if stats.ticks % _ROOM_EVERY == 0:
+        ticks, age_s = self._stats.ticks + 1, time.monotonic() - self._opened_s
+        if ticks % _ROOM_EVERY == 0:
             self._dir.check_room()
-        full = self._size >= self._full_bytes
-        if full or age_s >= limits.file_s:
+        over = self._size >= self._full_bytes or age_s >= self._dir.limits.file_s
+        if over:
             self._dir.prune(0, keep=self._path)
-            with self._lock:  # once: the next file may be on its way, behind ticks that wait
+        with self._lock:  # at once: who sees the tick counted finds the next file asked for
+            self._stats = replace(self._stats, ticks=ticks)
+            if over:  # but once: that file may be on its way, behind ticks that wait
                 self._turn_asked = not any(isinstance(one, _Turn) for one in self._queue)
 
     @property

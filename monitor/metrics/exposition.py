@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import nsmallest
 from math import isfinite
 from typing import Final, Literal
 
@@ -241,7 +242,8 @@ class ScrapeView:
         if len(view.tempos) <= self.bounds.ranks:
             return tuple(sorted(view.tempos))
         accused = {rank for one in view.incidents if one.open for rank in one.culprits}
-        worst = sorted(
+        worst = nsmallest(
+            self.bounds.ranks,
             view.tempos,
             key=lambda rank: (
                 rank not in accused,
@@ -250,7 +252,7 @@ class ScrapeView:
                 rank,
             ),
         )
-        return tuple(sorted(worst[: self.bounds.ranks]))
+        return tuple(sorted(worst))
 
     @cached_property
     def observed(self) -> dict[GroupName, list[Observation]]:

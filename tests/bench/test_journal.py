@@ -10,7 +10,6 @@ import os
 import random
 import statistics
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +30,7 @@ from monitor.journal.entries import (
 from monitor.journal.writer import Journal, JournalDir, Limits
 from monitor.model.config import KeeperConfig
 from monitor.model.observation import Observation, Snapshot
+from tests.changed import replace
 from tests.monitor.fleet import SimFleet
 from worker_server.wire import StateReport, parse_state, to_json
 

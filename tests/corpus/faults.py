@@ -10,8 +10,9 @@ import itertools
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from tests.changed import replace
 from tests.corpus.calls import SAME_WIDTH, Batch, Call, Compute, Halt, Programs, Step
 
 

@@ -1,7 +1,6 @@
 """Real gloo ranks in trouble: the analysis says what their records can show, and no more."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ from monitor.records.analyse import analyse
 from monitor.records.files import load
 from monitor.records.findings import Fault
 from monitor.records.job import NONE, CollectiveState
+from tests.changed import replace
 from tests.corpus.gloo_captures import KINDS, Captures, complaint, truths
 
 TRUTHS = truths()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 from prometheus_client import generate_latest
 
@@ -13,6 +12,7 @@ from monitor.metrics.exposition import Bounds
 from monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
 from monitor.model.observation import LighthouseView, Member
 from monitor.model.verdict import Kind, RankHealth
+from tests.changed import replace
 from tests.monitor.shell.test_store import incident
 from tests.monitor.shell.test_view import seen, view
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from monitor.decide.headline import TrendPoint
@@ -11,6 +9,7 @@ from monitor.model.eviction import QuarantineEntry
 from monitor.model.incident import State
 from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Pause
 from monitor.model.verdict import RankHealth
+from tests.changed import replace
 from tests.monitor.fleet import SimFleet, at, stop
 from tests.monitor.shell.fakes import wait_until
 from tests.page.browsing import assert_accessible, assert_fits, live

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from monitor.model.eviction import QuarantineEntry, Scope
@@ -12,6 +10,7 @@ from monitor.model.observation import Pause
 from monitor.model.quarantine import HostRecord
 from monitor.model.verdict import RankHealth
 from monitor.store.lease import LeaseStanding
+from tests.changed import replace
 from tests.monitor.fleet import SimFleet, at, stop
 from tests.page.browsing import assert_accessible, assert_fits
 from tests.page.views import NOW_S, Simulated, crowd

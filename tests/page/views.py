@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from monitor.decide.pipeline import TickResult
 from monitor.decide.rank_seconds import Tempo, TempoBook
@@ -21,6 +20,7 @@ from monitor.model.observation import (
 )
 from monitor.model.verdict import RankHealth
 from monitor.rulebook import standing
+from tests.changed import replace
 from tests.monitor.fleet import Drive, SimFleet
 from worker_server.wire import GroupHead, Identity, Process, StateReport, StepState
 

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final
 
 from monitor.model.eviction import Evict, EvictionState
 from monitor.model.names import Host
 from monitor.model.observation import Failure
+from tests.changed import replace
 from tests.monitor.fleet import SimFleet
 from tests.monitor.fleet.rank import WAITS, SimRank
 

@@ -39,7 +39,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
@@ -56,6 +56,7 @@ from monitor.model.incident import Incident, State
 from monitor.model.names import Host
 from monitor.model.observation import Failure, Snapshot, Vitals
 from monitor.model.verdict import Confidence
+from tests.changed import replace
 from tests.monitor.fleet import (
     cpu_stall,
     flip,

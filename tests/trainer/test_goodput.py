@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 
 from monitor.cli import main as lightkeeper
 from monitor.model.config import KeeperConfig
+from tests.changed import replace
 from trainer.goodput import (
     HANG_S,
     KINDS,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
 
+from tests.changed import replace
 from worker_server import wire
 from worker_server.rank.settings import Settings
 from worker_server.sidecar.app import RequestGuard, Served, make_app

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 
 import pytest
 from prometheus_client import generate_latest
 
+from tests.changed import replace
 from tests.worker_server.test_page import enter, write_step
 from worker_server import wire
 from worker_server.rank.page import layout

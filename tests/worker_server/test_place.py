@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
+from tests.changed import replace
 from worker_server import wire
 from worker_server.rank.identity import identity_from, place_from
 from worker_server.rank.page.layout import IDENTITY_BYTES

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from tests.changed import replace
 from tests.worker_server.boxes import PROCESS, FakeBox, host_report
 from tests.worker_server.pages import identity
 from worker_server import wire

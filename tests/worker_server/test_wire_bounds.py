@@ -40,7 +40,9 @@ def parts(kind: Any) -> dict[str, Any]:
 
 
 def is_row(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, tuple | msgspec.Struct)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return kind.__struct_config__.array_like
+    return isinstance(kind, type) and issubclass(kind, tuple)
 
 
 def plain(hint: Any) -> tuple[Any, Any, tuple[Any, ...], msgspec.Meta | None]:

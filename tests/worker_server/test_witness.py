@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sysconfig
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
+from tests.changed import replace
 from tests.worker_server.ranks import eventually
 from tests.worker_server.test_black_box import Bench
 from tests.worker_server.test_page import enter, write_step

@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from worker_server import run_dir, wire
 from worker_server.rank.page import layout
 from worker_server.rank.page.reader import PageReader
@@ -181,7 +183,7 @@ class BlackBox:
         age_s = None if self._page.leaving else self._page.beat_age_s(time.monotonic_ns())
         process = self._process.look(age_s)
         if self._hangs.hanging and process.alive and process.tracer is None:
-            return replace(process, tracer=self._process.tracer_of_a_thread())
+            return structs.replace(process, tracer=self._process.tracer_of_a_thread())
         return process
 
     def state(self) -> wire.StateReport:

@@ -47,7 +47,7 @@ def share(path: Path, report: wire.StateReport, now_s: float) -> bool:
     if report.witness is None and report.ending is None and not heads:
         path.unlink(missing_ok=True)
         return False
-    told = wire.to_json(replace(report, step=None, heads=heads))
+    told = wire.to_json(structs.replace(report, step=None, heads=heads))
     run_dir.write_json(path, {"written_s": now_s, "report": told})
     return True
 
@@ -63,7 +63,7 @@ def with_shared(path: Path, report: wire.StateReport, now_s: float) -> wire.Stat
     if kept is None or kept.identity.incarnation != report.identity.incarnation:
         return report
     if not report.process.alive:
-        return replace(report, ending=kept.ending)
+        return structs.replace(report, ending=kept.ending)
     late_s = max(0.0, now_s - written_s)
     heads = (
         structs.replace(
@@ -75,7 +75,7 @@ def with_shared(path: Path, report: wire.StateReport, now_s: float) -> wire.Stat
     witness = kept.witness
     if witness is not None:
         witness = replace(witness, age_s=witness.age_s + late_s)
-    return replace(report, witness=witness, heads=(*report.heads, *heads))
+    return structs.replace(report, witness=witness, heads=(*report.heads, *heads))
 
 
 def _recorded(report: wire.StateReport) -> tuple[wire.GroupHead, ...]:

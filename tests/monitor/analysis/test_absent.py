@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from monitor.model.verdict import Confidence
 from monitor.records.analyse import analyse
 from monitor.records.findings import Fault
 from monitor.records.job import Backend, GroupStatus
+from tests.changed import replace
 from tests.monitor.analysis.jobs import WORLD, Call, job, many, recv, send, whole
 
 TP = {"tp0": (0, 1), "tp1": (2, 3)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from monitor.model.eviction import Evict
 from monitor.model.incident import Incident, State
 from monitor.model.names import RankName
 from monitor.model.observation import Snapshot
+from tests.changed import replace
 from tests.monitor.fleet import Drive, SimFleet
 from tests.monitor.shell.fakes import FakeFleet, FakeRank, page, wait_until
 from worker_server.wire import FlightRecord, to_json

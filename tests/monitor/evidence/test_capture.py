@@ -9,7 +9,6 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from monitor.model.incident import Incident, State
 from monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
 from monitor.model.observation import Failure, LighthouseAway, Observation, Snapshot, Unreachable
 from monitor.model.verdict import Kind
+from tests.changed import replace
 from tests.monitor.evidence.scene import Bench, rank_of
 from tests.monitor.shell.fakes import FakeFleet, FakeRank, Hang, identity, page, wait_until
 from tests.monitor.shell.test_store import incident

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from monitor.cli import main
 from monitor.records.files import load, read_manifest
+from tests.changed import replace
 from tests.monitor.evidence.scene import mirror, over_http, snapshot_of, until_firing
 from tests.monitor.fleet import Drive, SimFleet, at, crash, gil, hang, jam, mismatch, slow, stop
 

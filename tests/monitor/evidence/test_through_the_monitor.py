@@ -7,7 +7,6 @@ import json
 import time
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from monitor.model.escalation import HandedOver, decided
 from monitor.model.eviction import Accused, Evict, Rung
 from monitor.model.names import GroupName, Host, IncidentId, ReplicaId
 from monitor.service import Options, Service
+from tests.changed import replace
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, wait_until
 from tests.monitor.shell.test_reading_token import desk_of
 from tests.monitor.shell.test_store import incident

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from tests.changed import replace
 from tests.monitor.fleet.program import Program
 from tests.monitor.fleet.rank import (
     HEARTBEAT_TIMEOUT_S,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 from monitor.model.names import RankName
 from monitor.model.observation import (
@@ -15,6 +14,7 @@ from monitor.model.observation import (
     Unreachable,
     with_pauses,
 )
+from tests.changed import replace
 from tests.monitor.fleet.quorum import Quorum
 from tests.monitor.fleet.rank import (
     ACROSS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import typing
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -32,6 +32,7 @@ from monitor.model.observation import (
     Snapshot,
     Unreachable,
 )
+from tests.changed import replace
 from worker_server.wire import (
     FlightRecord,
     GroupHead,
@@ -54,7 +55,7 @@ def filled(hint: Any) -> Any:
         return filled(hint.__supertype__)
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return list(hint)[-1]
-    if is_dataclass(hint):
+    if is_dataclass(hint) or (isinstance(hint, type) and issubclass(hint, Struct)):
         return hint(**{name: filled(of) for name, of in typing.get_type_hints(hint).items()})
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:
@@ -64,10 +65,14 @@ def filled(hint: Any) -> Any:
     return filled(next(of for of in args if of is not type(None)))
 
 
+def described(value: Any) -> Any:
+    return structs.fields(value) if isinstance(value, Struct) else fields(value)
+
+
 def with_the_rest(value: Any) -> Any:
     """The same with a value in every field that the wire has since these tests were written."""
     hints = typing.get_type_hints(type(value))
-    usual = [one.name for one in fields(value) if getattr(value, one.name) == one.default]
+    usual = [one.name for one in described(value) if getattr(value, one.name) == one.default]
     return replace(value, **{n: filled(hints[n]) for n in usual if n != "committed_step"})
 
 
@@ -116,8 +121,7 @@ RECORD = with_the_rest(RECORD)
 )
 def test_the_examples_have_a_value_of_their_own_in_every_field(value: Any) -> None:
     """A field that the wire adds is filled by itself, and survives the journal or is noticed."""
-    described = structs.fields(value) if isinstance(value, Struct) else fields(value)
-    usual = {one.name: one.default for one in described}
+    usual = {one.name: one.default for one in described(value)}
     odd = [name for name, default in usual.items() if getattr(value, name) == default]
     assert set(odd) <= {"committed_step"}  # None is the odd value: another one is expected
 
@@ -145,7 +149,7 @@ def test_a_report_comes_back_whole() -> None:
     )
 
 
-@pytest.mark.parametrize("name", [one.name for one in fields(StepState)])
+@pytest.mark.parametrize("name", StepState.__struct_fields__)
 def test_every_field_of_a_step_comes_back(name: str) -> None:
     before = StepState(0, 0, 0, "data", 0.0, 0, committed_step=3)
     report = StateReport(IDENTITY, PROCESS, replace(before, **{name: getattr(STEP, name)}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from monitor.model.eviction import Fence
 from monitor.store.lease import Grip, Lease, LeaseRow, Watch, gone, me, renamed, shown
 from monitor.store.place import StoreError
+from tests.changed import replace
 from tests.deep import DEEP
 
 EMPTY = LeaseRow(0, 0, 0, None, None, None, 0.0)

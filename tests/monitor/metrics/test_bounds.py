@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as as_openmetrics
@@ -16,6 +14,7 @@ from monitor.decide.view import View
 from monitor.metrics import Bounds, Instruments, ViewCollector, exposition
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import RankHealth
+from tests.changed import replace
 from tests.metrics_doc.measure import registry_of, series_of, view_of
 from tests.monitor.shell.parsing import monitor_options
 from tests.monitor.shell.test_store import incident

@@ -6,13 +6,13 @@ The fleet steps in 0.3 to 0.4 s, each commit counts; four groups of one rank.
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
 from monitor.decide.pipeline import TickResult
 from monitor.decide.rank_seconds import RankSeconds, Spent, UsualPace
 from monitor.model.observation import Snapshot
+from tests.changed import replace
 from tests.deep import DEEP
 from tests.monitor.fleet import (
     Drive,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from monitor.decide.rank_seconds import TokenBook
 from monitor.model.names import GroupName
 from monitor.model.observation import Failure, LighthouseAway, Observation, Snapshot, Unreachable
+from tests.changed import replace
 from tests.monitor.shell.test_view import seen
 
 RG_0 = GroupName("rg_0")

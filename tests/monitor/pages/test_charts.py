@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
 
 from monitor.decide.headline import EVERY_S, KEPT, TrendBook, TrendPoint
 from monitor.model.incident import Milestones, State, Transition
 from monitor.show.charts import WIDTH, sparks
+from tests.changed import replace
 from tests.monitor.audit.scene import hang
 from tests.page.views import NOW_S, crowd
 

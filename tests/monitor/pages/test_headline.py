@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from monitor.decide.headline import JobState, headline_of
 from monitor.decide.rank_seconds import Spent
@@ -15,6 +15,7 @@ from monitor.model.names import GroupName, IncidentId, RankName
 from monitor.model.verdict import Confidence, Kind, RankHealth, Severity, Verdict
 from monitor.show.pages import FLEET, Context, FleetIndex, PagePlace
 from monitor.show.paging import make
+from tests.changed import replace
 from tests.monitor.fleet import SimFleet, at, crash, gil, hang, stop
 from tests.monitor.pure.test_unphased import attached
 from tests.page.views import NOW_S, Simulated, crowd
@@ -25,9 +26,9 @@ def aged(view: View, age_s: float | None, phase: str | None = None) -> View:
     """The same, the youngest commit being so old."""
     for seen in view.snapshot.observations:
         step = seen.outcome.step
-        object.__setattr__(step, "last_commit_age_s", age_s)
+        structs.force_setattr(step, "last_commit_age_s", age_s)
         if phase is not None:
-            object.__setattr__(step, "phase", phase)
+            structs.force_setattr(step, "phase", phase)
     return view
 
 
@@ -129,7 +130,7 @@ def test_the_title_of_the_tab_does_not_change_each_second(
 
 def without_steps(view: View) -> View:
     for seen in view.snapshot.observations:
-        object.__setattr__(seen.outcome, "step", None)
+        structs.force_setattr(seen.outcome, "step", None)
     return view
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -12,6 +11,7 @@ from monitor.model.eviction import Guard
 from monitor.model.incident import State
 from monitor.model.observation import Failure, Unreachable
 from monitor.model.verdict import Confidence
+from tests.changed import replace
 from tests.monitor.fleet import (
     Drive,
     SimFleet,

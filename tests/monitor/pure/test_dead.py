@@ -1,12 +1,11 @@
 """Dead processes, lost hosts, and what only looks like them."""
 
-from dataclasses import replace
-
 import pytest
 
 from monitor.model.eviction import Guard
 from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
 from monitor.model.verdict import Confidence, RankHealth
+from tests.changed import replace
 from tests.monitor.fleet import (
     START_S,
     Drive,

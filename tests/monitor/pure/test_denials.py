@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +12,7 @@ from monitor.model.eviction import Eviction, QuarantineEntry, Rung, RungOutcome
 from monitor.model.eviction import Scope as QuarantineScope
 from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.model.observation import Failure, Observation, Unreachable
+from tests.changed import replace
 from worker_server.wire import Identity, Process, StateReport, StepState
 
 NOW = 1_000_000.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -13,6 +12,7 @@ from monitor.model.incident import State
 from monitor.model.names import GroupName, IncidentId
 from monitor.model.observation import LighthouseAway, Snapshot
 from monitor.model.verdict import Kind
+from tests.changed import replace
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, crash, hang, lighthouse_down, stop
 
 

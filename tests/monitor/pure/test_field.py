@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Guard
 from monitor.model.observation import Observation, Snapshot
 from monitor.model.verdict import Confidence, Severity
+from tests.changed import replace
 from tests.monitor.fleet import (
     Drive,
     SimFleet,

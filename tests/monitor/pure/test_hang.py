@@ -1,13 +1,12 @@
 """Hangs on a fake timeline: 3 groups of 1 or 2 of 2; a step takes 0.3 s; the floor is 5 s."""
 
-from dataclasses import replace
-
 import pytest
 
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Guard
 from monitor.model.observation import Observation, Snapshot
 from monitor.model.verdict import Confidence, RankHealth
+from tests.changed import replace
 from tests.monitor.fleet import (
     Drive,
     Fault,

@@ -1,7 +1,5 @@
 """Stalls are lower bounds; what is missing is not zero."""
 
-from dataclasses import replace
-
 import pytest
 
 from monitor.detect.history import History
@@ -9,6 +7,7 @@ from monitor.detect.intake import push
 from monitor.model.config import KeeperConfig
 from monitor.model.names import RankName
 from monitor.model.observation import Failure, Unreachable
+from tests.changed import replace
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, cpu_stall, crash, pause, restart, slow
 
 RANK = RankName("rg_0.0")

@@ -1,7 +1,6 @@
 """Incidents over ticks and over restarts of the monitor."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,6 +11,7 @@ from monitor.model.config import KeeperConfig
 from monitor.model.eviction import EvictionState, Guard
 from monitor.model.incident import IncidentError, State, incident_from_json, incident_to_json
 from monitor.model.verdict import Kind
+from tests.changed import replace
 from tests.monitor.fleet import Drive, SimFleet, at, crash, hang, mismatch, slow
 
 

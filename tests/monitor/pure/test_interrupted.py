@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from monitor.model.escalation import DecidedAgain, EvictionDeps, Interrupted, Reviewed, handle
@@ -17,6 +15,7 @@ from monitor.model.observation import (
     Snapshot,
     Unreachable,
 )
+from tests.changed import replace
 from tests.monitor.pure.escalations import EVICT, fresh
 from tests.monitor.shell.fakes import FakeRank, identity
 from tests.monitor.shell.test_store import incident

@@ -1,13 +1,12 @@
 """Slow ranks of jobs that report no phases: by heads at polls and flight records."""
 
-from dataclasses import replace
-
 import pytest
 
 from monitor.detect.arrivals import read
 from monitor.model.config import KeeperConfig
 from monitor.model.names import RankName
 from monitor.model.verdict import Confidence
+from tests.changed import replace
 from tests.monitor.fleet import Drive, SimFleet, at, cpu_stall, pause, slow, slow_link
 from worker_server.wire import FlightRecord, RingEntry
 

@@ -1,7 +1,5 @@
 """A Lighthouse that does not answer: nobody is accused, somebody is told, and how bad it is."""
 
-from dataclasses import replace
-
 import pytest
 
 from monitor.decide.pipeline import Pipeline
@@ -9,6 +7,7 @@ from monitor.model.eviction import Guard
 from monitor.model.incident import State, incident_from_json, incident_to_json
 from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway
 from monitor.model.verdict import Severity
+from tests.changed import replace
 from tests.monitor.fleet import (
     Drive,
     Fault,

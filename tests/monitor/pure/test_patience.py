@@ -1,7 +1,5 @@
 """Thresholds of a hang: the floor, and what the job's own pauses teach beyond it."""
 
-from dataclasses import replace
-
 import pytest
 
 from monitor.decide.pipeline import Pipeline
@@ -10,6 +8,7 @@ from monitor.model.config import KeeperConfig
 from monitor.model.names import RankName
 from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
 from monitor.model.verdict import Confidence
+from tests.changed import replace
 from tests.monitor.fleet import (
     Drive,
     SimFleet,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from monitor.detect.weights import PrintBook, Voice
 from monitor.model.names import GroupName, RankName
+from tests.changed import replace
 from worker_server.wire import Prints
 
 

@@ -1,7 +1,5 @@
 """What must hold for every fault script."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,6 +9,7 @@ from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Evict
 from monitor.model.names import GroupName, RankName, ReplicaId
 from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
+from tests.changed import replace
 from tests.deep import DEEP
 from tests.monitor.fleet import (
     At,

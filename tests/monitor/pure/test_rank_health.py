@@ -1,13 +1,12 @@
 """How ranks look: the culprit is never healthy, and who waits is said to wait."""
 
-from dataclasses import replace
-
 import pytest
 
 from monitor.model.config import KeeperConfig
 from monitor.model.incident import severity_of
 from monitor.model.observation import Observation, Snapshot
 from monitor.model.verdict import Confidence, Kind, Severity, Verdict
+from tests.changed import replace
 from tests.monitor.fleet import Drive, SimFleet, at, hang, slow
 from worker_server.wire import StateReport, Tracer
 

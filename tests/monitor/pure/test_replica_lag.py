@@ -1,13 +1,12 @@
 """A group that costs the fleet quorum after quorum is named; joiners and victims never are."""
 
-from dataclasses import replace
-
 import pytest
 
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Guard
 from monitor.model.incident import State
 from monitor.model.verdict import Confidence, Severity
+from tests.changed import replace
 from tests.monitor.fleet import (
     Drive,
     SimFleet,

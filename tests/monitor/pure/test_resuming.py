@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from monitor.metrics import Instruments
 from monitor.model.config import KeeperConfig
 from monitor.model.incident import incident_from_json, incident_to_json
 from monitor.model.observation import Observation, Snapshot
+from tests.changed import replace
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, crash, hang, recover, restart
 from worker_server.wire import StateReport
 

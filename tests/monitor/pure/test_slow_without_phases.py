@@ -1,7 +1,6 @@
 """Slow ranks of TorchFT jobs that declare no phases: by what their main threads waited."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from monitor.detect.straggler import straggler
 from monitor.model.config import KeeperConfig
 from monitor.model.observation import Observation, Snapshot
 from monitor.model.verdict import Confidence, Verdict
+from tests.changed import replace
 from tests.monitor.fleet import (
     At,
     Drive,

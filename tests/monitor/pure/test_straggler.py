@@ -1,12 +1,11 @@
 """Slow ranks: busy when the others wait."""
 
-from dataclasses import replace
-
 import pytest
 
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Guard
 from monitor.model.observation import Observation, Snapshot
+from tests.changed import replace
 from tests.monitor.fleet import (
     At,
     Drive,

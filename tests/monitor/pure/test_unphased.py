@@ -1,13 +1,12 @@
 """Ranks that only attached, or whose steps a framework tells: heads point, records decide."""
 
-from dataclasses import replace
-
 import pytest
 from msgspec import structs
 
 from monitor.model.config import KeeperConfig
 from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
 from monitor.model.verdict import Confidence
+from tests.changed import replace
 from tests.monitor.fleet import (
     Drive,
     SimFleet,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Guard
 from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Snapshot
+from tests.changed import replace
 from tests.monitor.fleet import (
     Drive,
     Fault,

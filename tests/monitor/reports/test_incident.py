@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -24,6 +23,7 @@ from monitor.show.incident_page import (
     incident_page,
     incidents_page,
 )
+from tests.changed import replace
 from tests.monitor.audit.scene import EVICTION, FACTS, ID, ROWS, hang, of_kind
 
 RUNGS = (

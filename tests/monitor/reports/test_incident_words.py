@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from monitor.decide.view import IncidentReport
 from monitor.model.incident import State
 from monitor.model.verdict import Kind, Severity
 from monitor.show.incident_page import events, facts, incident_page, title
+from tests.changed import replace
 from tests.monitor.audit.scene import MARKS, hang
 from tests.monitor.reports.test_incident import HELD, report
 

@@ -6,11 +6,11 @@ import json
 import signal
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 
 from monitor.model.names import RankName
+from tests.changed import replace
 from tests.monitor.schedulers import real_slurm
 from tests.monitor.schedulers.receiver import SECRET, Receiver, served
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from monitor.act.evictor import Evictors
 from monitor.act.gate import Gate, Gatekeeper
@@ -18,6 +18,7 @@ from monitor.clock import SteadyClock
 from monitor.model.escalation import HandedOver, Timeouts, decided
 from monitor.model.eviction import KEEPER, Accused, Evict, Eviction, Rung
 from monitor.model.names import GroupName, Host, IncidentId, ReplicaId
+from tests.changed import replace
 from tests.monitor.shell.doubles import Memory
 from tests.monitor.shell.fakes import (
     FakeFleet,

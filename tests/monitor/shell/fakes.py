@@ -7,13 +7,14 @@ import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
 from monitor.model.names import GroupName, Host, RankName, ReplicaId, rank_name
+from tests.changed import replace
 from tests.waiting import wait_for
 from worker_server.wire import (
     FlightRecord,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from monitor.model.names import GroupName, IncidentId, RankName
 from monitor.model.observation import Observation
 from monitor.model.verdict import RankHealth
 from monitor.model.wording import face_of
+from tests.changed import replace
 from tests.monitor.audit.scene import hang
 from tests.monitor.shell.test_view import seen, snapshot, view
 from worker_server.wire import Doing, Ending, Frame, Process, StateReport, Tracer, Witness

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from monitor.act.evictor import EvictionLog
 from monitor.model.escalation import (
     Answered,
@@ -17,6 +15,7 @@ from monitor.model.escalation import (
 from monitor.model.eviction import Eviction, EvictionState, Rung
 from monitor.model.names import ReplicaId
 from monitor.model.observation import LighthouseView, Member
+from tests.changed import replace
 from tests.monitor.pure.escalations import EVICT, RANKS, VIEW, accused, look_at
 from tests.monitor.shell.doubles import HandClock
 

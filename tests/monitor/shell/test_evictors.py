@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -20,6 +20,7 @@ from monitor.act.schedulers.base import Outcome, Place
 from monitor.model.escalation import Timeouts
 from monitor.model.eviction import Evict, Eviction, EvictionState, Rung, RungResult
 from monitor.model.names import GroupName, Host, IncidentId
+from tests.changed import replace
 from tests.monitor.shell.evictions import (
     FAST,
     REPLICA,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -41,6 +41,7 @@ from monitor.rulebook import standing
 from monitor.store.lease import Lease, me
 from monitor.store.store import Store
 from monitor.vitals import VitalSigns
+from tests.changed import replace
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, FakeRank, wait_until
 from tests.monitor.shell.test_store import full_disk, incident
 

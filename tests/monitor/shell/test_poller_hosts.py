@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -13,6 +12,7 @@ from monitor.act.http import Fetcher
 from monitor.act.poller import Poller, Sweep
 from monitor.act.targets import Source, Target
 from monitor.model.observation import Failure, Observation, Unreachable
+from tests.changed import replace
 from tests.monitor.shell.fakes import FakeFleet, FakeRank, Hang, page
 from worker_server.wire import HostEntry, HostReport, StateReport, to_json
 

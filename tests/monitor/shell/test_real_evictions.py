@@ -16,7 +16,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -35,6 +34,7 @@ from monitor.model.escalation import HandedOver, Timeouts, decided
 from monitor.model.eviction import Accused, Evict, Eviction, Rung, RungResult
 from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.model.observation import LighthouseView
+from tests.changed import replace
 from tests.monitor.gate.groups import Gate as RealGate
 from tests.monitor.shell.doubles import Memory
 from tests.monitor.shell.lighthouses import Groups, installations, lighthouse_process

@@ -7,7 +7,6 @@ import json
 import re
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ import pytest
 
 from monitor.cli import main
 from monitor.commands import stragglers
+from tests.changed import replace
 from tests.monitor.shell.process import ROOT
 from tests.monitor.shell.refusal import assert_refused
 from tests.monitor.stragglers.jobs import OPS, Recorded, Slow, write_csv, write_parquet

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 from prometheus_client import generate_latest
@@ -27,6 +26,7 @@ from monitor.model.observation import (
     Unreachable,
 )
 from monitor.model.verdict import RankHealth
+from tests.changed import replace
 from tests.monitor.shell.fakes import FakeRank, identity
 from tests.monitor.shell.test_store import ENTRY, EVICTION, incident
 from worker_server import wire

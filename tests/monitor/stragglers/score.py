@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import numpy as np
 
 from monitor.records.slow import judge
+from tests.changed import replace
 from tests.monitor.stragglers.jobs import Recorded, Slow, SlowLink
 
 SHAPES = (

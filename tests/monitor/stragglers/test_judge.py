@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from monitor.records.slow import Confidence, Report, SlowKind, judge
 from monitor.records.timings import TimingTable, build
+from tests.changed import replace
 from tests.monitor.stragglers.jobs import OPS, Recorded, Slow, SlowLink
 
 JOB = Recorded(steps=30)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.records.slow import judge
 from monitor.records.timings import build
+from tests.changed import replace
 from tests.monitor.stragglers.jobs import OPS, Recorded, Slow, SlowLink
 
 BASE = Recorded(dp=4, pp=2, microbatches=4, steps=12)
