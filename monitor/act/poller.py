@@ -193,9 +193,10 @@ class Poller:
         end = time.monotonic() + deadline_s
         self._unidentified, self._overheard = frozenset(unidentified), {}
         self._not_all_known = {_address(url) for url in unidentified}
-        of = {target.rank: target for target in targets}
-        asked = [of[rank] for rank in dict.fromkeys(wanted) if rank in of][:RECORDS_AT_ONCE]
-        early = [of[rank] for rank in dict.fromkeys(past) if rank in of][:RECORDS_AT_ONCE]
+        first, then = (dict.fromkeys(one[:RECORDS_AT_ONCE]) for one in (wanted, past))
+        chosen = first | then
+        of = {one.identity.rank: one for one in targets if one.identity.rank in chosen}
+        asked, early = ([of[rank] for rank in one if rank in of] for one in (first, then))
         observations, records, answers, steps = await asyncio.gather(
             self._observe(targets, watched, end),
             asyncio.gather(*(self._record(target, end) for target in asked)),
@@ -243,17 +244,19 @@ class Poller:
         self._hosts.most = 1024 + 2 * len(targets)
         self._covers = {url: told for url, told in self._covers.items() if url in urls}
         self._dumb = {url: until_s for url, until_s in self._dumb.items() if until_s > now_s}
-        others = [one for one in targets if one.rank not in watched] if watched else list(targets)
+        others = [one for one in targets if one.rank not in watched] if watched else [*targets]
         if self._left:
             others.sort(key=lambda one: one.rank not in self._left)
-        todo: list[_Questions | Target] = [one for one in targets if one.rank in watched]
+        todo: list[_Questions | Target] = []
+        if watched:
+            todo += [one for one in targets if one.rank in watched]
         if self._planned is None or self._planned[0] != others:
             self._planned = others, self._plan(others)
         todo.extend(self._planned[1])
         if self._dumb or self._unidentified:  # whom to ask may change by itself
             self._planned = None
         seen = await _Round(self, todo, end).seen()
-        found = tuple([seen.get(target.rank) or _unasked(target) for target in targets])
+        found = tuple([seen.get(one.identity.rank) or _unasked(one) for one in targets])
         self._left = frozenset(
             one.rank
             for one in found
@@ -318,7 +321,7 @@ class Poller:
                 and self._speaks_for(e.report.identity, e.url) == here
             }
         return {
-            target.rank: Observation(target.identity, target.url, report, took_s)
+            target.identity.rank: Observation(target.identity, target.url, report, took_s)
             for target in targets
             if (report := reports.get(target.identity.life)) is not None
         }

@@ -154,16 +154,20 @@ class Observing:
     def _learn(self, sweep: Sweep) -> None:
         """Tell the registry who answered."""
         registry = self._components.registry
-        heard: dict[RankName, bool] = {}
+        registry.heard(
+            {
+                one.identity.rank: one.outcome.process.alive
+                for one in sweep.observations
+                if isinstance(one.outcome, StateReport)
+            }
+        )
         for one in sweep.observations:
             if isinstance(one.outcome, StateReport):
-                heard[one.rank] = one.outcome.process.alive
                 continue
             self._components.instruments.poll_failures.labels(str(one.outcome.reason)).inc()
             target = registry.get(one.rank)
             if one.outcome.reason is Failure.STRANGER and target is not None:
                 registry.estrange(target)
-        registry.heard(heard)
         for url, identity in sweep.identified:
             registry.identify(url, identity)
 
