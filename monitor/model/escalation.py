@@ -741,7 +741,9 @@ def _kill(
     if rung.result is None and (last or _late(rung, now_s)):
         rung = replace(rung, result=_killed(eviction, look))
         if rung.result is RungResult.WORKED:  # which TorchFT 0.2.0 calls an error
-            rung = replace(rung, detail=f"{rung.detail}; the group's manager has ended")
+            ended = "the group's manager has ended"
+            said = f"{rung.detail}; {ended}" if ask and ask.done else f"{ended} before it answered"
+            rung = replace(rung, detail=said)
     return eviction.with_rung(rung), ()
 
 

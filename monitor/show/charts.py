@@ -49,7 +49,7 @@ Values = Sequence[tuple[float, float | None]]
 
 
 def sparks(points: Sequence[TrendPoint], incidents: Sequence[Incident]) -> tuple[Spark, ...]:
-    """Pace, and committed steps a minute; none before there are three points."""
+    """Pace, and committed steps a minute: of three points, each with two values that are known."""
     if len(points) < 3:
         return ()
     pace = [(one.at_s, 1 / one.step_s if one.step_s else None) for one in points]
@@ -60,12 +60,11 @@ def sparks(points: Sequence[TrendPoint], incidents: Sequence[Incident]) -> tuple
         if after.step is not None and before.step is not None and passed_s <= _GAP:
             made = 60 * max(0, after.step - before.step) / passed_s  # it may begin anew
         commits.append((after.at_s, made))
+    charts = {"steps a second": pace, "commits a minute": commits}
+    told = {name: each for name, each in charts.items() if sum(v is not None for _, v in each) > 1}
     began_s, span_s = points[0].at_s, points[-1].at_s - points[0].at_s
     marks = tuple(_marks(incidents, began_s, span_s))
-    return (
-        _spark("steps a second", pace, marks, began_s, span_s),
-        _spark("commits a minute", commits, marks, began_s, span_s),
-    )
+    return tuple(_spark(name, each, marks, began_s, span_s) for name, each in told.items())
 
 
 def _marks(incidents: Sequence[Incident], began_s: float, span_s: float) -> Iterator[Mark]:

@@ -53,6 +53,11 @@ def test_where_nobody_looked_the_line_is_broken() -> None:
     assert len(pace.lines) == 1
 
 
+def test_a_line_of_one_value_is_not_drawn() -> None:
+    (pace,) = sparks(points(None, 7, 7), [])
+    assert pace.name == "steps a second"
+
+
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_of_two_points_nothing_is_drawn(count: int) -> None:
     assert sparks(points(*range(count)), []) == ()
