@@ -13,7 +13,7 @@ import click
 
 from monitor.act.http import CaError, Fetcher
 from monitor.act.schedulers.base import Place, Scheduler, owner_name
-from monitor.act.schedulers.build import KUBERNETES, SLURM, WEBHOOK, SchedulerOptions, drivers
+from monitor.act.schedulers.build import DRIVERS, SchedulerOptions, driver_of, drivers
 from monitor.act.schedulers.kubernetes import DNS, KubeOptions, KubeUnusableError
 from monitor.act.schedulers.slurm import Removal
 from monitor.commands.command import (
@@ -50,11 +50,12 @@ def schedulers_of(
     told = scheduler or os.environ.get(f"{_ENV}SCHEDULERS", "").split(",")
     which = tuple(dict.fromkeys(_checked(one.strip()) for one in told if one.strip()))
     secret = read_secret(_SECRET, scheduler_webhook_secret_file)
-    if secret is None and any(one.startswith(WEBHOOK) for one in which):
+    named = [driver for driver, _ in filter(None, map(driver_of, which))]
+    if secret is None and (at_url := next((one for one in named if one.at_url), None)) is not None:
         raise CommandError(
-            "--scheduler webhook=URL needs --scheduler-webhook-secret-file: unsigned, anybody "
-            "could drain hosts there"
-        )  # fmt: skip
+            f"--scheduler {at_url.usage} needs --scheduler-webhook-secret-file: unsigned, "
+            "anybody could drain hosts there"
+        )
     return SchedulerOptions(
         which=which,
         name=None if scheduler_name is None else owner_name(scheduler_name),
@@ -67,19 +68,21 @@ def schedulers_of(
 
 
 def _checked(text: str) -> str:
-    if text in (SLURM, KUBERNETES):
+    found = driver_of(text)
+    if found is None:
+        *others, last = (one.usage for one in DRIVERS)
+        raise CommandError(f"--scheduler is {text!r}, expected {', '.join(others)} or {last}")
+    driver, url = found
+    if not driver.at_url:
         return text
-    if not text.startswith(WEBHOOK):
-        raise CommandError(f"--scheduler is {text!r}, expected slurm, kubernetes or webhook=URL")
-    url = web_url("--scheduler webhook=...", text.removeprefix(WEBHOOK), secret=True)
+    flag = f"--scheduler {driver.name}=..."
+    url = web_url(flag, url, secret=True)
     parts = urlsplit(url)
     if parts.username is not None:
-        raise CommandError("--scheduler webhook=... holds a password: requests are signed")
+        raise CommandError(f"{flag} holds a password: requests are signed")
     if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
-        raise CommandError(
-            f"--scheduler webhook=... is http to {parts.hostname}: https is needed beyond this host"
-        )
-    return WEBHOOK + url
+        raise CommandError(f"{flag} is http to {parts.hostname}: https is needed beyond this host")
+    return f"{driver.name}={url}"
 
 
 def _grace(text: str) -> int:
@@ -98,7 +101,7 @@ _option: Final = functools.partial(option, section="Schedulers")
 scheduler_options: Final = gathered(
     "schedulers",
     schedulers_of,
-    _option("--scheduler", multiple=True, metavar="slurm|kubernetes|webhook=URL",
+    _option("--scheduler", multiple=True, metavar="|".join(one.usage for one in DRIVERS),
             help="keep quarantined hosts out by it, and ask it to end a group that does not go; "
             "repeatable (default: LIGHTKEEPER_SCHEDULERS, with commas)"),
     _option("--scheduler-name", metavar="NAME", envvar=f"{_ENV}SCHEDULER_NAME",

@@ -308,7 +308,7 @@ def without_us(case: AuditedIncident, lost: Amount) -> Amount:  # noqa: PLR0911 
             return unknown("spoilt state costs results, not time")
         case Kind.UNSEEN | Kind.BY_HAND:
             return unknown("a person evicted it for reasons of their own")
-        case Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY:
+        case _:
             return unknown("what such a fault goes on to cost was never measured")
 
 

@@ -289,12 +289,12 @@ def _explained(history: History, incident: Incident) -> str | None:
     match incident.kind:
         case Kind.DEAD | Kind.MISMATCH | Kind.DEADLOCK | Kind.STATE_CORRUPT:
             return None
-        case Kind.STRAGGLER | Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY | Kind.UNSEEN | Kind.BY_HAND:
-            return "the pace of a job without quorums says nothing"
         case Kind.NOT_ENTERED:
             found = {rank: history.tracks.get(rank) for rank in incident.culprits}
             waits = [r for r, t in found.items() if not t or not _by_itself(history, incident, t)]
             return f"{listed(tuple(waits))} may wait for it" if waits else None
+        case _:
+            return "the pace of a job without quorums says nothing"
 
 
 def _by_itself(history: History, incident: Incident, track: RankTrack) -> bool:

@@ -86,10 +86,9 @@ _USUAL: Final[Mapping[Kind, PolicyAction]] = {
     Kind.DEADLOCK: PolicyAction.EVICT,  # the same
     Kind.STRAGGLER: PolicyAction.EVICT_AND_QUARANTINE,
     Kind.REPLICA_LAG: PolicyAction.EVICT,
-    Kind.LIGHTHOUSE_AWAY: PolicyAction.PAGE,  # it accuses no group: there is nobody to evict
     Kind.STATE_CORRUPT: PolicyAction.EVICT_AND_QUARANTINE,
-    Kind.UNSEEN: PolicyAction.PAGE,  # while it trains, it harms nobody
 }
+"""Kinds that evict unless the operator says otherwise; any other pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,9 @@ class Policy:
     """What the operator wants, beside the thresholds and guards of `KeeperConfig`."""
 
     actions: Mapping[tuple[Kind, Severity], PolicyAction] = field(
-        default_factory=lambda: {(k, s): action for k, action in _USUAL.items() for s in Severity}
+        default_factory=lambda: {
+            (k, s): _USUAL.get(k, PolicyAction.PAGE) for k in FAULTS for s in Severity
+        }
     )
     """For every kind and severity."""
     windows: tuple[Window, ...] = ()

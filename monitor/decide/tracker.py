@@ -111,7 +111,7 @@ def _passed(  # noqa: C901, PLR0911, PLR0912 - one reason a line
             return "its process ended" if gone else "its numbers are in order again"
         case Kind.STRAGGLER:
             return _keeps_pace(history, incident, gone=bool(gone))
-        case Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY | Kind.UNSEEN | Kind.BY_HAND:
+        case _:
             return _settled(history, incident, config)
 
 
@@ -735,16 +735,14 @@ class Tracker:
         match kind:
             case Kind.DEAD:
                 return self.config.dead_observations
-            case Kind.NOT_ENTERED:
-                return self.config.hang_sweeps
             case Kind.MISMATCH | Kind.DEADLOCK:
                 return self.config.mismatch_sweeps
-            case Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY | Kind.UNSEEN | Kind.BY_HAND:
-                return self.config.hang_sweeps
             case Kind.STATE_CORRUPT:
                 return self.config.corrupt_sweeps
             case Kind.STRAGGLER:
                 return 1  # its windows have already held it
+            case _:
+                return self.config.hang_sweeps
 
     def _miss(
         self,

@@ -286,20 +286,6 @@ def _took(step: StepState, part: str) -> Took:
 
 # -- all of this file -----------------------------------------------------------------------------
 
-DEFINITIONS: Final = {
-    "Fleet": (
-        JOB_INFO, RANKS, GROUPS, STATE, STEP, COMMITS, TOKENS, IN_QUORUM, LAST_HEARTBEAT, RESTARTS,
-        QUORUM_CHANGES, READ, UP, QUORUM_ID, PARTICIPANTS, FORMED, MEMBER_HEARTBEAT_AGE,
-    ),
-    "Stragglers": (
-        RANK_BUSY, RANK_WAIT, FLEET_BUSY, GROUP_BUSY, GROUP_WAIT, GROUP_SKEW,
-    ),
-    "Recovery": (
-        FAILURES, HEALS, STAGING, LOAD, APPLY, RECONFIGURE, LOADED,
-    ),
-}  # fmt: skip
-"""Heading in docs/metrics.md -> its metrics."""
-
 
 def export(scene: ScrapeView) -> Iterator[Metric]:
     """Everything of this file."""

@@ -13,6 +13,7 @@ from monitor.metrics.exposition import GROUP, RANK, ScrapeView, counter, gauge, 
 from monitor.model.eviction import Guard
 from monitor.model.incident import Incident, State
 from monitor.model.names import Host, RankName, split_rank_name
+from monitor.model.verdict import FAULTS
 
 SUSPECTS_TOLD: Final = 100
 INCIDENTS_TOLD: Final = 50
@@ -23,7 +24,7 @@ _STAGE_BUCKETS: Final = (
 
 OPEN = gauge(
     "incidents", "Open incidents, by kind, state and severity (info, warning, critical).",
-    ("kind", "state", "severity"), series="at most 9 x 3 x 3", absent="none is open",
+    ("kind", "state", "severity"), series=f"at most {len(FAULTS)} x 3 x 3", absent="none is open",
 )  # fmt: skip
 FIRST_SEEN = gauge(
     "incident_first_seen_timestamp_seconds",
@@ -38,7 +39,7 @@ SUSPECT = gauge(
 )  # fmt: skip
 TRANSITIONS = counter(
     "incident_transitions", "Incidents that entered a state.", ("kind", "to"),
-    series="at most 9 x 9", absent="none did since this monitor started",
+    series=f"at most {len(FAULTS)} x 9", absent="none did since this monitor started",
 )  # fmt: skip
 STAGES = histogram(
     "incident_stage_seconds",
@@ -50,7 +51,7 @@ STAGES = histogram(
 )  # fmt: skip
 LOST_STEPS = counter(
     "lost_steps", "Attempts of other groups that did not commit for a fault, at least.", ("kind",),
-    series="at most 9", absent="no incident since this monitor started",
+    series=f"at most {len(FAULTS)}", absent="no incident since this monitor started",
 )  # fmt: skip
 
 
@@ -213,17 +214,17 @@ INEFFECTIVE = counter(
 LOST = counter(
     "lost_rank_seconds",
     "Rank-seconds that waited for faults, at least, once their accounts are complete.",
-    ("kind",), series="at most 9", absent=_NO_ACCOUNT,
+    ("kind",), series=f"at most {len(FAULTS)}", absent=_NO_ACCOUNT,
 )  # fmt: skip
 SAVED = counter(
     "saved_rank_seconds",
     "Rank-seconds that evictions saved, at least, by lightkeeper's own account.",
-    ("kind",), series="at most 9", absent=_NO_ACCOUNT,
+    ("kind",), series=f"at most {len(FAULTS)}", absent=_NO_ACCOUNT,
 )  # fmt: skip
 SPENT = counter(
     "spent_rank_seconds",
     "Rank-seconds that evictions cost more than they may have saved, at most.",
-    ("kind",), series="at most 9", absent=_NO_ACCOUNT,
+    ("kind",), series=f"at most {len(FAULTS)}", absent=_NO_ACCOUNT,
 )  # fmt: skip
 UNACCOUNTED = counter(
     "unaccounted_incidents",
@@ -240,21 +241,6 @@ def _goodput(scene: ScrapeView) -> Iterator[Metric]:
 
 
 # -- all of this file -----------------------------------------------------------------------------
-
-DEFINITIONS: Final = {
-    "Incidents": (
-        OPEN, FIRST_SEEN, SUSPECT, TRANSITIONS, STAGES, LOST_STEPS,
-    ),
-    "Evictions, holds, quarantine": (
-        EVICTIONS, HOLDS, HOLDING, LAST_HOUR, COST, PAUSED, OBSERVE, POLICY_LOADED, MAINTENANCE,
-        QUARANTINED_HOSTS, QUARANTINED_GROUPS, LEMONS, OFFENCES, SCHEDULER_REQUESTS,
-        SCHEDULER_HOSTS,
-    ),
-    "Goodput": (
-        EFFECTIVE, INEFFECTIVE, LOST, SAVED, SPENT, UNACCOUNTED,
-    ),
-}  # fmt: skip
-"""Heading in docs/metrics.md -> its metrics."""
 
 
 def export(scene: ScrapeView) -> Iterator[Metric]:

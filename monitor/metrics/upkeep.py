@@ -199,19 +199,3 @@ def gate(keeper: Gatekeeper) -> Iterator[Metric]:
 
 
 # -- all of this file -----------------------------------------------------------------------------
-
-DEFINITIONS: Final = {
-    "The monitor's health": (
-        BUILD, TICKS, LATENESS, POLL_FAILURES, DETECTOR_FAILURES, PART_FAILURES, DETECTOR_UP,
-        SELF_HEALTH, SCALE,
-    ),
-    "Store, journal, evidence, lease, messages": (
-        STORE_ERRORS, STORE_BYTES, QUEUE_LENGTH, REGISTRATIONS_REFUSED, EVENT_STREAMS,
-        JOURNAL_TICKS, JOURNAL_LOST, JOURNAL_BYTES, JOURNAL_FAILING, ACTIVE, EPOCH, LEASE_FAILING,
-        EVIDENCE, EVIDENCE_SECONDS, EVIDENCE_BYTES, EVIDENCE_STORED, NOTIFICATIONS, PENDING,
-    ),
-    "The gate, as the monitor sees it": (
-        ANSWERS, UNTAUGHT, LISTS, DENIALS,
-    ),
-}  # fmt: skip
-"""Heading in docs/metrics.md -> its metrics."""

@@ -50,10 +50,55 @@ class Severity(StrEnum):
     CRITICAL = "critical"  # somebody waits for ever, or the state is spoilt
 
 
-SLOWS_ONLY: frozenset[Kind] = frozenset(
-    {Kind.STRAGGLER, Kind.REPLICA_LAG, Kind.STATE_CORRUPT, Kind.UNSEEN, Kind.BY_HAND}
-)
-"""Kinds that stop nobody: beside them the fleet still has a pace to compare."""
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What the monitor has to know of a kind of fault; whatever else differs has a safe default."""
+
+    what: str
+    """One line, for the policy file."""
+    stops: bool = True
+    """Whether somebody stands still for it. Beside a kind that stops nobody the fleet still has a
+    pace to compare."""
+    title: str = ""
+    """For a page; empty: the kind's own name is a word that everybody knows."""
+
+
+MEANINGS: Final[Mapping[Kind, Meaning]] = {
+    Kind.DEAD: Meaning(
+        "a process is gone while its group or its heartbeat lives on", title="death"
+    ),
+    Kind.NOT_ENTERED: Meaning(
+        "a rank hangs: others wait in a collective that it has not entered", title="hang"
+    ),
+    Kind.MISMATCH: Meaning(
+        "ranks of a group call different collectives: a fault of the program",
+        title="different collectives",
+    ),
+    Kind.DEADLOCK: Meaning(
+        "all wait inside of collectives: a fault of the program, of a link or a GPU"
+    ),
+    Kind.STRAGGLER: Meaning(
+        "a rank slows the whole job; goes once it has cost more than an eviction does", stops=False
+    ),
+    Kind.REPLICA_LAG: Meaning(
+        "a group heals in a loop, fails commits, flaps, or takes no part", stops=False
+    ),
+    Kind.LIGHTHOUSE_AWAY: Meaning(
+        "accuses no group: page or observe only", title="Lighthouse away"
+    ),
+    Kind.STATE_CORRUPT: Meaning(
+        "NaN or Inf, unequal replicas, a loss that jumps", stops=False, title="wrong numbers"
+    ),
+    Kind.UNSEEN: Meaning(
+        "takes part in the quorum, and no WorkerServer reports it", stops=False,
+        title="a participant that nobody reports",
+    ),
+    Kind.BY_HAND: Meaning("a person evicted", stops=False, title="evicted by hand"),
+}  # fmt: skip
+"""Of every kind; `tests/monitor/pure/test_verdict.py` names the one that is missing."""
+
+SLOWS_ONLY: Final = frozenset(kind for kind, meaning in MEANINGS.items() if not meaning.stops)
+"""Kinds that stop nobody."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ is said. Both pages read `IncidentReport`s (templates/incident.html, incidents.h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,21 +15,10 @@ from monitor.decide.accounts import OPEN, Totals
 from monitor.decide.view import IncidentReport, bundle_url
 from monitor.model.eviction import Eviction, Rung, RungOutcome, RungResult
 from monitor.model.incident import Incident, State
-from monitor.model.verdict import Kind, Severity
+from monitor.model.verdict import MEANINGS, Kind, Severity
 from monitor.model.wording import listed
 from monitor.show.templating import document, sections
 from monitor.show.wording import clean, counted, plain, span, time_of_day
-
-_KINDS: Final[Mapping[Kind, str]] = {
-    Kind.NOT_ENTERED: "hang",
-    Kind.MISMATCH: "different collectives",
-    Kind.STATE_CORRUPT: "wrong numbers",
-    Kind.DEAD: "death",
-    Kind.LIGHTHOUSE_AWAY: "Lighthouse away",
-    Kind.UNSEEN: "a participant that nobody reports",
-    Kind.BY_HAND: "evicted by hand",
-}
-"""Where the kind's own name is no word that everybody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +33,7 @@ class Fact:
 
 def title(incident: Incident) -> str:
     """Who and what, as short as it goes: `rg_1.1: hang`."""
-    kind = _KINDS.get(incident.kind, plain(incident.kind))
+    kind = MEANINGS[incident.kind].title or plain(incident.kind)
     who = _names(incident.culprits) or _names(incident.groups)
     return f"{who}: {kind}" if who else kind[:1].upper() + kind[1:]
 

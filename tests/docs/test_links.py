@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, Page, evidence, manual, readmes
+from tests.docs.pages import DOCS, ROOT, Page, evidence, manual, readmes
 
 PAGES = [*manual(), *readmes(), *evidence()]
 HISTORY = {"CHANGELOG.md"}
@@ -61,6 +61,30 @@ def test_every_page_that_a_file_names_is_there_with_its_heading() -> None:
             if name not in _TOOLS and not leads(f"{name}{anchor}", ROOT / "anywhere"):
                 wrong.append(f"{path.relative_to(ROOT)}: {name}{anchor}")
     assert wrong == []
+
+
+def there(code: str, words: frozenset[str]) -> bool:
+    """Whether a file, a folder or a name of the code is as a page for engineers writes it."""
+    if "NAME" in code or "DIR" in code:
+        return True
+    if "/" in code or code.endswith((".py", ".toml")):
+        return not re.fullmatch(r"[\w./]+", code) or any(
+            (folder / code).exists() for folder in (ROOT, ROOT / "monitor")
+        )
+    return not re.fullmatch(r"\w+", code) or code in words
+
+
+def test_every_file_and_name_that_extending_names_is_in_the_code() -> None:
+    page = Page(DOCS / "extending.md")
+    sources = [path for path in tracked() if path.suffix in {".py", ""}]
+    words = frozenset(re.findall(r"\w+", "\n".join(map(Path.read_text, sources))))
+    assert [f"line {line}: {code}" for line, code in page.inline if not there(code, words)] == []
+
+
+def test_the_drawing_of_the_house_has_every_room_of_the_monitor() -> None:
+    drawing = Page(DOCS / "extending.md").blocks[0].text
+    rooms = {path.parent.name for path in (ROOT / "monitor").glob("*/__init__.py")}
+    assert rooms <= set(re.findall(r"\w+", drawing))
 
 
 def test_every_page_is_in_the_navigation_and_linked_from_another() -> None:

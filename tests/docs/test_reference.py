@@ -69,17 +69,18 @@ def test_every_launcher_is_in_the_table_of_who_one_is() -> None:
 def test_every_guard_has_its_row_in_the_order_in_which_they_are_asked() -> None:
     rows = [name for cell in first_cells(section("eviction", "Guards"))
             for name in re.findall(r"`(\w+)`", cell)]  # fmt: skip
-    assert set(rows) == {str(guard) for guard in Guard}
+    assert set(rows) == {str(guard) for guard in Guard}, "the table of docs/eviction.md#guards"
 
 
 def test_every_step_of_an_eviction_has_its_row() -> None:
     rows = first_cells(section("eviction", "How an eviction goes"))
-    assert {str(rung) for rung in Rung} <= {cell.strip("`") for cell in rows}
+    without = {str(rung) for rung in Rung} - {cell.strip("`") for cell in rows}
+    assert not without, "add a row to docs/eviction.md#how-an-eviction-goes"
 
 
 def test_every_kind_of_fault_has_its_row_and_evicts_as_the_policy_says() -> None:
     rows = [cell.strip("`") for cell in first_cells(section("on-call", "Read an incident"))]
-    assert {str(kind) for kind in FAULTS} <= set(rows)
+    assert not set(map(str, FAULTS)) - set(rows), "add a row to docs/on-call.md#read-an-incident"
     for kind in FAULTS:
         row = next(
             line for line in page("on-call").text.splitlines() if line.startswith(f"| `{kind}`")
@@ -115,14 +116,16 @@ def test_the_api_has_a_row_for_every_endpoint_of_the_monitor() -> None:
     for rule in known.monitors().iter_rules():
         plain = re.sub(r"<[^>]+>", "", rule.rule)
         if plain.startswith(("/v1", "/metrics", "/healthz", "/readyz")):
-            assert plain in said or plain.rstrip("/") in said, rule.rule
+            found = plain in said or plain.rstrip("/") in said
+            assert found, f"add {rule.rule} to the table of docs/security.md#the-http-api"
 
 
 def test_every_endpoint_of_a_rank_has_its_row() -> None:
     table = section("on-call", "Debug a rank with curl")
     for endpoint in ENDPOINTS:
         if endpoint.path != "/":
-            assert f"{endpoint.path}`" in table or f"{endpoint.path}?" in table, endpoint.path
+            found = f"{endpoint.path}`" in table or f"{endpoint.path}?" in table
+            assert found, f"add {endpoint.path} to docs/on-call.md#debug-a-rank-with-curl"
 
 
 def test_the_manifests_pass_the_node_the_group_and_the_token() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from monitor.metrics import fleet, incidents, upkeep
@@ -20,10 +21,33 @@ _PROCESS: Final = tuple(
 )
 """Of prometheus_client's own collector."""
 
+_HEADINGS: Final = {
+    fleet.JOB_INFO: "Fleet",
+    fleet.RANK_BUSY: "Stragglers",
+    fleet.FAILURES: "Recovery",
+    incidents.OPEN: "Incidents",
+    incidents.EVICTIONS: "Evictions, holds, quarantine",
+    incidents.EFFECTIVE: "Goodput",
+    upkeep.BUILD: "The monitor's health",
+    upkeep.STORE_ERRORS: "Store, journal, evidence, lease, messages",
+    upkeep.ANSWERS: "The gate, as the monitor sees it",
+}
+"""The first metric below each heading; the others follow as they stand in their file."""
+
+
+def _catalogue() -> Iterator[tuple[str, tuple[Definition, ...]]]:
+    found: dict[str, list[Definition]] = {}
+    heading = ""
+    for file in (fleet, incidents, upkeep):
+        for one in vars(file).values():
+            if isinstance(one, Definition):
+                heading = _HEADINGS.get(one, heading)
+                found.setdefault(heading, []).append(one)
+    return ((heading, tuple(metrics)) for heading, metrics in found.items())
+
+
 CATALOGUE: Final[tuple[tuple[str, tuple[Definition, ...]], ...]] = (
-    *fleet.DEFINITIONS.items(),
-    *incidents.DEFINITIONS.items(),
-    *upkeep.DEFINITIONS.items(),
+    *_catalogue(),
     ("The monitor's process", _PROCESS),
 )
 """Heading -> definitions, in the order of the documentation."""

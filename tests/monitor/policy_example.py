@@ -13,21 +13,10 @@ from pathlib import Path
 from monitor.decide.rules import DEFAULT, GUARDS, THRESHOLDS, needs_restart
 from monitor.model import config
 from monitor.model.config import RANGES, KeeperConfig
-from monitor.model.verdict import FAULTS, Kind, Severity
+from monitor.model.verdict import FAULTS, MEANINGS, Severity
 
 PATH = Path(__file__).parents[2] / "examples" / "policy.toml"
 WIDTH = 98
-KINDS = {
-    Kind.DEAD: "a process is gone while its group or its heartbeat lives on",
-    Kind.NOT_ENTERED: "a rank hangs: others wait in a collective that it has not entered",
-    Kind.MISMATCH: "ranks of a group call different collectives: a fault of the program",
-    Kind.DEADLOCK: "all wait inside of collectives: a fault of the program, of a link or a GPU",
-    Kind.STRAGGLER: "a rank slows the whole job; goes once it has cost more than an eviction does",
-    Kind.REPLICA_LAG: "a group heals in a loop, fails commits, flaps, or takes no part",
-    Kind.STATE_CORRUPT: "NaN or Inf, unequal replicas, a loss that jumps",
-    Kind.UNSEEN: "takes part in the quorum, and no WorkerServer reports it",
-    Kind.LIGHTHOUSE_AWAY: "accuses no group: page or observe only",
-}
 HEAD = """\
 # A policy for `lightkeeper monitor --policy FILE`, with every option and its default.
 #
@@ -72,7 +61,8 @@ TAIL = """\
 def example() -> str:
     """The whole file."""
     actions = (
-        f'# {KINDS[kind]}\n{kind} = "{DEFAULT.action(kind, Severity.INFO)}"' for kind in FAULTS
+        f'# {MEANINGS[kind].what}\n{kind} = "{DEFAULT.action(kind, Severity.INFO)}"'
+        for kind in FAULTS
     )
     guards = "\n".join(map(option, GUARDS))
     thresholds = "\n".join(map(option, THRESHOLDS))

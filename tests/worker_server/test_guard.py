@@ -9,12 +9,9 @@ import pytest
 from tests.worker_server.boxes import TOKEN, WITH_TOKEN, FakeBox, app_of
 from worker_server import wire
 from worker_server.rank.settings import Settings
+from worker_server.sidecar.app import ENDPOINTS
 
-READS = [
-    "/", "/nope", wire.PATH_STATE, wire.PATH_STEPS, wire.PATH_FLIGHT_RECORDER, wire.PATH_STACKS,
-    wire.PATH_WAIT_COUNTERS, wire.PATH_LAST_WORDS, wire.PATH_HOST, wire.PATH_METRICS,
-    wire.PATH_HEALTHZ, wire.PATH_OPENAPI,
-]  # fmt: skip
+READS = ["/nope", *(one.path for one in ENDPOINTS if not one.acts)]
 PROFILE = f"{wire.PATH_PROFILE}?duration=1"
 ORDER = {"reason": "test"}
 OPEN_BIND = "0.0.0.0"

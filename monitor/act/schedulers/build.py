@@ -1,10 +1,11 @@
-"""Makes the drivers that the command line names."""
+"""Every scheduler's driver, and how it is made; a new one goes in here (`DRIVERS`)."""
 
 from __future__ import annotations
 
 import secrets
 import ssl
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,30 +19,93 @@ from monitor.act.schedulers.webhook import WebhookScheduler
 from monitor.store.place import StoreError
 from monitor.store.store import Store
 
-SLURM: Final = "slurm"
-KUBERNETES: Final = "kubernetes"
-WEBHOOK: Final = "webhook="
-"""Its URL follows."""
-
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOptions:
     """Which schedulers there are, and what differs between clusters."""
 
     which: tuple[str, ...] = ()
-    """`slurm`, `kubernetes`, `webhook=URL`."""
+    """As `driver_of` takes them apart."""
     name: str | None = None
     """Of this monitor's quarantine list on nodes; None: one that is made up and stored."""
     removal: Removal = Removal.CANCEL
     context: str | None = None
     kube: KubeOptions = field(default_factory=KubeOptions)
     secret: str | None = field(default=None, repr=False)
-    """By which requests of webhooks are signed."""
+    """Of drivers at a URL: a webhook's requests are signed by it."""
     ca_file: Path | None = None
-    """Authorities to trust for webhooks beside the system's."""
+    """Authorities that drivers at a URL trust beside the system's."""
 
 
 NewFetcher = Callable[[ssl.SSLContext | None], Fetcher]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a driver is made of."""
+
+    options: SchedulerOptions
+    name: str
+    """The driver's, or `webhook-2` for a second one."""
+    url: str
+    """Empty for a driver that has none."""
+    everyone: Everyone
+    owner: Owner
+    new_fetcher: NewFetcher
+
+    def fetcher(self) -> Fetcher:
+        """One of its own, which trusts what the options say.
+
+        Raises:
+            CaError: the file of authorities cannot be used.
+        """
+        ca_file = self.options.ca_file
+        return self.new_fetcher(None if ca_file is None else trust_also(ca_file))
+
+
+def _slurm(order: Order) -> Scheduler:
+    return Slurm(order.everyone, order.owner, removal=order.options.removal)
+
+
+def _kubernetes(order: Order) -> Scheduler:
+    api = KubeApi(configured(order.options.context))
+    return Kubernetes(api, order.everyone, order.owner, order.options.kube)
+
+
+def _webhook(order: Order) -> Scheduler:
+    secret = (order.options.secret or "").encode()
+    return WebhookScheduler(
+        order.url, secret, order.fetcher(), order.everyone, order.owner, name=order.name
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """A scheduler as `--scheduler` names it."""
+
+    name: str
+    make: Callable[[Order], Scheduler]
+    at_url: bool = False
+    """Whether `=URL` follows; then it has the secret, and https beyond this host."""
+
+    @property
+    def usage(self) -> str:
+        """What a person types."""
+        return f"{self.name}=URL" if self.at_url else self.name
+
+
+DRIVERS: Final = (
+    Driver("slurm", _slurm),
+    Driver("kubernetes", _kubernetes),
+    Driver("webhook", _webhook, at_url=True),
+)
+
+
+def driver_of(text: str) -> tuple[Driver, str] | None:
+    """The driver that `slurm` or `webhook=URL` names, and the URL; None: nothing of the kind."""
+    name, at, url = text.partition("=")
+    driver = next((one for one in DRIVERS if one.name == name), None)
+    return None if driver is None or bool(at) != driver.at_url else (driver, url)
 
 
 def drivers(
@@ -53,23 +117,12 @@ def drivers(
         KubeUnusableError: there is no client, or no cluster is configured.
         CaError: the file of authorities cannot be used.
     """
-    webhooks = 0
-    for one in options.which:
-        if one == SLURM:
-            yield Slurm(everyone, owner, removal=options.removal)
-        elif one == KUBERNETES:
-            yield Kubernetes(KubeApi(configured(options.context)), everyone, owner, options.kube)
-        else:
-            webhooks += 1
-            tls = None if options.ca_file is None else trust_also(options.ca_file)
-            yield WebhookScheduler(
-                one.removeprefix(WEBHOOK),
-                (options.secret or "").encode(),
-                fetcher(tls),
-                everyone,
-                owner,
-                name="webhook" if webhooks == 1 else f"webhook-{webhooks}",
-            )
+    made: Counter[str] = Counter()
+    for driver, url in filter(None, map(driver_of, options.which)):
+        made[driver.name] += 1
+        count = made[driver.name]
+        name = driver.name if count == 1 else f"{driver.name}-{count}"
+        yield driver.make(Order(options, name, url, everyone, owner, fetcher))
 
 
 OWNER_SWITCH: Final = "scheduler_owner"

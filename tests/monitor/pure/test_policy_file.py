@@ -17,7 +17,7 @@ from monitor.decide.rules import (
     policy_to_json,
 )
 from monitor.model.config import KeeperConfig
-from monitor.model.verdict import Kind, Severity
+from monitor.model.verdict import FAULTS, Kind, Severity
 from tests.monitor import policy_example
 
 
@@ -126,8 +126,7 @@ CASES = {
     ),
     "kind": (
         '[actions]\nhang = "page"\n',
-        [("actions.hang: unknown kind of fault, expected dead, not_entered, mismatch, deadlock, "
-         "straggler, replica_lag, lighthouse_away, state_corrupt, unseen")],
+        [f"actions.hang: unknown kind of fault, expected {', '.join(FAULTS)}"],
     ),
     "action, once for all severities": (
         '[actions]\ndead = "kill"\n',
