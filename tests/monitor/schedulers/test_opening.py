@@ -1,10 +1,12 @@
-"""The name that our marks on nodes bear is the quarantine list's, which the store holds."""
+"""Which driver a name means, and the name that our marks on nodes bear: the quarantine list's."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from monitor.act.schedulers.build import StoredName
+from monitor.act.schedulers.build import DRIVERS, StoredName, driver_of
 from monitor.store.place import StoreError
 from monitor.store.store import Store
 
@@ -37,3 +39,25 @@ def test_a_monitor_that_may_not_write_makes_no_name_that_nobody_would_know(path)
     with pytest.raises(StoreError, match="does not keep the name"):
         StoredName(store)()
     store.close()
+
+
+@pytest.mark.parametrize("driver", DRIVERS, ids=lambda driver: driver.name)
+def test_every_driver_passes_the_conformance_suite(driver):
+    path = Path(__file__).with_name(f"test_{driver.name}.py")
+    assert path.exists() and "(Conformance)" in path.read_text(), (
+        f"{path} has no class that inherits tests.monitor.schedulers.conformance.Conformance"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "url"),
+    [("slurm", "slurm", ""), ("webhook=https://h/x?a=b", "webhook", "https://h/x?a=b")],
+)
+def test_a_driver_is_named_alone_or_with_its_url(text, name, url):
+    driver, at = driver_of(text)
+    assert (driver.name, at) == (name, url)
+
+
+@pytest.mark.parametrize("text", ["", "webhook", "slurm=", "kubernetes=https://h", "lsf"])
+def test_what_names_no_driver_is_none(text):
+    assert driver_of(text) is None
