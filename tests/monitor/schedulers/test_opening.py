@@ -44,9 +44,8 @@ def test_a_monitor_that_may_not_write_makes_no_name_that_nobody_would_know(path)
 @pytest.mark.parametrize("driver", DRIVERS, ids=lambda driver: driver.name)
 def test_every_driver_passes_the_conformance_suite(driver):
     path = Path(__file__).with_name(f"test_{driver.name}.py")
-    assert path.exists() and "(Conformance)" in path.read_text(), (
-        f"{path} has no class that inherits tests.monitor.schedulers.conformance.Conformance"
-    )
+    has_it = path.exists() and "(Conformance)" in path.read_text()
+    assert has_it, f"inherit tests/monitor/schedulers/conformance.py's Conformance in {path}"
 
 
 @pytest.mark.parametrize(
