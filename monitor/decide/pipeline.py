@@ -117,12 +117,12 @@ class Experience:
 
 # -- rank health -------------------------------------------------------------------------------
 
-_FOR: Final = {
-    Kind.STRAGGLER: RankHealth.SLOW,
-    Kind.REPLICA_LAG: RankHealth.SLOW,
-    Kind.STATE_CORRUPT: RankHealth.CORRUPT,
-}
-"""What a culprit that lives is called; of any other kind `stalled`."""
+
+def _blamed_for(kind: Kind) -> RankHealth:
+    """What a culprit that lives is called."""
+    if kind is Kind.STATE_CORRUPT:
+        return RankHealth.CORRUPT
+    return RankHealth.SLOW if kind in SLOWS_ONLY else RankHealth.STALLED
 
 
 def rank_health(
@@ -146,7 +146,7 @@ def rank_health(
         for rank in incident.culprits:
             track = history.tracks.get(rank)
             if track is not None and track.identity.incarnation in incident.incarnations:
-                found = _FOR.get(incident.kind, RankHealth.STALLED)
+                found = _blamed_for(incident.kind)
                 blamed[rank] = min(found, blamed.get(rank, found), key=WORST_FIRST.index)
     return {t.rank: _of(history, graph, t, blamed, victims or {}) for t in history.present()}
 
