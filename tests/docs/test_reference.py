@@ -75,12 +75,13 @@ def test_every_guard_has_its_row_in_the_order_in_which_they_are_asked() -> None:
 def test_every_step_of_an_eviction_has_its_row() -> None:
     rows = first_cells(section("eviction", "How an eviction goes"))
     without = {str(rung) for rung in Rung} - {cell.strip("`") for cell in rows}
-    assert not without, "add a row to docs/eviction.md#how-an-eviction-goes"
+    assert not without, f"add {without} to docs/eviction.md#how-an-eviction-goes"
 
 
 def test_every_kind_of_fault_has_its_row_and_evicts_as_the_policy_says() -> None:
     rows = [cell.strip("`") for cell in first_cells(section("on-call", "Read an incident"))]
-    assert not set(map(str, FAULTS)) - set(rows), "add a row to docs/on-call.md#read-an-incident"
+    without = {str(kind) for kind in FAULTS} - set(rows)
+    assert not without, f"add {without} to docs/on-call.md#read-an-incident"
     for kind in FAULTS:
         row = next(
             line for line in page("on-call").text.splitlines() if line.startswith(f"| `{kind}`")
