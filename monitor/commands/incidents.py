@@ -31,14 +31,13 @@ from monitor.decide.accounts import (
     Choice,
     ChoiceError,
     IncidentAccount,
-    Total,
-    Totals,
-    audit_of,
+    SpanCosts,
+    SummedAmount,
     find,
+    span_costs,
     span_s,
-    totals,
-    with_by_hand,
 )
+from monitor.decide.audit import audit_of, with_by_hand
 from monitor.decide.pipeline import TickResult
 from monitor.decide.view import SCHEMA, IncidentReport, View, bundle_url
 from monitor.decide.view_json import report_from_json, report_to_json
@@ -316,12 +315,12 @@ class Stored:
         reports = [report_to_json(self._view.report(one)) for one in found]
         return {"schema": SCHEMA, "incidents": reports}
 
-    def totals(self, sought: Sought) -> Totals:
+    def totals(self, sought: Sought) -> SpanCosts:
         """What they came to."""
         choice = self._choice(sought)
         fired = [one for one in self._view.incidents if one.milestones.firing_s is not None]
         cases = [self._view.case(one) for one in choice.among(fired)]
-        return totals(cases, choice.since_s, self._view.snapshot.now_s)
+        return span_costs(cases, choice.since_s, self._view.snapshot.now_s)
 
 
 def _read(text: str) -> Remembered:
@@ -418,7 +417,7 @@ def listed(
         return
     show_list(_reports(body))
     if stored is None:
-        show_totals(from_plain(Totals, monitor.ask(f"/v1/audit?{sought.query()}")))
+        show_totals(from_plain(SpanCosts, monitor.ask(f"/v1/audit?{sought.query()}")))
     else:
         show_totals(stored.totals(sought))
 
@@ -483,7 +482,7 @@ def show_list(incidents: Sequence[IncidentReport]) -> None:
     console().print(shown)
 
 
-def show_totals(found: Totals) -> None:
+def show_totals(found: SpanCosts) -> None:
     """What they came to."""
     out = console()
     evictions = counted(found.evictions, "eviction")
@@ -492,6 +491,6 @@ def show_totals(found: Totals) -> None:
     out.print(Text(f"lost {lost}; evictions saved {saved}", style="dim"))
 
 
-def _told(amount: Total) -> str:
+def _told(amount: SummedAmount) -> str:
     tail = f" (and {amount.unknown} of which it cannot be told)" if amount.unknown else ""
     return f"{amount} rank-seconds{tail}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 from collections import Counter
@@ -11,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from monitor.model.config import KeeperConfig
-from monitor.model.eviction import DecisionRow, DecisionState, Eviction, Remembered
-from monitor.model.incident import Incident, Milestones, State, Transition
-from monitor.model.names import MANUAL, GroupName, Host, IncidentId, ReplicaId
-from monitor.model.observation import Observation, Snapshot
-from monitor.model.plain import from_plain, readable, to_plain
-from monitor.model.verdict import Confidence, Kind, Severity, Verdict
+from monitor.model.eviction import DecisionRow, Eviction
+from monitor.model.incident import Incident, State
+from monitor.model.names import GroupName, Host
+from monitor.model.observation import Snapshot
+from monitor.model.plain import readable, to_plain
+from monitor.model.verdict import Kind
 
 # -- case --------------------------------------------------------------------------------------
 
@@ -44,12 +43,8 @@ def facts_of(snapshot: Snapshot, groups: Collection[GroupName]) -> FleetFacts:
     """The fleet as this tick shows it, these groups being accused, or put out."""
     own = [one for one in snapshot.observations if one.identity.group in groups]
     rest = [one for one in snapshot.observations if one.identity.group not in groups]
-    others = [one for one in rest if _alive(one)]
+    others = [one for one in rest if one.report is not None and one.report.process.alive]
     return FleetFacts(len(own), len(others), hosts_of(snapshot, groups))
-
-
-def _alive(one: Observation) -> bool:
-    return one.report is not None and one.report.process.alive
 
 
 def hosts_of(snapshot: Snapshot, groups: Collection[GroupName]) -> Hosts:
@@ -410,7 +405,7 @@ def _causes(case: AuditedIncident) -> Iterator[tuple[str, float]]:
 
 
 def _effects(case: AuditedIncident) -> list[tuple[str, float]]:
-    marks, last = case.incident.milestones, _latest(case)
+    marks, last = case.incident.milestones, case.evictions[-1] if case.evictions else None
     left_s = marks.left_quorum_s
     if left_s is None and last is not None:
         left_s = last.left_quorum_s
@@ -422,10 +417,6 @@ def _effects(case: AuditedIncident) -> list[tuple[str, float]]:
     )
     found = [(name, at_s) for name, at_s in moments if at_s is not None]
     return sorted(found, key=lambda one: one[1])
-
-
-def _latest(case: AuditedIncident) -> Eviction | None:
-    return case.evictions[-1] if case.evictions else None
 
 
 def decided_s(case: AuditedIncident) -> float | None:
@@ -511,8 +502,8 @@ def account(case: AuditedIncident) -> IncidentAccount:
         lost=lost,
         without_us=without,
         saved=_saved(case, without, lost),
-        ran_on=() if facts is None else _all(facts.hosts),
-        back_on=() if facts is None else _all(facts.back_on),
+        ran_on=() if facts is None else all_hosts(facts.hosts),
+        back_on=() if facts is None else all_hosts(facts.back_on),
         final=not case.incident.open and _complete(case),
     )
 
@@ -564,7 +555,8 @@ def _decided(case: AuditedIncident) -> tuple[str, str]:
     return "nobody", "nothing was to be decided"
 
 
-def _all(hosts: Hosts) -> tuple[Host, ...]:
+def all_hosts(hosts: Hosts) -> tuple[Host, ...]:
+    """All of these groups, sorted, each once."""
     return tuple(sorted({host for found in hosts.values() for host in found}))
 
 
@@ -581,136 +573,18 @@ def account_to_json(one: IncidentAccount) -> dict[str, Any]:
     return told
 
 
-# -- books -------------------------------------------------------------------------------------
-
-# What comes after an eviction by hand: who commits again, when the group is back.
-#
-# The tracker does the same for incidents, with all of its history; this looks at one tick.
-
-
-@readable
-@dataclass(frozen=True, slots=True)
-class Aftermath:
-    """What was seen since a person asked for an eviction."""
-
-    survivors_s: float | None = None
-    """First commit of another group that was seen once this one was gone: a commit before that was
-    made together with it."""
-    rejoined_s: float | None = None
-    """When it was seen to commit again, all its ranks being other processes, and alive."""
-
-    @property
-    def over(self) -> bool:
-        """Whether there is nothing left to be seen."""
-        return self.survivors_s is not None and self.rejoined_s is not None
-
-
-def followed(after: Aftermath, snapshot: Snapshot, eviction: Eviction) -> Aftermath:
-    """The same, with what this tick shows."""
-    moments = (eviction.gone_s, eviction.unseen_s, eviction.left_quorum_s)
-    out_s = min((at_s for at_s in moments if at_s is not None), default=None)
-    if out_s is None:
-        return after
-    others: list[Observation] = []
-    own: list[Observation] = []
-    for one in snapshot.observations:
-        (own if one.identity.group == eviction.group else others).append(one)
-    if after.survivors_s is None:
-        told = [_commit_s(one, snapshot.now_s) for one in others]
-        commits = [at_s for at_s in told if at_s is not None and at_s > out_s]
-        after = replace(after, survivors_s=min(commits, default=None))
-    if after.rejoined_s is None:
-        ran = {one.incarnation for one in eviction.accused}
-        after = replace(after, rejoined_s=_rejoined_s(ran, own, snapshot.now_s))
-    return after
-
-
-def _rejoined_s(ran: Collection[str], own: list[Observation], now_s: float) -> float | None:
-    if not own or len(own) < own[0].identity.world_size:
-        return None
-    if any(one.identity.incarnation in ran for one in own):
-        return None
-    commits = [_commit_s(one, now_s) for one in own]
-    told = [at_s for at_s in commits if at_s is not None]
-    return max(told) if len(told) == len(commits) else None
-
-
-def _commit_s(one: Observation, now_s: float) -> float | None:
-    """When a rank that is alive committed last."""
-    report = one.report
-    if report is None or report.step is None or not report.process.alive:
-        return None
-    age_s = report.step.last_commit_age_s
-    return None if age_s is None or report.step.commits < 1 else now_s - age_s
-
-
-FACTS: Final = "facts"
-AFTERMATH: Final = "aftermath"
-"""Parts of an incident's audit in the store."""
-
-
-@dataclass(frozen=True, slots=True)
-class IncidentAudit:
-    """By incident."""
-
-    facts: Mapping[IncidentId, FleetFacts] = field(default_factory=dict)
-    aftermaths: Mapping[IncidentId, Aftermath] = field(default_factory=dict)
-    """Of evictions by hand."""
-    evictions: Mapping[IncidentId, Sequence[Eviction]] = field(default_factory=dict)
-    """All, where the view has the latest of each incident."""
-    config: KeeperConfig = field(default_factory=KeeperConfig)
-
-    def case(
-        self, incident: Incident, decisions: Sequence[DecisionRow], now_s: float
-    ) -> AuditedIncident:
-        """Everything that belongs to one incident."""
-        return AuditedIncident(
-            incident=incident,
-            now_s=now_s,
-            decisions=tuple(sorted(decisions, key=lambda row: row.at_s)),
-            evictions=tuple(
-                sorted(self.evictions.get(incident.id, ()), key=lambda one: one.asked_s)
-            ),
-            facts=self.facts.get(incident.id),
-            config=self.config,
-        )
-
-
-def audit_of(remembered: Remembered, config: KeeperConfig) -> IncidentAudit:
-    """What the store holds of them; a part that cannot be read is left out."""
-    facts: dict[IncidentId, FleetFacts] = {}
-    aftermaths: dict[IncidentId, Aftermath] = {}
-    for incident_id, part, body in remembered.audit:
-        with contextlib.suppress(ValueError):
-            if part == FACTS:
-                facts[incident_id] = from_plain(FleetFacts, body)
-            elif part == AFTERMATH:
-                aftermaths[incident_id] = from_plain(Aftermath, body)
-    return IncidentAudit(facts, aftermaths, by_incident(remembered.taken_up), config)
-
-
-def by_incident(
-    evictions: Iterable[Eviction],
-) -> dict[IncidentId, tuple[Eviction, ...]]:
-    """Every eviction of each incident, in their order."""
-    found: dict[IncidentId, list[Eviction]] = {}
-    for one in evictions:
-        found.setdefault(one.incident_id, []).append(one)
-    return {incident_id: tuple(some) for incident_id, some in found.items()}
-
-
 # -- totals ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Total(Amount):
+class SummedAmount(Amount):
     """Amounts added up: those of which anything is known."""
 
     unknown: int = 0
     """Of how many nothing could be told: they are counted, not taken for zero."""
 
 
-def summed(amounts: Sequence[Amount]) -> Total:
+def summed(amounts: Sequence[Amount]) -> SummedAmount:
     """To a tenth."""
     known = [amount for amount in amounts if amount.known]
     total = nothing("")
@@ -718,38 +592,38 @@ def summed(amounts: Sequence[Amount]) -> Total:
         total = total.plus(amount)
     total, missing = total.rounded(), len(amounts) - len(known)
     words = f"of {len(known)} incidents" + (f"; of {missing} it cannot be told" if missing else "")
-    return Total(total.low, total.high, words, missing)
+    return SummedAmount(total.low, total.high, words, missing)
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class Costs:
     """What some incidents came to."""
 
     incidents: int
     evictions: int
-    lost: Total
-    saved: Total
+    lost: SummedAmount
+    saved: SummedAmount
 
 
 @readable
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Totals(Sums):
+class SpanCosts(Costs):
     """What all came to over a span: the body of `GET /v1/audit`."""
 
     since_s: float | None
     until_s: float
     outcomes: Mapping[str, int]
-    kinds: Mapping[str, Sums]
+    kinds: Mapping[str, Costs]
 
 
-def totals(cases: Sequence[AuditedIncident], since_s: float | None, now_s: float) -> Totals:
+def span_costs(cases: Sequence[AuditedIncident], since_s: float | None, now_s: float) -> SpanCosts:
     """What these came to together, and by kind."""
     accounts = [account(case) for case in cases]
     kinds: dict[str, list[IncidentAccount]] = {}
     for case, one in zip(cases, accounts, strict=True):
         kinds.setdefault(str(case.incident.kind), []).append(one)
-    every = _sums(accounts)
-    return Totals(
+    every = _costs(accounts)
+    return SpanCosts(
         every.incidents,
         every.evictions,
         every.lost,
@@ -757,127 +631,17 @@ def totals(cases: Sequence[AuditedIncident], since_s: float | None, now_s: float
         since_s=since_s,
         until_s=now_s,
         outcomes=dict(sorted(Counter(one.outcome for one in accounts).items())),
-        kinds={kind: _sums(found) for kind, found in sorted(kinds.items())},
+        kinds={kind: _costs(found) for kind, found in sorted(kinds.items())},
     )
 
 
-def _sums(accounts: Sequence[IncidentAccount]) -> Sums:
-    return Sums(
+def _costs(accounts: Sequence[IncidentAccount]) -> Costs:
+    return Costs(
         incidents=len(accounts),
         evictions=sum(one.evicted for one in accounts),
         lost=summed([one.lost for one in accounts]),
         saved=summed([one.saved for one in accounts if one.evicted]),
     )
-
-
-# -- by hand -----------------------------------------------------------------------------------
-
-KEPT: Final = 200
-"""Newest that are shown."""
-
-
-def with_by_hand(
-    incidents: Sequence[Incident],
-    decisions: Mapping[IncidentId, Sequence[DecisionRow]],
-    audit: IncidentAudit,
-) -> tuple[Incident, ...]:
-    """Incidents, and evictions by hand among them, newest first."""
-    ids = [incident_id for incident_id in decisions if incident_id.startswith(MANUAL)]
-    if not ids:
-        return tuple(incidents)
-    made = [by_hand(one, decisions[one], audit) for one in ids]
-    found = sorted((one for one in made if one is not None), key=_newest)[:KEPT]
-    return tuple(sorted((*incidents, *found), key=_newest))
-
-
-def _newest(one: Incident) -> tuple[float, str]:
-    return -one.milestones.first_seen_s, one.id
-
-
-def by_hand(
-    incident_id: IncidentId, rows: Sequence[DecisionRow], audit: IncidentAudit
-) -> Incident | None:
-    """One eviction by hand; None where the store holds no decision with a time and a group.
-
-    Evictions that a person asked for, as incidents that accuse nobody: for their accounts.
-
-    Theory of operation. The tracker knows nothing of them, for no detector saw a fault. Their
-    decision and the evictor's progress are remembered as those of any other; what nobody could tell
-    later (who committed again, and when) is noted while it happens (`Aftermath`), and the incident
-    is made from these whenever somebody looks.
-    """
-    decided = [row for row in rows if row.action == "evict"]
-    if not decided or not isinstance(decided[-1].body.get("group"), str):
-        return None
-    row = decided[-1]
-    evictions = audit.evictions.get(incident_id, ())
-    progress = evictions[-1] if evictions else None
-    group, facts = GroupName(row.body["group"]), audit.facts.get(incident_id)
-    marks = _milestones(row, progress, audit.aftermaths.get(incident_id))
-    resolution = _resolution(row, progress)
-    story = _story(row, marks, resolution)
-    replica_id = row.body.get("replica_id")
-    return Incident(
-        id=incident_id,
-        kind=Kind.BY_HAND,
-        fingerprint=f"{Kind.BY_HAND}:{group}",
-        signature="",
-        state=State.EVICTING if resolution is None else State.RESOLVED,
-        culprits=(),
-        groups=(group,),
-        replica_ids=() if replica_id is None else (ReplicaId(str(replica_id)),),
-        incarnations=(),
-        verdict=Verdict(
-            kind=Kind.BY_HAND,
-            culprits=(),
-            groups=(group,),
-            reason=f"{row.author} asked for it: {row.reason}",
-            confidence=Confidence.UNSURE,
-            since_s=row.at_s,
-        ),
-        milestones=marks,
-        story=story,
-        last_seen_s=max(line.at_s for line in story),
-        resolution=resolution,
-        severity=Severity.INFO,
-        hosts=() if facts is None else _all(facts.hosts),
-    )
-
-
-def _milestones(row: DecisionRow, progress: Eviction | None, after: Aftermath | None) -> Milestones:
-    return Milestones(
-        first_seen_s=row.at_s,
-        firing_s=row.at_s,
-        evict_asked_s=None if progress is None else progress.asked_s,
-        left_quorum_s=None if progress is None else progress.left_quorum_s,
-        survivor_commit_s=None if after is None else after.survivors_s,
-        rejoined_s=None if after is None else after.rejoined_s,
-    )
-
-
-def _resolution(row: DecisionRow, progress: Eviction | None) -> str | None:
-    match row.state:
-        case DecisionState.CONFIRMED:
-            confirmed = None if progress is None else progress.confirmed
-            return f"evicted: {confirmed or row.outcome}"
-        case DecisionState.FAILED | DecisionState.ABANDONED:
-            return f"{row.state}: {row.outcome}"
-        case DecisionState.DECIDED | DecisionState.CARRIED_OUT | DecisionState.HELD:
-            return None
-
-
-def _story(row: DecisionRow, marks: Milestones, resolution: str | None) -> tuple[Transition, ...]:
-    ended_s = row.at_s if row.ended_s is None else row.ended_s
-    moments = (
-        (marks.evict_asked_s, str(State.EVICTING), "the evictor began"),
-        (marks.left_quorum_s, "left_quorum", "a quorum without it is seen"),
-        (marks.survivor_commit_s, "survivor_commit", "another group commits"),
-        (marks.rejoined_s, "rejoined", "the group commits again"),
-        (None if resolution is None else ended_s, str(State.RESOLVED), resolution or ""),
-    )
-    told = [Transition(at_s, to, why) for at_s, to, why in moments if at_s is not None]
-    first = Transition(row.at_s, "asked", f"by {row.author}")
-    return (first, *sorted(told, key=lambda line: line.at_s))
 
 
 # -- choose ------------------------------------------------------------------------------------

@@ -17,12 +17,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from monitor.decide.accounts import (
-    AuditedIncident,
-    IncidentAccount,
-    IncidentAudit,
-    account,
-)
+from monitor.decide.accounts import AuditedIncident, IncidentAccount, account
+from monitor.decide.audit import IncidentAudit
 from monitor.decide.rank_seconds import Spent
 from monitor.model.eviction import DecisionRow, Eviction, QuarantineEntry, Remembered
 from monitor.model.incident import BundleView, Incident
@@ -553,15 +549,12 @@ def ended_of(view: View) -> Ended | None:
     gone.sort(key=lambda one: (one.clean, one.ending is None or not one.ending.exception, one.at_s))
     ways: dict[str, list[RankName]] = {}
     for one in gone:
-        ways.setdefault(_how(one), []).append(one.rank)
+        how = "not heard of any more" if one.process is None else ended(one.process, one.ending)
+        ways.setdefault(how, []).append(one.rank)
     told = [f"{listed(ranks)} {how}" for how, ranks in ways.items()][:_NAMED]
     others = sum(map(len, list(ways.values())[_NAMED:]))
     more = f" and {others:,} more" if others else ""
     return Ended(at_s, False, f"{'; '.join(told)}{more}; {left}")
-
-
-def _how(one: Departure) -> str:
-    return "not heard of any more" if one.process is None else ended(one.process, one.ending)
 
 
 def warnings_of(view: View) -> tuple[str, ...]:

@@ -6,18 +6,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from monitor.decide import audit_lines as lines
-from monitor.decide.accounts import (
+from monitor.decide import audit as lines
+from monitor.decide.accounts import account, facts_of, hosts_of
+from monitor.decide.audit import (
     AFTERMATH,
     FACTS,
     Aftermath,
     IncidentAudit,
-    account,
     audit_of,
     by_incident,
-    facts_of,
     followed,
-    hosts_of,
 )
 from monitor.decide.rules import Reload
 from monitor.metrics import Instruments

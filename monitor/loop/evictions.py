@@ -14,7 +14,7 @@ from typing import Final
 
 from monitor.act import quarantine as offences
 from monitor.act.evictor import EvictionLog, Evidence
-from monitor.decide.accounts import with_by_hand
+from monitor.decide.audit import with_by_hand
 from monitor.decide.pipeline import TickResult
 from monitor.decide.view import NotPossible, RecentIncidents, View, groups_of
 from monitor.loop.components import Components, ErrorBoundary, rungs_for

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from monitor.decide.accounts import OPEN, Totals
+from monitor.decide.accounts import OPEN, SpanCosts
 from monitor.decide.view import IncidentReport, bundle_url
 from monitor.model.eviction import Eviction, Rung, RungOutcome, RungResult
 from monitor.model.incident import Incident, State
@@ -368,7 +368,7 @@ def incidents_page(
     asked: IncidentQuery,
     total: int,
     remembered: int,
-    totals: Totals | None,
+    totals: SpanCosts | None,
     wrong: str = "",
     job: str = "",
 ) -> str:

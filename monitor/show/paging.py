@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from flask import Blueprint, Flask, Response, current_app, request
 
-from monitor.decide.accounts import Choice, ChoiceError, Totals, account, find, totals
+from monitor.decide.accounts import Choice, ChoiceError, SpanCosts, account, find, span_costs
 from monitor.decide.view import SCHEMA, View, bundle_url
 from monitor.decide.view_json import report_to_json
 from monitor.model.eviction import Scope
@@ -436,10 +436,10 @@ def incidents_for_people() -> Response:
     return _html(page, 400 if wrong else 200)
 
 
-def _totals(view: View, choice: Choice, found: Sequence[Incident]) -> Totals:
+def _totals(view: View, choice: Choice, found: Sequence[Incident]) -> SpanCosts:
     """As `GET /v1/audit` for the same question."""
     fired = [view.case(one) for one in found if one.milestones.firing_s is not None]
-    return totals(fired, choice.since_s, view.snapshot.now_s)
+    return span_costs(fired, choice.since_s, view.snapshot.now_s)
 
 
 def _access(one: Incident) -> Access:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from monitor.act.bundles import BundleDir, Keep
-from monitor.decide.accounts import IncidentAudit
+from monitor.decide.audit import IncidentAudit
 from monitor.decide.view import View
 from monitor.model.incident import BundleView, State, Transition
 from monitor.show.incident_page import BundleStacks

@@ -13,17 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.decide.accounts import (
-    Aftermath,
     Amount,
     AuditedIncident,
-    IncidentAudit,
     account,
     account_to_json,
-    audit_of,
     hold_spans,
     intervals,
-    totals,
+    span_costs,
 )
+from monitor.decide.audit import Aftermath, IncidentAudit, audit_of
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import (
     DecisionRow,
@@ -221,7 +219,7 @@ def test_totals_add_what_is_known_and_count_what_is_not() -> None:
         case(), case(), case(), case(of_kind(Kind.STATE_CORRUPT)),
         unevicted(of_kind(Kind.STRAGGLER, 2.0)),
     ]  # fmt: skip
-    body = to_plain(totals(cases, None, 2000.0))
+    body = to_plain(span_costs(cases, None, 2000.0))
     assert body["lost"] == {
         "low": 428.0, "high": 428.0, "unknown": 1, "words": "of 4 incidents; of 1 it cannot be told"
     }  # fmt: skip
@@ -285,7 +283,7 @@ def test_an_account_never_raises_and_is_json(found: AuditedIncident) -> None:
     one = account(found)
     body = account_to_json(one)
     json.dumps(body, allow_nan=False)
-    json.dumps(to_plain(totals([found, case()], None, 1.0)), allow_nan=False)
+    json.dumps(to_plain(span_costs([found, case()], None, 1.0)), allow_nan=False)
     for key in ("lost", "saved", "without_us"):
         low, high = body[key]["low"], body[key]["high"]
         assert low is None or high is None or low <= high

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from monitor.decide import audit_lines as lines
+from monitor.decide import audit as lines
 from monitor.model.eviction import Change, DecisionState, QuarantineEvent, Scope
 from monitor.model.observation import Pause
 from monitor.store.audit_log import KEPT, WAITING, LogFile

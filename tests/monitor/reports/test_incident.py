@@ -7,7 +7,8 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-from monitor.decide.accounts import IncidentAudit, Sums, Total, Totals
+from monitor.decide.accounts import Costs, SpanCosts, SummedAmount
+from monitor.decide.audit import IncidentAudit
 from monitor.decide.pipeline import TickResult
 from monitor.decide.view import IncidentReport, View
 from monitor.decide.view_json import report_to_json
@@ -216,9 +217,11 @@ def test_the_form_keeps_what_was_asked_and_tells_what_was_wrong() -> None:
 
 
 def test_the_list_tells_what_all_of_them_came_to() -> None:
-    lost, saved = Total(100.0, 100.0, "", 1), Total(300.0, 900.0, "")
-    sums = Sums(5, 4, lost, saved)
-    totals = Totals(5, 4, lost, saved, since_s=None, until_s=1.0, outcomes={}, kinds={"dead": sums})
+    lost, saved = SummedAmount(100.0, 100.0, "", 1), SummedAmount(300.0, 900.0, "")
+    sums = Costs(5, 4, lost, saved)
+    totals = SpanCosts(
+        5, 4, lost, saved, since_s=None, until_s=1.0, outcomes={}, kinds={"dead": sums}
+    )
     text = re.sub("<[^>]*>", " ", listing([report()], totals=totals))
     shown = " ".join(text.split())
     assert "evictions 4" in shown

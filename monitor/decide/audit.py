@@ -1,0 +1,350 @@
+"""The audit: what is kept of every incident, evictions by hand as incidents, the audit log's lines.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from monitor.decide.accounts import AuditedIncident, FleetFacts, all_hosts
+from monitor.decide.rules import Reload
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import (
+    Change,
+    DecisionRow,
+    DecisionState,
+    Eviction,
+    QuarantineEvent,
+    Remembered,
+    Scope,
+)
+from monitor.model.incident import Incident, Milestones, State, Transition
+from monitor.model.names import MANUAL, GroupName, IncidentId, ReplicaId
+from monitor.model.observation import Observation, Pause, Snapshot
+from monitor.model.plain import from_plain, readable
+from monitor.model.verdict import Confidence, Kind, Severity, Verdict
+from monitor.store.audit_log import OURSELVES, Line, line
+
+# -- books -------------------------------------------------------------------------------------
+
+# What comes after an eviction by hand: who commits again, when the group is back.
+#
+# The tracker does the same for incidents, with all of its history; this looks at one tick.
+
+
+@readable
+@dataclass(frozen=True, slots=True)
+class Aftermath:
+    """What was seen since a person asked for an eviction."""
+
+    survivors_s: float | None = None
+    """First commit of another group that was seen once this one was gone: a commit before that was
+    made together with it."""
+    rejoined_s: float | None = None
+    """When it was seen to commit again, all its ranks being other processes, and alive."""
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to be seen."""
+        return self.survivors_s is not None and self.rejoined_s is not None
+
+
+def followed(after: Aftermath, snapshot: Snapshot, eviction: Eviction) -> Aftermath:
+    """The same, with what this tick shows."""
+    moments = (eviction.gone_s, eviction.unseen_s, eviction.left_quorum_s)
+    out_s = min((at_s for at_s in moments if at_s is not None), default=None)
+    if out_s is None:
+        return after
+    others: list[Observation] = []
+    own: list[Observation] = []
+    for one in snapshot.observations:
+        (own if one.identity.group == eviction.group else others).append(one)
+    if after.survivors_s is None:
+        told = [_commit_s(one, snapshot.now_s) for one in others]
+        commits = [at_s for at_s in told if at_s is not None and at_s > out_s]
+        after = replace(after, survivors_s=min(commits, default=None))
+    if after.rejoined_s is None:
+        ran = {one.incarnation for one in eviction.accused}
+        after = replace(after, rejoined_s=_rejoined_s(ran, own, snapshot.now_s))
+    return after
+
+
+def _rejoined_s(ran: Collection[str], own: list[Observation], now_s: float) -> float | None:
+    if not own or len(own) < own[0].identity.world_size:
+        return None
+    if any(one.identity.incarnation in ran for one in own):
+        return None
+    commits = [_commit_s(one, now_s) for one in own]
+    told = [at_s for at_s in commits if at_s is not None]
+    return max(told) if len(told) == len(commits) else None
+
+
+def _commit_s(one: Observation, now_s: float) -> float | None:
+    """When a rank that is alive committed last."""
+    report = one.report
+    if report is None or report.step is None or not report.process.alive:
+        return None
+    age_s = report.step.last_commit_age_s
+    return None if age_s is None or report.step.commits < 1 else now_s - age_s
+
+
+FACTS: Final = "facts"
+AFTERMATH: Final = "aftermath"
+"""Parts of an incident's audit in the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentAudit:
+    """By incident."""
+
+    facts: Mapping[IncidentId, FleetFacts] = field(default_factory=dict)
+    aftermaths: Mapping[IncidentId, Aftermath] = field(default_factory=dict)
+    """Of evictions by hand."""
+    evictions: Mapping[IncidentId, Sequence[Eviction]] = field(default_factory=dict)
+    """All, where the view has the latest of each incident."""
+    config: KeeperConfig = field(default_factory=KeeperConfig)
+
+    def case(
+        self, incident: Incident, decisions: Sequence[DecisionRow], now_s: float
+    ) -> AuditedIncident:
+        """Everything that belongs to one incident."""
+        return AuditedIncident(
+            incident=incident,
+            now_s=now_s,
+            decisions=tuple(sorted(decisions, key=lambda row: row.at_s)),
+            evictions=tuple(
+                sorted(self.evictions.get(incident.id, ()), key=lambda one: one.asked_s)
+            ),
+            facts=self.facts.get(incident.id),
+            config=self.config,
+        )
+
+
+def audit_of(remembered: Remembered, config: KeeperConfig) -> IncidentAudit:
+    """What the store holds of them; a part that cannot be read is left out."""
+    facts: dict[IncidentId, FleetFacts] = {}
+    aftermaths: dict[IncidentId, Aftermath] = {}
+    for incident_id, part, body in remembered.audit:
+        with contextlib.suppress(ValueError):
+            if part == FACTS:
+                facts[incident_id] = from_plain(FleetFacts, body)
+            elif part == AFTERMATH:
+                aftermaths[incident_id] = from_plain(Aftermath, body)
+    return IncidentAudit(facts, aftermaths, by_incident(remembered.taken_up), config)
+
+
+def by_incident(
+    evictions: Iterable[Eviction],
+) -> dict[IncidentId, tuple[Eviction, ...]]:
+    """Every eviction of each incident, in their order."""
+    found: dict[IncidentId, list[Eviction]] = {}
+    for one in evictions:
+        found.setdefault(one.incident_id, []).append(one)
+    return {incident_id: tuple(some) for incident_id, some in found.items()}
+
+
+# -- by hand -----------------------------------------------------------------------------------
+
+KEPT: Final = 200
+"""Newest that are shown."""
+
+
+def with_by_hand(
+    incidents: Sequence[Incident],
+    decisions: Mapping[IncidentId, Sequence[DecisionRow]],
+    audit: IncidentAudit,
+) -> tuple[Incident, ...]:
+    """Incidents, and evictions by hand among them, newest first."""
+    ids = [incident_id for incident_id in decisions if incident_id.startswith(MANUAL)]
+    if not ids:
+        return tuple(incidents)
+    made = [by_hand(one, decisions[one], audit) for one in ids]
+    found = sorted((one for one in made if one is not None), key=_newest)[:KEPT]
+    return tuple(sorted((*incidents, *found), key=_newest))
+
+
+def _newest(one: Incident) -> tuple[float, str]:
+    return -one.milestones.first_seen_s, one.id
+
+
+def by_hand(
+    incident_id: IncidentId, rows: Sequence[DecisionRow], audit: IncidentAudit
+) -> Incident | None:
+    """One eviction by hand; None where the store holds no decision with a time and a group.
+
+    Evictions that a person asked for, as incidents that accuse nobody: for their accounts.
+
+    Theory of operation. The tracker knows nothing of them, for no detector saw a fault. Their
+    decision and the evictor's progress are remembered as those of any other; what nobody could tell
+    later (who committed again, and when) is noted while it happens (`Aftermath`), and the incident
+    is made from these whenever somebody looks.
+    """
+    decided = [row for row in rows if row.action == "evict"]
+    if not decided or not isinstance(decided[-1].body.get("group"), str):
+        return None
+    row = decided[-1]
+    evictions = audit.evictions.get(incident_id, ())
+    progress = evictions[-1] if evictions else None
+    group, facts = GroupName(row.body["group"]), audit.facts.get(incident_id)
+    marks = _milestones(row, progress, audit.aftermaths.get(incident_id, Aftermath()))
+    resolution = _resolution(row, progress)
+    story = _story(row, marks, resolution)
+    replica_id = row.body.get("replica_id")
+    return Incident(
+        id=incident_id,
+        kind=Kind.BY_HAND,
+        fingerprint=f"{Kind.BY_HAND}:{group}",
+        signature="",
+        state=State.EVICTING if resolution is None else State.RESOLVED,
+        culprits=(),
+        groups=(group,),
+        replica_ids=() if replica_id is None else (ReplicaId(str(replica_id)),),
+        incarnations=(),
+        verdict=Verdict(
+            kind=Kind.BY_HAND,
+            culprits=(),
+            groups=(group,),
+            reason=f"{row.author} asked for it: {row.reason}",
+            confidence=Confidence.UNSURE,
+            since_s=row.at_s,
+        ),
+        milestones=marks,
+        story=story,
+        last_seen_s=max(line.at_s for line in story),
+        resolution=resolution,
+        severity=Severity.INFO,
+        hosts=() if facts is None else all_hosts(facts.hosts),
+    )
+
+
+def _milestones(row: DecisionRow, progress: Eviction | None, after: Aftermath) -> Milestones:
+    return Milestones(
+        first_seen_s=row.at_s,
+        firing_s=row.at_s,
+        evict_asked_s=None if progress is None else progress.asked_s,
+        left_quorum_s=None if progress is None else progress.left_quorum_s,
+        survivor_commit_s=after.survivors_s,
+        rejoined_s=after.rejoined_s,
+    )
+
+
+def _resolution(row: DecisionRow, progress: Eviction | None) -> str | None:
+    match row.state:
+        case DecisionState.CONFIRMED:
+            confirmed = None if progress is None else progress.confirmed
+            return f"evicted: {confirmed or row.outcome}"
+        case DecisionState.FAILED | DecisionState.ABANDONED:
+            return f"{row.state}: {row.outcome}"
+        case DecisionState.DECIDED | DecisionState.CARRIED_OUT | DecisionState.HELD:
+            return None
+
+
+def _story(row: DecisionRow, marks: Milestones, resolution: str | None) -> tuple[Transition, ...]:
+    ended_s = row.at_s if row.ended_s is None else row.ended_s
+    moments = (
+        (marks.evict_asked_s, str(State.EVICTING), "the evictor began"),
+        (marks.left_quorum_s, "left_quorum", "a quorum without it is seen"),
+        (marks.survivor_commit_s, "survivor_commit", "another group commits"),
+        (marks.rejoined_s, "rejoined", "the group commits again"),
+        (None if resolution is None else ended_s, str(State.RESOLVED), resolution or ""),
+    )
+    told = [Transition(at_s, to, why) for at_s, to, why in moments if at_s is not None]
+    first = Transition(row.at_s, "asked", f"by {row.author}")
+    return (first, *sorted(told, key=lambda line: line.at_s))
+
+
+# -- lines --------------------------------------------------------------------------------------
+
+# Who did what when, and why. Every line has `at` (UTC), `at_s`, `event`, `by`, `what`, `why` and
+# `incident` (null where there is none); some have more. Keys may be added.
+
+_PROBLEMS_KEPT: Final = 20
+"""Of a policy that is refused: the file may be a large one of another kind."""
+
+
+def decision(row: DecisionRow, group: str) -> Iterator[Line]:
+    """What was decided, and what came of it."""
+    what, told = f"{row.action} {group}".strip(), {"guard": row.guard, "attempt": row.attempt}
+    by, why, incident = row.author, row.reason, row.incident_id
+    match row.state:
+        case DecisionState.HELD | DecisionState.DECIDED:
+            yield line(row.at_s, "decision", by, what, why, incident=incident, **told)
+        case DecisionState.CARRIED_OUT:  # its rungs say so
+            return
+        case DecisionState.CONFIRMED | DecisionState.FAILED | DecisionState.ABANDONED:
+            at_s = row.at_s if row.ended_s is None else row.ended_s
+            what, why = f"{what} {row.state}", row.outcome or why
+            yield line(at_s, "decision", by, what, why, incident=incident, **told)
+
+
+def moves(before: Incident | None, after: Incident) -> Iterator[Line]:
+    """States that an incident entered: firing and what comes after it."""
+    known = set() if before is None else {(step.at_s, step.to) for step in before.story}
+    for step in after.story:
+        if (step.at_s, step.to) not in known and step.to in (State.FIRING, State.RESOLVED):
+            what = f"{after.kind} {', '.join(after.groups) or 'nobody'} {step.to}"
+            yield line(step.at_s, "incident", OURSELVES, what, step.reason, incident=after.id)
+
+
+def rungs(before: Eviction | None, after: Eviction, now_s: float) -> Iterator[Line]:
+    """Rungs that began or ended, and how the eviction ended."""
+    by, incident, group = after.author, after.incident_id, after.group
+    told = {} if before is None else {(r.rung, r.started_s): r for r in before.rungs}
+    for rung in after.rungs:
+        old, over_s = told.get((rung.rung, rung.started_s)), rung.finished_s
+        if old is not None and (old.finished_s is not None or over_s is None):
+            continue
+        at_s, how = (rung.started_s, "began") if over_s is None else (over_s, "ended")
+        result = None if rung.result is None else str(rung.result)
+        what = f"{rung.rung} {group} {how}"
+        yield line(at_s, "rung", by, what, rung.detail, incident=incident, result=result)
+    for name, what, why in (
+        ("gone_s", "gone", "every accused process is gone"),
+        ("left_quorum_s", "left", "a quorum without it is seen"),
+    ):
+        at_s = getattr(after, name)
+        if at_s is not None and (before is None or getattr(before, name) is None):
+            yield line(at_s, "eviction", by, f"{group} {what}", why, incident=incident)
+    if after.failed is not None and (before is None or before.failed != after.failed):
+        what = f"eviction of {group} failed"
+        yield line(now_s, "eviction", by, what, after.failed, incident=incident)
+
+
+def quarantine(event: QuarantineEvent) -> Iterator[Line]:
+    """What happened to the list; what incidents say of a host is told with the incident."""
+    if event.change not in (Change.ACCUSED, Change.EVICTED):
+        group = "group " if event.scope is Scope.GROUP else ""
+        what = f"quarantine {group}{event.name} {event.change}"
+        yield line(
+            event.at_s, "quarantine", event.author, what, event.reason,
+            incident=event.incident_id, until_s=event.until_s,
+        )  # fmt: skip
+
+
+def paused(before: Pause | None, after: Pause | None, now_s: float) -> Iterator[Line]:
+    """The big red switch."""
+    if before == after:
+        return
+    if after is not None:
+        yield line(
+            after.since_s, "pause", after.author, "paused", after.reason, until_s=after.until_s
+        )
+    elif before is not None:
+        expired = before.until_s is not None and before.until_s <= now_s
+        by, why = (OURSELVES, "its time is over") if expired else ("a person", "resumed")
+        yield line(now_s, "pause", by, "resumed", why)
+
+
+def reload(seen: Reload) -> Line:
+    """The policy was read anew, or was not."""
+    file = "no file" if seen.path is None else str(seen.path)
+    told: dict[str, Any] = {"file": file, "load": seen.number}
+    if seen.problems:
+        why = f"{len(seen.problems)} wrong: " + "; ".join(seen.problems[:_PROBLEMS_KEPT])
+        return line(seen.at_s, "policy", seen.by, "reload refused", why, changed=None, **told)
+    keys = ", ".join(seen.changed) or "nothing changed"
+    return line(seen.at_s, "policy", seen.by, "reloaded", keys, changed=dict(seen.changed), **told)
