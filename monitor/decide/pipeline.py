@@ -487,7 +487,7 @@ def _able(history: History, track: RankTrack) -> bool:
     Two groups of which one hangs: the other, back from a restart, commits nothing before the hung
     one is out. It must not be counted as missing then.
     """
-    if history.participating(track):
+    if track.participating:
         return True
     if track.fresh is None or not track.fresh.process.alive or history.stopped(track):
         return False
@@ -691,7 +691,9 @@ class Pipeline:
         own = {(i.kind, group) for i in self._tracker.open() for group in i.groups}
         firing = [i.verdict for i in self._tracker.open() if i.state is not State.PENDING]
         faults = [verdict for verdict in firing if verdict.stops]
-        self._pardon(shields, [v for v in (*firing, *found) if _explains_lag(v)])
+        self._pardon(
+            shields, [v for v in (*firing, *found) if v.stops or v.kind is Kind.STATE_CORRUPT]
+        )
         blamed = self._tracker.blamed(self._history)
         standing, reasons = inhibit(
             found,
@@ -804,11 +806,6 @@ class Pipeline:
             )
         now_s = self._history.now_s
         self._past = [one for one in past.values() if now_s - one.asked_s < _HOUR_S]
-
-
-def _explains_lag(verdict: Verdict) -> bool:
-    """Whether a fault makes commits fail: a standstill, or numbers that a rank votes against."""
-    return verdict.stops or verdict.kind is Kind.STATE_CORRUPT
 
 
 def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T | None:

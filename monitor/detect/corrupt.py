@@ -354,7 +354,7 @@ def _jumps(history: History) -> tuple[Verdict, ...]:
         return ()
     seen = []
     for track in history.present():
-        excess = history.losses.excess(track.rank) if history.participating(track) else None
+        excess = history.losses.excess(track.rank) if track.participating else None
         if excess is not None:
             seen.append((track, excess))
     risen = {track.group for track, (z, _, _) in seen if z > limit * _ALSO}

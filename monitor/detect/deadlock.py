@@ -75,7 +75,7 @@ def _group_alone(history: History, graph: WaitGraph, stuck: Stuck) -> bool:
         and all(
             graph.standing[track.rank] is RankStanding.WAITING and track.stall_s >= still_s
             for track in others
-            if history.participating(track) or not track.phased
+            if track.participating or not track.phased
         )
         and any(graph.standing[track.rank] is RankStanding.WAITING for track in others)
     )
@@ -101,8 +101,7 @@ def _verdict(
     history: History, graph: WaitGraph, stuck: Stuck, said: Opinion, found: Finding
 ) -> Verdict:
     members = tuple(track.rank for track in history.groups()[stuck.group])
-    between = tuple(rank for side in found.between for rank in side)
-    culprits = said.names(found.culprits) or said.names(between) or members
+    culprits = said.involved(found) or members
     track = history.tracks[culprits[0]]
     confidence, reason = found.confidence if sure(found) else Confidence.UNSURE, found.reason
     if not sure(found) and found.kind in _THE_GROUPS and _group_alone(history, graph, stuck):

@@ -263,7 +263,7 @@ def _unread(history: History, members: Iterable[RankTrack]) -> list[RankTrack]:
 
 def _has(history: History, track: RankTrack, within_s: float) -> bool:
     age_s = history.record_age_s(track.rank)
-    return history.answer(track) is not None and age_s is not None and age_s <= within_s
+    return history.reading(track) is not None and age_s is not None and age_s <= within_s
 
 
 def _judge(  # noqa: PLR0911 - one source of evidence after another

@@ -266,10 +266,6 @@ class History:
         fresh = track.fresh
         return fresh is not None and fresh.process.state == "T" and fresh.process.tracer is None
 
-    def participating(self, track: RankTrack) -> bool:
-        """Whether a rank contributes to the job's steps: alive, warm, in the quorum."""
-        return track.participating
-
     def _participates(self, track: RankTrack) -> bool:
         step = track.step
         return (
@@ -292,11 +288,6 @@ class History:
         if held is None or held.answer.identity.incarnation != track.identity.incarnation:
             return None
         return held if self.now_s - held.at_s <= self.config.record_fresh_s else None
-
-    def answer(self, track: RankTrack) -> FlightRecord | None:
-        """The WorkerServer's whole answer of such a reading."""
-        held = self.reading(track)
-        return None if held is None else held.answer
 
     def record_age_s(self, rank: RankName) -> float | None:
         """Since the rank's flight record was read; None when there is none."""

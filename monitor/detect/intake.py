@@ -119,9 +119,9 @@ def _push_arrivals(history: History, snapshot: Snapshot) -> None:
         if not any(isinstance(snapshot.records.get(rank), FlightRecord) for rank in members):
             continue
         records = {
-            rank: answer
+            rank: held.answer
             for rank in members
-            if (answer := history.answer(history.tracks[rank])) is not None
+            if (held := history.reading(history.tracks[rank])) is not None
             and (age_s := history.record_age_s(rank)) is not None
             and age_s < history.config.record_repeat_s
         }

@@ -255,7 +255,7 @@ def _absent(history: History, logs: Logs) -> Iterable[Verdict]:
         since_s = log.absent_since_s
         if since_s is None or log.others_commits < _OTHERS_COMMITS:
             continue
-        inside = [t for t in history.present() if t.group != group and history.participating(t)]
+        inside = [t for t in history.present() if t.group != group and t.participating]
         slowest_s = max((history.hang_after_s(track) for track in inside), default=0.0)
         if history.now_s - since_s < max(history.config.lag_absent_s, slowest_s):
             continue

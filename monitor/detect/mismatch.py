@@ -502,8 +502,7 @@ def _by_torchs_records(history: History, graph: WaitGraph, scene: Scene) -> Verd
     found = next((one for one in said.findings if one.kind in _KINDS), None)
     if found is None:
         return None
-    between = tuple(rank for side in found.between for rank in side)
-    culprits = said.names(found.culprits) or said.names(between) or scene.members
+    culprits = said.involved(found) or scene.members
     return Verdict(
         kind=Kind.MISMATCH,
         culprits=culprits,
@@ -595,7 +594,7 @@ def sampled_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
     late = {
         group: _late_s(history, members, spoilt.get(group, inf))
         for group, members in history.groups().items()
-        if _calm(history, members)
+        if _calm(members)
     }
     latest = max(late, key=lambda group: (late[group], group), default=None)
     if latest is None or late[latest] < 0:
@@ -621,9 +620,9 @@ def _spoilt_since(history: History) -> Mapping[GroupName, float]:
     }
 
 
-def _calm(history: History, members: tuple[RankTrack, ...]) -> bool:
+def _calm(members: tuple[RankTrack, ...]) -> bool:
     whole = 1 < len(members) == members[0].identity.world_size <= LARGEST
-    return whole and all(history.participating(track) for track in members)
+    return whole and all(track.participating for track in members)
 
 
 def _age_s(history: History, track: RankTrack) -> float:
@@ -661,8 +660,7 @@ def _since_s(said: Opinion, found: Finding) -> float | None:
 
 
 def _silent_verdict(group: GroupName, said: Opinion, found: Finding, since_s: float) -> Verdict:
-    between = tuple(rank for side in found.between for rank in side)
-    culprits = said.names(found.culprits) or said.names(between)
+    culprits = said.involved(found)
     label = "?" if found.group is None else said.job.groups[found.group].label
     return Verdict(
         kind=Kind.MISMATCH,

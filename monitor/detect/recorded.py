@@ -47,6 +47,10 @@ class Opinion:
         """Ranks by their names, sorted."""
         return tuple(sorted(RankName(self.job.name(rank)) for rank in ranks))
 
+    def involved(self, found: Finding) -> tuple[RankName, ...]:
+        """Whom a finding accuses, or where it cannot tell, all among whom they are; sorted."""
+        return self.names(found.culprits or tuple(rank for side in found.between for rank in side))
+
 
 def opinion(history: History, group: GroupName) -> Opinion | None:
     """What the group's records say; None as long as a member's is not at hand.
@@ -68,7 +72,8 @@ def opinion(history: History, group: GroupName) -> Opinion | None:
 
 
 _LATELY: Final[deque[tuple[tuple[Reading, ...], Opinion]]] = deque(maxlen=4)
-"""Judged lately: the same readings are asked about for some ticks, and say the same."""
+"""Judged lately: the same readings are asked about for some ticks, and say the same. A cache of a
+pure function, and not in `History`: that is journalled whole, field by field, and read again."""
 
 
 def lane(history: History, number: int) -> tuple[RankTrack, ...]:
@@ -127,7 +132,8 @@ def _opinion(known: tuple[Reading, ...], world: int) -> Opinion:
     found = tuple(
         one
         for one in analyse(job).findings
-        if {*one.culprits, *one.victims} <= inside and not _across(job, one)
+        if {*one.culprits, *one.victims} <= inside
+        and not (one.group is not None and between[one.group])
     )
     return Opinion(job, found)
 
@@ -135,10 +141,6 @@ def _opinion(known: tuple[Reading, ...], world: int) -> Opinion:
 def sure(found: Finding) -> bool:
     """Whether it accuses anybody."""
     return bool(found.culprits) and found.confidence is not Confidence.UNSURE
-
-
-def _across(job: Job, one: Finding) -> bool:
-    return one.group is not None and job.groups[one.group].generation is not None
 
 
 # -- recorded wait -----------------------------------------------------------------------------

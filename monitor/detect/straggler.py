@@ -212,7 +212,7 @@ def straggler(history: History) -> tuple[Verdict, ...]:
     by_group: dict[GroupName, list[_Slow]] = {}
     suspects = _suspects(history, windows)
     for track in history.present():
-        if track.rank in suspects and history.participating(track):
+        if track.rank in suspects and track.participating:
             found = _judge(history, track, windows)
             if found is not None and not _waits_longer(windows, found):
                 by_group.setdefault(track.group, []).append(found)
@@ -469,7 +469,7 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
     victims = tuple(
         track.rank
         for track in history.present()
-        if track.rank in held or (track.group != group and history.participating(track))
+        if track.rank in held or (track.group != group and track.participating)
     )
     told = brief = _transfer(culprits, worst) if transfer else _work(culprits, worst, clear=clear)
     if doubted:
@@ -635,7 +635,7 @@ def slow_pause(history: History) -> tuple[Verdict, ...]:
     """
     found: list[Verdict] = []
     for track in history.present():
-        if not history.participating(track):
+        if not track.participating:
             continue
         for phase in _PHASES:
             change = _change(history.habits.declared(track.rank, phase))

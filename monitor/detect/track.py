@@ -105,7 +105,7 @@ class RankTrack:
     stall_s: float = 0.0
     """At least so long without progress, at the time of the latest report."""
     participating: bool = False
-    """See `History.participating`."""
+    """Whether it contributes to the job's steps in this tick: alive, warm, in the quorum."""
     rank: RankName = field(init=False)
     group: GroupName = field(init=False)
 

@@ -217,7 +217,11 @@ def _by_elimination(
     elsewhere = {t.rank for t in there if t.rank in waiting and t.group not in groups}
     if len(groups) != 1 or len(outside) < len(rest) or not elsewhere:
         return {}
-    return {track.rank: set(waiting) for track in outside if not _launched(track)}
+    return {
+        track.rank: set(waiting)
+        for track in outside
+        if not any(h.enqueued > h.completed for h in across(track))
+    }
 
 
 def _reaches_quorums(history: History, track: RankTrack) -> bool:
@@ -239,11 +243,6 @@ def across(track: RankTrack) -> Iterable[GroupHead]:
     """Heads of its process groups that span replica groups."""
     heads = () if track.report is None else track.report.heads
     return (head for head in heads if head.name.startswith(ACROSS))
-
-
-def _launched(track: RankTrack) -> bool:
-    """Whether a collective across groups that it has launched is under way."""
-    return any(head.enqueued > head.completed for head in across(track))
 
 
 _Place = tuple[object, ...]

@@ -123,7 +123,10 @@ class PrintBook:
             dissent
             for lane in self._lanes.values()
             for dissent in lane.dissents.values()
-            if all(self._lives_on(rank, dissent.lives[rank]) for rank in _blamed(dissent))
+            if all(
+                self._lives_on(rank, dissent.lives[rank])
+                for rank in dissent.odd or (rank for side in dissent.sides for rank in side)
+            )
         ]
         return tuple(sorted(found, key=lambda dissent: (dissent.step, dissent.lane)))
 
@@ -211,10 +214,6 @@ def _over(voice: Voice, step: int) -> bool:
     """Whether a rank ended before this step, and so has no voice in it."""
     rows = () if voice.prints is None else voice.prints.rows
     return voice.gone and all(row[0] < step for row in rows)
-
-
-def _blamed(dissent: Dissent) -> tuple[RankName, ...]:
-    return dissent.odd or tuple(rank for side in dissent.sides for rank in side)
 
 
 def _dissent(  # noqa: PLR0917

@@ -106,7 +106,8 @@ def _out_of_habit(graph: Graph, witness: RankPasts, sides: Sequence[_Side]) -> t
 
 def _conflict(graph: Graph, witness: RankPasts, one: _Side, other: _Side) -> tuple[int, ...]:
     """Who of two sides is wrong; nobody where they do not conflict or nothing decides."""
-    first, second = (_members(graph, side) for side in (one, other))
+    groups = graph.index.groups
+    first, second = (set(groups[side.stuck.group].members.tolist()) for side in (one, other))
     both = first & second
     sides = [tuple(rank for rank in side.ranks if rank in both) for side in (one, other)]
     if not all(sides):
@@ -142,10 +143,6 @@ def _way(graph: Graph, head: int, group: int) -> Iterable[int]:
         if columns["rank"][row] != columns["rank"][head] or columns["group"][row] == group:
             return
         yield row
-
-
-def _members(graph: Graph, side: _Side) -> set[int]:
-    return set(graph.index.groups[side.stuck.group].members.tolist())
 
 
 def _sides(graph: Graph, nodes: tuple[int, ...]) -> list[_Side]:
@@ -236,7 +233,7 @@ def absent(graph: Graph, witness: RankPasts, different: Collection[int] = ()) ->
         for rank in still.intersection(one.absent)
     }
     _infect(waited, guilty)
-    for ranks in _together(waited, guilty):
+    for ranks in sorted(map(sorted, _linked(guilty, waited, guilty)), key=max):
         scene = _scene(waited, ranks)
         for kind in sorted({_kind(graph, rank, waited[rank]) for rank in ranks}):
             some = [rank for rank in ranks if _kind(graph, rank, waited[rank]) is kind]
@@ -278,11 +275,6 @@ def _infect(waited: Mapping[int, Iterable[StuckCollective]], guilty: set[int]) -
     real = {rank: [one for one in scene if one.transfer is None] for rank, scene in waited.items()}
     for ranks in _linked(guilty, real, waited.keys()):
         guilty |= ranks
-
-
-def _together(waited: dict[int, list[StuckCollective]], guilty: set[int]) -> list[list[int]]:
-    """Guilty ranks that the same collective waits for, together."""
-    return sorted(map(sorted, _linked(guilty, waited, guilty)), key=max)
 
 
 def _linked(

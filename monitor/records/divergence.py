@@ -781,7 +781,8 @@ def _waiting_for(graph: Graph, ranks: Iterable[int]) -> tuple[StuckCollective, .
 
 
 def _all_in(graph: Graph, one: StuckCollective) -> Iterable[Finding]:
-    failed = [rank for rank in one.front if _state(graph, one, rank) is CollectiveState.FAILED]
+    state, rows = graph.index.job.columns["state"], graph.index.head_row
+    failed = [r for r in one.front if state[rows(r, one.group)] == CollectiveState.FAILED]
     if failed or lasting(graph, one):
         yield _stuck_inside(graph, one, timed_out=len(failed) == len(one.front))
 
@@ -795,12 +796,6 @@ def lasting(graph: Graph, one: StuckCollective) -> bool:
     if old(graph, (one,), _LONG_NS):
         return True
     return any(info.only_active and info.backend is Backend.NCCL for info in ranks)
-
-
-def _state(graph: Graph, one: StuckCollective, rank: int) -> CollectiveState:
-    return CollectiveState(
-        int(graph.index.job.columns["state"][graph.index.head_row(rank, one.group)])
-    )
 
 
 def _stuck_inside(graph: Graph, one: StuckCollective, *, timed_out: bool) -> Finding:

@@ -74,10 +74,11 @@ def read_entries(rows: Sequence[Any] | EntryRows) -> EntryTable:
     payload, keys = payload_numbers(table)
     payloads = tuple(_payload(key) for key in keys)
     payload = table.spread(payload)
-    of_kind = _of(payload, [_is_p2p(one) for one in payloads], np.bool_)
+    of_kind = _of(payload, [one.op in POINT_TO_POINT for one in payloads], np.bool_)
     p2p = table.spread(_flags(table, "is_p2p")) | of_kind
     seq = _integers(table, ("collective_seq_id", "seq_id"))
     sites = Sites()
+    state = [_STATES.get(one, CollectiveState.UNKNOWN) for one in table.column("state")]
     columns: dict[str, NDArray[Any]] = {
         "group": table.spread(group),
         "seq": np.where(p2p, _integers(table, ("p2p_seq_id", "seq_id")), seq),
@@ -87,7 +88,7 @@ def read_entries(rows: Sequence[Any] | EntryRows) -> EntryTable:
         "site": table.spread(
             np.array([sites.of(frames) for frames in table.column("frames")], np.int32)
         ),
-        "state": table.spread(_states(table)),
+        "state": table.spread(np.array(state, np.int8)),
         "p2p": p2p,
         "peer": np.where(p2p, _of(payload, [_peer(one) for one in payloads], np.int32), NONE),
         "created_ns": _times(table, "time_created_ns"),
@@ -195,10 +196,6 @@ def _payload(key: PayloadKey) -> Payload:
     return payload_of(recorded, sizes_in, sizes_out, dtypes_in=dtypes_in, dtypes_out=dtypes_out)
 
 
-def _is_p2p(payload: Payload) -> bool:
-    return payload.op in POINT_TO_POINT
-
-
 def _peer(payload: Payload) -> int:
     """Rank in the group of the other side, from `nccl:send 0->1` and `nccl:recv 0<-1`."""
     ends = peers_of(payload.recorded[:_LONGEST_NAME])
@@ -206,12 +203,6 @@ def _peer(payload: Payload) -> int:
         return NONE
     peer = ends[1] if payload.op == "send" else ends[0]
     return peer if peer < 1 << 31 else NONE
-
-
-def _states(rows: EntryRows) -> NDArray[np.int8]:
-    return np.array(
-        [_STATES.get(one, CollectiveState.UNKNOWN) for one in rows.column("state")], np.int8
-    )
 
 
 def _flags(rows: EntryRows, key: str) -> NDArray[np.bool_]:

@@ -487,7 +487,7 @@ def open_bundles(sources: Sequence[DumpFile]) -> OpenedBundles:
         if source.file not in files:
             kept.append(source)
         elif source.file == latest.path and latest.moment is not None:
-            told = _part_of(latest.moment, source.member)
+            told = next((one for one in latest.moment.records if one.file == source.member), None)
             if told is not None:
                 taken_ns = None if told.taken_s is None else int(told.taken_s * 1e9)
                 kept.append(replace(source, whose=told.rank, taken_ns=taken_ns))
@@ -508,10 +508,6 @@ def _lost(bundle: Bundle, one: SavedPart) -> Read:
     moment = "" if bundle.moment is None else bundle.moment.name
     where = DumpFile(f"{bundle.path}/{moment}/{one.rank}", bundle.path, whose=one.rank)
     return Read(where, problem=f"no flight record: {one.error or one.status}")
-
-
-def _part_of(moment: SavedMoment, member: str | None) -> SavedPart | None:
-    return next((one for one in moment.records if one.file == member), None)
 
 
 # -- load --------------------------------------------------------------------------------------

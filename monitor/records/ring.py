@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter, is_
 from typing import Any, Final, NamedTuple
@@ -138,8 +138,7 @@ class RankRecord:
     """Torch's records, and their groups in the ring's terms."""
     taken_ns: int = NONE
     problem: str | None = None
-    """Of each group of `dump` the ring's."""
-    alone: frozenset[int] = field(default=frozenset())
+    alone: frozenset[int] = frozenset()
     """Record ids of torch's that no entry of the ring explains."""
 
 

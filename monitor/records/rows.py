@@ -371,7 +371,7 @@ class _Sorter:
         cuts = np.flatnonzero(np.diff(lengths[order])) + 1
         if len(cuts) > _MOST_CLASSES:
             return False
-        for rows in sorted(np.split(order, cuts), key=_first):
+        for rows in sorted(np.split(order, cuts), key=lambda rows: int(rows[0])):
             rest: NDArray[np.int64] | None = rows
             while rest is not None and len(rest):
                 rest = self._alike(rest)
@@ -440,10 +440,6 @@ class _Sorter:
         self.class_of[rows] = mine + len(self.firsts)
         self.shapes.append(shape)
         self.firsts += rows[firsts].tolist()
-
-
-def _first(rows: NDArray[np.int64]) -> int:
-    return int(rows[0])
 
 
 def _blanked(data: bytes, at: NDArray[np.int64], shape: Shape) -> list[Any]:

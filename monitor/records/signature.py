@@ -309,14 +309,10 @@ def dtype_of(payload: Payload) -> str | None:
     """Of all tensors when they are the same, else of each in order."""
     gets = payload.op == "scatter" and not swapped(payload)
     pair = (payload.dtypes_in, payload.dtypes_out)
-    first, second = (_defined(one) for one in (pair[::-1] if gets else pair))
+    # without the stand-ins for tensors that only a root has
+    first, second = (tuple(filter(None, one)) for one in (pair[::-1] if gets else pair))
     names = first or second
     return None if not names else names[0] if len(set(names)) == 1 else "+".join(names)
-
-
-def _defined(names: Iterable[str]) -> tuple[str, ...]:
-    """Without the stand-ins for tensors that only a root has."""
-    return tuple(name for name in names if name)
 
 
 def _weight(signature: Signature) -> tuple[int, ...] | None:
@@ -359,10 +355,6 @@ def odd_whole(payloads: Mapping[int, Payload], size: int) -> tuple[CallSide, ...
             return ()
 
 
-def _sized(payload: Payload) -> bool:
-    return bool(payload.sizes_in or payload.sizes_out)
-
-
 def _unbalanced(payloads: Mapping[int, Payload], common: Signature) -> tuple[CallSide, ...]:
     """all_to_all: what all give together is what all get together (`check_size_alltoall`)."""
     totals = {
@@ -383,7 +375,11 @@ def _roots(payloads: Mapping[int, Payload], common: Signature) -> tuple[CallSide
     """gather, scatter: the root alone has the list of all members' tensors."""
     claims = {rank: claims_root(payload) for rank, payload in sorted(payloads.items())}
     roots = [rank for rank, claim in claims.items() if claim]
-    if len(roots) == 1 or len(payloads) == 1 or not all(map(_sized, payloads.values())):
+    if (
+        len(roots) == 1
+        or len(payloads) == 1
+        or not all(one.sizes_in or one.sizes_out for one in payloads.values())
+    ):
         return ()
     if roots:
         return tuple(CallSide(replace(common, root=rank), (rank,)) for rank in roots)

@@ -1196,15 +1196,16 @@ def judge(table: TimingTable) -> Report:
     stages = {one.stage for one in verdicts}
     verdicts += [one for one in slow_groups(table, step_s) if one.stage not in stages]
     return Report(
-        verdicts=tuple(sorted(verdicts, key=_worst_first)),
+        verdicts=tuple(
+            sorted(
+                verdicts,
+                key=lambda one: (one.confidence is Confidence.UNSURE, -one.lost_s, one.culprits),
+            )
+        ),
         paces=tuple(_paces(table, done, step_s)),
         step_s=float(np.median(step_s)),
         notes=(*table.notes, *_notes(table, done)),
     )
-
-
-def _worst_first(one: SlowVerdict) -> tuple[bool, float, tuple[int, ...]]:
-    return one.confidence is Confidence.UNSURE, -one.lost_s, one.culprits
 
 
 def _elsewhere(done: Work, place: int) -> Floats | None:
