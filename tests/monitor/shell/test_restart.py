@@ -34,6 +34,12 @@ def incidents(monitor: Monitor) -> list[dict]:
     return monitor.get("/v1/incidents")["incidents"]
 
 
+def lasting(monitor: Monitor) -> list[dict]:
+    """Those that fired: on a busy machine an answer may be late, and one look is not enough."""
+    told = incidents(monitor)
+    return [one for one in told if any(line["to"] == "firing" for line in one["story"])]
+
+
 def test_a_killed_monitor_knows_everything_again(
     words: list[str], port: int, training: Training
 ) -> None:
@@ -46,10 +52,8 @@ def test_a_killed_monitor_knows_everything_again(
         steps = training.ranks[0].step
         wait_until(lambda: training.ranks[0].step > steps + 40, 10, "they train for a while")
         training.hung.add("rg_1")
-        wait_until(
-            lambda: [one for one in incidents(monitor) if one["decisions"]], 20, "it is held"
-        )
-        (before,) = incidents(monitor)
+        wait_until(lambda: [one for one in lasting(monitor) if one["decisions"]], 20, "it is held")
+        (before,) = lasting(monitor)
         assert (before["kind"], before["culprits"]) == ("not_entered", ["rg_1.0"])
         assert before["decisions"][0]["guard"] == "observe"
         targets = monitor.get("/v1/sd")
@@ -63,7 +67,7 @@ def test_a_killed_monitor_knows_everything_again(
         assert monitor.get("/v1/sd") == targets
         assert [entry["reason"] for entry in snapshot["quarantine"]] == ["ECC errors"]
         assert monitor.get("/v1/admission?host=node7")["admit"] is False
-        (after,) = incidents(monitor)
+        (after,) = lasting(monitor)
         assert (after["id"], after["milestones"]) == (before["id"], before["milestones"])
         assert after["decisions"][: len(before["decisions"])] == before["decisions"]
         assert monitor.end(signal.SIGTERM) == 0

@@ -64,6 +64,12 @@ def incidents(monitor: Monitor) -> list[dict[str, Any]]:
     return list(monitor.get("/v1/incidents")["incidents"])
 
 
+def lasting(monitor: Monitor) -> list[dict[str, Any]]:
+    """Those that fired: on a busy machine an answer may be late, and one look is not enough."""
+    told = incidents(monitor)
+    return [one for one in told if any(line["to"] == "firing" for line in one["story"])]
+
+
 def shown(monitor: Monitor) -> list[Any]:
     """What both must show alike: `last_seen_s` and the bundle are the active one's own."""
     keys = ("id", "state", "story", "decisions", "eviction", "milestones")
@@ -116,11 +122,9 @@ def test_a_standby_acts_on_nothing_and_shows_what_the_active_one_did(
     active, standby = start(), start()
     trained(training, active, standby)
     training.hung.add("rg_1")
-    wait_until(lambda: [i for i in incidents(active) if i["eviction"]], 20, "it is evicted")
+    wait_until(lambda: [i for i in lasting(active) if i["eviction"]], 20, "it is evicted")
     wait_until(
-        lambda: (
-            [d["state"] for i in incidents(active) for d in i["decisions"][-1:]] == ["confirmed"]
-        ),
+        lambda: [d["state"] for i in lasting(active) for d in i["decisions"][-1:]] == ["confirmed"],
         10,
         "confirmed",
     )
@@ -153,7 +157,7 @@ def test_an_eviction_in_flight_is_finished_by_the_other_one(
     trained(training, active, standby)
     training.hung.add("rg_1")
     wait_until(lambda: culprit.evictions, 20, "its WorkerServer is asked")
-    found = [one for one in incidents(active) if one["groups"] == ["rg_1"]]
+    found = [one for one in lasting(active) if one["groups"] == ["rg_1"]]
     assert len(found) == 1, found
     [before] = found
     asked_before = len(culprit.evictions)
@@ -167,7 +171,7 @@ def test_an_eviction_in_flight_is_finished_by_the_other_one(
     wait_until(lambda: not culprit.alive, 30, "the other one goes on with it")
     lighthouse.form("rg_0:u0", "rg_2:u2")
     after = wait_until(
-        lambda: [i for i in incidents(standby) if i["decisions"][-1]["state"] == "confirmed"],
+        lambda: [i for i in lasting(standby) if i["decisions"][-1]["state"] == "confirmed"],
         20, "it is confirmed",
     )[0]  # fmt: skip
     assert after["id"] == before["id"]
@@ -175,7 +179,7 @@ def test_an_eviction_in_flight_is_finished_by_the_other_one(
     assert [(one["attempt"], one["at_s"]) for one in evicts] == [
         (2, before["decisions"][-1]["at_s"])
     ]
-    assert len(incidents(standby)) == 1
+    assert len(lasting(standby)) == 1
     assert len(culprit.evictions) == asked_before + 1
     if number is signal.SIGSTOP:
         wait_until(lambda: role(active) == "standby", 10, "the woken one stands by")
