@@ -273,8 +273,13 @@ def _is_held(page: Path) -> bool:
     return False
 
 
-def sweep(run_dir: Path) -> int:
-    """Remove the files of ranks that are gone and whose sidecar is gone; how many ranks."""
+def sweep(run_dir: Path, now_ns: int | None = None) -> int:
+    """Remove the files of ranks that are gone and whose sidecar is gone; how many ranks.
+
+    Args:
+        now_ns: the monotonic clock, if it is read elsewhere.
+    """
+    now_ns = time.monotonic_ns() if now_ns is None else now_ns
     removed = 0
     for path in sorted(run_dir.glob("*.page")):
         files = RankFiles(path)
@@ -288,7 +293,7 @@ def sweep(run_dir: Path) -> int:
             continue
         if isinstance(sidecar_pid, int) and ticks and start_ticks(sidecar_pid) == ticks:
             continue
-        beat_age_s = page.beat_age_s(time.monotonic_ns())  # 0: of a former boot of this machine
+        beat_age_s = page.beat_age_s(now_ns)  # 0: of a former boot of this machine
         if not endpoint and (_age_s(path) < _COMING_S or 0 < beat_age_s < _COMING_S):
             continue  # it died at once: its sidecar is on its way
         if is_elsewhere(endpoint) and 0 < beat_age_s < _BEATLESS_S:
