@@ -3,7 +3,8 @@
 Theory of operation. One WorkerServer of each host tells of all its ranks; who is not in its answer
 is asked itself, and so is everybody of a host that does not answer in half of the time. So many
 requests are under way at once; whose turn has not come when the time is over is among the next
-sweep's first. Sickness is data: whatever a target does, its Observation says so, and nobody else's
+sweep's first, and those that did not answer in time are its last: else they would take all turns,
+sweep by sweep. Sickness is data: whatever a target does, its Observation says so, and nobody else's
 is late or missing for it. The flight records that the tick before asked for (tier 2) and the URLs
 of which the rank is not known yet are fetched in the same sweep.
 """
@@ -14,7 +15,7 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, TypeVar
@@ -102,29 +103,44 @@ class _Round:
     collector of cycles comes, which at 100,000 ranks is late.
     """
 
-    def __init__(self, poller: Poller, todo: Sequence[_Questions | Target], end: float) -> None:
-        self._poller, self._todo, self._end = poller, deque(todo), end
+    def __init__(
+        self, poller: Poller, questions: Sequence[_Questions | Target], end: float,
+        silent: frozenset[RankName],
+    ) -> None:  # fmt: skip
+        self._poller, self._end, self._silent = poller, end, silent
+        self._todo: deque[_Questions | Target] = deque()
+        self._last: deque[_Questions | Target] = deque()
+        self._put(questions)
         self._seen: dict[RankName, Observation] = {}
         self._working = 0
 
     async def seen(self) -> Mapping[RankName, Observation]:
         """Who was asked, and what came of it."""
         async with asyncio.TaskGroup() as self._workers:
-            self._start(len(self._todo))
+            self._start(len(self._todo) + len(self._last))
         return self._seen
 
     async def _work(self) -> None:
-        while self._todo and time.monotonic() < self._end:
-            one = self._todo.popleft()
-            if isinstance(one, Target):
-                self._seen[one.rank] = await self._poller.ask_rank(one, self._end)
+        while (queue := self._todo or self._last) and time.monotonic() < self._end:
+            question = queue.popleft()
+            if isinstance(question, Target):
+                self._seen[question.rank] = await self._poller.ask_rank(question, self._end)
                 continue
-            if one.speaker is not None:
-                told = await self._poller.ask_host(one.speaker, one.targets, self._end)
-                self._seen.update(told)
-            left = [target for target in one.targets if target.rank not in self._seen]
-            self._todo.extend(left)
+            if question.speaker is not None:
+                host = await self._poller.ask_host(question.speaker, question.targets, self._end)
+                self._seen.update(host)
+            left = [target for target in question.targets if target.rank not in self._seen]
+            self._put(left)
             self._start(len(left))
+
+    def _put(self, questions: Iterable[_Questions | Target]) -> None:
+        if not self._silent:
+            self._todo.extend(questions)
+            return
+        for question in questions:
+            targets = (question,) if isinstance(question, Target) else question.targets
+            silent = all(target.rank in self._silent for target in targets)
+            (self._last if silent else self._todo).append(question)
 
     def _start(self, most: int) -> None:  # a task for each question would cost more than asking it
         more = min(most, _AT_ONCE - self._working)
@@ -155,6 +171,8 @@ class Poller:
         """Of these, those at its own address of which a WorkerServer told in this sweep."""
         self._left: frozenset[RankName] = frozenset()
         """Who was not asked in the last sweep."""
+        self._silent: frozenset[RankName] = frozenset()
+        """Who did not answer in time when it was asked last."""
         self._planned: tuple[Sequence[Target], list[_Questions]] | None = None
         """Whom to ask for whom, as long as it comes out so."""
 
@@ -239,7 +257,7 @@ class Poller:
     async def _observe(
         self, targets: Sequence[Target], watched: frozenset[RankName], end: float
     ) -> tuple[Observation, ...]:
-        """One for each target, in their order; those first who were left out last time."""
+        """One for each target, in their order."""
         now_s, urls = time.monotonic(), {target.url for target in targets}
         self._hosts.most = 1024 + 2 * len(targets)
         self._covers = {url: told for url, told in self._covers.items() if url in urls}
@@ -255,14 +273,20 @@ class Poller:
         todo.extend(self._planned[1])
         if self._dumb or self._unidentified:  # whom to ask may change by itself
             self._planned = None
-        seen = await _Round(self, todo, end).seen()
-        found = tuple([seen.get(one.identity.rank) or _unasked(one) for one in targets])
-        self._left = frozenset(
-            one.rank
-            for one in found
-            if isinstance(one.outcome, Unreachable) and one.outcome.reason is Failure.UNASKED
+        seen = await _Round(self, todo, end, self._silent).seen()
+        observations = tuple([seen.get(one.identity.rank) or _unasked(one) for one in targets])
+        failed = [
+            (one.rank, one.outcome.reason)
+            for one in observations
+            if isinstance(one.outcome, Unreachable)
+        ]
+        self._left = frozenset(rank for rank, why in failed if why is Failure.UNASKED)
+        self._silent = frozenset(
+            rank
+            for rank, why in failed
+            if why is Failure.TIMEOUT or (why is Failure.UNASKED and rank in self._silent)
         )
-        return found
+        return observations
 
     def _speaks_for(self, who: Identity, url: str) -> tuple[Host, str | None, str | None]:
         """Ranks that are alike in this may tell of each other.
