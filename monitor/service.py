@@ -6,8 +6,8 @@ import contextlib
 import ctypes
 import logging
 import os
-import resource
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +53,15 @@ from monitor.model.names import GroupName
 from monitor.model.observation import LighthouseAway
 from monitor.rulebook import Rulebook, standing
 from monitor.show.answers import AppContext
-from monitor.show.server import ServeError, Server, create_app, is_here, is_loopback, parse_bind
+from monitor.show.server import (
+    FEW_FILES,
+    ServeError,
+    Server,
+    create_app,
+    is_here,
+    is_loopback,
+    parse_bind,
+)
 from monitor.show.stacks import StacksReader
 from monitor.store.audit_log import LogFile
 from monitor.store.lease import Lease, LeaseStanding, me
@@ -61,6 +69,7 @@ from monitor.store.place import StoreError, StorePlace
 from monitor.store.store import Store
 from monitor.vitals import VitalSigns
 from worker_server import home
+from worker_server.http_server import file_limit
 
 # -- folders -----------------------------------------------------------------------------------
 
@@ -169,13 +178,6 @@ def keep_to_one_arena() -> None:
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
-
-
-def raise_file_limit() -> None:
-    """One connection a rank: as many files as the system lets us have."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def version() -> str:
@@ -468,7 +470,9 @@ class Service:
             raise StartError("--closed-reads needs --token-file FILE, and no --open-reads")
         if options.group_tokens and options.token in (None, *options.group_tokens.values()):
             raise StartError("--group-tokens needs --token-file FILE, with another token in it")
-        raise_file_limit()
+        if (files := file_limit(sys.maxsize)) < FEW_FILES:
+            log.warning("this process may open %d files only, which is enough for some %d hosts: "
+                        "raise the limit (ulimit -Hn)", files, files // 3)  # fmt: skip
         keep_to_one_arena()
         server = Server(host, port)
         stack.callback(server.close)

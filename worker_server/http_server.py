@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import resource
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -63,6 +65,20 @@ class ServerLimits:
     header_bytes: int = 16 * 1024
     body_bytes: int = 64 * 1024
     """Read before the application says what is wrong with it (its own limit is 16 KiB)."""
+
+
+def file_limit(wanted: int = 0) -> int:
+    """How many files this process may open, its limit raised to `wanted` if it can be."""
+    soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit
+                  for limit in resource.getrlimit(resource.RLIMIT_NOFILE))  # fmt: skip
+    enough = min(wanted, hard)
+    if soft >= enough:
+        return soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
+    except (OSError, ValueError):
+        return soft
+    return enough
 
 
 class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types

@@ -276,8 +276,7 @@ def _is_held(page: Path) -> bool:
 def sweep(run_dir: Path, now_ns: int | None = None) -> int:
     """Remove the files of ranks that are gone and whose sidecar is gone; how many ranks.
 
-    Args:
-        now_ns: the monotonic clock, if it is read elsewhere.
+    `now_ns`: the monotonic clock, if somebody else reads it.
     """
     now_ns = time.monotonic_ns() if now_ns is None else now_ns
     removed = 0

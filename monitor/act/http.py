@@ -39,7 +39,15 @@ _RESOLVER_THREADS: Final = 32
 """getaddrinfo cannot be cancelled: enough threads that one dead name server blinds nobody."""
 _UNTYPED: Final = "application/octet-stream"
 _TOLD: Final = (b"content-type", b"retry-after")
-_STUCK_ERRNOS: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
+_ERRNOS: Final = {
+    **dict.fromkeys((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH), Failure.TIMEOUT),
+    **dict.fromkeys(
+        (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL),
+        Failure.UNASKED,
+    ),
+}
+"""What kept a question from its target: one that was stuck, or this monitor's own want of files,
+memory or ports. Else nobody listens there."""
 
 
 class FetchError(Exception):
@@ -130,7 +138,9 @@ KEPT_S: Final = 30.0
 """Idle connections are kept this long: longer than any sensible tick."""
 _LOOK_EVERY_S: Final = 10.0
 _OF_FILES: Final = 0.75
-"""Of all files that this process may open, so many are connections that are kept."""
+_OTHER_FILES: Final = 320
+"""Of all files that this process may open, the web server's clients may take the rest of this
+share; 256 questions are under way at once, and the store, journal and logs want some."""
 _HEAD_MAX_BYTES: Final = 32 * 1024
 _PLAIN: Final = re.compile(r"[\x21-\x7e]*")
 """What may stand in a request as it is."""
@@ -306,8 +316,9 @@ class KeptConnections:
     """To every address that was asked. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._most = sys.maxsize if most == resource.RLIM_INFINITY else int(_OF_FILES * most)
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        files = sys.maxsize if files == resource.RLIM_INFINITY else files
+        self._most = int(_OF_FILES * files) - _OTHER_FILES
         self._next_look_s = 0.0
         self._idle: dict[tuple[str, int], list[_Connection]] = {}
         self._open: set[_Connection] = set()
@@ -461,9 +472,7 @@ class Fetcher:
         except aiohttp.ClientConnectorCertificateError as exc:
             raise FetchError(Failure.GARBAGE, f"its certificate: {exc.certificate_error}") from exc
         except aiohttp.ClientConnectorError as exc:
-            stuck = exc.os_error.errno in _STUCK_ERRNOS
-            failure = Failure.TIMEOUT if stuck else Failure.REFUSED
-            raise FetchError(failure, exc.os_error.strerror or str(exc)) from exc
+            raise _failed(exc.os_error) from exc
         except aiohttp.InvalidURL as exc:
             raise FetchError(Failure.UNRESOLVED, f"not a URL: {question.url}") from exc
         except BadAnswerError as exc:
@@ -491,8 +500,7 @@ class Fetcher:
         except TimeoutError:
             raise
         except OSError as exc:
-            failure = Failure.TIMEOUT if exc.errno in _STUCK_ERRNOS else Failure.REFUSED
-            raise FetchError(failure, exc.strerror or str(exc)) from exc
+            raise _failed(exc) from exc
         kind, later = (reply.headers.get(name, b"").decode("latin-1") for name in _TOLD)
         return _answer(reply.status, reply.body, kind, later, began)
 
@@ -541,6 +549,12 @@ class Fetcher:
 def _answer(status: int, body: bytearray, kind: str, later: str, began: float) -> Answer:
     took_s = time.monotonic() - began
     return Answer(status, bytes(body), kind or _UNTYPED, took_s, _seconds(later))
+
+
+def _failed(exc: OSError) -> FetchError:
+    failure = _ERRNOS.get(exc.errno or 0, Failure.REFUSED)
+    ours = "this monitor: " if failure is Failure.UNASKED else ""
+    return FetchError(failure, ours + (exc.strerror or str(exc)))
 
 
 def _seconds(text: str) -> float | None:

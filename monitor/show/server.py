@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from socket import AF_INET, AF_INET6
@@ -18,7 +19,7 @@ from monitor.show.answers import BODY_MAX_BYTES, AppContext, open_context, refus
 from monitor.show.changing import changing, policy, ruling
 from monitor.show.paging import incident_pages, open_pages, paging
 from monitor.show.reading import passing, reading
-from worker_server.http_server import HttpServer, ServerLimits
+from worker_server.http_server import HttpServer, ServerLimits, file_limit
 from worker_server.wire import routed
 
 _STATIC = Path(__file__).parent / "static"
@@ -50,6 +51,10 @@ THREADS: Final = 24
 _PORTS: Final = {"http": 80, "https": 443}
 LIMITS: Final = ServerLimits(connections=4096, idle_s=30.0, body_bytes=2 * BODY_MAX_BYTES)
 """More wait in the kernel's queue. Every rank renews its lease over a short connection."""
+_OF_FILES: Final = 0.25
+"""Of all files that this process may open, so many are clients' connections at the most."""
+FEW_FILES: Final = int(LIMITS.connections / _OF_FILES)
+"""With fewer files clients have less than their usual room."""
 
 
 class ServeError(Exception):
@@ -132,7 +137,9 @@ class Server:
     def start(self, app: Flask) -> None:
         """Begin to answer."""
         self._listener.listen(2048)
-        self._http = HttpServer(app, self._listener, threads=THREADS, limits=LIMITS)
+        connections = min(LIMITS.connections, int(_OF_FILES * file_limit(0)))
+        limits = replace(LIMITS, connections=connections)
+        self._http = HttpServer(app, self._listener, threads=THREADS, limits=limits)
         self._http.start()
 
     def close(self) -> None:

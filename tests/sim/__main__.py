@@ -67,6 +67,8 @@ def main() -> int:
         metavar="SHARE",
         help="of the hosts that are silent, and as many slow, and as many garbage",
     )
+    top.add_argument("--a-host", type=int, default=8, metavar="N", help="ranks of a host")
+    top.add_argument("--files", type=int, metavar="N", help="the monitor may open no more than N")
     top.add_argument("--hang", action="store_true", help="one rank hangs in the middle")
     top.add_argument(
         "--until-named", action="store_true", help="or after 10 s, and when it is named all ends"
@@ -85,7 +87,7 @@ def main() -> int:
 
 
 async def _run(args: argparse.Namespace) -> dict[str, Any]:
-    fleet = Fleet(args.ranks)
+    fleet = Fleet(args.ranks, args.a_host)
     chosen = random.Random(7).sample(fleet.hosts, len(fleet.hosts))
     share = int(args.bad * len(fleet.hosts))
     for at, behaves in enumerate(("silent", "slow", "garbage")):
@@ -104,6 +106,8 @@ async def _run(args: argparse.Namespace) -> dict[str, Any]:
         ]  # fmt: skip
         with Path(folder, "log").open("wb") as log:
             monitor = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+        if args.files:
+            resource.prlimit(monitor.pid, resource.RLIMIT_NOFILE, (args.files, args.files))
         reader = await Reader.open(f"http://127.0.0.1:{port}")
         try:
             return await _measured(args, fleet, monitor, reader, clients)

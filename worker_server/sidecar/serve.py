@@ -10,7 +10,6 @@ import json
 import logging
 import logging.handlers
 import os
-import resource
 import signal
 import socket
 import ssl
@@ -23,7 +22,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from worker_server import home, run_dir, wire
-from worker_server.http_server import Channel, HttpServer, PatientServer, ServerLimits
+from worker_server.http_server import Channel, HttpServer, PatientServer, ServerLimits, file_limit
 from worker_server.rank.page.layout import SharedPageError
 from worker_server.rank.page.reader import PageReader
 from worker_server.rank.settings import LOOPBACK, SettingError, Settings
@@ -325,15 +324,7 @@ def listening_socket(host: str, port: int, *, backlog: int = 2048) -> socket.soc
 
 def connections_that_fit(wanted: int) -> int:
     """How many connections the process may hold, after raising its limit of open files."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = _FILES_WANTED if hard == resource.RLIM_INFINITY else min(_FILES_WANTED, hard)
-    if soft != resource.RLIM_INFINITY and soft < enough:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
-            soft = enough
-    if soft == resource.RLIM_INFINITY:
-        return wanted
-    return max(8, min(wanted, soft - _FILES_KEPT))
+    return max(8, min(wanted, file_limit(_FILES_WANTED) - _FILES_KEPT))
 
 
 _RECORD_BYTES: Final = 16 * 1024

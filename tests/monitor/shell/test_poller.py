@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import socket
 import time
 from collections.abc import Callable
@@ -93,6 +94,17 @@ def test_a_port_where_nobody_listens_is_refused(fetcher: Fetcher) -> None:
     gone = Target(identity(), f"http://127.0.0.1:{unused_port()}", 15.0, Source.LEASE, 0.0)
     sweep = Poller(fetcher).sweep([gone], deadline_s=DEADLINE_S)
     assert outcome(sweep.observations[0]) is Failure.REFUSED
+
+
+def test_a_monitor_without_a_file_left_has_not_asked(fleet: FakeFleet, fetcher: Fetcher) -> None:
+    rank = fleet.add("rg_0", 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        (got,) = Poller(fetcher).sweep([target(rank)], deadline_s=2.0).observations
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert got.outcome == Unreachable(Failure.UNASKED, "this monitor: Too many open files")
 
 
 def test_a_name_without_an_address_is_unresolved(fetcher: Fetcher) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import resource
 import socket
+from pathlib import Path
 
 import pytest
 from flask import Flask
@@ -53,6 +55,22 @@ def test_a_crowd_that_says_nothing_keeps_nobody_from_an_answer(server, descripto
         assert one.fileno() > 1024
         assert get(server) == b"here"
     assert get(server) == b"here"
+
+
+def test_clients_leave_files_to_the_monitor_where_the_system_allows_few():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 240, hard))
+    try:
+        served = Server("127.0.0.1", 0)
+        served.start(Flask(__name__))
+        with contextlib.ExitStack() as crowd:
+            for _ in range(150):
+                crowd.enter_context(socket.create_connection(("127.0.0.1", served.port)))
+            crowd.enter_context(Path("/dev/null").open())
+            assert b"Not Found" in get(served)
+        served.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_it_is_bound_before_it_answers_and_a_busy_port_is_known_at_once(server):
