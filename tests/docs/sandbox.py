@@ -71,7 +71,11 @@ class Sandbox:
             LIGHTKEEPER_HOST_PORT=str(self.host_port), LIGHTKEEPER_RUN_DIR=str(folder / "run"),
             CURL_HOME=str(folder), PATH=os.pathsep.join(programs),
         )  # fmt: skip
-        self._start()
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
 
     def _files(self) -> None:
         (self.home / "token").write_text(TOKEN)
@@ -121,16 +125,20 @@ class Sandbox:
         }
 
     def _until(self, look: Callable[[], Any], what: str) -> Any:
+        failures: list[str] = []
+
         def seen() -> Any:
             try:
                 return look()
-            except (requests.RequestException, KeyError, TypeError):
+            except (requests.RequestException, KeyError, TypeError) as exc:
+                failures.append(repr(exc))
                 return None
 
         try:
             return wait_for(seen, within_s=60, what=what)
         except AssertionError as exc:
-            raise AssertionError((self.home / "log").read_text()) from exc
+            log = (self.home / "log").read_text()
+            raise AssertionError(f"{what}: {failures[-1:]}\n{log}") from exc
 
     def ask(self, path: str) -> Any:
         headers = {"Authorization": f"Bearer {TOKEN}"}
