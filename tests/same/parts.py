@@ -304,7 +304,7 @@ WRONG: Final = (
     "stragglers nowhere", "stragglers cases.json", "replay nowhere", "replay corpus",
     "replay journals --set nonsense=1", "replay journals --set stall_floor_s=x",
     "monitor --bind nonsense", "monitor --tick 0", "monitor --set nonsense=1",
-    "monitor --lighthouse nonsense", "monitor --policy nowhere", "monitor --bind 0.0.0.0:1",
+    "monitor --lighthouse nonsense", "monitor --policy nowhere", "monitor --no-token --bind 0.0.0.0:1",
     "gate", "gate --lighthouse nonsense", "evict", "evict rg_0", "evict rg_0 --reason why",
     "quarantine", "quarantine add", "quarantine remove", "policy", "check policy nowhere",
     "policy nonsense", "pause", "resume", "check", "check scheduler", "check notify",
