@@ -76,11 +76,6 @@ class AuditedIncident:
         return since_s if 0 < since_s <= first_s else first_s
 
     @property
-    def ended_s(self) -> float | None:
-        """When it was resolved; None while it is open."""
-        return self.incident.ended_s
-
-    @property
     def evicted(self) -> bool:
         """Whether anybody was told to go; what came of it is another matter."""
         return self.incident.milestones.evict_asked_s is not None or bool(self.evictions)
@@ -140,9 +135,9 @@ def _waited(case: AuditedIncident, facts: FleetFacts) -> Amount:
         waited_s = max(0.0, commit_s - case.began_s)
         words = f"{_ranks(count)} waited {waited_s:.1f} s, until they committed again"
         return between(count * waited_s, count * waited_s, words)
-    if not incident.groups and case.ended_s is not None:  # nobody's fault: nobody is followed
+    if not incident.groups and incident.ended_s is not None:  # nobody's fault: nobody is followed
         least_s = max(0.0, incident.last_seen_s - case.began_s)
-        most_s = max(least_s, case.ended_s - case.began_s)
+        most_s = max(least_s, incident.ended_s - case.began_s)
         words = f"{_ranks(count)} waited, until it was over"
         return between(count * least_s, count * most_s, words)
     if case.followed:
@@ -227,7 +222,7 @@ class Amount:
 
     def rounded(self) -> Amount:
         """To a tenth: more would be false precision."""
-        return replace(self, low=_amounts_round(self.low), high=_amounts_round(self.high))
+        return replace(self, low=_tenth(self.low), high=_tenth(self.high))
 
     def __str__(self) -> str:
         """`183 to 435`, `at least 12`, `cannot tell`."""
@@ -262,7 +257,7 @@ def _sum(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one + other
 
 
-def _amounts_round(value: float | None) -> float | None:
+def _tenth(value: float | None) -> float | None:
     return round(value, 1) + 0.0 if value is not None and math.isfinite(value) else None
 
 
@@ -437,16 +432,16 @@ def hold_spans(case: AuditedIncident) -> tuple[HoldSpan, ...]:
     rows = sorted(case.decisions, key=lambda row: row.at_s)
     for number, row in enumerate(rows):
         after = rows[number + 1] if number + 1 < len(rows) else None
-        end_s = case.ended_s if after is None else after.at_s
+        end_s = case.incident.ended_s if after is None else after.at_s
         if row.action == "evict" or row.guard is None:
             continue
         start_s = row.at_s
         if found and found[-1].guard == row.guard and found[-1].end_s == row.at_s:
             start_s = found.pop().start_s
         release = row.body.get("release")
-        told = None if release is None else str(release)
+        release = None if release is None else str(release)
         ended_by = _ended_by(case, after)
-        found.append(HoldSpan(row.guard, start_s, end_s, row.reason, told, ended_by))
+        found.append(HoldSpan(row.guard, start_s, end_s, row.reason, release, ended_by))
     return tuple(found)
 
 

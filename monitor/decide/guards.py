@@ -77,13 +77,12 @@ def lesson_of(incident: Incident, *, observed: bool = False) -> Lesson | None:
         return None
     asked_s = marks.evict_asked_s
     back_s, again_s = marks.survivor_commit_s, marks.rejoined_s
-    ended = [line.at_s for line in incident.story if line.to == "resolved"]
     return Lesson(
         incident_id=incident.id,
         signature=incident.signature,
         groups=incident.groups,
         hosts=incident.hosts,
-        ended_s=ended[-1] if ended else incident.last_seen_s,
+        ended_s=incident.last_seen_s if incident.ended_s is None else incident.ended_s,
         stall_s=_span_s(asked_s, back_s),
         away_s=_span_s(asked_s, again_s),
         observed=observed and asked_s is None,
@@ -105,18 +104,6 @@ def cost(lessons: Sequence[Lesson], groups: int, config: KeeperConfig) -> Cost:
         return Cost(config.eviction_cost_s)
     low, high = (times * config.eviction_cost_s for times in COST_BOUNDS)
     return Cost(min(max(median(measured), low), high), len(measured))
-
-
-def same_fault(lessons: Iterable[Lesson], incident: Incident, since_s: float) -> list[Lesson]:
-    """Evictions for the same signature that ended since then, this incident's own left out."""
-    return [
-        one
-        for one in lessons
-        if incident.signature
-        and one.signature == incident.signature
-        and one.incident_id != incident.id
-        and one.ended_s >= since_s
-    ]
 
 
 def min_replicas_told(status: str) -> int | None:
@@ -168,16 +155,6 @@ class PastEviction:
 
 
 @dataclass(frozen=True, slots=True)
-class PastFault:
-    """A fault that is over, as far as it speaks of its host."""
-
-    group: GroupName
-    kind: Kind
-    signature: str
-    """Empty: the program's state was not known."""
-
-
-@dataclass(frozen=True, slots=True)
 class DecisionFacts:
     """What decisions are made on, one tick."""
 
@@ -200,7 +177,7 @@ class DecisionFacts:
     """Evictions that observe mode held back: they count where another would be held back."""
     lessons: tuple[Lesson, ...] = ()
     """Of the evictions that ended, oldest first."""
-    faults: Mapping[Host, tuple[PastFault, ...]] = field(default_factory=dict)
+    faults: Mapping[Host, Sequence[Incident]] = field(default_factory=dict)
     """Host -> earlier faults of ranks on it that are over, within the memory of the incidents."""
     waited_for: frozenset[GroupName] = frozenset()
     """Accused groups for which a rank of a group that nobody accuses is seen standing still."""
@@ -270,16 +247,10 @@ class Case:
         stand, others = self.fleet.waited_for, set(groups)
         return self.group in stand - others and others <= stand
 
-    def dead_hosts(self) -> frozenset[Host]:
-        """Hosts of this group on which nothing lives any more."""
-        return hosts_of(self.fleet, self.group) & self.fleet.dead_hosts
-
     def shares_dead_host(self, groups: Iterable[GroupName]) -> bool:
         """Whether one dead host carried ranks of this group and of each of the others."""
-        return any(
-            all(host in hosts_of(self.fleet, other) for other in groups)
-            for host in self.dead_hosts()
-        )
+        hosts = (hosts_of(self.fleet, group) for group in (self.group, *groups))
+        return bool(self.fleet.dead_hosts.intersection(*hosts))
 
 
 def hosts_of(fleet: DecisionFacts, group: GroupName) -> frozenset[Host]:
@@ -407,21 +378,23 @@ def _came_again(case: Case) -> str:
     """
     config, incident = case.config, case.incident
     since_s = case.fleet.now_s - config.crash_loop_memory_s
-    known = (one for one in case.fleet.lessons if case.only_observed or not one.observed)
-    before = same_fault(known, incident, since_s)
-    elsewhere = [one for one in before if _elsewhere(case, one)]
+    before = [
+        lesson
+        for lesson in case.fleet.lessons
+        if incident.signature
+        and lesson.signature == incident.signature
+        and lesson.incident_id != incident.id
+        and lesson.ended_s >= since_s
+        and (case.only_observed or not lesson.observed)
+    ]
+    here = set(incident.hosts)  # where either is not known it proves nothing
+    elsewhere = [one for one in before if here and one.hosts and here.isdisjoint(one.hosts)]
     if len(elsewhere) >= config.program_bug_after:
         hosts = listed(sorted({host for one in elsewhere for host in one.hosts}))
         return f"the same as {_times(elsewhere)} before on {hosts}: a fault of the program"
     if len(before) >= config.crash_loop_after:
         return f"the same as {_times(before)} before: starting it again does not mend it"
     return ""
-
-
-def _elsewhere(case: Case, lesson: Lesson) -> bool:
-    """Whether the fault was on other hosts then; where either is not known it proves nothing."""
-    here = set(case.incident.hosts)
-    return bool(here and lesson.hosts) and here.isdisjoint(lesson.hosts)
 
 
 def _times(lessons: list[Lesson]) -> str:
@@ -715,8 +688,8 @@ def _before(case: Case, host: Host) -> bool:
     """Whether an earlier fault on this host was another group's, or the program's elsewhere."""
     now = case.incident
     return any(
-        one.group != case.group
-        or one.signature != now.signature
-        or (one.kind is now.kind is Kind.DEAD and not now.signature)
-        for one in case.fleet.faults.get(host, ())
+        before.groups[0] != case.group
+        or before.signature != now.signature
+        or (before.kind is now.kind is Kind.DEAD and not now.signature)
+        for before in case.fleet.faults.get(host, ())
     )

@@ -11,24 +11,16 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from monitor.decide.view import Ended, ended_of
+from monitor.decide.rank_seconds import median_step_s
+from monitor.decide.view import Ended, View, ended_of
 from monitor.model.config import KeeperConfig
 from monitor.model.incident import Incident, State
-from monitor.model.names import IncidentId, RankName
+from monitor.model.names import IncidentId
 from monitor.model.verdict import Kind, RankHealth
 from monitor.model.wording import Face, listed, seconds
 from worker_server.wire import LONG_PHASES
-
-if TYPE_CHECKING:  # the command line reads headlines, and judges nothing
-    from monitor.decide.rank_seconds import Tempo
-    from monitor.decide.view import View
-from collections import deque
-
-from monitor.decide.rank_seconds import Tempo
-from monitor.model.observation import Snapshot
 
 _LATE_S: Final = 2.0
 _LATE_STEPS: Final = 3.0
@@ -145,11 +137,6 @@ def headline_of(view: View) -> Headline:
     state, says, then, incident = _said(view, seen)
     at_s = None if seen.ended is None else seen.ended.at_s
     return Headline(state, says, then, incident, seen.step, seen.step_s, seen.age_s, at_s)
-
-
-def median_step_s(tempos: Mapping[RankName, Tempo]) -> float | None:
-    """Seconds a step, of the ranks that moved lately."""
-    return median([tempo.step_s for tempo in tempos.values()]) if tempos else None
 
 
 _Said = tuple[JobState, str, str, IncidentId | None]
@@ -287,42 +274,3 @@ def _wrong(view: View, seen: _Figures) -> str:
         return warnings[0] + more
     kinds = [kind.replace("_", " ") for kind in sorted(view.result.unknown)]
     return f"nobody looks for {listed(kinds)}" if kinds else ""
-
-
-# -- The last hour ---------------------------------------------------------------------------------
-# The last hour of the job in a few numbers: what the page draws as small lines. Pure.
-#
-# One point each `EVERY_S`, `KEPT` of them, of the job as a whole: however large the fleet is, an
-# hour is 360 points. It begins with the monitor; what lasts is in Prometheus.
-
-EVERY_S: Final = 10.0
-KEPT: Final = 360
-
-
-@dataclass(frozen=True, slots=True)
-class TrendPoint:
-    """One moment; None is not known, and no zero."""
-
-    at_s: float
-    step: int | None
-    """The highest that any rank has committed."""
-    step_s: float | None
-    """Median seconds of a step, of the ranks that moved lately."""
-
-
-class TrendBook:
-    """Takes a point when one is due."""
-
-    def __init__(self) -> None:
-        self._points: deque[TrendPoint] = deque(maxlen=KEPT)
-        self._told: tuple[TrendPoint, ...] = ()
-
-    def push(self, snapshot: Snapshot, tempos: Mapping[RankName, Tempo]) -> tuple[TrendPoint, ...]:
-        """The points, oldest first."""
-        now_s = snapshot.now_s
-        if not self._points or now_s - self._points[-1].at_s >= EVERY_S:
-            steps = (one.step.step for one in snapshot.observations if one.step is not None)
-            point = TrendPoint(now_s, max(steps, default=None), median_step_s(tempos))
-            self._points.append(point)
-            self._told = tuple(self._points)
-        return self._told

@@ -21,7 +21,6 @@ from monitor.decide.guards import (
     GroupFacts,
     Lesson,
     PastEviction,
-    PastFault,
     cost,
     decide,
     lesson_of,
@@ -118,13 +117,6 @@ class Experience:
 # -- rank health -------------------------------------------------------------------------------
 
 
-def _blamed_for(kind: Kind) -> RankHealth:
-    """What a culprit that lives is called."""
-    if kind is Kind.STATE_CORRUPT:
-        return RankHealth.CORRUPT
-    return RankHealth.SLOW if kind in SLOWS_ONLY else RankHealth.STALLED
-
-
 def rank_health(
     history: History,
     graph: WaitGraph | None,
@@ -143,10 +135,11 @@ def rank_health(
     for incident in incidents:
         if incident.state is State.PENDING:
             continue
+        found = RankHealth.SLOW if incident.kind in SLOWS_ONLY else RankHealth.STALLED
+        found = RankHealth.CORRUPT if incident.kind is Kind.STATE_CORRUPT else found
         for rank in incident.culprits:
             track = history.tracks.get(rank)
             if track is not None and track.identity.incarnation in incident.incarnations:
-                found = _blamed_for(incident.kind)
                 blamed[rank] = min(found, blamed.get(rank, found), key=WORST_FIRST.index)
     return {t.rank: _of(history, graph, t, blamed, victims or {}) for t in history.present()}
 
@@ -394,15 +387,14 @@ def fleet_of(
     )
 
 
-def _faults(fired: Iterable[Incident]) -> dict[Host, tuple[PastFault, ...]]:
+def _faults(fired: Iterable[Incident]) -> dict[Host, list[Incident]]:
     """Faults that are over, by the hosts of their culprits."""
-    found: dict[Host, list[PastFault]] = {}
-    for one in fired:
-        if one.open or one.kind not in _OF_HOSTS or not one.groups:
-            continue
-        for host in one.hosts:
-            found.setdefault(host, []).append(PastFault(one.groups[0], one.kind, one.signature))
-    return {host: tuple(faults) for host, faults in found.items()}
+    found: dict[Host, list[Incident]] = {}
+    for incident in fired:
+        if not incident.open and incident.kind in _OF_HOSTS and incident.groups:
+            for host in incident.hosts:
+                found.setdefault(host, []).append(incident)
+    return found
 
 
 def _dead_hosts(history: History, config: KeeperConfig) -> frozenset[Host]:
@@ -764,7 +756,19 @@ class Pipeline:
         ]
         emitted: list[Decision] = []
         self._experience.take(self._tracker.incidents.values(), snapshot.now_s, self._config)
-        for decision in self._ruled(snapshot, ripe) if ripe else ():
+        ruled: Sequence[Decision] = ()
+        if ripe:
+            fleet = fleet_of(
+                self._history,
+                self._tracker,
+                snapshot,
+                config=self._config,
+                past=self._past,
+                doubt=self._health.hold,
+                experience=self._experience,
+            )
+            ruled = decide(self._config, fleet, ripe, self._policy)
+        for decision in ruled:
             match decision:
                 case Evict():
                     self._holds.pop(decision.incident_id, None)
@@ -781,18 +785,6 @@ class Pipeline:
         still = {incident.id for incident in self._tracker.open()}
         self._holds = {key: said for key, said in self._holds.items() if key in still}
         return tuple(emitted)
-
-    def _ruled(self, snapshot: Snapshot, ripe: Sequence[Incident]) -> Sequence[Decision]:
-        fleet = fleet_of(
-            self._history,
-            self._tracker,
-            snapshot,
-            config=self._config,
-            past=self._past,
-            doubt=self._health.hold,
-            experience=self._experience,
-        )
-        return decide(self._config, fleet, ripe, self._policy)
 
     def _take_past(self, evictions: Sequence[Eviction]) -> None:
         """Count evictions that the evictor has taken up, each once, however often it was asked.

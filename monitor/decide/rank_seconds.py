@@ -45,13 +45,10 @@ from monitor.model.incident import Incident
 from monitor.model.names import GroupName, RankName, group_of
 from monitor.model.observation import Observation, Snapshot
 from monitor.model.verdict import RankHealth, Severity
-from worker_server.wire import LONG_PHASES, StepState
+from worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the command line reads what this has counted, and judges nothing
     from monitor.decide.pipeline import TickResult
-
-
-from worker_server.wire import WAITING_PHASE
 
 # -- How fast each rank goes, for people: plain means over the last seconds. Pure -----------------
 # Detectors judge by `monitor.detect.pace`, which is robust and slower to show a change.
@@ -160,6 +157,50 @@ def _tempo(first: _Mark, last: _Mark) -> Tempo:
         busy_s=max(0.0, last.busy_s - first.busy_s) / steps,
         wait_s=max(0.0, last.wait_s - first.wait_s) / steps,
     )
+
+
+def median_step_s(tempos: Mapping[RankName, Tempo]) -> float | None:
+    """Seconds a step, of the ranks that moved lately."""
+    return median([tempo.step_s for tempo in tempos.values()]) if tempos else None
+
+
+# -- the last hour -----------------------------------------------------------------------------
+# What the page draws as small lines.
+#
+# One point each `EVERY_S`, `KEPT` of them, of the job as a whole: however large the fleet is, an
+# hour is 360 points. It begins with the monitor; what lasts is in Prometheus.
+
+EVERY_S: Final = 10.0
+KEPT: Final = 360
+
+
+@dataclass(frozen=True, slots=True)
+class TrendPoint:
+    """One moment; None is not known, and no zero."""
+
+    at_s: float
+    step: int | None
+    """The highest that any rank has committed."""
+    step_s: float | None
+    """Median seconds of a step, of the ranks that moved lately."""
+
+
+class TrendBook:
+    """Takes a point when one is due."""
+
+    def __init__(self) -> None:
+        self._points: deque[TrendPoint] = deque(maxlen=KEPT)
+        self._told: tuple[TrendPoint, ...] = ()
+
+    def push(self, snapshot: Snapshot, tempos: Mapping[RankName, Tempo]) -> tuple[TrendPoint, ...]:
+        """The points, oldest first."""
+        now_s = snapshot.now_s
+        if not self._points or now_s - self._points[-1].at_s >= EVERY_S:
+            steps = (one.step.step for one in snapshot.observations if one.step is not None)
+            point = TrendPoint(now_s, max(steps, default=None), median_step_s(tempos))
+            self._points.append(point)
+            self._told = tuple(self._points)
+        return self._told
 
 
 # -- rank seconds ------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
+from operator import attrgetter
 from typing import Final
 
 from monitor.detect.history import History
@@ -32,7 +34,11 @@ quorum says so yet: it may be another sick group that keeps one from forming."""
 
 
 def why_over(history: History, incident: Incident, config: KeeperConfig) -> str | None:
-    """Why a fault that is not seen now is over; None while that is not known."""
+    """Why a fault that is not seen now is over; None while that is not known.
+
+    Only positive evidence ends it: the rank moved, or is another process, or is gone. That it
+    cannot be seen is no evidence.
+    """
     quorums = incident.kind in (Kind.REPLICA_LAG, Kind.LIGHTHOUSE_AWAY, Kind.UNSEEN)
     return (_settled if quorums else _passed)(history, incident, config)
 
@@ -142,12 +148,7 @@ def _settled(history: History, incident: Incident, config: KeeperConfig) -> str 
 
 
 def _ending(history: History, incident: Incident, config: KeeperConfig) -> bool:
-    """Whether a victim is still the process that waited, and has not gone on: it will end soon.
-
-    Why a fault is over that is not seen now: only positive evidence ends it.
-
-    The rank moved, or is another process, or is gone; that it cannot be seen is no evidence.
-    """
+    """Whether a victim is still the process that waited, and has not gone on: it will end soon."""
     last_s = incident.last_seen_s
     return history.now_s - last_s < config.follow_s and any(
         track.first_seen_s <= last_s
@@ -274,35 +275,19 @@ def noted(incident: Incident, at_s: float, milestone: str, reason: str) -> Incid
 
 def differs(before: Incident | None, after: Incident) -> bool:
     """Whether an incident changed in what its story tells, not only in when it was last seen."""
-    return before is None or (
-        before.state,
-        before.culprits,
-        before.milestones,
-        before.story,
-        before.verdict.confidence,
-        before.severity,
-        before.lost_steps,
-    ) != (
-        after.state,
-        after.culprits,
-        after.milestones,
-        after.story,
-        after.verdict.confidence,
-        after.severity,
-        after.lost_steps,
-    )
+    return before is None or _TOLD(before) != _TOLD(after)
+
+
+_TOLD: Final = attrgetter(
+    "state", "culprits", "milestones", "story", "verdict.confidence", "severity", "lost_steps"
+)
 
 
 # -- aftermath ---------------------------------------------------------------------------------
 
 
 def followed(history: History, incident: Incident, config: KeeperConfig) -> Incident:
-    """The incident with the milestones that this tick shows.
-
-    What comes after a fault: who commits again, and when the group is back.
-
-    Milestones are awaited beyond the end of the incident.
-    """
+    """The incident with the milestones that this tick shows; awaited also beyond its end."""
     since_s = incident.milestones.evict_asked_s
     if since_s is None and not incident.open:
         since_s = incident.milestones.firing_s
@@ -393,16 +378,22 @@ def under_eviction(
     )
 
 
+def asked_out(incident: Incident, eviction: Eviction) -> Incident:
+    """The incident being evicted, where it is not known yet that this eviction was asked for."""
+    asked_s = incident.milestones.evict_asked_s
+    if asked_s is not None and eviction.asked_s <= asked_s:
+        return incident
+    return replace(
+        moved(incident, eviction.asked_s, State.EVICTING, f"asked for {eviction.group}"),
+        milestones=replace(incident.milestones, evict_asked_s=eviction.asked_s),
+    )
+
+
 def reported(
     history: History, incident: Incident, progress: Eviction, config: KeeperConfig
 ) -> Incident:
     """The incident after what the evictor reports: asked, left, failed, or as it was."""
-    asked_s, now_s = incident.milestones.evict_asked_s, history.now_s
-    if asked_s is None or progress.asked_s > asked_s:
-        incident = replace(
-            moved(incident, progress.asked_s, State.EVICTING, f"asked for {progress.group}"),
-            milestones=replace(incident.milestones, evict_asked_s=progress.asked_s),
-        )
+    now_s, incident = history.now_s, asked_out(incident, progress)
     if incident.state is not State.EVICTING:
         return incident
     ended = left(history, incident, progress, config)
@@ -485,12 +476,10 @@ def opened(history: History, verdict: Verdict, taken: Container[IncidentId]) -> 
     now_s = history.now_s
     subject = (*verdict.culprits, *verdict.groups, "job")[0]
     name = f"{verdict.kind.value}-{subject}-{int(now_s * 1000)}"
-    number = 1
-    while IncidentId(name if number == 1 else f"{name}-{number}") in taken:
-        number += 1
+    names = (IncidentId(name if number == 1 else f"{name}-{number}") for number in count(1))
     replica_ids = (history.replica_id(group) for group in verdict.groups)
     return Incident(
-        id=IncidentId(name if number == 1 else f"{name}-{number}"),
+        id=next(name for name in names if name not in taken),
         kind=verdict.kind,
         fingerprint=_fingerprint(verdict),
         signature=verdict.signature,
@@ -586,18 +575,11 @@ class Tracker:
         """Evictions that somebody left without an end: their incidents are being evicted, and to
         ask again is the same eviction.
         """
-        for progress in evictions:
-            incident = self.incidents.get(progress.incident_id)
-            if incident is None or not incident.open:
-                continue
-            self.cut_short.add(incident.id)
-            asked_s = incident.milestones.evict_asked_s
-            if asked_s is None or asked_s < progress.asked_s:
-                reason = f"asked for {progress.group}"
-                self.incidents[incident.id] = replace(
-                    moved(incident, progress.asked_s, State.EVICTING, reason),
-                    milestones=replace(incident.milestones, evict_asked_s=progress.asked_s),
-                )
+        for eviction in evictions:
+            incident = self.incidents.get(eviction.incident_id)
+            if incident is not None and incident.open:
+                self.cut_short.add(incident.id)
+                self.incidents[incident.id] = asked_out(incident, eviction)
 
     def warm(self, other: Tracker) -> None:
         """Go on with how often another tracker saw the same incidents."""
@@ -756,28 +738,22 @@ class Tracker:
         if incident.milestones.evict_asked_s is not None:
             gone = left(history, incident, None, self.config)
             if gone is not None:
-                self._close(gone)
+                self._keep(gone)
                 return
-        why = next(
-            (
-                inhibited[incident.kind, group]
-                for group in incident.groups
-                if (incident.kind, group) in inhibited
-            ),
-            None,
-        )
+        reasons = (inhibited.get((incident.kind, group)) for group in incident.groups)
+        why = next((reason for reason in reasons if reason is not None), None)
         if why is None and incident.state is State.PENDING and incident.id not in self._restored:
             why = "did not last"
         if why is None:
             why = why_over(history, incident, self.config)
         if why is not None:
-            self._close(resolved(incident, history.now_s, why))
+            self._keep(resolved(incident, history.now_s, why))
 
-    def _close(self, incident: Incident) -> None:
-        """Keep an incident that is resolved now."""
-        self._restored.discard(incident.id)
-        self._asked_s.pop(incident.id, None)
-        self.cut_short.discard(incident.id)
+    def _keep(self, incident: Incident) -> None:
+        if not incident.open:
+            self._restored.discard(incident.id)
+            self._asked_s.pop(incident.id, None)
+            self.cut_short.discard(incident.id)
         self.incidents[incident.id] = incident
 
     # -- evictions -------------------------------------------------------------------------
@@ -793,25 +769,15 @@ class Tracker:
         for incident in self.open():
             told = latest.get(incident.id)
             if told is not None and told.asked_s >= (incident.milestones.evict_asked_s or 0.0):
-                self._take_eviction(incident, reported(history, incident, told, self.config))
+                after = reported(history, incident, told, self.config)
+                if after.milestones.evict_asked_s != incident.milestones.evict_asked_s:
+                    self._asked_s.pop(incident.id, None)
+                self._keep(after)
             elif incident.state is State.EVICTING:  # an earlier, ended one says nothing of this one
-                self._without_evictor(unattended(history, incident, self.config))
-
-    def _take_eviction(self, before: Incident, incident: Incident) -> None:
-        if incident.milestones.evict_asked_s != before.milestones.evict_asked_s:
-            self._asked_s.pop(incident.id, None)
-        if incident.open:
-            self.incidents[incident.id] = incident
-        else:
-            self._close(incident)
-
-    def _without_evictor(self, incident: Incident) -> None:
-        if not incident.open:
-            self._close(incident)
-            return
-        if incident.state is State.FIRING:
-            self.cut_short.add(incident.id)
-        self.incidents[incident.id] = incident
+                after = unattended(history, incident, self.config)
+                if after.state is State.FIRING:
+                    self.cut_short.add(incident.id)
+                self._keep(after)
 
     def _forget(self, now_s: float) -> None:
         for incident in list(self.incidents.values()):

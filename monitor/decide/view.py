@@ -9,7 +9,7 @@ is wrong with a rank, whether the job is well. Its form for programs is `view_js
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from monitor.decide.accounts import AuditedIncident, IncidentAccount, account
 from monitor.decide.audit import IncidentAudit
-from monitor.decide.rank_seconds import Spent
+from monitor.decide.rank_seconds import Spent, Tempo, TrendPoint
 from monitor.model.eviction import DecisionRow, Eviction, QuarantineEntry, Remembered
 from monitor.model.incident import BundleView, Incident
 from monitor.model.names import (
@@ -46,9 +46,7 @@ from monitor.model.wording import Face, face_of, listed, seconds
 from worker_server.wire import Doing, Ending, Process, StepState, Witness
 
 if TYPE_CHECKING:  # the command line reads views, and imports no detector for it
-    from monitor.decide.headline import TrendPoint
     from monitor.decide.pipeline import TickResult
-    from monitor.decide.rank_seconds import Tempo
     from monitor.decide.rules import Effective
     from monitor.store.lease import LeaseStanding
 
@@ -488,7 +486,8 @@ def _group(
     members: Collection[ReplicaId],
 ) -> GroupView:
     """`known`: the replica id by which the Lighthouse has the group."""
-    lighthouse = view.snapshot.lighthouse
+    lighthouse, healths = view.snapshot.lighthouse, view.result.rank_health
+    worst = {healths.get(one.rank) for one in seen}
     replica_id = next((step.replica_id for step in steps if step.replica_id is not None), known)
     age_s = None
     if isinstance(lighthouse, LighthouseView) and replica_id is not None:
@@ -499,7 +498,7 @@ def _group(
         replica_id=replica_id,
         in_quorum=None if isinstance(lighthouse, LighthouseAway) else replica_id in members,
         ranks=tuple(one.rank for one in seen),
-        health=_worst(view.result.rank_health.get(one.rank) for one in seen),
+        health=next((str(health) for health in WORST_FIRST if health in worst), "unknown"),
         step=max((step.step for step in steps), default=None),
         commits=max((step.commits for step in steps), default=None),
         heartbeat_age_s=finite(age_s),
@@ -508,11 +507,6 @@ def _group(
         ),
         eviction="evicting" if name in view.evicting else None,
     )
-
-
-def _worst(healths: Iterable[RankHealth | None]) -> str:
-    seen = set(healths)
-    return next((str(health) for health in WORST_FIRST if health in seen), "unknown")
 
 
 # Whether the job is well beyond the question whether it trains, each a sentence, for page, terminal

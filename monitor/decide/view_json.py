@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from monitor.decide.accounts import IncidentAccount, account_to_json
-from monitor.decide.headline import Headline, headline_of
+from monitor.decide.headline import headline_of
 from monitor.decide.rules import GUARDS, THRESHOLDS, Effective, needs_restart, policy_to_json
 from monitor.decide.view import (
     SCHEMA,
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 def effective_to_json(held: Effective, now_s: float) -> dict[str, Any]:
     """Rules, options with who said them, and what waits for a restart."""
-    window = held.policy.window(now_s)
     rules = policy_to_json(held.policy)
     return {
         "source": None if held.path is None else str(held.path),
@@ -55,9 +54,7 @@ def effective_to_json(held: Effective, now_s: float) -> dict[str, Any]:
         "guards": {name: _option(held, name) for name in GUARDS},
         "thresholds": {name: _option(held, name) for name in THRESHOLDS},
         "maintenance": rules["maintenance"],
-        "maintenance_now": None
-        if window is None
-        else {"name": window[0].name, "until_s": window[1]},
+        "maintenance_now": _open_window(held, now_s),
         "after_restart": dict(held.waiting),
     }
 
@@ -80,6 +77,11 @@ def learned_to_json(config: KeeperConfig, learned: Learned) -> dict[str, Any]:
         },
         "evictions_last_hour": {str(group): n for group, n in sorted(learned.evictions.items())},
     }
+
+
+def _open_window(held: Effective | None, now_s: float) -> dict[str, Any] | None:
+    found = None if held is None else held.policy.window(now_s)
+    return None if found is None else {"name": found[0].name, "until_s": found[1]}
 
 
 def _option(held: Effective, name: str) -> dict[str, Any]:
@@ -208,8 +210,8 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         "tokenless": view.tokenless,
         "monitor": None if view.standing is None else view.standing.to_json(),
         "pause": None if view.snapshot.pause is None else asdict(view.snapshot.pause),
-        "maintenance": _maintenance(view),
-        "headline": headline_to_json(headline_of(view)),
+        "maintenance": _open_window(view.rules, view.snapshot.now_s),
+        "headline": {**to_plain(headline := headline_of(view)), "text": str(headline)},
         "troubles": list(view.troubles),
         "warnings": list(view.warnings),
         "ended": None if (ended := ended_of(view)) is None else asdict(ended),
@@ -231,17 +233,6 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
             for entry in view.quarantine_groups
         ],
     }
-
-
-def headline_to_json(headline: Headline) -> dict[str, Any]:
-    """Its parts, and the whole as `text`."""
-    return {**to_plain(headline), "text": str(headline)}
-
-
-def _maintenance(view: View) -> dict[str, Any] | None:
-    """The maintenance window that is open, if one is."""
-    found = None if view.rules is None else view.rules.policy.window(view.snapshot.now_s)
-    return None if found is None else {"name": found[0].name, "until_s": found[1]}
 
 
 def self_health_to_json(view: View) -> dict[str, Any]:

@@ -76,12 +76,10 @@ def _followers(
 
 def _on_its_own(track: RankTrack) -> bool:
     """Whether its end speaks of a cause of its own, and not of a peer that is gone."""
-    report = track.report
-    if report is None:
-        return False
-    if report.ending is not None and report.ending.exception is not None:
-        return not of_peers(report.ending.exception)
-    return report.process.exit_signal in _OWN_SIGNALS
+    ending = None if track.report is None else track.report.ending
+    if ending is not None and ending.exception is not None:
+        return not of_peers(ending.exception)
+    return _signal(track) in _OWN_SIGNALS
 
 
 def _gone(track: RankTrack) -> bool:
@@ -157,7 +155,7 @@ def _verdict(
     confidence = Confidence.LIKELY if late else Confidence.CERTAIN
     if (all(map(_asked_to_end, gone)) and not left) or all(map(_gave_up, named)):
         confidence = Confidence.UNSURE
-    if any(map(_killed, late)):  # a launcher may have done it once it saw the first
+    if "SIGKILL" in map(_signal, late):  # a launcher may have done it once it saw the first
         confidence = Confidence.UNSURE
     told = [_died(history, named, first_s)]
     if alive:
@@ -252,12 +250,11 @@ def _gave_up(track: RankTrack) -> bool:
 
 def _asked_to_end(track: RankTrack) -> bool:
     """Whether SIGTERM ended it, as far as that is known; by whom, nobody knows."""
-    return track.report is not None and track.report.process.exit_signal == "SIGTERM"
+    return _signal(track) == "SIGTERM"
 
 
-def _killed(track: RankTrack) -> bool:
-    """Whether SIGKILL ended it: an OOM killer's, or a launcher's."""
-    return track.report is not None and track.report.process.exit_signal == "SIGKILL"
+def _signal(track: RankTrack) -> str | None:
+    return None if track.report is None else track.report.process.exit_signal
 
 
 def _died_s(history: History, track: RankTrack) -> float:
@@ -406,15 +403,12 @@ def _last_commit_s(history: History) -> float | None:
     return max((at_s for at_s in commits if at_s is not None), default=None)
 
 
-def _patience_s(history: History) -> float:
-    """How long nobody may commit in a job that goes on."""
-    spans = [history.hang_after_s(track) for track in history.present()]
-    return max(spans, default=history.config.stall_floor_s)
-
-
 def _goes_on(history: History) -> bool:
+    """Whether somebody has committed for no longer ago than any rank may stand still."""
     commit_s = _last_commit_s(history)
-    return commit_s is not None and history.now_s - commit_s < _patience_s(history)
+    spans = (history.hang_after_s(track) for track in history.present())
+    most_s = max(spans, default=history.config.stall_floor_s)
+    return commit_s is not None and history.now_s - commit_s < most_s
 
 
 def _standing(history: History, graph: WaitGraph, since_s: float) -> tuple[RankName, ...]:

@@ -8,10 +8,9 @@ from typing import Final
 
 from monitor.detect.corrupt import corrupt
 from monitor.detect.dead import dead, lighthouse_away
-from monitor.detect.deadlock import deadlock
-from monitor.detect.hang import SIGNATURE as STANDSTILL
-from monitor.detect.hang import across_records as wanted_across
-from monitor.detect.hang import all_wait, left_out, not_entered, standstill, unphased, unseen
+from monitor.detect.deadlock import STANDSTILL, all_wait, deadlock, standstill
+from monitor.detect.deadlock import across_records as wanted_across
+from monitor.detect.hang import left_out, not_entered, unphased, unseen
 from monitor.detect.hang import unphased_records as wanted_unphased
 from monitor.detect.history import History
 from monitor.detect.lag import replica_lag

@@ -6,13 +6,11 @@ One that somebody traces is told as well, and accused of nothing: who looks hold
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import median_low
 from typing import Final
 
-from monitor.detect.deadlock import usual_inside_s
 from monitor.detect.history import History
-from monitor.detect.patience import allowance, works
-from monitor.detect.recorded import MISSING, Opinion, across, opinion, sure, unread
+from monitor.detect.patience import works
+from monitor.detect.recorded import MISSING, Opinion, opinion, sure, unread
 from monitor.detect.track import RankTrack
 from monitor.detect.waits import SELF_HELD, WaitGraph, patience
 from monitor.detect.waits import across as outside_across
@@ -24,7 +22,6 @@ from monitor.detect.wording import (
     of_hang,
     waits_for,
     waits_in,
-    what_they_do,
 )
 from monitor.model.names import (
     GroupName,
@@ -37,7 +34,7 @@ from monitor.model.names import (
 from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from monitor.model.wording import groups_of, listed, plural, seconds
 from monitor.records.findings import Fault, Finding
-from worker_server.wire import LONG_PHASES, WAIT_COMMIT, WAIT_QUORUM, Doing
+from worker_server.wire import WAIT_COMMIT, WAIT_QUORUM, Doing
 
 # -- not entered -------------------------------------------------------------------------------
 
@@ -262,16 +259,14 @@ def _unread(history: History, members: Iterable[RankTrack]) -> list[RankTrack]:
 
 
 def _has(history: History, track: RankTrack, within_s: float) -> bool:
-    age_s = history.record_age_s(track.rank)
-    return history.reading(track) is not None and age_s is not None and age_s <= within_s
+    return history.reading(track) is not None and history.record_age_s(track.rank) <= within_s
 
 
 def _judge(  # noqa: PLR0911 - one source of evidence after another
     history: History, graph: WaitGraph, group: GroupName, roots: list[RankTrack]
 ) -> Verdict | None:
     still_s = min(track.stall_s for track in roots)
-    ages_s = [history.record_age_s(track.rank) for track in history.groups()[group]]
-    read = all(age_s is not None and age_s <= still_s for age_s in ages_s)
+    read = all(history.record_age_s(t.rank) <= still_s for t in history.groups()[group])
     said = opinion(history, group) if read else None
     names = tuple(track.rank for track in roots)
     told = None if said is None else _told(said, names)
@@ -413,110 +408,6 @@ def _unphased_verdict(
         if kind is Kind.MISMATCH else of_hang(tracks),
         spare=spare,
     )  # fmt: skip
-
-
-# -- all wait ----------------------------------------------------------------------------------
-
-
-def all_wait(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
-    """At most one verdict; without culprits where the groups tie.
-
-    Everybody waits across replica groups, and nobody is missing (class H3 between groups).
-
-    Theory of operation. When every rank of every group waits for the others and nothing moves, no
-    group has evidence against it by phases or heads. The records of one rank of each group may name
-    the one whose GPU or link is behind: then its group is accused. Otherwise all groups tie; that
-    is told, without accusing anybody, for a wrong guess would evict a sound group and leave the
-    fault in. Who has not entered is the heads' to say (`outside`): in a new quorum it may still
-    take the weights.
-    """
-    still_s = _still_s(history, graph)
-    if still_s is None or still_s < history.config.unwitnessed_factor * _hang_after_s(history):
-        return ()
-    ranks = history.present()
-    culprits: tuple[RankName, ...] = ()
-    source = f"phases and heads at {history.config.tick_s:g} s polls"
-    named = _named(history, still_s)
-    if named is None:
-        reason = (
-            f"all {len(ranks)} ranks of {len(history.groups())} groups wait for each other across "
-            f"groups for {seconds(still_s)} and nobody is missing: the network, the Lighthouse, or "
-            "a GPU; nothing tells whose"
-        )
-        confidence, evidence = Confidence.UNSURE, {"source": source}
-    else:
-        finding, culprits = named
-        reason, confidence = finding.reason, finding.confidence
-        evidence = {**finding.evidence, "source": f"flight records, found by {source}"}
-    groups = groups_of(culprits)
-    return (
-        Verdict(
-            kind=Kind.DEADLOCK,
-            culprits=culprits,
-            groups=groups,
-            reason=reason,
-            confidence=confidence,
-            since_s=history.now_s - still_s,
-            victims=tuple(track.rank for track in ranks if track.rank not in culprits),
-            evidence=evidence,
-            signature=f"deadlock:across:{'/'.join(groups)}",
-        ),
-    )
-
-
-def across_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
-    """One rank of each group, when all wait and nobody is missing; sorted."""
-    still_s = _still_s(history, graph)
-    if still_s is None or still_s < _hang_after_s(history):
-        return ()
-    return tuple(
-        track.rank
-        for track in _lane(history)
-        if (age_s := history.record_age_s(track.rank)) is None
-        or age_s > min(still_s, history.config.record_repeat_s)
-    )
-
-
-def _hang_after_s(history: History) -> float:
-    """Of them all: they step together, and one may have learned from a start that was slow."""
-    spans = [history.hang_after_s(track) for track in history.present()]
-    return median_low(spans) if spans else 0.0
-
-
-def _still_s(history: History, graph: WaitGraph) -> float | None:
-    """How long all have waited across groups at least; None when somebody does not."""
-    tracks = history.present()
-    alone = len(history.groups()) < 2
-    away = history.away is not None or history.unfollowed() is not None  # `lighthouse_away` tells
-    if alone or away or history.unseen_s:  # somebody may be missing
-        return None
-    if any(graph.standing[track.rank] is not RankStanding.WAITING for track in tracks):
-        return None
-    if any(history.starting(t) or (t.step is not None and t.step.healing) for t in tracks):
-        return None
-    return min((track.stall_s for track in tracks), default=None)
-
-
-def _lane(history: History) -> tuple[RankTrack, ...]:
-    """The first rank of each group."""
-    return tuple(members[0] for members in history.groups().values())
-
-
-def _named(history: History, still_s: float) -> tuple[Finding, tuple[RankName, ...]] | None:
-    """Whom the records across groups accuse, when it is one group; None otherwise."""
-    lane = _lane(history)
-    said = across(history, lane, history.now_s - still_s)
-    if said is None:
-        return None
-    here = {track.rank for track in lane}
-    found = [
-        (one, said.names(one.culprits))
-        for one in said.findings
-        if sure(one) and one.kind is Fault.GPU_BEHIND
-    ]
-    found = [(one, names) for one, names in found if set(names) <= here]
-    groups = {group for _, names in found for group in groups_of(names)}
-    return found[0] if len(groups) == 1 else None
 
 
 # -- left out ----------------------------------------------------------------------------------
@@ -762,90 +653,3 @@ def _missing(history: History, graph: WaitGraph, replica_id: ReplicaId) -> Verdi
             "source": "elimination: every rank that is seen waits",
         },
     )
-
-
-# -- standstill --------------------------------------------------------------------------------
-
-SIGNATURE = "standstill"
-_STANDS = (RankStanding.WAITING, RankStanding.HELD, RankStanding.LEFT)
-_BLOCKS = frozenset({Doing.LOCK, Doing.IO, Doing.PROCESS, Doing.DATA})
-_STANDSTILL_AROUND_S = 5.0
-"""A death is seen so much later than those who wait for it began to."""
-
-
-def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
-    """At most one verdict, without culprits.
-
-    The job stands and nobody can be named: that is said, and nobody is accused.
-
-    Theory of operation. Somebody waits for longer than any pause that is known of this job, nobody
-    has moved meanwhile, and no other detector has a word for it (the pipeline drops this one when
-    another fault stands). What each of those does who are not seen waiting is told, as far as it is
-    known. What a rank has declared, or the job has shown before, is given its time, and a start as
-    long as nobody has trained. Where nobody waits all may pause; but when stacks show all of them
-    blocked, on a file server that is away for all, that is told as well, after half as much again.
-    """
-    config, tracks = history.config, history.present()
-    fresh = (t for t in tracks if t.stall_s < config.standstill_s)
-    if any(graph.standing[t.rank] in _STANDS for t in fresh):  # the usual case
-        return ()
-    alive = [t for t in tracks if graph.standing[t.rank] is not RankStanding.DEAD]
-    waiting = [t for t in alive if graph.standing[t.rank] in _STANDS]
-    others = [t for t in alive if graph.standing[t.rank] not in _STANDS]
-    blocked = all(t.witness is not None and t.witness.doing in _BLOCKS for t in others)
-    away = history.away is not None or history.unfollowed() is not None
-    if away or not alive or not (waiting or blocked):
-        return ()
-    standing = waiting or others
-    still_s = min(track.stall_s for track in standing)
-    least_s = config.standstill_s * (1 if waiting else 1.5)
-    if still_s < least_s:
-        return ()
-    usual_s = config.unwitnessed_factor * max(history.hang_after_s(t) for t in standing)
-    usual_s = max(usual_s, *(usual_inside_s(history, track.rank) for track in standing))
-    if still_s < usual_s:
-        return ()
-    trained = any(not history.starting(track) for track in standing)
-    committed_s = max((t.last_commit_s or 0.0 for t in history.present()), default=0.0)
-    if history.now_s - committed_s < still_s or any(_excused(history, t, trained) for t in others):
-        return ()
-    ranks = tuple(track.rank for track in waiting)
-    told = [f"{listed(ranks)} {plural(ranks, 'waits', 'wait')}{waits_in(history, ranks)}"]
-    does = what_they_do(others)
-    told = (told if waiting else []) + does[:_SHOWN]
-    if len(does) > _SHOWN:
-        told.append("and others elsewhere")
-    since_s = history.now_s - max(track.stall_s for track in standing)
-    fell = sorted(
-        g for g, at_s in history.fallen_s.items() if at_s > since_s - _STANDSTILL_AROUND_S
-    )
-    doubt = "; ".join(told if others or fell else [*told, "nobody is missing"])
-    if fell:
-        doubt += f"; {listed(fell)} died meanwhile: some may wait for a process that is no more"
-    return (
-        Verdict(
-            kind=Kind.DEADLOCK,
-            culprits=(),
-            groups=(),
-            reason=f"the job stands for {seconds(still_s)} and it cannot be told who holds it: "
-            + doubt,
-            confidence=Confidence.UNSURE,
-            since_s=history.now_s - still_s,
-            victims=ranks or tuple(track.rank for track in others),
-            evidence={"source": f"waits and stacks, seen at {config.tick_s:g} s polls"},
-            signature=SIGNATURE,
-        ),
-    )
-
-
-def _excused(history: History, track: RankTrack, trained: bool) -> bool:
-    """Whether it may take that long: by what it has declared, by what the job has shown before, or
-    because it starts and nobody has trained yet. Later a start is what the others stand for.
-    """
-    step = track.step
-    declared = track.doing in LONG_PHASES or (
-        step is not None and (step.healing or bool(LONG_PHASES.intersection(step.tags)))
-    )
-    if trained and history.starting(track) and not declared:
-        return False
-    return track.stall_s < allowance(history, track).span_s

@@ -21,19 +21,10 @@ from monitor.detect.track import RankTrack
 from monitor.detect.weights import LossBook, PrintBook
 from monitor.model.config import KeeperConfig
 from monitor.model.names import GroupName, Host, RankName, ReplicaId, group_of_replica, may_be_of
-from monitor.model.observation import (
-    Failure,
-    LighthouseAway,
-    LighthouseView,
-    Unreachable,
-)
+from monitor.model.observation import Failure, LighthouseAway, LighthouseView, Unreachable
 from monitor.records.ring import bounded, collectives
 from monitor.records.safe_pickle import FlightRecordError
-from worker_server.wire import (
-    RING_CALLS,
-    FlightRecord,
-    RingEntry,
-)
+from worker_server.wire import RING_CALLS, FlightRecord, RingEntry
 
 _FORGET_S: Final = 3600.0
 _LEAST_STEPS: Final = 3
@@ -254,8 +245,8 @@ class History:
             gone = any(track.died_s is not None for track in members)
             return self.config.unseen_s * (_NEXT_LIFE if gone else 1)
 
-        known = (one for one, at_s in self.unseen_s.items() if self.now_s - at_s >= due_s(one))
-        return tuple(sorted(known))
+        since_s = self.unseen_s.items()
+        return tuple(sorted(name for name, at_s in since_s if self.now_s - at_s >= due_s(name)))
 
     def unseen_since_s(self, replica_id: ReplicaId) -> float:
         """Since when one of them is seen to beat."""
@@ -289,10 +280,10 @@ class History:
             return None
         return held if self.now_s - held.at_s <= self.config.record_fresh_s else None
 
-    def record_age_s(self, rank: RankName) -> float | None:
-        """Since the rank's flight record was read; None when there is none."""
+    def record_age_s(self, rank: RankName) -> float:
+        """Since the rank's flight record was read; infinite when there is none."""
         held = self._records.get(rank)
-        return None if held is None else self.now_s - held.at_s
+        return float("inf") if held is None else self.now_s - held.at_s
 
     def sample_after_s(self, track: RankTrack) -> float:
         """Seconds after which a healthy rank's record is read again: before half of it is gone."""
@@ -365,7 +356,8 @@ class History:
                 del self.tracks[rank]
                 self._records.pop(rank, None)
         if not self._sorted:
-            self.tracks = dict(sorted(self.tracks.items(), key=lambda item: _order(item[1])))
+            ordered = sorted(self.tracks.values(), key=lambda t: (t.group, t.identity.group_rank))
+            self.tracks = {track.rank: track for track in ordered}
         self._sorted = True
 
     def begin(self, track: RankTrack) -> None:
@@ -404,13 +396,9 @@ class History:
             elif record.reason is not Failure.GARBAGE:
                 continue
             if track is not None and self.reading(track) is None:
-                self._records[rank] = _garbage(track, self.now_s)
-
-
-def _garbage(track: RankTrack, now_s: float) -> Reading:
-    """No evidence either way; but the others' records are judged without it."""
-    nothing = FlightRecord(track.identity, True, {}, (), 0, None)
-    return Reading(nothing, (), now_s, garbage=True)
+                # no evidence either way; but the others' records are judged without it
+                nothing = FlightRecord(track.identity, True, {}, (), 0, None)
+                self._records[rank] = Reading(nothing, (), self.now_s, garbage=True)
 
 
 def _told_ids(members: tuple[RankTrack, ...]) -> list[ReplicaId]:
@@ -420,7 +408,3 @@ def _told_ids(members: tuple[RankTrack, ...]) -> list[ReplicaId]:
         for track in sorted(members, key=lambda track: track.died_s is not None)
         if track.step is not None and track.step.replica_id is not None
     ]
-
-
-def _order(track: RankTrack) -> tuple[str, int]:
-    return track.group, track.identity.group_rank

@@ -15,7 +15,7 @@ from typing import Final
 from monitor.detect.history import COLLECTIVES_A_STEP, History, Unproven
 from monitor.detect.learned_pauses import Gap, pauses_of
 from monitor.detect.pace import Sample
-from monitor.detect.quorum_participation import Quorum, Turn
+from monitor.detect.quorum_participation import Turn
 from monitor.detect.track import (
     FINISHED_PHASE,
     INSIDE,
@@ -25,18 +25,9 @@ from monitor.detect.track import (
     of_own_group,
 )
 from monitor.detect.weights import Voice
-from monitor.model.names import GroupName, group_of_replica
-from monitor.model.observation import (
-    Observation,
-    Snapshot,
-)
-from worker_server.wire import (
-    LONG_PHASES,
-    FlightRecord,
-    StateReport,
-    StepLog,
-    StepState,
-)
+from monitor.model.names import GroupName
+from monitor.model.observation import Observation, Snapshot
+from worker_server.wire import LONG_PHASES, FlightRecord, StateReport, StepLog, StepState
 
 _TRIES: Final = 3
 """How often a rank's past is asked for, at most."""
@@ -122,8 +113,7 @@ def _push_arrivals(history: History, snapshot: Snapshot) -> None:
             rank: held.answer
             for rank in members
             if (held := history.reading(history.tracks[rank])) is not None
-            and (age_s := history.record_age_s(rank)) is not None
-            and age_s < history.config.record_repeat_s
+            and history.record_age_s(rank) < history.config.record_repeat_s
         }
         if len(records) == len(members) > 1:
             apart_s = history.config.record_repeat_s / 2
@@ -186,15 +176,10 @@ def _reading(track: RankTrack, step: StepState, report: StateReport) -> Sample:
     if not track.phased:  # its waits tell what its phases do not
         reading.waited_s = track.waited_s
         reading.calls = sum(head.enqueued for head in track.ring_heads)
-        reading.own_calls = _own_calls(track)
+        if track.identity.world_size > 1:
+            own = (head.enqueued for head in track.ring_heads if of_own_group(head, track))
+            reading.own_calls = sum(own)
     return reading
-
-
-def _own_calls(track: RankTrack) -> int | None:
-    """Collectives among several ranks of its own group, so far; None where it is alone in it."""
-    if track.identity.world_size < 2:
-        return None
-    return sum(head.enqueued for head in track.ring_heads if of_own_group(head, track))
 
 
 # -- who took part ------------------------------------------------------------------------------
@@ -227,16 +212,9 @@ def push_unseen(history: History) -> None:
 
 def push_attendance(history: History) -> None:
     """Tell the book of attendance who is in the quorum, and who stays out of it."""
-    quorum = None
-    if history.lighthouse is not None:
-        members = {
-            group_of_replica(member.replica_id): member.replica_id
-            for member in history.lighthouse.members
-        }
-        quorum = Quorum(history.lighthouse.quorum_id, members)
     turns = [turn for track in history.present() if (turn := _turn(history, track)) is not None]
     absent = [group for group in history.groups() if _stays_out(history, group)]
-    history.attendance.push(history.now_s, turns, quorum, absent)
+    history.attendance.push(history.now_s, turns, history.lighthouse, absent)
 
 
 def _stays_out(history: History, group: GroupName) -> bool:
@@ -310,10 +288,7 @@ def learn(history: History, track: RankTrack, before: StateReport, since_s: floa
             ended_s=history.now_s,
             step=None if before.step is None else before.step.step,
         )
-        if phase in LONG_PHASES:
-            history.habits.take_declared(gap)
-        else:
-            history.habits.take(gap)
+        history.habits.take(gap)
 
 
 def learn_from_past(history: History, snapshot: Snapshot) -> None:
@@ -323,15 +298,14 @@ def learn_from_past(history: History, snapshot: Snapshot) -> None:
         if track is None or track.unread == 0:
             continue
         track.unread -= 1
-        same = isinstance(log, StepLog) and (log.identity.incarnation == track.identity.incarnation)
-        if not same or not isinstance(log, StepLog) or track.step is None:
+        if not isinstance(log, StepLog) or track.step is None:
+            continue
+        if log.identity.incarnation != track.identity.incarnation:
             continue
         track.unread = 0
         first = history.config.warm_up_commits + 1
         for gap in pauses_of(log, track.step, history.now_s, first):
-            if gap.phase in LONG_PHASES:
-                history.habits.take_declared(gap)
-            elif gap.span_s >= history.config.stall_floor_s / 2:
+            if gap.phase in LONG_PHASES or gap.span_s >= history.config.stall_floor_s / 2:
                 history.habits.take(gap)
 
 

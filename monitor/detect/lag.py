@@ -55,6 +55,64 @@ def _others(logs: Logs, group: GroupName) -> list[Attended]:
     return [log for name, log in logs.items() if name != group]
 
 
+def _lags(
+    history: History,
+    group: GroupName,
+    habit: str,
+    since_s: float,
+    reason: str,
+    *,
+    confidence: Confidence = Confidence.LIKELY,
+    victims: tuple[RankName, ...] = (),
+) -> Verdict:
+    """One group does; it is spared unless its own ranks show the fault for certain."""
+    log, age_s = history.attendance.groups[group], history.heartbeat_age_s(group)
+    config = history.config
+    return Verdict(
+        kind=Kind.REPLICA_LAG,
+        culprits=_ranks(history, group),
+        groups=(group,),
+        reason=reason,
+        confidence=confidence,
+        since_s=since_s,
+        victims=victims,
+        evidence={
+            "counters": _told(log),
+            "quorum": f"{'in' if log.inside else 'not in'} the last one; came again "
+            f"{len(log.entries)} times within {seconds(config.lag_window_s)}",
+            "heartbeat": "not seen" if age_s is None else f"{seconds(age_s)} ago",
+            "resolution": f"compared every {seconds(config.tick_s)}; heals between two ticks "
+            "count once",
+        },
+        spare="" if confidence is Confidence.CERTAIN else _SPARE,
+        signature=f"replica_lag:{habit}:{group}",
+    )
+
+
+def _somebody_lags(
+    logs: Logs, habit: str, since_s: float, reason: str, victims: tuple[RankName, ...] = ()
+) -> Verdict:
+    """Several do, or it cannot be told who."""
+    return Verdict(
+        kind=Kind.REPLICA_LAG,
+        culprits=(),
+        groups=(),
+        reason=reason,
+        confidence=Confidence.UNSURE,
+        since_s=since_s,
+        victims=victims,
+        evidence={group: _told(log) for group, log in sorted(logs.items())},
+        signature=f"replica_lag:{habit}",
+    )
+
+
+def _told(log: Attended) -> str:
+    return (
+        f"{len(log.heals)} heals, {log.failed()} failed commits "
+        f"({log.errored()} ticks with an error), {log.committed()} commits"
+    )
+
+
 # -- heals in a loop -----------------------------------------------------------------------------
 
 
@@ -69,25 +127,15 @@ def _heals(history: History, logs: Logs) -> Iterable[Verdict]:
         others = _others(logs, group)
         if any(2 * len(other.heals) > count for other in others):
             continue  # several groups heal: the cause is elsewhere
-        confidence = _heal_confidence(history, log, others)
-        yield Verdict(
-            kind=Kind.REPLICA_LAG,
-            culprits=_ranks(history, group),
-            groups=(group,),
-            reason=f"{group} heals in a loop: {count} times in "
-            f"{seconds(history.now_s - log.heals[0])}, with {log.committed(log.heals[0])} commits "
-            "between; each time all groups form their process groups anew" + _why_it_heals(log),
-            confidence=confidence,
-            since_s=log.heals[0],
-            evidence=_evidence(history, group, log),
-            spare="" if confidence is Confidence.CERTAIN else _SPARE,
-            signature=f"replica_lag:heals:{group}",
+        began_s = log.heals[0]
+        failed = log.failed(began_s - 1.0)
+        reason = (
+            f"{group} heals in a loop: {count} times in {seconds(history.now_s - began_s)}, with "
+            f"{log.committed(began_s)} commits between; each time all groups form their process "
+            "groups anew" + (f"; {failed} of its own commits failed" if failed else "")
         )
-
-
-def _why_it_heals(log: Attended) -> str:
-    failed = log.failed(log.heals[0] - 1.0)
-    return f"; {failed} of its own commits failed" if failed else ""
+        confidence = _heal_confidence(history, log, others)
+        yield _lags(history, group, "heals", began_s, reason, confidence=confidence)
 
 
 def _heal_confidence(history: History, log: Attended, others: list[Attended]) -> Confidence:
@@ -135,20 +183,13 @@ def _fails(history: History, logs: Logs) -> Iterable[Verdict]:
         victims = tuple(r for group in failing if group != shown[0] for r in _ranks(history, group))
         yield _failing(history, shown[0], failing[shown[0]], beside, victims)
         return
-    yield Verdict(
-        kind=Kind.REPLICA_LAG,
-        culprits=(),
-        groups=(),
-        reason=f"commits fail in {listed(sorted(failing))} since "
-        f"{seconds(history.now_s - began_s)}: {most} attempts"
-        + ("" if well else ", none goes through anywhere")
-        + "; who causes it cannot be told",
-        confidence=Confidence.UNSURE,
-        since_s=began_s,
-        victims=() if well else tuple(r for group in failing for r in _ranks(history, group)),
-        evidence={group: _told(log) for group, log in sorted(logs.items())},
-        signature="replica_lag:fails",
+    reason = (
+        f"commits fail in {listed(sorted(failing))} since {seconds(history.now_s - began_s)}: "
+        f"{most} attempts" + ("" if well else ", none goes through anywhere")
     )
+    victims = () if well else tuple(r for group in failing for r in _ranks(history, group))
+    reason += "; who causes it cannot be told"
+    yield _somebody_lags(logs, "fails", began_s, reason, victims)
 
 
 def _keeps_failing(history: History, log: Attended) -> bool:
@@ -168,19 +209,11 @@ def _failing(
     victims: tuple[RankName, ...] = (),
 ) -> Verdict:
     began_s = log.failures[0].at_s
-    return Verdict(
-        kind=Kind.REPLICA_LAG,
-        culprits=_ranks(history, group),
-        groups=(group,),
-        reason=f"{log.failed()} commits of {group} failed in "
-        f"{seconds(history.now_s - began_s)}, {log.committed(began_s)} went through, {beside}",
-        confidence=Confidence.LIKELY,
-        since_s=began_s,
-        victims=victims,
-        evidence=_evidence(history, group, log),
-        spare=_SPARE,
-        signature=f"replica_lag:fails:{group}",
+    reason = (
+        f"{log.failed()} commits of {group} failed in {seconds(history.now_s - began_s)}, "
+        f"{log.committed(began_s)} went through, {beside}"
     )
+    return _lags(history, group, "fails", began_s, reason, victims=victims)
 
 
 # -- in and out of the quorum --------------------------------------------------------------------
@@ -197,31 +230,18 @@ def _flaps(history: History, logs: Logs) -> Iterable[Verdict]:
         if any(2 * len(other.entries) > len(log.entries) for other in _others(logs, group)):
             return
         again = "as a new process each time" if log.restarted_s is not None else "and left between"
-        yield Verdict(
-            kind=Kind.REPLICA_LAG,
-            culprits=_ranks(history, group),
-            groups=(group,),
-            reason=f"the quorum flaps: {group} came into it again {len(log.entries)} times in "
-            f"{seconds(history.now_s - log.entries[0])}, {again}",
-            confidence=Confidence.LIKELY,
-            since_s=log.entries[0],
-            evidence=_evidence(history, group, log),
-            spare=_SPARE,
-            signature=f"replica_lag:flaps:{group}",
+        reason = (
+            f"the quorum flaps: {group} came into it again {len(log.entries)} times in "
+            f"{seconds(history.now_s - log.entries[0])}, {again}"
         )
+        yield _lags(history, group, "flaps", log.entries[0], reason)
     elif flapping:
         began_s = min(log.entries[0] for log in flapping.values())
-        yield Verdict(
-            kind=Kind.REPLICA_LAG,
-            culprits=(),
-            groups=(),
-            reason=f"the quorum flaps: {listed(sorted(flapping))} come and go since "
-            f"{seconds(history.now_s - began_s)}; for whose sake cannot be told",
-            confidence=Confidence.UNSURE,
-            since_s=began_s,
-            evidence={group: _told(log) for group, log in sorted(logs.items())},
-            signature="replica_lag:flaps",
+        reason = (
+            f"the quorum flaps: {listed(sorted(flapping))} come and go since "
+            f"{seconds(history.now_s - began_s)}; for whose sake cannot be told"
         )
+        yield _somebody_lags(logs, "flaps", began_s, reason)
 
 
 def _restless(history: History, logs: Logs) -> Iterable[Verdict]:
@@ -231,17 +251,11 @@ def _restless(history: History, logs: Logs) -> Iterable[Verdict]:
     if count < history.config.lag_quorums or not _recent(history, [at_s for at_s, _ in advances]):
         return
     began_s = advances[0][0]
-    yield Verdict(
-        kind=Kind.REPLICA_LAG,
-        culprits=(),
-        groups=(),
-        reason=f"the quorum flaps: its id grew by {count} in {seconds(history.now_s - began_s)}, "
-        "and no group is seen to come or go; for whose sake cannot be told",
-        confidence=Confidence.UNSURE,
-        since_s=began_s,
-        evidence={group: _told(log) for group, log in sorted(logs.items())},
-        signature="replica_lag:restless",
+    reason = (
+        f"the quorum flaps: its id grew by {count} in {seconds(history.now_s - began_s)}, and no "
+        "group is seen to come or go; for whose sake cannot be told"
     )
+    yield _somebody_lags(logs, "restless", began_s, reason)
 
 
 # -- beats, and takes no part --------------------------------------------------------------------
@@ -260,38 +274,9 @@ def _absent(history: History, logs: Logs) -> Iterable[Verdict]:
         if history.now_s - since_s < max(history.config.lag_absent_s, slowest_s):
             continue
         phases = sorted({t.step.phase for t in history.groups()[group] if t.step is not None})
-        yield Verdict(
-            kind=Kind.REPLICA_LAG,
-            culprits=_ranks(history, group),
-            groups=(group,),
-            reason=f"{group} sends heartbeats and is in no quorum for "
-            f"{seconds(history.now_s - since_s)}, while the others committed "
-            f"{log.others_commits} steps; its ranks are in {listed(phases)}",
-            confidence=Confidence.LIKELY,
-            since_s=since_s,
-            evidence=_evidence(history, group, log),
-            spare=_SPARE,
-            signature=f"replica_lag:absent:{group}",
+        reason = (
+            f"{group} sends heartbeats and is in no quorum for {seconds(history.now_s - since_s)}, "
+            f"while the others committed {log.others_commits} steps; its ranks are in "
+            f"{listed(phases)}"
         )
-
-
-# -- wording -------------------------------------------------------------------------------------
-
-
-def _evidence(history: History, group: GroupName, log: Attended) -> dict[str, str]:
-    age_s = history.heartbeat_age_s(group)
-    return {
-        "counters": _told(log),
-        "quorum": f"{'in' if log.inside else 'not in'} the last one; came again "
-        f"{len(log.entries)} times within {seconds(history.config.lag_window_s)}",
-        "heartbeat": "not seen" if age_s is None else f"{seconds(age_s)} ago",
-        "resolution": f"compared every {seconds(history.config.tick_s)}; heals between two ticks "
-        "count once",
-    }
-
-
-def _told(log: Attended) -> str:
-    return (
-        f"{len(log.heals)} heals, {log.failed()} failed commits "
-        f"({log.errored()} ticks with an error), {log.committed()} commits"
-    )
+        yield _lags(history, group, "absent", since_s, reason)

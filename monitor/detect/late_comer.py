@@ -43,16 +43,15 @@ def late_comer(history: History) -> tuple[Verdict, ...]:
 
 def wanted(history: History) -> tuple[RankName, ...]:
     """Ranks of cohorts in which somebody seems late, every `record_repeat_s`; sorted."""
-    found: set[RankName] = set()
-    for _, members in history.cohorts():
-        if history.arrivals.suspects(members):
-            ages_s = {rank: history.record_age_s(rank) for rank in members}
-            found.update(
-                rank
-                for rank, age_s in ages_s.items()
-                if age_s is None or age_s >= history.config.record_repeat_s
-            )
-    return tuple(sorted(found))
+    return tuple(
+        sorted(
+            rank
+            for _, members in history.cohorts()
+            if history.arrivals.suspects(members)
+            for rank in members
+            if history.record_age_s(rank) >= history.config.record_repeat_s
+        )
+    )
 
 
 def _judge(

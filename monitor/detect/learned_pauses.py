@@ -79,6 +79,11 @@ class Habits:
 
     def take(self, gap: Gap) -> None:
         """Remember a gap that is over; gaps of peers at the same time are one event."""
+        if gap.phase in LONG_PHASES:
+            declared = self._declared.setdefault(
+                (gap.rank, gap.phase), deque(maxlen=_DECLARED_KEPT)
+            )
+            declared.append(gap)
         self._recent.append(gap)
         key = (gap.role, gap.phase)
         if key not in self._events and len(self._events) >= _PHASES_KEPT * 16:
@@ -90,12 +95,6 @@ class Habits:
                 events[index] = replace(longer, ended_s=max(known.ended_s, gap.ended_s))
                 return
         events.append(gap)
-
-    def take_declared(self, gap: Gap) -> None:
-        """Remember a declared pause, of which the rank itself says how long it was."""
-        known = self._declared.setdefault((gap.rank, gap.phase), deque(maxlen=_DECLARED_KEPT))
-        known.append(gap)
-        self.take(gap)
 
     def declared(self, rank: RankName, phase: str) -> tuple[Gap, ...]:
         """The last declared pauses of one rank, oldest first."""

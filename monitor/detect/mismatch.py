@@ -60,12 +60,6 @@ class Scene:
     """Only torch's recorder has it."""
 
 
-def scenes(history: History, graph: WaitGraph) -> Iterable[Scene]:
-    """Suspicious collectives of this tick, those of the living first."""
-    yield from _stuck_scenes(history, graph)
-    yield from _dead_scenes(history, graph)
-
-
 def wanted_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
     """Ranks whose flight records would settle a suspicion of this tick; sorted."""
     wanted: set[RankName] = set()
@@ -90,6 +84,14 @@ def wanted_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
     return tuple(sorted(r for r in wanted if history.tracks[r].fresh is not None))
 
 
+def _victims(graph: WaitGraph, scene: Scene, culprits: Iterable[RankName]) -> tuple[RankName, ...]:
+    return tuple(sorted({*graph.victims(scene.members), *scene.members} - set(culprits)))
+
+
+def _evidence(entries: Mapping[RankName, RingEntry]) -> dict[str, str]:
+    return {r: f"{signature_in_ring(entry)} at {entry.site or '?'}" for r, entry in entries.items()}
+
+
 def entries_at(
     records: Mapping[RankName, Reading], process_group: str, seq: int
 ) -> dict[RankName, RingEntry]:
@@ -112,7 +114,7 @@ def began_s(history: History, ranks: Iterable[RankName]) -> float:
 
 def _lacks(history: History, rank: RankName, scene: Scene | None = None) -> bool:
     held, age_s = history.asked(history.tracks[rank]), history.record_age_s(rank)
-    if held is None or age_s is None or age_s > history.config.record_repeat_s:
+    if held is None or age_s > history.config.record_repeat_s:
         return True
     if scene is not None and age_s >= scene.stall_s:
         return True
@@ -124,8 +126,8 @@ def _lacks(history: History, rank: RankName, scene: Scene | None = None) -> bool
 
 def _before_death(history: History, track: RankTrack) -> bool:
     """Whether a dead rank's record was read before it died: its last call is not in it."""
-    age_s = history.record_age_s(track.rank)
-    return track.died_s is not None and age_s is not None and history.now_s - age_s <= track.died_s
+    read_s = history.now_s - history.record_age_s(track.rank)
+    return track.died_s is not None and read_s <= track.died_s
 
 
 def _stuck_scenes(history: History, graph: WaitGraph) -> Iterable[Scene]:
@@ -313,18 +315,10 @@ def _verdict(
         reason=reason,
         confidence=Confidence.UNSURE if right is None else Confidence.LIKELY,
         since_s=began_s(history, culprits),
-        victims=tuple(sorted({*graph.victims(scene.members), *scene.members} - set(culprits))),
-        evidence={
-            rank: f"{signature_in_ring(entry)} at {entry.site or '?'}"
-            for rank, entry in entries.items()
-        },
-        signature=_place_signature(scene.process_group, sides),
+        victims=_victims(graph, scene, culprits),
+        evidence=_evidence(entries),
+        signature=f"mismatch:{scene.process_group}:{'/'.join(sorted({s.op for s in sides}))}",
     )
-
-
-def _place_signature(process_group: str, sides: Iterable[Signature]) -> str:
-    ops = sorted({side.op for side in sides})
-    return f"mismatch:{process_group}:{'/'.join(ops)}"
 
 
 # -- differing across --------------------------------------------------------------------------
@@ -436,10 +430,8 @@ def uneven_call(
         + end,
         confidence=Confidence.UNSURE if usual is None else Confidence.LIKELY,
         since_s=began_s(history, scene.ahead),
-        victims=tuple(sorted({*graph.victims(scene.members), *scene.members} - set(culprits))),
-        evidence={
-            rank: f"{signature_in_ring(e)} at {e.site or '?'}" for rank, e in entries.items()
-        },
+        victims=_victims(graph, scene, culprits),
+        evidence=_evidence(entries),
         signature=f"mismatch:{scene.process_group}:{signature_in_ring(entry).op}/nothing",
     )
 
@@ -472,7 +464,7 @@ _KINDS = (Fault.MISMATCH, Fault.SKIPPED, Fault.EXTRA)
 def mismatch(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """At most one verdict for each replica group, on the flight records at hand."""
     found: dict[GroupName, Verdict] = {}
-    for scene in scenes(history, graph):
+    for scene in (*_stuck_scenes(history, graph), *_dead_scenes(history, graph)):
         if scene.group in found:
             continue
         judge = _by_torchs_records if scene.recorded else _by_the_ring
@@ -495,9 +487,8 @@ def _by_the_ring(history: History, graph: WaitGraph, scene: Scene) -> Verdict | 
 
 def _by_torchs_records(history: History, graph: WaitGraph, scene: Scene) -> Verdict | None:
     """What the analysis says of a collective that no ring knows, once all have been read."""
-    ages_s = [history.record_age_s(track.rank) for track in history.groups()[scene.group]]
-    said = opinion(history, scene.group)
-    if said is None or any(age_s is None or age_s >= scene.stall_s for age_s in ages_s):
+    members, said = history.groups()[scene.group], opinion(history, scene.group)
+    if said is None or any(history.record_age_s(t.rank) >= scene.stall_s for t in members):
         return None
     found = next((one for one in said.findings if one.kind in _KINDS), None)
     if found is None:
@@ -510,7 +501,7 @@ def _by_torchs_records(history: History, graph: WaitGraph, scene: Scene) -> Verd
         reason=found.reason,
         confidence=found.confidence,
         since_s=history.now_s - scene.stall_s,
-        victims=tuple(sorted({*graph.victims(scene.members), *scene.members} - set(culprits))),
+        victims=_victims(graph, scene, culprits),
         evidence=found.evidence,
         signature=f"mismatch:{scene.process_group}:{found.op}",
     )

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import chain, islice, zip_longest
 from statistics import median
@@ -89,10 +89,8 @@ class Pace:
     """Share of the time in which it was ready to run and got no core."""
 
 
-FIGURES: Final = (
-    "steps", "busy_s", "low_s", "step_s", "held", "alone_s", "usual_s", "most_s", "cohort", "z",
-    "tokens", "work", "sees_group", "stopped", "calls", "starved",
-)  # fmt: skip
+_NO_FIGURES: Final = ("incarnation", "phases", "witness")
+FIGURES: Final = tuple(each.name for each in fields(Pace) if each.name not in _NO_FIGURES)
 """Numbers of a pace, in the order of a table's rows; the seconds in each phase follow."""
 _LARGEST: Final = 3e38
 """That 4 bytes hold; nobody's seconds or tokens are more."""

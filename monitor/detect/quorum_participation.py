@@ -19,7 +19,8 @@ from operator import attrgetter, itemgetter
 from typing import Final
 
 from monitor.model.config import KeeperConfig
-from monitor.model.names import GroupName, RankName, ReplicaId
+from monitor.model.names import GroupName, RankName, ReplicaId, group_of_replica
+from monitor.model.observation import LighthouseView
 
 _OF_A_HEAL_S: Final = 10.0
 """For so long after a heal or a failed commit quorums follow from it."""
@@ -51,14 +52,6 @@ class Turn:
 
 _Turns = tuple[Turn, Turn | None]
 """A rank's, and the one before of the same process."""
-
-
-@dataclass(frozen=True, slots=True)
-class Quorum:
-    """The Lighthouse's last quorum."""
-
-    id: int
-    members: Mapping[GroupName, ReplicaId]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +127,7 @@ class Attendance:
         self,
         now_s: float,
         turns: Iterable[Turn],
-        quorum: Quorum | None,
+        lighthouse: LighthouseView | None,
         absent: Collection[GroupName],
     ) -> None:
         """Take in one tick.
@@ -142,7 +135,7 @@ class Attendance:
         Args:
             now_s: its time.
             turns: one for each rank that answered and runs under a Manager.
-            quorum: the last one; None while the Lighthouse cannot be seen.
+            lighthouse: with the last quorum; None while it cannot be seen.
             absent: groups that could take part and are not in it.
         """
         by_group: dict[GroupName, list[_Turns]] = {}
@@ -159,9 +152,11 @@ class Attendance:
             self._heal(now_s, group, own, jumped=jumped[group] and steady)
             if not awaited:
                 self._fail(now_s, group, own)
-        if quorum is not None:
-            self._advanced(now_s, quorum)
-            self._entered(now_s, quorum.members)
+        if lighthouse is not None:
+            ids = [member.replica_id for member in lighthouse.members]
+            members = {group_of_replica(replica_id): replica_id for replica_id in ids}
+            self._advanced(now_s, lighthouse.quorum_id, members)
+            self._entered(now_s, members)
             self._stayed_out(now_s, absent, committed)
         self._forget(now_s)
 
@@ -205,15 +200,15 @@ class Attendance:
             self._busy_s = now_s
             log.failures.append(FailedCommits(now_s, failed, any(turn.errored for turn, _ in own)))
 
-    def _advanced(self, now_s: float, quorum: Quorum) -> None:
-        before, self._quorum_id = self._quorum_id, quorum.id
+    def _advanced(
+        self, now_s: float, quorum_id: int, members: Mapping[GroupName, ReplicaId]
+    ) -> None:
+        before, self._quorum_id = self._quorum_id, quorum_id
         if before is None:
             return
         here = {group: log.replica_id for group, log in self.groups.items() if log.inside}
-        came_or_left = sum(
-            here.get(group) != quorum.members.get(group) for group in {*here, *quorum.members}
-        )
-        beyond = quorum.id - before - came_or_left
+        came_or_left = sum(here.get(name) != members.get(name) for name in {*here, *members})
+        beyond = quorum_id - before - came_or_left
         if beyond > 0 and now_s - self._busy_s > _OF_A_HEAL_S:
             self.advances.append((now_s, beyond))
 

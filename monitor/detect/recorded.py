@@ -22,7 +22,7 @@ from monitor.detect.patience import allowance, undeclared
 from monitor.detect.track import RankTrack
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import Confidence, RankStanding
-from monitor.records import ring as ring_rows
+from monitor.records import ring
 from monitor.records.analyse import analyse
 from monitor.records.findings import Fault, Finding
 from monitor.records.job import CollectiveState, Job, Problem
@@ -112,7 +112,7 @@ def _read(held: Reading, world: int) -> RankRecord | None:
     if held.garbage or held.answer.identity.world_size > world:
         return None
     try:
-        return ring_rows.read(held.answer, taken_ns=int(held.at_s * 1e9))
+        return ring.read(held.answer, taken_ns=int(held.at_s * 1e9))
     except FlightRecordError:
         return None
 
@@ -170,7 +170,7 @@ def missed_by_records(
     """Ranks of quiet groups that their records show missing -> those who wait for them; sorted."""
     found: dict[RankName, set[RankName]] = {}
     for group in quiet:
-        if not all(_read_since(history, track) for track in history.groups()[group]):
+        if any(history.record_age_s(t.rank) >= t.stall_s for t in history.groups()[group]):
             continue
         said = opinion(history, group)
         if said is None:
@@ -191,8 +191,3 @@ def _still(history: History, track: RankTrack) -> bool:
     if floor is not None:
         spans_s.append(floor.span_s)
     return track.stall_s >= max(spans_s) / 2
-
-
-def _read_since(history: History, track: RankTrack) -> bool:
-    age_s = history.record_age_s(track.rank)
-    return age_s is not None and age_s < track.stall_s

@@ -98,12 +98,10 @@ def by_kind(paces: Paces) -> dict[str, Floats]:
         if phase not in _QUIET:
             kind, spent_s = _KINDS.get(phase, f"'{phase}'"), paces.phase(phase)
             before = found.get(kind)
-            found[kind] = spent_s if before is None else _sum(before, spent_s)
+            if before is not None:
+                spent_s = np.where(np.isnan(before), spent_s, before + np.nan_to_num(spent_s))
+            found[kind] = spent_s
     return found
-
-
-def _sum(one: Floats, other: Floats) -> Floats:
-    return np.where(np.isnan(one), other, one + np.nan_to_num(other))
 
 
 def _median(values: Iterable[float] | Floats) -> float:

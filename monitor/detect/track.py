@@ -13,9 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from monitor.model.names import GroupName, RankName
-from monitor.model.observation import (
-    Observation,
-)
+from monitor.model.observation import Observation
 from worker_server.wire import (
     ACROSS,
     LONG_PHASES,

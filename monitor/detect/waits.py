@@ -448,10 +448,6 @@ def build(history: History) -> WaitGraph:
         _groups={group: tuple(ranks) for group, ranks in groups.items()},
         _place={track.rank: (track.group, track.identity.group_rank) for track in tracks},
     )
-    return _with_roots(history, graph)
-
-
-def _with_roots(history: History, graph: WaitGraph) -> WaitGraph:
     left_s = {
         rank: patience(history, graph, history.tracks[rank]).span_s - _stood_s(history, graph, rank)
         for rank in graph.suspects

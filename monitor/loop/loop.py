@@ -20,9 +20,8 @@ from typing import Final
 from monitor.act.notices import Known
 from monitor.act.pausing import SWITCH
 from monitor.act.poller import Sweep
-from monitor.decide.headline import TrendBook
 from monitor.decide.pipeline import TickResult
-from monitor.decide.rank_seconds import RankSeconds, Spent, TempoBook, TokenBook
+from monitor.decide.rank_seconds import RankSeconds, Spent, TempoBook, TokenBook, TrendBook
 from monitor.decide.view import DepartureBook, NotPossible, View
 from monitor.journal.writer import Stats
 from monitor.loop.components import Components, ErrorBoundary, LeaderComponents, held_back, troubles

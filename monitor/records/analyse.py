@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from monitor.model.wording import plural
+from monitor.model.wording import listed, plural
 from monitor.records import findings as wording
 from monitor.records.divergence import (
     Divergence,
@@ -129,7 +129,7 @@ def _habit(graph: Graph, witness: RankPasts, ranks: Sequence[int], own: int, the
 
     Who leaves out a call may find itself in a usual one soon after.
     """
-    heads = [graph.index.head_row(rank, own) for rank in ranks]
+    heads = [graph.index.collective_heads[rank, own] for rank in ranks]
     way = (row for head in heads for row in _way(graph, head, theirs))
     if any(witness.of((row,)) is Habit.UNUSUAL for row in way):
         return Habit.UNUSUAL
@@ -173,7 +173,7 @@ def _root(
         for side in blamed[:4]
     ]
     who = wording.ranks_listed(job, culprits) if culprits else ""
-    reason = f"{wording.joined(said)}, and each waits for the other"
+    reason = f"{listed(said)}, and each waits for the other"
     match kind:
         case Fault.POINT_TO_POINT if culprits:
             reason += f": {who} never called that at this place before."
@@ -221,10 +221,10 @@ def absent(graph: Graph, witness: RankPasts, different: Collection[int] = ()) ->
     for one in graph.stuck:
         for rank in still.intersection(one.absent if one.inside else ()):
             waited[rank].append(one)
-    doubted = {
+    doubted = {  # those who have not come are as many as those who have, or more
         one: _usual(graph, witness, one, different)
         for one in graph.stuck
-        if _outnumbered(one, still)
+        if still & set(one.absent) and len(one.absent) >= len(one.joined)
     }
     guilty = {
         rank
@@ -245,11 +245,6 @@ def absent(graph: Graph, witness: RankPasts, different: Collection[int] = ()) ->
             yield _ahead(graph, one, sure=usual is Habit.UNUSUAL)
 
 
-def _outnumbered(one: StuckCollective, still: set[int]) -> bool:
-    """Whether those who have not come are as many as those who have, or more."""
-    return bool(still & set(one.absent)) and len(one.absent) >= len(one.joined)
-
-
 def _blames(one: StuckCollective, usual: Habit | None, still: set[int]) -> bool:
     """Whether a collective speaks against those who did not come to it.
 
@@ -267,7 +262,7 @@ def _usual(
     if one.transfer is not None:
         return Habit.UNKNOWN
     asked = [rank for rank in one.inside if rank not in different] or one.inside
-    return witness.of(graph.index.head_row(rank, one.group) for rank in asked)
+    return witness.of(graph.index.collective_heads[rank, one.group] for rank in asked)
 
 
 def _infect(waited: Mapping[int, Iterable[StuckCollective]], guilty: set[int]) -> None:
@@ -304,13 +299,13 @@ def _scene(
 ) -> tuple[StuckCollective, ...]:
     """What is waited in for these ranks, those first in which somebody is stuck first."""
     found = {(one.group, one.sequence, one.row): one for rank in ranks for one in waited[rank]}
-    return tuple(sorted(found.values(), key=_telling))
-
-
-def _telling(one: StuckCollective) -> tuple[bool, bool, int, int, int, int]:
-    """Sorts what convinces most to the front."""
-    transfer = one.transfer is not None
-    return (not one.front, transfer, -len(one.inside), one.group, one.sequence, one.row)
+    return tuple(
+        sorted(
+            found.values(),  # what convinces most first
+            key=lambda one: (not one.front, one.transfer is not None, -len(one.inside),
+                             one.group, one.sequence, one.row),
+        )
+    )  # fmt: skip
 
 
 def _kind(graph: Graph, rank: int, scene: list[StuckCollective]) -> Fault:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.model.wording import plural
+from monitor.model.wording import listed, plural
 from monitor.records import findings as wording
 from monitor.records.findings import Fault, Finding, at_scene, evidence_of, victims_of
 from monitor.records.job import NONE, Backend, CollectiveState, Job
@@ -32,6 +32,7 @@ from monitor.records.signature import (
 )
 from monitor.records.waits import (
     CLOCKS_NS,
+    NEVER,
     YOUNG_NS,
     Bools,
     Graph,
@@ -118,11 +119,10 @@ class Calls:
     in_past: NDArray[np.int64]
     """The same for comparing a rank with its own past, of which a ring has forgotten some."""
 
-    def of(self, group: int, rank: int, first: int, last: int) -> dict[int, int]:
-        """Sequence -> what a rank gave, from first to last."""
+    def of(self, group: int, rank: int, first: int = 0, last: int = NEVER) -> Ints:
+        """Where a rank's calls of these sequences are, from first to last."""
         here = self.between(group, first, last)
-        mine = here.start + np.flatnonzero(self.rank[here] == rank)
-        return dict(zip(self.sequence[mine].tolist(), self.given[mine].tolist(), strict=True))
+        return np.asarray(here.start + np.flatnonzero(self.rank[here] == rank), np.int64)
 
     def between(self, group: int, first: int, last: int) -> slice:
         """Where a group's calls of these sequences are, from first to last."""
@@ -134,13 +134,12 @@ class Calls:
     def common(self, group: int, ranks: Sequence[int], first: int, last: int) -> dict[int, int]:
         """Sequence -> what all of the ranks gave that called it, from first to last."""
         here = self.between(group, first, last)
-        theirs = here.start + np.flatnonzero(np.isin(self.rank[here], ranks))
+        theirs = np.isin(self.rank[here], ranks)
+        calls = (self.sequence[here][theirs].tolist(), self.given[here][theirs].tolist())
         given: dict[int, set[int]] = {}
-        for sequence, one in zip(
-            self.sequence[theirs].tolist(), self.given[theirs].tolist(), strict=True
-        ):
-            given.setdefault(sequence, set()).add(one)
-        return {sequence: one.pop() for sequence, one in given.items() if len(one) == 1}
+        for sequence, signature in zip(*calls, strict=True):
+            given.setdefault(sequence, set()).add(signature)
+        return {sequence: each.pop() for sequence, each in given.items() if len(each) == 1}
 
 
 def past(job: Job, calls: Calls, row: int) -> list[Hashable]:
@@ -404,7 +403,8 @@ def _slip(calls: Calls, group: int, sequence: int, right: list[int], culprits: l
     theirs = calls.common(group, right, sequence - _BEFORE, last + 1)
     kinds = set()
     for rank in culprits:
-        mine = calls.of(group, rank, sequence, last + 1)
+        own = calls.of(group, rank, sequence, last + 1)
+        mine = dict(zip(calls.sequence[own].tolist(), calls.given[own].tolist(), strict=True))
         in_place = _fit(mine, theirs, sequence + 1, last, 0)
         skipped = _fit(mine, theirs, sequence, last, 1)
         extra = _fit(mine, theirs, sequence + 1, last, -1)
@@ -459,7 +459,7 @@ def mismatch(graph: Graph, one: Divergence) -> Finding:
         for side, text, row in zip(one.sides[:4], one.said, one.rows, strict=False)
     ]
     if one.culprits:
-        said = [f"{wording.joined(said[1:])} where {said[0]}"]
+        said = [f"{listed(said[1:])} where {said[0]}"]
     involved = {rank for side in one.sides for rank in side}
     nodes = [
         graph.front_node(number)
@@ -469,7 +469,7 @@ def mismatch(graph: Graph, one: Divergence) -> Finding:
     waiting = set(graph.reaching(nodes)) | involved
     return Finding(
         kind=one.kind,
-        reason=f"{wording.joined(said)}, in {what}: {_end(one)}",
+        reason=f"{listed(said)}, in {what}: {_end(one)}",
         culprits=one.culprits,
         between=() if one.culprits else tuple(sorted(one.sides)),
         victims=tuple(sorted(waiting - set(one.culprits))) if one.culprits else (),
@@ -537,10 +537,9 @@ def _slip_by_site(graph: Graph, calls: Calls, stuck: StuckCollective) -> Diverge
     begins = {_begin(_places(calls, stuck.group, rank), right, by) for rank in few}
     if len(begins) != 1 or (begin := begins.pop()) is None:
         return None
-    begun, end = calls.place[stuck.group]
-    here = calls.sequence[begun:end] == begin
-    here &= calls.site[begun:end] == right[begin][0]
-    if 2 * int(np.isin(calls.rank[begun:end][here], many).sum()) <= size:
+    here = calls.between(stuck.group, begin, begin)
+    alike = calls.rank[here][calls.site[here] == right[begin][0]]
+    if 2 * int(np.isin(alike, many).sum()) <= size:
         return None
     rows = right[begin][1], _places(calls, stuck.group, few[0])[begin][1]
     return Divergence(
@@ -563,8 +562,7 @@ def _one_behind(graph: Graph, stuck: StuckCollective) -> bool:
 
 
 def _places(calls: Calls, group: int, rank: int) -> _Places:
-    begin, end = calls.place[group]
-    mine = begin + np.flatnonzero(calls.rank[begin:end] == rank)
+    mine = calls.of(group, rank)
     values = zip(calls.site[mine].tolist(), calls.row[mine].tolist(), strict=True)
     return dict(zip(calls.sequence[mine].tolist(), values, strict=True))
 
@@ -651,14 +649,9 @@ def young(graph: Graph, scene: Iterable[StuckCollective]) -> bool:
     return bool(ages) and all(-CLOCKS_NS < age < YOUNG_NS for age in ages)
 
 
-def old(graph: Graph, scene: Iterable[StuckCollective], at_least_ns: int) -> bool:
+def _old(graph: Graph, stuck: StuckCollective) -> bool:
     """Whether it is known of somebody who waits that it does so for long."""
-    return any(
-        age >= at_least_ns
-        for one in scene
-        for rank in one.inside
-        for age in _ages(graph, one, rank)
-    )
+    return any(age >= _LONG_NS for rank in stuck.inside for age in _ages(graph, stuck, rank))
 
 
 def _ages(graph: Graph, stuck: StuckCollective, rank: int) -> list[int]:
@@ -726,7 +719,7 @@ def _where_lost(graph: Graph) -> dict[int, StuckCollective]:
     for one in graph.stuck:
         if one.done and not one.transfer:
             for rank in one.inside:
-                row = graph.index.head_row(rank, one.group)
+                row = graph.index.collective_heads[rank, one.group]
                 if rank not in found or row < found[rank][0]:
                     found[rank] = row, one
     return {rank: one for rank, (_, one) in found.items()}
@@ -734,7 +727,7 @@ def _where_lost(graph: Graph) -> dict[int, StuckCollective]:
 
 def _really_behind(graph: Graph, one: StuckCollective, rank: int, unfinished: int) -> bool:
     """Whether it cannot be that this rank was merely dumped before its peers."""
-    if old(graph, (one,), _LONG_NS):
+    if _old(graph, one):
         return True
     partial = graph.index.job.ranks[rank].only_active
     return unfinished > 1 and (partial or stopped_short(graph.index, rank))
@@ -746,7 +739,7 @@ def _gpu_behind(
     index, job = graph.index, graph.index.job
     scene = _waiting_for(graph, ranks)
     who = wording.ranks_listed(job, ranks)
-    what = wording.joined(list(dict.fromkeys(wording.collective(index, one) for one in at))[:3])
+    what = listed(list(dict.fromkeys(wording.collective(index, one) for one in at))[:3])
     gpus = f"the {plural(ranks, 'GPU', 'GPUs')} of {who}"
     if trailing is None:
         has = plural(ranks, "has", "have")
@@ -781,8 +774,8 @@ def _waiting_for(graph: Graph, ranks: Iterable[int]) -> tuple[StuckCollective, .
 
 
 def _all_in(graph: Graph, one: StuckCollective) -> Iterable[Finding]:
-    state, rows = graph.index.job.columns["state"], graph.index.head_row
-    failed = [r for r in one.front if state[rows(r, one.group)] == CollectiveState.FAILED]
+    state, heads = graph.index.job.columns["state"], graph.index.collective_heads
+    failed = [r for r in one.front if state[heads[r, one.group]] == CollectiveState.FAILED]
     if failed or lasting(graph, one):
         yield _stuck_inside(graph, one, timed_out=len(failed) == len(one.front))
 
@@ -793,7 +786,7 @@ def lasting(graph: Graph, one: StuckCollective) -> bool:
     So it is too when only unfinished entries were written: because something was stuck.
     """
     ranks = graph.index.job.ranks.values()
-    if old(graph, (one,), _LONG_NS):
+    if _old(graph, one):
         return True
     return any(info.only_active and info.backend is Backend.NCCL for info in ranks)
 
@@ -883,7 +876,7 @@ class Inversion:
     """An entry of each, of a rank that is wrong, in its order."""
     wrong: tuple[int, ...]
     others: tuple[int, ...]
-    scene: tuple[StuckCollective, ...]
+    stuck: StuckCollective
 
 
 def orders(graph: Graph, witness: RankPasts) -> Iterable[Finding]:
@@ -963,7 +956,7 @@ def _judge_order(
     if before and after and 2 * max(len(before), len(after)) > voters:
         wrong, others = sorted((before, after), key=len)
         pair = sorted((rows[wrong[0]], called[wrong[0]]))
-        yield Inversion((pair[0], pair[1]), wrong, others, (stuck,))
+        yield Inversion((pair[0], pair[1]), wrong, others, stuck)
 
 
 def _root(graph: Graph, one: Inversion) -> Finding:
@@ -980,12 +973,12 @@ def _root(graph: Graph, one: Inversion) -> Finding:
         Fault.ORDER_INVERSION,
         f"{wrong} called {first} before {second}, and {others} called them the other way "
         f"round: {plural(one.wrong, 'it takes', 'they take')} another order.",
-        one.scene,
+        (one.stuck,),
         culprits=one.wrong,
         row=one.rows[0],
         evidence={
             f"{wrong}, in this order": f"{first}; {second}",
-            **evidence_of(graph, (), one.scene),
+            **evidence_of(graph, (), (one.stuck,)),
         },
     )
 

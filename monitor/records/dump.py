@@ -269,13 +269,6 @@ class LocalGroup:
     """Whether there may be more members than these."""
 
 
-def of_generation(group: LocalGroup, generation: int) -> LocalGroup:
-    """The same, where it tells no quorum of its own and is one that TorchFT makes anew."""
-    if group.generation is not None or group.name:
-        return group
-    return replace(group, generation=generation)
-
-
 def from_entries(keys: Sequence[GroupKey], config: Any) -> tuple[LocalGroup, ...]:
     """The groups of the entries, in their order, and after them those without any."""
     configured = _config(config)
@@ -608,9 +601,15 @@ def _only_active(columns: Mapping[str, NDArray[Any]], status: Mapping[int, Group
 
 
 def with_generation(dump: Dump, generation: int) -> Dump:
-    """The dump as one of TorchFT's quorum `generation` (told by the file's name)."""
-    changed = tuple(of_generation(group, generation) for group in dump.groups)
-    return replace(dump, groups=changed)
+    """The dump as one of TorchFT's quorum `generation` (told by the file's name).
+
+    So are its groups that tell no quorum of their own, and have no name: TorchFT makes them anew.
+    """
+    groups = list(dump.groups)
+    for at, group in enumerate(groups):
+        if group.generation is None and not group.name:
+            groups[at] = replace(group, generation=generation)
+    return replace(dump, groups=tuple(groups))
 
 
 # -- torchcomms' one count of all calls --------------------------------------------------------
@@ -634,13 +633,16 @@ def by_group(dumps: Sequence[Dump]) -> tuple[list[Dump], str | None]:
     torchcomms recorded cannot be compared and is left out. (What it writes: torchcomms 2026-08,
     hooks/fr/FlightRecorder.cpp.)
     """
-    mine = [one for one in dumps if one.one_count]
-    if all(one.dropped == 0 for one in mine):
-        return [_counted(one) if one.one_count else one for one in dumps], None
-    if _agree(mine):
+    torchcomms = [dump for dump in dumps if dump.one_count]
+    if all(dump.dropped == 0 for dump in torchcomms):
+        return [_counted(dump) if dump.one_count else dump for dump in dumps], None
+    if _agree(torchcomms):
         return list(dumps), None
-    nothing = [_without_entries(one) if one.one_count else one for one in dumps]
-    return nothing, UNCOUNTED
+    left = []
+    for dump in dumps:
+        nothing = {name: column[:0] for name, column in dump.columns.items()}
+        left.append(replace(dump, columns=nothing, status={}) if dump.one_count else dump)
+    return left, UNCOUNTED
 
 
 def _counted(dump: Dump) -> Dump:
@@ -654,11 +656,6 @@ def _counted(dump: Dump) -> Dump:
     return replace(dump, columns={**columns, "seq": seq})
 
 
-def _without_entries(dump: Dump) -> Dump:
-    nothing = {name: column[:0] for name, column in dump.columns.items()}
-    return replace(dump, columns=nothing, status={})
-
-
 def _agree(dumps: Iterable[Dump]) -> bool:
     """Whether records have most of each group's numbers in common.
 
@@ -666,8 +663,8 @@ def _agree(dumps: Iterable[Dump]) -> bool:
     others least, and with the next in the order of their beginnings.
     """
     by_name: dict[str, list[NDArray[Any]]] = {}
-    for one in dumps:
-        for name, numbers in _numbers(one).items():
+    for dump in dumps:
+        for name, numbers in _numbers(dump).items():
             by_name.setdefault(name, []).append(numbers)
     for same in by_name.values():
         same.sort(key=lambda numbers: (int(numbers[0]), int(numbers[-1])))

@@ -9,7 +9,7 @@ from enum import StrEnum
 import numpy as np
 
 from monitor.model.verdict import Confidence
-from monitor.model.wording import plural
+from monitor.model.wording import listed, plural
 from monitor.records.job import CollectiveState, Job
 from monitor.records.waits import Graph, Index, StuckCollective
 
@@ -100,15 +100,8 @@ _LISTED = 8
 def ranks_listed(job: Job, some: Sequence[int]) -> str:
     """`rank 3`, `ranks 3 and 5`, `ranks 0, 1, 2 and 13 more`."""
     names = [job.name(rank) for rank in some]
-    word = "rank" if len(names) == 1 else "ranks"
-    if len(names) > _LISTED:
-        return f"{word} {', '.join(names[:3])} and {len(names) - 3} more"
-    return f"{word} {joined(names)}"
-
-
-def joined(names: Sequence[str]) -> str:
-    """`a, b and c`."""
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    shown = listed(names, 3 if len(names) > _LISTED else _LISTED)
+    return f"{plural(names, 'rank', 'ranks')} {shown}"
 
 
 def collective(index: Index, stuck: StuckCollective) -> str:

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from monitor.model.names import GroupName, RankName, rank_name, split_rank_name
+from monitor.model.names import RankName, rank_name, split_rank_name
 from monitor.records import dump
 from monitor.records.dump import Dump, LocalGroup, Record, assemble, numbered
 from monitor.records.job import (
@@ -580,14 +580,14 @@ def from_answers(
     `expected` names ranks that must be there, also those of replica groups that did not answer;
     `lost` those whose answer cannot be read.
     """
-    known = _counted(sorted(answers, key=lambda one: _place(one.record.identity.rank)))
+    known = _counted(sorted(answers, key=lambda one: split_rank_name(one.record.identity.rank)))
     lost = lost or {}
     ranks = _ranks(known, [*expected, *lost])
     by_torch = _groups_by_torch(known)
     quorums = _quorums(known)
     records = [_record(one, ranks, by_torch, quorums) for one in known]
     odd = [Problem(one.path, one.problem) for one in known if one.problem is not None]
-    gone = [replace(lost[name], rank=ranks.number[_place(name)]) for name in lost]
+    gone = [replace(lost[name], rank=ranks.number[split_rank_name(name)]) for name in lost]
     job = assemble(
         records,
         world_size=len(ranks.number),
@@ -629,12 +629,8 @@ def _counted(answers: Sequence[RankRecord]) -> list[RankRecord]:
     return counted
 
 
-def _place(name: RankName) -> tuple[GroupName, int]:
-    return split_rank_name(name)
-
-
 def _ranks(answers: Sequence[RankRecord], expected: Iterable[RankName]) -> _Ranks:
-    places = {_place(name) for name in expected}
+    places = {split_rank_name(name) for name in expected}
     for one in answers:
         identity = one.record.identity
         places.update((identity.group, place) for place in range(identity.world_size))

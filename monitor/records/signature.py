@@ -274,7 +274,8 @@ def payload_of(
         sizes_out=sizes_out,
         dtypes_in=tuple(dtype_name(one) or "" for one in dtypes_in),
         dtypes_out=tuple(dtype_name(one) or "" for one in dtypes_out),
-        reduce_op=reduce_name(reduce_op),
+        # `ReduceOp.SUM`, `<RedOpType.SUM: 0>` and `sum` are the same
+        reduce_op=reduce_op and reduce_op.rpartition(".")[2].strip("<>: ").lower(),
         root=root,
     )
 
@@ -321,11 +322,6 @@ def _weight(signature: Signature) -> tuple[int, ...] | None:
     if width is None:
         return None
     return tuple(count * width for count in signature.counts or (1,))
-
-
-def reduce_name(recorded: str | None) -> str | None:
-    """One name for one reduction: `ReduceOp.SUM`, `<RedOpType.SUM: 0>` and `sum` are the same."""
-    return None if recorded is None else recorded.rpartition(".")[2].strip("<>: ").lower()
 
 
 @dataclass(frozen=True, slots=True)

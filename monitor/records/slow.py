@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from monitor.model import cohort
 from monitor.model.cohort import Bools, Floats
 from monitor.model.verdict import Confidence
-from monitor.model.wording import plural
+from monitor.model.wording import listed, plural
 from monitor.records.timings import TableError, TimeOwner, TimingTable, codes_of, direction
 
 # -- how long each rank worked, less what its microbatches asked -------------------------------
@@ -131,7 +131,7 @@ def _rows(table: TimingTable) -> tuple[_Rows, NDArray[np.intp]]:
     stages = table.stages
     stage = np.searchsorted(stages, table.stage)[rank]
     duration = table.duration_s[picked]
-    keys, usual, _ = quantiles(kind * len(stages) + stage, duration, _BASE)
+    keys, usual = quantiles(kind * len(stages) + stage, duration, _BASE)
     base = np.full(max(1, len(there)) * len(stages), np.nan)
     base[keys] = usual
     with np.errstate(all="ignore"):
@@ -230,10 +230,10 @@ def medians(
 
 def quantiles(
     key: NDArray[np.int64], values: NDArray[Any], share: float
-) -> tuple[NDArray[np.int64], Floats, NDArray[np.intp]]:
-    """Distinct keys, sorted, with a quantile (the value at or below) and the number of values."""
+) -> tuple[NDArray[np.int64], Floats]:
+    """Distinct keys, sorted, with a quantile of their values (the value at or below)."""
     keys, order, starts, counts = _grouped(key, values)
-    return keys, values[order[starts + ((counts - 1) * share).astype(np.intp)]], counts
+    return keys, values[order[starts + ((counts - 1) * share).astype(np.intp)]]
 
 
 def _grouped(
@@ -770,12 +770,8 @@ def collectives(table: TimingTable) -> Iterator[tuple[int, str, NDArray[np.intp]
             ranks = table.crew(stage)
             mine = inside[ranks].T
             if len(ranks) > 1 and not np.isnan(mine).all():
-                yield stage, table.ops[code], ranks, _complete(mine)
-
-
-def _complete(inside: Floats) -> Floats:
-    """Without the steps in which a member has no row: who came last cannot be told then."""
-    return np.where(np.isnan(inside).any(axis=1, keepdims=True), np.nan, inside)
+                mine[np.isnan(mine).any(axis=1)] = np.nan  # who came last cannot be told there
+                yield stage, table.ops[code], ranks, mine
 
 
 def late(table: TimingTable, step_s: Floats, tests: int) -> list[Late]:
@@ -1133,11 +1129,8 @@ def _resolution(table: TimingTable) -> str:
 def named(table: TimingTable, ranks: Sequence[int]) -> str:
     """`rank 3`, `ranks 3 and 7`, `ranks 3, 7, 9 and 4 more`."""
     numbers = [str(number) for number in sorted(table.ranks[list(ranks)].tolist())]
-    if len(numbers) == 1:
-        return f"rank {numbers[0]}"
-    if len(numbers) > 8:
-        return f"ranks {', '.join(numbers[:7])} and {len(numbers) - 7} more"
-    return f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
+    shown = listed(numbers, 7 if len(numbers) > 8 else 8)
+    return f"{plural(numbers, 'rank', 'ranks')} {shown}"
 
 
 def _place(table: TimingTable, rank: int) -> str:

@@ -271,10 +271,6 @@ class Index:
         )
         return None if NONE in (created_ns, left_ns) else left_ns - created_ns
 
-    def head_row(self, rank: int, group: int) -> int:
-        """The row of the head of a rank's stream of collectives in a group."""
-        return self.collective_heads[rank, group]
-
     def transfers(self, row: int) -> Transfers | None:
         """The stream of a point-to-point entry; None where its peer is not recorded."""
         columns = self.job.columns
@@ -500,7 +496,7 @@ def lost(index: Index) -> dict[int, int]:
             continue
         top = finished(at)
         for rank in at.members[at.read & (at.head <= top)].tolist():
-            row = index.head_row(rank, group)
+            row = index.collective_heads[rank, group]
             gloo = index.job.ranks[rank].backend is Backend.GLOO
             head = int(index.job.columns["seq"][row])
             mine = int(at.enqueued[at.members == rank][0])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from monitor.decide.headline import EVERY_S, TrendPoint
+from monitor.decide.rank_seconds import EVERY_S, TrendPoint
 from monitor.model.incident import Incident
 
 WIDTH: Final = 240

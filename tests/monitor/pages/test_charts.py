@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from monitor.decide.headline import EVERY_S, KEPT, TrendBook, TrendPoint
+from monitor.decide.rank_seconds import EVERY_S, KEPT, TrendBook, TrendPoint
 from monitor.model.incident import Milestones, State, Transition
 from monitor.show.charts import WIDTH, sparks
 from tests.changed import replace

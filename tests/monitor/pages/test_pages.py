@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 from jinja2 import UndefinedError
 
-from monitor.decide.headline import TrendPoint
+from monitor.decide.rank_seconds import TrendPoint
 from monitor.model.eviction import QuarantineEntry
 from monitor.model.names import GroupName
 from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Pause

@@ -10,7 +10,6 @@ from monitor.decide.guards import (
     GroupFacts,
     Lesson,
     PastEviction,
-    PastFault,
     cost,
     decide,
     min_replicas_told,
@@ -101,16 +100,21 @@ def test_without_an_objection_the_group_is_evicted_and_may_come_back_where_it_wa
 HERE = Host("host-rg_1")
 
 
+def over(group: str, kind: Kind, signature: str) -> Incident:
+    """A fault that is over."""
+    return replace(incident(kind), groups=(GroupName(group),), signature=signature)
+
+
 @pytest.mark.parametrize(
     ("before", "hosts"),
     [
-        pytest.param(PastFault(GroupName("rg_7"), Kind.DEAD, ""), (HERE,), id="another group"),
+        pytest.param(over("rg_7", Kind.DEAD, ""), (HERE,), id="another group"),
         pytest.param(
-            PastFault(GroupName("rg_1"), Kind.NOT_ENTERED, "not_entered@b.py:7:g"), (HERE,),
+            over("rg_1", Kind.NOT_ENTERED, "not_entered@b.py:7:g"), (HERE,),
             id="the same group in another state",
         ),
         pytest.param(
-            PastFault(GroupName("rg_1"), Kind.NOT_ENTERED, "not_entered:rg_1.0"), (),
+            over("rg_1", Kind.NOT_ENTERED, "not_entered:rg_1.0"), (),
             id="the same group in the same state",
         ),
     ],
@@ -222,7 +226,7 @@ def test_a_second_death_on_the_same_host_quarantines_it() -> None:
     seen = with_group(alive=(RankName("rg_1.1"),))
     (decision,) = decide(
         KeeperConfig(),
-        replace(seen, faults={HERE: (PastFault(GroupName("rg_1"), Kind.DEAD, ""),)}),
+        replace(seen, faults={HERE: (over("rg_1", Kind.DEAD, ""),)}),
         [incident(Kind.DEAD)],
     )
     assert decision.quarantine == (Host("host-rg_1"),)
