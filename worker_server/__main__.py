@@ -1,8 +1,138 @@
-"""`python -m worker_server SCRIPT [ARGS]`: run a script, attached, without changing it."""
+"""The command line `python -m worker_server`: attach, then be the script.
 
+A new interpreter runs the script in place of this one (exec: same pid, same options of python's
+own), so that it is to itself and to others what it is under plain python. What attaches is
+`rank/boot/sitecustomize.py`, which stands in front of that interpreter's PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import os
+import re
 import sys
+from collections.abc import Sequence
+from typing import Final
 
-from worker_server.rank.runner import main
+_USAGE_STATUS = 2
+_BOOT: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank", "boot")
+
+_OPTIONS = (
+    ("--monitor", "URL", "LIGHTKEEPER_MONITOR",
+     "the monitor, http(s)://host:port; of two, both: A,B"),
+    ("--token-file", "FILE", "LIGHTKEEPER_TOKEN_FILE", "the secret shared with it"),
+    ("--job", "NAME", "LIGHTKEEPER_JOB", "name of the job"),
+    ("--group", "NAME", "REPLICA_GROUP", "stable name of this replica group"),
+    ("--host", "NAME", "LIGHTKEEPER_HOST", "this node as the scheduler names it"),
+    ("--admission", "WORD", "LIGHTKEEPER_ADMISSION", "of quarantined hosts: off, warn, refuse"),
+    ("--bind", "ADDRESS", "LIGHTKEEPER_BIND", "where the WorkerServer listens"),
+    ("--port-base", "PORT", "LIGHTKEEPER_PORT_BASE", "port of group rank 0; others follow"),
+    ("--run-dir", "DIR", "LIGHTKEEPER_RUN_DIR", "pages, sockets and logs; ours alone"),
+    ("--linger", "SECONDS", "LIGHTKEEPER_LINGER_S", "how long a dead rank still answers"),
+)  # fmt: skip
+"""Flag, what stands for its value in the help, the variable behind it, and the help."""
+_NO_TORCH = "--no-torch-hook"
+
+_HELP = f"""\
+usage: python -m worker_server [OPTIONS] SCRIPT [ARGS ...]
+       python -m worker_server [OPTIONS] -m MODULE [ARGS ...]
+       python -m worker_server [OPTIONS] -c CODE [ARGS ...]
+
+Runs a training script with a WorkerServer beside it. The script needs no line of ours, and ends
+as it ends without us: same output, same tracebacks, same exit status.
+
+options, each in place of the variable behind it:
+{
+    "".join(
+        f"  {f'{flag} {value}':<19} {about:<39} {variable}{chr(10)}"
+        for flag, value, variable, about in _OPTIONS
+    )
+}  {_NO_TORCH:<19} {"state, stacks and liveness only":<39} LIGHTKEEPER_TORCH=0
+  -h, --help          this text
+
+There is no option for the token itself: everybody on the host can read a command line.
+
+examples:
+  torchrun --nproc-per-node 8 -m worker_server train.py --lr 1e-4
+  torchrun --nproc-per-node 8 -m worker_server --monitor http://head:8470 -m pkg.train
+  srun python -m worker_server --token-file ~/.lightkeeper-token train.py
+  python -m worker_server train.py
+
+It goes inside of the launcher, beside each rank. The URL of each WorkerServer is in the run
+directory: cat /dev/shm/lightkeeper-*/*.json, then curl that URL.
+Who the rank is comes from the launcher's variables (torchrun, Slurm, MPI, Kubernetes): see
+docs/integrations.md.
+"""
+
+
+class _UsageError(ValueError):
+    """A command line that cannot be understood."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Become the script, attached; only a wrong command line returns."""
+    try:
+        settings, rest = _options(argv)
+    except _UsageError as exc:
+        sys.stderr.write(f"python -m worker_server: {exc} (see --help)\n")
+        return _USAGE_STATUS
+    if rest[:1] == ["--help"] or not rest:
+        (sys.stdout if rest else sys.stderr).write(_HELP)
+        return 0 if rest else _USAGE_STATUS
+    os.environ.update(settings)
+    return _become(rest, _python_flags(argv))
+
+
+def _options(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Settings of the options in front, and the rest: what to run, with its arguments."""
+    settings: dict[str, str] = {}
+    words = list(argv)
+    variables = {flag: variable for flag, _, variable, _ in _OPTIONS}
+    while words and words[0].startswith("-") and words[0] not in ("-m", "-c"):
+        flag, equals, value = words.pop(0).partition("=")
+        if flag in ("-h", "--help"):
+            return {}, ["--help"]
+        if flag == "--":
+            break
+        if flag == _NO_TORCH and not equals:
+            settings["LIGHTKEEPER_TORCH"] = "0"
+        elif flag == "--token":
+            raise _UsageError(
+                "a token on a command line is no secret: --token-file or LIGHTKEEPER_TOKEN"
+            )
+        elif flag not in variables:
+            raise _UsageError(f"no such option: {flag}")
+        elif not equals and not words:
+            raise _UsageError(f"{flag} needs a value")
+        else:
+            settings[variables[flag]] = value if equals else words.pop(0)
+    if words[:1] in (["-m"], ["-c"]) and len(words) == 1:
+        raise _UsageError(f"{words[0]} needs {'a module' if words[0] == '-m' else 'code'}")
+    return settings, words
+
+
+def _become(words: list[str], flags: list[str]) -> int:
+    from worker_server.rank import identity  # noqa: PLC0415  not for --help
+
+    name = words[1] if words[0] == "-m" else words[0]
+    if name != "-c" and identity.starts_ranks(name):
+        os.environ["LIGHTKEEPER_ATTACH"] = "1"  # the ranks that it starts, not itself
+    elif sys.flags.ignore_environment or sys.flags.no_site:
+        sys.stderr.write("python -m worker_server: not attached, for python has -E, -I or -S\n")
+    else:
+        path = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_BOOT, path]))
+    os.execv(sys.executable, [sys.executable, *flags, *words])  # noqa: S606  as we were asked to
+
+
+def _python_flags(argv: Sequence[str]) -> list[str]:
+    """What stood between python and `-m worker_server`."""
+    words = sys.orig_argv[1 : len(sys.orig_argv) - len(argv)]
+    if words and not words[-1].startswith("-"):
+        words.pop()  # our name
+    if words and (module := re.fullmatch(r"(-[a-zA-Z]*)m.*", words[-1])):
+        words[-1:] = [module[1]] if module[1] != "-" else []
+    return words
+
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

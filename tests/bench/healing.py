@@ -55,7 +55,9 @@ class Hook:
     def of(cls, transport: object) -> Hook:
         folder = tempfile.TemporaryDirectory()
         page = Path(folder.name) / "rank.page"
-        collectives.install(Reporter(PageWriter.create(page, identity(world_size=1), 1)))
+        reporter = Reporter(PageWriter.create(page, identity(world_size=1), 1))
+        collectives.install(reporter)
+        torchft_times.install(reporter)
         torchft_times.time_transport(transport)
         return cls(folder, PageReader(page))
 

@@ -11,8 +11,8 @@ from tests.changed import replace
 from worker_server import wire
 from worker_server.rank.settings import Settings
 from worker_server.sidecar.app import RequestGuard, Served, make_app
-from worker_server.sidecar.evict import EvictionResult
 from worker_server.sidecar.metrics import make_registry
+from worker_server.sidecar.process import EvictionResult
 from worker_server.sidecar.queries import RefusalError
 
 TOKEN = "sesame"

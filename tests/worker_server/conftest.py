@@ -9,7 +9,7 @@ import pytest
 
 from tests.worker_server.pages import identity
 from tests.worker_server.ranks import RankUnderTest
-from worker_server.rank import collectives
+from worker_server.rank import collectives, torchft
 from worker_server.rank.page.reader import PageReader
 from worker_server.rank.page.writer import PageWriter
 from worker_server.rank.reporter import Reporter
@@ -60,5 +60,6 @@ def reporter(page: PageWriter) -> Reporter:
 def recording(reporter: Reporter) -> Iterator[Reporter]:
     """The same, with TorchFT and all collectives recorded."""
     collectives.install(reporter)
+    torchft.install(reporter)
     yield reporter
     collectives._stop()

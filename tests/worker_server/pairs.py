@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.ports import free_port
 from tests.worker_server.gloo_fates import DEAD
 from tests.worker_server.ranks import ROOT, TOKEN, Rank, eventually
-from worker_server.sidecar.witness import DEAF_S
+from worker_server.sidecar.process import DEAF_S
 from worker_server.wire import StateReport
 
 

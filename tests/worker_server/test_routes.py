@@ -11,7 +11,7 @@ import pytest
 from tests.worker_server.boxes import IDENTITY, WITH_TOKEN, FakeBox, app_of, host_report
 from worker_server import wire
 from worker_server.sidecar.app import BOTH, ENDPOINTS, JSON
-from worker_server.sidecar.evict import EvictionResult
+from worker_server.sidecar.process import EvictionResult
 from worker_server.sidecar.queries import (
     ControlPlaneError,
     RefusalError,

@@ -16,8 +16,8 @@ import trustme
 
 from tests.worker_server.ranks import eventually
 from tests.worker_server.test_http_server import BIG, application, closes
-from worker_server.http_server import HttpServer, ServerLimits
-from worker_server.sidecar.serve import TlsError, listening_socket, server_context, tls_channel
+from worker_server.http_server import HttpServer, ServerLimits, TlsError, tls_channel
+from worker_server.sidecar.serve import listening_socket
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def files(authority, tmp_path_factory):
 def serving(files, **limits):
     made = HttpServer(
         application, listening_socket("127.0.0.1", 0), threads=2, scheme="https",
-        channel=tls_channel(server_context(*files)), limits=ServerLimits(tend_s=0.05, **limits),
+        channel=tls_channel(*files), limits=ServerLimits(tend_s=0.05, **limits),
     )  # fmt: skip
     made.start()
     yield made
@@ -153,4 +153,4 @@ def test_a_certificate_that_cannot_be_used_says_which_and_why(files, tmp_path):
     trustme.CA().issue_cert("localhost").private_key_pem.write_to_path(str(other))
     for pair in ((bad, key), (cert, bad), (cert, other), (tmp_path / "none", key)):
         with pytest.raises(TlsError, match=r"LIGHTKEEPER_TLS_CERT=.*KEY=.*not a certificate"):
-            server_context(*pair)
+            tls_channel(*pair)

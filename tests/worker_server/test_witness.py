@@ -13,10 +13,15 @@ from tests.worker_server.test_black_box import Bench
 from tests.worker_server.test_page import enter, write_step
 from worker_server import wire
 from worker_server.rank.page import layout
-from worker_server.sidecar import witness as witness_module
 from worker_server.sidecar.host import with_shared
-from worker_server.sidecar.stacks import Call
-from worker_server.sidecar.witness import HangWatch, StackSample, StandstillWitness, doing_of
+from worker_server.sidecar.stacks import (
+    _SYSCALLS,
+    Call,
+    HangWatch,
+    StackSample,
+    StandstillWitness,
+    doing_of,
+)
 from worker_server.wire import Doing
 
 SITE = "/venv/lib/python3.11/site-packages"
@@ -130,10 +135,10 @@ def test_the_users_own_functions_tell_that_it_saves_or_evaluates(function, does)
     assert doing_of(calls, 0, None, waits=False) is does
 
 
-@pytest.mark.skipif(not witness_module._SYSCALLS, reason="no table for this machine")
+@pytest.mark.skipif(not _SYSCALLS, reason="no table for this machine")
 def test_where_no_call_tells_the_system_call_does():
     for kind in (Doing.LOCK, Doing.SLEEP, Doing.IO, Doing.PROCESS):
-        number = next(n for n, does in witness_module._SYSCALLS.items() if does is kind)
+        number = next(n for n, does in _SYSCALLS.items() if does is kind)
         assert doing_of([USER], 0, number, waits=False) is kind
         assert doing_of([lib("torch/utils/data/a.py"), USER], 1, number, waits=False) is Doing.DATA
     assert doing_of([USER], 0, None, waits=True) is Doing.COLLECTIVE
@@ -142,7 +147,7 @@ def test_where_no_call_tells_the_system_call_does():
 
 def test_a_backward_pass_that_waits_in_cpp_is_no_lock():
     """DDP's reducer waits for its peers there; nothing in Python tells that from work."""
-    futex = next(n for n, does in witness_module._SYSCALLS.items() if does is Doing.LOCK)
+    futex = next(n for n, does in _SYSCALLS.items() if does is Doing.LOCK)
     calls = [lib("torch/autograd/graph.py"), lib("torch/_tensor.py"), USER]
     assert doing_of(calls, 2, futex, waits=False) is Doing.UNKNOWN
 
@@ -234,4 +239,4 @@ def test_where_a_real_rank_hangs_is_told_by_two_samples(start_rank, action):
     eventually(told_twice, "two samples agree", within_s=30)
     witness = rank.state().witness
     assert (witness.frame.function, witness.frame.file) == ("main", "rank_script.py")
-    assert witness.doing is (Doing.SLEEP if witness_module._SYSCALLS else Doing.UNKNOWN)
+    assert witness.doing is (Doing.SLEEP if _SYSCALLS else Doing.UNKNOWN)

@@ -18,7 +18,7 @@ from tests.forks import child
 from tests.torchft_groups import lighthouse, manager_of, silence
 from tests.worker_server.pages import identity
 from worker_server import wire
-from worker_server.rank import collectives
+from worker_server.rank import collectives, torchft
 from worker_server.rank.page.writer import PageWriter
 from worker_server.rank.reporter import Reporter
 
@@ -33,6 +33,7 @@ def reporter_of(folder, name):
     who = identity(world_size=1, group=wire.GroupName(name))
     made = Reporter(PageWriter.create(Path(folder) / f"{name}.page", who, 1))
     collectives.install(made)
+    torchft.install(made)
     return made
 
 

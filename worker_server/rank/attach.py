@@ -312,10 +312,11 @@ class _Complaints:
 def _hook_torch(reporter: Reporter, files: run_dir.RankFiles) -> None:
     """What waits until torch is there. Never raises: it may run inside an import."""
 
-    def collectives() -> None:
-        from worker_server.rank.collectives import install  # noqa: PLC0415  torch.distributed
+    def exchanges() -> None:
+        from worker_server.rank import collectives, torchft  # noqa: PLC0415  torch.distributed
 
-        install(reporter)
+        collectives.install(reporter)
+        torchft.install(reporter)
         if files.socket_fits:
             torch_hooks.start_control_plane(files.socket)
         profile.watch_torch()
@@ -326,7 +327,7 @@ def _hook_torch(reporter: Reporter, files: run_dir.RankFiles) -> None:
     for install, without in (
         (optimizers, "does not count the optimizer's steps"),
         (lambda: declare_compilations(reporter), "does not see what torch.compile does"),
-        (collectives, "sees no collectives"),
+        (exchanges, "sees no collectives"),
     ):
         try:
             install()

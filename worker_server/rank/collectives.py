@@ -136,9 +136,6 @@ def install(reporter: Reporter) -> None:
     """Record from now on into this reporter's page. Patches once, whoever calls again."""
     global _recorder  # noqa: PLW0603  the wrappers outlive any one attach
     _recorder = Recorder(reporter)
-    from worker_server.rank import torchft  # noqa: PLC0415  it records by way of this module
-
-    torchft.install(reporter)
     if _originals:
         return
     for op in _OPS:

@@ -22,7 +22,7 @@ from prometheus_client.exposition import choose_encoder
 from worker_server import wire
 from worker_server.http_server import names_us
 from worker_server.rank.settings import Settings
-from worker_server.sidecar import evict, queries, text
+from worker_server.sidecar import process, queries, text
 from worker_server.sidecar.black_box import BlackBox
 from worker_server.sidecar.queries import RefusalError, WorkSlots, harden, in_json, in_text, refuse
 from worker_server.wire import LEFT_OUT
@@ -241,7 +241,7 @@ def _docstrings() -> dict[str, dict[str, str]]:
     """Class -> field -> the text below it, which the interpreter does not keep."""
     return {
         node.name: dict(_fields(node.body))
-        for module in (wire, evict, queries)
+        for module in (wire, process, queries)
         for node in ast.parse(inspect.getsource(module)).body
         if isinstance(node, ast.ClassDef)
     }
@@ -326,7 +326,7 @@ class Served:
     """What the endpoints answer from."""
 
     box: BlackBox
-    evict: Callable[[float], evict.EvictionResult]
+    evict: Callable[[float], process.EvictionResult]
     """End the rank, with so many seconds between SIGTERM and SIGKILL."""
     registry: CollectorRegistry
     host: Callable[[], wire.HostReport]
@@ -489,7 +489,7 @@ ENDPOINTS: Final = (
                      501: "the rank has no torch",
                      503: "the rank's interpreter does not run or did not answer"}),
     Endpoint("evict", wire.PATH_EVICT, "end the rank's process: SIGTERM, grace, SIGKILL",
-             _evict, evict.EvictionResult, slow="eviction", acts=True,
+             _evict, process.EvictionResult, slow="eviction", acts=True,
              body='{"reason": "why", "grace_s": 2}',
              errors={409: "meant for another incarnation of the rank",
                      413: "the body is larger than 16 KiB"}),

@@ -23,11 +23,18 @@ from worker_server.sidecar.host import share
 from worker_server.sidecar.last_words import Remains
 from worker_server.sidecar.merge import ClockPairs
 from worker_server.sidecar.metrics import StepFollower
-from worker_server.sidecar.process import PidfdProcess
+from worker_server.sidecar.process import DEAF_S, PidfdProcess
 from worker_server.sidecar.queries import RefusalError, StacksError
 from worker_server.sidecar.recorders import MAIN, ControlPlane, Recorders
-from worker_server.sidecar.stacks import Stacks, Taken, calls_of
-from worker_server.sidecar.witness import DEAF_S, HangWatch, StackSample, StandstillWitness, mark_of
+from worker_server.sidecar.stacks import (
+    HangWatch,
+    Stacks,
+    StackSample,
+    StandstillWitness,
+    Taken,
+    calls_of,
+    mark_of,
+)
 
 # -- Asks the rank for a profile and waits for its trace; see `worker_server.rank.profile` --------
 

@@ -22,16 +22,22 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from worker_server import home, run_dir, wire
-from worker_server.http_server import Channel, HttpServer, PatientServer, ServerLimits, file_limit
+from worker_server.http_server import (
+    Channel,
+    HttpServer,
+    ServerLimits,
+    TlsError,
+    file_limit,
+    tls_channel,
+)
 from worker_server.rank.page.layout import SharedPageError
 from worker_server.rank.page.reader import PageReader
 from worker_server.rank.settings import LOOPBACK, SettingError, Settings
 from worker_server.sidecar.app import THREADS, RequestGuard, Served, make_app
 from worker_server.sidecar.black_box import BlackBox, black_box_of
-from worker_server.sidecar.evict import EvictionResult, Family, evict
 from worker_server.sidecar.host import HostView, have_port
 from worker_server.sidecar.metrics import make_registry
-from worker_server.sidecar.process import GoneError, PidfdProcess
+from worker_server.sidecar.process import EvictionResult, Family, GoneError, PidfdProcess, evict
 
 # -- Asks the monitor to be polled: a lease, renewed thrice in its time, returned at the end ------
 # A monitor that is away is no news: the next try comes a little later, and nothing is logged
@@ -217,14 +223,7 @@ def _reason(status: int, body: bytes) -> str:
     return wire.one_line(why).rstrip(".") if isinstance(why, str) and name is None else ""
 
 
-# -- Where a sidecar listens: sockets, TLS, how many connections fit, and the name for its URL ----
-# TLS is a part of waitress's own loop, and the handshake of the first request's time. Waitress has
-# no TLS, and a front that relays (stunnel, an asyncio thread) would need limits and deadlines of
-# its own, a second socket for each connection, and would hide the client's address. Here each
-# connection is an SSL socket that never blocks: `recv` does the handshake by the way, and whatever
-# OpenSSL cannot do yet is tried again when the socket is ready. So `http_server` holds for TLS as
-# it is. OpenSSL's objects are not made for two threads, and waitress reads in its main thread and
-# writes in its workers: a lock for each connection.
+# -- Where a sidecar listens: sockets, how many connections fit, and the name for its URL ---------
 
 _FILES_WANTED: Final = 8192
 _FILES_KEPT: Final = 64
@@ -242,7 +241,7 @@ def listen(app: Any, settings: Settings, threads: int) -> HttpServer:
     """
     channel = Channel
     if settings.tls_cert is not None and settings.tls_key is not None:
-        channel = tls_channel(server_context(settings.tls_cert, settings.tls_key))
+        channel = tls_channel(settings.tls_cert, settings.tls_key)
     try:
         listener = listening_socket(settings.bind, settings.port)
     except OSError as exc:
@@ -325,111 +324,6 @@ def listening_socket(host: str, port: int, *, backlog: int = 2048) -> socket.soc
 def connections_that_fit(wanted: int) -> int:
     """How many connections the process may hold, after raising its limit of open files."""
     return max(8, min(wanted, file_limit(_FILES_WANTED) - _FILES_KEPT))
-
-
-_RECORD_BYTES: Final = 16 * 1024
-"""The most that one TLS record holds: reading so much leaves nothing behind in OpenSSL, of which
-poll() knows nothing."""
-_NOT_YET: Final = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
-
-
-class TlsError(Exception):
-    """The certificate or the key cannot be used; the message says which file and why."""
-
-
-def server_context(cert: Path, key: Path) -> ssl.SSLContext:
-    """TLS 1.2 or newer with this certificate.
-
-    Raises:
-        TlsError: the files are no certificate and key that belong together.
-    """
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION  # each would cost as much as a handshake
-    try:
-        context.load_cert_chain(cert, key, password=_no_password)
-    except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
-        files = f"LIGHTKEEPER_TLS_CERT={cert}, LIGHTKEEPER_TLS_KEY={key}"
-        raise TlsError(f"{files}: not a certificate and its key, in PEM: {exc}") from exc
-    return context
-
-
-def _no_password() -> str:
-    raise ValueError("the key is encrypted: give one without a password")
-
-
-class TlsChannel(Channel):
-    """One TLS connection; `tls_channel` gives the class its context."""
-
-    context: ssl.SSLContext
-
-    def __init__(self, server: PatientServer, sock: socket.socket, *args: Any, **kw: Any) -> None:
-        self._tls = threading.Lock()
-        self._wants_write = False
-        sock.setblocking(False)
-        wrapped = self.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-        super().__init__(server, wrapped, *args, **kw)
-
-    def writable(self) -> bool:
-        """Whether to be called when the socket takes bytes."""
-        return self._wants_write or bool(super().writable())
-
-    def handle_write(self) -> None:
-        """The socket takes bytes: a handshake may want that too."""
-        if self._wants_write:
-            self.handle_read()
-        if super().writable():
-            super().handle_write()
-
-    def handle_read(self) -> None:
-        """Bytes have come: of a handshake, or of a request."""
-        self._wants_write = False
-        try:
-            with self._tls:
-                data = self.socket.recv(_RECORD_BYTES)
-        except _NOT_YET as exc:
-            self._wants_write = isinstance(exc, ssl.SSLWantWriteError)
-        except OSError:  # a bad handshake, or the client is gone
-            self.handle_close()
-        else:
-            if data:
-                self.received(data)
-            else:
-                self.handle_close()
-
-    def send(self, data: bytes, do_close: bool = True) -> int:
-        """Send what OpenSSL takes; it wants the same bytes again after a refusal, and gets them:
-        waitress forgets only what was sent.
-        """
-        try:
-            with self._tls:
-                sent = self.socket.send(data)
-        except _NOT_YET:
-            return 0
-        except OSError:
-            if do_close:
-                self.handle_close()
-            else:
-                self.will_close = True
-            return 0
-        self.note_sent()
-        return int(sent)
-
-    def handle_close(self) -> None:
-        """Say goodbye as TLS wants it, without waiting for the other side's.
-
-        A client that breaks off is closed twice: what it left is to be read, and it hung up.
-        """
-        sock = self.socket
-        if sock is not None:
-            with contextlib.suppress(OSError, ValueError), self._tls:
-                sock.unwrap()
-        super().handle_close()
-
-
-def tls_channel(context: ssl.SSLContext) -> type[Channel]:
-    """The class of connections that speak TLS with this context."""
-    return type("OurTlsChannel", (TlsChannel,), {"context": context})
 
 
 # -- the sidecar's life ---------------------------------------------------------------------------

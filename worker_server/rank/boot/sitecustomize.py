@@ -1,4 +1,4 @@
-"""Attaches before the script begins; put in front of a new interpreter by `rank.runner`.
+"""Attaches before the script begins; `python -m worker_server` puts it before a new interpreter.
 
 Python imports it by its name, whatever it then runs. It leaves no trace: children do not find it,
 and the `sitecustomize` that it hides is imported after all.
