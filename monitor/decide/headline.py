@@ -50,6 +50,7 @@ class JobState(StrEnum):
     STOPPED = "stopped"  # nobody commits, and an incident says why
     FINISHED = "finished"
     ENDED = "ended"
+    INTERRUPTED = "interrupted"  # it ended because somebody asked it to
 
 
 _LABELS: Final[Mapping[JobState, str]] = {
@@ -64,6 +65,7 @@ _LABELS: Final[Mapping[JobState, str]] = {
     JobState.STOPPED: "Not training:",
     JobState.FINISHED: "The job has finished:",
     JobState.ENDED: "The job has ended:",
+    JobState.INTERRUPTED: "The job was stopped:",
 }
 
 
@@ -144,7 +146,8 @@ _Said = tuple[JobState, str, str, IncidentId | None]
 
 def _said(view: View, seen: _Figures) -> _Said:
     if seen.ended is not None:
-        state = JobState.FINISHED if seen.ended.clean else JobState.ENDED
+        state = JobState.INTERRUPTED if seen.ended.stopped else JobState.ENDED
+        state = JobState.FINISHED if seen.ended.clean else state
         lead = lead_of(view)
         return state, seen.ended.says, "", None if lead is None else lead.id
     state = _by_commits(view, seen)
@@ -217,7 +220,8 @@ def lead_of(view: View, *, stops: bool = False) -> Incident | None:
 def _training(view: View, seen: _Figures) -> _Said:
     if wrong := _wrong(view, seen):
         return JobState.DISTURBED, wrong, "", None
-    ranks, starting = len(view.snapshot.observations), seen.healths[RankHealth.STARTING]
+    ranks = len(view.snapshot.observations) - seen.healths[RankHealth.FINISHED]
+    starting = seen.healths[RankHealth.STARTING]
     says = "1 rank is healthy" if ranks == 1 else f"all {ranks:,} ranks are healthy"
     if starting:
         says = f"{ranks - starting:,} of {ranks:,} ranks are healthy, {starting:,} starting"

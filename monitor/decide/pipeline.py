@@ -28,6 +28,7 @@ from monitor.decide.guards import (
 )
 from monitor.decide.rules import DEFAULT, Policy
 from monitor.decide.tracker import GONE_UNCONFIRMED_S, Tracker
+from monitor.detect.dead import over
 from monitor.detect.detectors import DETECTORS, Detector, inhibit, wanted_records
 from monitor.detect.history import History
 from monitor.detect.intake import push
@@ -141,7 +142,8 @@ def rank_health(
             track = history.tracks.get(rank)
             if track is not None and track.identity.incarnation in incident.incarnations:
                 blamed[rank] = min(found, blamed.get(rank, found), key=WORST_FIRST.index)
-    return {t.rank: _of(history, graph, t, blamed, victims or {}) for t in history.present()}
+    health = {t.rank: _of(history, graph, t, blamed, victims or {}) for t in history.present()}
+    return health | dict.fromkeys(over(history), RankHealth.FINISHED)
 
 
 def _of(  # noqa: PLR0911

@@ -39,6 +39,7 @@ from monitor.model.observation import (
     Observation,
     Snapshot,
     Unreachable,
+    stopped,
 )
 from monitor.model.quarantine import HostRecord
 from monitor.model.verdict import WORST_FIRST, RankHealth
@@ -212,6 +213,11 @@ class Departure:
     def clean(self) -> bool:
         """Whether it ended as a program that is through does."""
         return self.process is not None and self.process.exit_code == 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was asked to end."""
+        return self.process is not None and stopped(self.process, self.ending)
 
 
 class DepartureBook:
@@ -526,6 +532,8 @@ class Ended:
     """Whether all ended as a program that is through does."""
     says: str
     """How, without when."""
+    stopped: bool = False
+    """Whether the others were asked to end, by SIGTERM or Ctrl-C."""
 
 
 def ended_of(view: View) -> Ended | None:
@@ -548,7 +556,8 @@ def ended_of(view: View) -> Ended | None:
     told = [f"{listed(ranks)} {how}" for how, ranks in ways.items()][:_NAMED]
     others = sum(map(len, list(ways.values())[_NAMED:]))
     more = f" and {others:,} more" if others else ""
-    return Ended(at_s, False, f"{'; '.join(told)}{more}; {left}")
+    asked = all(one.clean or one.stopped for one in gone)
+    return Ended(at_s, False, f"{'; '.join(told)}{more}; {left}", asked)
 
 
 def warnings_of(view: View) -> tuple[str, ...]:

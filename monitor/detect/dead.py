@@ -24,6 +24,7 @@ from monitor.detect.waits import WaitGraph
 from monitor.detect.wording import named as ranks_named
 from monitor.detect.wording import of_death, of_peers, waits_for, why_it_died
 from monitor.model.names import GroupName, RankName
+from monitor.model.observation import stopped
 from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from monitor.model.wording import listed, plural, seconds
 
@@ -78,8 +79,18 @@ def _on_its_own(track: RankTrack) -> bool:
     """Whether its end speaks of a cause of its own, and not of a peer that is gone."""
     ending = None if track.report is None else track.report.ending
     if ending is not None and ending.exception is not None:
-        return not of_peers(ending.exception)
+        return not (of_peers(ending.exception) or _stopped(track))
     return _signal(track) in _OWN_SIGNALS
+
+
+def over(history: History) -> frozenset[RankName]:
+    """Who ended without a fault: its work was over, or the whole job was asked to end."""
+    alike = _ended_alike(history)
+    return frozenset(
+        track.rank
+        for track in history.present()
+        if _gone(track) and (_finished(track) or (alike and _stopped(track)))
+    )
 
 
 def _gone(track: RankTrack) -> bool:
@@ -249,8 +260,13 @@ def _gave_up(track: RankTrack) -> bool:
 
 
 def _asked_to_end(track: RankTrack) -> bool:
-    """Whether SIGTERM ended it, as far as that is known; by whom, nobody knows."""
-    return _signal(track) == "SIGTERM"
+    """Whether SIGTERM or Ctrl-C ended it, as far as that is known; by whom, nobody knows."""
+    return _signal(track) == "SIGTERM" or _stopped(track)
+
+
+def _stopped(track: RankTrack) -> bool:
+    """Whether it was asked to end and had raised nothing before."""
+    return track.report is not None and stopped(track.report.process, track.report.ending)
 
 
 def _signal(track: RankTrack) -> str | None:

@@ -14,6 +14,7 @@ from monitor.detect.history import History
 from monitor.detect.patience import LASTS
 from monitor.detect.track import RankTrack
 from monitor.model.names import RankName
+from monitor.model.observation import stopped
 from monitor.model.verdict import RankStanding
 from monitor.model.wording import listed, plural, seconds
 from worker_server.wire import (
@@ -246,7 +247,9 @@ def of_hang(roots: Sequence[RankTrack]) -> str:
 def of_death(track: RankTrack) -> str:
     """Of a dead rank: its exception and where it was raised; a bare signal tells no bug."""
     ending = None if track.report is None else track.report.ending
-    if ending is None or ending.exception is None or of_peers(ending.exception):
+    if track.report is None or ending is None or ending.exception is None:
+        return ""
+    if of_peers(ending.exception) or stopped(track.report.process, ending):
         return ""
     kind = ending.exception.partition(":")[0]
     return f"dead:{kind}@{_at(ending.frame)}" if ending.frame is not None else f"dead:{kind}"

@@ -18,8 +18,10 @@ from monitor.model.plain import readable
 from worker_server.wire import (
     LONG_PHASES,
     WAITING_PHASE,
+    Ending,
     FlightRecord,
     Identity,
+    Process,
     StateReport,
     StepLog,
     StepState,
@@ -70,6 +72,13 @@ class Observation:
     def step(self) -> StepState | None:
         """What the rank reports of itself, if it does."""
         return self.outcome.step if isinstance(self.outcome, StateReport) else None
+
+
+def stopped(process: Process, ending: Ending | None) -> bool:
+    """Whether SIGTERM or Ctrl-C ended it, and nothing of its own before; by whom, nobody knows."""
+    raised = "" if ending is None or ending.exception is None else ending.exception
+    asked = process.exit_signal in ("SIGTERM", "SIGINT")
+    return (asked and not raised) or raised.partition(":")[0] == "KeyboardInterrupt"
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,10 +172,11 @@ class RankHealth(StrEnum):
     SLOW = "slow"  # to blame for a pace that holds the others up
     CORRUPT = "corrupt"  # to blame for numbers that are wrong
     TRACED = "traced"  # a debugger or profiler holds it
+    FINISHED = "finished"  # ended, and that is no fault
 
 
 WORST_FIRST: Final = (
     RankHealth.DEAD, RankHealth.UNREACHABLE, RankHealth.STALLED, RankHealth.CORRUPT,
     RankHealth.TRACED, RankHealth.SLOW, RankHealth.STARTING, RankHealth.LATE, RankHealth.WAITING,
-    RankHealth.HEALTHY,
+    RankHealth.HEALTHY, RankHealth.FINISHED,
 )  # fmt: skip

@@ -121,7 +121,7 @@ def groups_of(rows: Sequence[Mapping[str, Any]]) -> tuple[GroupView, ...]:
 
 
 _LAST: Final = float("inf")
-_WELL: Final = ("healthy", "waiting")
+_WELL: Final = ("healthy", "waiting", "finished")
 """Who waits is held up by somebody else."""
 
 
@@ -222,6 +222,7 @@ STYLES: Final = {
     "slow": "bold yellow",
     "corrupt": "bold red",
     "traced": "bold magenta",
+    "finished": "dim",
 }
 """A health's colour; its word stands beside it."""
 

@@ -256,6 +256,7 @@ _TONES: Final = {
     JobState.TRAINING: "good", JobState.DISTURBED: "wait", JobState.LATE: "wait",
     JobState.PAUSING: "wait", JobState.STALLING: "wait",
     JobState.STOPPED: "bad", JobState.FINISHED: "idle", JobState.ENDED: "bad",
+    JobState.INTERRUPTED: "idle",
 }  # fmt: skip
 
 

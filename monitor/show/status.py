@@ -107,7 +107,7 @@ _TRAINS: Final = {
     JobState.LATE: ("disturbed", "yellow"),
     JobState.PAUSING: ("pausing", "yellow"), JobState.STALLING: ("stalling", "bold red"),
     JobState.STOPPED: ("no", "bold red"), JobState.FINISHED: ("finished", "green"),
-    JobState.ENDED: ("ended", "bold red"),
+    JobState.ENDED: ("ended", "bold red"), JobState.INTERRUPTED: ("stopped", "yellow"),
 }  # fmt: skip
 """Word and style: scripts rely on the words."""
 

@@ -197,6 +197,7 @@ LOOKS: Final = {
     "late": StateLook("◔", "no commit for longer than usual; who holds it up is not known yet"),
     "waiting": StateLook("◐", "it waits for others"),
     "healthy": StateLook("●", "it makes progress"),
+    "finished": StateLook("✓", "it has ended, and that is no fault"),
     UNKNOWN: StateLook("□", "the Lighthouse knows it, and no rank of it has registered"),
 }
 """Worst first."""
@@ -208,7 +209,8 @@ def state_of(view: View, seen: Observation) -> str:
     health = view.result.rank_health.get(seen.rank)
     if health is None:
         return UNKNOWN
-    if seen.identity.group in view.evicting and health is not RankHealth.DEAD:
+    gone = health in (RankHealth.DEAD, RankHealth.FINISHED)
+    if seen.identity.group in view.evicting and not gone:
         return EVICTING
     return str(health)
 

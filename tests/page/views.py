@@ -35,6 +35,7 @@ _PHASES = {
     RankHealth.SLOW: ("forward", 1.4),
     RankHealth.CORRUPT: ("forward", 0.4),
     RankHealth.TRACED: ("forward", 12.0),
+    RankHealth.FINISHED: ("finished", 3.0),
 }
 
 

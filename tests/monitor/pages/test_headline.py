@@ -59,8 +59,14 @@ def ended(*processes: Process | None) -> View:
     return crowd(0, 1, departures=gone)
 
 
-def died(code: int) -> Process:
-    return Process(alive=False, state=None, exit_code=code)
+def died(code: int | None, signal: str | None = None) -> Process:
+    return Process(alive=False, state=None, exit_code=code, exit_signal=signal)
+
+
+def stopped(*processes: Process) -> View:
+    """As `ended`, without an exception."""
+    gone = (replace(one, ending=None) for one in ended(*processes).departures)
+    return crowd(0, 1, departures=tuple(gone))
 
 
 @pytest.mark.parametrize(
@@ -104,6 +110,13 @@ def died(code: int) -> Process:
         (lambda: ended(*map(died, range(1, 7))), "ended",
          ("The job has ended: rg_0.0 exit code 1, RuntimeError: no; rg_1.0 exit code 2; "
           "rg_2.0 exit code 3; rg_3.0 exit code 4 and 2 more; 0 of 6 ranks left")),
+        (lambda: ended(None, died(None, "SIGINT"), died(None, "SIGTERM")), "ended",
+         ("The job has ended: rg_0.0 not heard of any more; rg_1.0 SIGINT; rg_2.0 SIGTERM; "
+          "0 of 3 ranks left")),
+        (lambda: stopped(died(0), died(None, "SIGINT"), died(None, "SIGINT")), "interrupted",
+         "The job was stopped: rg_1.0 and rg_2.0 SIGINT; rg_0.0 exit code 0; 0 of 3 ranks left"),
+        (lambda: crowd(2, 1, {"rg_1.0": RankHealth.FINISHED}), "training",
+         "Training: 1 rank is healthy"),
         (lambda: ended(died(0), died(0)), "finished",
          "The job has finished: every rank ended with exit code 0, 0 of 2 ranks left"),
     ],

@@ -207,6 +207,42 @@ def test_a_job_that_ends_as_a_whole_is_no_fault() -> None:
     assert not drive.seen
 
 
+@pytest.mark.parametrize(
+    "ends",
+    [
+        [ended_by("rg_0.0", "SIGINT"), ended_by("rg_0.1", "SIGINT")],
+        [ended_by("rg_0.0", "SIGTERM"), ended_by("rg_0.1", "SIGTERM")],
+        [raises("rg_0.0", "KeyboardInterrupt"), raises("rg_0.1", "KeyboardInterrupt")],
+        [raises("rg_0.0", "KeyboardInterrupt"), raises("rg_0.1", RESET)],
+    ],
+    ids=["SIGINT", "SIGTERM", "KeyboardInterrupt", "its peer lost it"],
+)
+def test_a_job_that_its_user_stops_is_no_fault(ends) -> None:
+    drive = Drive(SimFleet(1, 2, [at(20.1 + n / 10, end) for n, end in enumerate(ends)])).run(40)
+    assert not drive.seen
+    assert drive.last.rank_health["rg_0.0"] is RankHealth.FINISHED
+
+
+@pytest.mark.parametrize("later", ["SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize(
+    "first", [ended_by("rg_0.1", "SIGSEGV"), raises("rg_0.1", "ValueError: bad batch")]
+)
+def test_who_died_by_itself_is_named_though_its_launcher_ends_the_others(first, later) -> None:
+    rest = ("rg_0.0", "rg_0.2", "rg_0.3")
+    script = [at(20, first), *(at(22, ended_by(rank, later)) for rank in rest)]
+    drive = Drive(SimFleet(1, 4, script)).run(40)
+    accused = [one for one in drive.seen.values() if one.culprits]
+    assert [one.culprits for one in accused] == [("rg_0.1",)]
+    assert accused[0].id in drive.fired
+    assert set(drive.last.rank_health.values()) == {RankHealth.DEAD}
+
+
+def test_one_rank_that_gets_ctrl_c_while_its_group_stands_is_dead() -> None:
+    drive = Drive(SimFleet(2, 2, [at(20, ended_by("rg_1.1", "SIGINT"))])).run(45)
+    assert drive.incident("dead").culprits == ("rg_1.1",)
+    assert drive.last.rank_health["rg_1.1"] is RankHealth.DEAD
+
+
 def test_a_group_that_crashed_while_waiting_for_the_culprit_is_no_second_fault() -> None:
     script = [at(20, hang("rg_1.0")), at(40, crash("rg_0.0"))]
     fleet = SimFleet(4, 1, script)

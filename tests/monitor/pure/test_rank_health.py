@@ -7,8 +7,8 @@ from monitor.model.incident import severity_of
 from monitor.model.observation import Observation, Snapshot
 from monitor.model.verdict import Confidence, Kind, Severity, Verdict
 from tests.changed import replace
-from tests.monitor.fleet import Drive, SimFleet, at, hang, slow
-from worker_server.wire import StateReport, Tracer
+from tests.monitor.fleet import START_S, Drive, SimFleet, at, hang, slow
+from worker_server.wire import Process, StateReport, Tracer
 
 WATCH = KeeperConfig(observe=True)
 
@@ -52,6 +52,23 @@ def test_before_there_is_a_verdict_nobody_who_stands_is_called_healthy() -> None
     drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), WATCH).run(60)
     still = [r for r in drive.results if 26 <= r.now_s - drive.results[0].now_s <= 60]
     assert "healthy" not in {str(one) for result in still for one in result.rank_health.values()}
+
+
+def test_a_rank_that_ended_with_exit_code_0_has_finished_while_others_train() -> None:
+    def alter(snapshot: Snapshot) -> Snapshot:
+        def one(seen: Observation) -> Observation:
+            if seen.rank != "rg_1.0" or snapshot.now_s < START_S + 30 or seen.report is None:
+                return seen
+            gone = Process(alive=False, state=None, dead_age_s=1.0, exit_code=0)
+            return replace(seen, outcome=replace(seen.outcome, process=gone, step=None))
+
+        return replace(snapshot, observations=tuple(map(one, snapshot.observations)))
+
+    drive = Drive(SimFleet(3, 1), alter=alter).run(60)
+    assert not drive.seen
+    assert {str(rank): str(one) for rank, one in drive.last.rank_health.items()} == {
+        "rg_0.0": "healthy", "rg_1.0": "finished", "rg_2.0": "healthy",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("confidence", list(Confidence))
