@@ -20,7 +20,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from monitor.act.bundles import BundleDir, keep_of
-from monitor.act.evictor import Evictors
+from monitor.act.evictor import Evictors, Parties
 from monitor.act.evidence import Evidence
 from monitor.act.gate import Gate, Gatekeeper
 from monitor.act.http import CaError, Fetcher, trust, trust_also
@@ -34,7 +34,6 @@ from monitor.act.schedulers.base import Place
 from monitor.act.schedulers.build import SchedulerOptions, StoredName, drivers
 from monitor.act.schedulers.kubernetes import KubeUnusableError
 from monitor.act.schedulers.reconcile import CordonReconciler
-from monitor.act.steps import Parties
 from monitor.act.targets import Registry, TargetsError, TargetsFile
 from monitor.bearer import Tokens
 from monitor.clock import SteadyClock
@@ -43,7 +42,7 @@ from monitor.decide.rules import PolicyError
 from monitor.journal.entries import Head
 from monitor.journal.writer import Journal, JournalDir, Limits
 from monitor.loop.auditor import Auditor
-from monitor.loop.components import Components, LeaderComponents, held_back
+from monitor.loop.components import Components, LeaderComponents, VitalSigns, held_back
 from monitor.loop.loop import Keeper
 from monitor.metrics import Bounds, Instruments, Live, ViewCollector, upkeep
 from monitor.model.config import KeeperConfig
@@ -67,7 +66,6 @@ from monitor.store.audit_log import LogFile
 from monitor.store.lease import Lease, LeaseStanding, me
 from monitor.store.place import StoreError, StorePlace
 from monitor.store.store import Store
-from monitor.vitals import VitalSigns
 from worker_server import home
 from worker_server.http_server import file_limit
 

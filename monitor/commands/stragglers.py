@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final
 
 import click
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table as Grid
+from rich.text import Text
 
 from monitor.commands.command import DONE, FAILED, FILE, CommandError, as_json, command, option
 from monitor.commands.offline import (
@@ -19,11 +26,18 @@ from monitor.commands.offline import (
     say,
     shown,
 )
-from monitor.records.slow import judge
-from monitor.records.timings import Sizes, TableError, differences, load, read_sizes
-from monitor.show.report import no_answer
-from monitor.show.straggler_report import body, print_report
-from monitor.show.wording import clean
+from monitor.records.slow import CLASSES, RankPace, Report, SlowKind, SlowVerdict, judge, named
+from monitor.records.timings import (
+    Sizes,
+    TableError,
+    TimingTable,
+    differences,
+    load,
+    read_sizes,
+    stands_for,
+)
+from monitor.show.report import no_answer, verdict
+from monitor.show.wording import clean, counted, sentence
 
 
 @command(cls=Judging)
@@ -101,3 +115,188 @@ def _sizes(path: Path) -> Sizes:
         return read_sizes(path)
     except TableError as exc:
         raise CommandError(f"{shown(path)}: {clean(str(exc), 500)}") from exc
+
+
+# -- report ------------------------------------------------------------------------------------
+
+
+SCHEMA: Final = 1
+_ROWS: Final = 10
+_LINES: Final = 12
+_OPS: Final = 4
+
+TITLES: Final = {
+    SlowKind.STRAGGLER: "slower than its peers, who wait for it",
+    SlowKind.SLOW_TRANSFER: "slow transfers",
+    SlowKind.MIXED: "slow at work and in transfers",
+}
+
+
+def body(
+    table: TimingTable, report: Report, sizes: Sizes, notes: tuple[str, ...]
+) -> dict[str, Any]:
+    """What `--format json` prints; keys may be added, none goes."""
+    return {
+        "schema": SCHEMA,
+        "culprits": _ranks(table, report.culprits),
+        "verdicts": [_verdict(table, one, sizes) for one in report.verdicts],
+        "table": {
+            "job": sizes.name or None,
+            "rows": table.rows_read,
+            "rows_used": len(table),
+            "ranks": len(table.ranks),
+            "stages": table.stages.tolist(),
+            "steps": len(table.steps),
+            "first_step": int(table.steps[0]),
+            "last_step": int(table.steps[-1]),
+            "step_s": _number(report.step_s),
+        },
+        "ranks": [_pace(table, one) for one in report.paces],
+        "notes": list(notes),
+    }
+
+
+def _verdict(table: TimingTable, one: SlowVerdict, sizes: Sizes) -> dict[str, Any]:
+    return {
+        "kind": str(one.kind),
+        "class": CLASSES[one.kind],
+        "culprits": _ranks(table, one.culprits),
+        "cannot_tell_between": [_ranks(table, side) for side in one.between],
+        "stands_for": sorted(
+            {peer for rank in one.culprits for peer in stands_for(table, sizes, rank)}
+        ),
+        "group": None if one.stage is None else f"stage {one.stage}",
+        "stage": one.stage,
+        "dp_rank": one.replica,
+        "confidence": str(one.confidence),
+        "reason": sentence(one.reason),
+        "evidence": dict(one.evidence),
+        "since_step": int(table.steps[one.stretch.first]),
+        "until_step": int(table.steps[one.stretch.last]),
+        "steps": {
+            "slow": one.stretch.slow,
+            "seen": one.stretch.seen,
+            "of": len(table.steps),
+        },
+        "ratio": _number(one.ratio),
+        "ratios": {name: _number(ratio) for name, ratio in one.by_op.items()},
+        "lost_s": _number(one.lost_s),
+    }
+
+
+def _pace(table: TimingTable, one: RankPace) -> dict[str, Any]:
+    return {
+        "rank": int(table.ranks[one.rank]),
+        "stage": one.stage,
+        "dp_rank": one.replica,
+        "ratio": _number(one.ratio),
+        "ratios": {name: _number(ratio) for name, ratio in one.by_op.items()},
+        "slow_steps": one.slow,
+        "steps": one.seen,
+    }
+
+
+def _ranks(table: TimingTable, codes: tuple[int, ...]) -> list[int]:
+    return sorted(int(rank) for rank in table.ranks[list(codes)])
+
+
+def _number(value: float) -> float | None:
+    return round(value, 4) if math.isfinite(value) else None
+
+
+def print_report(
+    console: Console, table: TimingTable, report: Report, sizes: Sizes, notes: tuple[str, ...]
+) -> None:
+    """The answer, the verdicts, the slowest ranks, and what limits them."""
+    for part in _parts(table, report, sizes, notes):
+        console.print(part, markup=False, highlight=False)
+
+
+def _parts(
+    table: TimingTable, report: Report, sizes: Sizes, notes: tuple[str, ...]
+) -> Iterator[RenderableType]:
+    yield Text(headline(table, report), "bold red" if report.verdicts else "bold green")
+    yield Text(_read(table, report, sizes), "dim")
+    for number, one in enumerate(report.verdicts, 1):
+        yield Text()
+        yield from _finding(table, number, one, sizes)
+    yield Text()
+    yield _slowest(table, report)
+    if notes:
+        yield Text()
+        yield Text("what limits this", "bold")
+    for line in notes[:_LINES]:
+        yield Padding(Text(f"- {clean(line)}"), (0, 0, 0, 2))
+
+
+def headline(table: TimingTable, report: Report) -> str:
+    """The whole answer in one line."""
+    if not report.verdicts:
+        return "no straggler found"
+    faults = counted(len(report.verdicts), "fault")
+    unnamed = sum(not one.culprits for one in report.verdicts)
+    if not report.culprits:
+        which = "it" if len(report.verdicts) == 1 else "them"
+        return f"{faults} found; the table does not tell which rank caused {which}"
+    more = f"; which rank caused {unnamed} of them is not told" if unnamed else ""
+    return f"{faults} found, caused by {named(table, report.culprits)}{more}"
+
+
+def _read(table: TimingTable, report: Report, sizes: Sizes) -> str:
+    job = f"{clean(sizes.name, 80)}: " if sizes.name else ""
+    span = f"steps {table.steps[0]} to {table.steps[-1]}" if len(table.steps) > 1 else "one step"
+    return (
+        f"{job}{counted(len(table), 'row')} of {counted(len(table.ranks), 'rank')} in "
+        f"{counted(len(table.stages), 'stage')}, {counted(len(table.steps), 'step')} ({span}), "
+        f"{report.step_s:.3g} s each"
+    )
+
+
+def _finding(
+    table: TimingTable, number: int, one: SlowVerdict, sizes: Sizes
+) -> Iterator[RenderableType]:
+    peers = {peer for rank in one.culprits for peer in stands_for(table, sizes, rank)}
+    shared = ", ".join(map(str, sorted(peers)[:16])) if len(peers) > len(one.culprits) else ""
+    facts = [
+        ("lost", f"{one.lost_s:.3g} s of its own beyond its peers'" if one.culprits else ""),
+        ("stands for", f"global ranks {shared} (tensor-parallel peers)" if shared else ""),
+        *((clean(name, 40), clean(seen)) for name, seen in one.evidence.items()),
+    ]
+    return verdict(
+        number,
+        named(table, one.culprits) if one.culprits else "no rank accused",
+        TITLES[one.kind],
+        classes=(one.kind, CLASSES[one.kind]), confidence=one.confidence, reason=one.reason,
+        facts=facts, width=24,
+    )  # fmt: skip
+
+
+def _slowest(table: TimingTable, report: Report) -> Grid:
+    ops = sorted({name for one in report.paces for name in one.by_op})[:_OPS]
+    made = Grid(
+        title="slowest ranks, own work against the median of the peers on their stage",
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+    )
+    for column in ("rank", "stage", "dp rank", "ratio", *ops, "slow steps"):
+        made.add_column(clean(column, 40), overflow="fold")
+    for one in report.paces[:_ROWS]:
+        style = "bold red" if one.rank in report.culprits else ""
+        cells = (
+            str(table.ranks[one.rank]),
+            str(one.stage),
+            "-" if one.replica is None else str(one.replica),
+            _ratio(one.ratio),
+            *(_ratio(one.by_op.get(name, math.nan)) for name in ops),
+            f"{one.slow} of {one.seen}",
+        )
+        made.add_row(*(Text(cell, style) for cell in cells))
+    if len(report.paces) > _ROWS:
+        rest = counted(len(report.paces) - _ROWS, "rank")
+        made.caption = f"and {rest} more; --format json has them all"
+    return made
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if math.isfinite(value) else "-"

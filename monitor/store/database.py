@@ -45,8 +45,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from monitor.model.eviction import Fence
-from monitor.store.lease import LeaseRow
-from monitor.store.place import StoreError, StorePlace
+from monitor.store.place import LeaseRow, StoreError, StorePlace
 
 # -- tables ------------------------------------------------------------------------------------
 # What is one value there is one JSON body here, by its key; other columns are what is asked for.

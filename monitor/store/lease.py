@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from monitor.background import BackgroundWorker
 from monitor.model.eviction import Fence
-from monitor.store.place import StoreError
+from monitor.store.place import LeaseRow, StoreError
 
 if TYPE_CHECKING:
     from monitor.store.database import LeaseTable
@@ -65,21 +65,6 @@ class Times:
     margin_s: float = 1.0
     """The holder stops acting so long before anybody may take over. Above what two clocks run
     apart in `ttl_s`, and the time of a request that is on its way."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseRow:
-    """The row, as it was read."""
-
-    epoch: int
-    beat: int
-    writes: int
-    """Batches written to the store: a reader that sees another number reads again."""
-    holder: str | None
-    url: str | None
-    since_s: float | None
-    """Unix time at which it was taken, by the wall of who took it: for people alone."""
-    ttl_s: float
 
 
 @dataclass(frozen=True, slots=True)

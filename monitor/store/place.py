@@ -1,4 +1,7 @@
-"""Where a store lies: a file on this host, or a database by URL. Its password is never shown."""
+"""Where a store lies, and what its lease says there.
+
+A file on this host, or a database by URL, whose password is never shown.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,21 @@ class StorePlace:
 
     def __str__(self) -> str:
         return self.shown
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRow:
+    """The row that says which monitor acts, as it was read."""
+
+    epoch: int
+    beat: int
+    writes: int
+    """Batches written to the store: a reader that sees another number reads again."""
+    holder: str | None
+    url: str | None
+    since_s: float | None
+    """Unix time at which it was taken, by the wall of who took it: for people alone."""
+    ttl_s: float
 
 
 def parse_place(text: str | Path | StorePlace) -> StorePlace:

@@ -17,9 +17,10 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from monitor.background import BackgroundWorker
 from monitor.model.eviction import (
@@ -32,15 +33,20 @@ from monitor.model.eviction import (
     Remembered,
     Rung,
     Scope,
+    row_of,
 )
-from monitor.model.incident import Incident, incident_to_json
+from monitor.model.incident import Incident, incident_from_json, incident_to_json
 from monitor.model.names import IncidentId, RankName
-from monitor.model.plain import to_plain
+from monitor.model.plain import from_plain, to_plain
 from monitor.store.place import StoreError, StorePlace, parse_place
-from monitor.store.remembered import remembered
 
 if TYPE_CHECKING:
     from monitor.store.database import Database, Key
+
+
+T = TypeVar("T")
+Rows = Callable[..., Sequence[tuple[Any, ...]]]
+"""`rows(table, *columns, order=column)`: all rows of a table, `-column` falling."""
 
 log = logging.getLogger(__name__)
 
@@ -264,3 +270,36 @@ def _held(hold: Hold, rungs: Sequence[Rung]) -> dict[str, Any]:
             "rungs": [str(rung) for rung in rungs],
         }
     return body
+
+
+def remembered(rows: Rows) -> tuple[Remembered, int]:
+    """What the tables hold, and how many rows cannot be read: no reason to forget the others."""
+    bad = 0
+
+    def read(table: str, make: Callable[..., T], *keys: str, order: str) -> tuple[T, ...]:
+        nonlocal bad
+        made = []
+        for *key, body in rows(table, *keys, "body", order=order):
+            try:
+                made.append(make(*key, json.loads(body)))
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                bad += 1
+        return tuple(made)
+
+    holds = read("holds", partial(from_plain, DecisionRow), order="at_s")
+    evictions = read("evictions", partial(from_plain, Eviction), order="asked_s")
+    decisions = (*holds, *map(row_of, evictions))
+    found = Remembered(
+        incidents=read("incidents", incident_from_json, order="-first_seen_s"),
+        decisions=tuple(sorted(decisions, key=lambda row: (row.at_s, row.incident_id))),
+        evictions=evictions,
+        quarantine=read("quarantine_entries", partial(from_plain, QuarantineEntry), order="scope"),
+        quarantine_events=read(
+            "quarantine_events", partial(from_plain, QuarantineEvent), order="at_s"
+        ),
+        targets=read("targets", dict, order="rank"),
+        notices=read("notices", lambda *row: row, "sink", "key", order="key"),
+        audit=read("audit", lambda *row: row, "incident_id", "part", order="incident_id"),
+        switches=dict(rows("switches", "name", "body", order="name")),
+    )
+    return found, bad

@@ -45,8 +45,8 @@ from statistics import median, quantiles
 from typing import Any, Final
 
 from monitor.act import quarantine as offences
+from monitor.act.evictor import deny_launchers
 from monitor.act.quarantine import Quarantine
-from monitor.act.steps import deny_launchers
 from monitor.decide.pipeline import Pipeline
 from monitor.loop.evictions import accused_in, handed_over
 from monitor.model.config import KeeperConfig

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.model.eviction import Fence
-from monitor.store.lease import Grip, Lease, LeaseRow, Watch, gone, me, renamed, shown
-from monitor.store.place import StoreError
+from monitor.store.lease import Grip, Lease, Watch, gone, me, renamed, shown
+from monitor.store.place import LeaseRow, StoreError
 from tests.changed import replace
 from tests.deep import DEEP
 

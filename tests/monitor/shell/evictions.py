@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from monitor.act.evictor import Evictors
+from monitor.act.evictor import Evictors, Parties
 from monitor.act.gate import Gate, Gatekeeper
 from monitor.act.http import Fetcher
 from monitor.act.lighthouse import Lighthouse
 from monitor.act.quarantine import Quarantine
 from monitor.act.schedulers.base import Scheduler
-from monitor.act.steps import Parties
 from monitor.act.targets import Registry
 from monitor.bearer import Tokens
 from monitor.clock import SteadyClock

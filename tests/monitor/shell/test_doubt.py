@@ -10,9 +10,9 @@ import pytest
 
 from monitor.decide.pipeline import Pipeline
 from monitor.detect.detectors import DETECTORS
+from monitor.loop.components import VitalSigns
 from monitor.model.config import KeeperConfig
 from monitor.model.verdict import Kind
-from monitor.vitals import VitalSigns
 from tests.monitor.pure.test_pipeline import crashing
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse
 from tests.monitor.shell.test_app import Api, service

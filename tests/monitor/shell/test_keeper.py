@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from monitor.act.bundles import BundleDir, Keep
-from monitor.act.evictor import Evictors
+from monitor.act.evictor import Evictors, Parties
 from monitor.act.evidence import Evidence
 from monitor.act.http import Fetcher
 from monitor.act.lighthouse import Lighthouse
 from monitor.act.pausing import PauseSwitch
 from monitor.act.poller import Poller
 from monitor.act.quarantine import Quarantine
-from monitor.act.steps import Parties
 from monitor.act.targets import Registry, TargetsFile
 from monitor.bearer import Tokens
 from monitor.clock import SteadyClock
@@ -28,7 +27,7 @@ from monitor.journal.entries import Head, Tick
 from monitor.journal.replay import events, found
 from monitor.journal.writer import Journal, JournalDir, Limits
 from monitor.loop.auditor import Auditor
-from monitor.loop.components import Components, LeaderComponents
+from monitor.loop.components import Components, LeaderComponents, VitalSigns
 from monitor.loop.loop import Keeper
 from monitor.metrics import Instruments, Live, upkeep
 from monitor.model.config import KeeperConfig
@@ -40,7 +39,6 @@ from monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
 from monitor.rulebook import standing
 from monitor.store.lease import Lease, me
 from monitor.store.store import Store
-from monitor.vitals import VitalSigns
 from tests.changed import replace
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, FakeRank, wait_until
 from tests.monitor.shell.test_store import full_disk, incident

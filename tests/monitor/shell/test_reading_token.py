@@ -12,11 +12,11 @@ import trustme
 from flask.testing import FlaskClient
 from prometheus_client import CollectorRegistry
 
+from monitor.act.evictor import Parties, probe
 from monitor.act.http import CaError, Fetcher, trust
 from monitor.act.pausing import PauseSwitch
 from monitor.act.poller import Poller
 from monitor.act.quarantine import Quarantine
-from monitor.act.steps import Parties, probe
 from monitor.act.targets import Registry, Source, Target
 from monitor.bearer import Tokens
 from monitor.model.config import KeeperConfig

@@ -21,12 +21,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from monitor.act.evictor import Evictors
+from monitor.act.evictor import Evictors, Parties
 from monitor.act.gate import Gate, Gatekeeper
 from monitor.act.http import Fetcher
 from monitor.act.lighthouse import Lighthouse
 from monitor.act.quarantine import Quarantine
-from monitor.act.steps import Parties
 from monitor.act.targets import Registry
 from monitor.bearer import Tokens
 from monitor.clock import SteadyClock

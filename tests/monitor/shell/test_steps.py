@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from monitor.act.evictor import Asker, Parties, eviction_words, probe, save_evidence
 from monitor.act.quarantine import Quarantine
 from monitor.act.schedulers.base import Outcome
-from monitor.act.steps import Asker, Parties, eviction_words, probe, save_evidence
 from monitor.act.targets import Registry
 from monitor.model.escalation import Answered, Liveness
 from monitor.model.eviction import Rung
