@@ -182,10 +182,11 @@ cli: Final = Commands(
             "gate": Ours("commands.gate:gate",
                          "in front of the Lighthouse: keeps evicted groups out", "gate"),
             "check": Commands("would schedulers, messages, a policy file work?", {"Commands": {
-                "scheduler": Ours("commands.schedulers:check",
+                "scheduler": Ours("commands.checks:check_scheduler",
                                   "would Slurm, Kubernetes or the webhook do what is asked for?",
                                   "monitor"),
-                "notify": Ours("commands.notify:check", "send a test message to every receiver",
+                "notify": Ours("commands.checks:check_notify",
+                               "send a test message to every receiver",
                                "monitor"),
                 "policy": Ours("commands.policy:check", "can a policy file be used?"),
             }}),

@@ -23,19 +23,17 @@ from monitor.act.bundles import BundleDir, keep_of
 from monitor.act.evictor import Evictors, Parties
 from monitor.act.evidence import Evidence
 from monitor.act.gate import Gate, Gatekeeper
-from monitor.act.http import CaError, Fetcher, trust, trust_also
+from monitor.act.http import CaError, Fetcher, Tokens, trust, trust_also
 from monitor.act.lighthouse import Lighthouse
 from monitor.act.notices import Sink
 from monitor.act.notify import Notifier
-from monitor.act.pausing import PauseSwitch
 from monitor.act.poller import Poller
-from monitor.act.quarantine import Quarantine
+from monitor.act.quarantine import PauseSwitch, Quarantine
 from monitor.act.schedulers.base import Place
 from monitor.act.schedulers.build import SchedulerOptions, StoredName, drivers
 from monitor.act.schedulers.kubernetes import KubeUnusableError
 from monitor.act.schedulers.reconcile import CordonReconciler
 from monitor.act.targets import Registry, TargetsError, TargetsFile
-from monitor.bearer import Tokens
 from monitor.clock import SteadyClock
 from monitor.decide.pipeline import Pipeline
 from monitor.decide.rules import PolicyError

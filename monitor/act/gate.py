@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from monitor.act.http import Fetcher, FetchError, Question
+from monitor.act.http import NO_GROUP, Fetcher, FetchError, Question
 from monitor.act.quarantine import Quarantine
 from monitor.background import BackgroundWorker
-from monitor.bearer import NO_GROUP
 from monitor.clock import Clock
 from monitor.gate.denylist import (
     DENIALS_MAX,

@@ -10,17 +10,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import hmac
 import re
 import resource
 import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Mapping, Set
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from functools import lru_cache
+from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -29,9 +32,37 @@ from urllib.parse import urlsplit
 import aiohttp
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from monitor.bearer import Tokens
 from monitor.model.names import GroupName
 from monitor.model.observation import Failure
+
+NO_GROUP: Final = GroupName("")
+"""Of the gate, and of who has not said yet who it is: asked with the monitor's own token."""
+
+
+class Tokens:
+    """`own`: may do everything; None: none is configured."""
+
+    def __init__(
+        self, own: str | None = None, groups: Mapping[GroupName, str] | None = None
+    ) -> None:
+        self.own = own
+        self._of = dict(groups or {})
+        self._groups: defaultdict[bytes, set[GroupName]] = defaultdict(set)
+        for group, token in self._of.items():  # a hash is looked up without telling how far it fits
+            self._groups[sha256(token.encode()).digest()].add(group)
+
+    def of(self, group: GroupName) -> str | None:
+        """The one that ranks of this group know."""
+        return self._of.get(group, self.own)
+
+    def is_own(self, told: bytes) -> bool:
+        """Whether it is the monitor's own."""
+        return self.own is not None and hmac.compare_digest(told, self.own.encode())
+
+    def groups(self, told: bytes) -> Set[GroupName]:
+        """Those of which ranks may register with it."""
+        return self._groups.get(sha256(told).digest(), frozenset())
+
 
 T = TypeVar("T")
 

@@ -23,9 +23,8 @@ from urllib.parse import urlsplit
 
 from msgspec.json import decode
 
-from monitor.act.http import Fetcher, FetchError, Question
+from monitor.act.http import NO_GROUP, Fetcher, FetchError, Question
 from monitor.act.targets import Target
-from monitor.bearer import NO_GROUP
 from monitor.model.names import GroupName, Host, RankName
 from monitor.model.observation import Failure, Observation, Unreachable, with_pauses
 from worker_server.wire import (

@@ -1,4 +1,5 @@
-"""Hosts and groups that may not come back: the list, its history, and what incidents say of hosts.
+"""Hosts and groups that may not come back: the list, its history, and what incidents say of hosts;
+and the big red switch: while it is pressed, nobody is evicted but by hand.
 
 A launcher asks `admission` before it (re)starts a group; the first rung of an eviction adds the
 culprit's host before the group is gone, so that the launcher is refused in time.
@@ -13,6 +14,8 @@ or whose verdict says that an eviction would not mend it, says nothing about a h
 
 from __future__ import annotations
 
+import json
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,10 +34,13 @@ from monitor.model.eviction import (
 )
 from monitor.model.incident import Incident, State
 from monitor.model.names import GroupName, Host, IncidentId, RankName, group_of
-from monitor.model.observation import Snapshot
+from monitor.model.observation import Pause, Snapshot
+from monitor.model.plain import from_plain, to_plain
 from monitor.model.quarantine import HostRecord, length_s, note_on, records
 from monitor.model.verdict import Confidence
 from monitor.store.store import Store
+
+log = logging.getLogger(__name__)
 
 # -- the answer to a launcher ------------------------------------------------------------------
 
@@ -398,3 +404,69 @@ def findings_of(incident: Incident) -> str:
     told = "; ".join(f"{source}: {seen}" for source, seen in incident.verdict.evidence.items())
     line = " ".join(told.split())
     return line if len(line) <= FINDINGS_MAX_CHARS else line[: FINDINGS_MAX_CHARS - 3] + "..."
+
+
+# -- the pause ---------------------------------------------------------------------------------
+
+
+SWITCH: Final = "pause"
+"""Its name in the store."""
+
+
+class PauseSwitch:
+    """Safe to use from any thread."""
+
+    def __init__(self, clock: Clock, store: Store) -> None:
+        self._clock = clock
+        self._store = store
+        self._lock = threading.Lock()
+        self._pause: Pause | None = None
+
+    def take_over(self, body: str | None) -> None:
+        """Take over what an earlier monitor had saved; what cannot be read pauses: who knows."""
+        pause: Pause | None = None
+        try:
+            pause = None if body is None else from_plain(Pause, json.loads(body))
+        except (ValueError, KeyError, TypeError, RecursionError) as exc:
+            log.warning("the saved pause cannot be read (%s): paused until resumed", exc)
+            pause = Pause("a saved pause cannot be read", "lightkeeper", self._clock.now_s(), None)
+        with self._lock:
+            self._pause = pause
+
+    def press(self, reason: str, author: str, hours: float | None) -> Pause:
+        """Evict nobody from now on; pressed again it is another pause."""
+        now_s = self._clock.now_s()
+        until_s = None if hours is None else now_s + hours * 3600.0
+        pause = Pause(reason, author, now_s, until_s)
+        with self._lock:
+            self._pause = pause
+            self._store.save_switch(SWITCH, json.dumps(to_plain(pause)))
+        self._store.flush()
+        log.warning("paused by %s: %s", author, reason)
+        return pause
+
+    def release(self) -> Pause | None:
+        """Go on; the pause that ended, None when there was none."""
+        with self._lock:
+            pause, self._pause = self._pause, None
+            self._store.save_switch(SWITCH, None)
+        self._store.flush()
+        if pause is not None:
+            log.warning("resumed: the pause by %s is over (%s)", pause.author, pause.reason)
+        return pause
+
+    def current(self) -> Pause | None:
+        """The pause that holds now; one whose time is over is forgotten."""
+        with self._lock:
+            pause = self._pause
+            if pause is None or pause.until_s is None or self._clock.now_s() < pause.until_s:
+                return pause
+            self._pause = None
+            self._store.save_switch(SWITCH, None)
+        log.warning("the pause by %s is over (%s)", pause.author, pause.reason)
+        return None
+
+    def why(self) -> str | None:
+        """Why nobody is evicted now, in a few words; None while nothing is paused."""
+        pause = self.current()
+        return None if pause is None else f"paused by {pause.author}: {pause.reason}"

@@ -17,6 +17,7 @@ from typing import Any, Final
 import click
 
 from monitor.act.notices import Sink
+from monitor.commands.checks import notify_options, scheduler_options
 from monitor.commands.command import (
     DONE,
     FAILED,
@@ -27,7 +28,6 @@ from monitor.commands.command import (
     gathered,
     option,
 )
-from monitor.commands.notify import notify_options
 from monitor.commands.options import (
     make_token,
     read_group_tokens,
@@ -36,7 +36,6 @@ from monitor.commands.options import (
     token_file,
 )
 from monitor.commands.policy import refused
-from monitor.commands.schedulers import scheduler_options
 from monitor.decide.rules import PolicyError
 from monitor.journal.writer import Limits
 from monitor.metrics import Bounds

@@ -21,9 +21,8 @@ from monitor.act.evidence import Evidence
 from monitor.act.gate import Gatekeeper
 from monitor.act.lighthouse import Lighthouse
 from monitor.act.notify import Notifier
-from monitor.act.pausing import PauseSwitch
 from monitor.act.poller import Poller
-from monitor.act.quarantine import Quarantine
+from monitor.act.quarantine import PauseSwitch, Quarantine
 from monitor.act.schedulers.reconcile import CordonReconciler
 from monitor.act.targets import Registry, TargetsFile
 from monitor.clock import Clock

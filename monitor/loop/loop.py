@@ -18,8 +18,8 @@ from dataclasses import replace
 from typing import Final
 
 from monitor.act.notices import Known
-from monitor.act.pausing import SWITCH
 from monitor.act.poller import Sweep
+from monitor.act.quarantine import SWITCH
 from monitor.decide.pipeline import TickResult
 from monitor.decide.rank_seconds import RankSeconds, Spent, TempoBook, TokenBook, TrendBook
 from monitor.decide.view import DepartureBook, NotPossible, View

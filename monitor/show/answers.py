@@ -14,11 +14,9 @@ from flask import Flask, Response, current_app, request
 from prometheus_client import CollectorRegistry
 from werkzeug.exceptions import HTTPException
 
-from monitor.act.http import Fetcher
-from monitor.act.pausing import PauseSwitch
-from monitor.act.quarantine import Quarantine
+from monitor.act.http import Fetcher, Tokens
+from monitor.act.quarantine import PauseSwitch, Quarantine
 from monitor.act.targets import Registry
-from monitor.bearer import Tokens
 from monitor.clock import Clock
 from monitor.decide.accounts import Choice, ChoiceError, NoSuchIncidentError
 from monitor.decide.view import NotPossible, View

@@ -28,11 +28,9 @@ from urllib.parse import quote
 from prometheus_client import CollectorRegistry, generate_latest
 
 from monitor.act import targets as registry
-from monitor.act.http import Fetcher
-from monitor.act.pausing import PauseSwitch
-from monitor.act.quarantine import Quarantine
+from monitor.act.http import Fetcher, Tokens
+from monitor.act.quarantine import PauseSwitch, Quarantine
 from monitor.act.targets import Registry, target_from_json
-from monitor.bearer import Tokens
 from monitor.metrics import Live, upkeep
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import QuarantineEntry

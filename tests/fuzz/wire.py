@@ -24,12 +24,10 @@ from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
 
-from monitor.act.http import Answer, Question
-from monitor.act.pausing import PauseSwitch
+from monitor.act.http import Answer, Question, Tokens
 from monitor.act.poller import Poller
-from monitor.act.quarantine import Quarantine
+from monitor.act.quarantine import PauseSwitch, Quarantine
 from monitor.act.targets import Registry, Source, Target
-from monitor.bearer import Tokens
 from monitor.decide.pipeline import Pipeline
 from monitor.decide.rank_seconds import RankSeconds, TempoBook, TokenBook
 from monitor.decide.view import View

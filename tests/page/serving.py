@@ -9,11 +9,9 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from monitor.act.http import Fetcher
-from monitor.act.pausing import PauseSwitch
-from monitor.act.quarantine import Quarantine
+from monitor.act.http import Fetcher, Tokens
+from monitor.act.quarantine import PauseSwitch, Quarantine
 from monitor.act.targets import Registry
-from monitor.bearer import Tokens
 from monitor.clock import Clock
 from monitor.decide.view import View
 from monitor.model.config import KeeperConfig

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from monitor.act.http import Fetcher
+from monitor.act.http import Fetcher, Tokens
 from monitor.act.poller import Poller
 from monitor.act.targets import Source, Target
-from monitor.bearer import Tokens
 from monitor.commands.command import CommandError
 from monitor.commands.options import read_group_tokens
 from monitor.model.config import KeeperConfig

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from monitor.act.http import Fetcher
+from monitor.act.http import Fetcher, Tokens
 from monitor.act.poller import Poller
 from monitor.act.targets import Source, Target
-from monitor.bearer import Tokens
 from tests.monitor.shell.fakes import FakeFleet, page
 from worker_server.wire import HostEntry, HostReport, to_json
 

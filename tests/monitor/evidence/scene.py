@@ -10,8 +10,7 @@ from typing import Any
 
 from monitor.act.bundles import BundleDir, keep_of
 from monitor.act.evidence import Evidence
-from monitor.act.http import Fetcher
-from monitor.bearer import Tokens
+from monitor.act.http import Fetcher, Tokens
 from monitor.clock import SteadyClock
 from monitor.metrics import Instruments
 from monitor.model.config import KeeperConfig

@@ -8,7 +8,7 @@ import pytest
 
 from monitor.decide.rank_seconds import EVERY_S, KEPT, TrendBook, TrendPoint
 from monitor.model.incident import Milestones, State, Transition
-from monitor.show.charts import WIDTH, sparks
+from monitor.show.pages import CHART_WIDTH, sparks
 from tests.changed import replace
 from tests.monitor.audit.scene import hang
 from tests.page.views import NOW_S, crowd
@@ -72,5 +72,5 @@ def test_incidents_are_marked_where_they_were_and_an_open_one_to_the_end() -> No
     told = [incident(15.0, 30.0), incident(45.0, None), incident(-50.0, -20.0)]
     spark, _ = sparks(points(0, 30, 60, 90, 120), told)
     assert [(one.x, one.width) for one in spark.marks] == [
-        (WIDTH / 4, WIDTH / 4), (3 * WIDTH / 4, WIDTH / 4),
+        (CHART_WIDTH / 4, CHART_WIDTH / 4), (3 * CHART_WIDTH / 4, CHART_WIDTH / 4),
     ]  # fmt: skip

@@ -9,9 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from monitor.act.gate import Gate, Gatekeeper
-from monitor.act.http import Fetcher
+from monitor.act.http import Fetcher, Tokens
 from monitor.act.quarantine import Quarantine
-from monitor.bearer import Tokens
 from monitor.clock import SteadyClock
 from monitor.metrics import Live, upkeep
 from monitor.model.eviction import Eviction, QuarantineEntry, Rung, RungOutcome

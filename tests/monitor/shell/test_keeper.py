@@ -13,13 +13,11 @@ import pytest
 from monitor.act.bundles import BundleDir, Keep
 from monitor.act.evictor import Evictors, Parties
 from monitor.act.evidence import Evidence
-from monitor.act.http import Fetcher
+from monitor.act.http import Fetcher, Tokens
 from monitor.act.lighthouse import Lighthouse
-from monitor.act.pausing import PauseSwitch
 from monitor.act.poller import Poller
-from monitor.act.quarantine import Quarantine
+from monitor.act.quarantine import PauseSwitch, Quarantine
 from monitor.act.targets import Registry, TargetsFile
-from monitor.bearer import Tokens
 from monitor.clock import SteadyClock
 from monitor.decide.pipeline import TickResult
 from monitor.decide.view import NotPossible

@@ -13,12 +13,10 @@ from flask.testing import FlaskClient
 from prometheus_client import CollectorRegistry
 
 from monitor.act.evictor import Parties, probe
-from monitor.act.http import CaError, Fetcher, trust
-from monitor.act.pausing import PauseSwitch
+from monitor.act.http import CaError, Fetcher, Tokens, trust
 from monitor.act.poller import Poller
-from monitor.act.quarantine import Quarantine
+from monitor.act.quarantine import PauseSwitch, Quarantine
 from monitor.act.targets import Registry, Source, Target
-from monitor.bearer import Tokens
 from monitor.model.config import KeeperConfig
 from monitor.model.escalation import Liveness, decided
 from monitor.model.eviction import Accused, Evict

@@ -23,11 +23,10 @@ import pytest
 
 from monitor.act.evictor import Evictors, Parties
 from monitor.act.gate import Gate, Gatekeeper
-from monitor.act.http import Fetcher
+from monitor.act.http import Fetcher, Tokens
 from monitor.act.lighthouse import Lighthouse
 from monitor.act.quarantine import Quarantine
 from monitor.act.targets import Registry
-from monitor.bearer import Tokens
 from monitor.clock import SteadyClock
 from monitor.model.escalation import HandedOver, Timeouts, decided
 from monitor.model.eviction import Accused, Evict, Eviction, Rung, RungResult

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.act.pausing import SWITCH, PauseSwitch
+from monitor.act.quarantine import SWITCH, PauseSwitch
 from monitor.clock import SteadyClock
 from monitor.decide.rules import PolicyAction, PolicyError
 from monitor.journal.entries import Tick

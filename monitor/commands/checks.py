@@ -1,0 +1,334 @@
+"""Whom to notify and which schedulers to ask: the monitor's options, and the `check` of each.
+
+What is shown of a URL is its host.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import click
+
+from monitor.act.http import CaError, Fetcher, FetchError, trust_also
+from monitor.act.notices import Alertmanager, Event, Message, Notice, Sink, Slack, Webhook
+from monitor.act.notify import send
+from monitor.act.schedulers.base import Place, Scheduler, owner_name
+from monitor.act.schedulers.build import DRIVERS, SchedulerOptions, driver_of, drivers
+from monitor.act.schedulers.kubernetes import DNS, KubeOptions, KubeUnusableError
+from monitor.act.schedulers.slurm import Removal
+from monitor.commands.command import (
+    DONE,
+    FAILED,
+    FILE,
+    CommandError,
+    F,
+    as_json,
+    command,
+    gathered,
+    option,
+)
+from monitor.commands.options import read_secret, web_url
+from monitor.commands.printing import show_checks
+from monitor.model.names import Host, RankName, shown_url
+from monitor.show.server import is_loopback
+
+# -- messages ----------------------------------------------------------------------------------
+
+_ENV: Final = "LIGHTKEEPER_NOTIFY_"
+_TEST_S: Final = 60.0
+Sinks = Callable[[float], tuple[Sink, ...]]
+"""Who is told, of seconds after which an alert ends by itself."""
+
+
+def sinks_of(
+    *, notify_webhook: str | None, notify_webhook_secret_file: Path | None,
+    notify_slack_file: Path | None, notify_alertmanager: str | None,
+    notify_alertmanager_auth_file: Path | None, notify_label: tuple[str, ...],
+) -> Sinks:  # fmt: skip
+    """The sinks that these options and the environment name.
+
+    Raises:
+        CommandError: one of them cannot be used.
+    """
+    found: list[Sink] = []
+    if notify_webhook:
+        secret = read_secret(f"{_ENV}WEBHOOK_SECRET", notify_webhook_secret_file)
+        found.append(Webhook("webhook", web_url("--notify-webhook", notify_webhook), secret))
+    slack = read_secret(f"{_ENV}SLACK", notify_slack_file)
+    if slack is not None:
+        found.append(Slack("slack", web_url("the Slack URL", slack, secret=True)))
+    if not notify_alertmanager:
+        return lambda _: tuple(found)
+    alertmanager = functools.partial(
+        Alertmanager,
+        "alertmanager",
+        web_url("--notify-alertmanager", notify_alertmanager),
+        read_secret(f"{_ENV}ALERTMANAGER_AUTH", notify_alertmanager_auth_file),
+        _labels(notify_label),
+    )
+    return lambda expire_s: (*found, alertmanager(expire_s))
+
+
+def _labels(texts: tuple[str, ...]) -> Mapping[str, str]:
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier() or not name.isascii():
+            raise CommandError(f"--notify-label is {text!r}, expected NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _public_url(public_url: str | None) -> str | None:
+    return web_url("--public-url", public_url).rstrip("/") if public_url else None
+
+
+_option: Final = functools.partial(option, section="Notify")
+_sink_options: Final = gathered(
+    "sinks",
+    sinks_of,
+    _option("--notify-webhook", metavar="URL", envvar=f"{_ENV}WEBHOOK",
+            help="POST one JSON object a message there"),
+    _option("--notify-webhook-secret-file", type=FILE, metavar="FILE",
+            help="sign these with HMAC-SHA256 by this secret (default: the file named by "
+            "LIGHTKEEPER_NOTIFY_WEBHOOK_SECRET_FILE, or LIGHTKEEPER_NOTIFY_WEBHOOK_SECRET)"),
+    _option("--notify-slack-file", type=FILE, metavar="FILE",
+            help="holds the URL of a Slack-compatible incoming webhook, which is a secret "
+            "(default: the file named by LIGHTKEEPER_NOTIFY_SLACK_FILE, or "
+            "LIGHTKEEPER_NOTIFY_SLACK)"),
+    _option("--notify-alertmanager", metavar="URL", envvar=f"{_ENV}ALERTMANAGER",
+            help="Prometheus' Alertmanager, such as http://am:9093"),
+    _option("--notify-alertmanager-auth-file", type=FILE, metavar="FILE",
+            help="holds the Authorization header for it, such as 'Bearer TOKEN' (default: the file "
+            "named by LIGHTKEEPER_NOTIFY_ALERTMANAGER_AUTH_FILE, or "
+            "LIGHTKEEPER_NOTIFY_ALERTMANAGER_AUTH)"),
+    _option("--notify-label", multiple=True, metavar="NAME=VALUE",
+            help="label on every alert, such as cluster=a; repeatable"),
+)  # fmt: skip
+_url_option: Final = gathered("public_url", _public_url, _option(
+    "--public-url", metavar="URL", envvar="LIGHTKEEPER_PUBLIC_URL",
+    help="of the monitor, as people reach it: for links in messages (default: where it is bound)",
+))  # fmt: skip
+
+
+def notify_options(called: F) -> F:
+    """Whom to notify; of `lightkeeper monitor` too."""
+    return _sink_options(_url_option(called))
+
+
+@command()
+@option("--ca-file", type=FILE, metavar="FILE", help="PEM file of authorities to trust as well")
+@option("--test", is_flag=True, hidden=True, expose_value=False)  # as it was called before 0.2
+@as_json
+@notify_options
+def check_notify(
+    *, sinks: Sinks, public_url: str | None, ca_file: Path | None, as_json: bool
+) -> int:
+    """Send a test message to every sink.
+
+    examples:
+      send one to every receiver:
+        lightkeeper check notify --notify-slack-file slack-url --notify-alertmanager http://am:9093
+      the same options belong to the monitor:
+        lightkeeper monitor ... --notify-slack-file slack-url --notify-alertmanager http://am:9093
+
+    exit status: 0 all took it, 1 one did not, 2 wrong arguments.
+    docs/alerts.md has the messages, and what is sent when.
+    """
+    told_ones = sinks(_TEST_S)
+    if not told_ones:
+        raise CommandError("nobody to notify: see lightkeeper check notify --help")
+    try:
+        tls = None if ca_file is None else trust_also(ca_file)
+    except CaError as exc:
+        raise CommandError(str(exc)) from exc
+    fetcher = Fetcher(tls, proxies=True)
+    try:
+        message = Message(_test(public_url or ""), time.time())
+        answers = [_try(fetcher, sink, message) for sink in told_ones]
+    finally:
+        fetcher.close()
+    columns = {"sink": "sink", "url": "at", "ok": "took it", "said": "said"}
+    show_checks("a test message to every sink", "sinks", answers, columns, as_json=as_json)
+    return DONE if all(one["ok"] for one in answers) else FAILED
+
+
+def _test(url: str) -> Notice:
+    now_s = time.time()
+    return Notice(
+        key=f"test {now_s:.3f}",
+        event=Event.TEST,
+        incident_id="test",
+        severity="warning",
+        title=f"lightkeeper on {socket.gethostname()}: a test",
+        text="Somebody ran lightkeeper check notify. Nothing is wrong.",
+        since_s=now_s,
+        url=url,
+    )
+
+
+def _try(fetcher: Fetcher, sink: Sink, message: Message) -> dict[str, Any]:
+    where = shown_url(sink.post([message]).url)
+    try:
+        answer = send(fetcher, sink, [message])
+    except FetchError as exc:
+        return {"sink": sink.name, "url": where, "ok": False, "said": str(exc)}
+    good = 200 <= answer.status < 300
+    return {"sink": sink.name, "url": where, "ok": good, "said": answer.summary}
+
+
+# -- schedulers --------------------------------------------------------------------------------
+
+
+_WEBHOOK_SECRET: Final = "LIGHTKEEPER_SCHEDULER_WEBHOOK_SECRET"  # noqa: S105 - a variable's name
+_CHECK_S: Final = 15.0
+_GRACE_MOST_S: Final = 3600
+
+
+def schedulers_of(
+    *, scheduler: tuple[str, ...], scheduler_name: str | None,
+    scheduler_webhook_secret_file: Path | None, scheduler_ca_file: Path | None, slurm_removal: str,
+    kube_context: str | None, kube_grace: str, kube_force: bool, primus_safe: str | None,
+) -> SchedulerOptions:  # fmt: skip
+    """What these options and the environment say.
+
+    Raises:
+        CommandError: one of them cannot be used.
+    """
+    told = scheduler or os.environ.get("LIGHTKEEPER_SCHEDULERS", "").split(",")
+    which = tuple(dict.fromkeys(_checked(one.strip()) for one in told if one.strip()))
+    secret = read_secret(_WEBHOOK_SECRET, scheduler_webhook_secret_file)
+    named = [driver for driver, _ in filter(None, map(driver_of, which))]
+    if secret is None and (at_url := next((one for one in named if one.at_url), None)) is not None:
+        raise CommandError(
+            f"--scheduler {at_url.usage} needs --scheduler-webhook-secret-file: unsigned, "
+            "anybody could drain hosts there"
+        )
+    return SchedulerOptions(
+        which=which,
+        name=None if scheduler_name is None else owner_name(scheduler_name),
+        removal=Removal(slurm_removal),
+        context=kube_context,
+        kube=KubeOptions(_grace(kube_grace), kube_force, _primus(primus_safe)),
+        secret=secret,
+        ca_file=scheduler_ca_file,
+    )
+
+
+def _checked(text: str) -> str:
+    found = driver_of(text)
+    if found is None:
+        *others, last = (one.usage for one in DRIVERS)
+        raise CommandError(f"--scheduler is {text!r}, expected {', '.join(others)} or {last}")
+    driver, url = found
+    if not driver.at_url:
+        return text
+    flag = f"--scheduler {driver.name}=..."
+    url = web_url(flag, url, secret=True)
+    parts = urlsplit(url)
+    if parts.username is not None:
+        raise CommandError(f"{flag} holds a password: requests are signed")
+    if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+        raise CommandError(f"{flag} is http to {parts.hostname}: https is needed beyond this host")
+    return f"{driver.name}={url}"
+
+
+def _grace(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= _GRACE_MOST_S:
+        raise CommandError(f"--kube-grace is {text!r}, expected 1 to {_GRACE_MOST_S} whole seconds")
+    return int(text)
+
+
+def _primus(text: str | None) -> str | None:
+    if text is not None and DNS.fullmatch(text) is None:
+        raise CommandError(f"--primus-safe is {text!r}, expected an id such as 901")
+    return text
+
+
+_scheduler_option: Final = functools.partial(option, section="Schedulers")
+scheduler_options: Final = gathered(
+    "schedulers",
+    schedulers_of,
+    _scheduler_option("--scheduler", multiple=True, metavar="|".join(one.usage for one in DRIVERS),
+            help="keep quarantined hosts out by it, and ask it to end a group that does not go; "
+            "repeatable (default: LIGHTKEEPER_SCHEDULERS, with commas)"),
+    _scheduler_option("--scheduler-name", metavar="NAME", envvar="LIGHTKEEPER_SCHEDULER_NAME",
+            help="of this monitor's quarantine list on nodes: two monitors of one cluster leave "
+            "each other's alone (default: one that the store keeps)"),
+    _scheduler_option("--scheduler-webhook-secret-file", type=FILE, metavar="FILE",
+            help="signs the webhook's requests (default: the file named by "
+            f"{_WEBHOOK_SECRET}_FILE, or {_WEBHOOK_SECRET})"),
+    _scheduler_option("--scheduler-ca-file", type=FILE, metavar="FILE",
+            envvar="LIGHTKEEPER_SCHEDULER_CA_FILE",
+            help="PEM file of authorities to trust for webhooks beside the system's"),
+    _scheduler_option("--slurm-removal", type=click.Choice([str(one) for one in Removal]),
+            default=str(Removal.CANCEL), envvar="LIGHTKEEPER_SLURM_REMOVAL",
+            help="how a job that carries one group alone, without a step, is ended"),
+    _scheduler_option("--kube-context", metavar="NAME", envvar="LIGHTKEEPER_KUBE_CONTEXT",
+            help="of the kubeconfig (default: the current one)"),
+    _scheduler_option("--kube-grace", metavar="S", default="5", envvar="LIGHTKEEPER_KUBE_GRACE_S",
+            help="whole seconds between a pod's SIGTERM and SIGKILL"),
+    _scheduler_option("--kube-force", is_flag=True, envvar="LIGHTKEEPER_KUBE_FORCE",
+            help="delete pods by force on a node that is not ready; their processes may live on "
+            "there"),
+    _scheduler_option("--primus-safe", metavar="ID", envvar="LIGHTKEEPER_PRIMUS_SAFE",
+            help="report to Primus-SaFE by the NodeCondition primus-safe.ID"),
+)  # fmt: skip
+
+
+@command()
+@option("--namespace", multiple=True, metavar="NAME",
+        help="of the job's pods, to check what may be done there; repeatable")  # fmt: skip
+@as_json
+@scheduler_options
+def check_scheduler(
+    *, schedulers: SchedulerOptions, namespace: tuple[str, ...], as_json: bool
+) -> int:
+    """Would Slurm, Kubernetes or the webhook do what the monitor asks for? Changes nothing.
+
+    examples:
+      would draining work here, as this user?
+        lightkeeper check scheduler --scheduler slurm
+      cordon, taint, and delete pods of the job's namespace?
+        lightkeeper check scheduler --scheduler kubernetes --namespace train
+      is the webhook there, and does it verify signatures?
+        lightkeeper check scheduler --scheduler webhook=https://cluster.example/lightkeeper \\
+            --scheduler-webhook-secret-file secret
+      the same options belong to the monitor:
+        lightkeeper monitor ... --scheduler slurm
+
+    exit status: 0 all would work, 1 something would not, 2 wrong arguments.
+    docs/deploy.md has the rest.
+    """
+    if not schedulers.which:
+        raise CommandError("no scheduler: see lightkeeper check scheduler --help")
+    places = tuple(Place(RankName("check.0"), Host("check"), {"namespace": n}) for n in namespace)
+    found: list[dict[str, Any]] = []
+    try:
+        made = tuple(
+            drivers(schedulers, lambda: places, lambda: schedulers.name or "check", _fetcher)
+        )
+    except (KubeUnusableError, CaError) as exc:
+        raise CommandError(str(exc), FAILED) from exc
+    for one in made:
+        found += _rows(one)
+        one.close()
+    columns = {"scheduler": "scheduler", "check": "check", "ok": "works", "said": "said"}
+    show_checks("what would work", "checks", found, columns, as_json=as_json)
+    return DONE if all(row["ok"] for row in found) else FAILED
+
+
+def _fetcher(tls: Any) -> Fetcher:
+    return Fetcher(tls, proxies=True)
+
+
+def _rows(one: Scheduler) -> Iterator[dict[str, Any]]:
+    for done in one.checks(_CHECK_S):
+        yield {"scheduler": one.name, "check": done.what, "ok": done.ok, "said": done.said}
