@@ -7,8 +7,6 @@ import pytest
 
 PACKAGES = ("lightkeeper", "monitor", "worker_server", "trainer", "dashboards")
 STANDING = (
-    # what torchft calls is watched by what watches torchft
-    ("worker_server.rank.collectives", "worker_server.rank.torchft"),
     # the package's face attaches by `autoload`, which calls the face as a user does
     ("worker_server", "worker_server.autoload"),
 )
