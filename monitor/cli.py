@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 import click
 
 from monitor.commands.command import FAILED, CommandError, HelpPage
+from worker_server.home import misspelt
 
 _ABOUT: Final = """\
 Watches every rank of a TorchFT job, names the one that is hung, dead, slow or wrong, and evicts its
@@ -241,7 +242,9 @@ def _incidents(words: list[str]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit status."""
-    words = None if argv is None else list(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] != ["run"] and (odd := misspelt(os.environ)):  # what it runs says so itself
+        sys.stderr.write(f"warning: {odd}\n")
     try:
         return int(cli.main(words, "lightkeeper", standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as exc:

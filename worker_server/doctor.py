@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from worker_server import run_dir, wire
+from worker_server.home import misspelt
 from worker_server.rank.settings import SettingError, Settings, monitors_in, monitors_of
 
 OK, WARNING, FAILED, UNKNOWN = "ok", "warning", "failed", "unknown"
@@ -196,6 +197,8 @@ def of_ptrace(proc: Path = Path("/proc")) -> Iterator[DoctorFinding]:
 
 def of_settings(rank: RankHere) -> Iterator[DoctorFinding]:
     """LIGHTKEEPER_*."""
+    if odd := misspelt(rank.environ):
+        yield DoctorCheck("variables", rank.name).warns(odd, "docs/configuration.md lists them")
     try:
         settings = Settings.from_environ(rank.environ, 0)
     except SettingError as exc:

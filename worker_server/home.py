@@ -29,6 +29,34 @@ _LISTENS: Final = "0A"
 """TCP_LISTEN in /proc/net/tcp."""
 
 
+VARIABLES: Final = frozenset(
+    f"LIGHTKEEPER_{name}"
+    for name in (  # noqa: SIM905  one a line would be a page
+        "ADMISSION ATTACH AUDIT_LOG BIND CA_FILE CLOSED_READS FINGERPRINT_EVERY GATE GRADIENTS "
+        "GROUP_TOKENS HOST HOST_PORT JOB KUBE_CONTEXT KUBE_FORCE KUBE_GRACE_S LAUNCH LINGER_S "
+        "MONITOR NOTIFY_ALERTMANAGER_AUTH NOTIFY_ALERTMANAGER_AUTH_FILE NOTIFY_SLACK "
+        "NOTIFY_SLACK_FILE NOTIFY_WEBHOOK_SECRET NOTIFY_WEBHOOK_SECRET_FILE OPEN_READS PLACE "
+        "PORT_BASE PRIMUS_SAFE PUBLIC_URL RUN_DIR SCHEDULERS SCHEDULER_CA_FILE SCHEDULER_NAME "
+        "SCHEDULER_WEBHOOK_SECRET SLURM_REMOVAL STORE TLS_CERT TLS_KEY TOKEN TOKEN_FILE TORCH"
+    ).split()
+)
+"""All that ranks, commands and launchers read."""
+_NEAR: Final = 0.93
+"""One letter that is missing, too many or swapped; not what another program calls its own."""
+
+
+def misspelt(environ: Mapping[str, str]) -> str:
+    """What to say of variables that nobody reads and that look like ours; empty: there are none."""
+    odd = sorted(name for name in environ if name.startswith("LIGHT") and name not in VARIABLES)
+    if not odd:
+        return ""
+    from difflib import get_close_matches  # noqa: PLC0415  ranks seldom need it
+
+    near = {name: get_close_matches(name, sorted(VARIABLES), 1, _NEAR) for name in odd}
+    said = [f"{name} (did you mean {like[0]}?)" for name, like in near.items() if like]
+    return f"nothing reads {', '.join(said)}" if said else ""
+
+
 class TokenFileError(ValueError):
     """The file is no place for a secret, or holds none; the message is one line with a remedy."""
 

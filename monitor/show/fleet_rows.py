@@ -236,10 +236,6 @@ def _trouble(one: RankJson) -> Cell:
     return one.trouble or "-", "magenta" if one.trouble else "dim"
 
 
-def _group_name(one: GroupView) -> str:
-    return one.group if one.launched_as is None else f"{one.group} ({one.launched_as})"
-
-
 _RANK_COLUMNS: Final = (
     Column("rank", of=lambda one: one.rank),
     Column("health", least=11, of=lambda one: health_cell(one.health)),
@@ -262,7 +258,7 @@ _WIDE_COLUMNS: Final = (
 )
 _TROUBLE: Final = Column("trouble", of=_trouble)
 GROUP_COLUMNS: Final = (
-    Column("group", of=_group_name),
+    Column("group", of=lambda one: one.group),
     Column("health", least=11, of=lambda one: health_cell(one.shown)),
     Column("host", spare=3, of=lambda one: one.host),
     Column("ranks", right=True, spare=2, of=lambda one: len(one.ranks)),

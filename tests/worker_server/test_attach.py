@@ -39,6 +39,15 @@ def test_an_attach_that_fails_is_one_warning_and_a_reporter_that_does_nothing(ru
     assert done.stderr.count("RuntimeWarning: lightkeeper is not attached") == 1
 
 
+def test_a_misspelt_variable_is_one_warning_of_rank_0_and_the_rank_is_attached(run_dir):
+    for rank, warnings in (("0", 1), ("1", 0)):
+        who = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"}
+        done = run(SAY, run_dir, **who, LIGHTKEEPER_MONTIOR="http://127.0.0.1:1")
+        assert (done.returncode, done.stdout) == (0, "Reporter\n")
+        said = "nothing reads LIGHTKEEPER_MONTIOR (did you mean LIGHTKEEPER_MONITOR?)"
+        assert done.stderr.count(said) == warnings
+
+
 def test_warnings_as_errors_do_not_reach_training(run_dir):
     done = run(f"import warnings; warnings.simplefilter('error'); {SAY}", run_dir, RANK="x")
     assert (done.returncode, done.stdout) == (0, "NullReporter\n")

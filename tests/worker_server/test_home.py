@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from pathlib import Path
 
@@ -20,6 +21,29 @@ def secret(path: Path, content: str = "sesame\n", mode: int = 0o600) -> Path:
     path.write_text(content)
     path.chmod(mode)
     return path
+
+
+def test_every_variable_that_we_read_is_known():
+    root, read = Path(home.__file__).parents[1], set()
+    for package in ("lightkeeper", "monitor", "trainer", "worker_server"):
+        for path in (root / package).rglob("*.py"):
+            read |= set(re.findall(r"LIGHTKEEPER_[A-Z_]*[A-Z]", path.read_text()))
+    assert read - {"LIGHTKEEPER_COMPLETE", "LIGHTKEEPER_NOTIFY"} <= home.VARIABLES  # click's
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("LIGHTKEEPER_MONTIOR", "LIGHTKEEPER_MONITOR"), ("LIGHTKEPER_JOB", "LIGHTKEEPER_JOB"),
+        ("LIGHTKEEPER_TOKENFILE", "LIGHTKEEPER_TOKEN_FILE"),
+        ("LIGHTKEEPER_ATACH", "LIGHTKEEPER_ATTACH"), ("LIGHTKEEPER_HOSTS", "LIGHTKEEPER_HOST"),
+        ("LIGHTKEEPER_MONITOR", None), ("LIGHTKEEPER_BENCH", None), ("LIGHTHOUSE_MONITOR", None),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_misspelt_variable_is_named_with_what_was_meant(name, near):
+    said = f"nothing reads {name} (did you mean {near}?)" if near else ""
+    assert home.misspelt({name: "1", "HOME": "/"}) == said
 
 
 def test_the_token_is_made_once_for_its_owner_alone_and_read_by_who_comes_later(tmp_path):

@@ -24,6 +24,7 @@ from time import monotonic
 from typing import Any
 
 from worker_server import run_dir, wire
+from worker_server.home import misspelt
 from worker_server.rank import last_words, profile, torch_hooks
 from worker_server.rank.identity import POD, identity_from
 from worker_server.rank.page import layout
@@ -236,6 +237,8 @@ def attach(told: Mapping[str, str] | None = None) -> Reporter:
 def _attach(environ: Mapping[str, str]) -> Reporter:
     identity = identity_from(environ, os.getpid(), os.urandom(5).hex())
     settings = Settings.from_environ(environ, identity.group_rank)  # what is bad is said here
+    if identity.group_rank == 0 and (odd := misspelt(environ)):
+        _warn(f"lightkeeper: {odd}")
     if settings.no_token and identity.group_rank == 0:
         _warn(f"lightkeeper has no token: {settings.no_token}")
     files, page = run_dir.first_usable(

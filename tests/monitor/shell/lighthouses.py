@@ -1,6 +1,6 @@
 """Real Lighthouses of any torchft, without importing torch or torchft's Python: a process each.
 
-`LIGHTKEEPER_TORCHFT=DIR[:DIR...]` names further installations (`pip install --no-deps --target DIR
+`LIGHTKEEPER_TORCHFTS=DIR[:DIR...]` names further installations (`pip install --no-deps --target DIR
 torchft==0.1.1`, `... --pre torchft-nightly`); the environment's own is always there.
 """
 
@@ -37,7 +37,7 @@ def installations() -> dict[str, Path]:
     """Version -> the compiled half of torchft."""
     found = util.find_spec("torchft")
     own = [] if found is None or found.origin is None else [Path(found.origin).parent.parent]
-    named = [Path(one) for one in os.environ.get("LIGHTKEEPER_TORCHFT", "").split(":") if one]
+    named = [Path(one) for one in os.environ.get("LIGHTKEEPER_TORCHFTS", "").split(":") if one]
     made: dict[str, Path] = {}
     for root in (*own, *named):
         library = next(iter(sorted((root / "torchft").glob("*torchft.cpython-*.so"))), None)

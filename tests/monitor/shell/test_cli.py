@@ -56,6 +56,8 @@ def running(tmp_path: Path, fleet: FakeFleet, lighthouse: FakeLighthouse) -> Ite
         (["--budget", "4/day"], "--budget is '4/day', expected N/hour, such as 4/hour"),
         (["--budget", "-1"], "--budget is '-1', expected N/hour, such as 4/hour"),
         (["--set", "nonsense"], "--set is 'nonsense', expected NAME=VALUE"),
+        (["--set", "nosuch=3"], "unknown option nosuch, expected a name that `lightkeeper policy"),
+        (["--set", "stall_flor_s=3"], "unknown option stall_flor_s, did you mean stall_floor_s"),
         (["--set", "stall_floor_s=soon"], "--set stall_floor_s is 'soon', expected a number"),
         (["--bind", "8470"], "--bind is '8470', expected HOST:PORT, such as 127.0.0.1:8470"),
         (["--bind", "127.0.0.1:99999"], "--bind is '127.0.0.1:99999', expected HOST:PORT"),
@@ -220,10 +222,13 @@ def test_the_token_does_not_go_to_a_stranger_at_the_default_address(
     assert asked == []
 
 
-def test_quarantine_without_the_token_is_status_1(
-    running: Service, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "words", ["quarantine release node7", "pause --reason x", "resume", "evict rg_0 --yes"]
+)
+def test_who_changes_something_without_the_token_is_told_where_to_give_it(
+    words: str, running: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["quarantine", "release", "node7", "--monitor", running.url]) == 1
+    assert main([*words.split(), "--monitor", running.url]) == 1
     said = capsys.readouterr().err
     assert "wrong or missing token" in said
     assert "give --token-file FILE, or set LIGHTKEEPER_TOKEN_FILE" in said
@@ -243,6 +248,17 @@ def test_a_monitor_that_is_away_is_one_line_and_status_1(
     said = capsys.readouterr()
     assert said.err == (f"error: cannot reach the monitor at {url}: nobody listens there\n")
     assert said.out == ""
+
+
+def test_a_misspelt_variable_is_said_once_and_what_is_near_none_of_ours_is_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIGHTKEEPER_MONTIOR", "http://127.0.0.1:1")
+    monkeypatch.setenv("LIGHTKEEPER_OTHER", "1")
+    main(["--version"])
+    assert capsys.readouterr().err == (
+        "warning: nothing reads LIGHTKEEPER_MONTIOR (did you mean LIGHTKEEPER_MONITOR?)\n"
+    )
 
 
 def test_a_host_that_no_name_service_knows_is_told_apart(

@@ -53,6 +53,12 @@ def test_json_is_what_the_monitor_said_filtered_and_sorted(
     assert body["more"] == 0
 
 
+def test_a_group_is_shown_by_the_name_that_commands_take(monitor: FakeMonitor, capsys) -> None:
+    known = {**monitor.body["groups"][0], "group": "my_0", "launched_as": "0"}
+    monitor.body = {**monitor.body, "groups": [known]}
+    assert said(capsys, "get", "groups").splitlines()[1].split()[0] == "my_0"
+
+
 def test_groups_and_hosts(monitor: FakeMonitor, capsys) -> None:
     assert (
         said(capsys, "get", "groups", "--sort", "health")
