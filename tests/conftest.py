@@ -89,7 +89,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
-    gc.collect()
     gc.freeze()
     gc.enable()
     return (yield)

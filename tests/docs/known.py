@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
-import subprocess
+import runpy
 import sys
 import tomllib
+import warnings
 from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
+from unittest import mock
 
 import click
 from flask import Flask
@@ -101,13 +105,19 @@ def elsewhere(name: str, words: list[str]) -> None:
 
 @cache
 def help_of(module: str, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", module, *words, "--help"],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise Wrong(f"python -m {module} {' '.join(words)} --help: {done.stderr}")
-    return done.stdout
+    """What `python -m MODULE --help` says, in this process, which has most of its imports."""
+    said = io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", [module, *words, "--help"]),
+        contextlib.redirect_stdout(said),
+        warnings.catch_warnings(action="ignore", category=RuntimeWarning),  # it is imported already
+    ):
+        try:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except SystemExit as exc:
+            if exc.code:
+                raise Wrong(f"python -m {module} {' '.join(words)} --help: {exc.code}") from exc
+    return said.getvalue()
 
 
 @cache

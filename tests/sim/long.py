@@ -163,22 +163,15 @@ class LongFleet(SimFleet):
             for ranks in self.groups.values():
                 for rank in ranks:
                     if rank.place not in WAITS and not self._frozen(rank):
-                        self._advance(rank)
+                        rank.left_s -= SLICE_S
+                        if rank.left_s <= 0:
+                            self._advance(rank)
             for ranks in self.groups.values():
                 self._collectives(ranks)
             self._barrier()
             self._lighthouse()
             self._evictor()
             self._launch()
-
-    def _advance(self, rank: SimRank) -> None:
-        rank.left_s -= SLICE_S
-        while rank.left_s <= 0 and rank.place not in WAITS:
-            spare_s = rank.left_s
-            self._next(rank)
-            rank.left_s += spare_s
-            if rank.hung:
-                return
 
     @property
     def trains(self) -> bool:

@@ -28,13 +28,16 @@ class SimFleet(Seen):
             for ranks in self.groups.values():
                 for rank in ranks:
                     if rank.place not in WAITS and not self._frozen(rank):
-                        self._advance(rank)
+                        rank.left_s -= SLICE_S
+                        if rank.left_s <= 0:
+                            self._advance(rank)
             for ranks in self.groups.values():
                 if len(ranks) > 1:
                     self._collectives(ranks)
             self._barrier()
             self._lighthouse()
-            self._evictor()
+            if self.evictions or self.relaunch_at_s:
+                self._evictor()
 
     def snapshot(self, wanted: Iterable[RankName] = (), past: Iterable[RankName] = ()) -> Snapshot:
         """The next tick: the world moves on by one tick, then is looked at."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.monitor.fleet.rank import (
     ACROSS,
-    SLICE_S,
     WAITS,
     WORK,
     SimRank,
@@ -48,7 +47,6 @@ class Program(FleetState):
         )
 
     def _advance(self, rank: SimRank) -> None:
-        rank.left_s -= SLICE_S
         while rank.left_s <= 0 and rank.place not in WAITS:
             spare_s = rank.left_s
             self._next(rank)
@@ -100,10 +98,12 @@ class Program(FleetState):
 
     def _collectives(self, ranks: list[SimRank]) -> None:
         """A collective is released once every member is in it, with the same signature."""
-        name = ranks[0].group if ranks else ""
+        if not any(rank.enqueued > rank.completed for rank in ranks):  # by far the most
+            return
+        name = ranks[0].group
         for place in ("gather", "reduce"):
             inside = [r for r in ranks if r.place == place and r.enqueued > r.completed]
-            if not inside:  # by far the most
+            if not inside:
                 continue
             whole = len(inside) == len(ranks) and all(r.alive for r in ranks)
             whole = whole and self.now_s >= self.jammed_until_s.get(name, 0.0)

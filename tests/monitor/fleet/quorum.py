@@ -22,27 +22,27 @@ class Quorum(Program):
             return
         if any(self.ghosts.values()):
             return
-        if not any(r.place == "cross" for ranks in self.groups.values() for r in ranks):
-            return
-        inside = {
-            name: all(r.place == "cross" and r.alive for r in ranks)
-            and self.now_s >= self.outside.get(name, 0.0)
-            for name, ranks in self.groups.items()
-        }
-        if not self.quorum & set(self.groups):
-            self.quorum = {name for name, there in inside.items() if there}
+        if not self.quorum & self.groups.keys():
+            self.quorum = {name for name in self.groups if self._inside(name)}
             if self.quorum:
                 self.quorum_id += 1
-        if not self.quorum or not all(inside.get(name, False) for name in self.quorum):
+        if not self.quorum or not all(map(self._inside, self.quorum)):
             return
         if self._in_transfer():
             return
-        joining = {name for name, there in inside.items() if there} - self.quorum
+        joining = {name for name in self.groups if self._inside(name)} - self.quorum
         step = max(r.step for name in self.quorum for r in self.groups[name])
         if joining:
             self.quorum |= joining
             self.quorum_id += 1
         self._commit(step, joining)
+
+    def _inside(self, group: str) -> bool:
+        """Whether a group that is there waits for the others, whole."""
+        ranks = self.groups.get(group)
+        if ranks is None or self.now_s < self.outside.get(group, 0.0):
+            return False
+        return all(rank.place == "cross" and rank.alive for rank in ranks)
 
     def _commit(self, step: int, joining: set[str]) -> None:
         """An attempt of all groups of the quorum ends."""
@@ -147,7 +147,8 @@ class Quorum(Program):
         return self.now_s - came_s < self.network_s - 1e-9
 
     def _lighthouse(self) -> None:
-        self.heartbeat_s.update(dict.fromkeys(self.ghosts, self.now_s))
+        if self.ghosts:
+            self.heartbeat_s.update(dict.fromkeys(self.ghosts, self.now_s))
         beating = 0
         for name, ranks in self.groups.items():
             host = ranks[0]
