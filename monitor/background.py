@@ -61,7 +61,6 @@ class BackgroundWorker:
         return self._thread.is_alive()
 
     def start(self, after_s: float = 0.0) -> None:
-        """Call `work` for the first time."""
         self._after_s = after_s
         self._thread.start()
 

@@ -77,12 +77,10 @@ class Elsewhere(click.Command):
         self._start = start
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """None of them."""
         ctx.args = args
         return args
 
     def invoke(self, ctx: click.Context) -> int:
-        """Its exit status."""
         return self._start(ctx.args)
 
 
@@ -97,7 +95,6 @@ class Commands(HelpPage, click.Group):
         self._sections = sections
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
-        """In the order of the help."""
         return list(self.commands)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -241,7 +238,6 @@ def _incidents(words: list[str]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; its exit status."""
     words = sys.argv[1:] if argv is None else list(argv)
     if words[:1] != ["run"] and (odd := misspelt(os.environ)):  # what it runs says so itself
         sys.stderr.write(f"warning: {odd}\n")

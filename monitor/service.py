@@ -102,8 +102,6 @@ class StartError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line said."""
-
     config: KeeperConfig
     bind: str
     store: Path | str | StorePlace
@@ -144,7 +142,6 @@ class Options:
 
     @property
     def tokens(self) -> Tokens:
-        """For WorkerServers, and from them."""
         return Tokens(self.token, self.group_tokens)
 
 
@@ -177,7 +174,6 @@ def keep_to_one_arena() -> None:
 
 
 def version() -> str:
-    """Of the installed package."""
     try:
         return metadata.version("lightkeeper")
     except metadata.PackageNotFoundError:
@@ -436,7 +432,6 @@ class Service:
         return self._lease.standing()
 
     def run(self, stop: threading.Event) -> None:
-        """Tick until told to stop."""
         self.keeper.run(stop)
 
     def ended(self) -> str | None:

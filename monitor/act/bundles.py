@@ -109,7 +109,6 @@ class Keep:
 
 
 def keep_of(config: KeeperConfig) -> Keep:
-    """How much the configuration keeps."""
     return Keep(
         config.evidence_count, config.evidence_days * _DAY_S, config.evidence_total_mib * _MIB
     )
@@ -183,7 +182,6 @@ class BundleDir:
 
     @property
     def nbytes(self) -> int:
-        """Of all bundles."""
         with self._changed:
             return sum(file.nbytes for file in self._files.values())
 
@@ -239,8 +237,6 @@ _AGO: Final = re.compile(r"\A#[^\n]{0,300}?([0-9]{1,9}(?:\.[0-9]{1,6})?) s ago")
 
 
 class PartStatus(StrEnum):
-    """What became of one part."""
-
     OK = "ok"
     CUT = "cut"  # the whole answer was too large; a smaller one is there
     LATE = "late"  # no full answer within the deadline
@@ -338,8 +334,6 @@ class MomentName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What came of one asking."""
-
     name: MomentName
     began_s: float
     ended_s: float

@@ -429,7 +429,6 @@ class EvictionLog:
     # -- changing -------------------------------------------------------------------------------
 
     def add(self, eviction: Eviction) -> None:
-        """One that was decided now."""
         with self._lock:
             self._keep(None, eviction)
 
@@ -464,8 +463,6 @@ class EvictionLog:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One attempt at one eviction."""
-
     key: Key
     attempt: int
     instructions: Instructions
@@ -529,7 +526,6 @@ class Evictors:
         return self.log.progress()
 
     def active(self) -> tuple[Eviction, ...]:
-        """Evictions under way."""
         return tuple(one for one in self.log.all() if self.log.get(one.key) and one.under_way)
 
     def close(self, timeout_s: float = 2.0) -> None:

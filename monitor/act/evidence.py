@@ -196,7 +196,6 @@ class Ticket:
             return f"not there within {self.limit_s:g} s: went on without"
 
     def done(self, said: str) -> None:
-        """Let go whoever waits."""
         if not self.answered.done():
             self.answered.set_result(said)
 
@@ -277,8 +276,6 @@ class Raw:
 
 
 class EvidenceAsker:
-    """Asks over the shared fetcher."""
-
     def __init__(self, clock: Clock, fetcher: Fetcher) -> None:
         self._clock = clock
         self._fetcher = fetcher
@@ -382,8 +379,6 @@ _MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class EvidenceMetrics:
-    """What is counted here."""
-
     captures: Counter
     """By moment and outcome."""
     seconds: Histogram
@@ -474,12 +469,10 @@ class Evidence:
     # -- what is shown ------------------------------------------------------------------------
 
     def views(self, ids: Iterable[IncidentId]) -> Mapping[IncidentId, BundleView]:
-        """The bundles of these incidents."""
         found = ((one, self.bundles.view(one)) for one in ids)
         return {one: view for one, view in found if view is not None}
 
     def path(self, incident_id: IncidentId) -> Path | None:
-        """The file of an incident's bundle."""
         return self.bundles.path(incident_id)
 
     def troubles(self) -> tuple[str, ...]:

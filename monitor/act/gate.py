@@ -398,22 +398,18 @@ class Gatekeeper:
         observations: Iterable[Observation],
         born: Callable[[RankName], float | None] = lambda _: None,
     ) -> None:
-        """Who runs where, in this tick."""
         with self._lock:
             self._where.saw(observations, self._clock.now_s(), born)
 
     def kick(self) -> None:
-        """Look and teach now."""
         self._worker.wake()
 
     @property
     def up(self) -> bool:
-        """Whether it answered the last time."""
         return isinstance(self._view, GateView)
 
     @property
     def view(self) -> GateView | GateAway:
-        """As it was seen last."""
         return self._view
 
     def trouble(self) -> str | None:

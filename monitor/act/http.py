@@ -56,7 +56,6 @@ class Tokens:
         return self._of.get(group, self.own)
 
     def is_own(self, told: bytes) -> bool:
-        """Whether it is the monitor's own."""
         return self.own is not None and hmac.compare_digest(told, self.own.encode())
 
     def groups(self, told: bytes) -> Set[GroupName]:
@@ -93,8 +92,6 @@ class FetchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An HTTP answer, whatever its status."""
-
     status: int
     body: bytes
     content_type: str
@@ -105,15 +102,12 @@ class Answer:
 
     @property
     def summary(self) -> str:
-        """In one short line."""
         text = " ".join(self.body.decode("utf-8", "replace").split())
         return f"answered {self.status}: {text[:160]}" if text else f"answered {self.status}"
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One HTTP request."""
-
     url: str
     timeout_s: float
     max_bytes: int
@@ -182,8 +176,6 @@ class BadAnswerError(Exception):
 
 
 class TooLargeError(BadAnswerError):
-    """Its body is over the limit."""
-
     def __init__(self, max_bytes: int) -> None:
         super().__init__(f"body over {max_bytes} bytes")
 
@@ -194,8 +186,6 @@ class _ClosedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a URL leads."""
-
     host: str
     port: int
     request: bytes
@@ -220,8 +210,6 @@ def address_of(url: str) -> Address | None:
 
 @dataclass(slots=True)
 class Reply:
-    """What came back."""
-
     status: int = 0
     headers: dict[bytes, bytes] = field(default_factory=dict)
     """By lower-case name; the last of each."""
@@ -269,12 +257,10 @@ class _Connection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        """Whether the next question may follow."""
         going = self._transport is not None and not self._transport.is_closing()
         return going and self._lasts
 
     def abort(self) -> None:
-        """End it at once."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -376,7 +362,6 @@ class KeptConnections:
             raise BadAnswerError("it hung up without an answer") from None
 
     def close(self) -> None:
-        """End all of them."""
         for one in tuple(self._open):
             one.abort()
 

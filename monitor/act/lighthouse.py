@@ -230,8 +230,6 @@ ANSWER_MAX_BYTES: Final = 16 * 1024
 
 
 class Lighthouse:
-    """One TorchFT Lighthouse."""
-
     def __init__(self, url: str, fetcher: Fetcher) -> None:
         self.url = url.rstrip("/")
         self._fetcher = fetcher
@@ -241,7 +239,6 @@ class Lighthouse:
         return self.begin_look(timeout_s).result()
 
     def begin_look(self, timeout_s: float) -> Future[LighthouseView | LighthouseAway]:
-        """Start looking at its page."""
         return self._fetcher.submit(self._look(timeout_s))
 
     async def _look(self, timeout_s: float) -> LighthouseView | LighthouseAway:

@@ -36,8 +36,6 @@ BY_HAND_S: Final = 3600.0
 
 
 class Event(StrEnum):
-    """What a notice is about."""
-
     INCIDENT = "incident"
     EVICTION_FAILED = "eviction_failed"
     HELD = "held"  # a guard stands in the way until a person decides
@@ -97,8 +95,6 @@ def notice_from_json(body: Mapping[str, Any]) -> Notice:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """All that one tick knows."""
-
     now_s: float
     incidents: Sequence[Incident]
     decisions: Mapping[IncidentId, Sequence[DecisionRow]]
@@ -195,7 +191,6 @@ def louder(now: Notice, before: Notice) -> bool:
 
 
 def page_of(url: str, incident_id: str) -> str:
-    """The incident's page at the monitor."""
     return f"{url}/incidents/{quote(incident_id, safe='')}" if url else ""
 
 
@@ -218,8 +213,6 @@ def _facts(one: Incident) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class NoticeEnding:
-    """How a notice ended."""
-
     at_s: float
     reason: str
 
@@ -266,8 +259,6 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """One HTTP request."""
-
     url: str = field(repr=False)
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -275,8 +266,6 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class Sink(ABC):
-    """Where messages go."""
-
     at_once: ClassVar[int] = 1
     """Messages in one request."""
     name: str

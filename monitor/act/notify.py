@@ -204,8 +204,6 @@ def send(fetcher: Fetcher, sink: Sink, messages: Sequence[Message]) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class NotifyMetrics:
-    """What is counted here."""
-
     messages: Counter
     """By sink and outcome."""
     pending: Gauge
@@ -255,7 +253,6 @@ class DeliveryWorker:
         return self._failure if crash is None else f"notify {self.sink.name} {crash}"
 
     def close(self) -> None:
-        """Stop."""
         self._worker.close()
 
     def _work(self) -> float | None:
@@ -390,6 +387,5 @@ class Notifier:
         return tuple(trouble for trouble in troubles if trouble is not None)
 
     def close(self) -> None:
-        """Stop all."""
         for worker in self._workers:
             worker.close()

@@ -152,8 +152,6 @@ class _Round:
 
 
 class Poller:
-    """Polls over the shared fetcher."""
-
     def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher
         self._hosts = HostReader()
@@ -350,7 +348,6 @@ class Poller:
         }
 
     async def ask_rank(self, target: Target, end: float) -> Observation:
-        """What its own WorkerServer says."""
         began = time.monotonic()
         outcome = _recognise(target, await self._state(target.url, target.identity.group, end))
         took_s = round(time.monotonic() - began, 6)  # more digits only fill the journal

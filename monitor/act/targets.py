@@ -42,8 +42,6 @@ _AGE_SLACK_S: Final = 1.0
 
 
 class Source(StrEnum):
-    """How a target became known."""
-
     LEASE = "lease"
     FILE = "file"
 
@@ -63,8 +61,6 @@ class Registered(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One WorkerServer to poll."""
-
     identity: Identity
     url: str
     lease_s: float
@@ -78,7 +74,6 @@ class Target:
 
     @property
     def rank(self) -> RankName:
-        """Name of the rank."""
         return self.identity.rank
 
     @property
@@ -88,7 +83,6 @@ class Target:
 
     @property
     def address(self) -> str | None:
-        """Host of its WorkerServer's URL."""
         return urlsplit(self.url).hostname
 
     @property
@@ -444,7 +438,6 @@ class Registry:
             return tuple(self._targets[rank] for rank in sorted(self._targets))
 
     def get(self, rank: RankName) -> Target | None:
-        """The current target of this name."""
         with self._lock:
             return self._targets.get(rank)
 

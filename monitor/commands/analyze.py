@@ -153,7 +153,6 @@ def _load(
 
 
 def _why_nothing(job: Job, paths: Sequence[Path]) -> str:
-    """Why no rank's record was read."""
     if not job.problems:
         where = ", ".join(shown(path) for path in paths[:3])
         return f"no flight record in {where}: a dump's name tells its rank"

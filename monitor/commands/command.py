@@ -70,7 +70,6 @@ class Within(click.ParamType[float]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """The number."""
         try:
             number = self._kind(value)
         except ValueError:

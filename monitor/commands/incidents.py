@@ -91,7 +91,6 @@ class Places:
 
 
 def story(one: IncidentReport, places: Places) -> Iterator[StoryLine]:
-    """The lines of an incident."""
     yield from _head(one)
     yield from _happened(one)
     yield from _done(one)
@@ -273,7 +272,6 @@ class Sought:
     group: str | None
 
     def query(self, **more: Any) -> str:
-        """Of the API."""
         try:
             span_s(self.since or "1s")
         except ChoiceError as exc:
@@ -316,7 +314,6 @@ class Stored:
         return {"schema": SCHEMA, "incidents": reports}
 
     def totals(self, sought: Sought) -> SpanCosts:
-        """What they came to."""
         choice = self._choice(sought)
         fired = [one for one in self._view.incidents if one.milestones.firing_s is not None]
         cases = [self._view.case(one) for one in choice.among(fired)]
@@ -461,7 +458,6 @@ def _draw(look: LatestAnswer[list[IncidentReport]], width: int, height: int) -> 
 
 
 def show_list(incidents: Sequence[IncidentReport]) -> None:
-    """A line each."""
     shown = Sheet(
         "incidents", "id", "since", "kind", "state", "severity", "culprits", "outcome", "saved",
         "what",
@@ -483,7 +479,6 @@ def show_list(incidents: Sequence[IncidentReport]) -> None:
 
 
 def show_totals(found: SpanCosts) -> None:
-    """What they came to."""
     out = console()
     evictions = counted(found.evictions, "eviction")
     out.print(Text(f"{evictions}; {counted(found.incidents, 'incident')} fired"))

@@ -114,7 +114,6 @@ def _outcome(kind: str, said: list[Any]) -> Any:
 
 
 def _work(work: Callable[[Progress], Any], pipe: Connection, deadline_s: float) -> None:
-    """In the child."""
     os.setsid()  # its own workers end with it
     pages = os.sysconf("SC_PHYS_PAGES")
     _limit(resource.RLIMIT_AS, int(_MEMORY * os.sysconf("SC_PAGE_SIZE") * pages))
@@ -160,7 +159,6 @@ class Judging(HelpPage):
     """A command whose exit status says what it found, or how it ended."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run it."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -213,7 +211,6 @@ def reading() -> Iterator[Progress | None]:
 
 
 def shown(path: Path) -> str:
-    """A path in a message."""
     return clean(str(path), 300)
 
 

@@ -77,7 +77,6 @@ def console() -> Console:
 
 
 def print_json(body: Any) -> None:
-    """For programs."""
     sys.stdout.write(json.dumps(body, indent=2) + "\n")
 
 
@@ -104,7 +103,6 @@ class Sheet:
         self._rows: list[tuple[Text, ...]] = []
 
     def add_row(self, *cells: Text) -> None:
-        """One row."""
         self._rows.append(cells)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -151,7 +149,6 @@ def show(value: Any) -> str:
 
 
 def cell(value: Any) -> Text:
-    """A cell."""
     return text(show(value))
 
 
@@ -163,7 +160,6 @@ def figure(value: Any) -> Any:
 
 
 def moment(at_s: float | None) -> str:
-    """A local date and time."""
     if at_s is None:
         return "-"
     at = datetime.datetime.fromtimestamp(at_s, tz=datetime.UTC).astimezone()
@@ -188,8 +184,6 @@ _BUDGET: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """The monitor gives no answer."""
-
     since_s: float
     """Unix time."""
     why: str

@@ -90,7 +90,6 @@ class Journey:
 
     @property
     def what_if(self) -> bool:
-        """Whether it is one."""
         return bool(self.changes) or self.policy is not None
 
     def changed(self) -> dict[str, Sequence[Any]]:
@@ -129,7 +128,6 @@ class Journey:
 
 
 def report_to_json(journey: Journey) -> dict[str, Any]:
-    """For programs."""
     body: dict[str, Any] = {
         "schema": SCHEMA,
         "ticks": journey.count,
@@ -155,7 +153,6 @@ def report_to_json(journey: Journey) -> dict[str, Any]:
 
 
 def print_report(out: Console, journey: Journey) -> None:
-    """For people."""
     span = f"{moment(journey.first_s)} to {moment(journey.last_s)}"
     versions = ", ".join(journey.versions())
     out.print(text(f"{journey.count} ticks, {span}, recorded by lightkeeper {versions}"))

@@ -94,7 +94,6 @@ def stragglers(*, trace: Path, meta: Path | None, as_json: bool, deadline: float
 
 
 def _judge(trace: Path, meta: Path | None, progress: Progress, *, as_json: bool) -> tuple[int, str]:
-    """The exit status and the report."""
     sizes = Sizes() if meta is None else _sizes(meta)
     try:
         table = load(trace, progress)

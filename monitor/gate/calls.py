@@ -57,7 +57,6 @@ class Replica:
     """Of the deny list from which `refusal` follows."""
 
     def seen(self, now_s: float) -> SeenReplica:
-        """As it stands in the view."""
         request, beat_s, since_s = self.request, self.heartbeat_s, self.asking_since_s
         return SeenReplica(
             replica_id=self.replica_id,
@@ -273,7 +272,6 @@ class AdmissionControl:
             self.denylist.wave(call.replica.replica_id)
 
     def refused(self, call: ProxiedCall) -> str:
-        """A call is refused now; why."""
         if call.replica is None or call.replica.refusal is None:
             return ""
         call.replica.refused += 1
@@ -281,12 +279,10 @@ class AdmissionControl:
         return call.replica.refusal.reason
 
     def over(self, call: ProxiedCall) -> None:
-        """A call is over."""
         if call.method is Method.QUORUM and call.replica is not None:
             call.replica.asking_since_s = None
 
     def forget(self) -> None:
-        """Drop those who fell silent."""
         now_s = self._now_s()
         for replica_id, replica in list(self.replicas.items()):
             if replica.asking_since_s is None and now_s - replica.heard_s > SILENT_S:

@@ -49,8 +49,6 @@ class DenialScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """One entry of the gate's list."""
-
     scope: DenialScope
     name: Name
     reason: Annotated[str, msgspec.Meta(max_length=REASON_MAX)]
@@ -68,14 +66,11 @@ class Denial:
         return GroupName(self.name) if self.scope is DenialScope.GROUP else None
 
     def expired(self, now_s: float) -> bool:
-        """Whether its time is over."""
         return self.until_s is not None and self.until_s <= now_s
 
 
 @dataclass(frozen=True, slots=True)
 class AccessRefused:
-    """Why a call does not pass."""
-
     reason: str
     scope: DenialScope
     held: bool = False
@@ -84,8 +79,6 @@ class AccessRefused:
 
 @dataclass
 class DenyList:
-    """The list in force."""
-
     version: int = 0
     """Grows with every change: an answer given under an older one is no longer one."""
     _replicas: dict[ReplicaId, Denial] = field(default_factory=dict)
@@ -229,8 +222,6 @@ class SeenReplica:
 @readable
 @dataclass(frozen=True, slots=True)
 class GateView:
-    """A gate, now."""
-
     lighthouse: str
     lighthouse_up: bool
     denied: tuple[Denial, ...]

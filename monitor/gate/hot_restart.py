@@ -103,7 +103,6 @@ OPTIONS, LISTENERS, CLIENT, ASKED, FORMED, OVER, LEFT, DENIED, NUMBERS, GO, ALIV
 
 
 def datagram(kind: bytes, key: int = 0, number: int = 0, body: bytes = b"") -> bytes:
-    """One thing said."""
     return _HEAD.pack(kind, key, number) + body
 
 
@@ -222,7 +221,6 @@ class SharedState:
     _pieces: bytes = b""
 
     def note(self, data: bytes, files: list[int]) -> None:
-        """What was said."""
         kind, key, number = _HEAD.unpack_from(data)
         body = data[_HEAD.size :]
         if kind == LISTENERS and not self.listeners:
@@ -261,7 +259,6 @@ class SharedState:
             os.close(file)
 
     def hand_over(self, channel: socket.socket) -> None:
-        """To a worker."""
         files = [listener.fileno() for listener in self.listeners]
         send(channel, datagram(LISTENERS), *files, self.positions.file)
         if self.denied:
@@ -333,7 +330,6 @@ class SupervisorLink(Successor):
         return key
 
     def left(self, key: int) -> None:
-        """It is gone."""
         if key & 0xFFFF < ReadPositions.SLOTS:
             self._slots.append(key & 0xFFFF)
         self._tell(datagram(LEFT, key))
@@ -343,17 +339,14 @@ class SupervisorLink(Successor):
         self.positions.write(client.key, number, max(0, client.send_window), client.initial_window)
 
     def asked(self, client: Downstream, call: ProxiedCall) -> None:
-        """A quorum request is under way."""
         body = _request(call)
         if len(body) <= _REQUEST_MAX:
             self._tell(datagram(ASKED, client.key, call.number, body))
 
     def over(self, client: Downstream, call: ProxiedCall) -> None:
-        """It no longer is."""
         self._tell(datagram(OVER, client.key, call.number))
 
     def denied(self, denials: Sequence[Denial]) -> None:
-        """Another list is in force."""
         body = json.dumps(denials_json(denials)).encode()
         if len(body) + _HEAD.size >= DATAGRAM_MAX:
             self.missed += 1
@@ -633,7 +626,6 @@ class Worker:
         return True
 
     def begin(self, options: GateOptions, state: SharedState) -> Worker:
-        """Put it to work."""
         self.channel.settimeout(_GRACE_S)
         said = json.dumps(asdict(options), default=str).encode()
         send(self.channel, datagram(OPTIONS, body=said))

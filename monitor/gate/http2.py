@@ -98,7 +98,6 @@ class FrameReader:
 
     @property
     def unread(self) -> int:
-        """Bytes of it."""
         return len(self._buffer) - self._at
 
     def feed(self, data: bytes) -> FrameReader:
@@ -128,7 +127,6 @@ class FrameReader:
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """One frame."""
     length = len(payload)
     return _HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream) + payload
 
@@ -145,12 +143,10 @@ def headers(stream: int, block: bytes, *, end: bool) -> bytes:
 
 
 def settings(values: dict[int, int]) -> bytes:
-    """Our settings."""
     return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(*pair) for pair in values.items()))
 
 
 def reset(stream: int, code: int) -> bytes:
-    """End of one stream."""
     return frame(RST_STREAM, 0, stream, _WORD.pack(code))
 
 
@@ -237,11 +233,9 @@ class Connection(asyncio.Protocol):
     # -- asyncio ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ready to be spoken to."""
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came in."""
         self.take(data)
         self._flusher.flush()
 
@@ -269,7 +263,6 @@ class Connection(asyncio.Protocol):
         self.held_up(True)
 
     def resume_writing(self) -> None:
-        """It reads again."""
         self.resume_reading(_OUR_WRITES)
         self.held_up(False)
 
@@ -297,7 +290,6 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """End this connection."""
         self.closed = True
         self.transport.close()
 
@@ -422,7 +414,6 @@ class Connection(asyncio.Protocol):
         self._out.append(data)
 
     def flush(self) -> None:
-        """Write what was gathered."""
         out, self._out = self._out, []
         if out and not self.transport.is_closing():
             self.transport.write(out[0] if len(out) == 1 else b"".join(out))

@@ -38,8 +38,6 @@ _AWAY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class GateOptions:
-    """What a gate is told."""
-
     lighthouse: tuple[str, int]
     state: Path | None = None
     token: str | None = field(default=None, repr=False)

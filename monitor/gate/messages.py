@@ -56,8 +56,6 @@ _FIXED: Final = {1: 8, 5: 4}
 
 @dataclass(frozen=True, slots=True)
 class CallHeaders:
-    """What a request's headers say."""
-
     path: str
     timeout_s: float | None
     """The client's own deadline, from when it asked; None: it set none."""
@@ -150,8 +148,6 @@ ANSWER_ENDS: Final = encode_headers(((b"grpc-status", b"0"),))
 
 @dataclass(frozen=True, slots=True)
 class QuorumRequest:
-    """Who asks for a quorum."""
-
     replica_id: ReplicaId
     address: str
     store_address: str

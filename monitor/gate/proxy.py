@@ -182,11 +182,9 @@ class Proxy:
     # -- writing ------------------------------------------------------------------------------
 
     def to_flush(self, connection: http2.Connection) -> None:
-        """A connection has something to write."""
         self._to_flush.append(connection)
 
     def flush(self) -> None:
-        """Write it."""
         while self._to_flush:
             self._to_flush.pop().flush()
 
@@ -205,7 +203,6 @@ class Proxy:
             self.transports.move_to_end(transport)
 
     def left(self, transport: asyncio.Transport, key: int) -> None:
-        """It is gone."""
         self.transports.pop(transport, None)
         self.successor.left(key)
 
@@ -249,7 +246,6 @@ class Proxy:
         self.successor.formed(self.quorum_ids, message)
 
     def tick(self) -> None:
-        """Do what is due."""
         now_s = self.now_s()
         if self.quorum.owed and now_s >= self.quorum.due_s:
             owed, self.quorum.owed = self.quorum.owed, []
@@ -264,7 +260,6 @@ class Proxy:
         self.flush()
 
     def view(self) -> GateView:
-        """What it sees now."""
         now_s = self.now_s()
         replicas = sorted(self.admission.replicas.items())
         return GateView(
@@ -708,7 +703,6 @@ class FairTurns:
         self._unread += unread
 
     def leave(self, client: Downstream) -> None:
-        """It is gone."""
         self._unread -= self._waiting.pop(client, 0)
 
     def _turn(self) -> None:

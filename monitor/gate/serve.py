@@ -286,14 +286,11 @@ GET /healthz
 
 @dataclass(frozen=True)
 class Admin:
-    """What the admin port serves."""
-
     proxy: Proxy
     state: StateFile
     token: str | None
 
     def application(self) -> web.Application:
-        """Its routes."""
         app = web.Application(client_max_size=BODY_MAX_BYTES)
         app.add_routes(
             [
@@ -350,7 +347,6 @@ def _error(status: int, text: str) -> web.Response:
 
 
 def registry(proxy: Proxy, state: StateFile) -> CollectorRegistry:
-    """Everything of this gate."""
     made = CollectorRegistry()
     made.register(_Collector(proxy, state))
     return made

@@ -129,7 +129,6 @@ class Upstream(http2.Connection):
             self.client.answer_headers(call, block, end=end)
 
     def on_data(self, stream: int, data: bytes, *, end: bool) -> None:
-        """A part of an answer."""
         call = self._answered(stream, end=end)
         if call is None:
             self.ignore(stream, len(data))
@@ -144,7 +143,6 @@ class Upstream(http2.Connection):
         return call
 
     def on_reset(self, stream: int, code: int) -> None:
-        """The Lighthouse ends a call."""
         self.drop(stream)
         call = self.carried.pop(stream, None)
         if call is not None:
@@ -172,7 +170,6 @@ class Upstream(http2.Connection):
         return calls
 
     def knows(self, stream: int) -> bool:
-        """Whether this stream is under way."""
         return stream in self.carried
 
     def went_on(self, stream: int, size: int) -> None:

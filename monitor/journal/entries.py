@@ -87,7 +87,6 @@ class Packer:
         return self._stream.compress(marked) + self._stream.flush(zlib.Z_SYNC_FLUSH)
 
     def end(self) -> bytes:
-        """The end of the file."""
         return self._stream.flush(zlib.Z_FINISH)
 
 
@@ -514,7 +513,6 @@ class Tick:
 
 
 def told(result: TickResult, crash: str | None = None) -> Told:
-    """A result as it is compared."""
     return Told(
         changed=[incident_to_json(one) for one in result.changed],
         decisions=[decision_to_json(one) for one in result.decisions],
@@ -525,7 +523,6 @@ def told(result: TickResult, crash: str | None = None) -> Told:
 
 
 def decision_to_json(decision: Decision) -> dict[str, Any]:
-    """A decision in plain JSON types."""
     if isinstance(decision, Evict):
         return {
             "action": "evict",
@@ -554,7 +551,6 @@ def told_to_json(value: Told) -> dict[str, Any]:
 
 
 def told_from_json(plain: Mapping[str, Any]) -> Told:
-    """Inverse of `told_to_json`."""
     return Told(**{one.name: plain[one.name] for one in fields(Told) if one.name in plain})
 
 

@@ -144,7 +144,6 @@ class Writer:
         self._out: list[str] = []
 
     def text(self, value: Any) -> str:
-        """`value` as JSON text."""
         self._out = []
         self._write(value)
         return "".join(self._out)

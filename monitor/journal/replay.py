@@ -46,7 +46,6 @@ class Replayed:
 
     @property
     def now_s(self) -> float:
-        """Unix time of the tick."""
         return self.tick.snapshot.now_s
 
     def difference(self) -> str | None:
@@ -319,7 +318,6 @@ class Account:
     decisions: list[Mapping[str, Any]] = field(default_factory=list)
 
     def take(self, told: Told, tick: int, now_s: float) -> None:
-        """One tick."""
         for incident in told.changed:
             self.incidents[str(incident["id"])] = incident
         self.decisions += [{"at_s": now_s, "tick": tick, **one} for one in told.decisions]
@@ -350,11 +348,9 @@ class Account:
         return sorted(self.incidents.values(), key=_first_seen)
 
     def of(self, incident_id: str) -> list[Mapping[str, Any]]:
-        """Decisions about one incident."""
         return [one for one in self.decisions if one["incident_id"] == incident_id]
 
     def evictions(self) -> list[Mapping[str, Any]]:
-        """Evictions that were decided."""
         return [one for one in self.decisions if one["action"] == "evict"]
 
 

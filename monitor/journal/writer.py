@@ -194,7 +194,6 @@ class Journal:
 
     @property
     def stats(self) -> Stats:
-        """What was done so far."""
         with self._lock:
             return replace(self._stats, waiting=len(self._queue))
 

@@ -35,8 +35,6 @@ _LOG_S: Final = 0.5
 
 
 class Auditor:
-    """The audit."""
-
     def __init__(
         self,
         store: Store,
@@ -59,7 +57,6 @@ class Auditor:
 
     @property
     def audit(self) -> IncidentAudit:
-        """As they stand."""
         return self._audit
 
     def took_place(
@@ -136,7 +133,6 @@ class Auditor:
         return 0 if self._log is None else self._log.waiting
 
     def troubles(self) -> Iterator[str]:
-        """What is wrong with the log."""
         if self._log is not None and self._log.trouble is not None:
             yield self._log.trouble
 

@@ -141,7 +141,6 @@ class LeaderComponents:
     journal: Journal | None = None
 
     def close(self) -> None:
-        """End both."""
         if self.notify is not None:
             self.notify.close()
         if self.journal is not None:
@@ -150,8 +149,6 @@ class LeaderComponents:
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """What the loop drives."""
-
     config: KeeperConfig
     clock: Clock
     registry: Registry

@@ -46,7 +46,6 @@ _STANDSTILLS: Final = frozenset({Kind.NOT_ENTERED, Kind.MISMATCH, Kind.DEADLOCK}
 
 
 def accused_in(group: GroupName, snapshot: Snapshot) -> tuple[Accused, ...]:
-    """Every process of a group."""
     return tuple(
         Accused(one.rank, one.identity.incarnation, one.url, one.identity.host, one.identity.place)
         for one in snapshot.observations

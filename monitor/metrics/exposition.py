@@ -78,13 +78,10 @@ def escaped(text: str) -> str:
 
 
 class _Rest:
-    """What the library writes."""
-
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
 
     def collect(self) -> Iterator[Metric]:
-        """As a registry."""
         return iter(self._families)
 
 
@@ -115,8 +112,6 @@ RANK: Final = ("replica_group", "rank")
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One metric."""
-
     name: str
     """As Prometheus stores it: a counter ends in `_total`."""
     type: Literal["gauge", "counter", "histogram"]
@@ -168,14 +163,12 @@ class Definition:
 def gauge(
     name: str, text: str, labels: tuple[str, ...] = (), *, series: str = "1", absent: str = ""
 ) -> Definition:
-    """A gauge, `lightkeeper_NAME`."""
     return Definition(f"lightkeeper_{name}", "gauge", text, labels, series, absent)
 
 
 def counter(
     name: str, text: str, labels: tuple[str, ...] = (), *, series: str = "1", absent: str = ""
 ) -> Definition:
-    """A counter, `lightkeeper_NAME_total`."""
     return Definition(f"lightkeeper_{name}_total", "counter", text, labels, series, absent)
 
 
@@ -188,7 +181,6 @@ def histogram(
     series: str = "1",
     absent: str = "",
 ) -> Definition:
-    """A histogram, `lightkeeper_NAME`."""
     return Definition(f"lightkeeper_{name}", "histogram", text, labels, series, absent, buckets)
 
 

@@ -85,7 +85,6 @@ MEMBER_HEARTBEAT_AGE = gauge(
 
 
 def _fleet(scene: ScrapeView) -> Iterator[Metric]:
-    """Everything of this file."""
     yield from _ranks(scene)
     yield from _groups(scene)
     yield from _lighthouse(scene)
@@ -179,7 +178,6 @@ GROUP_SKEW = gauge(
 
 
 def _stragglers(scene: ScrapeView) -> Iterator[Metric]:
-    """Everything of this file."""
     tempos = scene.view.tempos
     named = []
     for rank in scene.busy:
@@ -289,7 +287,6 @@ def _took(step: StepState, part: str) -> Took:
 
 
 def export(scene: ScrapeView) -> Iterator[Metric]:
-    """Everything of this file."""
     yield from _fleet(scene)
     yield from _stragglers(scene)
     yield from _recovery(scene)

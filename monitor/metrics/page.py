@@ -50,7 +50,6 @@ class ViewCollector(Collector):
         """Of the tick that was asked for last: two Prometheus servers often come in the same."""
 
     def describe(self) -> list[Metric]:
-        """Nothing ahead of time."""
         return []
 
     def collect(self) -> Iterator[Metric]:

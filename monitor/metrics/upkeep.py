@@ -55,7 +55,6 @@ SCALE = gauge(
 
 
 def export(scene: ScrapeView) -> Iterator[Metric]:
-    """What the monitor knows of itself."""
     result = scene.view.result
     yield DETECTOR_UP.each(sorted(result.detectors.items()))
     yield SELF_HEALTH.each((one, one is result.health.state) for one in Condition)
@@ -124,16 +123,13 @@ class Live(Collector):
         self._read = read
 
     def describe(self) -> list[Metric]:
-        """Nothing ahead of time."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of this moment."""
         return self._read()
 
 
 def journal(stats: Stats) -> Iterator[Metric]:
-    """What the journal wrote and lost."""
     yield JOURNAL_TICKS.value(stats.ticks)
     yield JOURNAL_LOST.value(stats.lost)
     yield JOURNAL_BYTES.value(stats.bytes)
@@ -146,7 +142,6 @@ def refusals(counts: Mapping[str, int]) -> Iterator[Metric]:
 
 
 def lease(seen: LeaseStanding) -> Iterator[Metric]:
-    """Whether this monitor acts."""
     yield ACTIVE.value(seen.active)
     yield EPOCH.value(seen.epoch)
     yield LEASE_FAILING.value(seen.problem is not None)

@@ -80,7 +80,6 @@ def open_context(app: Flask, context: AppContext) -> None:
 
 
 def app_context() -> AppContext:
-    """Of the application that answers."""
     return cast("AppContext", current_app.extensions[_KEY])
 
 
@@ -100,7 +99,6 @@ class HttpRefusal(Exception):  # noqa: N818 - an answer, not an accident
 
 
 def answer(body: Mapping[str, Any], status: int = 200) -> Response:
-    """A JSON answer."""
     return Response(dump(body), status, content_type="application/json")
 
 

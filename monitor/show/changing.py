@@ -107,7 +107,6 @@ def _check_group(group: str) -> None:
 
 @changing.delete("/v1/register/<rank>")
 def unregister(rank: str) -> Response:
-    """Give a lease back."""
     incarnation = request.args.get("incarnation", "")
     if not incarnation:
         raise HttpRefusal(400, f"say which: DELETE /v1/register/{rank}?incarnation=...")
@@ -244,7 +243,6 @@ def pause() -> Response:
 
 @ruling.delete("/v1/pause")
 def resume() -> Response:
-    """Evict again."""
     ended = app_context().pause.release()
     if ended is None:
         raise HttpRefusal(404, "nothing is paused")

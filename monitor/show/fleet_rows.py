@@ -157,14 +157,12 @@ class RowFilter:
     unhealthy: bool = False
 
     def rank(self, one: RankJson) -> bool:
-        """Whether this rank is wanted."""
         return self._health(one.health) and all(
             not chosen or has in chosen
             for chosen, has in ((self.groups, one.group), (self.hosts, one.host))
         )
 
     def group(self, one: GroupView) -> bool:
-        """Whether this group is wanted."""
         return self._health(one.shown) and all(
             not chosen or has in chosen
             for chosen, has in ((self.groups, one.group), (self.hosts, one.host))
@@ -270,7 +268,6 @@ GROUP_COLUMNS: Final = (
 
 
 def rank_columns(*, wide: bool) -> tuple[Column, ...]:
-    """What `ranks` and `top` show."""
     return (*_RANK_COLUMNS, *(_WIDE_COLUMNS if wide else ()), _TROUBLE)
 
 
@@ -292,7 +289,6 @@ class HostRow:
     until: str
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
         return asdict(self)
 
 

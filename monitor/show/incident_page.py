@@ -39,7 +39,6 @@ def title(incident: Incident) -> str:
 
 
 def facts(one: IncidentReport, now_s: float) -> Iterator[Fact]:
-    """The five."""
     incident, account = one.incident, one.account
     nobody = "the Lighthouse" if incident.kind is Kind.LIGHTHOUSE_AWAY else "nobody"
     who = _names(incident.culprits) or _names(incident.groups) or nobody
@@ -293,7 +292,6 @@ def incident_page(
     earlier: Sequence[Earlier] = (),
     job: str = "",
 ) -> str:
-    """The whole document."""
     incident, rows = one.incident, events(one)
     ends = [row.start_s if row.end_s is None else row.end_s for row in rows]
     end_s = max([*ends, *([now_s] if incident.open else [])], default=now_s)
@@ -357,7 +355,6 @@ class IncidentQuery:
 
     @property
     def anything(self) -> bool:
-        """Whether not all are asked for."""
         return bool(self.kind or self.group or self.state or self.since)
 
 

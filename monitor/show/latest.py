@@ -128,7 +128,6 @@ class Streams:
 
     @property
     def open(self) -> int:
-        """How many there are."""
         with self._lock:
             return self._open
 

@@ -56,8 +56,6 @@ _NAME_MAX: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class PagePlace:
-    """One page."""
-
     kind: str
     name: str = ""
     by_host: bool = False
@@ -65,7 +63,6 @@ class PagePlace:
 
     @property
     def path(self) -> str:
-        """Where it is."""
         if self.kind == FLEET:
             return "/?by=host" if self.by_host else "/"
         return path_of(self.kind, self.name)
@@ -89,7 +86,6 @@ class FleetIndex:
 
     @property
     def now_s(self) -> float:
-        """Of the tick."""
         return self.view.snapshot.now_s
 
     @cached_property
@@ -99,7 +95,6 @@ class FleetIndex:
 
     @cached_property
     def states(self) -> Mapping[RankName, str]:
-        """Of every rank."""
         late = self.headline.state in (JobState.LATE, JobState.STALLING, JobState.STOPPED)
         return states_of(self.view, late=late)
 
@@ -149,14 +144,11 @@ class Context:
 
     @property
     def view(self) -> View:
-        """What it shows."""
         return self.fleet.view
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page at one moment."""
-
     title: str
     sections: Mapping[str, str]
     """Id -> markup, in order; `chips` stand in the header."""
@@ -208,7 +200,6 @@ _ATTENTION: Final = 25
 
 
 def fleet_page(context: Context) -> Page:
-    """All of it."""
     fleet, view = context.fleet, context.view
     counts = Counter(fleet.states.values())
     facts = facts_of(fleet, counts)
@@ -313,8 +304,6 @@ def _age_s(seen: Observation) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Crowd:
-    """A replica group, or a host."""
-
     name: str
     ranks: Sequence[Observation]
     group: GroupView | None
@@ -451,7 +440,6 @@ def listed_incidents(found: Iterable[Incident]) -> list[Incident]:
 
 
 def group_page(context: Context) -> Page:
-    """One replica group."""
     name, view = context.place.name, context.view
     ranks = context.fleet.by_group.get(name, ())
     group = next((one for one in view.groups if one.group == name), None)
@@ -471,7 +459,6 @@ def group_page(context: Context) -> Page:
 
 
 def host_page(context: Context) -> Page:
-    """One host."""
     name, view = context.place.name, context.view
     ranks = context.fleet.by_host.get(name, ())
     record = view.hosts.get(Host(name))
@@ -560,8 +547,6 @@ _MARKS: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An incident on a chart."""
-
     x: float
     width: float
     incident: str

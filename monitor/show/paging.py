@@ -222,13 +222,11 @@ def fleet() -> Response:
 
 @paging.get("/groups/<path:name>")
 def group(name: str) -> Response:
-    """One replica group."""
     return _page(PagePlace(GROUPS, name))
 
 
 @paging.get("/hosts/<path:name>")
 def host(name: str) -> Response:
-    """One host."""
     return _page(PagePlace(HOSTS, name))
 
 

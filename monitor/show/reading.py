@@ -71,13 +71,11 @@ reading = Blueprint("reading", __name__)
 
 @reading.get("/v1/snapshot")
 def snapshot() -> Response:
-    """What the last tick saw."""
     return _rendered("snapshot", snapshot_to_json)
 
 
 @reading.get("/v1/groups")
 def groups() -> Response:
-    """Every replica group."""
     return _rendered("groups", lambda view: {"schema": SCHEMA, "groups": view.groups})
 
 
@@ -90,7 +88,6 @@ def lighthouse() -> Response:
 
 @reading.get("/v1/ranks")
 def ranks() -> Response:
-    """Every rank."""
     return _rendered("ranks", lambda view: {"schema": SCHEMA, "ranks": ranks_to_json(view)})
 
 
@@ -148,7 +145,6 @@ def admission() -> Response:
 
 @reading.get("/v1/quarantine")
 def quarantine() -> Response:
-    """Hosts and groups in quarantine."""
     listed = app_context().quarantine
     body = {
         "schema": SCHEMA,
@@ -209,7 +205,6 @@ def service_discovery() -> Response:
 
 @reading.get("/metrics")
 def metrics() -> Response:
-    """The monitor's own metrics."""
     body, content_type = exposition.page(app_context().metrics, request.headers.get("Accept", ""))
     return Response(body, content_type=content_type)
 
@@ -374,7 +369,6 @@ def profile(rank: str) -> Response:
 
 @passing.get("/v1/ranks/<rank>/<what>")
 def passed(rank: str, what: str) -> Response:
-    """One page of one rank."""
     return said_by(rank, what, request.args)
 
 

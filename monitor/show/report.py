@@ -53,8 +53,6 @@ _PAGE_GROUPS: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """One finding in words."""
-
     who: str
     what: str
     kind: str
@@ -99,7 +97,6 @@ CALL_HEADS: Final = ("ranks", "gave", "state", "called at")
 
 
 def ruling(job: Job, finding: Finding) -> Ruling:
-    """A finding in words."""
     who, what = title(job, finding)
     facts = (
         ("shows at", where(job, finding)),

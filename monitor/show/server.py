@@ -26,7 +26,6 @@ _STATIC = Path(__file__).parent / "static"
 
 
 def create_app(context: AppContext) -> Flask:
-    """The monitor's WSGI application."""
     app = Flask("monitor", static_folder=str(_STATIC), static_url_path="/static")
     app.config["MAX_CONTENT_LENGTH"] = BODY_MAX_BYTES
     open_context(app, context)
@@ -135,7 +134,6 @@ class Server:
         return 0 if self._http is None else self._http.waiting
 
     def start(self, app: Flask) -> None:
-        """Begin to answer."""
         self._listener.listen(2048)
         connections = min(LIMITS.connections, int(_OF_FILES * file_limit(0)))
         limits = replace(LIMITS, connections=connections)

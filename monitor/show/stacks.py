@@ -55,8 +55,6 @@ class RankStacks:
 
 @dataclass(frozen=True, slots=True)
 class StackThread:
-    """One thread of a rank."""
-
     name: str
     state: str
     frames: tuple[str, ...]
@@ -80,8 +78,6 @@ class StackCrowd:
 
 @dataclass(frozen=True, slots=True)
 class MomentStacks:
-    """One moment's stacks."""
-
     moment: str
     crowds: tuple[StackCrowd, ...]
     left: tuple[int, ...]

@@ -65,8 +65,6 @@ class StatusFacts:
 
 @dataclass(frozen=True, slots=True)
 class StatusAnswer:
-    """One answer."""
-
     about: str
     word: str
     style: str
@@ -76,7 +74,6 @@ class StatusAnswer:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
         return {"is": self.word, "says": self.text, **self.facts}
 
 

@@ -35,8 +35,6 @@ CELL: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column."""
-
     name: str
     right: bool = False
     """Numbers stand right."""
@@ -48,7 +46,6 @@ class Column:
     """What it shows of an item: a value, or a `Cell` where that has a style."""
 
     def cell(self, item: Any) -> Cell:
-        """That, as text."""
         value = self.of(item)
         return value if isinstance(value, tuple) else (word(value), "")
 

@@ -178,8 +178,6 @@ UNKNOWN: Final = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class StateLook:
-    """How a state is shown."""
-
     glyph: str
     """Told from the others by shape alone."""
     meaning: str

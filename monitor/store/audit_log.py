@@ -38,7 +38,6 @@ def line(
     incident: str | None = None,
     **more: Any,
 ) -> Line:
-    """One line."""
     made = {"at": _utc(at_s), "at_s": round(at_s, 3), "event": event, "by": by, "what": what}
     return {**made, "why": why, "incident": incident, **more}
 
@@ -97,7 +96,6 @@ class LogFile:
 
     @property
     def waiting(self) -> int:
-        """Lines that are not written yet."""
         with self._changed:
             return len(self._queue)
 

@@ -142,7 +142,6 @@ def _prepare_file(engine: Engine, place: StorePlace) -> None:
 
 @contextmanager
 def _alone(db: Connection) -> Iterator[None]:
-    """One transaction."""
     db.exec_driver_sql("BEGIN IMMEDIATE")
     try:
         yield
@@ -230,7 +229,6 @@ class Database:
         return LeaseTable(self)
 
     def close(self) -> None:
-        """Let go of all connections."""
         self._engine.dispose()
 
     @contextmanager
@@ -468,7 +466,6 @@ class LeaseTable:
         self._database = database
 
     def read(self) -> LeaseRow:
-        """The row as it is."""
         c = LEASE.c
         row = select(c.epoch, c.beat, c.writes, c.holder, c.url, c.since_s, c.ttl_s)
         with self._database.begin() as db:

@@ -198,7 +198,6 @@ class LeaseStanding:
         return f"this monitor stands by: {self.holder} is active, at {self.url or 'no known URL'}"
 
     def to_json(self) -> dict[str, Any]:
-        """For pages and programs."""
         return {
             "role": self.role,
             "holder": self.holder,

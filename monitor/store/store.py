@@ -122,7 +122,6 @@ class Store:
     # -- writing ------------------------------------------------------------------------------
 
     def save_incidents(self, incidents: Sequence[Incident]) -> None:
-        """Remember incidents."""
         for incident in incidents:
             body = json.dumps(incident_to_json(incident))
             row = {
@@ -155,12 +154,10 @@ class Store:
         self._put("evictions", key, {"body": json.dumps(to_plain(eviction))})
 
     def save_quarantine(self, entry: QuarantineEntry) -> None:
-        """Remember a quarantined host or group."""
         key = {"scope": str(entry.scope), "name": entry.name}
         self._put("quarantine_entries", key, {"body": json.dumps(to_plain(entry))})
 
     def drop_quarantine(self, scope: Scope, name: str) -> None:
-        """Forget a quarantined host or group."""
         self._put("quarantine_entries", {"scope": str(scope), "name": name}, None)
 
     def save_quarantine_event(self, event: QuarantineEvent) -> None:
@@ -173,11 +170,9 @@ class Store:
         self._put("quarantine_events", {"id": event.id}, None)
 
     def save_target(self, rank: RankName, body: Mapping[str, Any]) -> None:
-        """Remember a target."""
         self._put("targets", {"rank": rank}, {"body": json.dumps(body)})
 
     def drop_target(self, rank: RankName) -> None:
-        """Forget a target."""
         self._put("targets", {"rank": rank}, None)
 
     def save_notice(self, sink: str, key: str, body: Mapping[str, Any] | None) -> None:
@@ -186,7 +181,6 @@ class Store:
         self._put("notices", {"sink": sink, "key": key}, row)
 
     def save_audit(self, incident_id: IncidentId, part: str, body: Mapping[str, Any]) -> None:
-        """Remember what an incident's account needs."""
         key = {"incident_id": incident_id, "part": part}
         self._put("audit", key, {"body": json.dumps(body)})
 

@@ -494,12 +494,12 @@ class NullReporter(Reporter):
     def __init__(self) -> None:
         """It has no page, and so nothing of what a reporter has."""
 
-    def phase(self, name: str) -> AbstractContextManager[Any]:  # noqa: ARG002, D102
+    def phase(self, name: str) -> AbstractContextManager[Any]:  # noqa: ARG002
         return _NO_CONTEXT
 
     tag = phase
 
-    def from_source(self, name: str) -> ReportSource:  # noqa: ARG002, D102
+    def from_source(self, name: str) -> ReportSource:  # noqa: ARG002
         return self
 
     def finite(self, *, loss: Any = None, grad_norm: Any = None, where: str = LOCAL) -> bool:  # noqa: ARG002

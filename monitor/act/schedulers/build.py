@@ -81,8 +81,6 @@ def _webhook(order: Order) -> Scheduler:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """A scheduler as `--scheduler` names it."""
-
     name: str
     make: Callable[[Order], Scheduler]
     at_url: bool = False
@@ -90,7 +88,6 @@ class Driver:
 
     @property
     def usage(self) -> str:
-        """What a person types."""
         return f"{self.name}=URL" if self.at_url else self.name
 
 

@@ -119,11 +119,9 @@ class KubeApi:
         self._review = client.AuthorizationV1Api(self._client)
 
     def node(self, name: str, deadline: Deadline) -> Mapping[str, Any]:
-        """One node."""
         return self._ask(self._core.read_node, deadline, name)
 
     def nodes(self, label: str, deadline: Deadline) -> Sequence[Mapping[str, Any]]:
-        """All nodes with a label."""
         return _items(self._ask(self._core.list_node, deadline, label_selector=label))
 
     def patch_node(self, name: str, patch: Mapping[str, Any], deadline: Deadline) -> None:
@@ -135,7 +133,6 @@ class KubeApi:
         self._ask(self._core.patch_node_status, deadline, name, dict(patch))
 
     def pod(self, namespace: str, name: str, deadline: Deadline) -> Mapping[str, Any]:
-        """One pod."""
         return self._ask(self._core.read_namespaced_pod, deadline, name, namespace)
 
     def pods(
@@ -173,7 +170,6 @@ class KubeApi:
         return status.get("allowed") is True, _line(status.get("reason") or "")
 
     def close(self) -> None:
-        """Close connections."""
         for one in (self._client, self._merging):
             with contextlib.suppress(Exception):
                 one.close()
@@ -277,7 +273,6 @@ def hold_of(node: Mapping[str, Any]) -> NodeHold:
 def cordon(
     node: Mapping[str, Any], owner: str, reason: str, incident_id: IncidentId | None, since: str
 ) -> NodeChange:
-    """Cordon, taint, label and annotate."""
     hold, spec = hold_of(node), node.get("spec") or {}
     unschedulable = spec.get("unschedulable") is True
     taints = [one for one in spec.get("taints") or [] if one.get("key") != KEY]
@@ -501,8 +496,6 @@ T = TypeVar("T")
 
 
 class Deletion:
-    """One request's."""
-
     def __init__(self, api: KubeApi, options: KubeOptions, deadline: Deadline) -> None:
         self._api = api
         self._options = options
@@ -694,8 +687,6 @@ Condition = tuple[bool, Callable[[], str]]
 
 @dataclass(frozen=True, slots=True)
 class KubeOptions:
-    """What differs between clusters."""
-
     grace_s: int = 5
     """Between SIGTERM and SIGKILL of a pod. A group that is evicted hangs or is wrong, and leaves
     no checkpoint; longer keeps its host longer."""
@@ -707,8 +698,6 @@ class KubeOptions:
 
 
 class Kubernetes(Scheduler):
-    """One cluster."""
-
     name = "kubernetes"
     cordoned_word = uncordoned_word = "changed"
 
@@ -736,7 +725,6 @@ class Kubernetes(Scheduler):
             return (Check("the API server answers", False, str(exc)),)
 
     def close(self) -> None:
-        """Close connections."""
         self._api.close()
 
     # -- nodes ---------------------------------------------------------------------------------
@@ -744,7 +732,6 @@ class Kubernetes(Scheduler):
     def _cordon(
         self, host: Host, reason: str, incident_id: IncidentId | None, deadline: Deadline
     ) -> Outcome:
-        """Cordon, taint and annotate the node."""
 
         def compute(node: Any) -> NodeChange:
             return cordon(node, self._owner(), reason, incident_id, _now())
@@ -763,7 +750,6 @@ class Kubernetes(Scheduler):
         return self._change(host, compute, (False, lambda: reason), deadline)
 
     def _cordoned(self, deadline: Deadline) -> Iterable[Host]:
-        """The nodes that we hold."""
         owner = self._owner()
         found = self._api.nodes(KEY, deadline)
         return [Host(str(one["metadata"]["name"])) for one in found if owner in hold_of(one).by]

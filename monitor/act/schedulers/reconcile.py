@@ -55,7 +55,6 @@ class Action:
 
     @property
     def word(self) -> str:
-        """For metrics and people."""
         return "uncordon" if self.entry is None else "cordon"
 
 
@@ -147,8 +146,6 @@ class CordonPlan:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerMetrics:
-    """What is counted here."""
-
     requests: Counter
     """By scheduler, action and result."""
     hosts: Gauge
@@ -191,7 +188,6 @@ class CordonReconciler:
         return tuple(f"scheduler {self.scheduler.name}: {sentence}" for sentence in sentences)
 
     def close(self) -> None:
-        """Stop."""
         self._worker.close()
 
     def _work(self) -> float:

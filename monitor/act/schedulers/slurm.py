@@ -153,15 +153,12 @@ OUTPUT_MAX_CHARS: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a command said."""
-
     status: int
     out: str
     err: str
 
     @property
     def said(self) -> str:
-        """One line for a person."""
         words = " ".join((self.err or self.out).split())
         return words[:300] or f"exit status {self.status}"
 
@@ -333,7 +330,6 @@ class Slurm(Scheduler):
         self._run = run
 
     def checks(self, timeout_s: float) -> Sequence[Check]:
-        """Commands, controller, and whether we may."""
         return tuple(checks(self._run, Deadline(timeout_s, self._clockwork)))
 
     def close(self) -> None:

@@ -64,8 +64,6 @@ class WebhookError(NotDone):
 
 
 class WebhookScheduler(Scheduler):
-    """One receiver."""
-
     def __init__(
         self,
         url: str,
