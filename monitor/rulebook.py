@@ -54,7 +54,6 @@ def effective(
     """Defaults, then the file, then what the command line told.
 
     Args:
-        path: the policy file, if any.
         told: options of the command line; None means not told.
         loaded_s: Unix time of now.
         before: what held so far, in a reload.

@@ -540,7 +540,7 @@ class Service:
             and not self._options.closed_reads,
             open_reads=self._options.open_reads,
             journal=self._options.journal,
-            bundle=components.evidence.path,
+            bundle=components.evidence.bundles.path,
             stacks=StacksReader(components.evidence.bundles).get,
             is_own=partial(is_here, port=server.port),
             ended=self.ended,

@@ -142,12 +142,10 @@ def open_new(path: Path) -> IO[bytes]:
 class BundleDir:
     """The bundles on disk. Safe to use from any thread; disk errors are the caller's `OSError`."""
 
-    def __init__(
-        self, folder: Path, keep: Keep, opener: Callable[[Path], IO[bytes]] = open_new
-    ) -> None:
+    def __init__(self, folder: Path, keep: Keep) -> None:
         self.folder = folder
         self._keep = keep
-        self._opener = opener
+        self._opener: Callable[[Path], IO[bytes]] = open_new
         self._files: dict[str, _File] = {}
         self._changed = threading.Lock()
 

@@ -336,19 +336,13 @@ Change = tuple[Eviction | None, Eviction]
 
 
 class EvictionLog:
-    """Evictions without an end, and those of the last hour. Safe to use from any thread.
-
-    Args:
-        clock: the time.
-        deps: what this monitor has for them.
-        record: where each change is kept.
-    """
+    """Evictions without an end, and those of the last hour. Safe to use from any thread."""
 
     def __init__(
         self, clock: Clock, deps: EvictionDeps, record: Callable[[Eviction], None]
     ) -> None:
         self._clock = clock
-        self._means = deps
+        self._deps = deps
         self._record = record
         self._lock = threading.RLock()
         self._known: dict[Key, Eviction] = {}
@@ -438,7 +432,7 @@ class EvictionLog:
             before = self.get(key)
             if before is None:
                 return ()
-            after, instructions = handle(before, event, self._clock.now_s(), self._means)
+            after, instructions = handle(before, event, self._clock.now_s(), self._deps)
             if after != before:
                 self._keep(before, after)
         return instructions

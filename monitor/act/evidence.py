@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -471,9 +470,6 @@ class Evidence:
     def views(self, ids: Iterable[IncidentId]) -> Mapping[IncidentId, BundleView]:
         found = ((one, self.bundles.view(one)) for one in ids)
         return {one: view for one, view in found if view is not None}
-
-    def path(self, incident_id: IncidentId) -> Path | None:
-        return self.bundles.path(incident_id)
 
     def troubles(self) -> tuple[str, ...]:
         """What is wrong with the folder, one sentence each."""

@@ -392,7 +392,7 @@ class SnapshotReader:
             observations=tuple(self._observation(rank, one) for rank, one in seen),
             lighthouse=_lighthouse_of(self._lighthouse),
             records={
-                RankName(str(rank)): _answer_of(one)
+                RankName(str(rank)): _away_of(one) if "away" in one else parse_flight_record(one)
                 for rank, one in plain.get("records", {}).items()
             },
             evictions=tuple(eviction_from_json(one) for one in self._evictions),
@@ -428,10 +428,6 @@ class SnapshotReader:
 def _away_of(plain: Mapping[str, Any]) -> Unreachable:
     reason, detail = plain["away"]
     return Unreachable(Failure(reason), str(detail))
-
-
-def _answer_of(plain: Mapping[str, Any]) -> FlightRecord | Unreachable:
-    return _away_of(plain) if "away" in plain else parse_flight_record(plain)
 
 
 def _lighthouse_of(held: Mapping[str, Any]) -> LighthouseView | LighthouseAway:

@@ -151,7 +151,6 @@ class Journal:
     """Records ticks; close it when done.
 
     Args:
-        journal_dir: where to.
         head: with what the run starts; what names the run is filled in.
         remember: the pipeline's memory; called between two ticks only.
         after_tick: the last tick, where the pipeline has seen some: the first file begins with

@@ -99,11 +99,7 @@ log = logging.getLogger(__package__)
 
 
 class ErrorBoundary:
-    """Which parts of the loop crash, and why.
-
-    Args:
-        failures: counts them, by part.
-    """
+    """Which parts of the loop crash, and why."""
 
     def __init__(self, failures: Counter) -> None:
         self._failures = failures

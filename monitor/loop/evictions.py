@@ -93,14 +93,6 @@ def _restarted(eviction: Eviction, snapshot: Snapshot, incident: Incident | None
 
 
 class Acting:
-    """Writes down and hands over.
-
-    Args:
-        components: what the loop drives.
-        errors: around what may crash alone.
-        config: what holds now.
-    """
-
     def __init__(
         self,
         components: Components,

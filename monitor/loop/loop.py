@@ -98,8 +98,7 @@ class Observing:
         """Everything that is seen now.
 
         Args:
-            tick: its number.
-            now_s: when it began.
+            now_s: when the tick began.
             lateness_s: how much later than planned.
             wanted: whose flight records are read as well.
             past: whose past steps are.
@@ -184,7 +183,6 @@ class Leadership:
     active one writes.
 
     Args:
-        components: what the loop drives.
         show: what the store holds, for whoever looks at this monitor.
     """
 

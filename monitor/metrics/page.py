@@ -26,8 +26,6 @@ class ViewCollector(Collector):
 
     Args:
         view: the latest; None before the first tick.
-        store_errors: so far.
-        version: of lightkeeper.
         bounds: how many ranks and groups have series of their own.
         wait: until the monitor has time, but not for long: making the families of 10,000 ranks
             takes 50 ms of the interpreter that the tick runs in.

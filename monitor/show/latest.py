@@ -62,8 +62,6 @@ class Latest(Generic[T]):
         """The value of this key in this view, or in the one before while that is being made.
 
         Args:
-            view: the latest.
-            key: what is asked for.
             make: makes it; takes the number of the view, and the value before.
         """
         number = self.number(view)

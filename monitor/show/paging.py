@@ -102,14 +102,7 @@ def hashes_of(page: Page) -> Hashes:
 
 
 class Made:
-    """A page, and what who has seen it before has to be told.
-
-    Args:
-        number: of its view.
-        tag: names the moment that it shows.
-        page: the page.
-        before: the one before it.
-    """
+    """A page, and what who has seen it before has to be told; `tag` names its moment."""
 
     def __init__(self, number: int, tag: str, page: Page, before: Made | None = None) -> None:
         self.number = number
@@ -162,11 +155,7 @@ def _sections(hashes: Hashes) -> list[str]:
 
 
 class Pages:
-    """Safe to use from any thread.
-
-    Args:
-        context: of the page of a place.
-    """
+    """Safe to use from any thread."""
 
     def __init__(self, context: Callable[[FleetIndex, PagePlace], Context]) -> None:
         prepare("document.html", "fleet.html", "crowd.html", "rank.html", "acts.html")

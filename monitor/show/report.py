@@ -124,8 +124,6 @@ def wait_rows(
     """A row for each collective in which a crowd waits, and how many ranks found no room.
 
     Args:
-        job: the records.
-        analysis: what they say.
         at_most: crowds.
         free: whether those are told too who wait for nothing.
     """

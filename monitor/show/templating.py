@@ -148,7 +148,6 @@ def document(
 
     Args:
         title: of the tab.
-        parts: markup of the content.
         script: path of a JavaScript module of ours.
         styles: paths of style sheets over and above the common one.
         here: path of the place in the navigation that this page is, or belongs to.

@@ -222,10 +222,8 @@ class Lease:
     """The lease on one store. Safe to ask from any thread; close it when done.
 
     Args:
-        table: with the row.
         holder: this process, see `holder.me`.
         url: of this monitor, for people who ask the other one.
-        times: how long it lasts.
         clock: only ever goes on, also while this process is stopped.
     """
 

@@ -83,7 +83,7 @@ class Bench:
         """The bundle once it has these moments."""
 
         def there() -> Bundle | None:
-            path = self.evidence.path(incident_id)
+            path = self.evidence.bundles.path(incident_id)
             if path is None:
                 return None
             found = Bundle(path)

@@ -335,7 +335,7 @@ def test_a_pending_incident_is_not_captured(make, http: FakeFleet) -> None:
     bench: Bench = make()
     bench.take(fleet_of(http), incident(state=State.PENDING), incident("inc-2"))
     bench.bundle("inc-2", "firing")
-    assert bench.evidence.path(IncidentId("inc-1")) is None
+    assert bench.bundles.path(IncidentId("inc-1")) is None
 
 
 # -- nobody waits too long ------------------------------------------------------------------------
@@ -463,7 +463,7 @@ def test_bundles_grow_too_old_while_nothing_happens(make, http: FakeFleet) -> No
     paths = [bench.bundle(name, "firing").path for name in ("inc-1", "inc-2")]
     os.utime(paths[0], (1e9, 1e9))
     bench.take(replace(seen, now_s=time.time() + 3700))
-    wait_until(lambda: bench.evidence.path(IncidentId("inc-1")) is None, 10, "it is removed")
+    wait_until(lambda: bench.bundles.path(IncidentId("inc-1")) is None, 10, "it is removed")
     assert [path.exists() for path in paths] == [False, True]
 
 
