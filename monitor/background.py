@@ -52,7 +52,6 @@ class BackgroundWorker:
 
     @property
     def closing(self) -> bool:
-        """Whether work should come to an end."""
         return self._closing.is_set()
 
     @property
@@ -73,7 +72,6 @@ class BackgroundWorker:
         self._awake.set()
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """Stop; what is under way gets `timeout_s`."""
         self._closing.set()
         self._awake.set()
         if self.alive:

@@ -98,7 +98,6 @@ class Commands(HelpPage, click.Group):
         return list(self.commands)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Commands first, section by section."""
         for title, section in self._sections.items():
             with formatter.section(title):
                 rows = [(name, one.get_short_help_str(100)) for name, one in section.items()]

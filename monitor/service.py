@@ -428,7 +428,6 @@ class Service:
 
     @property
     def standing(self) -> LeaseStanding:
-        """Whether this monitor acts, and who else."""
         return self._lease.standing()
 
     def run(self, stop: threading.Event) -> None:

@@ -384,7 +384,6 @@ def _carry_over(
 
 
 def _write(bundle: zipfile.ZipFile, moment: Moment) -> dict[str, Any]:
-    """One moment's files; what the manifest says of it."""
     fleet: dict[str, Any] = {**moment.fleet_told, "file": None}
     if moment.fleet is not None:
         fleet["file"] = f"{moment.name}/fleet.json"

@@ -410,7 +410,6 @@ class EvictionLog:
         return next(found, None)
 
     def take_changes(self) -> tuple[Change, ...]:
-        """What has changed since this was last asked."""
         with self._lock:
             changes, self._changes = tuple(self._changes), []
         return changes

@@ -201,8 +201,6 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """What a lane does next."""
-
     ticket: Ticket | None
     """None: only the story is written again; without an incident: only the folder is tidied."""
     seen: Seen
@@ -472,7 +470,6 @@ class Evidence:
         return {one: view for one, view in found if view is not None}
 
     def troubles(self) -> tuple[str, ...]:
-        """What is wrong with the folder, one sentence each."""
         found, since = tuple(self._troubles.values()), self._writing_since
         if since is not None and time.monotonic() - since > STUCK_S:
             found += (f"no evidence is kept: {self.bundles.folder} does not answer",)

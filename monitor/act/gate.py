@@ -307,7 +307,6 @@ class Gate:
         self._fetcher = fetcher
 
     def look(self) -> GateView | GateAway:
-        """What it sees, and whom it refuses."""
         question = Question(f"{self.url}/v1/gate", ASK_S, ANSWER_MAX_BYTES, group=NO_GROUP)
         try:
             answer = self._fetcher.ask(question)
@@ -467,7 +466,6 @@ class Gatekeeper:
             log.warning("%s", self._problem)
 
     def wanted(self) -> tuple[Denial, ...]:
-        """The list that the gate should have now."""
         now_s = self._clock.now_s()
         self._past.update({one.incident_id: one for one in self._evictions()})
         for incident_id, one in list(self._past.items()):

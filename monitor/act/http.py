@@ -52,7 +52,6 @@ class Tokens:
             self._groups[sha256(token.encode()).digest()].add(group)
 
     def of(self, group: GroupName) -> str | None:
-        """The one that ranks of this group know."""
         return self._of.get(group, self.own)
 
     def is_own(self, told: bytes) -> bool:

@@ -92,7 +92,6 @@ class Target:
 
 
 def older(one: Target, other: Target) -> bool:
-    """Whether `one` attached clearly earlier."""
     if one.born_s is None or other.born_s is None:
         return False
     return one.born_s < other.born_s - _AGE_SLACK_S
@@ -259,7 +258,6 @@ class Registry:
             log.warning("a registration from %s is refused: wrong or missing token", address)
 
     def troubles(self) -> Iterator[str]:
-        """Who wants to be watched and is not."""
         since_s = self._clock.now_s() - STRANGE_S
         with self._lock:
             lately = [one for one, at_s in self._strange.items() if at_s >= since_s]
@@ -442,7 +440,6 @@ class Registry:
             return self._targets.get(rank)
 
     def standing(self, rank: RankName, incarnation: str) -> Registered:
-        """What is known of one incarnation of a rank."""
         with self._lock:
             target = self._targets.get(rank)
             if target is not None and target.identity.incarnation == incarnation:

@@ -35,7 +35,6 @@ class _OtherError(CommandError):
 
 
 def _why(exc: requests.RequestException) -> str:
-    """What a person can do something about."""
     reason = getattr(exc.args[0] if exc.args else None, "reason", None)
     if isinstance(exc, requests.Timeout):
         return "no answer in time"

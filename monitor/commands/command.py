@@ -51,8 +51,6 @@ class HelpPage(click.Command):
 
 
 class Option(click.Option):
-    """An option of a section of the help."""
-
     def __init__(self, *words: Any, section: str = "Options", **more: Any) -> None:
         more["show_envvar"] = True
         super().__init__(*words, **more)

@@ -75,8 +75,6 @@ _NAMES: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class StoryLine:
-    """One line, and how it looks."""
-
     text: str
     style: str = ""
 
@@ -265,8 +263,6 @@ def _span(seconds: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """Which incidents."""
-
     since: str | None
     kind: str | None
     group: str | None
@@ -308,7 +304,6 @@ class Stored:
             raise CommandError(f"--{exc}") from exc
 
     def listed(self, sought: Sought, limit: int) -> dict[str, Any]:
-        """As `GET /v1/incidents`."""
         found = self._choice(sought).among(self._view.incidents)[: max(1, limit)]
         reports = [report_to_json(self._view.report(one)) for one in found]
         return {"schema": SCHEMA, "incidents": reports}

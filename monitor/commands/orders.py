@@ -289,7 +289,6 @@ def _follow(
 
 
 def _lines(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What was done, and what came of it."""
     made = []
     for rung in rungs:
         name = str(rung["rung"]).replace("_", " ")

@@ -191,8 +191,6 @@ class NoAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LatestAnswer(Generic[T]):
-    """The latest answer, and whether it is old."""
-
     seen: T
     at_s: float
     away: NoAnswer | None = None

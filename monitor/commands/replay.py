@@ -62,8 +62,6 @@ CONJECTURE: Final = (
 
 @dataclass(slots=True)
 class Journey:
-    """A replay under way, and what it came to."""
-
     opened: Sequence[Opened]
     from_s: float
     """What is shown begins here, and ends at `to_s`."""
@@ -274,7 +272,6 @@ def _verdict(pair: Pair) -> Text:
 def print_tick(
     one: Replayed, out: Console | None, timeline: list[Mapping[str, Any]] | None
 ) -> None:
-    """One tick as a line, or into the timeline."""
     if out is None and timeline is None:
         return
     snapshot, result = one.tick.snapshot, one.result

@@ -209,7 +209,6 @@ def _check_named(kind: str, wanted: Iterable[str], known: Iterable[str]) -> None
 
 
 def host_row(record: Mapping[str, Any], ranks: Sequence[RankJson]) -> HostRow:
-    """One host, from its record and its ranks."""
     busy = [one.busy_s for one in ranks if one.busy_s is not None]
     return HostRow(
         name=clean(str(record["host"]), 120),

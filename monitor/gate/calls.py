@@ -85,8 +85,6 @@ class Method(Enum):
 
 
 class Stage(Enum):
-    """How far a call is."""
-
     READING = "reading"
     """Its message is not whole yet."""
     WAITING = "waiting"

@@ -198,8 +198,6 @@ REPLICAS_MAX: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class SeenReplica:
-    """One replica id as the gate saw it."""
-
     replica_id: ReplicaId
     group: GroupName
     heartbeat_age_s: Seconds | None = None
@@ -230,7 +228,6 @@ class GateView:
     schema: Literal[1] = 1
 
     def seen(self, replica_id: ReplicaId) -> SeenReplica | None:
-        """What it knows of a replica id."""
         return next((seen for seen in self.replicas if seen.replica_id == replica_id), None)
 
 

@@ -93,7 +93,6 @@ class FrameReader:
 
     @property
     def rest(self) -> bytes:
-        """What was not taken yet."""
         return self._buffer[self._at :]
 
     @property
@@ -151,7 +150,6 @@ def reset(stream: int, code: int) -> bytes:
 
 
 def window_update(stream: int, more: int) -> bytes:
-    """Room for that many bytes more."""
     return frame(WINDOW_UPDATE, 0, stream, _WORD.pack(more))
 
 
@@ -279,11 +277,9 @@ class Connection(asyncio.Protocol):
 
     @property
     def unread(self) -> int:
-        """Bytes that came and were not looked at."""
         return self._reader.unread
 
     def fail(self, code: int, why: str) -> None:
-        """End this connection: the other side broke the protocol."""
         if not self.closed:
             self.write(goaway(0, code, why))
             self._flusher.flush()
@@ -499,7 +495,6 @@ class Connection(asyncio.Protocol):
         """Something came in that belongs to no call, and was so much work."""
 
     def on_headers(self, stream: int, block: bytes, *, end: bool) -> None:
-        """A whole header block came in."""
         raise NotImplementedError
 
     def on_data(self, stream: int, data: bytes, *, end: bool) -> None:
@@ -507,7 +502,6 @@ class Connection(asyncio.Protocol):
         raise NotImplementedError
 
     def on_reset(self, stream: int, code: int) -> None:
-        """The other side ended a stream."""
         raise NotImplementedError
 
     def on_goaway(self, last_stream: int) -> None:
@@ -515,7 +509,6 @@ class Connection(asyncio.Protocol):
         raise NotImplementedError
 
     def knows(self, stream: int) -> bool:
-        """Whether this stream is under way."""
         raise NotImplementedError
 
     def held_up(self, held: bool) -> None:

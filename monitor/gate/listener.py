@@ -132,7 +132,6 @@ class NewClient(asyncio.Protocol):
             self._timer.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It left without a word."""
         del exc
         self._stop()
         if self._transport is not None:

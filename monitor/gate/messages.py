@@ -172,7 +172,6 @@ def is_whole(data: bytes | bytearray) -> bool | None:
 
 
 def read_heartbeat(data: bytes) -> ReplicaId | None:
-    """Whose heartbeat it is."""
     try:
         return _id(_values(data[PREFIX_BYTES:]).get(1))
     except ValueError:

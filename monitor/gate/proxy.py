@@ -310,7 +310,6 @@ class Downstream(http2.Connection):
             self._upstream.close()
 
     def fail(self, code: int, why: str) -> None:
-        """End this connection: the client broke the protocol."""
         if not self.closed:
             self._proxy.counts.bad_clients += 1
             log.info("client %s: %s", self.transport.get_extra_info("peername"), why)
@@ -426,7 +425,6 @@ class Downstream(http2.Connection):
             self._wait(call)
 
     def on_reset(self, stream: int, code: int) -> None:
-        """The client no longer waits for a call."""
         call = self.calls.get(stream)
         self.drop(stream)
         self.spend(1)
@@ -657,7 +655,6 @@ class Downstream(http2.Connection):
     # -- flow control -------------------------------------------------------------------------
 
     def knows(self, stream: int) -> bool:
-        """Whether this stream is under way."""
         return stream in self.calls
 
     def went_on(self, stream: int, size: int) -> None:
@@ -687,7 +684,6 @@ class FairTurns:
         self._next: asyncio.Handle | None = None
 
     def __len__(self) -> int:
-        """How many wait."""
         return len(self._waiting)
 
     def wait(self, client: Downstream) -> None:

@@ -55,7 +55,6 @@ class StateFile:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a file at all."""
         return self._path is not None
 
     @property
@@ -418,7 +417,6 @@ def _heartbeat_seconds(counts: GateCounts) -> Metric:
 
 
 def _by_replica(replicas: tuple[SeenReplica, ...]) -> Iterator[Metric]:
-    """Replica ids heard of lately."""
     for name, text, field in (
         ("step", "Step in the last quorum request", "step"),
         (

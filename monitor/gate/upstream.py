@@ -114,7 +114,6 @@ class Upstream(http2.Connection):
             self.send_headers(number, call.trailers, end=True)
 
     def forsake(self, stream: int, code: int) -> None:
-        """The client no longer waits for this call."""
         if stream in self.carried:
             self.drop(stream)
             self._stream_credit.pop(stream, None)
@@ -154,7 +153,6 @@ class Upstream(http2.Connection):
         self.client.unanswered(self, self._take_back(last_stream))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The Lighthouse is gone, or we have ended it."""
         del exc
         lost, self.closed = not self.closed, True
         self.client.unanswered(self, self._take_back(0), lost=lost)
@@ -190,8 +188,6 @@ class Upstream(http2.Connection):
 
 
 class UpstreamLighthouse:
-    """The one behind this gate."""
-
     def __init__(
         self,
         address: tuple[str, int],

@@ -91,8 +91,6 @@ class Packer:
 
 
 class End(StrEnum):
-    """How a file ends."""
-
     WHOLE = "whole"
     CUT = "cut"
     """In the middle, as a SIGKILL or a power cut leaves it."""
@@ -245,8 +243,6 @@ _MORE_SEEN: Final = tuple(one.name for one in fields(Snapshot) if one.name not i
 
 
 class _Told:
-    """What is known of one rank."""
-
     __slots__ = ("answered_as", "identity", "url")
 
     def __init__(self) -> None:
@@ -267,7 +263,6 @@ class SnapshotWriter:
         self._more: dict[str, str] = {}
 
     def write(self, snapshot: Snapshot) -> dict[str, Any]:
-        """The snapshot in plain JSON types."""
         plain: dict[str, Any] = {
             "tick": snapshot.tick,
             "now_s": snapshot.now_s,

@@ -37,8 +37,6 @@ from monitor.model.config import KeeperConfig
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One tick decided again."""
-
     tick: Tick
     result: TickResult
     again: Told
@@ -195,8 +193,6 @@ _PIECE: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A file with a usable head."""
-
     path: Path
     head: Head
     """`found` leaves its memory out: that of 1,000 ranks takes 100 MB, `events` reads it again."""
@@ -204,8 +200,6 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The end of a file."""
-
     path: Path
     how: End
     damage: str | None = None
@@ -323,7 +317,6 @@ class Account:
         self.decisions += [{"at_s": now_s, "tick": tick, **one} for one in told.decisions]
 
     def seed(self, incidents: Iterable[Mapping[str, Any]]) -> None:
-        """Incidents from before the first tick."""
         for incident in incidents:
             self.incidents.setdefault(str(incident["id"]), incident)
 
@@ -485,7 +478,6 @@ def _side(incident: Mapping[str, Any], account: Account) -> Side:
 
 
 def pairs_to_json(pairs: Sequence[Pair]) -> Iterator[dict[str, Any]]:
-    """Plain JSON types."""
     for pair in pairs:
         yield {
             "kind": pair.kind,

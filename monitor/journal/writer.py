@@ -134,8 +134,6 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """A new file begins here."""
-
     head: Head
     frozen: Any = None
 

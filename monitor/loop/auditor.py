@@ -129,7 +129,6 @@ class Auditor:
 
     @property
     def lines_waiting(self) -> int:
-        """Lines that the log has not written yet."""
         return 0 if self._log is None else self._log.waiting
 
     def troubles(self) -> Iterator[str]:

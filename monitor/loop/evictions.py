@@ -114,7 +114,6 @@ class Acting:
         return self._components.evictors.log
 
     def adopt(self, found: Remembered) -> None:
-        """Go on from what the store holds."""
         self.recent = RecentIncidents(found)
         self._components.auditor.adopt(found)
 
@@ -162,7 +161,6 @@ class Acting:
             )  # fmt: skip
 
     def _take(self, decision: Decision, snapshot: Snapshot, epoch: int) -> None:
-        """Log it, and write it down."""
         components = self._components
         match decision:
             case Evict():
@@ -213,7 +211,6 @@ class Acting:
         self._tell_changes()
 
     def _waiting(self) -> list[Eviction]:
-        """Decided, and nobody has it."""
         return [one for one in self._evictions.all() if one.state is EvictionState.DECIDED]
 
     def _evidence_for(self, eviction: Eviction, incident: Incident | None) -> Evidence | None:

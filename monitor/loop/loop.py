@@ -69,7 +69,6 @@ class Observing:
         """What was seen of the Lighthouse over all ticks."""
 
     def _deadline_s(self, ranks: int) -> float:
-        """Seconds that a sweep of so many may take."""
         most_s = max(_SWEEP_MOST_S, _SWEEP_A_RANK_S * ranks)
         return min(max(_SWEEP_SHARE * self._components.config.tick_s, _SWEEP_LEAST_S), most_s)
 
@@ -150,7 +149,6 @@ class Observing:
         return None if target is None else target.born_s
 
     def _learn(self, sweep: Sweep) -> None:
-        """Tell the registry who answered."""
         registry = self._components.registry
         registry.heard(
             {
@@ -222,7 +220,6 @@ class Leadership:
             self._lead(fence, tick)
 
     def close(self) -> None:
-        """End what only the active monitor has."""
         self.components.close()
 
     def _stand_by(self) -> None:
@@ -278,8 +275,6 @@ _LOOKS_BETWEEN: Final = 2
 
 
 class Keeper:
-    """One monitor at work."""
-
     def __init__(self, components: Components, *, tokenless: bool = False) -> None:
         self._components = components
         self._tokenless = tokenless
@@ -386,7 +381,6 @@ class Keeper:
         return Stats() if journal is None else journal.stats
 
     def close(self) -> None:
-        """End what only the active monitor has."""
         self._leadership.close()
 
     def _show_stored(self, found: Remembered) -> None:

@@ -71,7 +71,6 @@ class Bulk(Metric):
 
 
 def escaped(text: str) -> str:
-    """A label's value."""
     if _BACKSLASH in text or '"' in text or "\n" in text:
         return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
     return text
@@ -224,7 +223,6 @@ class ScrapeView:
 
     @cached_property
     def told_names(self) -> frozenset[GroupName]:
-        """Names of those groups."""
         return frozenset(one.group for one in self.told_groups)
 
     @cached_property

@@ -137,7 +137,6 @@ def journal(stats: Stats) -> Iterator[Metric]:
 
 
 def refusals(counts: Mapping[str, int]) -> Iterator[Metric]:
-    """Who may not register, and why."""
     yield REGISTRATIONS_REFUSED.each(sorted(counts.items()))
 
 
@@ -183,7 +182,6 @@ DENIALS = gauge(
 
 
 def gate(keeper: Gatekeeper) -> Iterator[Metric]:
-    """What this monitor knows of the gate."""
     view = keeper.view
     yield ANSWERS.value(isinstance(view, GateView))
     yield UNTAUGHT.value(keeper.trouble() is not None)

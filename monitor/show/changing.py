@@ -139,7 +139,6 @@ def quarantine(name: str, scope: Scope) -> Response:
 @changing.delete("/v1/quarantine/<name>", defaults={"scope": Scope.HOST})
 @changing.delete("/v1/quarantine/groups/<name>", defaults={"scope": Scope.GROUP})
 def release(name: str, scope: Scope) -> Response:
-    """Let a host, or a replica group, in again."""
     body = json_body()
     reason = text_of(body, "reason") if body.get("reason") is not None else ""
     said = app_context().quarantine.release(name, scope, author=author_of(body), reason=reason)
@@ -158,7 +157,6 @@ def author_of(body: Mapping[str, Any]) -> str:
 
 @changing.post("/v1/groups/<group>/evict")
 def evict(group: str) -> Response:
-    """Evict a group because a person says so."""
     body = json_body()
     reason = text_of(body, "reason")
     incident_id = app_context().evict(GroupName(group), reason, author_of(body))

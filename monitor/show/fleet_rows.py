@@ -62,8 +62,6 @@ class WindowFacts(msgspec.Struct, frozen=True):
 
 
 class KeptOut(msgspec.Struct, frozen=True):
-    """A host or a group in quarantine."""
-
     host: str = ""
     group: str = ""
 
@@ -105,7 +103,6 @@ def badness(health: str) -> int:
 
 
 def fleet_of(body: Mapping[str, Any]) -> Fleet:
-    """A snapshot's JSON as values."""
     fleet = msgspec.convert({**body, "incidents": ()}, Fleet)
     return replace(fleet, incidents=tuple(map(report_from_json, body["incidents"])))
 

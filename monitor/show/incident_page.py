@@ -275,8 +275,6 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """An incident before this one."""
-
     incident: Incident
     outcome: str
     same: str
@@ -346,8 +344,6 @@ _SPANS: Final = (("", "ever"), ("1h", "last hour"), ("1d", "last day"), ("7d", "
 
 @dataclass(frozen=True, slots=True)
 class IncidentQuery:
-    """What the form asks for, as it was written."""
-
     kind: str = ""
     group: str = ""
     state: str = ""

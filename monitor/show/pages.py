@@ -90,7 +90,6 @@ class FleetIndex:
 
     @cached_property
     def headline(self) -> Headline:
-        """The job in one sentence."""
         return headline_of(self.view)
 
     @cached_property
@@ -131,8 +130,6 @@ class FleetIndex:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One page to make."""
-
     fleet: FleetIndex
     place: PagePlace
     guarded: bool = False

@@ -67,7 +67,6 @@ _EARLIER: Final = 8
 
 
 def make(context: Context) -> Page:
-    """The page of this place, at this moment."""
     of_kind = {GROUPS: group_page, HOSTS: host_page, RANKS: rank_page}
     return of_kind.get(context.place.kind, fleet_page)(context)
 
@@ -170,7 +169,6 @@ class Pages:
         return self._latest.get(view, place, partial(self._make, view, place))
 
     def shows(self, made: Made, view: View) -> bool:
-        """Whether a page is of this view."""
         return made.number >= self._latest.number(view)
 
     def _make(self, view: View, place: PagePlace, number: int, before: Made | None) -> Made:

@@ -459,7 +459,6 @@ _SAID = {
 
 
 def lines(job: Job, one: Online) -> tuple[str, list[tuple[str, str]]]:
-    """A heading and facts, for people."""
     incident = one.incident
     who = clean(", ".join(incident.culprits), 300) or "nobody"
     between = "" if one.sure else "cannot tell between "
@@ -478,7 +477,6 @@ def lines(job: Job, one: Online) -> tuple[str, list[tuple[str, str]]]:
 
 
 def to_json(one: Online) -> dict[str, Any]:
-    """The same for programs."""
     incident = one.incident
     return {
         "bundle": one.path,

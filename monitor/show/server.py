@@ -130,7 +130,6 @@ class Server:
 
     @property
     def waiting(self) -> int:
-        """Requests for which no thread is free."""
         return 0 if self._http is None else self._http.waiting
 
     def start(self, app: Flask) -> None:

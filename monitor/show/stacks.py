@@ -253,7 +253,6 @@ def _read(bundle: Path, stamp: str, nbytes: int) -> BundleStacks:
 def _taken(
     opened: zipfile.ZipFile, manifest: Manifest, culprits: frozenset[str]
 ) -> dict[str, list[RankStacks]]:
-    """Everybody's stacks, moment by moment."""
     budget = _Budget()
     found: dict[str, list[RankStacks]] = {}
     for moment in manifest.moments:
@@ -265,14 +264,11 @@ def _taken(
 
 
 class _Budget:
-    """What reading one bundle may take."""
-
     def __init__(self) -> None:
         self._until_s = time.monotonic() + _READ_S
         self.left = _ALL_MAX
 
     def spent(self) -> bool:
-        """Whether nothing more is to be read."""
         return self.left <= 0 or time.monotonic() > self._until_s
 
 

@@ -83,7 +83,6 @@ def answers(asked: StatusFacts) -> tuple[StatusAnswer, ...]:
 
 
 def answers_to_json(asked: StatusFacts) -> dict[str, Any]:
-    """The body of `status --format json`."""
     fleet = asked.fleet
     return {
         "schema": 1,

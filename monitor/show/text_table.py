@@ -136,7 +136,6 @@ def _line(
 
 
 def text_of(line: Iterable[Span]) -> str:
-    """A line without its styles."""
     return "".join(text for text, _ in line).rstrip()
 
 

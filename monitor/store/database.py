@@ -225,7 +225,6 @@ class Database:
 
     @property
     def lease(self) -> LeaseTable:
-        """Who may write."""
         return LeaseTable(self)
 
     def close(self) -> None:

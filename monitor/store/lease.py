@@ -96,7 +96,6 @@ class Watch:
     """Just after it was first read like this."""
 
     def next(self, row: LeaseRow, read_s: float) -> Watch:
-        """After another look."""
         same = (row.epoch, row.beat, row.holder) == (self.row.epoch, self.row.beat, self.row.holder)
         return Watch(row, self.since_s if same else read_s)
 

@@ -77,7 +77,6 @@ def parse_place(text: str | Path | StorePlace) -> StorePlace:
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be shown and logged."""
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -161,7 +161,6 @@ class Store:
         self._put("quarantine_entries", {"scope": str(scope), "name": name}, None)
 
     def save_quarantine_event(self, event: QuarantineEvent) -> None:
-        """Remember what happened to a host or a group."""
         row = {"at_s": event.at_s, "body": json.dumps(to_plain(event))}
         self._put("quarantine_events", {"id": event.id}, row)
 
@@ -254,7 +253,6 @@ class Store:
 
 
 def _held(hold: Hold, rungs: Sequence[Rung]) -> dict[str, Any]:
-    """What is remembered of a hold beside its reason."""
     body: dict[str, Any] = {"release": hold.release} if hold.release else {}
     if hold.would is not None:
         body |= {

@@ -171,8 +171,6 @@ class TooLate(NotDone):
 
 
 class Deadline:
-    """How much of a request's time is left."""
-
     def __init__(self, timeout_s: float, clockwork: Clockwork) -> None:
         self._timeout_s = timeout_s
         self._clockwork = clockwork

@@ -42,8 +42,6 @@ NewFetcher = Callable[[ssl.SSLContext | None], Fetcher]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a driver is made of."""
-
     options: SchedulerOptions
     name: str
     """The driver's, or `webhook-2` for a second one."""

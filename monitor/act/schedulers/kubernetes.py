@@ -66,7 +66,6 @@ class KubeError(NotDone):
 
     @property
     def passing(self) -> bool:
-        """Whether it may be otherwise in a moment."""
         return self.status in _PASSING or self.status == 0
 
 
@@ -470,12 +469,10 @@ def group_selector(pod: Mapping[str, Any]) -> str | None:
 
 
 def uid_of(pod: Mapping[str, Any]) -> str:
-    """Of a pod as the API server shows it."""
     return str((pod.get("metadata") or {}).get("uid", ""))
 
 
 def name_of(pod: Mapping[str, Any]) -> str:
-    """Of a pod as the API server shows it."""
     return str((pod.get("metadata") or {}).get("name", ""))
 
 
@@ -713,7 +710,6 @@ class Kubernetes(Scheduler):
         self._options = options or KubeOptions()
 
     def checks(self, timeout_s: float) -> Sequence[Check]:
-        """Server, and what we may do there."""
         namespaces = {one.labels.get("namespace", "") for one in self._everyone()} - {""}
         asked = rules(namespaces or {""}, primus=self._options.primus_safe is not None)
 

@@ -137,7 +137,6 @@ class CordonPlan:
         return {"ours": ours, "foreign": len(made) - ours, "failing": len(self._failed)}
 
     def troubles(self) -> Iterator[str]:
-        """What does not succeed, one sentence each."""
         for host in sorted(self._failed):
             failed = self._failed[host]
             if failed.times >= _TROUBLE_AFTER:
@@ -182,7 +181,6 @@ class CordonReconciler:
         self._worker.start()
 
     def troubles(self) -> tuple[str, ...]:
-        """What does not succeed, one sentence each."""
         crash = self._worker.crash
         sentences = self._failing if crash is None else (crash, *self._failing)
         return tuple(f"scheduler {self.scheduler.name}: {sentence}" for sentence in sentences)

@@ -59,8 +59,6 @@ def is_node(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
-    """One node as `scontrol show node` says."""
-
     name: str
     states: frozenset[str]
     reason: str
@@ -73,7 +71,6 @@ class SlurmNode:
 
     @property
     def down(self) -> bool:
-        """Whether it is out for another reason."""
         return bool(self.states & {"DOWN", "FAIL", "FAILING", "ERROR"})
 
     @property
@@ -102,8 +99,6 @@ def parse_node(text: str) -> SlurmNode | None:
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """One job as `scontrol show job` says."""
-
     state: str
     name: str
     """By which it alone is meant: `12`, or `10_3` of an array, whose last task has the array's own
@@ -254,7 +249,6 @@ _REFUSED: Final = re.compile(r"Invalid user id|[Pp]ermission denied")
 
 
 def checks(run: Run, deadline: Deadline) -> Iterator[Check]:
-    """Each command, the controller, and the permission to drain."""
     for command in ("scontrol", "scancel", "sinfo"):
         yield _try(f"{command} is there", run, [command, "--version"], deadline)
     ping = _try("slurmctld answers", run, ["scontrol", "ping"], deadline)
