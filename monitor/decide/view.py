@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from statistics import median
+from textwrap import shorten
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -78,12 +79,16 @@ _DOES: Final = {
 }
 
 
+_SAYS: Final = 140
+"""Of an exception's text; all of it is in the rank's last words."""
+
+
 def ended(process: Process, ending: Ending | None) -> str:
     """How a dead process ended: `exit code 1, RuntimeError: no (train.py:66)`."""
     code = None if process.exit_code is None else f"exit code {process.exit_code}"
     how = [process.exit_signal or code]
     if ending is not None:
-        how.append(ending.exception)
+        how.append(ending.exception and shorten(ending.exception, _SAYS, placeholder=" ..."))
         if ending.exception is None and not any(how):
             how.append(ending.sentence)
     told = ", ".join(one for one in how if one)

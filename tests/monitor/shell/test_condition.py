@@ -148,6 +148,16 @@ def test_a_job_that_ended_is_not_one_that_never_began() -> None:
     assert ended_of(view(seen("rg_0"), departures=gone)) is None
 
 
+def test_of_an_endless_exception_the_beginning_is_said() -> None:
+    gloo = "[/__w/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:6536."
+    raised = Ending("no", exception=f"RuntimeError: {gloo} {'Look there. ' * 9}")
+    shown = ended_of(view(dead(seen("rg_0"), raised, exit_code=1)))
+    assert shown is not None
+    assert shown.says == (
+        f"rg_0.0 exit code 1, RuntimeError: {gloo} {'Look there. ' * 3}...; 0 of 1 ranks left"
+    )
+
+
 def test_a_job_that_is_through_has_finished() -> None:
     ended = ended_of(view(dead(seen("rg_0"), exit_code=0)))
     assert ended is not None
