@@ -552,7 +552,7 @@ def ended_of(view: View) -> Ended | None:
     left = f"0 of {len(gone)} ranks left"
     at_s = max(one.at_s for one in gone)
     if all(one.clean for one in gone):
-        return Ended(at_s, True, f"every rank ended with exit code 0, {left}")
+        return Ended(at_s, True, f"{len(gone):,} of {len(gone):,} ranks ended with exit code 0")
     gone.sort(key=lambda one: (one.clean, one.ending is None or not one.ending.exception, one.at_s))
     ways: dict[str, list[RankName]] = {}
     for one in gone:

@@ -236,5 +236,7 @@ def _answers(url: str) -> bool:
 
 
 def _healthy(url: str) -> list[str]:
-    ranks = requests.get(f"{url}/v1/ranks", timeout=5).json()["ranks"]
+    ranks = (
+        requests.get(f"{url}/v1/ranks", timeout=5).json().get("ranks", [])
+    )  # before a tick: none
     return sorted(one["rank"] for one in ranks if one["health"] == "healthy")

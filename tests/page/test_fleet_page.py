@@ -274,6 +274,17 @@ def test_the_page_is_accessible_and_fits_a_phone(stage, opened, scheme: str, gro
     assert_fits(page)
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_job_that_is_through_is_no_alarm(stage, opened, scheme: str) -> None:
+    page = opened.open(stage(crowd(2, 2, rest=RankHealth.FINISHED)).url, scheme=scheme)
+    live(page)
+    assert texts(page, "#pulse h1") == ["The job has finished: 4 of 4 ranks ended with exit code 0"]
+    assert page.locator(".s-dead:visible").count() == 0
+    assert_accessible(page)
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert_fits(page)
+
+
 def test_every_state_has_a_shape_of_its_own(stage, opened) -> None:
     states = list(RankHealth)
     sick = {f"rg_{n}.0": state for n, state in enumerate(states)}

@@ -98,13 +98,14 @@ def _observation(
     url = f"http://127.0.0.1:{9000 + index}"
     if health is RankHealth.UNREACHABLE:
         return Observation(identity, url, Unreachable(Failure.TIMEOUT, "no answer in 1 s"), 1.0)
-    dead = health is RankHealth.DEAD
+    dead = health in (RankHealth.DEAD, RankHealth.FINISHED)
+    how = {"exit_signal": "SIGKILL"} if health is RankHealth.DEAD else {"exit_code": 0}
     phase, age_s = _PHASES[health]
     report = StateReport(
         identity=identity,
         process=Process(
             alive=not dead, state=None if dead else "S", dead_age_s=8.0 if dead else None,
-            exit_signal="SIGKILL" if dead else None, interpreter_age_s=None if dead else 0.1,
+            interpreter_age_s=None if dead else 0.1, **(how if dead else {}),
         ),
         step=StepState(
             step=1000 + tick, attempt=900 + tick, progress=5 * tick, phase=phase,

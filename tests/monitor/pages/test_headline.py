@@ -118,7 +118,7 @@ def stopped(*processes: Process) -> View:
         (lambda: crowd(2, 1, {"rg_1.0": RankHealth.FINISHED}), "training",
          "Training: 1 rank is healthy"),
         (lambda: ended(died(0), died(0)), "finished",
-         "The job has finished: every rank ended with exit code 0, 0 of 2 ranks left"),
+         "The job has finished: 2 of 2 ranks ended with exit code 0"),
     ],
 )  # fmt: skip
 def test_the_headline_of(view: Callable[[], View], state: str, said: str) -> None:
