@@ -25,10 +25,12 @@ def autoload() -> None:
     """Attach if `LIGHTKEEPER_ATTACH=1` and this process is a rank; never raises."""
     if _WISH not in os.environ or not wanted():
         return
-    from worker_server import attach  # noqa: PLC0415
     from worker_server.rank import identity  # noqa: PLC0415  every `import torch` comes here
 
     if identity.is_rank(os.environ, sys.orig_argv):
+        from worker_server.rank.attach import attach  # noqa: PLC0415
+
+        fulfil()
         attach()
 
 
