@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,9 +27,19 @@ class Api:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.url = service.url
+        self._due_s = 0.0
 
     def tick(self) -> None:
         self.service.keeper.tick()
+
+    def tick_in_turn(self) -> bool:
+        """Tick as often as a real monitor would; False: not yet."""
+        now_s = time.monotonic()
+        if now_s < self._due_s:
+            return False
+        self._due_s = now_s + 0.1
+        self.tick()
+        return True
 
     def call(self, method: str, path: str, **options) -> requests.Response:
         options.setdefault("timeout", 10)

@@ -72,7 +72,8 @@ def test_firing_held_evicting_evicted_and_over_are_lines(
             training.hung.add("rg_1")
 
             def state() -> str | None:
-                api.tick()
+                if not api.tick_in_turn():
+                    return None
                 found = api.get("/v1/incidents")["incidents"]
                 return found[0]["state"] if found else None
 

@@ -54,7 +54,8 @@ def test_in_observe_mode_nobody_is_asked_to_do_anything_and_the_record_is_full(
     try:
 
         def would() -> list[dict]:
-            api.tick()
+            if not api.tick_in_turn():
+                return []
             found = api.get("/v1/incidents")["incidents"]
             rows = [row for one in found for row in one["decisions"]]
             return [row for row in rows if row["action"] == "would_evict"]
