@@ -460,8 +460,24 @@ def analyse(job: Job) -> Analysis:
     """Name the culprits of a job's flight records, and who only waits for them.
 
     Linear in entries. Nobody is accused where sides tie, where the records do not show one moment
-    (a running job), or where a rank that nobody heard of may be the reason.
+    (a running job), or where a rank that nobody heard of may be the reason. A note says where the
+    dates of files alone accuse: a copy's are later.
     """
+    told = _analysis(job)
+    by_date = [r for r, info in job.ranks.items() if info.alive is None and info.taken_ns != NONE]
+    if not told.culprits or not by_date:
+        return told
+    undated = {rank: replace(job.ranks[rank], taken_ns=NONE) for rank in by_date}
+    if set(told.culprits) <= set(_analysis(replace(job, ranks={**job.ranks, **undated})).culprits):
+        return told
+    note = (
+        "That the calls stood is known from the files' dates alone: copies of a running job's "
+        "records, dated when they were copied, can look like this."
+    )
+    return replace(told, notes=(note, *told.notes))
+
+
+def _analysis(job: Job) -> Analysis:
     index = build_index(job)
     failed = timed_out(index)
     if failed:

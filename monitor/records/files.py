@@ -32,7 +32,7 @@ from monitor.model.names import RankName, split_rank_name
 from monitor.model.plain import from_plain, readable
 from monitor.records import dump, ring
 from monitor.records.dump import Dump, Record, assemble
-from monitor.records.job import NONE, Job, Problem, RankInfo
+from monitor.records.job import COPIED_NS, MOMENTS, NONE, Job, Problem, RankInfo
 from monitor.records.ring import RankRecord, from_answers
 from monitor.records.safe_pickle import FlightRecordError
 from worker_server.wire import WireError, parse_flight_record
@@ -549,20 +549,23 @@ def load(
         problems=[*problems, *more],
         gaps=() if world_size else gaps(records),
     )
-    return replace(job, ranks={rank: _dated(info) for rank, info in job.ranks.items()})
+    last_ns = max(int(job.columns[name].max(initial=NONE)) for name in MOMENTS)
+    return replace(job, ranks={rank: _dated(info, last_ns) for rank, info in job.ranks.items()})
 
 
-def _dated(info: RankInfo) -> RankInfo:
+def _dated(info: RankInfo, last_ns: int) -> RankInfo:
     """With the file's date for the time at which the record was written, where nothing else says.
 
-    A copy may be dated later, so it is an upper bound; members of a zip have no zone and no date.
+    A copy may be dated later, so it is an upper bound, and none where it is hours after all that
+    the records tell; members of a zip have no zone and no date.
     """
     if info.taken_ns != NONE or not info.path:
         return info
     try:
-        return replace(info, taken_ns=os.stat(info.path).st_mtime_ns)
+        dated_ns = os.stat(info.path).st_mtime_ns
     except OSError:
         return info
+    return replace(info, taken_ns=dated_ns) if dated_ns - last_ns < COPIED_NS else info
 
 
 def _read_all(sources: Sequence[DumpFile], workers: int | None) -> Iterator[Read]:

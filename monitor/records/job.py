@@ -130,6 +130,13 @@ class Problem:
     """The rank that is silent because of it; None when nobody can tell, or none is."""
 
 
+MOMENTS: Final = ("created_ns", "started_ns", "completed_ns")
+
+COPIED_NS: Final = 7_200_000_000_000
+"""A record that seems to be written so long after the call was copied since, and its date says
+nothing: watchdogs wait 10 to 30 minutes. Lower: a hang with a longer timeout looks undated. Higher:
+records of a running job that were copied look like a hang."""
+
 COLUMNS: Final[Mapping[str, Any]] = {
     "rank": np.int32,       # global rank
     "group": np.int32,      # index into Job.groups

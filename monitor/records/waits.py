@@ -30,7 +30,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.records.job import NONE, Backend, CollectiveState, Job
+from monitor.records.job import COPIED_NS, MOMENTS, NONE, Backend, CollectiveState, Job
 from monitor.records.signature import closes_coalesced
 
 Ints = NDArray[np.int64]
@@ -188,12 +188,6 @@ _UNSEEN: Final = 2
 """So many completed calls in a row, of which the record no longer tells what they were, may be
 broadcasts (two in a row stand in the real records). Lower: a rank that did not come is taken for
 one that went on. Higher: the other way round."""
-
-
-COPIED_NS: Final = 7_200_000_000_000
-"""A record that seems to be written so long after the call was copied since, and its date says
-nothing: watchdogs wait 10 to 30 minutes. Lower: a hang with a longer timeout looks undated. Higher:
-records of a running job that were copied look like a hang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,7 +458,6 @@ def _line(facts: _Facts, group: int, rank: int) -> tuple[bool, int, int, bool, i
     return known, enqueued, head, row is not None and row in facts.front[rank], passed
 
 
-_MOMENTS: Final = ("created_ns", "started_ns", "completed_ns")
 _DOUBT_NS: Final = 5_000_000_000
 """What is less apart on two hosts, or on one and in a file's date, has no order. Lower: who came
 late to a running job's collective is said to be missing. Higher: short timeouts stay unsolved."""
@@ -622,7 +615,7 @@ def _never_came(index: Index, rank: int, rows: Sequence[int], *, last: bool) -> 
     if entered_ns == NONE:
         return False
     mine = slice(*np.searchsorted(columns["rank"], [rank, rank + 1]))
-    own_ns = max(int(columns[name][mine].max(initial=NONE)) for name in _MOMENTS)
+    own_ns = max(int(columns[name][mine].max(initial=NONE)) for name in MOMENTS)
     taken_ns = ranks[rank].taken_ns if ranks[rank].taken_ns - entered_ns < COPIED_NS else NONE
     left = [int(columns["completed_ns"][row]) for row in rows]
     left_ns = min((ns for ns in left if ns != NONE), default=NONE)
