@@ -231,7 +231,8 @@ class Attendance:
                 continue
             if log.absent_since_s is None:
                 log.absent_since_s = now_s
-            others = (count for other, count in committed.items() if other != group)
+            # who commits without a quorum takes local steps: no quorum was formed for these
+            others = (count for other, count in committed.items() if other not in absent)
             log.others_commits += max(others, default=0)
 
     def _forget(self, now_s: float) -> None:

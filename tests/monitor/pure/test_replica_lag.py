@@ -174,6 +174,15 @@ def test_nobody_stays_out_of_a_quorum_that_commits_nothing() -> None:
     assert not lags(Drive(SimFleet(3, 2, script)).run(300))
 
 
+def test_groups_that_take_local_steps_before_the_first_quorum_stay_out_of_none() -> None:
+    """DiLoCo asks for a quorum once in many steps."""
+
+    def no_quorum(seen):
+        return replace(seen, lighthouse=replace(seen.lighthouse, quorum_id=0, members=()))
+
+    assert not lags(Drive(SimFleet(3, 2), alter=no_quorum).run(200))
+
+
 # -- never: joiners, healers, victims, the evicted -----------------------------------------------
 
 
