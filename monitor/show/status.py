@@ -234,9 +234,10 @@ def _mode(asked: StatusFacts) -> tuple[str, str, str]:
     if window is not None:
         text = f"maintenance {clean(window.name, 80)} until {clock(window.until_s)}"
         return "maintenance", "yellow", f"{text}: nothing is evicted"
-    if asked.fleet.tokenless and asked.fleet.lighthouse.reason == NO_LIGHTHOUSE:
-        return "watching", "cyan", "watch-only: no Lighthouse and no token are configured"
     alone = asked.fleet.tokenless
+    if asked.fleet.lighthouse.reason == NO_LIGHTHOUSE:
+        lacks = "no Lighthouse and no token are" if alone else "no Lighthouse is"
+        return "watching", "cyan", f"watch-only: {lacks} configured"
     how = "through the Lighthouse alone: it has no token" if alone else "for confident verdicts"
     return "acting", "green", f"evictions are on, {how}"
 

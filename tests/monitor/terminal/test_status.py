@@ -167,6 +167,11 @@ STANDBY = {"role": "standby", "holder": "head2", "url": None}
             ("watching", "watch-only: no Lighthouse and no token are configured"),
         ),
         (
+            {"lighthouse": NONE},
+            {},
+            ("watching", "watch-only: no Lighthouse is configured"),
+        ),
+        (
             {"tokenless": True},
             {},
             ("acting", "evictions are on, through the Lighthouse alone: it has no token"),
@@ -178,7 +183,7 @@ STANDBY = {"role": "standby", "holder": "head2", "url": None}
             ("paused", "PAUSED by ann: rack 7"),
         ),
     ],
-    ids=["observe", "watch-only", "no token", "standby", "pause"],
+    ids=["observe", "watch-only", "no Lighthouse", "no token", "standby", "pause"],
 )
 def test_the_keeper_says_when_it_does_not_act(
     more: dict[str, Any], words: dict[str, str], says: tuple[str, str]
