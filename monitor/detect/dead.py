@@ -85,12 +85,9 @@ def _on_its_own(track: RankTrack) -> bool:
 
 def over(history: History) -> frozenset[RankName]:
     """Who ended without a fault: its work was over, or the whole job was asked to end."""
-    alike = _ended_alike(history)
-    return frozenset(
-        track.rank
-        for track in history.present()
-        if _gone(track) and (_finished(track) or (alike and _stopped(track)))
-    )
+    gone = [track for track in history.present() if _gone(track)]
+    alike = bool(gone) and _ended_alike(history)
+    return frozenset(t.rank for t in gone if _finished(t) or (alike and _stopped(t)))
 
 
 def _gone(track: RankTrack) -> bool:
