@@ -109,6 +109,9 @@ class Carrier(Protocol):
     def credit(self, stream: int, size: int) -> None:
         """The client has that much more of the answer."""
 
+    def forget(self, stream: int) -> bool:
+        """Whatever still comes of this call is for nobody."""
+
     def forsake(self, stream: int, code: int) -> None:
         """The client no longer waits for this call."""
 

@@ -18,12 +18,13 @@ A worker may also die when it has told one group of a quorum and not yet another
 answer of each quorum is handed to the supervisor before any group has it, and the next worker
 gives it to the members that asked before (`proxy.NewestQuorum`).
 
-A worker that begins has the sockets, the quorum requests that were under way on them, the number of
-the last call that its predecessor had read of each client, and whatever the client sent since,
-which the kernel kept. Quorum requests are asked again; other calls up to that number are reset, for
-a manager waits for the answer to a heartbeat without a limit. Headers can be read without what came
-before, because clients were told to keep no table. No GOAWAY: TorchFT's client cancels a request
-that it begins while one arrives (seen in 1 of 5 restarts), and never asks again.
+A worker that begins has the sockets, the quorum requests that were under way on them, and of each
+client the number of the last call that its predecessor had handled, and whatever the client sent
+since: shared memory has what had been read, and the kernel the rest. Quorum requests are asked
+again; other calls up to that number are reset, for a manager waits for the answer to a heartbeat
+without a limit. Headers can be read without what came before, because clients were told to keep no
+table. No GOAWAY: TorchFT's client cancels a request that it begins while one arrives (seen in 1 of
+5 restarts), and never asks again.
 
 One datagram each travels over a Unix socket; a client's socket travels with the one that names it.
 """
@@ -49,13 +50,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from monitor.gate import http2
 from monitor.gate.calls import Method, ProxiedCall
 from monitor.gate.denylist import Denial, denials_json, parse_denials
 from monitor.gate.listener import GateOptions, NewClient, raise_file_limit
-from monitor.gate.messages import CallHeaders
+from monitor.gate.messages import CallHeaders, is_whole
 from monitor.gate.proxy import Downstream, NewestQuorum, Proxy, Successor
 from monitor.gate.quorum_ids import QuorumIds, members_of
 from monitor.model.plain import from_plain, to_plain
@@ -80,10 +81,13 @@ _LOOK_S: Final = 1.0
 _REMIND_S: Final = 300.0
 _TELL_S: Final = 2.0
 """A supervisor only has to read what is sent, and our clients wait meanwhile."""
-_FLUSH_TURNS: Final = 20
+_DRAIN_S: Final = 1.0
+"""A worker that is asked to end waits so long for clients that are slow to read their answers."""
+_DRAIN_PAUSE_S: Final = 0.002
 _EARLIER: Final = 40
 """Calls before the last one that may still wait: a manager has one heartbeat under way."""
 _UNREAD_MAX: Final = 1024 * 1024
+_HANDED_OVER: Final = "another worker reads on"
 
 
 # -- what travels ------------------------------------------------------------------------------
@@ -94,7 +98,7 @@ _REQUEST_MAX: Final = 128 * 1024
 """A larger quorum request is not kept: it is lost with its worker, as without a supervisor."""
 _PIECE: Final = 128 * 1024
 _HEAD: Final = struct.Struct(">cQL")  # what it is; of which client; of which call
-_NAMES: Final = "lightkeeper-gate/5/"
+_NAMES: Final = "lightkeeper-gate/6/"
 """Begins the name under which a worker waits; the number is that of what both say."""
 
 OPTIONS, LISTENERS, CLIENT, ASKED, FORMED, OVER, LEFT, DENIED, NUMBERS, GO, ALIVE, ALL, END = (
@@ -166,39 +170,66 @@ def read_request(number: int, body: bytes) -> ProxiedCall:
     """The inverse; both ends are ours."""
     head, _, rest = body.partition(b"\n")
     path, timeout_s, began_s, size = json.loads(head)
-    call = ProxiedCall(number, CallHeaders(path, timeout_s, rest[:size]), began_s, ended=True)
-    call.data += rest[size:]
+    data = rest[size:]
+    ended = is_whole(data) is not False  # its end may have come after it was told
+    call = ProxiedCall(number, CallHeaders(path, timeout_s, rest[:size]), began_s, ended=ended)
+    call.data += data
     return call
 
 
+class ReadPosition(NamedTuple):
+    """How far a worker is with what a client sends, and how much the client takes."""
+
+    number: int = 0
+    """Of the last call that was handled."""
+    window: int = 0
+    """Of the connection, bytes."""
+    initial_window: int = 0
+    """Of a new stream."""
+    unread: bytes | None = b""
+    """What came after that; None: it was too much to keep, and nobody can read on."""
+
+
 class ReadPositions:
-    """Memory that outlives a worker: for each connection the number of the last call that was
-    read, and how much its client takes. Writing costs a fraction of a microsecond.
+    """Memory that outlives a worker: the `ReadPosition` of each connection.
+
+    What comes is written here before it is handled, so that a worker may die at any moment.
+    Writing costs about a microsecond.
     """
 
     SLOTS: Final = 16_384
-    _SLOT: Final = struct.Struct("=IiI")
+    UNREAD_MAX: Final = 1008
+    """Bytes; a heartbeat and a quorum request together take 300."""
+    _HEAD: Final = struct.Struct("=IiIi")
+    _SIZE: Final = _HEAD.size + UNREAD_MAX
 
     def __init__(self, file: int | None = None) -> None:
         """`file`: of another process's; None: an empty one."""
         self.file = os.memfd_create("lightkeeper-gate") if file is None else file
         if file is None:
-            os.ftruncate(self.file, self.SLOTS * self._SLOT.size)
-        self._memory = mmap.mmap(self.file, self.SLOTS * self._SLOT.size)
+            os.ftruncate(self.file, self.SLOTS * self._SIZE)
+        self._memory = mmap.mmap(self.file, self.SLOTS * self._SIZE)
 
-    def write(self, key: int, number: int, window: int, initial_window: int) -> None:
-        """What is known of the connection with this key, whose lower bits are its slot."""
-        if (slot := key & 0xFFFF) < self.SLOTS:
-            self._SLOT.pack_into(
-                self._memory, slot * self._SLOT.size, number, window, initial_window
-            )
+    def write(self, key: int, position: ReadPosition) -> None:
+        """Of the connection with this key, whose lower bits are its slot."""
+        slot, unread = key & 0xFFFF, position.unread
+        if slot >= self.SLOTS:
+            return
+        at, size = slot * self._SIZE, -1
+        if unread is not None and len(unread) <= self.UNREAD_MAX:
+            size = len(unread)
+            begin = at + self._HEAD.size
+            self._memory[begin : begin + size] = unread
+        self._HEAD.pack_into(self._memory, at, *position[:3], size)
 
-    def read(self, key: int) -> tuple[int, int, int]:
-        """Number, window of the connection, window of a new stream."""
+    def read(self, key: int) -> ReadPosition:
         if (slot := key & 0xFFFF) >= self.SLOTS:
-            return 0, 0, 0
-        number, window, initial = self._SLOT.unpack_from(self._memory, slot * self._SLOT.size)
-        return number, window, initial
+            return ReadPosition()
+        at = slot * self._SIZE
+        number, window, initial, size = self._HEAD.unpack_from(self._memory, at)
+        begin = at + self._HEAD.size
+        unread = None if size < 0 else self._memory[begin : begin + size]
+        return ReadPosition(number, window, initial, unread)
 
 
 @dataclass
@@ -276,6 +307,15 @@ class SharedState:
                 send(channel, piece)
         send(channel, datagram(GO))
 
+    def open_requests(self, key: int) -> list[ProxiedCall]:
+        """Of this client, those that the worker before had handled: the others are read again."""
+        last, calls = self.positions.read(key).number, []
+        for number, body in self.asked.get(key, {}).items():
+            if number <= last:
+                calls.append(read_request(number, body))
+                calls[-1].formed = (key, number) in self.asked_before
+        return calls
+
     def close(self) -> None:
         """Nothing of it is ours."""
         for listener in self.listeners:
@@ -323,7 +363,7 @@ class SupervisorLink(Successor):
         """A client has connected; its key."""
         slot = self._slots.pop() if self._slots else 0xFFFF
         key = next(self._serials) << 16 | slot
-        self.positions.write(key, 0, 0, 0)
+        self.positions.write(key, ReadPosition())
         connection = transport.get_extra_info("socket")
         if connection is not None:
             self._tell(datagram(CLIENT, key), connection.fileno())
@@ -334,9 +374,10 @@ class SupervisorLink(Successor):
             self._slots.append(key & 0xFFFF)
         self._tell(datagram(LEFT, key))
 
-    def read(self, client: Downstream, number: int) -> None:
-        """A call with this number was read."""
-        self.positions.write(client.key, number, max(0, client.send_window), client.initial_window)
+    def read(self, client: Downstream, unread: bytes | None) -> None:
+        """All that came before `unread` was handled."""
+        window, initial = max(0, client.send_window), client.initial_window
+        self.positions.write(client.key, ReadPosition(client.last, window, initial, unread))
 
     def asked(self, client: Downstream, call: ProxiedCall) -> None:
         body = _request(call)
@@ -448,7 +489,7 @@ class SupervisorLink(Successor):
         self._highest = None
         for before in (True, False):
             for client, call in asking:
-                if call.formed is before and call.replica is not None:
+                if call.formed is before:
                     self.asked(client, call)
             if before:
                 self.formed(self._proxy.quorum_ids, self._proxy.quorum.message)
@@ -461,14 +502,18 @@ class SupervisorLink(Successor):
 
     async def _end(self) -> None:
         """From here on the sockets are another's."""
-        for _ in range(_FLUSH_TURNS):
+        until_s = time.monotonic() + _DRAIN_S
+        while True:
+            for client in self._proxy.clients:
+                client.pause_reading(_HANDED_OVER)
             self._proxy.flush()
-            if not any(client.transport.get_write_buffer_size() for client in self._proxy.clients):
+            if time.monotonic() >= until_s or not any(one.answering for one in self._proxy.clients):
                 break
-            await asyncio.sleep(0)
+            await asyncio.sleep(_DRAIN_PAUSE_S)
         for client in self._proxy.clients:
-            if client.transport.get_write_buffer_size() or client.unread:
-                self._tell(datagram(LEFT, client.key))  # within a frame: nothing to go on from
+            self.read(client, client.rest)
+            if client.answering:
+                self._tell(datagram(LEFT, client.key))  # nothing to go on from
         os._exit(0)
 
 
@@ -476,42 +521,37 @@ class AdoptedConnection(Downstream):
     """A client of a worker that died: its connection goes on, and nothing that it asked is lost."""
 
     def __init__(
-        self,
-        proxy: Proxy,
-        key: int,
-        positions: ReadPositions,
-        asked: Sequence[ProxiedCall],
-        unread: bytes,
+        self, proxy: Proxy, key: int, position: ReadPosition, asked: Sequence[ProxiedCall]
     ) -> None:
-        """`unread`: what the client sent since."""
+        """`position`: with all that the client sent since."""
         super().__init__(proxy, key)
-        self._positions = positions
+        self._position = position
         self._asked = {call.number: call for call in asked}
-        self._unread = unread
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take up what was asked, reset the rest, and read on."""
         http2.Connection.connection_made(self, transport)
         self._proxy.transports[self.transport] = None
         self._proxy.clients.add(self)
-        last, *windows = self._positions.read(self.key)
-        if last:
-            self.send_window, self.initial_window = windows
-        self._last = max([last, *self._asked])
+        position = self._position
+        if position.number:
+            self.send_window, self.initial_window = position.window, position.initial_window
+        self.last = position.number
         self.write(http2.window_update(0, http2.WINDOW_DEFAULT // 2))  # what was not credited
-        for number in range(max(1, self._last - 2 * _EARLIER | 1), self._last + 1, 2):
+        for number in range(max(1, self.last - 2 * _EARLIER | 1), self.last + 1, 2):
             if number not in self._asked:
                 self.write(http2.reset(number, http2.CANCEL))
         for call in self._asked.values():
             self.calls[call.number] = call
             self._keep(len(call.data))
-            self._judge(call)
-        self.data_received(self._unread)
+            if call.ended:
+                self._judge(call)
+        self.data_received(position.unread or b"")
 
 
 async def adopt(
     proxy: Proxy,
-    positions: ReadPositions,
+    position: ReadPosition,
     key: int,
     client: socket.socket,
     asked: Sequence[ProxiedCall],
@@ -519,7 +559,7 @@ async def adopt(
     """Go on with a client of a worker that died."""
     loop = asyncio.get_running_loop()
     client.setblocking(False)
-    unread = b""
+    unread = position.unread or b""
     with contextlib.suppress(OSError):
         while len(unread) < _UNREAD_MAX and (more := client.recv(65_536)):
             unread += more
@@ -529,7 +569,8 @@ async def adopt(
             _, arrived = await loop.connect_accepted_socket(lambda: NewClient(proxy), client)
             arrived.data_received(unread)
         else:
-            adopted = AdoptedConnection(proxy, key, positions, asked, unread)
+            position = position._replace(unread=unread)
+            adopted = AdoptedConnection(proxy, key, position, asked)
             await loop.connect_accepted_socket(lambda: adopted, client)
 
 
@@ -574,8 +615,7 @@ def _options(data: dict[str, Any]) -> GateOptions:
 
 async def _go_on(proxy: Proxy, channel: socket.socket, state: SharedState) -> None:
     """Where the worker before ended."""
-    positions = state.positions
-    link = SupervisorLink(proxy, channel, state.listeners, positions, list(state.clients))
+    link = SupervisorLink(proxy, channel, state.listeners, state.positions, list(state.clients))
     proxy.successor = link
     if state.denied:
         proxy.deny(parse_denials(json.loads(state.denied)))
@@ -587,11 +627,12 @@ async def _go_on(proxy: Proxy, channel: socket.socket, state: SharedState) -> No
     proxy.quorum = NewestQuorum(state.formed, members_of(state.formed))
     proxy.lighthouse.inherited(len(state.clients))
     for key, file in state.clients.items():
-        requests = state.asked.get(key, {})
-        calls = [read_request(number, body) for number, body in requests.items()]
-        for call in calls:
-            call.formed = (key, call.number) in state.asked_before
-        await adopt(proxy, positions, key, socket.socket(fileno=file), calls)
+        client, position = socket.socket(fileno=file), state.positions.read(key)
+        if position.unread is None:
+            client.close()
+            link.left(key)
+            continue
+        await adopt(proxy, position, key, client, state.open_requests(key))
     proxy.tasks.add(asyncio.get_running_loop().create_task(link.serve()))
 
 

@@ -279,6 +279,16 @@ class Connection(asyncio.Protocol):
     def unread(self) -> int:
         return self._reader.unread
 
+    @property
+    def rest(self) -> bytes | None:
+        """What came and was not looked at; None: it follows on a part of a header block."""
+        return self._reader.rest if self._block is None else None
+
+    @property
+    def writing(self) -> bool:
+        """Whether something that was sent has not gone out yet."""
+        return bool(self._out or self._queued or self.transport.get_write_buffer_size())
+
     def fail(self, code: int, why: str) -> None:
         if not self.closed:
             self.write(goaway(0, code, why))

@@ -108,8 +108,8 @@ class Successor:
     def left(self, key: int) -> None:
         """It is gone."""
 
-    def read(self, client: Downstream, number: int) -> None:
-        """A call with this number was read: of those up to it nobody reads anything again."""
+    def read(self, client: Downstream, unread: bytes | None) -> None:
+        """All that the client sent before `unread` was handled; None: it cannot be cut there."""
 
     def asked(self, client: Downstream, call: ProxiedCall) -> None:
         """A quorum request is under way."""
@@ -280,7 +280,8 @@ class Downstream(http2.Connection):
         self.calls: dict[int, ProxiedCall] = {}
         self._proxy = proxy
         self._headers_read = HeaderReader()
-        self._last = 0  # the highest number of a call
+        self.last = 0
+        """The highest number of a call."""
         self._kept_bytes = 0
         self._leaving = False
         self._upstream: Upstream | None = None
@@ -309,6 +310,11 @@ class Downstream(http2.Connection):
         if self._upstream is not None:
             self._upstream.close()
 
+    @property
+    def answering(self) -> bool:
+        """Whether the client has had a part of an answer and not the rest."""
+        return self.writing or any(call.answered for call in self.calls.values())
+
     def fail(self, code: int, why: str) -> None:
         if not self.closed:
             self._proxy.counts.bad_clients += 1
@@ -319,6 +325,7 @@ class Downstream(http2.Connection):
 
     def data_received(self, data: bytes) -> None:
         """What is within its share at once, the rest in its turn."""
+        self._proxy.successor.read(self, None if self.rest is None else self.rest + data)
         now_s = self._proxy.now_s()
         gone_s, self._shared_s = now_s - self._shared_s, now_s
         self._spare = min(SPARE_MAX, self._spare + gone_s * SPARE_A_S)
@@ -328,6 +335,7 @@ class Downstream(http2.Connection):
             self.pause_reading(_ITS_TURN)
             self._proxy.turns.wait(self)
         self._share -= share - self._budget
+        self._proxy.successor.read(self, self.rest)
         self._proxy.flush()
 
     def go_on(self, most: float) -> float:
@@ -338,6 +346,7 @@ class Downstream(http2.Connection):
             self._proxy.turns.wait(self)
         else:
             self.resume_reading(_ITS_TURN)
+        self._proxy.successor.read(self, self.rest)
         return most - self._budget
 
     def resume_reading(self, why: str) -> None:
@@ -363,13 +372,12 @@ class Downstream(http2.Connection):
             self.spend(work)
             self._trailers(call, headers.block)
             return
-        if stream <= self._last:
+        if stream <= self.last:
             self.spend(1 + work)
             return  # the end of a call that is over
         if not stream & 1:
             raise http2.Http2Error(http2.PROTOCOL_ERROR, "a stream with an even number")
-        self._last = stream
-        self._proxy.successor.read(self, stream)
+        self.last = stream
         if len(self.calls) >= CALLS_MAX or self._leaving:
             self.spend(1 + work)
             self.write(http2.reset(stream, http2.REFUSED_STREAM))
@@ -378,6 +386,8 @@ class Downstream(http2.Connection):
         call = self.calls[stream] = ProxiedCall(stream, headers, self._proxy.now_s(), ended=end)
         if call.method is Method.OTHER or end:
             self._wait(call)
+        elif call.method is Method.QUORUM:
+            self._proxy.successor.asked(self, call)  # its message may come after our end
 
     def _trailers(self, call: ProxiedCall, block: bytes) -> None:
         if call.ended:
@@ -566,13 +576,24 @@ class Downstream(http2.Connection):
             self._answered(call)
 
     def answer_data(self, call: ProxiedCall, data: bytes, *, end: bool) -> None:
-        """A part of an answer; a quorum passes as a whole, see `quorum_ids`."""
+        """A part of an answer; a quorum passes as a whole, see `quorum_ids`.
+
+        And in one write, with its end: whoever goes on after us could not add to a half.
+        """
         if call.method is Method.QUORUM and not call.replied:
             call.reply += data
-            if not end and is_whole(call.reply) is False and len(call.reply) < _REPLY_MAX:
+            whole = is_whole(call.reply)
+            if not end and whole is False and len(call.reply) < _REPLY_MAX:
                 return
             data, call.replied = self._numbered(bytes(call.reply)), True
             call.reply.clear()
+            if whole and call.via is not None:
+                call.via.forget(call.via_number)
+                self._begin_answer(call)
+                self.send_data(call.number, data, end=False)
+                self.send_headers(call.number, ANSWER_ENDS, end=True)
+                self._answered(call)
+                return
         self._begin_answer(call)
         self.send_data(call.number, data, end=end)
         if end:

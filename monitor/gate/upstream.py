@@ -113,13 +113,17 @@ class Upstream(http2.Connection):
         if call.trailers is not None:
             self.send_headers(number, call.trailers, end=True)
 
+    def forget(self, stream: int) -> bool:
+        """Whatever still comes of this call is for nobody; whether it was under way."""
+        if self.carried.pop(stream, None) is None:
+            return False
+        self.drop(stream)
+        self._stream_credit.pop(stream, None)
+        return True
+
     def forsake(self, stream: int, code: int) -> None:
-        if stream in self.carried:
-            self.drop(stream)
-            self._stream_credit.pop(stream, None)
-            del self.carried[stream]
-            if not self.closed:
-                self.send_reset(stream, code)
+        if self.forget(stream) and not self.closed:
+            self.send_reset(stream, code)
 
     def on_headers(self, stream: int, block: bytes, *, end: bool) -> None:
         """An answer begins, or ends with its status."""

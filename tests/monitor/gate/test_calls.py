@@ -12,12 +12,12 @@ from monitor.gate.denylist import Denial, DenialScope
 from monitor.gate.hot_restart import (
     ASKED,
     AdoptedConnection,
+    ReadPosition,
     ReadPositions,
     SharedState,
     SupervisorLink,
     datagram,
     pair,
-    read_request,
     receive,
 )
 from monitor.gate.hot_restart import formed as formed_datagrams
@@ -372,21 +372,22 @@ def test_a_new_worker_asks_for_no_quorum_until_the_others_have_beaten() -> None:
 
 
 def test_a_new_worker_goes_on_with_the_connections_of_one_that_died() -> None:
-    ends, positions, state = pair(), ReadPositions(), SharedState()
+    ends, state = pair(), SharedState()
     with bench() as gate, ends[0], ends[1]:
-        gate.core.successor = SupervisorLink(gate.core, ends[0], [], positions)
+        gate.core.successor = SupervisorLink(gate.core, ends[0], [], state.positions)
         client = gate.client()
         done = client.beat("rg_0:x")
         gate.carried[0].answer_all()
         assert client.status(done) == ("0", "")
         ask = client.ask("rg_0:x")
         beat = client.beat("rg_0:x")  # read by the worker that then died
-        state.note(*receive(ends[1]))
+        hand_on(ends, state)
         key = client.side.key
         with bench() as new:
             new.core.successor = gate.core.successor
-            asked = [read_request(ask, state.asked[key][ask])]
-            adopted = AdoptedConnection(new.core, key, positions, asked, b"")
+            asked = state.open_requests(key)
+            assert [call.number for call in asked] == [ask]
+            adopted = AdoptedConnection(new.core, key, state.positions.read(key), asked)
             client.bench, client.wire.protocol = new, adopted
             new.do(adopted.connection_made, client.wire)
             new.turn()
@@ -406,12 +407,63 @@ def test_a_client_that_had_not_asked_anything_yet_is_answered_by_the_next_worker
         gate.core.successor = SupervisorLink(gate.core, ends[0], [], positions)
         client = gate.client()
         with bench() as new:
-            adopted = AdoptedConnection(new.core, client.side.key, positions, [], b"")
+            key = client.side.key
+            adopted = AdoptedConnection(new.core, key, positions.read(key), [])
             client.bench, client.wire.protocol = new, adopted
             new.do(adopted.connection_made, client.wire)
             beat = client.beat("rg_0:x")
             new.carried[0].answer_all()
             assert client.status(beat) == ("0", "")
+
+
+@pytest.mark.parametrize("handled", [True, False], ids=["between-reads", "while-it-handles"])
+def test_a_worker_may_die_anywhere_in_a_quorum_request(handled: bool) -> None:
+    with bench() as gate:
+        client = gate.client()
+        client.push = lambda: None  # type: ignore[method-assign]
+        client.ask("rg_0:x")
+        sent = client.h2.data_to_send()
+    for cut in range(len(sent) + 1):
+        ends, state = pair(), SharedState()
+        with bench() as gate, ends[0], ends[1]:
+            gate.core.successor = SupervisorLink(gate.core, ends[0], [], state.positions)
+            client = gate.client()
+            key = client.side.key
+            ask = client.h2.get_next_available_stream_id()
+            client.push = lambda: None  # type: ignore[method-assign]
+            client.ask("rg_0:x")
+            assert client.h2.data_to_send() == sent
+            del client.push  # type: ignore[method-assign]
+            if not handled:  # the last that it does is not to say that it has
+                before = state.positions.read(key)._replace(unread=sent[:cut])
+            gate.do(client.side.data_received, sent[:cut])
+            if not handled:
+                state.positions.write(key, before)
+            hand_on(ends, state)
+            position = state.positions.read(key)
+            assert position.unread is not None
+            with bench() as new:
+                new.core.successor = SupervisorLink(new.core, ends[0], [], state.positions, [key])
+                position = position._replace(unread=position.unread + sent[cut:])
+                adopted = AdoptedConnection(new.core, key, position, state.open_requests(key))
+                client.bench, client.wire.protocol = new, adopted
+                new.do(adopted.connection_made, client.wire)
+                new.turn()
+                [carried] = new.carried
+                assert [body for _, _, body in carried.calls()] == [quorum("rg_0:x")], cut
+                carried.answer_all()
+                assert client.status(ask) == ("0", ""), cut
+            state.close()
+
+
+def test_what_is_too_much_to_keep_is_known_to_be() -> None:
+    positions = ReadPositions()
+    for size in (0, 1, ReadPositions.UNREAD_MAX):
+        positions.write(3, ReadPosition(5, 6, 7, bytes(size)))
+        assert positions.read(3) == (5, 6, 7, bytes(size))
+    positions.write(3, ReadPosition(5, 6, 7, bytes(ReadPositions.UNREAD_MAX + 1)))
+    assert positions.read(3) == (5, 6, 7, None)
+    assert positions.read(2) == positions.read(4) == ReadPosition()
 
 
 def test_an_attempt_that_failed_is_looked_after_though_others_are_connected() -> None:
@@ -500,10 +552,10 @@ def hand_on(ends: tuple[socket.socket, socket.socket], state: SharedState) -> No
 
 
 def test_the_next_worker_tells_of_a_quorum_who_had_asked_before_and_asks_for_others() -> None:
-    ends, positions, state = pair(), ReadPositions(), SharedState()
+    ends, state = pair(), SharedState()
     names = ["rg_0:x", "rg_1:x"]
     with bench() as gate, ends[0], ends[1]:
-        gate.core.successor = SupervisorLink(gate.core, ends[0], [], positions)
+        gate.core.successor = SupervisorLink(gate.core, ends[0], [], state.positions)
         clients = [gate.client(), gate.client()]
         asks = [client.ask(name) for client, name in zip(clients, names, strict=True)]
         gate.carried[0].calls()
@@ -515,11 +567,8 @@ def test_the_next_worker_tells_of_a_quorum_who_had_asked_before_and_asks_for_oth
             new.core.quorum = NewestQuorum(state.formed, members_of(state.formed))
             for client in clients:
                 key = client.side.key
-                calls = []
-                for number, body in state.asked.get(key, {}).items():
-                    calls.append(read_request(number, body))
-                    calls[-1].formed = (key, number) in state.asked_before
-                adopted = AdoptedConnection(new.core, key, positions, calls, b"")
+                calls = state.open_requests(key)
+                adopted = AdoptedConnection(new.core, key, state.positions.read(key), calls)
                 client.bench, client.wire.protocol = new, adopted
                 new.do(adopted.connection_made, client.wire)
                 new.turn()

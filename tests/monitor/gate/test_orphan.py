@@ -22,6 +22,7 @@ from tests.monitor.gate.groups import (
     Gate,
     Group,
     Lighthouse,
+    all_commit_more,
     is_there,
     running,
     torchft,
@@ -191,6 +192,20 @@ def test_who_comes_to_take_over_and_dies_changes_nothing(rig: Gate) -> None:
         rig.start()
         gone(worker)
         group.commits_more(3)
+
+
+def test_a_gate_that_takes_over_loses_no_question_however_many_are_asked() -> None:
+    """Groups without a step to train ask some 500 times a second each."""
+    lighthouse = Lighthouse(free_port())
+    gate = Gate(lighthouse.url, free_port(), free_port())
+    groups = [Group(f"rg_{number}:a", gate.url, step_s=0.0) for number in range(3)]
+    with running(lighthouse, gate, *[group.start() for group in groups]):
+        for _ in range(3):
+            worker = orphan_of(gate)
+            all_commit_more(groups, 20)
+            gate.start()
+            gone(worker)
+            all_commit_more(groups, 20)
 
 
 def test_a_worker_that_does_not_answer_the_next_gate_is_ended(rig: Gate) -> None:

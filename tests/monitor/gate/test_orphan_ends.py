@@ -57,5 +57,5 @@ def test_it_waits_under_the_name_by_which_the_next_gate_asks(host: str, text: st
 def test_every_address_has_one_name(host: str) -> None:
     name = name_of(resolve(host, 29511)[1], "")
     assert name.startswith(
-        b"\0lightkeeper-gate/5/0.0.0.0/" if "." in host else b"\0lightkeeper-gate/5/::/"
+        b"\0lightkeeper-gate/6/0.0.0.0/" if "." in host else b"\0lightkeeper-gate/6/::/"
     )
