@@ -144,7 +144,7 @@ def _settled(history: History, incident: Incident, config: KeeperConfig) -> str 
         return None
     if not any(group in history.groups() for group in incident.groups):
         return "its ranks are registered no more" if incident.groups else "commits go through again"
-    return "keeps up again"
+    return "keeps up again" if incident.kind is Kind.REPLICA_LAG else "not seen any more"
 
 
 def _ending(history: History, incident: Incident, config: KeeperConfig) -> bool:

@@ -209,7 +209,8 @@ INEFFECTIVE = counter(
     "ineffective_rank_seconds",
     "Rank-seconds that did not, by cause: the kind of the incident that stood, recovering, "
     "starting, checkpoint, evaluation, compile, failed_commit, unexplained.",
-    ("cause",), series="at most 16", absent="causes that cost nothing since this monitor looks",
+    ("cause",), series=f"at most {len(FAULTS) + 7}",
+    absent="causes that cost nothing since this monitor looks",
 )  # fmt: skip
 LOST = counter(
     "lost_rank_seconds",
@@ -229,7 +230,7 @@ SPENT = counter(
 UNACCOUNTED = counter(
     "unaccounted_incidents",
     "Incidents whose loss, or whose eviction's saving, is not known.",
-    ("kind", "what"), series="at most 9 x 2", absent=_NO_ACCOUNT,
+    ("kind", "what"), series=f"at most {len(FAULTS)} x 2", absent=_NO_ACCOUNT,
 )  # fmt: skip
 
 

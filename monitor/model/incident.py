@@ -181,7 +181,7 @@ def severity_of(verdict: Verdict, costs_s: float = STRAGGLER_COSTS_S) -> Severit
         case Kind.MISMATCH | Kind.DEADLOCK if verdict.stops:
             return Severity.CRITICAL  # whoever is in it waits for ever, and names itself no victim
         case _:  # hangs, spared mismatches, spoilt state
-            if verdict.victims or verdict.confidence is Confidence.CERTAIN:
-                return Severity.CRITICAL
             unsure = verdict.confidence is Confidence.UNSURE
-            return Severity.INFO if unsure else Severity.WARNING
+            calm = Severity.INFO if unsure else Severity.WARNING
+            grave = verdict.victims or verdict.confidence is Confidence.CERTAIN
+            return Severity.CRITICAL if grave else calm

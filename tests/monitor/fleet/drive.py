@@ -26,11 +26,14 @@ class Drive:
         *,
         pipeline: Pipeline | None = None,
         alter: Callable[[Snapshot], Snapshot] = lambda snapshot: snapshot,
+        may_crash: bool = False,
     ) -> None:
         self.fleet = fleet
         self.config = config or KeeperConfig()
         self.pipeline = pipeline or Pipeline(self.config)
         self.alter = alter
+        self.may_crash = may_crash
+        """A detector; else a crashed one, which finds nothing, would look like a healthy fleet."""
         self.results: list[TickResult] = []
         self.evicts: list[tuple[float, Evict]] = []
         self.holds: list[tuple[float, Hold]] = []
@@ -48,6 +51,7 @@ class Drive:
 
     def step(self) -> TickResult:
         result = self.pipeline.tick(self.alter(self.fleet.snapshot(self._wanted, self._past)))
+        assert self.may_crash or not result.detector_failures, result.detector_failures
         self._wanted, self._past = result.wants_records, result.wants_steps
         self.results.append(result)
         at_s = round(result.now_s - START_S, 3)

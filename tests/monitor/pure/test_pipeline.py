@@ -29,7 +29,8 @@ def crashing(kind: Kind, after_ticks: int = 0) -> tuple[Detector, ...]:
 def test_a_crashed_detector_is_named_and_the_others_go_on() -> None:
     config = KeeperConfig()
     pipeline = Pipeline(config, detectors=crashing(Kind.DEAD))
-    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), config, pipeline=pipeline).run(40)
+    fleet = SimFleet(3, 1, [at(20, hang("rg_1.0"))])
+    drive = Drive(fleet, config, pipeline=pipeline, may_crash=True).run(40)
     assert drive.evicted() == ["rg_1"]
     assert drive.last.detector_failures == {"dead": "ZeroDivisionError: a bug"}
 
@@ -37,7 +38,8 @@ def test_a_crashed_detector_is_named_and_the_others_go_on() -> None:
 def test_a_crashed_detector_means_unknown_its_incident_neither_ends_nor_acts() -> None:
     config = KeeperConfig()
     pipeline = Pipeline(config, detectors=crashing(Kind.NOT_ENTERED, after_ticks=27))
-    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), config, pipeline=pipeline).run(60)
+    fleet = SimFleet(3, 1, [at(20, hang("rg_1.0"))])
+    drive = Drive(fleet, config, pipeline=pipeline, may_crash=True).run(60)
     known = [i.state for i in drive.last.incidents if i.kind is Kind.NOT_ENTERED]
     assert known == ["pending"]
     assert not drive.evicts

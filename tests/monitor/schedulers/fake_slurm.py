@@ -186,7 +186,7 @@ class SlurmWorld(World):
 
     def _made(self, owner: str, removal: Removal = Removal.CANCEL) -> Slurm:
         return Slurm(
-            lambda: self.everyone(), lambda: owner, removal=removal, run=self.slurm.run,  # noqa: PLW0108
+            self.everyone, lambda: owner, removal=removal, run=self.slurm.run,
             clockwork=self.slurm.time.clockwork(),
         )  # fmt: skip
 

@@ -30,7 +30,7 @@ class KubeWorld(World):
 
         configuration = client.Configuration(host=self.url)
         configuration.retries = False
-        one = Kubernetes(KubeApi(configuration), lambda: self.everyone(), lambda: owner, options)  # noqa: PLW0108
+        one = Kubernetes(KubeApi(configuration), self.everyone, lambda: owner, options)
         self._open.append(one)
         return one
 

@@ -116,8 +116,7 @@ class WebhookWorld(World):
         self.scheduler = self.made(OWNER)
 
     def made(self, owner: str = OWNER, secret: bytes = SECRET) -> WebhookScheduler:
-        everyone = lambda: self.everyone()  # noqa: E731, PLW0108 - tests replace it
-        return WebhookScheduler(self._url, secret, self._fetcher, everyone, lambda: owner)
+        return WebhookScheduler(self._url, secret, self._fetcher, self.everyone, lambda: owner)
 
     def start(self, rank: str, host: str, beside: Place | None = None) -> Place:
         task = f"t-{next(self._tasks)}" if beside is None else beside.labels["task"]
