@@ -282,7 +282,7 @@ class Ending:
             object.__setattr__(self, "exception", one_line(self.exception))
 
 
-class Process(Struct, frozen=True):
+class Process(Struct, frozen=True, gc=False):
     """The operating system's view of the rank process; needs no cooperation of the rank."""
 
     alive: bool
@@ -367,7 +367,7 @@ class Took(NamedTuple):
     last_bytes: Count = 0
 
 
-class StepState(Struct, frozen=True):
+class StepState(Struct, frozen=True, gc=False):
     """What the rank reports of itself. On the wire, flags with their usual value are left out."""
 
     step: Whole
@@ -468,7 +468,7 @@ class StepLog:
     """Attempts after `since` that were overwritten before anybody asked."""
 
 
-class GroupHead(Struct, array_like=True, frozen=True):
+class GroupHead(Struct, array_like=True, frozen=True, gc=False):
     """Where a rank stands in one process group, by the collective ring or by a recorder of torch's;
     travels as a row of these values.
 
@@ -519,7 +519,7 @@ class GroupHead(Struct, array_like=True, frozen=True):
         return self.enqueued if self.unfinished else 0
 
 
-class StateReport(Struct, frozen=True):
+class StateReport(Struct, frozen=True, gc=False):
     """Where the rank stands: the answer of `GET /v1/state`."""
 
     identity: Identity
@@ -667,7 +667,7 @@ class LastWords:
     """Why there is no stderr tail."""
 
 
-class HostEntry(Struct, frozen=True):
+class HostEntry(Struct, frozen=True, gc=False):
     """One rank in the answer of `GET /v1/host`: its state, or why there is none."""
 
     rank: RankName
@@ -807,7 +807,7 @@ def _parse_entry(said: _Object) -> HostEntry:
     return _read(HostEntry, said)
 
 
-class _StateCells(StateReport, frozen=True):
+class _StateCells(StateReport, frozen=True, gc=False):
     """A state as it travels."""
 
     identity: Raw  # type: ignore[assignment]
@@ -822,14 +822,14 @@ class _StateCells(StateReport, frozen=True):
         )
 
 
-class _EntryCells(Struct):
+class _EntryCells(Struct, gc=False):
     rank: RankName
     url: str | None = None
     report: _StateCells | None = None
     error: str | None = None
 
 
-class _HostCells(Struct):
+class _HostCells(Struct, gc=False):
     schema: Literal[1]
     host: Host
     entries: tuple[_EntryCells, ...]

@@ -28,6 +28,7 @@ from statistics import median
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from monitor.model import cohort
@@ -218,8 +219,7 @@ _SAMPLE_STEPS: Final = 3
 """One slow step in three shows in every sample, one in five in the fewer."""
 
 
-@dataclass(slots=True)
-class Sample:
+class Sample(Struct, gc=False):
     """One participating rank in one sweep."""
 
     rank: RankName

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 from typing import Final
 
+from msgspec import Struct
+
 from monitor.model.config import KeeperConfig
 from monitor.model.names import GroupName, RankName, ReplicaId, group_of_replica
 from monitor.model.observation import LighthouseView
@@ -26,8 +28,7 @@ _OF_A_HEAL_S: Final = 10.0
 """For so long after a heal or a failed commit quorums follow from it."""
 
 
-@dataclass(slots=True)
-class Turn:
+class Turn(Struct, frozen=True, gc=False):
     """What one rank reports of its attempts, in one tick."""
 
     rank: RankName
