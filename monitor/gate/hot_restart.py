@@ -187,7 +187,8 @@ class ReadPosition(NamedTuple):
     initial_window: int = 0
     """Of a new stream."""
     unread: bytes | None = b""
-    """What came after that; None: it was too much to keep, and nobody can read on."""
+    """What came after that, `ReadPositions.UNREAD_MAX` at most; None: more, or it cannot be cut
+    there, and nobody can read on."""
 
 
 class ReadPositions:
@@ -216,7 +217,7 @@ class ReadPositions:
         if slot >= self.SLOTS:
             return
         at, size = slot * self._SIZE, -1
-        if unread is not None and len(unread) <= self.UNREAD_MAX:
+        if unread is not None:
             size = len(unread)
             begin = at + self._HEAD.size
             self._memory[begin : begin + size] = unread
@@ -309,9 +310,9 @@ class SharedState:
 
     def open_requests(self, key: int) -> list[ProxiedCall]:
         """Of this client, those that the worker before had handled: the others are read again."""
-        last, calls = self.positions.read(key).number, []
+        position, calls = self.positions.read(key), []
         for number, body in self.asked.get(key, {}).items():
-            if number <= last:
+            if number <= position.number or not position.unread:
                 calls.append(read_request(number, body))
                 calls[-1].formed = (key, number) in self.asked_before
         return calls
@@ -374,8 +375,11 @@ class SupervisorLink(Successor):
             self._slots.append(key & 0xFFFF)
         self._tell(datagram(LEFT, key))
 
-    def read(self, client: Downstream, unread: bytes | None) -> None:
-        """All that came before `unread` was handled."""
+    def read(self, client: Downstream, more: bytes = b"") -> None:
+        """Where it could be read on from: nothing is copied of what is too long."""
+        kept = client.unread + len(more) <= ReadPositions.UNREAD_MAX
+        rest = client.rest if kept else None
+        unread = None if rest is None else rest + more
         window, initial = max(0, client.send_window), client.initial_window
         self.positions.write(client.key, ReadPosition(client.last, window, initial, unread))
 
@@ -511,7 +515,7 @@ class SupervisorLink(Successor):
                 break
             await asyncio.sleep(_DRAIN_PAUSE_S)
         for client in self._proxy.clients:
-            self.read(client, client.rest)
+            self.read(client)
             if client.answering:
                 self._tell(datagram(LEFT, client.key))  # nothing to go on from
         os._exit(0)
@@ -536,7 +540,7 @@ class AdoptedConnection(Downstream):
         position = self._position
         if position.number:
             self.send_window, self.initial_window = position.window, position.initial_window
-        self.last = position.number
+        self.last = max([position.number, *self._asked])
         self.write(http2.window_update(0, http2.WINDOW_DEFAULT // 2))  # what was not credited
         for number in range(max(1, self.last - 2 * _EARLIER | 1), self.last + 1, 2):
             if number not in self._asked:

@@ -108,8 +108,8 @@ class Successor:
     def left(self, key: int) -> None:
         """It is gone."""
 
-    def read(self, client: Downstream, unread: bytes | None) -> None:
-        """All that the client sent before `unread` was handled; None: it cannot be cut there."""
+    def read(self, client: Downstream, more: bytes = b"") -> None:
+        """What the client sent was handled, but for its `rest` and what has just come."""
 
     def asked(self, client: Downstream, call: ProxiedCall) -> None:
         """A quorum request is under way."""
@@ -325,7 +325,7 @@ class Downstream(http2.Connection):
 
     def data_received(self, data: bytes) -> None:
         """What is within its share at once, the rest in its turn."""
-        self._proxy.successor.read(self, None if self.rest is None else self.rest + data)
+        self._proxy.successor.read(self, data)
         now_s = self._proxy.now_s()
         gone_s, self._shared_s = now_s - self._shared_s, now_s
         self._spare = min(SPARE_MAX, self._spare + gone_s * SPARE_A_S)
@@ -335,7 +335,7 @@ class Downstream(http2.Connection):
             self.pause_reading(_ITS_TURN)
             self._proxy.turns.wait(self)
         self._share -= share - self._budget
-        self._proxy.successor.read(self, self.rest)
+        self._proxy.successor.read(self)
         self._proxy.flush()
 
     def go_on(self, most: float) -> float:
@@ -346,7 +346,7 @@ class Downstream(http2.Connection):
             self._proxy.turns.wait(self)
         else:
             self.resume_reading(_ITS_TURN)
-        self._proxy.successor.read(self, self.rest)
+        self._proxy.successor.read(self)
         return most - self._budget
 
     def resume_reading(self, why: str) -> None:

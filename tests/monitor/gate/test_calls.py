@@ -457,13 +457,41 @@ def test_a_worker_may_die_anywhere_in_a_quorum_request(handled: bool) -> None:
 
 
 def test_what_is_too_much_to_keep_is_known_to_be() -> None:
-    positions = ReadPositions()
-    for size in (0, 1, ReadPositions.UNREAD_MAX):
-        positions.write(3, ReadPosition(5, 6, 7, bytes(size)))
-        assert positions.read(3) == (5, 6, 7, bytes(size))
-    positions.write(3, ReadPosition(5, 6, 7, bytes(ReadPositions.UNREAD_MAX + 1)))
-    assert positions.read(3) == (5, 6, 7, None)
-    assert positions.read(2) == positions.read(4) == ReadPosition()
+    ends, positions = pair(), ReadPositions()
+    with bench() as gate, ends[0], ends[1]:
+        gate.core.successor = SupervisorLink(gate.core, ends[0], [], positions)
+        client = gate.client()
+        key, settled = client.side.key, positions.read(client.side.key)
+        assert settled.unread == b""
+        most = ReadPositions.UNREAD_MAX
+        for size in (1, most):
+            gate.core.successor.read(client.side, bytes(size))
+            assert positions.read(key) == settled._replace(unread=bytes(size))
+        gate.core.successor.read(client.side, bytes(most + 1))
+        assert positions.read(key) == settled._replace(unread=None)
+        assert positions.read(key + 1) == positions.read(key - 1) == ReadPosition()
+
+
+def test_what_was_asked_on_a_connection_without_a_place_in_memory_is_asked_again() -> None:
+    ends, state, key = pair(), SharedState(), 0xFFFF
+    with bench() as gate, ends[0], ends[1]:
+        gate.core.successor = SupervisorLink(gate.core, ends[0], [], state.positions)
+        client = gate.client()
+        client.side.key = key
+        ask = client.ask("rg_0:x")
+        hand_on(ends, state)
+        assert state.positions.read(key) == ReadPosition()
+        with bench() as new:
+            asked = state.open_requests(key)
+            adopted = AdoptedConnection(new.core, key, state.positions.read(key), asked)
+            client.bench, client.wire.protocol = new, adopted
+            new.do(adopted.connection_made, client.wire)
+            new.turn()
+            [carried] = new.carried
+            assert [body for _, _, body in carried.calls()] == [quorum("rg_0:x")]
+            carried.answer_all()
+            assert client.status(ask) == ("0", "")
+    state.close()
 
 
 def test_an_attempt_that_failed_is_looked_after_though_others_are_connected() -> None:

@@ -195,7 +195,7 @@ def test_who_comes_to_take_over_and_dies_changes_nothing(rig: Gate) -> None:
 
 
 def test_a_gate_that_takes_over_loses_no_question_however_many_are_asked() -> None:
-    """Groups without a step to train ask some 500 times a second each."""
+    """Groups without a step to train ask some hundred times a second each."""
     lighthouse = Lighthouse(free_port())
     gate = Gate(lighthouse.url, free_port(), free_port())
     groups = [Group(f"rg_{number}:a", gate.url, step_s=0.0) for number in range(3)]
