@@ -69,6 +69,21 @@ def other():
     process.stdin.close()
 
 
+def test_a_rank_that_ended_before_anybody_looked_has_ended_as_its_own_sidecar_says(host, other):
+    other.kill()
+    other.wait(10)
+    files = host.add("rg_2", 1, pid=other.pid)
+    (late,) = host.entries()
+    assert (late.report.process.exit_code, late.report.process.dead_age_s) == (None, None)
+    ended = wire.Process(alive=False, dead_age_s=2.0, exit_code=0)
+    ending = wire.Ending("Exited with code 0.")
+    report = wire.StateReport(PageReader(files.page).identity, ended, None, ending=ending)
+    share(files.seen, report, time.monotonic() - 60.0)
+    (late,) = host.entries()
+    assert (late.report.process.alive, late.report.process.exit_code) == (False, 0)
+    assert 62.0 <= late.report.process.dead_age_s < 600.0
+
+
 def test_what_the_sidecar_of_a_neighbour_knows_of_its_rank_is_told_for_it(host, other):
     alive, dead = host.add("rg_2", 0), host.add("rg_2", 1, pid=other.pid)
     other.kill()

@@ -62,9 +62,12 @@ def with_shared(path: Path, report: wire.StateReport, now_s: float) -> wire.Stat
         return report
     if kept is None or kept.identity.incarnation != report.identity.incarnation:
         return report
-    if not report.process.alive:
-        return structs.replace(report, ending=kept.ending)
     late_s = max(0.0, now_s - written_s)
+    if not report.process.alive:
+        process, known = report.process, kept.process
+        if process.dead_age_s is None and known.dead_age_s is not None:  # it ended before we came
+            process = structs.replace(known, dead_age_s=known.dead_age_s + late_s)
+        return structs.replace(report, process=process, ending=kept.ending)
     heads = (
         structs.replace(
             head, age_s=head.age_s + late_s, read_age_s=(head.read_age_s or 0.0) + late_s
