@@ -148,9 +148,10 @@ class Sandbox:
         return {rank["rank"]: rank for rank in self.ask("/v1/ranks")["ranks"]}
 
     def _firing(self) -> str | None:
-        firing = self.ask("/v1/incidents")["incidents"]
-        return next((one["id"] for one in firing if one["culprits"] == ["rg_1.1"]
-                     and one["state"] != "pending"), None)  # fmt: skip
+        """Not one that did not last: it is resolved, and has no evidence."""
+        told = self.ask("/v1/incidents")["incidents"]
+        return next((one["id"] for one in told if one["culprits"] == ["rg_1.1"]
+                     and one["state"] == "firing"), None)  # fmt: skip
 
     def here(self, line: str) -> str:
         """The same line, with the names of this job."""
