@@ -35,15 +35,17 @@ Belongs here: this rule. Not here: what one incident cost (`accounts`), forecast
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from monitor.detect.track import FINISHED_PHASE
 from monitor.model.incident import Incident
 from monitor.model.names import GroupName, RankName, group_of
-from monitor.model.observation import Observation, Snapshot
+from monitor.model.observation import Observation, Snapshot, absent
 from monitor.model.verdict import RankHealth, Severity
 from worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState
 
@@ -61,8 +63,7 @@ STOOD_STEPS: Final = 5.0
 """Steps that took so many seconds, and usual steps, longer than usual held a standstill."""
 
 
-@dataclass(slots=True)
-class Tempo:
+class Tempo(Struct, gc=False):
     """Means over the last window."""
 
     step_s: float
@@ -78,7 +79,7 @@ class Tempo:
         return max(0.0, self.step_s - self.busy_s)
 
 
-class _Mark(NamedTuple):
+class _Mark(Struct, frozen=True, gc=False):
     """A moment at which a step was seen to be over."""
 
     at_s: float
@@ -87,49 +88,77 @@ class _Mark(NamedTuple):
     wait_s: float
 
 
-@dataclass(slots=True)
-class _Marked:
+class _Marked(Struct, gc=False):
     """One process over the last window."""
 
     incarnation: str
-    marks: deque[_Mark] = field(default_factory=deque)
+    tokens: int | None
+    """Told last; None: neither by it nor by one before it."""
+    marks: list[_Mark] = []
     tempo: Tempo | None = None
     """As it was told last, since it stood."""
 
+    def take(self, now_s: float, step: StepState) -> Tempo | None:
+        """Take in one tick; None: it has not moved within the window."""
+        marks, moved = self.marks, False
+        if not marks or marks[-1].attempt != step.attempt:
+            moved, mark = True, _mark(now_s, step)
+            if self.tempo is not None and _stood(self.tempo.step_s, marks[-1], mark):
+                marks.clear()
+                self.tempo = None
+            marks.append(mark)
+        while len(marks) > 1 and now_s - marks[1].at_s > WINDOW_S:
+            del marks[0]
+            moved = True
+        if len(marks) < 2 or now_s - marks[-1].at_s > WINDOW_S:
+            return None
+        if moved or self.tempo is None:
+            self.tempo = _tempo(marks[0], marks[-1])
+        return self.tempo
+
 
 class TempoBook:
-    """Remembers one window of marks for each rank."""
+    """Remembers one window of marks for each rank, and counts the tokens of each group."""
 
     def __init__(self) -> None:
         self._ranks: dict[RankName, _Marked] = {}
+        self._tokens: dict[GroupName, int] = {}
+
+    @property
+    def tokens(self) -> Mapping[GroupName, int]:
+        """Trained on since this monitor looks, of groups of which a rank ever reported any and is
+        still registered.
+
+        A sum of the ranks' own counters would fall whenever one rank does not answer, and
+        Prometheus takes a fall for a restart. So what each counter grew by is added up.
+        """
+        return dict(self._tokens)
 
     def push(self, snapshot: Snapshot) -> Mapping[RankName, Tempo]:
         """The tempo of every rank that moved within the window; one that stands has none."""
-        now_s, reports = snapshot.now_s, snapshot.reports
-        for rank in self._ranks.keys() - snapshot.by_rank.keys():
-            del self._ranks[rank]
+        now_s, ranks = snapshot.now_s, self._ranks
+        if left := absent(ranks, snapshot.by_rank):
+            for rank in left:
+                del ranks[rank]
+            groups = {seen.identity.group for seen in snapshot.observations}
+            self._tokens = {group: n for group, n in self._tokens.items() if group in groups}
         tempos: dict[RankName, Tempo] = {}
-        for rank, report in reports.items():
+        for rank, report in snapshot.reports.items():
             step = report.step
             if step is None:
                 continue
-            here = self._ranks.get(rank)
+            here = ranks.get(rank)
             if here is None or here.incarnation != report.identity.incarnation:
-                here = self._ranks[rank] = _Marked(report.identity.incarnation)
-            marks, moved = here.marks, False
-            if not marks or marks[-1].attempt != step.attempt:
-                moved, mark = True, _mark(now_s, step)
-                if here.tempo is not None and _stood(here.tempo.step_s, marks[-1], mark):
-                    marks.clear()
-                    here.tempo = None
-                marks.append(mark)
-            while len(marks) > 1 and now_s - marks[1].at_s > WINDOW_S:
-                marks.popleft()
-                moved = True
-            if len(marks) > 1 and now_s - marks[-1].at_s <= WINDOW_S:
-                if moved or here.tempo is None:
-                    here.tempo = _tempo(marks[0], marks[-1])
-                tempos[rank] = here.tempo
+                known = None if here is None or here.tokens is None else 0
+                here = ranks[rank] = _Marked(report.identity.incarnation, known)
+            if step.tokens:
+                group, grown = report.identity.group, step.tokens - (here.tokens or 0)
+                grown = 0 if here.tokens is None else max(0, grown)
+                self._tokens[group] = self._tokens.get(group, 0) + grown
+                here.tokens = step.tokens
+            tempo = here.take(now_s, step)
+            if tempo is not None:
+                tempos[rank] = tempo
         return tempos
 
 
@@ -152,10 +181,11 @@ def _mark(now_s: float, step: StepState) -> _Mark:
 
 def _tempo(first: _Mark, last: _Mark) -> Tempo:
     steps = max(1, last.attempt - first.attempt)
+    busy_s, wait_s = last.busy_s - first.busy_s, last.wait_s - first.wait_s
     return Tempo(
-        step_s=(last.at_s - first.at_s) / steps,
-        busy_s=max(0.0, last.busy_s - first.busy_s) / steps,
-        wait_s=max(0.0, last.wait_s - first.wait_s) / steps,
+        (last.at_s - first.at_s) / steps,
+        busy_s / steps if busy_s > 0 else 0.0,
+        wait_s / steps if wait_s > 0 else 0.0,
     )
 
 
@@ -269,11 +299,11 @@ class Situation:
     """Groups whose eviction is under way."""
     others: str | None
     """What somebody does for which all may have to wait; None: nothing of that sort."""
+    quiet: bool = field(init=False)
+    """Whether nothing stands and nobody does anything else: this tick shows the usual pace."""
 
-    @property
-    def quiet(self) -> bool:
-        """Whether this tick shows the usual pace."""
-        return not self.open and self.others is None
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "quiet", not self.open and self.others is None)
 
     def against(self, group: GroupName) -> bool:
         """Whether an open incident names a group, or it is being evicted."""
@@ -403,30 +433,29 @@ class RankSeconds:
         span_s, self._now_s = snapshot.now_s - self._now_s, snapshot.now_s
         if not 0 < span_s <= self._blind_s:  # the first tick's is the time since 1970
             self._accounts, span_s = {}, 0.0
-        own = {
-            rank: cause
-            for rank, report in snapshot.reports.items()
-            if report.step is not None
-            if (
-                cause := own_cause(
-                    report.step,
-                    result.rank_health.get(rank),
-                    recovering=bool(self._recovering) and group_of(rank) in self._recovering,
-                )
-            )
-            is not None
-        }
+        health, own = result.rank_health, self._own_causes(snapshot, result)
         stands = situation(snapshot, result, own.values())
         self._paces = []
-        self._missing(snapshot.by_rank.keys(), stands, span_s)
+        self._missing(snapshot.by_rank, stands, span_s)
         for rank, seen in snapshot.by_rank.items():
-            warm = result.rank_health.get(rank) is not RankHealth.STARTING
-            self._take(seen, stands, own.get(rank), span_s, warm=warm)
+            warm = health.get(rank) is not RankHealth.STARTING
+            self._take(seen, stands, own.get(rank) if own else None, span_s, warm=warm)
         if stands.quiet or self._usual.commit_s is None:
             self._usual.push(self._now_s, self._paces)
         self._explain(stands)
         self._forget(stands)
         return Spent(self._effective_s, dict(self._lost_s), self._usual.commit_s)
+
+    def _own_causes(self, snapshot: Snapshot, result: TickResult) -> dict[RankName, str]:
+        """What ranks do that is no training, of those that do."""
+        own: dict[RankName, str] = {}
+        for rank, report in snapshot.reports.items():
+            if (step := report.step) is not None:
+                recovering = bool(self._recovering) and group_of(rank) in self._recovering
+                cause = own_cause(step, result.rank_health.get(rank), recovering=recovering)
+                if cause is not None:
+                    own[rank] = cause
+        return own
 
     def _forget(self, stands: Situation) -> None:
         since_s = self._now_s - _AWAY_S
@@ -435,15 +464,17 @@ class RankSeconds:
 
     # -- who is not there -------------------------------------------------------------------------
 
-    def _missing(self, here: Set[RankName], stands: Situation, span_s: float) -> None:
+    def _missing(
+        self, here: Mapping[RankName, Observation], stands: Situation, span_s: float
+    ) -> None:
         """Ranks that left, and those that a fault has taken and that are not back."""
         size = len(self._accounts)
-        for rank in self._accounts.keys() - here:
-            gone = self._accounts.pop(rank)
-            if self._fell(gone.group, stands):
+        for rank in absent(self._accounts, here):
+            account = self._accounts.pop(rank)
+            if self._fell(account.group, stands):
                 self._whole = max(self._whole, size)
                 self._away[rank] = self._now_s
-                self._lose_open(gone, stands.named.get(gone.group, RECOVERING))
+                self._lose_open(account, stands.named.get(account.group, RECOVERING))
         self._away = {
             rank: since_s
             for rank, since_s in self._away.items()
@@ -451,8 +482,8 @@ class RankSeconds:
         }
         if not self._away:
             self._whole = 0
-        absent = min(len(self._away), max(0, self._whole - len(here)))
-        for rank in sorted(self._away)[:absent]:
+        away = min(len(self._away), max(0, self._whole - len(here)))
+        for rank in sorted(self._away)[:away]:
             self._lose(span_s, stands.named.get(group_of(rank), RECOVERING))
 
     def _fell(self, group: GroupName, stands: Situation) -> bool:
@@ -498,12 +529,13 @@ class RankSeconds:
     ) -> None:
         """A process that lives: what it committed, and what the open attempt costs."""
         account.failed = account.failed or step.commit_failures > account.failures
-        account.failures = step.commit_failures
-        cause = stands.cause(account.group, own, failed=account.failed)
+        account.failures, group = step.commit_failures, account.group
+        cause = None
+        if account.failed or not stands.quiet:
+            cause = stands.cause(group, own, failed=account.failed)
         why = cause or account.why
-        committed = self._commit(account, step, why, warm=warm)
+        committed = step.commits != account.commits and self._commit(account, step, why, warm=warm)
         self._overrun(account, step, cause if committed else why)
-        group = account.group
         if committed and warm and group in stands.fell and not stands.against(group):
             self._back[group] = self._now_s
             self._recovering.pop(group, None)
@@ -528,10 +560,11 @@ class RankSeconds:
         """Seconds up to a commit; all of them are effective before the pace is known."""
         usual_s = self._usual.commit_s
         worth_s = closed_s if usual_s is None else commits * usual_s
-        free = cause is None and closed_s <= (1 + _SLACK) * worth_s
-        effective_s = closed_s if free else min(closed_s, worth_s)
-        self._effective_s += effective_s
-        self._lose(closed_s - effective_s, cause)
+        if cause is None and closed_s <= (1 + _SLACK) * worth_s:
+            self._effective_s += closed_s
+        else:
+            self._effective_s += min(closed_s, worth_s)
+            self._lose(closed_s - worth_s, cause)
 
     def _overrun(self, account: _Account, step: StepState, cause: str | None) -> None:
         """Book what an open attempt takes longer than it may."""
@@ -574,41 +607,3 @@ class RankSeconds:
                 self._untold.append((at_s, seconds))
             else:
                 self._lose(seconds, cause)
-
-
-# -- tokens ------------------------------------------------------------------------------------
-
-
-class TokenBook:
-    """A counter by group; one that has no rank any more is forgotten.
-
-    Tokens that each group trained on since this monitor looks.
-
-    A sum of the ranks' own counters would fall whenever one rank does not answer, and Prometheus
-    takes a fall for a restart. So what each rank's counter grew by is added up here.
-    """
-
-    def __init__(self) -> None:
-        self._seen: dict[RankName, tuple[str, int]] = {}
-        self._groups: dict[GroupName, int] = {}
-
-    def push(self, snapshot: Snapshot) -> Mapping[GroupName, int]:
-        """Take in one tick; only groups of which a rank ever reported a token."""
-        here = snapshot.by_rank
-        if self._seen.keys() - here.keys():
-            known = {seen.identity.group for seen in here.values()}
-            self._seen = {rank: last for rank, last in self._seen.items() if rank in here}
-            self._groups = {group: n for group, n in self._groups.items() if group in known}
-        for rank, report in snapshot.reports.items():
-            step = report.step
-            if step is None or not step.tokens:
-                continue
-            incarnation = report.identity.incarnation
-            before = self._seen.get(rank)
-            self._seen[rank] = incarnation, step.tokens
-            grown = 0 if before is None else step.tokens
-            if before is not None and before[0] == incarnation:
-                grown = max(0, step.tokens - before[1])
-            group = here[rank].identity.group
-            self._groups[group] = self._groups.get(group, 0) + grown
-        return dict(self._groups)

@@ -40,6 +40,7 @@ from monitor.model.observation import (
     Observation,
     Snapshot,
     Unreachable,
+    absent,
     stopped,
 )
 from monitor.model.quarantine import HostRecord
@@ -239,10 +240,10 @@ class DepartureBook:
     def push(self, snapshot: Snapshot) -> tuple[Departure, ...]:
         """Those that are registered no more, by name."""
         now_s, here = snapshot.now_s, snapshot.by_rank
-        for rank in self._before.keys() - here.keys():
+        for rank in absent(self._before, here):
             if (told := self._told(rank)) is not None:
                 self._gone[rank] = departure_of(*told)
-        unheard = here.keys() - snapshot.reports.keys()
+        unheard = absent(here, snapshot.reports)
         self._silent = {r: told for r in unheard if (told := self._told(r)) is not None}
         self._before, self._before_s = here, now_s
         for seen in snapshot.observations if self._gone else ():

@@ -258,6 +258,7 @@ class History:
         return fresh is not None and fresh.process.state == "T" and fresh.process.tracer is None
 
     def _participates(self, track: RankTrack) -> bool:
+        """Where its group takes part."""
         step = track.step
         return (
             track.fresh is not None
@@ -265,7 +266,6 @@ class History:
             and step is not None
             and not step.healing
             and not self.starting(track)
-            and self.in_quorum(track.group) is not False
         )
 
     def reading(self, track: RankTrack) -> Reading | None:
@@ -379,8 +379,10 @@ class History:
             for name, ids in told.items()
             if ids and times[ids[0]] == 1 and may_be_of(ids[0], name)
         }
-        for track in self._present:
-            track.participating = self._participates(track)
+        for name, tracks in self._groups.items():
+            within = self.in_quorum(name) is not False
+            for track in tracks:
+                track.participating = within and self._participates(track)
 
     def keep_records(self, records: Mapping[RankName, FlightRecord | Unreachable]) -> None:
         """Keep the flight records of this tick that can be read."""

@@ -139,11 +139,9 @@ def _push_state(history: History) -> None:
             ],
         )
     history.losses.push(
-        [
-            (track.rank, track.identity.incarnation, track.step)
-            for track in tracks
-            if track.step is not None and track.participating
-        ]
+        (track.rank, track.identity.incarnation, track.step)
+        for track in tracks
+        if track.step is not None and track.participating
     )
 
 
@@ -212,7 +210,7 @@ def push_unseen(history: History) -> None:
 
 def push_attendance(history: History) -> None:
     """Tell the book of attendance who is in the quorum, and who stays out of it."""
-    turns = [turn for track in history.present() if (turn := _turn(history, track)) is not None]
+    turns = (turn for track in history.present() if (turn := _turn(history, track)) is not None)
     absent = [group for group in history.groups() if _stays_out(history, group)]
     history.attendance.push(history.now_s, turns, history.lighthouse, absent)
 

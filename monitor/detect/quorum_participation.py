@@ -51,8 +51,18 @@ class Turn(Struct, frozen=True, gc=False):
         return self.commits + self.failures
 
 
-_Turns = tuple[Turn, Turn | None]
-"""A rank's, and the one before of the same process."""
+class _Tally(Struct, gc=False):
+    """What the ranks of one group did since the tick before."""
+
+    commits: int = 0
+    """Of the rank that has most; of the failures too."""
+    failures: int = 0
+    jumped: bool = False
+    """Whether a rank's committed step ran ahead of its commits: it healed."""
+    flagged: bool = False
+    """Whether a Manager says that it healed, in an attempt that was not counted yet."""
+    errored: bool = False
+    turns: list[Turn] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,67 +149,65 @@ class Attendance:
             lighthouse: with the last quorum; None while it cannot be seen.
             absent: groups that could take part and are not in it.
         """
-        by_group: dict[GroupName, list[_Turns]] = {}
+        tallies: dict[GroupName, _Tally] = {}
+        awaited = False
         for turn in turns:
-            by_group.setdefault(turn.group, []).append((turn, self._before(now_s, turn)))
+            tally = tallies.get(turn.group)
+            if tally is None:
+                tally = tallies[turn.group] = _Tally()
+            tally.turns.append(turn)
+            before = self._turns.get(turn.rank)
             self._turns[turn.rank] = turn
-        committed = {group: self._commits(now_s, group, own) for group, own in by_group.items()}
-        jumped = {
-            group: any(self._jumped(*each) for each in own) for group, own in by_group.items()
-        }
-        steady = any(count and not jumped[group] for group, count in committed.items())
-        awaited = any(turn.fresh for own in by_group.values() for turn, _ in own)
-        for group, own in by_group.items():
-            self._heal(now_s, group, own, jumped=jumped[group] and steady)
-            if not awaited:
-                self._fail(now_s, group, own)
+            awaited |= turn.fresh
+            tally.errored |= turn.errored
+            if before is not None:
+                self._compare(now_s, tally, turn, before)
+        for group, tally in tallies.items():
+            log = self._log(group)
+            if tally.commits:
+                log.commits.append((now_s, tally.commits))
+        steady = any(tally.commits and not tally.jumped for tally in tallies.values())
+        for group, tally in tallies.items():
+            if tally.flagged or (tally.jumped and steady):
+                self._heal(now_s, group, tally)
+            if tally.failures and not awaited:
+                self._busy_s = now_s
+                self._log(group).failures.append(
+                    FailedCommits(now_s, tally.failures, tally.errored)
+                )
         if lighthouse is not None:
             ids = [member.replica_id for member in lighthouse.members]
             members = {group_of_replica(replica_id): replica_id for replica_id in ids}
             self._advanced(now_s, lighthouse.quorum_id, members)
             self._entered(now_s, members)
-            self._stayed_out(now_s, absent, committed)
+            self._stayed_out(now_s, absent, tallies)
         self._forget(now_s)
 
     def _log(self, group: GroupName) -> Attended:
         return self.groups.setdefault(group, Attended())
 
-    def _before(self, now_s: float, turn: Turn) -> Turn | None:
-        before = self._turns.get(turn.rank)
-        if before is None or before.incarnation == turn.incarnation:
-            return before
-        self._log(turn.group).restarted_s = now_s
-        self._healed_at.pop(turn.rank, None)
-        return None
-
-    def _commits(self, now_s: float, group: GroupName, own: list[_Turns]) -> int:
-        grown = (turn.commits - before.commits for turn, before in own if before is not None)
-        count = max((0, *grown))
-        if count > 0:
-            self._log(group).commits.append((now_s, count))
-        return count
-
-    def _jumped(self, turn: Turn, before: Turn | None) -> bool:
-        """Whether its committed step ran ahead of its commits: it healed."""
-        if before is None or before.commits < 1:
-            return False
+    def _compare(self, now_s: float, tally: _Tally, turn: Turn, before: Turn) -> None:
+        """Add what one rank did to its group's tally."""
+        if before.incarnation != turn.incarnation:
+            self._log(turn.group).restarted_s = now_s
+            self._healed_at.pop(turn.rank, None)
+            return
+        grown, failed = turn.commits - before.commits, turn.failures - before.failures
+        tally.commits = max(tally.commits, grown)
+        tally.failures = max(tally.failures, failed)
+        if before.commits < 1:
+            return
+        if turn.healing and (turn.ended > before.ended or not before.healing):
+            tally.flagged = True
         if turn.committed_step is None or before.committed_step is None:
-            return False
-        ahead = turn.committed_step - before.committed_step > turn.commits - before.commits
-        return ahead and before.commits > self._healed_at.get(turn.rank, -1)
+            return
+        if turn.committed_step - before.committed_step > grown:
+            tally.jumped |= before.commits > self._healed_at.get(turn.rank, -1)
 
-    def _heal(self, now_s: float, group: GroupName, own: list[_Turns], *, jumped: bool) -> None:
-        if jumped or any(_flagged(*each) for each in own):
-            self._log(group).heals.append(now_s)
-            self._busy_s = now_s
-            self._healed_at.update((turn.rank, turn.commits) for turn, _ in own)
-
-    def _fail(self, now_s: float, group: GroupName, own: list[_Turns]) -> None:
-        grown = (turn.failures - before.failures for turn, before in own if before is not None)
-        log, failed = self._log(group), max((0, *grown))
-        if failed > 0:
-            self._busy_s = now_s
-            log.failures.append(FailedCommits(now_s, failed, any(turn.errored for turn, _ in own)))
+    def _heal(self, now_s: float, group: GroupName, tally: _Tally) -> None:
+        self._log(group).heals.append(now_s)
+        self._busy_s = now_s
+        self._healed_at.update((turn.rank, turn.commits) for turn in tally.turns)
 
     def _advanced(
         self, now_s: float, quorum_id: int, members: Mapping[GroupName, ReplicaId]
@@ -224,7 +232,7 @@ class Attendance:
             log.inside = group in members
 
     def _stayed_out(
-        self, now_s: float, absent: Collection[GroupName], committed: Mapping[GroupName, int]
+        self, now_s: float, absent: Collection[GroupName], tallies: Mapping[GroupName, _Tally]
     ) -> None:
         for group, log in self.groups.items():
             if group not in absent:
@@ -233,7 +241,7 @@ class Attendance:
             if log.absent_since_s is None:
                 log.absent_since_s = now_s
             # who commits without a quorum takes local steps: no quorum was formed for these
-            others = (count for other, count in committed.items() if other not in absent)
+            others = (tally.commits for other, tally in tallies.items() if other not in absent)
             log.others_commits += max(others, default=0)
 
     def _forget(self, now_s: float) -> None:
@@ -241,10 +249,3 @@ class Attendance:
         for log in self.groups.values():
             log.forget(before_s)
         del self.advances[: bisect_left(self.advances, before_s, key=itemgetter(0))]
-
-
-def _flagged(turn: Turn, before: Turn | None) -> bool:
-    """Whether its Manager says that it healed, in an attempt that was not counted yet."""
-    if before is None or before.commits < 1 or not turn.healing:
-        return False
-    return turn.ended > before.ended or not before.healing

@@ -282,9 +282,11 @@ class LossBook:
 
     _courses: dict[RankName, _Course] = field(default_factory=dict)
 
-    def push(self, readings: Sequence[tuple[RankName, str, StepState]]) -> None:
+    def push(self, readings: Iterable[tuple[RankName, str, StepState]]) -> None:
         """Take in one sweep: rank, incarnation and step of the participating ranks."""
+        here: list[RankName] = []
         for rank, incarnation, step in readings:
+            here.append(rank)
             ended = step.commits + step.commit_failures
             course = self._courses.get(rank)
             if course is None or course.incarnation != incarnation:
@@ -292,8 +294,8 @@ class LossBook:
             if step.loss is not None and ended != course.attempt:
                 course.attempt = ended
                 course.told = (course.told + struct.pack("d", step.loss))[-8 * _KEPT :]
-        if len(self._courses) > len(readings):
-            for rank in self._courses.keys() - {rank for rank, _, _ in readings}:
+        if len(self._courses) > len(here):
+            for rank in self._courses.keys() - set(here):
                 del self._courses[rank]
 
     def risen(self, rank: RankName, times: float) -> bool:

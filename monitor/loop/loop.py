@@ -13,7 +13,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -21,7 +21,7 @@ from monitor.act.notices import Known
 from monitor.act.poller import Sweep
 from monitor.act.quarantine import SWITCH
 from monitor.decide.pipeline import TickResult
-from monitor.decide.rank_seconds import RankSeconds, Spent, TempoBook, TokenBook, TrendBook
+from monitor.decide.rank_seconds import RankSeconds, Spent, TempoBook, TrendBook
 from monitor.decide.view import DepartureBook, NotPossible, View
 from monitor.journal.writer import Stats
 from monitor.loop.components import Components, ErrorBoundary, LeaderComponents, held_back, troubles
@@ -282,11 +282,10 @@ class Keeper:
         self._observing = Observing(components)
         self._acting = Acting(components, self._errors, lambda: self._config)
         self._leadership = Leadership(components, self._show_stored)
-        self._tempos, self._tokens = TempoBook(), TokenBook()
+        self._tempos = TempoBook()
         self._trend = TrendBook()
         self._departures = DepartureBook()
         self._rank_seconds, self._spent = RankSeconds(components.config.tick_s), Spent()
-        self._tallied: Mapping[GroupName, int] = {}
         self._tick = 0
         self._result = TickResult(components.clock.now_s())
         self._view: View | None = None
@@ -352,7 +351,6 @@ class Keeper:
                     self._tell(snapshot)
             with self._errors.part("goodput"):
                 self._spent = self._rank_seconds.push(snapshot, result)
-                self._tallied = self._tokens.push(snapshot)
             with self._errors.part("view"):
                 self._show(snapshot, result)
             # last, so that its thread works while this one sleeps
@@ -461,7 +459,7 @@ class Keeper:
             trend=self._trend.push(snapshot, tempos),
             departures=self._departures.push(snapshot),
             spent=self._spent,
-            tokens=self._tallied,
+            tokens=self._tempos.tokens,
             audit=components.auditor.audit,
             troubles=(
                 *troubles(components, result, self._errors.broken, self._leadership.components),

@@ -6,10 +6,11 @@ a Lighthouse that does not answer is a `LighthouseAway`. Nothing here is ever ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
+from operator import is_
 from typing import Any, Final
 
 from monitor.model.eviction import Eviction
@@ -208,6 +209,13 @@ class Snapshot:
             for one in self.observations
             if isinstance(one.outcome, StateReport)
         }
+
+
+def absent(known: Mapping[RankName, object], here: Mapping[RankName, object]) -> Set[RankName]:
+    """Who is known and not here: in most ticks nobody, and then both have the same order."""
+    if len(known) == len(here) and all(map(is_, known, here)):
+        return frozenset()
+    return known.keys() - here.keys()
 
 
 PAUSE_S: Final = 1.0

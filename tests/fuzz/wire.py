@@ -29,7 +29,7 @@ from monitor.act.poller import Poller
 from monitor.act.quarantine import PauseSwitch, Quarantine
 from monitor.act.targets import Registry, Source, Target
 from monitor.decide.pipeline import Pipeline
-from monitor.decide.rank_seconds import RankSeconds, TempoBook, TokenBook
+from monitor.decide.rank_seconds import RankSeconds, TempoBook
 from monitor.decide.view import View
 from monitor.metrics import ViewCollector
 from monitor.model.config import KeeperConfig
@@ -180,7 +180,7 @@ class Watch:
         self.targets = [self._target(rank) for rank in self.fleet.ranks]
         self.honest = {t.rank for t in self.targets if urlsplit(t.url).port not in self.wire.odd}
         self.pipeline = Pipeline(KeeperConfig())
-        self.tempos, self.tokens, self.spent = TempoBook(), TokenBook(), RankSeconds(1.0)
+        self.tempos, self.spent = TempoBook(), RankSeconds(1.0)
         self.view: View | None = None
         self.wanted: tuple[Any, ...] = ()
         self.past: tuple[Any, ...] = ()
@@ -231,7 +231,7 @@ class Watch:
             self.past = (*self.past, *(t.rank for t in self.targets[:2]))
         self.view = View(
             snapshot=snapshot, result=result, observe=True, incidents=tuple(result.incidents),
-            tempos=self.tempos.push(snapshot), tokens=self.tokens.push(snapshot),
+            tempos=self.tempos.push(snapshot), tokens=self.tempos.tokens,
             spent=self.spent.push(snapshot, result),
         )  # fmt: skip
         self._shown(self.chance.sample(PAGES, 3) if number % 8 else PAGES)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, generate_latest
 
 from monitor.decide.pipeline import TickResult
-from monitor.decide.rank_seconds import RankSeconds, TempoBook, TokenBook
+from monitor.decide.rank_seconds import RankSeconds, TempoBook
 from monitor.decide.view import View
 from monitor.metrics import Bounds, Instruments, ViewCollector, exposition
 from monitor.model.names import RankName
@@ -33,14 +33,14 @@ def view_of(ranks: int, world: int = WORLD) -> View:
     fleet = SimFleet(ranks // world, world)
     for rank in fleet.ranks():
         rank.tokens_a_step = 4096
-    tempos, tokens, seconds = TempoBook(), TokenBook(), RankSeconds()
+    tempos, seconds = TempoBook(), RankSeconds()
     for _ in range(_TICKS):
         seen = fleet.snapshot()
         health = {RankName(one.rank): RankHealth.HEALTHY for one in seen.observations}
         result = TickResult(seen.now_s, rank_health=health)
-        paces, trained = tempos.push(seen), tokens.push(seen)
+        paces = tempos.push(seen)
         spent = seconds.push(seen, result)
-    return View(seen, result, observe=False, tempos=paces, tokens=trained, spent=spent)
+    return View(seen, result, observe=False, tempos=paces, tokens=tempos.tokens, spent=spent)
 
 
 def registry_of(view: View, bounds: Bounds) -> CollectorRegistry:
