@@ -37,10 +37,11 @@ def push(history: History, snapshot: Snapshot) -> None:
     """Take in one tick."""
     history.now_s = snapshot.now_s
     history.see_lighthouse(snapshot.lighthouse)
-    for track in history.tracks.values():
-        track.see(None)
     for observation in snapshot.observations:
         _push_rank(history, observation)
+    for track in history.tracks.values():
+        if track.seen_s != history.now_s:
+            track.see(None)
     history.see_commits()
     history.forget()
     history.regroup()
@@ -269,7 +270,8 @@ def _turn(history: History, track: RankTrack) -> Turn | None:
 def learn(history: History, track: RankTrack, before: StateReport, since_s: float) -> None:
     """Remember a pause that this report shows to be over."""
     report = track.report
-    _prove(history, track)
+    if history.unproven:
+        _prove(history, track)
     if track.rank in history.inside and track.still_sweeps == 0:
         _learn_inside(history, track, before, since_s)
     if report is None or history.starting(track) or before.process.stopped:

@@ -13,6 +13,8 @@ from functools import cached_property
 from operator import is_
 from typing import Any, Final
 
+from msgspec import Struct
+
 from monitor.model.eviction import Eviction
 from monitor.model.names import RankName, ReplicaId, group_of_replica
 from monitor.model.plain import readable
@@ -49,8 +51,7 @@ class Unreachable:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(Struct, frozen=True, gc=False):
     """One target in one tick."""
 
     identity: Identity
