@@ -31,9 +31,9 @@ TOGETHER: Final = {
     ),
     "attached": ("tests/integration/test_attached_only.py",),  # long, and its ranks sleep
     "postgresql": (
-        "tests/monitor/crash/",
+        "tests/monitor/test_crash.py",
         "tests/monitor/store/test_databases.py",
-        "tests/monitor/shell/test_two_monitors.py",
+        "tests/monitor/test_two_monitors.py",
     ),
     "pages": ("tests/page/",),  # a browser
     # a small job, beside which its lines are typed; help of all programs, asked for once
@@ -48,7 +48,7 @@ TOGETHER: Final = {
     "bounds": ("tests/monitor/metrics/test_bounds.py",),
     # they look for processes by a name that all of them use
     "launches": ("tests/trainer/test_launch.py",),
-    "slurm": ("tests/monitor/schedulers/test_real_slurm.py", "tests/examples/test_slurm.py"),
+    "slurm": ("tests/monitor/act/schedulers/test_real_slurm.py", "tests/examples/test_slurm.py"),
     # what starts one interpreter with torch after another comes last, when the fleets are over
     "endings": ("tests/worker_server/test_with_torch.py",),
     "ddp": ("tests/examples/test_ddp.py",),
@@ -65,9 +65,10 @@ _BUSY: Final = (
     "tests/worker_server/test_zero_code.py",
     "tests/worker_server/test_attach_surroundings.py",
     "tests/dashboards/",
-    "tests/monitor/analysis/",
-    "tests/monitor/flight_recorder/",
-    "tests/monitor/pure/",
+    "tests/monitor/decide/",
+    "tests/monitor/detect/",
+    "tests/monitor/model/",
+    "tests/monitor/records/",
     "tests/sim/",
 )
 """No groups, and after them: they import torch, or wait for nothing."""

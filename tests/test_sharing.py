@@ -9,7 +9,7 @@ import pytest
 from tests.sharing import TOGETHER, turn_of, unit_of
 
 ROOT = Path(__file__).parents[1]
-CHEAP = {"tests/monitor/schedulers/test_webhook.py", "tests/worker_server/test_endpoints.py"}
+CHEAP = {"tests/monitor/act/schedulers/test_webhook.py", "tests/worker_server/test_endpoints.py"}
 """What their tests share is up in a second: each process has its own."""
 
 
@@ -21,7 +21,7 @@ def test_whatever_trains_for_real_is_one_unit_and_goes_first() -> None:
         assert turn_of(str(path.relative_to(ROOT))) < 2
     alone = "tests/worker_server/test_attach.py::test_three"
     assert unit_of(alone) == alone
-    assert turn_of("tests/monitor/crash/test_crash.py::test_four") < turn_of(alone)
+    assert turn_of("tests/monitor/test_crash.py::test_four") < turn_of(alone)
 
 
 @pytest.mark.parametrize("place", [one for places in TOGETHER.values() for one in places])

@@ -106,7 +106,7 @@ class _Page(HTMLParser):
     taken by what it says, not by where it stands. 0.2.0 and the nightly 2026.10.26 print the same
     page; 0.1.1 prints a quorum for each of its rooms, none before somebody has joined, and calls no
     Lighthouse's page its own but by its heartbeats (captured pages of all three:
-    tests/monitor/shell/cases).
+    tests/monitor/act/cases).
     """
 
     def __init__(self) -> None:

@@ -95,7 +95,7 @@ MEANINGS: Final[Mapping[Kind, Meaning]] = {
     ),
     Kind.BY_HAND: Meaning("a person evicted", stops=False, title="evicted by hand"),
 }  # fmt: skip
-"""Of every kind; `tests/monitor/pure/test_verdict.py` names the one that is missing."""
+"""Of every kind; `tests/monitor/model/test_verdict.py` names the one that is missing."""
 
 SLOWS_ONLY: Final = frozenset(kind for kind, meaning in MEANINGS.items() if not meaning.stops)
 """Kinds that stop nobody."""

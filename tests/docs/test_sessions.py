@@ -18,7 +18,7 @@ from tests.docs import shell
 from tests.docs.pages import manual, readmes
 from tests.docs.sandbox import VENV, Sandbox, said
 from tests.docs.test_commands import kind, typed
-from tests.monitor.shell.process import environment
+from tests.monitor.process import environment
 from tests.ports import free_port
 from tests.waiting import wait_for
 
@@ -28,11 +28,11 @@ ELSEWHERE = {
     "lightkeeper demo": "takes minutes: tests/integration/test_demo.py",
     "lightkeeper monitor": "one runs here already: test_every_monitor_that_is_printed_starts",
     "lightkeeper gate": "needs a Lighthouse: tests/monitor/gate",
-    "lightkeeper top": "needs a terminal: tests/monitor/terminal",
+    "lightkeeper top": "needs a terminal: tests/monitor/commands",
     "lightkeeper dashboards push": "needs a Grafana: tests/dashboards",
     "lightkeeper dashboards check": "needs a Prometheus: tests/dashboards",
-    "lightkeeper check scheduler": "needs a scheduler: tests/monitor/schedulers",
-    "lightkeeper check notify": "needs a receiver: tests/monitor/notify",
+    "lightkeeper check scheduler": "needs a scheduler: tests/monitor/act/schedulers",
+    "lightkeeper check notify": "needs a receiver: tests/monitor/act/notify",
     "/v1/profile": "needs torch: tests/worker_server/test_profile.py",
     ":8471": "needs a gate: tests/monitor/gate",
     "gpu_error_2nd": "a real record, which is not in the repository",

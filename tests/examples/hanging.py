@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.monitor.shell.process import Monitor, environment
+from tests.monitor.process import Monitor, environment
 from tests.ports import free_port
 from tests.waiting import wait_for
 from tests.worker_server.ranks import Rank

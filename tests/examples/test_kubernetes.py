@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.examples.fleet import KUBERNETES, kustomize, new_overlay, render
-from tests.monitor.shell.parsing import parsed
+from tests.monitor.commands.parsing import parsed
 from trainer import options as trainer_options
 
 pytestmark = [

@@ -13,7 +13,7 @@ import pytest
 import requests
 
 from tests.examples.fleet import EXAMPLES
-from tests.monitor.schedulers import real_slurm
+from tests.monitor.act.schedulers import real_slurm
 from tests.ports import free_port
 from tests.waiting import wait_for
 

@@ -10,7 +10,7 @@ from configparser import RawConfigParser
 import pytest
 
 from tests.examples.fleet import EXAMPLES
-from tests.monitor.shell.parsing import parsed
+from tests.monitor.commands.parsing import parsed
 
 pytestmark = pytest.mark.integration
 UNITS = sorted((EXAMPLES / "systemd").glob("*.service"))

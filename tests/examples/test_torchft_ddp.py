@@ -19,8 +19,8 @@ import pytest
 
 from tests.examples.hanging import asked, dead, firing, ours
 from tests.examples.scripts import Example, same_weights, text_name, texts
-from tests.monitor.shell.lighthouses import installations, lighthouse_process
-from tests.monitor.shell.process import Monitor
+from tests.monitor.lighthouses import installations, lighthouse_process
+from tests.monitor.process import Monitor
 from tests.ports import free_port
 from tests.waiting import wait_for
 from tests.worker_server.ranks import Rank

@@ -25,8 +25,8 @@ from monitor.records.files import TooMuchError, load
 from monitor.records.ring import bounded, collectives, from_answers
 from monitor.records.safe_pickle import FlightRecordError
 from tests.fuzz import records
-from tests.monitor.flight_recorder.answers import answer, call
-from tests.monitor.flight_recorder.dumps import CREATED, config, entry, nccl, pending, send, status
+from tests.monitor.records.answers import answer, call
+from tests.monitor.records.dumps import CREATED, config, entry, nccl, pending, send, status
 from worker_server.wire import WireError, parse_flight_record
 
 SLOW_S = 10.0

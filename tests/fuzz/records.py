@@ -15,8 +15,8 @@ from monitor.records import ring as ring_rows
 from monitor.records.dump import Record, assemble
 from monitor.records.ring import from_answers
 from monitor.records.safe_pickle import FlightRecordError
-from tests.monitor.flight_recorder.answers import answer
-from tests.monitor.flight_recorder.dumps import (
+from tests.monitor.records.answers import answer
+from tests.monitor.records.dumps import (
     as_json,
     as_pickle,
     config,
@@ -26,7 +26,7 @@ from tests.monitor.flight_recorder.dumps import (
     send,
     status,
 )
-from tests.monitor.flight_recorder.dumps import entry as completed
+from tests.monitor.records.dumps import entry as completed
 from worker_server.wire import WireError, parse_flight_record
 
 FRAMES = [{"name": "step", "filename": "/home/u/train.py", "line": 12}]

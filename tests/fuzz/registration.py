@@ -39,7 +39,7 @@ from monitor.show.answers import AppContext
 from monitor.show.server import create_app, is_here
 from tests.fuzz.records import ODD
 from tests.fuzz.wire import NUMBERS, RAW, TEXTS
-from tests.monitor.shell.doubles import HandClock, Memory
+from tests.monitor.doubles import HandClock, Memory
 from tests.page.serving import Switches
 
 SLOW_S: Final = 0.5

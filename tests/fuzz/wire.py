@@ -44,7 +44,7 @@ from monitor.rulebook import standing
 from monitor.show.answers import AppContext
 from monitor.show.server import create_app
 from tests.fuzz.records import ODD
-from tests.monitor.shell.doubles import HandClock, Memory
+from tests.monitor.doubles import HandClock, Memory
 from tests.page.serving import Switches
 from tests.sim.fleet import Fleet
 from worker_server import wire

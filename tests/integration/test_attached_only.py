@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.monitor.shell.process import Monitor, environment
+from tests.monitor.process import Monitor, environment
 from tests.ports import free_port
 from tests.waiting import wait_for
 

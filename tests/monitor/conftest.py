@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from monitor.act.http import Fetcher
-from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse
+from tests.monitor.fakes import FakeFleet, FakeLighthouse
+from tests.monitor.process import Training
 from tests.monitor.store.postgres import Cluster, cluster
 
 
@@ -36,3 +37,13 @@ def fetcher() -> Iterator[Fetcher]:
 def postgres() -> Iterator[Cluster]:
     """One server for all: its tests are of one group (`tests.sharing`)."""
     yield from cluster()
+
+
+@pytest.fixture
+def training(fleet: FakeFleet, lighthouse: FakeLighthouse) -> Iterator[Training]:
+    """Three groups of one rank that train."""
+    ranks = [fleet.add(f"rg_{n}", host=f"node{n}", replica_id=f"rg_{n}:u{n}") for n in range(3)]
+    lighthouse.form(*(rank.replica_id or "" for rank in ranks))
+    made = Training(*ranks)
+    yield made
+    made.close()

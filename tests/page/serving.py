@@ -19,7 +19,7 @@ from monitor.model.names import GroupName, IncidentId
 from monitor.rulebook import standing
 from monitor.show.answers import AppContext
 from monitor.show.server import Server, create_app
-from tests.monitor.shell.doubles import HandClock, Memory
+from tests.monitor.doubles import HandClock, Memory
 from worker_server.wire import Registration
 
 TOKEN = "secret"

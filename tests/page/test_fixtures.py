@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from monitor.model.verdict import RankHealth
+from tests.monitor.fakes import wait_until
 from tests.monitor.fleet import SimFleet, at, stop
-from tests.monitor.shell.fakes import wait_until
 from tests.page.browsing import Opened, assert_accessible, assert_fits
 from tests.page.views import Simulated, crowd
 

@@ -10,8 +10,8 @@ from monitor.model.incident import State
 from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Pause
 from monitor.model.verdict import RankHealth
 from tests.changed import replace
+from tests.monitor.fakes import wait_until
 from tests.monitor.fleet import SimFleet, at, stop
-from tests.monitor.shell.fakes import wait_until
 from tests.page.browsing import assert_accessible, assert_fits, live
 from tests.page.views import NOW_S, Simulated, crowd
 

@@ -14,10 +14,10 @@ from monitor.decide.view import View
 from monitor.model.incident import BundleView, State, Transition
 from monitor.show.incident_page import BundleStacks
 from monitor.show.stacks import StacksReader
-from tests.monitor.audit.scene import EVICTION, FACTS, ID, MARKS, ROWS, hang
-from tests.monitor.evidence.test_stacks import REAL
-from tests.monitor.reports.test_incident import RUNGS
-from tests.monitor.shell.fakes import wait_until
+from tests.monitor.act.evidence.scene import REAL
+from tests.monitor.decide.scene import EVICTION, FACTS, ID, MARKS, ROWS, hang
+from tests.monitor.fakes import wait_until
+from tests.monitor.show.test_incident_page import RUNGS
 from tests.page.browsing import assert_accessible, assert_fits
 from tests.page.serving import TOKEN
 from tests.page.views import crowd

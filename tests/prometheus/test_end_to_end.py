@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from tests.dashboards import contract
-from tests.monitor.shell.process import TOKEN, Monitor
+from tests.monitor.process import TOKEN, Monitor
 from tests.ports import free_port
 from tests.prometheus.server import RULES, Prometheus, example_config, prometheus
 from tests.waiting import wait_for

@@ -456,7 +456,7 @@ MONITOR_WRITES: Final = (
 @contextlib.contextmanager
 def monitored(*more: str, traced: Path | None = None) -> Iterator[Any]:
     """A job of three groups with a launcher, and a monitor process that watches it."""
-    from tests.monitor.crash.story import TOKEN, World
+    from tests.monitor.crash_story import TOKEN, World
 
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "token").write_text(TOKEN)

@@ -11,10 +11,10 @@ from typing import Any, Final
 from monitor.decide.pipeline import Pipeline
 from monitor.model.config import KeeperConfig
 from tests.monitor import fleet as sim
+from tests.monitor.fakes import FakeFleet, FakeLighthouse
 from tests.monitor.fleet import At, Drive, Fault, SimFleet
 from tests.monitor.journal.tape import Tape
-from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse
-from tests.monitor.shell.process import Training
+from tests.monitor.process import Training
 from tests.sim.test_scale import judged
 from tests.sim.test_weeks import one_of_each
 from tests.sim.weeks import Weeks, told

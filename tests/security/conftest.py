@@ -7,8 +7,8 @@ import pytest
 
 from monitor.model.config import KeeperConfig
 from monitor.service import Options, Service
-from tests.monitor.shell.fakes import FakeFleet
-from tests.monitor.shell.test_app import Api
+from tests.monitor.fakes import FakeFleet
+from tests.monitor.show.test_api import Api
 
 
 @pytest.fixture

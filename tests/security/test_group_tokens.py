@@ -17,8 +17,8 @@ from monitor.commands.options import read_group_tokens
 from monitor.model.config import KeeperConfig
 from monitor.model.observation import Unreachable
 from monitor.service import Options, Service, StartError
-from tests.monitor.shell.fakes import FakeFleet, page
-from tests.monitor.shell.test_app import TOKEN, Api
+from tests.monitor.fakes import FakeFleet, page
+from tests.monitor.show.test_api import TOKEN, Api
 from tests.security.test_registration import IDENTITY, register
 from worker_server.wire import HostEntry, HostReport, to_json
 

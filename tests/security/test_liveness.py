@@ -11,7 +11,7 @@ from monitor.commands import run as command
 from monitor.commands.command import FAILED
 from monitor.model.config import KeeperConfig
 from monitor.service import Options, Service
-from tests.monitor.shell.test_app import Api
+from tests.monitor.show.test_api import Api
 
 
 def end(made: Service, name: str) -> None:

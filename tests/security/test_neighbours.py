@@ -5,7 +5,7 @@ from __future__ import annotations
 from monitor.act.http import Fetcher, Tokens
 from monitor.act.poller import Poller
 from monitor.act.targets import Source, Target
-from tests.monitor.shell.fakes import FakeFleet, page
+from tests.monitor.fakes import FakeFleet, page
 from worker_server.wire import HostEntry, HostReport, to_json
 
 ELSEWHERE = "http://127.0.0.1:1/rg_9.1"

@@ -8,7 +8,7 @@ import pytest
 
 from monitor.model.config import KeeperConfig
 from monitor.service import Options, Service, StartError
-from tests.monitor.shell.test_app import TOKEN, Api
+from tests.monitor.show.test_api import TOKEN, Api
 from worker_server.rank.settings import SettingError, Settings
 from worker_server.sidecar.app import RequestGuard
 from worker_server.sidecar.queries import RefusalError

@@ -14,8 +14,8 @@ from monitor.act.targets import Registered, Registry
 from monitor.model.config import KeeperConfig
 from monitor.model.names import RankName
 from monitor.service import Options, Service
-from tests.monitor.shell.doubles import HandClock, Memory
-from tests.monitor.shell.test_app import TOKEN, Api
+from tests.monitor.doubles import HandClock, Memory
+from tests.monitor.show.test_api import TOKEN, Api
 from worker_server.wire import Registration, parse_identity
 
 IDENTITY = {

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from tests.monitor.shell.process import ROOT, environment
+from tests.monitor.process import ROOT, environment
 from tests.waiting import wait_for
 
 LIVES = "from tests.forks import child; print(child(lambda: {}), flush=True); {}"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.monitor.flight_recorder.dumps import config, entry, nccl, pending, status
+from tests.monitor.records.dumps import config, entry, nccl, pending, status
 from worker_server import wire
 from worker_server.sidecar.recorders import RecordedHeads
 

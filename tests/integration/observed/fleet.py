@@ -18,7 +18,7 @@ from monitor.model.observation import LighthouseView
 from tests.integration.observed.recorder import Recorder, Registry
 from tests.matrix.cases import Setting
 from tests.matrix.fleet import MatrixFleet
-from tests.monitor.schedulers.receiver import SECRET, Receiver, served
+from tests.monitor.act.schedulers.receiver import SECRET, Receiver, served
 from tests.waiting import wait_for
 from trainer import status
 

@@ -22,7 +22,7 @@ from tests.monitor.fleet.rank import (
     START_S,
     SimRank,
 )
-from tests.monitor.flight_recorder.dumps import config, entry, nccl, status
+from tests.monitor.records.dumps import config, entry, nccl, status
 from worker_server.wire import (
     SOURCE_REPORTER,
     WAIT_QUORUM,

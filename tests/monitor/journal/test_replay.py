@@ -18,9 +18,9 @@ from monitor.journal.replay import Account, Replay, compared, first_difference, 
 from monitor.model.config import ConfigError, KeeperConfig
 from monitor.model.incident import State
 from tests.deep import DEEP
+from tests.monitor.decide.test_properties import sick_fleets
 from tests.monitor.fleet import At, Drive, SimFleet, at, hang, slow
 from tests.monitor.journal.tape import Tape, replay_file
-from tests.monitor.pure.test_properties import sick_fleets
 
 ROOT = Path(__file__).parents[3]
 

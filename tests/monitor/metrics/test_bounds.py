@@ -16,10 +16,10 @@ from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import RankHealth
 from tests.changed import replace
 from tests.metrics_doc.measure import registry_of, series_of, view_of
-from tests.monitor.shell.parsing import monitor_options
-from tests.monitor.shell.test_store import incident
-from tests.monitor.shell.test_view import seen
-from tests.monitor.shell.test_view import view as small_view
+from tests.monitor.commands.parsing import monitor_options
+from tests.monitor.decide.test_view import seen
+from tests.monitor.decide.test_view import view as small_view
+from tests.monitor.store.test_store import incident
 
 pytestmark = pytest.mark.integration
 """The large view takes seconds to make."""

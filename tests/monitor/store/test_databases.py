@@ -14,9 +14,9 @@ from monitor.model.names import RankName
 from monitor.store.lease import Lease
 from monitor.store.place import StoreError, parse_place
 from monitor.store.store import Store
-from tests.monitor.shell.fakes import wait_until
-from tests.monitor.shell.test_store import EVENT, EVERYTHING, GROUP_ENTRY, fill, incident
+from tests.monitor.fakes import wait_until
 from tests.monitor.store.postgres import PASSWORD, Cluster
+from tests.monitor.store.test_store import EVENT, EVERYTHING, GROUP_ENTRY, fill, incident
 
 
 @pytest.fixture(

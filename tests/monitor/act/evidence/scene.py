@@ -1,0 +1,144 @@
+"""A fleet that lives in memory and is asked over real HTTP: `SimFleet` behind `FakeFleet`."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from monitor.act.bundles import BundleDir, keep_of
+from monitor.act.evidence import Evidence
+from monitor.act.http import Fetcher, Tokens
+from monitor.clock import SteadyClock
+from monitor.metrics import Instruments
+from monitor.model.config import KeeperConfig
+from monitor.model.escalation import decided
+from monitor.model.eviction import Evict
+from monitor.model.incident import Incident, State
+from monitor.model.names import RankName
+from monitor.model.observation import Snapshot
+from tests.changed import replace
+from tests.monitor.fakes import FakeFleet, FakeRank, page, wait_until
+from tests.monitor.fleet import Drive, SimFleet
+from worker_server.wire import FlightRecord, to_json
+
+REAL = Path(__file__).parent / "cases" / "gil-held-real-fleet.zip"
+"""A bundle of real ranks, of which one held the GIL."""
+
+
+def mirror(sim: SimFleet, http: FakeFleet) -> None:
+    """Every rank of `sim` answers over HTTP what it would say at this moment."""
+    for one in sim.ranks():
+        known = http.ranks.get(one.name)
+        if known is None:
+            known = http.add(one.group, one.index)
+        known.identity = one.identity
+        state, record = to_json(sim._report(one)), sim._record(one.name)
+        known.answer = lambda _, state=state: page(state)
+        known.record = record if isinstance(record, FlightRecord) else None
+
+
+def over_http(snapshot: Snapshot, http: FakeFleet) -> Snapshot:
+    """The same snapshot with URLs at which somebody answers."""
+    seen = [replace(one, url=http.ranks[one.rank].url) for one in snapshot.observations]
+    return replace(snapshot, observations=tuple(seen))
+
+
+class Bench:
+    """Evidence over a fake fleet; what it wrote."""
+
+    def __init__(self, folder: Path, fetcher: Fetcher, http: FakeFleet, **config: Any) -> None:
+        self.http = http
+        self.config = KeeperConfig(**config)
+        self.instruments = Instruments()
+        self.bundles = BundleDir(folder, keep_of(self.config))
+        self.fetcher = fetcher
+        self.open()
+
+    def open(self) -> None:
+        self.fetcher.tokens = Tokens("secret")
+        self.evidence = Evidence(
+            clock=SteadyClock(),
+            fetcher=self.fetcher,
+            bundles=self.bundles,
+            config=self.config,
+            metrics=self.instruments.evidence,
+        )
+
+    def take(self, snapshot: Snapshot, *incidents: Incident) -> None:
+        self.evidence.take(snapshot, incidents, incidents)
+
+    def evict(self, evict: Evict, incident: Incident | None = None) -> str:
+        ticket = self.evidence.before_eviction(decided(evict, (), 0.0), incident)
+        assert ticket is not None
+        return ticket.wait()
+
+    def counted(self, **labels: str) -> float:
+        value = self.value("lightkeeper_evidence_captures_total", **labels)
+        return 0.0 if value is None else value
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.instruments.registry.get_sample_value(name, labels)
+
+    def bundle(self, incident_id: str, *moments: str) -> Bundle:
+        """The bundle once it has these moments."""
+
+        def there() -> Bundle | None:
+            path = self.evidence.bundles.path(incident_id)
+            if path is None:
+                return None
+            found = Bundle(path)
+            return found if set(moments) <= set(found.moments) else None
+
+        return wait_until(there, 10, f"the bundle of {incident_id} with {moments}")
+
+
+class Bundle:
+    """A bundle, read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with zipfile.ZipFile(path) as opened:
+            assert opened.testzip() is None
+            self.files = {name: opened.read(name) for name in opened.namelist()}
+        assert len(self.files) == len(set(self.files))
+        self.manifest = json.loads(self.files["manifest.json"])
+        self.moments = {one["moment"]: one for one in self.manifest["moments"]}
+
+    def part(self, rank: str, part: str, moment: str = "firing") -> dict:
+        parts = self.moments[moment]["parts"]
+        (found,) = (one for one in parts if (one["rank"], one["part"]) == (rank, part))
+        return found
+
+    def statuses(self, rank: str, moment: str = "firing") -> dict[str, str]:
+        parts = self.moments[moment]["parts"]
+        return {one["part"]: one["status"] for one in parts if one["rank"] == rank}
+
+
+def until_firing(drive: Drive, ticks: int = 60) -> Incident:
+    """Runs the fleet until an incident fires."""
+    for _ in range(ticks):
+        result = drive.step()
+        firing = [one for one in result.incidents if one.state is State.FIRING]
+        if firing:
+            return firing[0]
+    raise AssertionError("nothing fired")
+
+
+def snapshot_of(drive: Drive) -> tuple[Drive, Callable[[], Snapshot]]:
+    """A drive that remembers its last snapshot."""
+    last: list[Snapshot] = []
+    inner = drive.alter
+
+    def keep(snapshot: Snapshot) -> Snapshot:
+        last[:] = [inner(snapshot)]
+        return last[0]
+
+    drive.alter = keep
+    return drive, lambda: last[0]
+
+
+def rank_of(http: FakeFleet, name: str) -> FakeRank:
+    return http.ranks[RankName(name)]

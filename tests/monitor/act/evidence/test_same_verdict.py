@@ -1,0 +1,159 @@
+"""`lightkeeper analyze BUNDLE` says offline what the monitor had said online."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from monitor.cli import main
+from monitor.records.files import load, read_manifest
+from tests.changed import replace
+from tests.monitor.act.evidence.scene import REAL, mirror, over_http, snapshot_of, until_firing
+from tests.monitor.fleet import Drive, SimFleet, at, crash, gil, hang, jam, mismatch, slow, stop
+
+
+def offline(path, capsys) -> tuple[int, dict]:
+    capsys.readouterr()
+    status = main(["analyze", str(path), "--format", "json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def fired(sim: SimFleet, make, http, config=None):
+    """The first incident that fires, and its bundle."""
+    drive, last = snapshot_of(Drive(sim, config))
+    bench = make()
+    for _ in range(150):
+        result = drive.step()
+        firing = [one for one in result.incidents if one.milestones.firing_s is not None]
+        if not firing:
+            bench.take(last())
+        else:
+            mirror(sim, http)
+            bench.take(over_http(last(), http), *firing)
+            return firing[0], bench.bundle(firing[0].id, "firing"), bench
+    raise AssertionError("nothing fired")
+
+
+FAULTS = {
+    "hang outside": (hang("rg_1.0"), "not_entered", ["rg_1.0"], "same"),
+    "GIL held": (gil("rg_1.1"), "not_entered", ["rg_1.1"], "same"),
+    "stopped": (stop("rg_1.0"), "not_entered", ["rg_1.0"], "same"),
+    "wrong op": (mismatch("rg_1.1"), "mismatch", ["rg_1.1"], "same"),
+    "wrong size": (mismatch("rg_1.2", "size"), "mismatch", ["rg_1.2"], "same"),
+    "a jammed link": (jam("rg_1"), "deadlock", ["rg_1.0", "rg_1.1", "rg_1.2"], "same"),
+    "killed": (crash("rg_1.1"), "dead", ["rg_1.1"], None),
+    "slow": (slow("rg_1.0", 5.0), "straggler", ["rg_1.0"], None),
+}
+
+
+@pytest.mark.integration  # no processes, but 1 s of CPU
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_verdict_offline_is_the_one_online(name, make, http, capsys) -> None:
+    fault, kind, culprits, records_say = FAULTS[name]
+    sim = SimFleet(groups=3, world_size=3, script=[at(8, fault)])
+    incident, bundle, _ = fired(sim, make, http)
+    assert (incident.kind, list(incident.culprits)) == (kind, culprits)
+    status, report = offline(bundle.path, capsys)
+    told = report["monitor"]
+    assert status == 1
+    assert (told["kind"], told["culprits"]) == (kind, culprits)
+    assert (told["confidence"], told["reason"]) == (
+        incident.verdict.confidence, incident.verdict.reason,
+    )  # fmt: skip
+    if incident.verdict.confidence != "unsure":
+        assert [report["names"][str(rank)] for rank in report["culprits"]] == culprits
+    if records_say is not None:
+        assert told["records_say"] == records_say
+
+
+def test_the_page_and_the_text_give_the_monitors_verdict_first(
+    make, http, capsys, tmp_path
+) -> None:
+    sim = SimFleet(groups=3, world_size=3, script=[at(8, hang("rg_1.0"))])
+    _, bundle, _ = fired(sim, make, http)
+    html = tmp_path / "report.html"
+    assert main(["analyze", str(bundle.path), "--html", str(html)]) == 1
+    text = capsys.readouterr().out
+    assert text.startswith("The monitor's verdict: rg_1.0 (not_entered, ")
+    assert "second look: the flight records by themselves say the same" in text
+    assert "The monitor&#x27;s verdict: rg_1.0" in html.read_text().replace("&#39;", "&#x27;")
+
+
+def test_records_are_dated_by_the_manifest(make, http, capsys) -> None:
+    sim = SimFleet(groups=3, world_size=3, script=[at(8, hang("rg_1.0"))])
+    _, bundle, _ = fired(sim, make, http)
+    job = load([bundle.path])
+    taken = {
+        one["rank"]: int(one["taken_s"] * 1e9)
+        for one in bundle.moments["firing"]["parts"]
+        if one["part"] == "flight_recorder"
+    }
+    assert {job.names[rank]: info.taken_ns for rank, info in job.ranks.items()} == taken
+    assert (job.columns["created_ns"] > 0).all()
+
+
+def test_the_records_that_the_detectors_had_speak_where_nobody_answers_any_more(
+    make, http, capsys
+) -> None:
+    sim = SimFleet(groups=3, world_size=3, script=[at(8, mismatch("rg_1.1"))])
+    drive, last = snapshot_of(Drive(sim))
+    bench = make(evidence_deadline_s=0.5)
+    while True:
+        result = drive.step()
+        firing = [one for one in result.incidents if one.milestones.firing_s is not None]
+        if firing:
+            nobody = [replace(o, url="http://127.0.0.1:9") for o in last().observations]
+            bench.take(replace(last(), observations=tuple(nobody)), *firing)
+            break
+        bench.take(last())
+    bundle = bench.bundle(firing[0].id, "firing", "judged")
+    assert bundle.part("rg_1.1", "flight_recorder")["status"] == "unreachable"
+    status, report = offline(bundle.path, capsys)
+    assert status == 1
+    assert report["monitor"]["records_say"] == "same"
+    assert [report["names"][str(rank)] for rank in report["culprits"]] == ["rg_1.1"]
+
+
+def test_a_bundle_without_any_record_still_gives_the_monitors_verdict(make, http, capsys) -> None:
+    sim = SimFleet(groups=3, world_size=1, script=[at(8, gil("rg_1.0"))])
+    drive, last = snapshot_of(Drive(sim))
+    incident = until_firing(drive)
+    nobody = [replace(one, url="http://127.0.0.1:9") for one in last().observations]
+    bench = make()
+    bench.take(replace(last(), observations=tuple(nobody)), incident)
+    bundle = bench.bundle(incident.id, "firing")
+    status, report = offline(bundle.path, capsys)
+    assert status == 1
+    assert report["monitor"]["culprits"] == ["rg_1.0"]
+    assert report["ranks_read"] == []
+    assert main(["analyze", str(bundle.path)]) == 1
+    assert "The monitor's verdict: rg_1.0" in capsys.readouterr().out
+
+
+def test_the_bundle_of_a_real_fleet_in_which_a_rank_held_the_gil(capsys) -> None:
+    # saved by `lightkeeper demo --groups 2 --ranks-per-group 2 --fault gil`, 2026-11-21
+    status, report = offline(REAL, capsys)
+    told = report["monitor"]
+    assert status == 1
+    assert (told["kind"], told["culprits"], told["records_say"]) == (
+        "not_entered", ["rg_1.1"], "same",
+    )  # fmt: skip
+    assert [one["culprits"] for one in report["verdicts"]] == [report["culprits"]]
+
+
+def test_of_two_bundles_the_later_is_read_and_nothing_is_mixed(
+    make, http, capsys, tmp_path
+) -> None:
+    sim = SimFleet(groups=3, world_size=3, script=[at(8, hang("rg_1.0"))])
+    _, bundle, _ = fired(sim, make, http)
+    both = [tmp_path / "both" / name for name in ("a.zip", "b.zip")]
+    both[0].parent.mkdir()
+    for path, source in zip(both, (REAL, bundle.path), strict=True):
+        path.write_bytes(source.read_bytes())
+    earlier, later = sorted(both, key=lambda path: read_manifest(str(path)).latest_s)
+    status, report = offline(tmp_path / "both", capsys)
+    assert (status, report["monitor"]["bundle"]) == (1, str(later))
+    assert report["problems"] == [
+        {"path": str(earlier), "rank": None, "reason": f"left out: {later} is of a later incident"}
+    ]

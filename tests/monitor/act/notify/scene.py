@@ -1,0 +1,104 @@
+"""A sink over real HTTP that remembers what it was sent, and a notifier that tells it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from monitor.act.http import Fetcher
+from monitor.act.notices import Known, Sink
+from monitor.act.notify import Notifier
+from monitor.metrics import Instruments
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import DecisionRow
+from monitor.model.incident import Incident, State, Transition
+from tests.monitor.fakes import FakeServer, Page, wait_until
+from tests.monitor.store.test_store import incident
+
+NOW_S = 1_000_000.0
+
+
+class Receiver(FakeServer):
+    """Takes posts on any path."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.posts: list[tuple[str, Mapping[str, str], bytes]] = []
+        self.answer: Callable[[int], Page] = lambda _: (200, "text/plain", b"ok")
+        """By the number of the request."""
+        self.headers: dict[str, str] = {}
+
+    def serve(self, handler: Any, method: str, path: str, body: bytes) -> None:
+        self.posts.append((path, dict(handler.headers), body))
+        handler.reply(*self.answer(len(self.posts)), **self.headers)
+
+    @property
+    def bodies(self) -> list[Any]:
+        return [json.loads(body) for _, _, body in self.posts]
+
+
+@dataclass
+class Disk:
+    """What is stored of it."""
+
+    rows: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def save_notice(self, sink: str, key: str, body: Mapping[str, Any] | None) -> None:
+        if body is None:
+            self.rows.pop((sink, key), None)
+        else:
+            self.rows[sink, key] = json.dumps(body)
+
+    def flush(self, wait_s: float = 1.0) -> bool:
+        return True
+
+    def remembered(self) -> list[tuple[str, str, Any]]:
+        return [(sink, key, json.loads(body)) for (sink, key), body in self.rows.items()]
+
+
+class Bench:
+    """Sinks, their workers and a disk, over a timeline that the test turns."""
+
+    def __init__(self, sinks: Sequence[Sink], fetcher: Fetcher, disk: Disk, **times: float) -> None:
+        self.disk = disk
+        self.instruments = Instruments()
+        self.notifier = Notifier(
+            sinks,
+            fetcher=fetcher,
+            store=disk,
+            metrics=self.instruments.notify,
+            config=KeeperConfig(**{f"notify_{name}": value for name, value in times.items()}),
+            url="http://head:8470",
+            remembered=disk.remembered(),
+            first_s=0.02,
+        )
+
+    def tell(
+        self, *incidents: Incident, now_s: float = NOW_S, decisions=None, evictions=()
+    ) -> None:
+        self.notifier.push(Known(now_s, incidents, decisions or {}, evictions))
+
+    def counted(self, sink: str, outcome: str) -> float:
+        labels = {"sink": sink, "outcome": outcome}
+        name = "lightkeeper_notifications_total"
+        return self.instruments.registry.get_sample_value(name, labels) or 0.0
+
+    def sent(self, sink: str, number: int) -> None:
+        wait_until(lambda: self.counted(sink, "sent") >= number, 10, f"{number} sent to {sink}")
+        assert self.counted(sink, "sent") == number
+
+
+def over(one: Incident, why: str = "recovered by itself", at_s: float = 200.0) -> Incident:
+    """The same incident, resolved."""
+    line = Transition(at_s, "resolved", why)
+    return replace(one, state=State.RESOLVED, story=(*one.story, line), resolution=why)
+
+
+def another(name: str, fingerprint: str | None = None) -> Incident:
+    return replace(incident(name), fingerprint=fingerprint or f"fingerprint of {name}")
+
+
+def held(one: Incident, guard: str = "unsure", at_s: float = NOW_S - 60) -> dict:
+    return {one.id: (DecisionRow(one.id, at_s, "hold", guard, "cannot tell which of them"),)}

@@ -1,0 +1,344 @@
+"""Who is told what, how often, and what a sick sink costs the others."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from monitor.act.notices import Alertmanager, Slack, Webhook
+from monitor.model.eviction import Eviction, Guard
+from monitor.model.names import GroupName, IncidentId
+from monitor.model.verdict import Severity
+from tests.monitor.act.notify.scene import NOW_S, Bench, Disk, Receiver, another, held, over
+from tests.monitor.fakes import Hang, page, wait_until
+from tests.monitor.store.test_store import incident
+
+FAILED = Eviction(
+    IncidentId("inc-1"), GroupName("rg_1"), None, NOW_S - 5, (), failed="not gone after 25 s"
+)
+
+
+def said(receiver: Receiver) -> list[tuple[str, str, str]]:
+    return [(one["event"], one["status"], one["key"]) for one in receiver.bodies]
+
+
+def webhook(receiver: Receiver) -> Webhook:
+    return Webhook("webhook", receiver.url)
+
+
+# -- what is told ---------------------------------------------------------------------------------
+
+
+def test_an_incident_is_told_once_and_so_is_its_end(make, receiver: Receiver) -> None:
+    bench: Bench = make(webhook(receiver))
+    for _ in range(5):
+        bench.tell(incident())
+    bench.sent("webhook", 1)
+    bench.tell(over(incident()))
+    bench.sent("webhook", 2)
+    bench.tell(over(incident()))
+    first, second = receiver.bodies
+    assert said(receiver) == [
+        ("incident", "firing", "not_entered rg_1.0"),
+        ("incident", "resolved", "not_entered rg_1.0"),
+    ]
+    assert (second["ended_s"], second["resolution"]) == (200.0, "recovered by itself")
+    assert first["id"] != second["id"]
+    assert bench.disk.rows == {}
+
+
+def test_two_incidents_with_one_fingerprint_are_one_message(make, receiver: Receiver) -> None:
+    bench: Bench = make(webhook(receiver))
+    bench.tell(another("a", "same"), another("b", "same"), another("c"))
+    bench.sent("webhook", 2)
+    assert sorted(one["key"] for one in receiver.bodies) == ["fingerprint of c", "same"]
+
+
+def test_an_incident_that_names_others_by_now_is_a_new_message(make, receiver: Receiver) -> None:
+    bench: Bench = make(webhook(receiver))
+    bench.tell(another("a", "rg_1.0"))
+    bench.sent("webhook", 1)
+    bench.tell(another("a", "rg_2.0"))
+    bench.sent("webhook", 3)
+    assert sorted(said(receiver)[1:]) == [
+        ("incident", "firing", "rg_2.0"), ("incident", "resolved", "rg_1.0"),
+    ]  # fmt: skip
+
+
+def test_an_incident_that_got_worse_is_told_again_and_one_that_got_better_is_not(
+    make, receiver: Receiver
+) -> None:
+    sure = incident()
+    unsure = replace(sure, severity=Severity.WARNING)
+    bench: Bench = make(webhook(receiver))
+    for one in (unsure, unsure, sure, sure, unsure):
+        bench.tell(one)
+        wait_until(lambda: receiver.posts, 10, "the first")
+        if one is sure:
+            bench.sent("webhook", 2)
+    bench.tell(over(sure))
+    bench.sent("webhook", 3)
+    told = [(one["status"], one["severity"]) for one in receiver.bodies]
+    assert told == [("firing", "warning"), ("firing", "critical"), ("resolved", "critical")]
+    assert len({one["id"] for one in receiver.bodies}) == 3
+
+
+def test_what_accuses_nobody_is_told_once_though_its_eviction_is_held(make, receiver) -> None:
+    bench: Bench = make(webhook(receiver))
+    nobody = replace(incident(), culprits=(), groups=(), incarnations=())
+    bench.tell(nobody, decisions=held(nobody, "unsure"))
+    bench.sent("webhook", 1)
+    assert receiver.bodies[0]["title"] == "lightkeeper: not entered"
+
+
+def test_a_guard_that_needs_a_person_pages_after_a_while(make, receiver: Receiver) -> None:
+    bench: Bench = make(webhook(receiver), hold_s=10.0)
+    one = incident()
+    bench.tell(one, decisions=held(one, at_s=NOW_S - 9))
+    bench.sent("webhook", 1)
+    bench.tell(one, decisions=held(one, at_s=NOW_S - 11))
+    bench.sent("webhook", 2)
+    body = receiver.bodies[-1]
+    assert (body["event"], body["labels"]["guard"]) == ("held", "unsure")
+    assert body["title"] == "rg_1: nobody is evicted, a person has to decide"
+    bench.tell(one)  # the guard is lifted for a moment
+    bench.tell(one, decisions=held(one))
+    bench.tell(over(one))
+    bench.sent("webhook", 3)
+    assert said(receiver)[-1][:2] == ("incident", "resolved")
+
+
+PASSING = {
+    Guard.ALREADY_GONE, Guard.NOT_WORTH_IT, Guard.IN_FLIGHT, Guard.COOL_DOWN, Guard.MAINTENANCE,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("guard", list(Guard))
+def test_a_guard_that_passes_by_itself_pages_nobody(guard: Guard, make, receiver) -> None:
+    bench: Bench = make(webhook(receiver))
+    bench.tell(incident(), decisions=held(incident(), guard))
+    bench.sent("webhook", 1 if guard in PASSING else 2)
+
+
+def test_an_eviction_that_failed_is_told_once_each_time(make, receiver: Receiver) -> None:
+    bench: Bench = make(webhook(receiver), hold_s=0.0)
+    for _ in range(3):
+        bench.tell(incident(), evictions=[FAILED])
+    bench.sent("webhook", 2)
+    body = next(one for one in receiver.bodies if one["event"] == "eviction_failed")
+    assert (body["title"], body["text"], body["severity"]) == (
+        "rg_1: its eviction failed", "not gone after 25 s", "critical",
+    )  # fmt: skip
+    bench.tell(incident(), evictions=[replace(FAILED, asked_s=NOW_S)])
+    bench.sent("webhook", 3)
+
+
+def test_an_eviction_that_a_restart_cut_short_is_asked_again_and_pages_nobody(
+    make, receiver
+) -> None:
+    bench: Bench = make(webhook(receiver), hold_s=10.0)
+    cut = replace(FAILED, asked_s=NOW_S - 60, failed="the monitor restarted during the eviction")
+    bench.tell(incident(), evictions=[cut])
+    bench.tell(incident(), evictions=[cut], now_s=NOW_S + 9)
+    bench.tell(incident(), evictions=[replace(cut, failed=None)], now_s=NOW_S + 11)
+    bench.tell(incident(), evictions=[cut], now_s=NOW_S + 12)
+    bench.sent("webhook", 1)
+    bench.tell(incident(), evictions=[cut], now_s=NOW_S + 23)
+    bench.sent("webhook", 2)
+
+
+def test_an_eviction_by_hand_that_failed_is_told_though_there_is_no_incident(
+    make, receiver
+) -> None:
+    bench: Bench = make(webhook(receiver), hold_s=0.0)
+    bench.tell(evictions=[replace(FAILED, incident_id=IncidentId("manual-1"))])
+    bench.sent("webhook", 1)
+    bench.tell(evictions=[replace(FAILED, incident_id=IncidentId("manual-1"))], now_s=NOW_S + 7200)
+    wait_until(lambda: bench.disk.rows == {}, 10, "it is forgotten")
+    assert len(receiver.posts) == 1
+
+
+# -- over a restart -------------------------------------------------------------------------------
+
+
+def test_a_restart_sends_nothing_twice(make, receiver: Receiver) -> None:
+    one = incident()
+    by_hand = replace(FAILED, incident_id=IncidentId("manual-1"))
+    first: Bench = make(webhook(receiver), hold_s=0.0)
+    first.tell(one, decisions=held(one), evictions=[FAILED, by_hand])
+    first.sent("webhook", 4)
+    first.notifier.close()
+    again: Bench = make(webhook(receiver))
+    again.tell(one, decisions=held(one), evictions=[FAILED, by_hand])
+    again.tell(one, another("new"), decisions=held(one), evictions=[FAILED, by_hand])
+    again.tell(one, another("new"), evictions=[FAILED, by_hand], now_s=NOW_S + 20)
+    again.sent("webhook", 1)
+    assert receiver.bodies[-1]["incident"]["id"] == "new"
+
+
+def test_an_incident_that_ended_while_nobody_looked_is_resolved_after_the_restart(
+    make, receiver: Receiver
+) -> None:
+    first: Bench = make(webhook(receiver))
+    first.tell(incident())
+    first.sent("webhook", 1)
+    first.notifier.close()
+    again: Bench = make(webhook(receiver))
+    again.tell(over(incident(), "restarted: its ranks are other processes now"))
+    again.sent("webhook", 1)
+    assert receiver.bodies[-1]["resolution"] == "restarted: its ranks are other processes now"
+
+
+def test_nothing_is_resolved_before_the_first_tick(make, receiver: Receiver) -> None:
+    first: Bench = make(webhook(receiver))
+    first.tell(incident())
+    first.sent("webhook", 1)
+    first.notifier.close()
+    make(webhook(receiver)).notifier.close()
+    assert len(receiver.posts) == 1
+
+
+def test_what_was_not_delivered_before_the_restart_is_delivered_after_it(make, receiver) -> None:
+    receiver.answer = lambda _: page({}, 503)
+    first: Bench = make(webhook(receiver))
+    first.tell(incident())
+    wait_until(lambda: first.counted("webhook", "failed") >= 1, 10, "a try")
+    first.notifier.close()
+    receiver.answer = lambda _: page({})
+    again: Bench = make(webhook(receiver))
+    again.tell(incident())
+    again.sent("webhook", 1)
+    assert len({one["id"] for one in receiver.bodies}) == 1  # the same idempotency key
+
+
+def test_rows_of_a_sink_that_is_gone_and_rows_that_cannot_be_read_are_forgotten(
+    make, receiver: Receiver, disk: Disk
+) -> None:
+    disk.save_notice("old", "key", {"notice": {}})
+    disk.save_notice("webhook", "odd", {"notice": {"key": "odd"}, "sent_s": 1, "dropped": False})
+    disk.save_notice("webhook", "odder", {})
+    make(webhook(receiver))
+    assert disk.rows == {}
+
+
+# -- sick sinks -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [500, 503, 429, 401, 404])
+def test_a_failure_that_may_pass_is_tried_again(status: int, make, receiver: Receiver) -> None:
+    receiver.answer = lambda n: page({"error": "no"}, status) if n < 4 else page({})
+    bench: Bench = make(webhook(receiver))
+    bench.tell(incident())
+    bench.sent("webhook", 1)
+    assert bench.counted("webhook", "failed") == 3
+    assert len({body for _, _, body in receiver.posts}) <= 4
+    assert bench.notifier.troubles() == ()
+
+
+def test_a_sink_that_says_when_to_come_again_is_left_alone_until_then(make, receiver) -> None:
+    receiver.headers = {"Retry-After": "1"}
+    receiver.answer = lambda n: page({}, 429) if n == 1 else page({})
+    bench: Bench = make(webhook(receiver))
+    began = time.monotonic()
+    bench.tell(incident())
+    bench.sent("webhook", 1)
+    assert time.monotonic() - began >= 1.0
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_message_that_a_sink_will_never_take_is_dropped_and_the_next_is_sent(
+    status: int, make, receiver: Receiver
+) -> None:
+    receiver.answer = lambda n: page({}, status) if n == 1 else page({})
+    bench: Bench = make(webhook(receiver))
+    bench.tell(incident(), another("b"))
+    bench.sent("webhook", 1)
+    assert bench.counted("webhook", "dropped") == 1
+    bench.tell(over(incident()), another("b"))
+    bench.tell(over(incident()), over(another("b")))
+    bench.sent("webhook", 2)
+    assert len(receiver.posts) == 3  # nobody hears the end of what nobody was told
+
+
+def test_a_dead_sink_holds_up_neither_the_tick_nor_another_sink(make, receiver: Receiver) -> None:
+    dead = Receiver()
+
+    def hang(_: int):
+        raise Hang
+
+    dead.answer = hang
+    try:
+        bench: Bench = make(
+            Webhook("webhook", dead.url),
+            Webhook("nobody", "http://127.0.0.1:9/"),
+            Slack("slack", receiver.url),
+        )
+        began = time.monotonic()
+        for _ in range(50):
+            bench.tell(incident())
+        assert time.monotonic() - began < 5.0  # one that waits does for 10 s
+        bench.sent("slack", 1)
+        wait_until(bench.notifier.troubles, 10, "it is said")
+        (trouble,) = bench.notifier.troubles()
+        assert trouble.startswith("notify nobody: refused: ")
+    finally:
+        dead.close()
+
+
+def test_old_news_is_dropped(make, receiver: Receiver) -> None:
+    receiver.answer = lambda _: page({}, 503)
+    bench: Bench = make(webhook(receiver), give_up_s=60.0)
+    bench.tell(incident())
+    wait_until(lambda: bench.counted("webhook", "failed") >= 2, 10, "two tries")
+    bench.tell(incident(), now_s=NOW_S + 61)
+    wait_until(lambda: bench.counted("webhook", "dropped") == 1, 10, "it is given up")
+    receiver.answer = lambda _: page({})
+    bench.tell(over(incident()), another("b"), now_s=NOW_S + 62)
+    bench.sent("webhook", 1)
+    assert receiver.bodies[-1]["incident"]["id"] == "b"
+
+
+def test_a_storm_is_cut_and_counted(make, receiver: Receiver) -> None:
+    receiver.answer = lambda _: page({}, 503)
+    bench: Bench = make(webhook(receiver))
+    storm = [another(f"i{n}") for n in range(300)]
+    bench.tell(*storm)
+    wait_until(lambda: bench.counted("webhook", "dropped") == 300 - 256, 10, "the rest is dropped")
+
+
+def test_what_began_and_ended_before_it_could_be_told_is_not_told(make, receiver) -> None:
+    receiver.answer = lambda _: page({}, 503)
+    bench: Bench = make(webhook(receiver))
+    bench.tell(incident())
+    wait_until(lambda: bench.counted("webhook", "failed") >= 1, 10, "a try")
+    bench.tell(over(incident()), another("b"))
+    wait_until(lambda: receiver.bodies[-1]["incident"]["id"] == "b", 10, "a try of the other")
+    receiver.answer = lambda _: page({})
+    bench.sent("webhook", 1)
+    assert receiver.bodies[-1]["incident"]["id"] == "b"
+
+
+def test_an_alert_is_sent_again_before_it_would_expire(make, receiver: Receiver) -> None:
+    sink = Alertmanager("alertmanager", receiver.url, expire_s=0.4)
+    bench: Bench = make(sink)
+    bench.tell(incident())
+    wait_until(lambda: bench.counted("alertmanager", "sent") >= 3, 20, "it is sent again")
+    bodies = receiver.bodies
+    assert {len(one) for one in bodies} == {1}
+    assert len({tuple(sorted(one[0]["labels"].items())) for one in bodies}) == 1
+    assert len({one[0]["endsAt"] for one in bodies}) == len(bodies)
+    assert len({one[0]["startsAt"] for one in bodies}) == 1
+
+
+def test_one_bad_alert_takes_no_other_along(make, receiver: Receiver) -> None:
+    def answer(_: int):
+        return page({}, 400) if b"inc-bad" in receiver.posts[-1][2] else page({})
+
+    receiver.answer = answer
+    bench: Bench = make(Alertmanager("alertmanager", receiver.url))
+    bench.tell(another("inc-a"), another("inc-bad"), another("inc-c"))
+    bench.sent("alertmanager", 2)
+    wait_until(lambda: bench.counted("alertmanager", "dropped") == 1, 10, "the bad one is dropped")
+    assert [len(body) for body in receiver.bodies] == [3, 1, 1, 1]

@@ -1,0 +1,341 @@
+"""Kubernetes' driver against an API server that behaves as documented."""
+
+from __future__ import annotations
+
+import builtins
+import json
+
+import pytest
+
+from monitor.act.schedulers import kubernetes as kube_api
+from monitor.act.schedulers.kubernetes import KEY, KubeOptions, KubeUnusableError, configured
+from monitor.model.names import GroupName, Host
+from tests.monitor.act.schedulers.conformance import (
+    INCIDENT,
+    NODE,
+    OTHER,
+    REASON,
+    RG_1,
+    SOON_S,
+    Conformance,
+    place_of,
+)
+from tests.monitor.act.schedulers.kube_world import NAMESPACE
+
+pytestmark = pytest.mark.integration  # servers on loopback, real deadlines
+
+
+class TestConformance(Conformance):
+    @pytest.fixture
+    def world(self, kube_world):
+        return kube_world
+
+
+def cordon(world, host=NODE):
+    return world.scheduler.cordon(host, REASON, INCIDENT, SOON_S)
+
+
+def uncordon(world, host=NODE):
+    return world.scheduler.uncordon(host, "released", SOON_S)
+
+
+def remove(world, *places, group=RG_1, timeout_s=SOON_S, scheduler=None):
+    return (scheduler or world.scheduler).remove(group, places, REASON, INCIDENT, timeout_s)
+
+
+# -- nodes -------------------------------------------------------------------------------------
+
+
+def test_the_annotation_tells_incident_reason_and_since_when(kube_world):
+    assert cordon(kube_world).detail == "node1 cordoned and tainted"
+    node = kube_world.kube.nodes[NODE]
+    said = json.loads(node["metadata"]["annotations"][KEY])
+    since = said["by"]["a1b2c3"].pop("since")
+    assert since.endswith("Z")
+    assert said == {
+        "cordoned": True,
+        "by": {
+            "a1b2c3": {
+                "incident": INCIDENT,
+                "reason": "rg_1.0 stands still in data; 3 others wait",
+            }
+        },
+    }
+    assert node["spec"] == {
+        "unschedulable": True,
+        "taints": [{"key": KEY, "value": "true", "effect": "NoSchedule"}],
+    }
+    assert node["metadata"]["labels"][KEY] == "true"
+
+
+def test_a_release_leaves_the_node_as_it_was(kube_world):
+    taint = {"key": "gpu", "effect": "NoSchedule"}
+    kube_world.kube.by_hand(NODE, {"taints": [taint], "podCIDR": "10.0.0.0/24"}, other="kept")
+    cordon(kube_world)
+    assert uncordon(kube_world).detail == "node1 uncordoned and untainted"
+    node = kube_world.kube.nodes[NODE]
+    assert node["spec"] == {"unschedulable": False, "taints": [taint], "podCIDR": "10.0.0.0/24"}
+    assert node["metadata"]["annotations"] == {"other": "kept"}
+    assert KEY not in node["metadata"]["labels"]
+
+
+def test_a_node_that_somebody_had_cordoned_stays_cordoned_after_the_release(kube_world):
+    kube_world.kube.by_hand(NODE, {"unschedulable": True})
+    assert cordon(kube_world).detail == "node1 tainted (it was cordoned before)"
+    said = uncordon(kube_world)
+    assert said.detail == "node1 untainted; it was cordoned before us and stays so"
+    assert (said.done, said.ours) == (True, False)
+    assert kube_world.kube.nodes[NODE]["spec"] == {"unschedulable": True, "taints": []}
+
+
+def test_a_change_by_somebody_else_in_between_is_kept_and_ours_is_computed_again(kube_world):
+    taint = {"key": "late", "effect": "NoSchedule"}
+    kube = kube_world.kube
+    kube.before_patch = [lambda: kube.by_hand(NODE, {"taints": [taint]})]
+    assert cordon(kube_world).done
+    keys = [one["key"] for one in kube.nodes[NODE]["spec"]["taints"]]
+    assert keys == ["late", KEY]
+
+
+@pytest.mark.parametrize("status", [409, 410, 429, 500, 503])
+def test_what_may_pass_is_tried_again_within_the_deadline(kube_world, status):
+    kube_world.kube.answers = [(status, "later"), (status, "later")]
+    assert cordon(kube_world).done
+
+
+@pytest.mark.parametrize("status", [401, 403, 422])
+def test_what_will_not_pass_is_said_at_once(kube_world, status):
+    kube_world.kube.answers = [(status, "no, and\nhere is why")]
+    said = cordon(kube_world)
+    expected = f"not changed: the API server answers {status}: no, and here is why"
+    assert said.detail == f"node1 {expected}"
+    assert len(kube_world.kube.requests) == 1
+
+
+@pytest.mark.parametrize("annotation", ["", "no json", "[]", '{"by": 3}', "[" * 10_000])
+def test_an_annotation_that_cannot_be_read_gives_nobodys_cordon_away(kube_world, annotation):
+    kube_world.kube.by_hand(NODE, {"unschedulable": True}, **{KEY: annotation})
+    assert uncordon(kube_world).done
+    assert not kube_world.admits(NODE)
+    assert cordon(kube_world).done
+    uncordon(kube_world)
+    assert not kube_world.admits(NODE)
+
+
+# -- NVSentinel --------------------------------------------------------------------------------
+
+EVENTS = json.dumps([{"checkName": "GpuXidError", "isFatal": True}])
+
+
+def sentinel_takes(world, host=NODE):
+    world.kube.by_hand(
+        host, {"unschedulable": True}, quarantineHealthEvent=EVENTS,
+        quarantineHealthEventIsCordoned="True",
+    )  # fmt: skip
+    world.kube.nodes[host]["metadata"]["labels"]["k8saas.nvidia.com/cordon-by"] = "NVSentinel"
+    world.kube.nodes[host]["status"]["conditions"].append({"type": "GpuMemWatch", "status": "True"})
+
+
+def sentinel_lets_go(world, host=NODE):
+    meta = world.kube.nodes[host]["metadata"]
+    for key in [key for key in meta["annotations"] if key.startswith("quarantine")]:
+        del meta["annotations"][key]
+    del meta["labels"]["k8saas.nvidia.com/cordon-by"]
+    world.kube.touch(world.kube.nodes[host])
+
+
+def test_a_node_that_nvsentinel_holds_is_tainted_and_its_cordon_never_taken_back(kube_world):
+    sentinel_takes(kube_world)
+    assert cordon(kube_world).detail == (
+        "node1 tainted (it was cordoned before); NVSentinel holds it (GpuMemWatch)"
+    )
+    assert uncordon(kube_world).done
+    node = kube_world.kube.nodes[NODE]
+    assert node["spec"]["unschedulable"] is True
+    assert node["metadata"]["annotations"]["quarantineHealthEvent"] == EVENTS
+
+
+def test_a_cordon_of_ours_waits_for_nvsentinel_which_would_take_the_uncordon_for_a_cancel(
+    kube_world,
+):
+    cordon(kube_world)
+    sentinel_takes(kube_world)
+    said = uncordon(kube_world)
+    assert not said.done  # so it is asked again
+    assert "stays cordoned for now: NVSentinel holds it" in said.detail
+    sentinel_lets_go(kube_world)
+    assert uncordon(kube_world).done
+    assert kube_world.admits(NODE)
+
+
+# -- Primus-SaFE -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def primus(kube_world):
+    return kube_world.made(options=KubeOptions(primus_safe="901"))
+
+
+def conditions(world, host=NODE):
+    found = world.kube.nodes[host]["status"]["conditions"]
+    return {one["type"]: one["status"] for one in found}
+
+
+def test_primus_safe_is_told_by_a_condition_and_others_conditions_stay(kube_world, primus):
+    assert primus.cordon(NODE, REASON, INCIDENT, SOON_S).done
+    assert conditions(kube_world) == {"Ready": "True", "primus-safe.901": "True"}
+    made = kube_world.kube.nodes[NODE]["status"]["conditions"][-1]
+    assert made["message"].startswith(f"lightkeeper[a1b2c3]: incident {INCIDENT}: rg_1.0 stands")
+    assert primus.cordon(NODE, REASON, INCIDENT, SOON_S).done
+    patches = [one for one in kube_world.kube.requests if one.resource == "nodes/status"]
+    assert len(patches) == 1
+    assert primus.uncordon(NODE, "released", SOON_S).done
+    assert conditions(kube_world)["primus-safe.901"] == "False"
+
+
+def test_without_primus_safe_no_status_is_touched(kube_world):
+    cordon(kube_world)
+    assert {one.resource for one in kube_world.kube.requests} == {"nodes"}
+
+
+def test_in_primus_safe_all_pods_of_the_replica_group_go_also_those_that_told_nothing(
+    kube_world, primus
+):
+    kube = kube_world.kube
+    labels = {"primus-safe.workload.id": "w1", "primus-safe.workload.group.id": "1"}
+    uid = kube.add_pod(NAMESPACE, "w1-2-master-0", NODE, **labels)
+    kube.add_pod(NAMESPACE, "w1-2-worker-0", OTHER, **labels)
+    kube.add_pod(NAMESPACE, "w1-3-master-0", OTHER, **{**labels, [*labels][1]: "2"})
+    told = {"pod": "w1-2-master-0", "namespace": NAMESPACE, "pod_uid": uid, "node": NODE}
+    kube_world.places.append(place_of("rg_1.0", NODE, told))
+    assert remove(kube_world, kube_world.places[0], scheduler=primus).done
+    assert [name for _, name in kube.pods] == ["w1-3-master-0"]
+
+
+def test_in_primus_safe_a_group_whose_label_takes_in_another_group_is_left_alone(
+    kube_world, primus
+):
+    kube = kube_world.kube
+    labels = {"primus-safe.workload.id": "w1", "primus-safe.workload.group.id": "1"}
+    for n in range(2):
+        uid = kube.add_pod(NAMESPACE, f"w1-{n}", NODE, **labels)
+        told = {"pod": f"w1-{n}", "namespace": NAMESPACE, "pod_uid": uid, "node": NODE}
+        kube_world.places.append(place_of(f"rg_{n}.0", NODE, told))
+    said = remove(kube_world, kube_world.places[1], scheduler=primus)
+    assert not said.done
+    assert "carries rg_0.0 too" in said.detail
+    assert len(kube.pods) == 2
+
+
+# -- pods --------------------------------------------------------------------------------------
+
+
+def test_a_pod_is_deleted_with_its_uid_as_precondition_and_a_short_grace(kube_world):
+    place = kube_world.start("rg_1.0", NODE)
+    assert remove(kube_world, place).detail == "deleted pod train/job-worker-0"
+    (deleted,) = [one for one in kube_world.kube.requests if one.verb == "delete"]
+    assert deleted.body["preconditions"] == {"uid": place.labels["pod_uid"]}
+    assert deleted.body["gracePeriodSeconds"] == 5
+
+
+def test_a_pod_replaced_between_the_look_and_the_deletion_is_not_hit(kube_world, monkeypatch):
+    old = kube_world.start("rg_1.0", NODE)
+    delete = kube_world.kube._delete
+
+    def replaced(namespace, name, body):
+        monkeypatch.setattr(kube_world.kube, "_delete", delete)
+        kube_world.renew(old)
+        return delete(namespace, name, body)
+
+    monkeypatch.setattr(kube_world.kube, "_delete", replaced)
+    assert remove(kube_world, old).done
+    assert len(kube_world.kube.pods) == 1
+
+
+def test_a_pod_with_the_nodes_network_is_found_by_its_uid(kube_world):
+    place = kube_world.start("rg_1.0", NODE)
+    kube_world.start("rg_0.0", NODE)
+    labels = {key: value for key, value in place.labels.items() if key != "pod"}
+    nameless = place_of("rg_1.0", NODE, labels)
+    assert remove(kube_world, nameless).done
+    assert not kube_world.runs(place)
+    assert len(kube_world.kube.pods) == 1
+
+
+def test_a_pod_without_a_uid_is_refused_and_says_what_to_set(kube_world):
+    place = kube_world.start("rg_1.0", NODE)
+    labels = {key: value for key, value in place.labels.items() if key != "pod_uid"}
+    said = remove(kube_world, place_of("rg_1.0", NODE, labels))
+    assert said.detail == (
+        "rg_1 not removed: rg_1.0 does not tell the uid of its pod (POD_UID, POD_NAMESPACE)"
+    )
+
+
+def test_an_old_rank_of_another_group_on_the_same_host_may_be_in_the_pod(kube_world):
+    place = kube_world.start("rg_1.0", NODE)
+    kube_world.places.append(place_of("rg_0.0", NODE, {}))
+    said = remove(kube_world, place)
+    assert "rg_0.0 does not tell its place" in said.detail
+    assert kube_world.runs(place)
+    kube_world.places[-1] = place_of("rg_0.0", OTHER, {})
+    assert remove(kube_world, place).done
+
+
+def test_a_pod_that_stays_terminating_is_told_at_the_deadline(kube_world):
+    place = kube_world.start("rg_1.0", NODE)
+    kube_world.kube.lingering = True
+    said = remove(kube_world, place, timeout_s=0.6)
+    assert not said.done
+    assert said.detail.endswith("pod train/job-worker-0 terminating still")
+
+
+def test_force_deletes_at_once_on_a_node_that_is_not_ready_and_nowhere_else(kube_world):
+    kube = kube_world.kube
+    kube.lingering = True
+    forcing = kube_world.made(options=KubeOptions(force=True))
+    kube.add_node("lost", ready=False)
+    there, here = kube_world.start("rg_1.0", "lost"), kube_world.start("rg_2.0", NODE)
+    said = remove(kube_world, there, scheduler=forcing)
+    assert said.done
+    assert "by force: processes may live on" in said.detail
+    assert not remove(
+        kube_world, here, group=GroupName("rg_2"), timeout_s=0.6, scheduler=forcing
+    ).done
+
+
+@pytest.mark.parametrize("name", ["../nodes", "a b", "A", "a/b", "x" * 300])
+def test_a_name_that_is_none_is_refused_and_nothing_is_asked(kube_world, name):
+    labels = {"pod": name, "namespace": NAMESPACE, "pod_uid": "0" * 36, "node": NODE}
+    assert not remove(kube_world, place_of("rg_1.0", NODE, labels)).done
+    assert kube_world.kube.requests == []
+
+
+# -- without ------------------------------------------------------------------------------------
+
+
+def test_without_the_client_the_message_says_what_to_install(monkeypatch):
+    real = builtins.__import__
+
+    def absent(name, *args, **kwargs):
+        if name.partition(".")[0] == "kubernetes":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", absent)
+    with pytest.raises(KubeUnusableError, match=r"pip install 'lightkeeper\[kubernetes\]'"):
+        configured()
+
+
+def test_without_a_cluster_the_message_is_one_line(monkeypatch, tmp_path):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    with pytest.raises(KubeUnusableError, match="no cluster is configured"):
+        configured()
+
+
+def test_a_server_that_is_not_there_makes_an_outcome(kube_world):
+    kube_world.url = "http://127.0.0.1:1"
+    said = kube_world.made().cordon(Host(NODE), REASON, INCIDENT, 0.5)
+    assert not said.done
+    assert "refused" in said.detail
+    assert kube_api.MISSING not in said.detail

@@ -1,0 +1,122 @@
+"""examples/kubernetes: valid, and it grants exactly what the driver asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from monitor.act.schedulers.kubernetes import KubeOptions
+from tests.monitor.act.schedulers.conformance import INCIDENT, NODE, OWNER, REASON, RG_1, SOON_S
+from tests.monitor.act.schedulers.kube_world import NAMESPACE
+
+pytestmark = pytest.mark.integration  # a server on loopback
+FOLDER = Path(__file__).parents[4] / "examples" / "kubernetes"
+NOT_KUBERNETES = {"kustomization.yaml", "jobset.yaml"}  # see tests/examples
+FILES = [path for path in sorted(FOLDER.rglob("*.yaml")) if path.name not in NOT_KUBERNETES]
+RBAC, PRIMUS = "base/rbac.yaml", "extras/primus-safe.yaml"
+
+
+def documents(*names):
+    for name in names:
+        yield from yaml.safe_load_all((FOLDER / name).read_text(encoding="utf-8"))
+
+
+def granted(*names):
+    """(namespace or empty, resource, verb) that the service account gets."""
+    found = list(documents(*names))
+    roles = {(one["kind"], one["metadata"]["name"]): one for one in found}
+    rules = set()
+    for binding in found:
+        if not binding["kind"].endswith("RoleBinding"):
+            continue
+        assert [(one["kind"], one["name"]) for one in binding["subjects"]] == [
+            ("ServiceAccount", "lightkeeper")
+        ]
+        role = roles[binding["roleRef"]["kind"], binding["roleRef"]["name"]]
+        namespace = binding["metadata"].get("namespace", "")
+        assert role["metadata"].get("namespace", "") == namespace
+        for rule in role["rules"]:
+            assert rule["apiGroups"] == [""]
+            rules |= {
+                (namespace, each, verb) for each in rule["resources"] for verb in rule["verbs"]
+            }
+    return rules
+
+
+def under(kube, rules):
+    kube.allow = lambda verb, resource, namespace: (namespace, resource, verb) in rules
+
+
+def exercise(world, scheduler):
+    """Everything that the driver does."""
+    place = world.start("rg_1.0", NODE)
+    nameless = world.start("rg_2.0", NODE)
+    del nameless.labels["pod"]
+    outcomes = [
+        scheduler.cordon(NODE, REASON, INCIDENT, SOON_S),
+        scheduler.uncordon(NODE, "released", SOON_S),
+        scheduler.remove(RG_1, [place], REASON, INCIDENT, SOON_S),
+        scheduler.remove("rg_2", [nameless], REASON, INCIDENT, SOON_S),
+    ]
+    assert all(outcome.done for outcome in outcomes), outcomes
+    assert scheduler.cordoned(SOON_S) is not None
+    kinds = {"create"}
+    return {
+        (one.namespace, one.resource, one.verb)
+        for one in world.kube.requests
+        if one.verb not in kinds
+    }
+
+
+def test_the_manifests_grant_what_is_asked_for_and_nothing_more(kube_world):
+    rules = granted(RBAC)
+    under(kube_world.kube, rules)
+    assert exercise(kube_world, kube_world.scheduler) == rules
+
+
+def test_primus_safe_needs_one_rule_more(kube_world):
+    rules = granted(RBAC, PRIMUS)
+    assert rules - granted(RBAC) == {("", "nodes/status", "patch")}
+    under(kube_world.kube, rules)
+    primus = kube_world.made(options=KubeOptions(primus_safe="901"))
+    assert exercise(kube_world, primus) == rules
+
+
+def test_without_that_rule_it_is_said_and_the_cordon_stands(kube_world):
+    under(kube_world.kube, granted(RBAC))
+    primus = kube_world.made(options=KubeOptions(primus_safe="901"))
+    said = primus.cordon(NODE, REASON, INCIDENT, SOON_S)
+    assert not said.done
+    assert "nodes/status is forbidden" in said.detail
+    assert not kube_world.admits(NODE)
+    assert list(primus.cordoned(SOON_S)) == [NODE]
+
+
+def test_the_check_asks_for_exactly_these_rules(kube_world):
+    rules = granted(RBAC, PRIMUS)
+    under(kube_world.kube, rules)
+    kube_world.start("rg_1.0", NODE)
+    primus = kube_world.made(OWNER, KubeOptions(primus_safe="901"))
+    assert [check for check in primus.checks(SOON_S) if not check.ok] == []
+    asked = {
+        (
+            rule.get("namespace", ""),
+            rule["resource"] + (f"/{rule['subresource']}" if "subresource" in rule else ""),
+            rule["verb"],
+        )
+        for one in kube_world.kube.requests
+        for rule in [one.body["spec"]["resourceAttributes"]]
+    }
+    assert asked == rules
+    under(kube_world.kube, rules - {(NAMESPACE, "pods", "delete")})
+    failed = [check for check in primus.checks(SOON_S) if not check.ok]
+    assert [check.what for check in failed] == ["may delete pods in train"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(FOLDER)) for path in FILES])
+def test_a_manifest_follows_kubernetes_own_schema(path):
+    validate = pytest.importorskip("kubernetes_validate")
+    for one in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+        validate.validate(one, "1.31", strict=True)

@@ -1,0 +1,206 @@
+"""Slurm's driver on a controller of functions; on a real one see test_real_slurm."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+
+from monitor.act.schedulers.slurm import Removal, RunError, is_node, parse_node, run
+from monitor.model.names import GroupName
+from tests.monitor.act.schedulers.conformance import (
+    INCIDENT,
+    NODE,
+    REASON,
+    RG_1,
+    SOON_S,
+    Conformance,
+    place_of,
+)
+from tests.monitor.act.schedulers.fake_slurm import FakeJob, SlurmWorld
+
+
+class TestConformance(Conformance):
+    @pytest.fixture
+    def world(self):
+        return SlurmWorld()
+
+
+@pytest.fixture
+def world():
+    return SlurmWorld()
+
+
+def remove(world, *places, group=RG_1, timeout_s=SOON_S):
+    return world.scheduler.remove(group, places, REASON, INCIDENT, timeout_s)
+
+
+def test_the_reason_names_us_the_incident_and_why(world):
+    world.scheduler.cordon(NODE, REASON, INCIDENT, SOON_S)
+    assert world.slurm.nodes[NODE].reason == (
+        f"lightkeeper[a1b2c3]: incident {INCIDENT}: rg_1.0 stands still in data; 3 others wait"
+    )
+
+
+def test_a_node_that_slurm_lost_is_drained_so_that_it_does_not_come_back_by_itself(world):
+    node = world.slurm.nodes[NODE]
+    node.states, node.reason, node.who = {"DOWN*"}, "Not responding", "slurm"
+    outcome = world.scheduler.cordon(NODE, REASON, INCIDENT, SOON_S)
+    assert outcome.done
+    assert outcome.ours
+    assert "DRAIN" in node.states
+    world.scheduler.uncordon(NODE, "released", SOON_S)
+    assert node.states == {"DOWN*"}  # UNDRAIN, and not RESUME, which would bring it back
+
+
+def test_a_node_that_an_administrator_set_down_keeps_his_reason(world):
+    node = world.slurm.nodes[NODE]
+    node.states, node.reason, node.who = {"DOWN"}, "burnt", "alice"
+    outcome = world.scheduler.cordon(NODE, REASON, INCIDENT, SOON_S)
+    assert outcome.done
+    assert not outcome.ours
+    assert outcome.detail == "node1 is down by alice: burnt; left as it is"
+    assert node.reason == "burnt"
+
+
+def test_who_may_not_drain_is_told_so(world):
+    world.slurm.powerless = True
+    outcome = world.scheduler.cordon(NODE, REASON, INCIDENT, SOON_S)
+    assert outcome.detail == "node1 not drained: slurm_update error: Invalid user id"
+    failed = [check for check in world.scheduler.checks(SOON_S) if not check.ok]
+    assert [check.what for check in failed] == ["nodes may be drained"]
+
+
+def test_a_step_that_ignores_sigterm_is_killed_within_the_deadline(world):
+    place = world.start("rg_1.0", NODE)
+    world.slurm.jobs["12"].deaf.add("0")
+    outcome = remove(world, place)
+    assert outcome.detail == "cancelled step 12.0 by SIGKILL"
+    assert world.slurm.time.now_s < 100.0 + SOON_S
+
+
+def test_a_step_that_cannot_be_ended_is_told_at_the_deadline(world, monkeypatch):
+    place = world.start("rg_1.0", NODE)
+    monkeypatch.setattr(world.slurm, "_cancel", lambda name, kill: world.slurm._show_step(name))
+    outcome = remove(world, place)
+    assert not outcome.done
+    assert outcome.detail.endswith("scancel 12.0 was taken and the step runs still")
+
+
+def job_place(rank, job, host=NODE, **labels):
+    return place_of(rank, host, {"slurm_job_id": job, **labels})
+
+
+def test_a_job_without_a_step_that_carries_one_group_alone_is_cancelled(world):
+    world.slurm.jobs["20"] = FakeJob("20", set())
+    world.slurm.jobs["21"] = FakeJob("21", set())
+    mine, other = job_place("rg_1.0", "20"), job_place("rg_2.0", "21")
+    world.places += [mine, other]
+    assert remove(world, mine).detail == "cancelled job 20"
+    assert world.slurm.jobs["20"].state == "CANCELLED"
+    assert world.slurm.jobs["21"].state == "RUNNING"
+
+
+def test_a_job_that_carries_all_groups_is_not_cancelled_for_one(world):
+    world.slurm.jobs["20"] = FakeJob("20", set())
+    world.places += [job_place("rg_1.0", "20"), job_place("rg_2.0", "20")]
+    outcome = remove(world, world.places[0])
+    assert outcome.detail == "rg_1 not removed: job 20 carries rg_2.0 too"
+    assert world.slurm.jobs["20"].state == "RUNNING"
+
+
+def test_a_job_may_carry_a_rank_that_tells_nothing_and_is_left_alone(world):
+    world.slurm.jobs["20"] = FakeJob("20", set())
+    world.places += [job_place("rg_1.0", "20"), place_of("rg_2.0", "elsewhere", {})]
+    outcome = remove(world, world.places[0])
+    assert "rg_2.0 does not tell its place" in outcome.detail
+    assert world.slurm.jobs["20"].state == "RUNNING"
+
+
+def test_a_rank_that_is_in_a_pod_is_in_no_job_of_slurm(world):
+    world.slurm.jobs["20"] = FakeJob("20", set())
+    world.places += [job_place("rg_1.0", "20"), place_of("rg_2.0", "n", {"pod_uid": "u"})]
+    assert remove(world, world.places[0]).done
+
+
+def test_the_last_task_of_an_array_bears_its_number_and_is_ended_alone(world):
+    for number, task in (("30", "3"), ("31", "1"), ("32", "2")):
+        world.slurm.jobs[number] = FakeJob(number, {"0"}, array="30", task=task)
+    world.places += [job_place(f"rg_{n}.0", f"3{n}") for n in range(3)]
+    outcome = remove(world, world.places[0], group=GroupName("rg_0"))
+    assert outcome.done
+    assert ["scancel", "30_3"] in world.slurm.asked
+    assert [world.slurm.jobs[one].state for one in ("30", "31", "32")] == [
+        "CANCELLED", "RUNNING", "RUNNING",
+    ]  # fmt: skip
+
+
+def test_a_step_of_an_array_task_is_named_by_array_and_task(world):
+    world.slurm.jobs["31"] = FakeJob("31", {"0"}, array="30", task="1")
+    place = job_place("rg_1.0", "31", slurm_step_id="0")
+    world.places.append(place)
+    assert remove(world, place).done
+    assert ["scancel", "30_1.0"] in world.slurm.asked
+
+
+def test_a_part_of_a_heterogeneous_job_is_ended_by_its_step_only(world):
+    world.slurm.jobs["20"] = FakeJob("20", {"0"}, het=True)
+    world.places.append(job_place("rg_1.0", "20"))
+    assert "heterogeneous" in remove(world, world.places[0]).detail
+    assert world.slurm.jobs["20"].state == "RUNNING"
+
+
+def test_a_job_is_requeued_where_that_is_wanted_and_comes_back_elsewhere():
+    world = SlurmWorld(Removal.REQUEUE)
+    world.slurm.jobs["20"] = FakeJob("20", set())
+    world.places.append(job_place("rg_1.0", "20"))
+    assert remove(world, world.places[0]).detail == "requeued job 20"
+    assert world.slurm.jobs["20"].state == "PENDING"
+    assert remove(world, world.places[0]).detail == "job 20 is gone"
+
+
+def test_a_job_that_cannot_be_requeued_is_left_alone():
+    world = SlurmWorld(Removal.REQUEUE)
+    world.slurm.jobs["20"] = FakeJob("20", set(), requeue=False)
+    world.places.append(job_place("rg_1.0", "20"))
+    assert "cannot be requeued" in remove(world, world.places[0]).detail
+    assert world.slurm.jobs["20"].state == "RUNNING"
+
+
+@pytest.mark.parametrize("odd", ["12_3", "1,2", "", "$(id)", "12.0", "1" * 11, "-u"])
+def test_a_job_that_is_no_number_is_refused_and_slurm_is_not_asked(world, odd):
+    place = place_of("rg_1.0", NODE, {"slurm_job_id": odd, "slurm_step_id": "0"})
+    assert not remove(world, place).done
+    assert world.slurm.asked == []
+
+
+@pytest.mark.parametrize(
+    ("name", "one"),
+    [("gpu-a100-7", True), ("n1.cluster.example", True), ("ALL", False), ("n[1-3]", False),
+     ("a,b", False), ("-x", False), ("", False)],
+)  # fmt: skip
+def test_what_can_be_one_node(name, one):
+    assert is_node(name) is one
+
+
+def test_the_author_of_a_reason_with_brackets_is_found():
+    node = parse_node(
+        "NodeName=n1 Arch=x\n   State=IDLE*+DRAIN+NOT_RESPONDING ThreadsPerCore=1\n"
+        "   Reason=bad DIMM [ticket 7] [alice@2026-11-22T02:14:39]\n   Comment=x\n"
+    )
+    assert node is not None
+    assert (node.reason, node.author) == ("bad DIMM [ticket 7]", "alice")
+    assert node.states == {"IDLE", "DRAIN", "NOT_RESPONDING"}
+
+
+def test_a_command_that_is_not_installed_says_so():
+    with pytest.raises(RunError, match="no-such-scontrol is not installed here"):
+        run(["no-such-scontrol"], 1.0)
+
+
+def test_a_command_that_does_not_end_is_killed():
+    began = time.monotonic()
+    with pytest.raises(RunError, match=r"has not ended within 0\.2 s"):
+        run([sys.executable, "-c", "import time; time.sleep(60)"], 0.2)
+    assert time.monotonic() - began < 5

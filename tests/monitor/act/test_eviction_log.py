@@ -1,0 +1,105 @@
+"""What is known of evictions here, told by several threads."""
+
+from __future__ import annotations
+
+from monitor.act.evictor import EvictionLog
+from monitor.model.escalation import (
+    Answered,
+    Cleared,
+    EvictionDeps,
+    HandedOver,
+    LighthouseSeen,
+    Probed,
+    decided,
+)
+from monitor.model.eviction import Eviction, EvictionState, Rung
+from monitor.model.names import ReplicaId
+from monitor.model.observation import LighthouseView, Member
+from tests.changed import replace
+from tests.monitor.doubles import HandClock
+from tests.monitor.model.escalations import EVICT, RANKS, VIEW, accused, look_at
+
+LEFT = LighthouseSeen(LighthouseView(4, (Member(ReplicaId("rg_0:x"), 5),), {}, ""))
+
+
+def log(*recorded: Eviction) -> tuple[EvictionLog, list[Eviction]]:
+    records = list(recorded)
+    return EvictionLog(HandClock(), EvictionDeps(), records.append), records
+
+
+def begun(book: EvictionLog, **changes) -> Eviction:
+    eviction = replace(decided(EVICT, accused(), HandClock().now_s()), **changes)
+    book.add(eviction)
+    book.hand_over(eviction.key, HandedOver(eviction.asked_s, accused()))
+    return eviction
+
+
+def asked(book: EvictionLog, eviction: Eviction) -> None:
+    """Up to where somebody is asked."""
+    book.post(eviction.key, Cleared(may=True))
+    book.post(eviction.key, Answered(Rung.EVIDENCE, "", ""))
+
+
+def test_a_group_that_two_looks_see_leave_has_left_once_and_at_the_first() -> None:
+    clock = HandClock()
+    records: list[Eviction] = []
+    book = EvictionLog(clock, EvictionDeps(), records.append)
+    eviction = begun(book)
+    asked(book, eviction)
+    book.post(eviction.key, LEFT)
+    left_s = clock.now_s()
+    clock.advance(0.2)
+    book.post(eviction.key, LEFT)
+    book.post(eviction.key, Probed(look_at(dict.fromkeys(RANKS, "gone"), VIEW)))
+    (told,) = book.progress()
+    assert (told.left_quorum_s, told.state) == (left_s, EvictionState.CONFIRMED)
+    assert (told.confirmed or "").startswith(
+        "it left the quorum; every known process of it is gone"
+    )
+    assert records[-1] == told
+
+
+def test_a_group_whose_eviction_is_under_way_is_handed_over_once_until_that_has_ended() -> None:
+    book, _ = log()
+    first = begun(book)
+    second = begun(book, incident_id="inc-2")
+    (told,) = (one for one in book.all() if one.key == second.key)
+    assert (told.state, told.outcome) == ("abandoned", "its group is being evicted already")
+    asked(book, first)
+    book.post(first.key, Probed(look_at(dict.fromkeys(RANKS, "gone"), VIEW)))
+    third = begun(book, incident_id="inc-3")
+    (told,) = (one for one in book.all() if one.key == third.key)
+    assert told.under_way
+
+
+def test_of_two_without_an_end_about_one_incident_the_later_goes_on() -> None:
+    now_s = HandClock().now_s()
+    older = decided(EVICT, accused(), now_s - 50)
+    later = decided(EVICT, accused(), now_s)
+    book, records = log()
+    book.take_over([later, older])
+    assert {one.of_s: (one.state, one.outcome) for one in book.all()} == {
+        older.of_s: (EvictionState.ABANDONED, "decided again"),
+        later.of_s: (EvictionState.INTERRUPTED, ""),
+    }
+    assert records
+
+
+def test_what_changed_is_told_once() -> None:
+    book, _ = log()
+    eviction = begun(book)
+    book.post(eviction.key, HandedOver(eviction.asked_s))
+    states = [(before and before.state, after.state) for before, after in book.take_changes()]
+    assert states == [(None, "decided"), ("decided", "preparing")]
+    assert book.take_changes() == ()
+
+
+def test_who_stands_by_shows_what_another_does_and_moves_nothing() -> None:
+    book, records = log()
+    eviction = begun(book)
+    known = book.all()
+    book.follow(known)
+    assert book.progress() == known
+    assert book.post(eviction.key, LEFT) == ()
+    assert (book.all(), book.get(eviction.key)) == (known, None)
+    assert len(records) == 2

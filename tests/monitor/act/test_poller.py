@@ -1,0 +1,166 @@
+"""One look at everyone: whatever a target does, it costs nobody else anything."""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+import time
+from collections.abc import Callable
+
+from monitor.act.http import Fetcher
+from monitor.act.poller import Poller
+from monitor.act.targets import Source, Target
+from monitor.model.observation import Failure, Observation, Unreachable
+from tests.monitor.fakes import FakeFleet, FakeRank, Hang, identity, page
+from worker_server.wire import FlightRecord, StateReport, to_json
+
+DEADLINE_S = 1.0
+
+
+def target(rank: FakeRank) -> Target:
+    return Target(rank.identity, rank.url, 15.0, Source.LEASE, 0.0)
+
+
+def hang(_: FakeRank):
+    raise Hang
+
+
+def unused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def bad(rank: FakeRank, **answer) -> None:
+    for name, value in answer.items():
+        setattr(rank, name, value)
+
+
+BAD: dict[str, tuple[Callable[[FakeRank], None], Failure]] = {
+    "hangs": (lambda r: bad(r, answer=hang), Failure.TIMEOUT),
+    "drips a byte at a time": (lambda r: bad(r, drip=b"x"), Failure.TIMEOUT),
+    "huge body": (lambda r: bad(r, answer=lambda _: page("x" * 1_000_000)), Failure.GARBAGE),
+    "status 500": (lambda r: bad(r, answer=lambda _: page({}, 500)), Failure.HTTP),
+    "redirects": (lambda r: bad(r, answer=lambda _: page({}, 302)), Failure.HTTP),
+    "no JSON": (lambda r: bad(r, answer=lambda _: (200, "x", b"\xff{")), Failure.GARBAGE),
+    "deep JSON": (lambda r: bad(r, answer=lambda _: (200, "x", b"[" * 60_000)), Failure.GARBAGE),
+    "no schema": (lambda r: bad(r, answer=lambda _: page({"schema": 9})), Failure.GARBAGE),
+    "a list": (lambda r: bad(r, answer=lambda _: page([])), Failure.GARBAGE),
+    "no HTTP": (lambda r: bad(r, raw=b"SSH-2.0-OpenSSH\r\n\r\n"), Failure.GARBAGE),
+    "half an answer": (
+        lambda r: bad(r, raw=b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{"),
+        Failure.GARBAGE,
+    ),
+    "closes at once": (lambda r: bad(r, raw=b""), Failure.GARBAGE),
+    "another rank": (
+        lambda r: bad(
+            r, answer=lambda k: page(to_json(FakeRank(identity("rg_9"), k.base).report()))
+        ),
+        Failure.STRANGER,
+    ),
+    "endless headers": (
+        lambda r: bad(r, raw=b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 100_000),
+        Failure.GARBAGE,
+    ),
+}
+
+
+def outcome(observation: Observation) -> Failure | str:
+    match observation.outcome:
+        case Unreachable():
+            return observation.outcome.reason
+        case StateReport():
+            return "report"
+
+
+def test_bad_targets_are_named_for_what_they_do_and_share_one_deadline(
+    fleet: FakeFleet, fetcher: Fetcher
+) -> None:
+    ranks = [fleet.add(f"rg_{number:02}") for number in range(len(BAD))]
+    for rank, (spoil, _) in zip(ranks, BAD.values(), strict=True):
+        spoil(rank)
+    good = fleet.add("rg_99")
+    began = time.monotonic()
+    sweep = Poller(fetcher).sweep([target(rank) for rank in [*ranks, good]], deadline_s=DEADLINE_S)
+    assert time.monotonic() - began < DEADLINE_S + 2.0
+    assert [outcome(one) for one in sweep.observations] == [
+        *(failure for _, failure in BAD.values()),
+        "report",
+    ]
+
+
+def test_a_port_where_nobody_listens_is_refused(fetcher: Fetcher) -> None:
+    gone = Target(identity(), f"http://127.0.0.1:{unused_port()}", 15.0, Source.LEASE, 0.0)
+    sweep = Poller(fetcher).sweep([gone], deadline_s=DEADLINE_S)
+    assert outcome(sweep.observations[0]) is Failure.REFUSED
+
+
+def test_a_monitor_without_a_file_left_has_not_asked(fleet: FakeFleet, fetcher: Fetcher) -> None:
+    rank = fleet.add("rg_0", 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        (got,) = Poller(fetcher).sweep([target(rank)], deadline_s=2.0).observations
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert got.outcome == Unreachable(Failure.UNASKED, "this monitor: Too many open files")
+
+
+def test_a_name_without_an_address_is_unresolved(fetcher: Fetcher) -> None:
+    lost = Target(identity(), "http://no-such-host.invalid:1", 15.0, Source.LEASE, 0.0)
+    sweep = Poller(fetcher).sweep([lost], deadline_s=5.0)
+    assert outcome(sweep.observations[0]) is Failure.UNRESOLVED
+
+
+def test_another_incarnation_at_the_same_url_is_a_stranger(
+    fleet: FakeFleet, fetcher: Fetcher
+) -> None:
+    rank = fleet.add()
+    registered = target(rank)
+    rank.restart("two")
+    seen = Poller(fetcher).sweep([registered], deadline_s=DEADLINE_S).observations[0]
+    assert seen.outcome == Unreachable(
+        Failure.STRANGER, "another incarnation answers: rg_0.0 pid 4242 (two)"
+    )
+    assert seen.identity.incarnation == "one"
+
+
+def test_flight_records_of_the_wanted_ranks_come_with_the_sweep(
+    fleet: FakeFleet, fetcher: Fetcher
+) -> None:
+    ranks = [fleet.add(f"rg_{number}") for number in range(3)]
+    ranks[1].record = FlightRecord(identity("rg_7"), True, {}, (), 0, None)
+    sweep = Poller(fetcher).sweep(
+        [target(rank) for rank in ranks],
+        deadline_s=DEADLINE_S,
+        wanted=("rg_0.0", "rg_1.0", "rg_8.0", "rg_0.0"),
+    )
+    assert sweep.records["rg_0.0"] == FlightRecord(ranks[0].identity, True, {}, (), 0, None)
+    assert sweep.records["rg_1.0"].reason is Failure.STRANGER
+    assert sorted(sweep.records) == ["rg_0.0", "rg_1.0"]
+
+
+def test_a_url_without_a_known_rank_says_who_it_is(fleet: FakeFleet, fetcher: Fetcher) -> None:
+    rank = fleet.add()
+    nobody = f"http://127.0.0.1:{unused_port()}"
+    sweep = Poller(fetcher).sweep([], deadline_s=DEADLINE_S, unidentified=(nobody, rank.url))
+    assert sweep.identified == ((rank.url, rank.identity),)
+
+
+def test_what_a_rank_says_survives_the_trip(fleet: FakeFleet, fetcher: Fetcher) -> None:
+    rank = fleet.add(replica_id="rg_0:uuid", phase="communication", phase_age_s=7.5)
+    seen = Poller(fetcher).sweep([target(rank)], deadline_s=DEADLINE_S).observations[0]
+    assert seen.outcome == rank.report()
+    assert json.loads(json.dumps(to_json(seen.outcome))) == to_json(rank.report())
+
+
+def test_a_record_of_millions_of_empty_lists_is_not_unpacked(
+    fleet: FakeFleet, fetcher: Fetcher
+) -> None:
+    liar = fleet.add()
+    liar.record = FlightRecord(liar.identity, True, {}, (), 0, {"x": [[]] * 600_000})
+    sweep = Poller(fetcher).sweep([target(liar)], deadline_s=3.0, wanted=(liar.identity.rank,))
+    told = sweep.records[liar.identity.rank]
+    assert isinstance(told, Unreachable)
+    assert (told.reason, "containers" in told.detail) == (Failure.GARBAGE, True)

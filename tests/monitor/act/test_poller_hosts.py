@@ -1,0 +1,234 @@
+"""One request a host: what a WorkerServer tells of its neighbours, and who is asked itself."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+
+import pytest
+
+from monitor.act import poller as polling
+from monitor.act.http import Fetcher
+from monitor.act.poller import Poller, Sweep
+from monitor.act.targets import Source, Target
+from monitor.model.observation import Failure, Observation, Unreachable
+from tests.changed import replace
+from tests.monitor.fakes import FakeFleet, FakeRank, Hang, page
+from worker_server.wire import HostEntry, HostReport, StateReport, to_json
+
+DEADLINE_S = 2.0
+
+
+def target(rank: FakeRank) -> Target:
+    return Target(rank.identity, rank.url, 15.0, Source.LEASE, 0.0)
+
+
+def host_page(*knows: FakeRank):
+    """What a WorkerServer says that knows these."""
+    entries = tuple(HostEntry(one.identity.rank, one.url, one.report()) for one in knows)
+    return page(to_json(HostReport(knows[0].identity.host, entries)))
+
+
+class Eyes:
+    """A poller, and who was asked what."""
+
+    def __init__(self, fleet: FakeFleet, fetcher: Fetcher) -> None:
+        self.fleet, self._poller = fleet, Poller(fetcher)
+
+    def sweep(self, deadline_s: float = DEADLINE_S, **more) -> Sweep:
+        for rank in self.fleet.ranks.values():
+            rank.asked.clear()
+        targets = [target(rank) for rank in self.fleet.ranks.values()]
+        return self._poller.sweep(targets, deadline_s=deadline_s, **more)
+
+    @property
+    def asked(self) -> dict[str, int]:
+        paths = (path for rank in self.fleet.ranks.values() for path, _ in rank.asked)
+        return dict(Counter(path.partition("/")[2] for path in paths))
+
+    def of(self, path: str) -> list[str]:
+        told = ((one.identity.rank, path) for one in self.fleet.ranks.values()
+                for path, _ in one.asked)  # fmt: skip
+        return sorted(rank for rank, asked in told if asked == f"v1/{path}")
+
+
+@pytest.fixture
+def eyes(fleet: FakeFleet, fetcher: Fetcher) -> Eyes:
+    return Eyes(fleet, fetcher)
+
+
+def add(fleet: FakeFleet, *numbers: int, host: str = "node0", **more) -> list[FakeRank]:
+    return [fleet.add("rg_0", n, world_size=16, host=host, **more) for n in numbers]
+
+
+def reports(sweep: Sweep) -> dict[str, bool]:
+    return {one.rank: isinstance(one.outcome, StateReport) for one in sweep.observations}
+
+
+def test_one_worker_server_tells_of_all_ranks_of_its_host(fleet: FakeFleet, eyes: Eyes) -> None:
+    ranks = add(fleet, 0, 1, 2) + add(fleet, 3, 4, host="node1")
+    fleet.host_page = lambda asked: host_page(
+        *(one for one in ranks if one.identity.host == asked.identity.host)
+    )
+    for _ in range(2):
+        sweep = eyes.sweep()
+        assert all(reports(sweep).values())
+        assert [one.rank for one in sweep.observations] == [f"rg_0.{n}" for n in range(5)]
+        assert [one.url for one in sweep.observations] == [rank.url for rank in ranks]
+        assert eyes.asked == {"host": 2}
+
+
+def test_a_rank_alone_on_its_host_is_asked_itself(fleet: FakeFleet, eyes: Eyes) -> None:
+    for n in range(3):
+        add(fleet, n, host=f"node{n}")
+    assert all(reports(eyes.sweep()).values())
+    assert eyes.asked == {"state": 3}
+
+
+def test_who_is_not_in_the_answer_is_asked_itself_and_speaks_for_the_rest_from_then_on(
+    fleet: FakeFleet, eyes: Eyes
+) -> None:
+    """Two containers on one host, each with a run directory of its own."""
+    first, second = add(fleet, 0, 1), add(fleet, 2, 3)
+    fleet.host_page = lambda asked: host_page(*(first if asked in first else second))
+    assert all(reports(eyes.sweep()).values())
+    assert (eyes.of("host"), eyes.of("state")) == (["rg_0.0"], ["rg_0.2", "rg_0.3"])
+    assert all(reports(eyes.sweep()).values())
+    assert (eyes.of("host"), eyes.of("state")) == (["rg_0.0", "rg_0.2"], [])
+    assert all(reports(eyes.sweep()).values())
+    assert eyes.asked == {"host": 2}
+
+
+def test_a_sweep_leaves_nothing_for_the_collector_of_cycles(fleet: FakeFleet, eyes: Eyes) -> None:
+    """At 100,000 ranks it comes late, and each sweep that waits for it takes 200 MiB."""
+    ranks = add(fleet, 0, 1, 2)
+    fleet.host_page = lambda _: host_page(*ranks)
+    gc.collect()
+    gc.disable()
+    try:
+        sweep = eyes.sweep()
+        assert all(reports(sweep).values())
+        del sweep
+        eyes.sweep(watched=["rg_0.1"])  # the event loop lets go of the one before
+        kept = [one for one in gc.get_objects() if type(one) is Observation]
+    finally:
+        gc.enable()
+    assert len(kept) <= len(ranks)
+
+
+def hangs(_: FakeRank):
+    raise Hang
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        hangs,
+        lambda _: page({}, 404),
+        lambda _: page({"schema": 1, "entries": 7}),
+        lambda _: page([]),
+    ],
+    ids=["hangs", "has no such page", "garbage", "a list"],
+)
+def test_a_host_that_does_not_tell_costs_its_ranks_nothing(
+    fleet: FakeFleet, eyes: Eyes, answer
+) -> None:
+    add(fleet, 0, 1, 2)
+    fleet.host_page = answer
+    assert all(reports(eyes.sweep()).values())
+    assert eyes.of("state") == ["rg_0.0", "rg_0.1", "rg_0.2"]
+    assert all(reports(eyes.sweep()).values())
+    assert eyes.of("host") != ["rg_0.0"]  # another one is tried meanwhile
+
+
+def test_a_watched_rank_is_asked_itself(fleet: FakeFleet, eyes: Eyes) -> None:
+    ranks = add(fleet, 0, 1, 2)
+    fleet.host_page = lambda _: host_page(*ranks)
+    ranks[1].phase = "seen by its own"
+    sweep = eyes.sweep(watched=[ranks[1].identity.rank])
+    assert (eyes.of("host"), eyes.of("state")) == (["rg_0.0"], ["rg_0.1"])
+    assert all(reports(sweep).values())
+
+
+def test_another_life_of_a_rank_is_no_answer_for_it(fleet: FakeFleet, eyes: Eyes) -> None:
+    ranks = add(fleet, 0, 1)
+    other = replace(ranks[1], identity=replace(ranks[1].identity, incarnation="another"))
+    fleet.host_page = lambda _: host_page(ranks[0], other)
+    assert all(reports(eyes.sweep()).values())
+    assert eyes.of("state") == ["rg_0.1"]
+
+
+def test_nobody_speaks_for_a_host_at_another_address(fleet: FakeFleet, eyes: Eyes) -> None:
+    """A rank says itself what its host is called: it might take that of another one."""
+    liar, victim = add(fleet, 0, 1)
+    liar.base = liar.base.replace("127.0.0.1", "localhost")
+    lie = replace(victim, phase="never")
+    fleet.host_page = lambda _: host_page(liar, lie)
+    sweep = eyes.sweep()
+    (_, told) = sweep.observations
+    assert isinstance(told.outcome, StateReport)
+    assert told.outcome.step is not None
+    assert told.outcome.step.phase == "forward"
+    assert eyes.asked == {"state": 2}
+
+
+def test_whose_turn_does_not_come_is_among_the_next_sweeps_first(
+    fleet: FakeFleet, eyes: Eyes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polling, "_AT_ONCE", 2)
+    for n in range(4):
+        add(fleet, n, host=f"node{n}", answer=hangs if n < 2 else None)
+    first = eyes.sweep(0.4)
+    why = {one.rank: one.outcome.reason for one in first.observations
+           if isinstance(one.outcome, Unreachable)}  # fmt: skip
+    assert why == {
+        "rg_0.0": Failure.TIMEOUT, "rg_0.1": Failure.TIMEOUT,
+        "rg_0.2": Failure.UNASKED, "rg_0.3": Failure.UNASKED,
+    }  # fmt: skip
+    for _ in range(3):  # who did not answer is asked last: it takes nobody's turn again
+        assert reports(eyes.sweep(0.4)) == {
+            "rg_0.0": False, "rg_0.1": False, "rg_0.2": True, "rg_0.3": True
+        }  # fmt: skip
+
+
+def test_a_worker_server_tells_who_the_others_at_its_address_are(
+    fleet: FakeFleet, fetcher: Fetcher
+) -> None:
+    known, listed, elsewhere, another = add(fleet, 0, 1, 2, 3)
+    listed_url, far_url = listed.url, "http://127.9.9.9:1/rg_0.2"
+    report = HostEntry(another.identity.rank, "http://unlisted:1", another.report())
+    fleet.host_page = lambda _: page(
+        to_json(
+            HostReport(
+                known.identity.host,
+                (
+                    HostEntry(known.identity.rank, known.url, known.report()),
+                    HostEntry(listed.identity.rank, listed_url, listed.report()),
+                    HostEntry(elsewhere.identity.rank, far_url, elsewhere.report()),
+                    report,
+                ),
+            )
+        )
+    )
+    sweep = Poller(fetcher).sweep(
+        [target(known)], deadline_s=DEADLINE_S, unidentified=[listed_url, far_url]
+    )
+    assert dict(sweep.identified) == {listed_url: listed.identity}
+
+
+def test_of_thousands_that_nobody_knows_one_at_an_address_is_asked_first(
+    fleet: FakeFleet, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polling, "_AT_ONCE", 2)
+    ranks = add(fleet, *range(5))
+    fleet.host_page = lambda _: host_page(*ranks[:4])  # the last is of another container
+    urls, poller, known = [rank.url for rank in ranks], Poller(fetcher), []
+    for expected in (1, 4, 5):
+        sweep = poller.sweep(
+            [target(rank) for rank in known],
+            deadline_s=DEADLINE_S,
+            unidentified=[url for url in urls if url not in {rank.url for rank in known}],
+        )
+        told = {url for url, _ in sweep.identified}
+        known += [rank for rank in ranks if rank.url in told and rank not in known]
+        assert len(known) == expected

@@ -1,0 +1,359 @@
+"""Who is polled, and for how long."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from monitor.act.targets import (
+    LAPSE_GRACE_S,
+    Registered,
+    Registry,
+    Source,
+    TargetsError,
+    TargetsFile,
+    parse_file_sd,
+)
+from monitor.model.names import GroupName, RankName
+from tests.monitor.doubles import HandClock, Memory
+from tests.monitor.fakes import identity
+from worker_server.wire import Registration
+
+RANK = RankName("rg_0.0")
+
+
+def registration(
+    incarnation: str = "one",
+    url: str = "http://h:1",
+    lease_s: float = 15.0,
+    age_s: float | None = None,
+):
+    return Registration(identity(incarnation=incarnation), url, lease_s, age_s)
+
+
+def named(
+    group: str, launched_as: str | None = None, incarnation: str = "one", *, rank: int = 0, **more
+):
+    who = identity(GroupName(group), rank, world_size=rank + 1, incarnation=incarnation)
+    launched = None if launched_as is None else GroupName(launched_as)
+    url = f"http://h:{1000 + sum(map(ord, incarnation))}"
+    return Registration(replace(who, launched_as=launched), url, 15.0, **more)
+
+
+class TestNames:
+    """A group goes by its Manager's name, which is its rank's own word."""
+
+    def setup_method(self) -> None:
+        self.clock, self.memory = HandClock(), Memory()
+        self.registry = Registry(self.clock, self.memory)
+
+    def ranks(self) -> list[str]:
+        return [target.rank for target in self.registry.targets()]
+
+    def register(self, *args, **more) -> Registered:
+        return self.registry.register(named(*args, **more))
+
+    def test_a_process_that_is_renamed_is_one_target(self) -> None:
+        self.register("0")
+        assert self.register("my_0", "0") is Registered.CURRENT
+        assert self.ranks() == ["my_0.0"]
+        assert list(self.memory.targets) == ["my_0.0"]
+
+    def test_a_process_that_is_renamed_twice_is_one_target(self) -> None:
+        for name in ("my_0", "my_1"):
+            self.register(name, "0")
+        assert self.ranks() == ["my_1.0"]
+
+    def test_a_file_target_that_is_renamed_is_one_target(self) -> None:
+        before, after = named("0"), named("my_0", "0")
+        self.registry.follow([before.url])
+        self.registry.identify(before.url, before.identity)
+        self.registry.identify(before.url, after.identity)
+        assert self.ranks() == ["my_0.0"]
+
+    def test_ranks_of_other_groups_stay_even_with_a_like_incarnation(self) -> None:
+        self.register("1")
+        self.register("0", rank=1)
+        self.register("my_0", "0")
+        assert self.ranks() == ["0.1", "1.0", "my_0.0"]
+
+    def test_a_name_that_belongs_to_another_launchers_group_is_refused(self) -> None:
+        self.register("rg_1", incarnation="honest")
+        self.register("rg_0", incarnation="liar")
+        assert self.register("rg_1", "rg_0", "liar") is Registered.REFUSED
+        assert self.register("rg_1", "rg_0", "liar", rank=1) is Registered.REFUSED
+        assert self.ranks() == ["rg_0.0", "rg_1.0"]
+        assert self.register("rg_0", None, "liar") is Registered.CURRENT
+
+    def test_a_launcher_takes_the_name_back_that_another_group_has_taken(self) -> None:
+        self.register("rg_1", "rg_0", "liar")
+        assert self.register("rg_1", None, "honest", rank=1) is Registered.CURRENT
+        assert self.ranks() == ["rg_1.1"]
+        assert self.register("rg_1", "rg_0", "liar") is Registered.REFUSED
+
+    def test_of_two_launchers_groups_with_managers_of_one_name_the_first_has_it(self) -> None:
+        self.register("my_0", "0", "a")
+        assert self.register("my_0", "1", "b") is Registered.REFUSED
+        assert self.register("my_0", "0", "a") is Registered.CURRENT
+        assert self.ranks() == ["my_0.0"]
+
+    @pytest.mark.parametrize("gone", ["silent", "dead"])
+    def test_a_name_whose_bearer_is_gone_is_free(self, gone: str) -> None:
+        self.register("my_0", "0", "a")
+        if gone == "dead":
+            self.registry.heard({RankName("my_0.0"): False})
+            self.register("my_0", "0", "a")  # its WorkerServer lingers
+        else:
+            self.clock.advance(15.1)
+        assert self.register("my_0", "1", "b") is Registered.CURRENT
+
+    def test_a_restart_of_the_same_launchers_group_takes_the_name_over(self) -> None:
+        self.register("my_0", "0", "a", age_s=50.0)
+        self.register("0", None, "b", age_s=1.0)
+        assert self.register("my_0", "0", "b", age_s=2.0) is Registered.CURRENT
+        assert self.register("my_0", "0", "a", age_s=53.0) is Registered.SUPERSEDED
+        assert [(t.rank, t.identity.incarnation) for t in self.registry.targets()] == [
+            ("my_0.0", "b")]  # fmt: skip
+
+    def test_who_was_put_off_under_the_former_name_does_not_come_back_with_it(self) -> None:
+        self.register("0", None, "a", age_s=50.0)
+        self.register("0", None, "b", age_s=1.0)
+        self.register("my_0", "0", "b", age_s=2.0)
+        assert self.register("0", None, "a", age_s=52.0) is Registered.SUPERSEDED
+        assert self.ranks() == ["my_0.0"]
+
+    def test_a_restarted_rank_is_told_how_its_group_was_called(self) -> None:
+        self.register("my_0", "0", "a")
+        assert self.registry.known_as(named("0", None, "b").identity) == "my_0"
+        assert self.registry.known_as(named("1", None, "b").identity) is None
+        assert self.registry.known_as(named("my_0", "0", "b").identity) is None
+
+    def test_groups_that_no_launcher_names_have_no_former_name(self) -> None:
+        self.register("my_0", "job", "a")
+        assert self.registry.known_as(named("job", None, "b").identity) is None
+
+    def test_a_restarted_monitor_knows_the_names_again(self) -> None:
+        self.register("my_0", "0", "a")
+        again = Registry(self.clock, self.memory)
+        again.restore(list(self.memory.targets.values()))
+        assert again.known_as(named("0", None, "b").identity) == "my_0"
+        assert again.register(named("my_0", "0", "a")) is Registered.CURRENT
+        assert [target.rank for target in again.targets()] == ["my_0.0"]
+
+
+class TestLeases:
+    def setup_method(self) -> None:
+        self.clock, self.memory = HandClock(), Memory()
+        self.registry = Registry(self.clock, self.memory)
+
+    def incarnation(self) -> str | None:
+        target = self.registry.get(RANK)
+        return None if target is None else target.identity.incarnation
+
+    def test_the_more_there_are_the_more_seldom_they_renew(self) -> None:
+        assert self.registry.renew_s is None
+        for n in range(1200):
+            self.registry.register(named(f"rg_{n}", incarnation=str(n)))
+        assert self.registry.renew_s == 6
+        self.registry._targets.update({RankName(f"x.{n}"): None for n in range(20_000)})
+        assert self.registry.renew_s == 60
+
+    def test_a_registered_rank_is_a_target(self) -> None:
+        self.registry.register(registration())
+        assert [target.rank for target in self.registry.targets()] == [RANK]
+
+    def test_a_new_incarnation_replaces_the_old_one_at_once(self) -> None:
+        self.registry.register(registration("one", "http://h:1"))
+        self.registry.register(registration("two", "http://h:2"))
+        assert self.incarnation() == "two"
+        assert self.registry.targets()[0].url == "http://h:2"
+
+    def test_a_late_renewal_of_an_old_incarnation_never_displaces_a_newer_one(self) -> None:
+        for incarnation in ("one", "two", "three"):
+            self.registry.register(registration(incarnation))
+        self.clock.advance(5)
+        assert self.registry.register(registration("one")) is Registered.SUPERSEDED
+        assert self.registry.register(registration("two")) is Registered.SUPERSEDED
+        assert self.incarnation() == "three"
+
+    def test_a_lingering_elder_that_comes_second_after_a_cold_start_stays_out(self) -> None:
+        self.registry.register(registration("young", age_s=3.0))
+        assert self.registry.register(registration("old", age_s=90.0)) is Registered.SUPERSEDED
+        assert self.incarnation() == "young"
+        self.clock.advance(5)
+        assert self.registry.register(registration("younger", age_s=0.5)) is Registered.CURRENT
+        assert self.incarnation() == "younger"
+
+    def test_an_old_incarnation_does_not_unregister_a_newer_one(self) -> None:
+        self.registry.register(registration("one"))
+        self.registry.register(registration("two"))
+        assert not self.registry.unregister(RANK, "one")
+        assert self.incarnation() == "two"
+
+    def test_unregistering_removes_the_target_and_says_that_it_left(self) -> None:
+        self.registry.register(registration("one"))
+        assert self.registry.unregister(RANK, "one")
+        assert self.registry.targets() == ()
+        assert self.registry.standing(RANK, "one") is Registered.LEFT
+        assert self.memory.targets == {}
+
+    def test_a_lapsed_lease_is_kept_for_the_grace_so_that_a_dead_host_is_seen(self) -> None:
+        self.registry.register(registration(lease_s=15.0))
+        self.clock.advance(15.0 + LAPSE_GRACE_S)
+        assert self.registry.expire() == ()
+        self.clock.advance(0.1)
+        assert [target.rank for target in self.registry.expire()] == [RANK]
+        assert self.registry.targets() == ()
+
+    def test_a_rank_that_answers_polls_does_not_expire(self) -> None:
+        self.registry.register(registration(lease_s=15.0))
+        self.clock.advance(15.0 + LAPSE_GRACE_S)
+        self.registry.heard({RANK: True})
+        self.clock.advance(15.0)
+        assert self.registry.expire() == ()
+
+    def test_a_renewal_costs_no_write(self) -> None:
+        for _ in range(10):
+            self.registry.register(registration())
+            self.clock.advance(5)
+        assert self.memory.writes == 1
+
+    def test_a_moved_url_of_the_same_incarnation_is_taken_over(self) -> None:
+        self.registry.register(registration(url="http://h:1"))
+        self.registry.register(registration(url="http://h:2"))
+        assert self.registry.targets()[0].url == "http://h:2"
+        assert self.memory.writes == 2
+
+    def test_the_store_gives_targets_and_their_order_back(self) -> None:
+        self.registry.register(registration("one"))
+        self.registry.register(registration("two"))
+        again = Registry(self.clock, Memory())
+        assert again.restore(list(self.memory.targets.values())) == 1
+        assert [(one.identity, one.url) for one in again.targets()] == [
+            (one.identity, one.url) for one in self.registry.targets()
+        ]
+        assert again.register(registration("one")) is Registered.SUPERSEDED
+
+    def test_of_what_another_monitor_saved_only_the_unknown_is_adopted(self) -> None:
+        self.registry.register(registration("old"))
+        stored = list(self.memory.targets.values())
+        ours = Registry(self.clock, Memory())
+        ours.register(registration("new"))
+        assert ours.restore(stored) == 0
+        assert ours.standing(RANK, "new") is Registered.CURRENT
+        assert Registry(self.clock, Memory()).restore(stored) == 1
+
+    def test_a_restored_target_has_one_lease_to_show_that_it_lives(self) -> None:
+        self.registry.register(registration(lease_s=15.0))
+        again = Registry(self.clock, Memory())
+        again.restore(list(self.memory.targets.values()))
+        self.clock.advance(15.0)
+        assert again.expire() == ()
+        self.clock.advance(0.1)
+        assert [target.rank for target in again.expire()] == [RANK]
+
+    def test_a_target_of_another_version_in_the_store_is_skipped(self) -> None:
+        assert self.registry.restore([{"url": "http://h:1"}, {"identity": 3}]) == 0
+
+    @pytest.mark.parametrize(("asked", "given"), [(0.0, 1.0), (1e9, 3600.0), (15.0, 15.0)])
+    def test_a_lease_is_held_between_a_second_and_an_hour(self, asked, given) -> None:
+        self.registry.register(registration(lease_s=asked))
+        assert self.registry.targets()[0].lease_s == given
+
+    def test_the_only_known_incarnation_may_come_back_after_the_newer_one_left(self) -> None:
+        self.registry.register(registration("one"))
+        self.registry.register(registration("two"))
+        self.registry.unregister(RANK, "two")
+        assert self.registry.register(registration("one")) is Registered.CURRENT
+
+
+class TestFileTargets:
+    def setup_method(self) -> None:
+        self.registry = Registry(HandClock(), Memory())
+        self.registry.follow(["http://h:1"])
+
+    def test_a_listed_url_is_asked_who_it_is(self) -> None:
+        assert self.registry.unidentified() == ("http://h:1",)
+        self.registry.identify("http://h:1", identity())
+        assert self.registry.unidentified() == ()
+        assert self.registry.targets()[0].source is Source.FILE
+
+    def test_a_restarted_rank_behind_a_listed_url_is_asked_again(self) -> None:
+        self.registry.identify("http://h:1", identity())
+        self.registry.estrange(self.registry.targets()[0])
+        assert self.registry.unidentified() == ("http://h:1",)
+        self.registry.identify("http://h:1", identity(incarnation="two"))
+        assert self.registry.unidentified() == ()
+        assert self.registry.targets()[0].identity.incarnation == "two"
+
+    def test_a_url_that_is_listed_no_more_is_dropped(self) -> None:
+        self.registry.identify("http://h:1", identity())
+        self.registry.follow([])
+        assert self.registry.targets() == ()
+
+    def test_a_listed_target_needs_no_lease(self) -> None:
+        clock = HandClock()
+        registry = Registry(clock, Memory())
+        registry.follow(["http://h:1"])
+        registry.identify("http://h:1", identity())
+        clock.advance(1e6)
+        assert registry.expire() == ()
+
+
+class TestFileSd:
+    def test_reads_prometheus_file_sd(self) -> None:
+        text = '[{"targets": ["a:1", "https://b:2/"], "labels": {"x": "y"}}, {"targets": ["a:1"]}]'
+        assert parse_file_sd(text) == ("http://a:1", "https://b:2")
+
+    @pytest.mark.parametrize(
+        "text",
+        ["", "{", "{}", "[1]", '[{"targets": "a:1"}]', '[{"targets": [1]}]', "[" * 100_000],
+        ids=["empty", "cut", "object", "number", "no list", "no text", "deep"],
+    )
+    def test_refuses_anything_else(self, text: str) -> None:
+        with pytest.raises(ValueError, match=r"."):
+            parse_file_sd(text)
+
+    def test_is_read_again_only_when_it_changes(self, tmp_path: Path) -> None:
+        path = tmp_path / "targets.json"
+        path.write_text(json.dumps([{"targets": ["a:1"]}]))
+        listed = TargetsFile(path)
+        assert listed.changed() == ("http://a:1",)
+        assert listed.changed() is None
+        path.write_text(json.dumps([{"targets": ["a:1", "b:2"]}]))
+        os.utime(path, (1, 1))
+        assert listed.changed() == ("http://a:1", "http://b:2")
+
+    def test_a_list_that_cannot_be_read_is_said_again_until_it_can(self, tmp_path: Path) -> None:
+        path = tmp_path / "targets.json"
+        path.write_text("[{")
+        listed = TargetsFile(path)
+        for _ in range(2):
+            with pytest.raises(TargetsError, match=r"targets\.json"):
+                listed.changed()
+        path.write_text("[]")
+        assert listed.changed() == ()
+
+    def test_a_missing_file_is_one_line(self, tmp_path: Path) -> None:
+        with pytest.raises(TargetsError, match="cannot read targets file"):
+            TargetsFile(tmp_path / "none.json").changed()
+
+
+def test_who_has_not_the_token_is_told_for_a_minute_and_no_table_grows() -> None:
+    clock = HandClock()
+    registry = Registry(clock, Memory())
+    assert list(registry.troubles()) == []
+    for host in range(2_000):
+        registry.refuse(f"10.0.{host // 250}.{host % 250}")
+    [told] = registry.troubles()
+    assert told.startswith(
+        "ranks that are not shown want to register from 10.0.7.247, 10.0.7.248, 10.0.7.249 and "
+        "997 more: their token is wrong or missing"
+    )
+    assert registry.refused["token"] == 2_000
+    clock.advance(61)
+    assert list(registry.troubles()) == []

@@ -1,0 +1,264 @@
+"""`lightkeeper analyze` as a user meets it, on generated dumps."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import re
+import stat
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from monitor.cli import main
+from monitor.commands import analyze
+from tests.corpus.cases import Case
+from tests.monitor.commands.refusal import assert_refused
+from tests.monitor.process import into_closed_pipe
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight ranks, one of which stopped coming."""
+    return _written("not_entered", tmp_path_factory.mktemp("dumps"))
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _written("pause", tmp_path_factory.mktemp("sound"))
+
+
+def _written(kind: str, folder: Path) -> Path:
+    built = Case(kind, "DP", "full", blocking=True).build()
+    assert built is not None
+    built.write(folder)
+    return folder
+
+
+def test_a_fault_is_status_1_and_named_first(
+    dumps: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", str(dumps)]) == 1
+    said = capsys.readouterr()
+    assert said.out.startswith("1 fault found, caused by rank ")
+    assert "who waits for whom" in said.out
+    assert said.err == ""
+
+
+def test_no_fault_is_status_0(sound: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(sound)]) == 0
+    assert capsys.readouterr().out.startswith("no fault found\nrecords of 8 of 8 ranks")
+
+
+def test_json_and_text_accuse_the_same(dumps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(dumps), "--format", "json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    main(["analyze", str(dumps)])
+    (culprit,) = told["culprits"]
+    assert f"caused by rank {culprit}\n" in capsys.readouterr().out
+    assert told["ranks_expected"] == 8
+
+
+def test_files_folders_and_zips_give_the_same(
+    dumps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = sorted(str(path) for path in dumps.iterdir())
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as bundle:
+        for path in files:
+            bundle.write(path, Path(path).name)
+    told = []
+    for paths in ([str(dumps)], files, list(reversed(files)), [str(tmp_path / "all.zip")]):
+        assert main(["analyze", *paths, "--format", "json"]) == 1
+        told.append(json.loads(capsys.readouterr().out))
+    assert "when the records were taken" in told[3].pop("notes")[0]  # a zip has no dates
+    assert told[0].pop("notes") == told[1].pop("notes") == told[2].pop("notes") == []
+    assert told[0] == told[1] == told[2] == told[3]
+
+
+def test_the_page_is_written_beside_the_text(
+    dumps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", str(dumps), "--html", str(tmp_path / "r.html")]) == 1
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert f'<h1 class="bad">{capsys.readouterr().out.splitlines()[0]}</h1>' in page
+
+
+@pytest.mark.parametrize("words", [["--details"], ["--group", "default_pg"]], ids=" ".join)
+def test_detail_comes_on_demand(
+    words: list[str], dumps: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["analyze", str(dumps)])
+    assert "first unfinished ┃" not in capsys.readouterr().out
+    main(["analyze", str(dumps), *words])
+    assert "first unfinished ┃" in capsys.readouterr().out
+
+
+def test_a_rank_without_a_dump_is_told_and_counts(
+    dumps: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", str(dumps), "--world-size", "9", "--format", "json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["ranks_expected"], told["ranks_silent"]) == (9, [8])
+
+
+def test_one_bad_dump_spoils_its_rank_only(
+    sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in sound.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "nccl_trace_rank_3").write_bytes(b"\x80\x02cos\nsystem\n")
+    main(["analyze", str(tmp_path)])
+    said = capsys.readouterr().out
+    assert "records of 7 of 8 ranks" in said
+    assert "no record of rank 3" in said
+    assert "nccl_trace_rank_3: " in said
+
+
+# -- unusable input: one line, status 2 -----------------------------------------------------------
+
+
+def _bad_input(folder: Path) -> None:
+    (folder / "empty").mkdir()
+    (folder / "rank_0").write_bytes(b"not a dump")
+    (folder / "evil_0").write_bytes(pickle.dumps(print))
+    (folder / "list_0").write_bytes(pickle.dumps([1, 2, 3]))
+    (folder / "notes.txt").write_text("hello")
+    (folder / "broken.zip").write_bytes(b"PK\x03\x04broken")
+    (folder / "m.json").write_text('{"dp": [0, 0]}')
+    (folder / "list.json").write_text("[1]")
+    (folder / "deep.json").write_text("[" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["nowhere"], "nowhere: no such file or folder"),
+        (["no\nwhere\x1b[2J"], "no where[2J: no such file or folder"),
+        (["empty"], "no flight record in "),
+        (["rank_0"], "no usable flight record: "),
+        (["evil_0"], "no usable flight record: "),
+        (["list_0"], "no usable flight record: "),
+        (["broken.zip"], "no usable flight record: "),
+        (["notes.txt"], "no usable flight record: "),
+        (["rank_0", "evil_0"], "(and 1 more)"),
+        (["rank_0", "--members", "nowhere.json"], "cannot read "),
+        (["rank_0", "--members", "notes.txt"], "notes.txt holds no JSON"),
+        (["rank_0", "--members", "deep.json"], "deep.json holds no JSON"),
+        (["rank_0", "--members", "list.json"], "expected an object of lists of ranks"),
+        (["rank_0", "--members", "m.json"], "'dp' is no list of different ranks"),
+        (["rank_0", "--html", "empty"], "it is a folder"),
+        (["rank_0", "--html", "none/r.html"], "no such folder"),
+    ],
+    ids=lambda value: ascii(" ".join(value)) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_used_is_one_line_and_status_2(
+    words: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _bad_input(tmp_path)
+    words = [word if word.startswith("--") else str(tmp_path / word) for word in words]
+    assert_refused(["analyze", *words], line, capsys)
+
+
+@pytest.mark.parametrize("size", ["0", "-1", "many", "99999999999"])
+def test_a_world_size_is_a_plausible_number(
+    size: str, dumps: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", str(dumps), f"--world-size={size}"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_an_unknown_group_is_answered_with_those_that_are_there(
+    dumps: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", str(dumps), "--group", "defaultpg"]) == 2
+    assert "no process group 'defaultpg' in these records; there are default_pg" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_page_that_cannot_be_written_is_said_before_the_load(
+    dumps: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(analyze, "load", pytest.fail)
+    assert main(["analyze", str(dumps), "--html", "/proc/none/r.html"]) == 2
+
+
+# -- as a process ---------------------------------------------------------------------------------
+
+
+def test_a_fault_of_our_own_is_not_taken_for_a_fault_of_the_job(
+    dumps: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_job: object) -> object:
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr(analyze, "analyse", broken)
+    assert main(["analyze", str(dumps)]) == 70
+    assert "AssertionError: a bug" in capsys.readouterr().err
+
+
+def test_an_interrupt_is_no_verdict(dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(analyze, "load", interrupted)
+    assert main(["analyze", str(dumps)]) == 130
+
+
+def test_a_closed_pipe_keeps_the_status(dumps: Path) -> None:
+    assert into_closed_pipe("analyze", str(dumps)) == (1, b"")
+
+
+def test_an_ascii_terminal_gets_what_it_can_show(
+    dumps: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    assert main(["analyze", str(dumps)]) == 1
+    assert b"caused by rank" in shown.getvalue()
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_shown_on_a_terminal_and_nothing_of_it_stays(
+    dumps: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    terminal = _Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert main(["analyze", str(dumps), "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["schema"] == 1
+    shown = terminal.getvalue()
+    assert "100%" in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
+    assert shown.endswith("\x1b[1A\x1b[2K")  # up, and the line wiped
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", "--help"]) == 0
+    said = capsys.readouterr().out
+    for words in ("exit status", "--world-size", "examples:", "/v1/flight_recorder", "ends in its"):
+        assert words in said
+
+
+def test_a_dump_is_never_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    marker = tmp_path / "ran"
+    (tmp_path / "rank_0").write_bytes(b"cos\nsystem\n(S'touch " + str(marker).encode() + b"'\ntR.")
+    assert main(["analyze", str(tmp_path / "rank_0")]) == 2
+    assert not marker.exists()
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_an_unreadable_file_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "rank_0")
+    assert stat.S_ISFIFO((tmp_path / "rank_0").stat().st_mode)
+    assert main(["analyze", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

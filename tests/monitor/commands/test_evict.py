@@ -1,0 +1,112 @@
+"""`lightkeeper evict`: asks for it, shows it, says who there is when there is no such group."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monitor.cli import main
+from monitor.model.config import KeeperConfig
+from monitor.service import Options, Service
+from tests.monitor.bodies import FakeMonitor, group, snapshot
+from tests.monitor.fakes import FakeFleet, FakeLighthouse, _Handler
+from tests.monitor.process import TOKEN
+
+ODD = "my%group#1?"
+
+
+@pytest.fixture
+def running(tmp_path: Path, fleet: FakeFleet, lighthouse: FakeLighthouse) -> Iterator[Service]:
+    lighthouse.form("rg_0:a", "rg_1:b")
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "token").chmod(0o600)
+    options = Options(KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", lighthouse.url, token=TOKEN)
+    with Service(options) as service:
+        registry = service.keeper._components.registry
+        for name in ("rg_0", ODD):
+            registry.register(fleet.add(name, 0).registration())
+        service.keeper.tick()
+        yield service
+
+
+def words(service: Service, tmp_path: Path, group: str, *more: str) -> list[str]:
+    token = str(tmp_path / "token")
+    return ["evict", group, "--monitor", service.url, "--token-file", token, *more]
+
+
+class Evicting(FakeMonitor):
+    """Each look at the incidents shows the next state of the eviction."""
+
+    def __init__(self, states: list[dict[str, Any]]) -> None:
+        super().__init__(snapshot(groups=[group(ODD, 1)]))
+        self.states, self.asked = states, ""
+
+    def serve(self, handler: _Handler, method: str, path: str, body: bytes) -> None:
+        if method == "POST":
+            self.asked = path
+            handler.reply(200, "application/json", b'{"incident_id": "manual-7"}')
+            return
+        if path.startswith("/v1/incidents"):
+            one = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+            self.recent = [{"id": "manual-7", "evictions": [one]}]
+        super().serve(handler, method, path, body)
+
+
+def state(*details: str, **more: Any) -> dict[str, Any]:
+    rungs = [{"rung": "gate", "detail": detail, "result": None} for detail in details]
+    return {"rungs": rungs, "failed": None, "confirmed": None, **more}
+
+
+@pytest.mark.parametrize(
+    ("last", "status", "says"),
+    [
+        (state("refused", confirmed="its process is gone"), 0, "it is out: its process is gone"),
+        (state("refused", failed="it still beats"), 1, "it is not out: it still beats"),
+        (state("refused"), 3, "  it is not out after 3 s: gate: refused"),
+    ],
+)
+def test_shows_what_is_done_until_the_group_is_out_or_what_holds_it(
+    last: dict[str, Any], status: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with contextlib.closing(Evicting([state(), state("asked"), last])) as monitor:
+        words = ["evict", ODD, "--yes", "--wait", "3", "--monitor", monitor.url]
+        assert main(words) == status
+        assert monitor.asked == "/v1/groups/my%25group%231%3F/evict"
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"evicting {ODD}: manual-7", "  gate: asked", "  gate: refused", says]
+
+
+def test_a_participant_that_nobody_reports_can_be_named(
+    running: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words(running, tmp_path, "rg_1", "--yes", "--no-wait", "--format", "json")) == 0
+    assert json.loads(capsys.readouterr().out)["incident_id"].startswith("manual-rg_1-")
+
+
+def test_an_unknown_group_is_answered_with_the_nearest_and_with_all(
+    running: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words(running, tmp_path, "rg-0", "--yes")) == 2
+    assert capsys.readouterr().err == (
+        f"error: no group 'rg-0'; did you mean rg_0? (groups: {ODD}, rg_0, rg_1)\n"
+    )
+
+
+def test_without_a_terminal_it_wants_yes_and_nobody_is_asked(
+    running: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words(running, tmp_path, "rg_0")) == 2
+    assert capsys.readouterr().err.endswith("there is no terminal to ask on: say --yes\n")
+    assert not running.keeper._components.evictors.active()
+
+
+def test_without_a_token_it_says_so(
+    running: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evict", "rg_0", "--yes", "--monitor", running.url]) == 1
+    assert "token" in capsys.readouterr().err

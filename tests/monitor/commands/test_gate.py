@@ -1,0 +1,86 @@
+"""What `lightkeeper gate` says to input that it cannot use."""
+
+from __future__ import annotations
+
+import configparser
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.monitor.commands.parsing import parsed
+from tests.monitor.commands.refusal import assert_refused
+
+GOOD = ["--lighthouse", "http://127.0.0.1:1", "--bind", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--lighthouse", "head:29510"], "--lighthouse is 'head:29510', expected http://HOST:PORT"),
+        (["--lighthouse", "https://head:1"], "expected http://HOST:PORT"),
+        (["--lighthouse", "http://head"], "expected http://HOST:PORT"),
+        (["--bind", "29511"], "--bind is '29511', expected HOST:PORT"),
+        (["--admin", "x"], "--admin is 'x', expected HOST:PORT"),
+        (["--token-file", "/nowhere"], "cannot read /nowhere"),
+    ],
+)
+def test_wrong_options_are_one_line(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_refused(["gate", *GOOD, *words], line, capsys)
+
+
+def test_a_gate_that_starts_again_waits_for_no_other_commands_imports() -> None:
+    code = (
+        "import sys, monitor.cli\n"
+        "monitor.cli.main(['gate', '--help'])\n"
+        "others = {'flask', 'numpy', 'rich', 'sqlalchemy', 'monitor.service', 'monitor.records'}\n"
+        "sys.exit(len(others & set(sys.modules)))"
+    )
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.startswith("Usage: lightkeeper gate")) == (0, True)
+
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def words_of(command: list[str]) -> dict[str, Any]:
+    assert Path(command[0]).name == "lightkeeper"
+    ctx = parsed(*command[1:])
+    assert ctx.info_name == "gate"
+    return ctx.params
+
+
+def test_the_unit_of_systemd_leaves_the_worker_alone_and_starts_again() -> None:
+    unit = configparser.RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[method-assign,assignment]
+    unit.read(EXAMPLES / "systemd" / "lightkeeper-gate.service")
+    service = dict(unit["Service"])
+    assert (service["KillMode"], service["Restart"]) == ("process", "always")
+    assert service["OOMPolicy"] == "continue"
+    args = words_of(shlex.split(service["ExecStart"].replace("\\\n", " ").replace("\\", " ")))
+    assert args["state"].parent == Path("/var/lib") / service["StateDirectory"]
+
+
+def test_in_kubernetes_there_is_one_gate_and_its_ports_are_those_it_is_told() -> None:
+    path = EXAMPLES / "kubernetes" / "gate" / "gate.yaml"
+    found = yaml.safe_load_all(path.read_text(encoding="utf-8"))
+    parts = {one["kind"]: one["spec"] for one in found}
+    assert parts["Deployment"]["replicas"] == 1
+    assert parts["Deployment"]["strategy"] == {"type": "Recreate"}
+    [container] = parts["Deployment"]["template"]["spec"]["containers"]
+    args = words_of(container["args"])
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert args["bind"] == f"0.0.0.0:{ports['groups']}"
+    assert args["admin"] == f"0.0.0.0:{ports['admin']}"
+    assert {port["targetPort"] for port in parts["Service"]["ports"]} == set(ports)
+    assert container["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": "admin"}
+    assert "livenessProbe" not in container

@@ -1,0 +1,143 @@
+"""`lightkeeper policy`, `pause`, `resume`, `monitor --policy`, SIGHUP: as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from monitor.cli import main
+from monitor.service import Options, Service
+from tests.monitor.fakes import wait_until
+from tests.monitor.process import Monitor
+from tests.monitor.test_rulebook import POLICY, rulebook
+from tests.ports import free_port
+
+
+@pytest.fixture(autouse=True)
+def _token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LIGHTKEEPER_TOKEN_FILE", raising=False)
+    monkeypatch.setenv("LIGHTKEEPER_TOKEN", "secret")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.toml"
+    path.write_text(POLICY)
+    return path
+
+
+@pytest.fixture
+def running(tmp_path: Path, file: Path) -> Iterator[Service]:
+    rules = rulebook(file)
+    config = rules.current.config
+    options = Options(config, "127.0.0.1:0", tmp_path / "m.db", token="secret", rules=rules)
+    with Service(options) as service:
+        service.keeper.tick()
+        yield service
+
+
+def test_a_good_file_is_said_to_be_good(file: Path, capsys) -> None:
+    assert main(["check", "policy", str(file)]) == 0
+    assert capsys.readouterr().out == f"{file}: a policy that can be used\n"
+
+
+@pytest.mark.parametrize(
+    "words", [["check", "policy"], ["policy", "show", "--file"], ["monitor", "--policy"]]
+)
+def test_all_that_is_wrong_with_a_file_is_told_one_line_each(words, file: Path, capsys) -> None:
+    file.write_text("[policy]\nmode = 'kill'\n[guards]\nbudget_per_hou = 3\n")
+    assert main([*words, str(file)]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"error: {file}: policy.mode: is 'kill', expected act or observe",
+        f"error: {file}: guards.budget_per_hou: unknown key, did you mean budget_per_hour?",
+    ]
+
+
+def test_the_default_policy_is_shown_without_a_monitor(capsys) -> None:
+    assert main(["policy", "show", "--default", "--format", "json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert (body["source"], body["mode"]) == (None, "act")
+    assert body["actions"]["mismatch"]["critical"] == "evict"
+
+
+def test_the_policy_of_a_running_monitor_is_shown_and_reloaded(
+    running: Service, file: Path, capsys
+) -> None:
+    ask = ["--monitor", running.url]
+    assert main(["policy", "show", *ask]) == 0
+    out = capsys.readouterr().out
+    assert f"policy: {file}" in out
+    assert "mode: observe" in out
+    assert "stall_floor_s" in out
+    file.write_text("[guards]\nbudget_per_hour = 1\n")
+    assert main(["policy", "reload", *ask, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["guards"]["budget_per_hour"]["value"] == 1
+    file.write_text("x = 1\n")
+    assert main(["policy", "reload", *ask]) == 1
+    assert "nothing has changed: " in capsys.readouterr().err
+    assert main(["policy", "show", *ask]) == 0
+    assert "! not reloaded: " in capsys.readouterr().out
+
+
+def test_pause_and_resume_are_said_large_and_shown_in_status(running: Service, capsys) -> None:
+    ask = ["--monitor", running.url]
+    assert main(["pause", "--reason", "rack 7", *ask]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith("PAUSED by ")
+    assert "until `lightkeeper resume`: rack 7 (nobody is evicted but by hand)" in line
+    running.keeper.tick()
+    assert main(["status", *ask]) == 0
+    assert "PAUSED by " in capsys.readouterr().out
+    assert main(["resume", *ask]) == 0
+    assert "resumed" in capsys.readouterr().out
+    assert main(["resume", *ask]) == 1
+    assert "nothing is paused" in capsys.readouterr().err
+
+
+@pytest.mark.integration
+def test_a_hangup_reads_the_file_again_and_a_bad_one_is_logged(tmp_path: Path, file: Path) -> None:
+    monitor = Monitor(
+        "--store", str(tmp_path / "m.db"), "--policy", str(file), "--tick", "0.2",
+        port=free_port(), LIGHTKEEPER_TOKEN="secret",
+    )  # fmt: skip
+    try:
+        monitor.ready()
+        assert monitor.get("/v1/policy")["mode"] == "observe"
+        file.write_text("[policy]\nmode = 'act'\n[guards]\nbudget_per_hour = 3\n")
+        monitor.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: monitor.get("/v1/policy")["mode"] == "act", 10, "the reload")
+        file.write_text("[guards]\nbudget_per_hour = 'x'\n")
+        monitor.process.send_signal(signal.SIGHUP)
+
+        def told() -> bool:
+            return any("the policy was not" in one for one in monitor.get("/healthz")["degraded"])
+
+        wait_until(told, 10, "the trouble")
+        assert monitor.get("/v1/policy")["guards"]["budget_per_hour"]["value"] == 3
+        body = {"reason": "rack 7"}
+        assert monitor.call("POST", "/v1/pause", json=body).status_code == 200
+        assert monitor.end(signal.SIGTERM) == 0
+        assert any("is not reloaded: " in line for line in monitor.lines)
+        file.write_text(POLICY)
+        monitor = Monitor(
+            "--store", str(tmp_path / "m.db"), "--policy", str(file), "--tick", "0.2",
+            port=free_port(), LIGHTKEEPER_TOKEN="secret",
+        )  # fmt: skip
+        monitor.ready()
+        assert monitor.get("/v1/snapshot")["pause"]["reason"] == "rack 7"
+    finally:
+        monitor.end()
+
+
+@pytest.mark.integration
+def test_without_a_file_a_hangup_ends_the_monitor_as_it_always_did(tmp_path: Path) -> None:
+    monitor = Monitor("--store", str(tmp_path / "m.db"), port=free_port())
+    try:
+        monitor.ready()
+        assert monitor.end(signal.SIGHUP) == -signal.SIGHUP
+    finally:
+        monitor.end()

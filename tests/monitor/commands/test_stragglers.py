@@ -1,0 +1,278 @@
+"""`lightkeeper stragglers` as a user meets it, on made-up jobs and on the recorded ones."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from monitor.cli import main
+from monitor.commands import stragglers
+from tests.changed import replace
+from tests.monitor.commands.refusal import assert_refused
+from tests.monitor.process import ROOT
+from tests.monitor.records.slow.jobs import OPS, Recorded, Slow, write_csv, write_parquet
+
+RECORDED = [
+    ROOT.parent / "shared/data/straggler_traces",
+    Path("/work/shared/data/straggler_traces"),
+]
+REAL = next((path for path in RECORDED if path.is_dir()), None)
+
+SOUND = Recorded(dp=4, pp=2, microbatches=4, steps=12)
+SICK = replace(SOUND, tp=2, slow=(Slow(1, 2, 1.5),))
+
+
+@pytest.fixture(scope="module")
+def sick(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table in which global rank 12 is slow."""
+    return write_parquet(tmp_path_factory.mktemp("tables") / "sick.parquet", SICK.columns())
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_parquet(tmp_path_factory.mktemp("tables") / "sound.parquet", SOUND.columns())
+
+
+# -- the recorded jobs ----------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(REAL is None, reason="needs ../shared/data/straggler_traces")
+@pytest.mark.parametrize(
+    ("job", "culprits", "status"), [("AR", [0], 1), ("ST", [], 0)], ids=["AR", "ST"]
+)
+@pytest.mark.parametrize("described", [True, False], ids=["with sizes", "without sizes"])
+def test_of_the_recorded_jobs_exactly_the_slow_rank_is_named(
+    job: str, culprits: list[int], status: int, described: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert REAL is not None
+    words = ["--meta", str(REAL / f"meta-{job}.yaml")] if described else []
+    assert main(["stragglers", str(REAL / f"trace-{job}.parquet"), *words, "--format", "json"]) == (
+        status
+    )
+    told = json.loads(capsys.readouterr().out)
+    assert told["schema"] == 1
+    assert told["culprits"] == culprits
+    assert [one["culprits"] for one in told["verdicts"]] == [culprits] * len(culprits)
+    for one in told["verdicts"]:
+        assert one["ratio"] == pytest.approx(2.3, abs=0.1)
+        assert one["steps"] == {"slow": 44, "seen": 44, "of": 44}
+
+
+# -- the answer -----------------------------------------------------------------------------------
+
+
+def test_a_fault_is_status_1_and_named_first(
+    sick: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["stragglers", str(sick)]) == 1
+    said = capsys.readouterr()
+    assert said.out.startswith("1 fault found, caused by rank 12\n")
+    assert re.search(r"│ 12 +│ 1 +│ 2 +(│ 1\.[45]\d +){3}│ 12 of 12 +│", said.out)
+    assert said.err == ""
+
+
+def test_no_fault_is_status_0(sound: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stragglers", str(sound)]) == 0
+    assert capsys.readouterr().out.startswith("no straggler found\n")
+
+
+def test_a_verdict_has_all_that_a_program_needs(
+    sick: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["stragglers", str(sick), "--format", "json"])
+    told = json.loads(capsys.readouterr().out)
+    (one,) = told["verdicts"]
+    assert (one["kind"], one["class"], one["confidence"]) == ("straggler", "S1", "likely")
+    assert (one["group"], one["stage"], one["dp_rank"]) == ("stage 1", 1, 2)
+    assert one["culprits"] == told["culprits"] == [12]
+    assert (one["since_step"], one["until_step"]) == (10, 43)
+    assert one["reason"].startswith("Rank 12 (stage 1, data-parallel rank 2) takes 1.5")
+    assert {"source", "resolution"} <= set(one["evidence"])
+    assert told["table"]["ranks"] == len(told["ranks"]) == 8
+
+
+def test_parquet_and_csv_give_the_same(
+    sick: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = []
+    for path in (sick, write_csv(tmp_path / "sick.csv", SICK.columns())):
+        assert main(["stragglers", str(path), "--format", "json"]) == 1
+        told.append(json.loads(capsys.readouterr().out))
+    assert told[0] == told[1]
+
+
+def test_text_columns_and_missing_values_of_parquet_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    held = {name: values.tolist() for name, values in SICK.columns().items()}
+    held["optype"] = [OPS[code] for code in held["optype"]]
+    for name in ("rank", "optype", "duration", "mb_id"):
+        held[name][::9] = [None] * len(held[name][::9])
+    held["step"] = [float(step) for step in held["step"]]  # as pandas has whole numbers with gaps
+    pyarrow.parquet.write_table(pyarrow.table(held), tmp_path / "t.parquet")
+    assert main(["stragglers", str(tmp_path / "t.parquet"), "--format", "json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["culprits"] == [12]
+    assert re.match(r"\d+ of 1,\d+ rows left out", told["notes"][0])
+
+
+def test_sizes_are_checked_and_name_the_tensor_parallel_peers(
+    sick: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    meta = tmp_path / "meta.yaml"
+    meta.write_text("trial_name: J1\ndp_size: 5\npp_size: 2\ntp_size: 2\nworld_size: 20\n")
+    assert main(["stragglers", str(sick), "--meta", str(meta), "--format", "json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["table"]["job"] == "J1"
+    assert told["verdicts"][0]["stands_for"] == [12, 13]
+    assert "rows of 8 ranks, expected 10 (dp_size x pp_size)" in told["notes"]
+
+
+# -- unusable input: one line, status 2 -----------------------------------------------------------
+
+
+def _bad_input(folder: Path) -> None:
+    columns = SOUND.columns()
+    write_parquet(folder / "good.parquet", columns)
+    write_parquet(folder / "none.parquet", {name: held[:0] for name, held in columns.items()})
+    without = {name: held for name, held in columns.items() if name not in {"duration", "stage"}}
+    write_parquet(folder / "lacks.parquet", without)
+    named = {**columns, "rank": np.array(["a"] * len(columns["rank"]))}
+    write_parquet(folder / "named.parquet", named)
+    (folder / "cut.parquet").write_bytes((folder / "good.parquet").read_bytes()[:5000])
+    (folder / "empty.csv").write_text("")
+    (folder / "other.csv").write_text("a,b\n1,2\n")
+    (folder / "head.csv").write_text("rank,stage,step,optype,duration\n")
+    (folder / "words.csv").write_text("rank,stage,step,optype,duration\n" + "x,y,z,gc,w\n" * 3)
+    (folder / "noise.csv").write_bytes(bytes(range(256)) * 40)
+    rows = "".join(f"{n},0,{n},forward-compute,0.1\n" for n in range(3000))
+    (folder / "sparse.csv").write_text("rank,stage,step,optype,duration\n" + rows)
+    (folder / "list.yaml").write_text("- 1\n")
+    (folder / "bad.yaml").write_text("a: [")
+    (folder / "size.yaml").write_text("dp_size: many\n")
+    (folder / "run.yaml").write_text("!!python/object/apply:os.system ['true']\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["nowhere"], "nowhere: no such file"),
+        (["no\nwhere\x1b[2J"], "no where[2J: no such file"),
+        (["."], "is a folder, expected a file"),
+        (["empty.csv"], "empty.csv: the file is empty"),
+        (["other.csv"], "none of the expected columns in its first line: a, b"),
+        (["head.csv"], "the table has no rows"),
+        (["words.csv"], "no usable row"),
+        (["noise.csv"], "noise.csv: "),
+        (["sparse.csv"], "3,000 rows are too few for 3,000 ranks in 3,000 steps"),
+        (["none.parquet"], "the table has no rows"),
+        (["lacks.parquet"], "no column stage and no column duration; there are "),
+        (["named.parquet"], "column rank holds string, expected numbers"),
+        (["cut.parquet"], "not readable as parquet: "),
+        (["good.parquet", "--meta", "nothing.yaml"], "nothing.yaml: No such file"),
+        (["good.parquet", "--meta", "list.yaml"], "expected lines such as dp_size: 4"),
+        (["good.parquet", "--meta", "bad.yaml"], "bad.yaml: holds no YAML"),
+        (["good.parquet", "--meta", "run.yaml"], "run.yaml: holds no YAML"),
+        (["good.parquet", "--meta", "size.yaml"], "dp_size is 'many', expected a whole number"),
+    ],
+    ids=lambda value: ascii(" ".join(value)) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_used_is_one_line_and_status_2(
+    words: list[str], line: str, bad: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word if word.startswith("--") else str(bad / word) for word in words]
+    assert_refused(["stragglers", *words], line, capsys)
+
+
+@pytest.fixture(scope="module")
+def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bad")
+    _bad_input(folder)
+    return folder
+
+
+def test_lines_of_another_length_are_left_out_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_csv(tmp_path / "t.csv", SICK.columns())
+    path.write_text("\ufeff" + path.read_text(encoding="utf-8") + "1,2\n1,2,3\n", encoding="utf-8")
+    assert main(["stragglers", str(path), "--format", "json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["culprits"] == [12]
+    assert told["notes"] == ["2 lines left out: not as many fields as the first line"]
+
+
+# -- as a process ---------------------------------------------------------------------------------
+
+
+def test_a_fault_of_our_own_is_not_taken_for_a_fault_of_the_job(
+    sick: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> object:
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr(stragglers, "judge", broken)
+    assert main(["stragglers", str(sick)]) == 70
+    assert "AssertionError: a bug" in capsys.readouterr().err
+
+
+def test_a_table_too_large_for_the_machine_is_said(
+    sick: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> object:
+        raise MemoryError
+
+    monkeypatch.setattr(stragglers, "load", full)
+    assert main(["stragglers", str(sick)]) == 3
+    assert "more memory than this machine has" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("how", [(), ("--format", "json")])
+def test_what_takes_too_long_is_ended_and_nobody_is_accused(
+    how: tuple[str, ...],
+    sick: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(stragglers, "judge", lambda _: threading.Event().wait(60))
+    assert main(["stragglers", str(sick), "--deadline", "0.5", *how]) == 3
+    said = capsys.readouterr()
+    if how:
+        assert json.loads(said.out)["culprits"] == []
+    assert "not done after 0.5 s" in said.out + said.err
+
+
+def test_csv_needs_no_pyarrow_and_parquet_says_that_it_does(
+    sick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = write_csv(tmp_path / "t.csv", SICK.columns())
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert main(["stragglers", str(table)]) == 1
+    assert main(["stragglers", str(sick)]) == 2
+    assert "pip install 'lightkeeper[analyze]', or give CSV" in capsys.readouterr().err
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_shown_on_a_terminal(
+    sick: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = _Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert main(["stragglers", str(sick), "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["culprits"] == [12]
+    assert "reading" in terminal.getvalue() or "collectives" in terminal.getvalue()

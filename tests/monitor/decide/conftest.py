@@ -1,0 +1,3 @@
+from tests.monitor.journal.replayed import replayed
+
+__all__ = ["replayed"]

@@ -1,0 +1,89 @@
+"""One hang on a fleet of 3 groups x 2 ranks, every moment of which is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from monitor.decide.accounts import AuditedIncident, FleetFacts
+from monitor.model.eviction import DecisionRow, Eviction, Rung, RungOutcome
+from monitor.model.incident import Incident, Milestones, State, Transition
+from monitor.model.names import GroupName, Host, IncidentId, ReplicaId
+from monitor.model.verdict import Kind
+from tests.monitor.store.test_store import incident
+
+ID = IncidentId("inc-1")
+MARKS = Milestones(
+    first_seen_s=105.0,
+    firing_s=106.0,
+    evict_asked_s=111.0,
+    left_quorum_s=116.0,
+    survivor_commit_s=117.0,
+    rejoined_s=136.0,
+)
+"""The fault began at 100."""
+ROWS = (
+    DecisionRow(ID, 106.0, "hold", "cool_down", "too soon"),
+    DecisionRow(ID, 108.0, "hold", "budget", "4 an hour are used up"),
+    DecisionRow(ID, 109.0, "hold", "budget", "4 an hour are used up, still"),
+    DecisionRow(ID, 110.5, "evict", None, "not_entered: hung"),
+)
+EVICTION = Eviction(
+    incident_id=ID,
+    group=GroupName("rg_1"),
+    replica_id=ReplicaId("rg_1:uuid1"),
+    asked_s=111.0,
+    rungs=(
+        RungOutcome(Rung.QUARANTINE, 111.0, 111.0, "launchers are refused on node1"),
+        RungOutcome(Rung.LIGHTHOUSE_KILL, 111.1, 114.1, "no answer"),
+        RungOutcome(Rung.WORKER_EVICT, 114.1, 115.0, "gone"),
+    ),
+    gone_s=115.0,
+    left_quorum_s=116.0,
+)
+FACTS = FleetFacts(
+    own=2,
+    others=4,
+    hosts={GroupName("rg_1"): (Host("node1"),)},
+    back_on={GroupName("rg_1"): (Host("node4"),)},
+)
+
+
+def hang(**changes: Any) -> Incident:
+    """Resolved, evicted, everything seen."""
+    one = incident("inc-1")
+    one = replace(
+        one,
+        state=State.RESOLVED,
+        verdict=replace(one.verdict, since_s=100.0),
+        milestones=MARKS,
+        story=(
+            Transition(105.0, "pending", "seen"),
+            Transition(106.0, "firing", "held"),
+            Transition(111.0, "evicting", "asked for rg_1"),
+            Transition(116.0, "resolved", "evicted: left the quorum"),
+        ),
+        last_seen_s=112.0,
+        resolution="evicted: left the quorum",
+    )
+    return replace(one, **changes)
+
+
+def case(one: Incident | None = None, **changes: Any) -> AuditedIncident:
+    """The hang with all that belongs to it, long after."""
+    made = AuditedIncident(
+        one or hang(), 2000.0, decisions=ROWS, evictions=(EVICTION,), facts=FACTS
+    )
+    return replace(made, **changes)
+
+
+def unevicted(one: Incident, **marks: Any) -> AuditedIncident:
+    """The same fault, nobody having done anything about it."""
+    before = replace(one.milestones, evict_asked_s=None, left_quorum_s=None, rejoined_s=None)
+    return case(replace(one, milestones=replace(before, **marks)), decisions=(), evictions=())
+
+
+def of_kind(kind: Kind, lost_s: float = 0.0) -> Incident:
+    """The same times, another fault."""
+    one = hang()
+    return replace(one, kind=kind, verdict=replace(one.verdict, kind=kind, lost_s=lost_s))

@@ -1,0 +1,317 @@
+"""Exact numbers on virtual incidents; what is not known is never zero."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import fields, replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.decide.accounts import (
+    Amount,
+    AuditedIncident,
+    account,
+    account_to_json,
+    hold_spans,
+    intervals,
+    span_costs,
+)
+from monitor.decide.audit import Aftermath, IncidentAudit, audit_of
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import (
+    DecisionRow,
+    Eviction,
+    Remembered,
+    Rung,
+    RungOutcome,
+    eviction_from_json,
+)
+from monitor.model.incident import (
+    IncidentError,
+    Milestones,
+    State,
+    incident_from_json,
+    incident_to_json,
+)
+from monitor.model.plain import to_plain
+from monitor.model.verdict import Kind
+from tests.monitor.decide.scene import (
+    EVICTION,
+    FACTS,
+    ID,
+    MARKS,
+    ROWS,
+    case,
+    hang,
+    of_kind,
+    unevicted,
+)
+
+
+def bounds(amount: Amount) -> tuple[float | None, float | None]:
+    return amount.low, amount.high
+
+
+# -- how long --------------------------------------------------------------------------------------
+
+
+def test_the_parts_of_an_incident_follow_one_another_and_add_up() -> None:
+    parts = intervals(case())
+    assert [(one.until, one.seconds) for one in parts] == [
+        ("seen", 5.0), ("firing", 1.0), ("decided", 4.5), ("asked", 0.5), ("gone", 4.0),
+        ("left", 1.0), ("survivors", 1.0), ("rejoined", 19.0),
+    ]  # fmt: skip
+    assert sum(one.seconds for one in parts) == 136.0 - 100.0
+
+
+def test_what_follows_the_request_comes_in_its_own_order() -> None:
+    marks = replace(MARKS, survivor_commit_s=111.5)  # of a straggler: the others never stood
+    names = [one.until for one in intervals(case(hang(milestones=marks)))]
+    assert names[-4:] == ["survivors", "gone", "left", "rejoined"]
+
+
+def test_a_clock_that_jumped_back_makes_a_part_empty_and_is_said() -> None:
+    marks = replace(MARKS, firing_s=90.0)
+    firing = intervals(case(hang(milestones=marks)))[1]
+    assert (firing.until, firing.seconds, firing.jumped) == ("firing", 0.0, True)
+
+
+def test_guards_are_told_with_how_long_they_held_and_a_change_of_words_is_no_new_one() -> None:
+    assert [(one.guard, one.seconds, one.reason) for one in hold_spans(case())] == [
+        ("cool_down", 2.0, "too soon"), ("budget", 2.5, "4 an hour are used up, still"),
+    ]  # fmt: skip
+
+
+def test_a_guard_that_still_holds_has_no_end() -> None:
+    one = hang(state=State.FIRING, resolution=None, story=())
+    (held,) = hold_spans(case(one, decisions=ROWS[:1], evictions=()))
+    assert (held.guard, held.seconds) == ("cool_down", None)
+
+
+def test_a_guard_held_until_the_incident_was_over() -> None:
+    (held,) = hold_spans(case(decisions=ROWS[:1]))
+    assert held.seconds == 116.0 - 106.0
+
+
+# -- what it cost ----------------------------------------------------------------------------------
+
+
+def test_a_hang_costs_what_waited_and_saves_what_torchfts_timeouts_would_have_cost() -> None:
+    one = account(case())
+    assert bounds(one.lost_by_others) == (4 * 17.0, 4 * 17.0)
+    assert bounds(one.lost_by_own) == (2 * 36.0, 2 * 36.0)
+    assert bounds(one.lost) == (140.0, 140.0)
+    assert bounds(one.without_us) == (6 * 61.0, 6 * 145.0)
+    assert bounds(one.saved) == (366.0 - 140.0, 870.0 - 140.0)
+    assert (one.outcome, one.decided_by) == ("evicted", "lightkeeper")
+    assert (one.ran_on, one.back_on, one.final) == (("node1",), ("node4",), True)
+
+
+def test_the_jobs_own_timeouts_are_taken_as_told() -> None:
+    one = account(case(config=KeeperConfig(job_timeout_s=600.0)))
+    assert bounds(one.without_us) == (6 * 601.0, 6 * 1225.0)
+    assert "600 s each" in one.without_us.words
+
+
+def test_an_eviction_that_took_longer_than_the_timeouts_saved_less_than_nothing() -> None:
+    marks = replace(MARKS, survivor_commit_s=400.0, rejoined_s=400.0)
+    assert bounds(account(case(hang(milestones=marks))).saved) == (366.0 - 1800, 870.0 - 1800)
+
+
+def test_a_straggler_is_reckoned_by_what_it_lost_a_second_over_a_stated_horizon() -> None:
+    one = account(case(of_kind(Kind.STRAGGLER, lost_s=5.5)))  # in 11 s: half a second a second
+    assert bounds(one.lost_by_others) == (4 * 5.5, 4 * 5.5)
+    assert bounds(one.lost_by_own) == (2 * 25.0, 2 * 25.0)
+    assert bounds(one.without_us) == (22.0 + 4 * 0.5 * 11, 22.0 + 4 * 0.5 * 3600)
+    assert "as long again as it had lasted (11 s), or for 3600 s" in one.without_us.words
+    assert bounds(one.saved) == (44.0 - 72.0, 7222.0 - 72.0)
+
+
+def test_a_crash_is_restarted_by_its_launcher_so_that_an_eviction_saves_nothing() -> None:
+    one = account(case(of_kind(Kind.DEAD)))
+    assert bounds(one.lost) == (140.0, 140.0)
+    assert bounds(one.saved) == (0.0, 0.0)
+    assert "launcher" in one.saved.words
+
+
+@pytest.mark.parametrize("kind", [Kind.STATE_CORRUPT, Kind.REPLICA_LAG])
+def test_what_cannot_be_told_is_no_zero(kind: Kind) -> None:
+    one = account(case(of_kind(kind)))
+    assert bounds(one.saved) == bounds(one.without_us) == bounds(one.lost) == (None, None)
+    assert one.saved.words.startswith("cannot tell: ")
+
+
+def test_without_the_number_of_ranks_nothing_can_be_told() -> None:
+    one = account(case(facts=None))
+    assert bounds(one.lost) == bounds(one.saved) == (None, None)
+    assert account_to_json(one)["lost"] == {
+        "low": None, "high": None,
+        "words": "cannot tell: nobody counted the ranks when it fired; "
+        "cannot tell: nobody counted the ranks when it fired",
+    }  # fmt: skip
+
+
+def test_nobody_evicted_means_nothing_saved_and_nothing_spent() -> None:
+    one = account(unevicted(hang()))
+    assert bounds(one.saved) == (0.0, 0.0)
+    assert bounds(one.lost_by_own) == (2 * 12.0, None)  # seen standing until 112
+    assert one.outcome == "passed"
+
+
+def test_who_is_still_away_costs_at_least_what_it_has_cost_so_far() -> None:
+    marks = replace(MARKS, rejoined_s=None)
+    one = account(case(hang(milestones=marks), now_s=151.0))
+    assert bounds(one.lost_by_own) == (2 * 51.0, None)
+    assert bounds(one.saved) == (None, 870.0 - (68.0 + 102.0))
+    assert one.final is False
+    late = account(case(hang(milestones=marks)))  # nobody looks for it any more
+    assert bounds(late.lost_by_own) == (2 * 611.0, None)
+    assert late.final is True
+
+
+def test_survivors_that_still_wait_are_counted_so_far_and_those_never_seen_are_unknown() -> None:
+    marks = replace(MARKS, survivor_commit_s=None, rejoined_s=None)
+    one = hang(milestones=marks, state=State.EVICTING, resolution=None, story=())
+    assert bounds(account(case(one, now_s=121.0)).lost_by_others) == (4 * 21.0, None)
+    assert bounds(account(case(hang(milestones=marks))).lost_by_others) == (None, None)
+
+
+def test_a_lighthouse_that_is_away_costs_everybody_until_it_is_back() -> None:
+    one = of_kind(Kind.LIGHTHOUSE_AWAY)
+    one = replace(one, groups=(), culprits=())
+    found = account(unevicted(one, survivor_commit_s=None))
+    assert bounds(found.lost) == (4 * 12.0, 4 * 16.0)
+    assert bounds(found.lost_by_own) == (0.0, 0.0)
+
+
+def test_an_eviction_that_failed_is_said() -> None:
+    failed = replace(EVICTION, failed="not gone after 25 s", gone_s=None, left_quorum_s=None)
+    assert account(case(evictions=(failed,))).outcome == "failed"
+
+
+def test_observe_mode_is_told_as_what_would_have_been() -> None:
+    would = DecisionRow(ID, 107.0, "would_evict", "observe", "would evict rg_1",
+                        body={"release": "start it without --observe"})  # fmt: skip
+    one = account(replace(unevicted(hang()), decisions=(*ROWS[:1], would)))
+    assert (one.outcome, one.decided_by) == ("observed", "nobody")
+    assert [(held.guard, held.seconds, held.release) for held in one.holds] == [
+        ("cool_down", 1.0, None), ("observe", 9.0, "start it without --observe"),
+    ]  # fmt: skip
+    assert bounds(one.saved) == (0.0, 0.0)
+
+
+def test_who_held_and_why_is_the_answer_when_nobody_was_evicted() -> None:
+    one = account(replace(unevicted(hang()), decisions=ROWS[:2]))
+    assert (one.outcome, one.decided_by) == ("held", "nobody")
+    assert one.why == "held by budget: 4 an hour are used up"
+
+
+# -- totals ----------------------------------------------------------------------------------------
+
+
+def test_totals_add_what_is_known_and_count_what_is_not() -> None:
+    cases = [
+        case(), case(), case(), case(of_kind(Kind.STATE_CORRUPT)),
+        unevicted(of_kind(Kind.STRAGGLER, 2.0)),
+    ]  # fmt: skip
+    body = to_plain(span_costs(cases, None, 2000.0))
+    assert body["lost"] == {
+        "low": 428.0, "high": 428.0, "unknown": 1, "words": "of 4 incidents; of 1 it cannot be told"
+    }  # fmt: skip
+    assert (body["saved"]["low"], body["saved"]["high"]) == (226 * 3, 730 * 3)
+    assert body["evictions"] == 4
+    assert body["outcomes"] == {"evicted": 4, "passed": 1}
+    assert body["kinds"]["straggler"]["evictions"] == 0
+
+
+# -- whatever the moments say ----------------------------------------------------------------------
+
+TIME = st.floats(-1e3, 1e3)
+TIMES = st.none() | TIME
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> AuditedIncident:
+    marks = Milestones(draw(TIME), *(draw(TIMES) for _ in fields(Milestones)[1:]))
+    kind = draw(st.sampled_from(Kind))
+    one = of_kind(kind, lost_s=draw(st.floats(allow_nan=True, allow_infinity=True)))
+    one = replace(
+        one,
+        milestones=marks,
+        verdict=replace(one.verdict, since_s=draw(TIME)),
+        last_seen_s=draw(TIME),
+        state=draw(st.sampled_from(State)),
+        groups=one.groups if draw(st.booleans()) else (),
+    )
+    rows = [
+        DecisionRow(ID, draw(TIME), draw(st.sampled_from(["evict", "hold", "?"])), guard, "why")
+        for guard in draw(st.lists(st.sampled_from(["budget", None]), max_size=4))
+    ]
+    evictions = [
+        Eviction(
+            ID, "rg_1", None, draw(TIME), gone_s=draw(TIMES), left_quorum_s=draw(TIMES),
+            rungs=(RungOutcome(Rung.EVIDENCE, draw(TIME), draw(TIMES), ""),),
+        )
+        for _ in range(draw(st.integers(0, 2)))
+    ]  # fmt: skip
+    audit = IncidentAudit(
+        facts={ID: FACTS} if draw(st.booleans()) else {},
+        evictions={ID: evictions},
+    )
+    return audit.case(one, rows, draw(st.floats(0, 1e6)))
+
+
+@given(cases())
+def test_no_part_is_negative_and_all_add_up_whatever_the_moments_say(
+    found: AuditedIncident,
+) -> None:
+    parts = intervals(found)
+    assert all(one.seconds >= 0 for one in parts)
+    assert all(a.end_s == b.start_s for a, b in pairwise(parts))
+    if parts:
+        whole = parts[-1].end_s - found.began_s
+        assert sum(one.seconds for one in parts) == pytest.approx(whole)
+
+
+@given(cases())
+def test_an_account_never_raises_and_is_json(found: AuditedIncident) -> None:
+    one = account(found)
+    body = account_to_json(one)
+    json.dumps(body, allow_nan=False)
+    json.dumps(to_plain(span_costs([found, case()], None, 1.0)), allow_nan=False)
+    for key in ("lost", "saved", "without_us"):
+        low, high = body[key]["low"], body[key]["high"]
+        assert low is None or high is None or low <= high
+    if one.lost.known:
+        assert all(bound is None or bound >= 0 for bound in bounds(one.lost))
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, 1e300, -1e300, "soon"], ids=str)
+def test_what_a_damaged_store_has_without_a_time_is_not_read(odd: Any) -> None:
+    incident, marks = incident_to_json(hang()), to_plain(MARKS)
+    for damaged in ({"last_seen_s": odd}, {"milestones": {**marks, "survivor_commit_s": odd}}):
+        with pytest.raises(IncidentError, match="no incident: "):
+            incident_from_json({**incident, **damaged})
+    with pytest.raises(ValueError, match=r"gone_s"):
+        eviction_from_json({**to_plain(EVICTION), "gone_s": odd})
+
+
+def remembered(part: str, body: Any) -> IncidentAudit:
+    return audit_of(Remembered(audit=((ID, part, body),)), KeeperConfig())
+
+
+@pytest.mark.parametrize("body", ["text", None, [], {"own": "2"}, {"own": 1}, {"survivors_s": "x"}])
+def test_notes_that_are_none_are_forgotten(body: Any) -> None:
+    found = remembered("facts", body), remembered("aftermath", [body]), remembered("other", {})
+    assert not any(one.facts or one.aftermaths for one in found)
+
+
+def test_notes_are_kept_as_they_are() -> None:
+    after = Aftermath(117.0, 136.0)
+    assert remembered("facts", to_plain(FACTS)).facts == {ID: FACTS}
+    assert remembered("aftermath", to_plain(after)).aftermaths == {ID: after}

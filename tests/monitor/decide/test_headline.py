@@ -1,0 +1,231 @@
+"""The job in one sentence: every state, on views written down and on fake timelines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from msgspec import structs
+
+from monitor.decide.headline import JobState, headline_of
+from monitor.decide.rank_seconds import Spent
+from monitor.decide.view import Departure, View
+from monitor.model.incident import Incident, Milestones, State
+from monitor.model.names import GroupName, IncidentId, RankName
+from monitor.model.verdict import Confidence, Kind, RankHealth, Severity, Verdict
+from monitor.show.pages import FLEET, Context, FleetIndex, PagePlace
+from monitor.show.paging import make
+from tests.changed import replace
+from tests.monitor.detect.test_unphased import attached
+from tests.monitor.fleet import SimFleet, at, crash, gil, hang, stop
+from tests.page.views import NOW_S, Simulated, crowd
+from worker_server.wire import Ending, Process
+
+
+def aged(view: View, age_s: float | None, phase: str | None = None) -> View:
+    """The same, the youngest commit being so old."""
+    for seen in view.snapshot.observations:
+        step = seen.outcome.step
+        structs.force_setattr(step, "last_commit_age_s", age_s)
+        if phase is not None:
+            structs.force_setattr(step, "phase", phase)
+    return view
+
+
+def unjudged(view: View) -> View:
+    """As a monitor that stands by has it."""
+    return replace(view, result=replace(view.result, rank_health={}))
+
+
+def incident(name: str, kind: Kind = Kind.NOT_ENTERED, state: State = State.FIRING) -> Incident:
+    culprit = RankName("rg_1.1")
+    verdict = Verdict(
+        kind, (culprit,), (GroupName("rg_1"),), f"{culprit} is {kind}", Confidence.CERTAIN, NOW_S,
+        victims=(RankName("rg_0.0"),),
+    )  # fmt: skip
+    return Incident(
+        IncidentId(name), kind, name, "", state, verdict.culprits, verdict.groups, (), (), verdict,
+        Milestones(NOW_S), (), NOW_S + 100, severity=Severity.CRITICAL,
+    )  # fmt: skip
+
+
+def ended(*processes: Process | None) -> View:
+    """A job of which every rank is gone."""
+    gone = tuple(
+        Departure(RankName(f"rg_{n}.0"), GroupName(f"rg_{n}"), NOW_S + 60, process,
+                  Ending("no", exception="RuntimeError: no") if n == 0 and process else None)
+        for n, process in enumerate(processes)
+    )  # fmt: skip
+    return crowd(0, 1, departures=gone)
+
+
+def died(code: int | None, signal: str | None = None) -> Process:
+    return Process(alive=False, state=None, exit_code=code, exit_signal=signal)
+
+
+def stopped(*processes: Process) -> View:
+    """As `ended`, without an exception."""
+    gone = (replace(one, ending=None) for one in ended(*processes).departures)
+    return crowd(0, 1, departures=tuple(gone))
+
+
+@pytest.mark.parametrize(
+    ("view", "state", "said"),
+    [
+        (lambda: crowd(0, 1), "waiting", "Waiting for ranks: none has registered yet"),
+        (lambda: aged(crowd(2, 2), None), "starting", "Starting: no step is committed yet"),
+        (lambda: crowd(4, 2), "training", "Training: all 8 ranks are healthy"),
+        (lambda: crowd(1, 1), "training", "Training: 1 rank is healthy"),
+        (lambda: crowd(4, 2, {"rg_3.0": RankHealth.STARTING, "rg_3.1": RankHealth.STARTING}),
+         "training", "Training: 6 of 8 ranks are healthy, 2 starting"),
+        (lambda: unjudged(crowd(4, 2)), "training", "Training: 8 ranks report steps"),
+        (lambda: crowd(4, 2, {"rg_1.1": RankHealth.SLOW}), "disturbed",
+         "Training, but 1 rank is unhealthy"),
+        (lambda: crowd(4, 2, {"rg_1.1": RankHealth.LATE}), "disturbed",
+         "Training, but the next commit of 1 rank is late"),
+        (lambda: crowd(4, 2, spent=Spent(usual_s=0.2)), "disturbed",
+         "Training, but a step takes 0.9 s, and 0.2 s is usual"),
+        (lambda: crowd(4, 2, unknown={"replica_lag": "it crashed"}), "disturbed",
+         "Training, but nobody looks for replica lag"),
+        (lambda: crowd(4, 2, evicting=frozenset({GroupName("rg_1")})), "disturbed",
+         "Training, but rg_1 is being evicted"),
+        (lambda: crowd(4, 2, incidents=(incident("i"),)), "disturbed",
+         "Training, but rg_1.1 is not_entered"),
+        (lambda: aged(crowd(4, 2, spent=Spent(usual_s=1.25)), 5.4), "late",
+         "Late: no commit for 5.4 s (1.25 s is usual)"),
+        (lambda: aged(crowd(4, 2, rest=RankHealth.LATE), 6.0), "stalling",
+         "Stalling: no commit for 6.0 s. Verdict in 24 s at most"),
+        (lambda: aged(crowd(4, 2), 60.0), "stalling",
+         "Stalling: no commit for 60 s. Verdict pending"),
+        (lambda: aged(crowd(2, 2), 60.0, "checkpoint"), "pausing",
+         "Pausing: rg_0.0, rg_0.1, rg_1.0 and rg_1.1 in 'checkpoint', no commit for 60 s"),
+        (lambda: aged(crowd(4, 2, incidents=(incident("i"),)), 14.0), "stopped",
+         "Not training: rg_1.1 is not_entered"),
+        (lambda: ended(died(1), None), "ended",
+         ("The job has ended: rg_0.0 exit code 1, RuntimeError: no; rg_1.0 not heard of any more; "
+          "0 of 2 ranks left")),
+        (lambda: ended(*[None] * 9), "ended",
+         ("The job has ended: rg_0.0, rg_1.0, rg_2.0, rg_3.0 and 5 more not heard of any more; "
+          "0 of 9 ranks left")),
+        (lambda: ended(*map(died, range(1, 7))), "ended",
+         ("The job has ended: rg_0.0 exit code 1, RuntimeError: no; rg_1.0 exit code 2; "
+          "rg_2.0 exit code 3; rg_3.0 exit code 4 and 2 more; 0 of 6 ranks left")),
+        (lambda: ended(None, died(None, "SIGINT"), died(None, "SIGTERM")), "ended",
+         ("The job has ended: rg_0.0 not heard of any more; rg_1.0 SIGINT; rg_2.0 SIGTERM; "
+          "0 of 3 ranks left")),
+        (lambda: stopped(died(0), died(None, "SIGINT"), died(None, "SIGINT")), "interrupted",
+         "The job was stopped: rg_1.0 and rg_2.0 SIGINT; rg_0.0 exit code 0; 0 of 3 ranks left"),
+        (lambda: crowd(2, 1, {"rg_1.0": RankHealth.FINISHED}), "training",
+         "Training: 1 rank is healthy"),
+        (lambda: ended(died(0), died(0)), "finished",
+         "The job has finished: 2 of 2 ranks ended with exit code 0"),
+    ],
+)  # fmt: skip
+def test_the_headline_of(view: Callable[[], View], state: str, said: str) -> None:
+    told = headline_of(view())
+    assert (told.state, str(told)) == (state, said)
+
+
+@pytest.mark.parametrize(
+    ("view", "said"),
+    [
+        (lambda: crowd(4, 2), "Training: all 8 ranks are healthy"),
+        (lambda: aged(crowd(4, 2), 60.0), "Stalling"),
+        (lambda: aged(crowd(4, 2, incidents=(incident("i"),)), 14.0), "Not training: rg_1.1: hang"),
+    ],
+    ids=["healthy", "stalling", "stopped"],
+)
+def test_the_title_of_the_tab_does_not_change_each_second(
+    view: Callable[[], View], said: str
+) -> None:
+    assert make(Context(FleetIndex(view()), PagePlace(FLEET))).title == said
+
+
+def without_steps(view: View) -> View:
+    for seen in view.snapshot.observations:
+        structs.force_setattr(seen.outcome, "step", None)
+    return view
+
+
+def test_ranks_that_report_no_steps_are_watched_and_not_said_to_train() -> None:
+    told = headline_of(without_steps(crowd(2, 2)))
+    assert str(told) == "Watching: no rank reports its steps"
+    hung = headline_of(without_steps(crowd(2, 2, incidents=(incident("i"),))))
+    assert str(hung) == "Not training: rg_1.1 is not_entered"
+
+
+def test_of_several_incidents_the_one_that_stops_the_job_is_told_first() -> None:
+    slow = replace(incident("slow", Kind.STRAGGLER), milestones=Milestones(NOW_S - 50))
+    unsure = replace(incident("unsure", state=State.PENDING), milestones=Milestones(NOW_S - 60))
+    view = crowd(4, 2, incidents=(slow, unsure, incident("hang")))
+    assert headline_of(view).incident == "hang"
+
+
+def test_who_only_slows_the_job_is_not_blamed_for_its_standstill() -> None:
+    slow = incident("slow", Kind.STRAGGLER)
+    pending = incident("hang", state=State.PENDING)
+    assert str(headline_of(crowd(4, 2, incidents=(slow,)))) == "Training, but rg_1.1 is straggler"
+    stands = headline_of(aged(crowd(4, 2, incidents=(slow,)), 20.0))
+    assert str(stands) == "Stalling: no commit for 20 s. Verdict in 10 s at most"
+    assert stands.incident is None
+    unseen = headline_of(aged(crowd(4, 2, incidents=(incident("u", Kind.UNSEEN),)), 20.0))
+    assert str(unseen) == "Not training: rg_1.1 is unseen"
+    suspected = headline_of(aged(crowd(4, 2, incidents=(slow, pending)), 20.0))
+    assert (suspected.state, suspected.incident) == ("stopped", "hang")
+
+
+@pytest.mark.parametrize("age_s", [0.6, 3.0, 5.4, 14.0, 16.0, 60.0])
+def test_no_rank_is_green_while_the_next_commit_is_late(age_s: float) -> None:
+    page = make(Context(FleetIndex(aged(crowd(4, 2), age_s)), PagePlace(FLEET)))
+    late = page.facts["state"] in (JobState.LATE, JobState.STALLING)
+    assert late is (age_s > 3 * 1.25)
+    assert page.facts["ranks"] == ({"late": 8} if late else {"healthy": 8})
+    assert ("steps a second</dt><dd>0.80" in page.sections["pulse"]) is not late
+
+
+def told(sim: Simulated, ticks: int) -> list[tuple[int, str, str]]:
+    """At which tick the headline became another: its state, and what comes next."""
+    found: list[tuple[int, str, str]] = []
+    for tick in range(1, ticks + 1):
+        now = headline_of(sim.tick())
+        if not found or found[-1][1:] != (now.state, now.next):
+            found.append((tick, now.state, now.next))
+    return found
+
+
+def test_a_rank_that_stops_is_late_then_named_then_its_group_is_evicted() -> None:
+    assert told(Simulated(SimFleet(2, 2, [at(30, stop("rg_1.1"))])), 80) == [
+        (1, "starting", ""),
+        (2, "training", ""),
+        (33, "late", ""),
+        (34, "late", "Verdict in 2.0 s"),
+        (35, "late", "Verdict in 1.0 s"),
+        (36, "stopped", "Decision on evicting rg_1 in 0.3 s"),
+        (37, "stopped", "rg_1 is being evicted"),
+        (41, "training", ""),
+    ]
+
+
+def test_a_job_that_reports_no_steps_is_watched_until_it_stands() -> None:
+    assert told(Simulated(attached(2, 2, at(30, hang("rg_1.1")))), 70) == [
+        (1, "watching", ""),
+        (62, "stopped", "Decision on evicting rg_1 in 0.3 s"),
+        (63, "stopped", "rg_1 is being evicted"),
+        (64, "watching", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (stop("rg_1.1"), "rank rg_1.1 is stopped by a signal in phase 'backward': 3 ranks wait"),
+        (hang("rg_1.1"), "rank rg_1.1 hangs in phase 'forward': 3 ranks wait"),
+        (gil("rg_1.1"), "rank rg_1.1 hangs in phase 'backward', GIL held: 3 ranks wait"),
+        (crash("rg_1.1"), "rank rg_1.1 died 2.0 s ago: ended by SIGKILL: 1 rank waits"),
+    ],
+    ids=["stopped", "hangs", "gil", "dead"],
+)
+def test_the_headline_says_who_where_and_how_many_wait(fault, said: str) -> None:
+    sim = Simulated(SimFleet(2, 2, [at(30, fault)]))
+    told = [str(headline_of(sim.tick())) for _ in range(40)]
+    assert f"Not training: {said}. rg_1 is being evicted" in told, "\n".join(told)

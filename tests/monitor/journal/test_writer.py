@@ -1,0 +1,277 @@
+"""The journal on disk: bounded, never in the way, and whole again after what befell the disk."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from monitor.decide.pipeline import Pipeline, TickResult
+from monitor.journal import writer as shelf_module
+from monitor.journal import writer as writer_module
+from monitor.journal.entries import End, Head, Tick
+from monitor.journal.replay import Closed, Opened, Replay, events, found
+from monitor.journal.writer import Journal, JournalDir, Limits, files
+from monitor.model.config import KeeperConfig
+from tests.monitor.fakes import wait_until
+from tests.monitor.fleet import SimFleet, at, hang
+
+CONFIG = KeeperConfig()
+
+
+@dataclass
+class OddDisk(JournalDir):
+    """Refuses every write while told to, or hangs in it."""
+
+    folder: Path
+    limits: Limits = field(default_factory=Limits)
+    full: bool = False
+    answers: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.answers.set()
+
+    def new(self, began_s: float, number: int, coming: int) -> tuple[Path, BinaryIO]:
+        self._refuse()
+        path, file = super().new(began_s, number, coming)
+        write = file.write
+        disk = self
+
+        class File:
+            def write(self, data: bytes) -> int:
+                disk.answers.wait(10)
+                disk._refuse()
+                return write(data[: max(1, len(data) // 2)])  # a disk may take a part
+
+            def close(self) -> None:
+                file.close()
+
+        return path, File()  # type: ignore[return-value]
+
+    def _refuse(self) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class Run:
+    """A pipeline over a fleet, journalled."""
+
+    def __init__(self, journal_dir: JournalDir, script=(), groups: int = 3) -> None:
+        self.fleet = SimFleet(groups, 1, script)
+        self.pipeline = Pipeline(CONFIG)
+        self.journal = Journal(journal_dir, Head(CONFIG, "1.2.3"), self.pipeline.memory)
+        self.results: dict[int, TickResult] = {}
+
+    def tick(self, number: int = 1) -> None:
+        for _ in range(number):
+            snapshot = self.fleet.snapshot()
+            self.results[snapshot.tick] = result = self.pipeline.tick(snapshot)
+            self.journal.take(snapshot, result)
+
+    def slowly(self, number: int) -> None:
+        """Tick by tick, each one written or lost before the next."""
+        for _ in range(number):
+            before = self.done()
+            self.tick()
+            wait_until(lambda before=before: self.done() > before, 5, "the tick is done with")
+
+    def done(self) -> int:
+        return self.journal.stats.ticks + self.journal.stats.lost
+
+    def close(self) -> None:
+        self.journal.close()
+
+
+@pytest.fixture
+def runs() -> Iterator[list[Run]]:
+    made: list[Run] = []
+    yield made
+    for run in made:
+        run.close()
+
+
+def ticks_of(folder: Path, results: dict[int, TickResult]) -> list[int]:
+    """Ticks on disk, each file replayed as part of the whole, all of them as live."""
+    replay, numbers = Replay(), []
+    for event in events(found([folder])[0]):
+        match event:
+            case Opened():
+                replay.begin(event.head)
+            case Tick():
+                assert replay.tick(event).result == results[event.snapshot.tick]
+                numbers.append(event.snapshot.tick)
+            case Closed():
+                assert event.damage is None
+    return numbers
+
+
+def test_what_was_ticked_is_on_disk_and_decides_the_same(tmp_path: Path, runs: list[Run]) -> None:
+    run = Run(JournalDir(tmp_path / "j", Limits()), [at(20, hang("rg_1.0"))])
+    runs.append(run)
+    run.tick(40)
+    run.close()
+    assert ticks_of(tmp_path / "j", run.results) == list(range(1, 41))
+    (path,) = files(tmp_path / "j")
+    assert list(events(found([path])[0]))[-1] == Closed(path, End.WHOLE)
+    stats = run.journal.stats
+    assert (stats.ticks, stats.lost, stats.files, stats.problem) == (40, 0, 1, None)
+    assert stats.bytes <= path.stat().st_size < stats.bytes + 100
+
+
+def test_each_tick_can_be_read_as_soon_as_it_is_written(tmp_path: Path, runs: list[Run]) -> None:
+    """What a SIGKILL would leave."""
+    run = Run(JournalDir(tmp_path, Limits()))
+    runs.append(run)
+    for number in range(1, 6):
+        run.slowly(1)
+        assert ticks_of(tmp_path, run.results) == list(range(1, number + 1))
+
+
+def test_files_turn_by_size_and_the_oldest_goes_and_each_stands_alone(
+    tmp_path: Path, runs: list[Run]
+) -> None:
+    limits = Limits(total_bytes=32_000, file_bytes=6_000)
+    run = Run(JournalDir(tmp_path, limits), [at(40, hang("rg_1.0"))], groups=3)
+    runs.append(run)
+    run.slowly(300)
+    run.close()
+    kept = files(tmp_path)
+    assert run.journal.stats.files > len(kept) >= 3
+    assert sum(path.stat().st_size for path in kept) <= limits.total_bytes
+    assert run.journal.stats.lost == 0
+    assert ticks_of(tmp_path, run.results)[-1] == 300
+    for path in kept:
+        assert len(ticks_of(path, run.results)) > 5 or path == kept[-1]
+
+
+def test_a_file_that_is_full_asks_once_for_the_next_one(tmp_path: Path, runs: list[Run]) -> None:
+    """Ticks that came before the next file did still go into the full one, and say so again."""
+    run = Run(JournalDir(tmp_path, Limits(file_bytes=6_000)))
+    runs.append(run)
+    for _ in range(25):
+        before = run.done()
+        run.tick(8)
+        wait_until(lambda before=before: run.done() == before + 8, 5, "the ticks are done with")
+    run.close()
+    kept = files(tmp_path)
+    assert len(kept) > 2
+    assert min(len(ticks_of(path, run.results)) for path in kept[:-1]) > 5
+
+
+def test_a_memory_larger_than_a_file_may_be_is_not_written_at_every_tick(
+    tmp_path: Path, runs: list[Run]
+) -> None:
+    run = Run(JournalDir(tmp_path, Limits(file_bytes=1)), groups=8)
+    runs.append(run)
+    run.slowly(60)
+    run.close()
+    assert 2 <= run.journal.stats.files <= 20
+    assert ticks_of(tmp_path, run.results) == list(range(1, 61))
+
+
+def test_files_turn_by_age(tmp_path: Path, runs: list[Run]) -> None:
+    run = Run(JournalDir(tmp_path, Limits(file_s=0.0)))
+    runs.append(run)
+    run.slowly(4)
+    run.close()
+    assert len(files(tmp_path)) >= 3
+    assert ticks_of(tmp_path, run.results) == [1, 2, 3, 4]
+
+
+def test_a_full_disk_is_told_and_journalling_goes_on_when_there_is_room(
+    tmp_path: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "RETRY_S", 0.0)
+    disk = OddDisk(tmp_path)
+    run = Run(disk, [at(20, hang("rg_1.0"))])
+    runs.append(run)
+    run.slowly(15)
+    disk.full = True
+    run.slowly(10)
+    assert run.journal.stats.problem == "No space left on device"
+    (trouble,) = run.journal.troubles()
+    assert trouble.startswith("the journal is not written (No space left on device): ")
+    disk.full = False
+    run.slowly(1)
+    wait_until(lambda: run.journal.stats.problem is None, 5, "it is written again")
+    run.slowly(10)
+    run.close()
+    assert not list(run.journal.troubles())
+    assert 9 <= run.journal.stats.lost <= 12
+    numbers = ticks_of(tmp_path, run.results)  # in the middle of the hang, and yet as live
+    assert numbers[:15] == list(range(1, 16))
+    assert numbers[-9:] == list(range(28, 37))
+
+
+def test_a_disk_that_hangs_holds_up_no_tick_and_fills_no_memory(
+    tmp_path: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "_QUEUED_TICKS", 5)
+    disk = OddDisk(tmp_path)
+    run = Run(disk)
+    runs.append(run)
+    run.slowly(3)
+    disk.answers.clear()
+    run.tick(20)  # would never come back if it waited
+    assert run.journal.stats.lost >= 10
+    (trouble,) = run.journal.troubles()
+    assert "the disk does not answer" in trouble
+    disk.answers.set()
+    wait_until(lambda: not run.journal._queue, 5, "what waited is written")
+    run.slowly(5)
+    wait_until(lambda: run.journal.stats.problem is None, 5, "it is written again")
+    run.slowly(5)
+    run.close()
+    assert ticks_of(tmp_path, run.results)[-5:] == [29, 30, 31, 32, 33]
+
+
+def test_the_last_free_space_is_left_to_the_store(
+    tmp_path: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shelf_module, "SPARE_BYTES", 1 << 60)
+    run = Run(JournalDir(tmp_path, Limits()))
+    runs.append(run)
+    run.slowly(2)
+    assert "MiB are left to others" in (run.journal.stats.problem or "")
+    assert files(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_made_is_a_trouble_and_no_crash(
+    tmp_path: Path, runs: list[Run]
+) -> None:
+    (tmp_path / "file").write_text("")
+    run = Run(JournalDir(tmp_path / "file" / "journal", Limits()))
+    runs.append(run)
+    run.slowly(2)
+    assert run.journal.stats.problem == "Not a directory"
+
+
+def test_a_memory_that_cannot_be_written_is_told_and_the_ticks_are_kept(
+    tmp_path: Path, runs: list[Run]
+) -> None:
+    run = Run(JournalDir(tmp_path, Limits(file_s=0.0)))
+    runs.append(run)
+    run.journal._remember = lambda: {"odd": object()}
+    run.slowly(4)
+    run.close()
+    (trouble,) = run.journal.troubles()
+    assert (
+        trouble
+        == "files of the journal need those before them: builtins.object cannot be journalled"
+    )
+    assert ticks_of(tmp_path, run.results) == [1, 2, 3, 4]
+
+
+def test_foreign_files_in_the_folder_are_left_alone(tmp_path: Path, runs: list[Run]) -> None:
+    (tmp_path / "notes.txt").write_bytes(bytes(100_000))
+    run = Run(JournalDir(tmp_path, Limits(total_bytes=3000, file_bytes=1000)))
+    runs.append(run)
+    run.slowly(30)
+    run.close()
+    assert (tmp_path / "notes.txt").exists()
+    assert len(files(tmp_path)) <= 4

@@ -1,0 +1,413 @@
+"""From a tick to the books, the API, the metrics, the log and the commands; and over a restart."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from monitor.cli import main
+from monitor.decide.pipeline import TickResult
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Guard, Hold
+from monitor.model.incident import Incident, Milestones, State
+from monitor.model.names import Host, IncidentId
+from monitor.model.observation import Snapshot
+from monitor.service import Options, Service, StartError
+from tests.monitor.decide.scene import hang
+from tests.monitor.fakes import FakeFleet, FakeLighthouse, wait_until
+from tests.monitor.loop.test_loop import EVICT
+from tests.waiting import wait_for
+
+TOKEN = {"Authorization": "Bearer secret"}
+
+
+@dataclass
+class Script:
+    """A judge whose next results the test writes."""
+
+    results: list[dict[str, Any]] = field(default_factory=list)
+
+    def tick(self, snapshot: Snapshot) -> TickResult:
+        told = self.results.pop(0) if self.results else {}
+        return TickResult(snapshot.now_s, **told)
+
+
+class Monitor:
+    """A monitor of two groups with two ranks each, turned by hand."""
+
+    def __init__(self, options: Options, fleet: FakeFleet) -> None:
+        self.service = Service(options)
+        self.judge = Script()
+        keeper = self.service.keeper
+        keeper._components = replace(keeper._components, judge=self.judge)
+        self.url = self.service.url
+        for rank in fleet.ranks.values():
+            keeper._components.registry.register(rank.registration())
+
+    def tick(self, *incidents: Incident, decisions: Any = ()) -> None:
+        told = {"incidents": incidents, "changed": incidents, "decisions": tuple(decisions)}
+        self.judge.results.append(told)
+        self.service.keeper.tick()
+
+    def get(self, path: str) -> Any:
+        answer = requests.get(self.url + path, timeout=10)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def value(self, name: str, **labels: str) -> float | None:
+        registry = self.service.keeper._components.instruments.registry
+        return registry.get_sample_value(f"lightkeeper_{name}", labels)
+
+
+@pytest.fixture
+def options(tmp_path: Path, lighthouse: FakeLighthouse) -> Options:
+    return Options(
+        KeeperConfig(evidence_count=0), "127.0.0.1:0", tmp_path / "m.db", lighthouse.url,
+        token="secret", audit_log=tmp_path / "audit.jsonl",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def fleet(fleet: FakeFleet) -> FakeFleet:
+    for group in ("rg_0", "rg_1"):
+        for number in (0, 1):
+            host = f"node{group[-1]}"
+            fleet.add(group, number, world_size=2, host=host, replica_id=f"{group}:uuid1")
+    return fleet
+
+
+@pytest.fixture
+def monitor(options: Options, fleet: FakeFleet) -> Iterator[Monitor]:
+    made = Monitor(options, fleet)
+    with made.service:
+        yield made
+
+
+def moments(now_s: float, **changes: Any) -> Incident:
+    """The hang of the scene, now."""
+    marks = Milestones(first_seen_s=now_s - 10, firing_s=now_s - 9)
+    one = hang(state=State.FIRING, resolution=None, story=hang().story[:2], milestones=marks,
+               last_seen_s=now_s)  # fmt: skip
+    one = replace(one, verdict=replace(one.verdict, since_s=now_s - 15))
+    return replace(one, **changes)
+
+
+def over(one: Incident, now_s: float) -> Incident:
+    marks = replace(
+        one.milestones, evict_asked_s=now_s - 5, left_quorum_s=now_s - 3,
+        survivor_commit_s=now_s - 2, rejoined_s=now_s,
+    )  # fmt: skip
+    return replace(
+        one, state=State.RESOLVED, milestones=marks, resolution="evicted", story=hang().story
+    )
+
+
+def story(monitor: Monitor) -> float:
+    """A hang that is held, evicted, and over; when it fired."""
+    now_s = monitor.service.keeper._components.clock.now_s()
+    firing = moments(now_s)
+    monitor.tick(firing, decisions=[Hold(IncidentId("inc-1"), Guard.COOL_DOWN, "too soon")])
+    monitor.tick(decisions=[EVICT])
+    active = monitor.service.keeper._components.evictors.active
+    wait_until(lambda: not active(), 10, "the group is gone")
+    monitor.tick()
+    monitor.tick(over(firing, now_s))
+    return now_s
+
+
+def fired(monitor: Monitor) -> None:
+    """The same, without anybody's eviction."""
+    firing = moments(monitor.service.keeper._components.clock.now_s())
+    monitor.tick(firing, decisions=[Hold(IncidentId("inc-1"), Guard.COOL_DOWN, "too soon")])
+
+
+def test_the_whole_account_of_an_eviction(monitor: Monitor) -> None:
+    now_s = story(monitor)
+    body = monitor.get("/v1/incidents/inc")
+    account = body["account"]
+    assert body["id"] == "inc-1"
+    assert (account["outcome"], account["final"]) == ("evicted", True)
+    assert account["lost"]["low"] == pytest.approx(2 * 13 + 2 * 15, abs=0.2)
+    assert account["without_us"]["low"] == 4 * 61.0
+    assert [held["guard"] for held in account["holds"]] == ["cool_down"]
+    assert [part["until"] for part in account["intervals"]][:2] == ["seen", "firing"]
+    assert (account["ran_on"], account["back_on"]) == (["node1"], ["node1"])
+    assert [len(one["rungs"]) > 0 for one in body["evictions"]] == [True]
+    assert body["journal"] is None
+    assert monitor.get("/v1/incidents")["incidents"][0]["account"] == account
+    total = monitor.get("/v1/audit?since=1h")
+    assert total["evictions"] == 1
+    assert total["kinds"]["not_entered"]["evictions"] == 1
+    assert total["until_s"] >= now_s
+    assert monitor.get("/v1/audit?kind=straggler")["incidents"] == 0
+    assert monitor.get("/v1/incidents?group=rg_9")["incidents"] == []
+
+
+def test_accounts_are_counted_once_when_they_are_complete(monitor: Monitor) -> None:
+    story(monitor)
+    lost = monitor.value("lost_rank_seconds_total", kind="not_entered")
+    saved = monitor.value("saved_rank_seconds_total", kind="not_entered")
+    assert lost == pytest.approx(56, abs=1)
+    assert saved == pytest.approx(244 - 56, abs=1)
+    monitor.tick()
+    assert monitor.value("lost_rank_seconds_total", kind="not_entered") == lost
+
+
+def test_the_log_has_a_line_for_all_that_was_done(monitor: Monitor, options: Options) -> None:
+    story(monitor)
+    monitor.service.keeper._components.quarantine.release(Host("node1"))
+    monitor.tick()
+    auditor = monitor.service.keeper._components.auditor
+    assert auditor is not None
+    wait_until(lambda: not auditor.lines_waiting, 10, "its thread has written the lines")
+    assert options.audit_log is not None
+    told = [json.loads(text) for text in options.audit_log.read_text().splitlines()]
+    found = [(line["event"], line["by"], line["what"]) for line in told]
+    expected = [
+        ("incident", "lightkeeper", "not_entered rg_1 firing"),
+        ("decision", "lightkeeper", "hold rg_1"),
+        ("decision", "lightkeeper", "evict rg_1"),
+        ("quarantine", "lightkeeper", "quarantine node1 added"),
+        ("eviction", "lightkeeper", "rg_1 gone"),
+        ("decision", "lightkeeper", "evict rg_1 confirmed"),
+        ("incident", "lightkeeper", "not_entered rg_1 resolved"),
+        ("quarantine", "a person", "quarantine node1 released"),
+    ]
+    assert [one for one in found if one[0] != "rung"] == expected
+    assert ("rung", "lightkeeper", "worker_evict rg_1 ended") in found
+    assert all(line["why"] for line in told)
+
+
+def test_the_books_survive_a_restart_and_nothing_is_counted_twice(
+    options: Options, fleet: FakeFleet
+) -> None:
+    first = Monitor(options, fleet)
+    with first.service:
+        story(first)
+        before = first.get("/v1/incidents/inc-1")
+    again = Monitor(options, fleet)
+    with again.service:
+        again.tick()
+        after = again.get("/v1/incidents/inc-1")
+        assert again.value("lost_rank_seconds_total", kind="not_entered") is None
+    for key in ("account", "evictions", "decisions"):
+        assert after[key] == before[key]
+
+
+def test_an_eviction_by_hand_is_a_persons_decision(monitor: Monitor, options: Options) -> None:
+    monitor.tick()
+    answer = requests.post(
+        f"{monitor.url}/v1/groups/rg_1/evict", json={"reason": "looks odd"}, headers=TOKEN,
+        timeout=10,
+    )  # fmt: skip
+    assert answer.status_code == 200
+    settled(monitor)
+    assert options.audit_log is not None
+    told = [json.loads(text) for text in options.audit_log.read_text().splitlines()]
+    assert told[0]["what"] == "evict rg_1"
+    assert {line["by"] for line in told} == {"a person"}
+
+
+def settled(monitor: Monitor) -> None:
+    active = monitor.service.keeper._components.evictors.active
+    wait_until(lambda: not active(), 10, "the group is gone")
+    monitor.tick()
+
+
+def by_hand(monitor: Monitor, **body: str) -> str:
+    """Evict rg_1; the id under which it is known."""
+    answer = requests.post(
+        f"{monitor.url}/v1/groups/rg_1/evict", json={"reason": "its fans scream", **body},
+        headers=TOKEN, timeout=10,
+    )  # fmt: skip
+    assert answer.status_code == 200
+    return str(answer.json()["incident_id"])
+
+
+def come_back(monitor: Monitor, fleet: FakeFleet) -> None:
+    """New processes of rg_1, on another host."""
+    for name, rank in list(fleet.ranks.items()):
+        if rank.identity.group == "rg_1":
+            number = rank.identity.group_rank
+            del fleet.ranks[name]
+            made = fleet.add("rg_1", number, world_size=2, host="node7", replica_id="rg_1:uuid2",
+                             incarnation=f"second-{number}")  # fmt: skip
+            monitor.service.keeper._components.registry.register(made.registration())
+
+
+def test_an_eviction_by_hand_has_a_story_like_any_other(
+    monitor: Monitor, fleet: FakeFleet, options: Options, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monitor.tick()
+    incident_id = by_hand(monitor, author="ann")
+    monitor.tick()
+    settled(monitor)
+    come_back(monitor, fleet)
+    wait_until(lambda: back(monitor, incident_id), 10, "it is back, and the others went on")
+    body = monitor.get(f"/v1/incidents/{incident_id}")
+    account = body["account"]
+    assert (body["kind"], body["culprits"], body["groups"]) == ("by_hand", [], ["rg_1"])
+    assert body["reason"] == "ann asked for it: its fans scream"
+    assert body["evidence"] == {}
+    assert (account["decided_by"], account["why"]) == ("ann", "its fans scream")
+    assert (account["outcome"], account["final"]) == ("evicted", True)
+    assert (account["ran_on"], account["back_on"]) == (["node1"], ["node7"])
+    assert "worker_evict" in [rung["rung"] for rung in body["evictions"][0]["rungs"]]
+    assert account["intervals"][0]["until"] == "decided"
+    assert {"survivors", "rejoined"} < {part["until"] for part in account["intervals"]}
+    for amount in ("lost", "saved"):
+        assert account[amount]["low"] is account[amount]["high"] is None
+    assert monitor.get("/v1/audit?kind=by_hand")["evictions"] == 1
+    at = ["--monitor", monitor.url]
+    assert "ann: its fans scream" in said(capsys, "manual", *at)
+    stored = json.loads(said(capsys, "manual", "--format", "json", "--store", str(options.store)))
+    assert stored["account"]["lost"] == account["lost"]
+    assert options.audit_log is not None
+    told = [json.loads(text) for text in options.audit_log.read_text().splitlines()]
+    assert {line["by"] for line in told} == {"ann"}
+
+
+def back(monitor: Monitor, incident_id: str) -> bool:
+    monitor.tick()
+    marks = monitor.get(f"/v1/incidents/{incident_id}")["milestones"]
+    return None not in (marks["rejoined_s"], marks["survivor_commit_s"])
+
+
+def test_every_incident_has_a_page_without_javascript(monitor: Monitor) -> None:
+    story(monitor)
+    for path in ("/incidents/inc", "/incidents"):
+        answer = requests.get(monitor.url + path, timeout=10)
+        assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+        assert "inc-1" in answer.text
+        assert "was done" in answer.text
+        assert all('src="/static/' in tag for tag in re.findall("<script[^>]*>", answer.text))
+    assert requests.get(f"{monitor.url}/incidents/nobody", timeout=10).status_code == 404
+    assert (
+        'href="/incidents"'
+        in requests.get(monitor.url, headers={"Accept": "text/html"}, timeout=10).text
+    )
+
+
+def test_an_eviction_by_hand_keeps_its_account_over_a_restart(
+    options: Options, fleet: FakeFleet
+) -> None:
+    first = Monitor(options, fleet)
+    with first.service:
+        first.tick()
+        incident_id = by_hand(first, author="ann")
+        first.tick()
+        settled(first)
+        come_back(first, fleet)
+        wait_until(lambda: back(first, incident_id), 10, "it is back")
+        before = first.get(f"/v1/incidents/{incident_id}")
+    again = Monitor(options, fleet)
+    with again.service:
+        again.tick()
+        after = again.get(f"/v1/incidents/{incident_id}")
+    for key in ("account", "evictions", "story", "state"):
+        assert after[key] == before[key]
+
+
+def test_a_log_that_takes_no_lines_is_a_trouble_and_the_monitor_goes_on(
+    monitor: Monitor, options: Options
+) -> None:
+    assert options.audit_log is not None
+    options.audit_log.unlink()
+    options.audit_log.mkdir()
+    fired(monitor)
+
+    def told() -> bool:  # its thread tries when it comes to it
+        monitor.tick()
+        return any("takes no lines" in one for one in monitor.get("/v1/snapshot")["troubles"])
+
+    wait_for(told, within_s=20, what="the trouble to be told")
+    assert monitor.get("/v1/incidents/inc-1")["account"]["outcome"] == "held"
+
+
+def test_a_crash_of_the_books_stops_no_eviction(monitor: Monitor, fleet: FakeFleet) -> None:
+    keeper = monitor.service.keeper
+    keeper._components.auditor._audit = None  # type: ignore[assignment]
+    now_s = keeper._components.clock.now_s()
+    monitor.tick(moments(now_s), decisions=[EVICT])
+    active = keeper._components.evictors.active
+    wait_until(lambda: not active(), 10, "the group is gone")
+    assert all(rank.evictions for rank in fleet.ranks.values() if rank.identity.group == "rg_1")
+
+
+def test_a_log_that_cannot_be_opened_is_said_at_the_start(options: Options) -> None:
+    with pytest.raises(StartError, match="cannot write --audit-log /proc/x/y: "):
+        Service(replace(options, audit_log=Path("/proc/x/y")))
+
+
+# -- the commands ----------------------------------------------------------------------------------
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
+    assert main(["incidents", *words]) == status
+    out, err = capsys.readouterr()
+    return out if status == 0 else err
+
+
+def test_people_read_list_and_story(monitor: Monitor, capsys: pytest.CaptureFixture[str]) -> None:
+    story(monitor)
+    at = ["--monitor", monitor.url]
+    listed = said(capsys, "list", *at)
+    assert "1 eviction; 1 incident fired" in listed
+    assert "inc-1" in listed
+    told = said(capsys, "show", "inc", *at)
+    for part in ("What happened", "What was done", "How long each part took", "What it cost",
+                 "What to do next", "blamed          rg_1.0 on node1 (likely)"):  # fmt: skip
+        assert part in told
+    assert (
+        json.loads(said(capsys, "list", "--kind", "dead", "--format", "json", *at))["incidents"]
+        == []
+    )
+
+
+def test_a_store_tells_the_same_when_no_monitor_does(
+    options: Options, fleet: FakeFleet, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monitor = Monitor(options, fleet)
+    with monitor.service:
+        story(monitor)
+        asked = monitor.get("/v1/incidents/inc-1")
+        at = ["--store", str(options.store)]
+        assert (
+            json.loads(said(capsys, "show", "inc", "--format", "json", *at))["account"]
+            == asked["account"]
+        )
+    assert "1 eviction; 1 incident fired" in said(capsys, "list", *at)
+    assert "How long each part took" in said(capsys, "show", "inc", *at)
+    assert (
+        json.loads(said(capsys, "list", "--kind", "dead", "--format", "json", *at))["incidents"]
+        == []
+    )
+    assert "no store at" in said(capsys, "list", "--store", str(tmp_path / "none"), status=1)
+    assert not (tmp_path / "none").exists()
+    assert "no such incident: x" in said(capsys, "show", "x", *at, status=1)
+    options.store.write_bytes(b"nothing of ours" * 100)
+    assert said(capsys, "list", *at, status=1).count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (["show", "nothing"], 1, "no such incident: nothing"),
+        (["list", "--since", "yesterday"], 2, "--since is 'yesterday', expected a span such as"),
+    ],
+    ids=["unknown", "since"],
+)
+def test_what_cannot_be_done_is_one_line(
+    monitor: Monitor, capsys: pytest.CaptureFixture[str], words: list[str], status: int, says: str
+) -> None:
+    monitor.tick()
+    err = said(capsys, *words, "--monitor", monitor.url, status=status)
+    assert says in err
+    assert err.count("\n") == 1

@@ -1,0 +1,564 @@
+"""The loop: what it does in which order, and what it survives."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from monitor.act.bundles import BundleDir, Keep
+from monitor.act.evictor import Evictors, Parties
+from monitor.act.evidence import Evidence
+from monitor.act.http import Fetcher, Tokens
+from monitor.act.lighthouse import Lighthouse
+from monitor.act.poller import Poller
+from monitor.act.quarantine import PauseSwitch, Quarantine
+from monitor.act.targets import Registry, TargetsFile
+from monitor.clock import SteadyClock
+from monitor.decide.pipeline import TickResult
+from monitor.decide.view import NotPossible
+from monitor.journal.entries import Head, Tick
+from monitor.journal.replay import events, found
+from monitor.journal.writer import Journal, JournalDir, Limits
+from monitor.loop.auditor import Auditor
+from monitor.loop.components import Components, LeaderComponents, VitalSigns
+from monitor.loop.loop import Keeper
+from monitor.metrics import Instruments, Live, upkeep
+from monitor.model.config import KeeperConfig
+from monitor.model.escalation import Timeouts
+from monitor.model.eviction import Evict, Guard, Hold
+from monitor.model.incident import State
+from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
+from monitor.rulebook import standing
+from monitor.store.lease import Lease, me
+from monitor.store.store import Store
+from tests.changed import replace
+from tests.monitor.fakes import FakeFleet, FakeLighthouse, FakeRank, wait_until
+from tests.monitor.store.test_store import full_disk, incident
+
+EVICT = Evict(
+    IncidentId("inc-1"), GroupName("rg_1"), ReplicaId("rg_1:uuid1"), (Host("node1"),), "hung"
+)
+
+
+@dataclass
+class Script:
+    """A judge that says what it is told to, and remembers what it was shown."""
+
+    seen: list[Snapshot] = field(default_factory=list)
+    say: Callable[[Snapshot], TickResult] = field(
+        default=lambda snapshot: TickResult(snapshot.now_s)
+    )
+
+    def tick(self, snapshot: Snapshot) -> TickResult:
+        self.seen.append(snapshot)
+        return self.say(snapshot)
+
+    def go_on(self, *_: object, **__: object) -> None:
+        """Nothing is known from before."""
+
+
+class MovedClock(SteadyClock):
+    def advance(self, seconds: float) -> None:
+        self._wall_s += seconds
+
+
+class Bench:
+    def __init__(self, path: Path, fetcher: Fetcher, lighthouse: FakeLighthouse) -> None:
+        self.clock = MovedClock()
+        self.store = Store(path)
+        self.registry = Registry(self.clock, self.store)
+        self.quarantine = Quarantine(self.clock, self.store)
+        self.judge = Script()
+        self.instruments = Instruments()
+        light = Lighthouse(lighthouse.url, fetcher)
+        self.fetcher, self.light = fetcher, light
+        self.evidence = Evidence(
+            clock=self.clock,
+            fetcher=fetcher,
+            bundles=BundleDir(path.with_name("evidence"), Keep(0, 0.0, 0)),
+            config=KeeperConfig(evidence_count=0),
+            metrics=self.instruments.evidence,
+        )
+        self.lease = Lease(self.store.database.lease, me(), "http://here")
+        self.lease.start()
+        self.begin()
+
+    def begin(self) -> None:
+        """A monitor that goes on with what the store holds."""
+        self.fetcher.tokens = Tokens("secret")
+        config = KeeperConfig(tick_s=0.5)
+        parties = Parties(
+            clock=self.clock,
+            fetcher=self.fetcher,
+            registry=self.registry,
+            quarantine=self.quarantine,
+            lighthouse=self.light,
+            timeouts=Timeouts(pause_s=0.05, confirm_s=5.0),
+        )
+        self.evictors = Evictors(parties, record=self.store.save_eviction)
+        self.components = Components(
+            config=config,
+            clock=self.clock,
+            registry=self.registry,
+            poller=Poller(self.fetcher),
+            lighthouse=self.light,
+            judge=self.judge,
+            store=self.store,
+            quarantine=self.quarantine,
+            evictors=self.evictors,
+            instruments=self.instruments,
+            evidence=self.evidence,
+            auditor=Auditor(self.store, self.instruments, config),
+            rulebook=standing(config),
+            pause=PauseSwitch(self.clock, self.store),
+            vitals=VitalSigns(),
+            lease=self.lease,
+            begin=lambda *_: LeaderComponents(),
+        )
+        self.with_components()
+
+    def with_components(self, **changes) -> None:
+        if "config" in changes:
+            changes["rulebook"] = standing(changes["config"])
+        self.components = replace(self.components, **changes)
+        self.keeper = Keeper(self.components)
+        self.keeper.take_part()
+
+    def with_journal(self, journal: Journal) -> None:
+        self.with_components(begin=lambda *_: LeaderComponents(journal=journal))
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.instruments.registry.get_sample_value(name, labels)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, fetcher: Fetcher, lighthouse: FakeLighthouse) -> Iterator[Bench]:
+    made = Bench(tmp_path / "m.db", fetcher, lighthouse)
+    yield made
+    made.evictors.close()
+    made.evidence.close()
+    made.lease.close()
+    made.store.close()
+
+
+def test_one_snapshot_a_tick_sorted_by_rank_with_the_lighthouse(
+    bench: Bench, fleet: FakeFleet, lighthouse: FakeLighthouse
+) -> None:
+    lighthouse.form("rg_0:a")
+    for group in ("rg_2", "rg_0", "rg_1"):
+        bench.registry.register(fleet.add(group).registration())
+    bench.keeper.tick()
+    bench.keeper.tick()
+    first, second = bench.judge.seen
+    assert [one.rank for one in first.observations] == ["rg_0.0", "rg_1.0", "rg_2.0"]
+    assert isinstance(first.lighthouse, LighthouseView)
+    assert (first.tick, second.tick) == (1, 2)
+    assert second.now_s > first.now_s
+
+
+def test_records_that_the_judge_wants_come_with_the_next_snapshot(
+    bench: Bench, fleet: FakeFleet
+) -> None:
+    bench.registry.register(fleet.add().registration())
+    bench.judge.say = lambda s: TickResult(s.now_s, wants_records=(RankName("rg_0.0"),))
+    bench.keeper.tick()
+    bench.keeper.tick()
+    assert [list(snapshot.records) for snapshot in bench.judge.seen] == [[], ["rg_0.0"]]
+
+
+def test_a_decision_is_on_disk_before_it_is_carried_out(
+    bench: Bench, fleet: FakeFleet, lighthouse: FakeLighthouse
+) -> None:
+    rank = fleet.add("rg_1", replica_id="rg_1:uuid1")
+    bench.registry.register(rank.registration())
+    lighthouse.form("rg_1:uuid1")
+    on_disk = []
+
+    def kill(_: str):
+        on_disk.append([row.action for row in bench.store.remembered().decisions])
+        rank.die()
+        return 500, "text/plain", b""
+
+    lighthouse.on_kill = kill
+    bench.judge.say = lambda s: TickResult(
+        s.now_s,
+        incidents=(incident(),),
+        changed=(incident(),),
+        decisions=(EVICT,) if s.tick == 1 else (),
+    )
+    bench.keeper.tick()
+    wait_until(lambda: not bench.evictors.active(), 10, "the eviction ends")
+    assert on_disk == [["evict"]]
+    bench.keeper.tick()
+    (progress,) = bench.judge.seen[-1].evictions
+    assert progress.gone_s is not None
+    view = bench.keeper.view
+    assert view is not None
+    assert view.evictions[IncidentId("inc-1")].gone_s is not None
+    assert [entry.host for entry in view.quarantine] == ["node1"]
+    assert bench.value("lightkeeper_evictions_total", kind="not_entered", outcome="gone") == 1
+
+
+@pytest.fixture
+def doomed(bench: Bench, fleet: FakeFleet, lighthouse: FakeLighthouse) -> FakeRank:
+    """A rank whose group is decided to be evicted in the second tick."""
+    rank = fleet.add("rg_1", replica_id="rg_1:uuid1")
+    bench.registry.register(rank.registration())
+    lighthouse.form("rg_1:uuid1")
+    bench.keeper.tick()
+    return rank
+
+
+def test_an_eviction_waits_until_its_decision_is_on_disk_and_says_so(
+    bench: Bench, doomed: FakeRank, lighthouse: FakeLighthouse
+) -> None:
+    lighthouse.on_kill = lambda _: (doomed.die(), (500, "text/plain", b""))[1]
+    full = full_disk(bench.store, full=True)
+    bench.store.save_target(RankName("rg_9.0"), {"url": "x" * 100_000})
+    bench.judge.say = lambda s: TickResult(
+        s.now_s, incidents=(incident(),), changed=(incident(),),
+        decisions=(EVICT,) if s.tick == 2 else (),
+    )  # fmt: skip
+    for _ in range(3):
+        bench.keeper.tick()
+    assert bench.evictors.progress() == ()
+    view = bench.keeper.view
+    assert view is not None
+    assert any(
+        line.startswith("eviction of rg_1 waits: its decision is not written (")
+        for line in view.troubles
+    )
+    full()
+    bench.keeper.tick()
+    wait_until(lambda: not bench.evictors.active() and not doomed.alive, 10, "then it is done")
+    bench.keeper.tick()
+    bench.keeper.tick()
+    (row,) = [row for row in bench.store.remembered().decisions if row.action == "evict"]
+    assert (str(row.state), row.attempt) == ("confirmed", 1)
+
+
+def test_a_decision_that_could_not_be_written_for_long_is_decided_again_and_is_one_decision(
+    bench: Bench, doomed: FakeRank
+) -> None:
+    bench.with_components(config=KeeperConfig(tick_s=0.5, eviction_ack_s=1.0))
+    full = full_disk(bench.store, full=True)
+    bench.store.save_target(RankName("rg_9.0"), {"url": "x" * 100_000})
+    bench.judge.say = lambda s: TickResult(
+        s.now_s, incidents=(incident(),), changed=(incident(),),
+        decisions=(EVICT,) if s.tick in (1, 6) else (),
+    )  # fmt: skip
+    bench.keeper.tick()
+    bench.clock.advance(5)
+    for _ in range(3):
+        bench.keeper.tick()
+    full()
+    bench.keeper.tick()
+    assert bench.evictors.progress() == ()  # too old to be carried out as it stands
+    bench.keeper.tick()
+    wait_until(lambda: not bench.evictors.active() and not doomed.alive, 10, "the second time")
+    bench.keeper.tick()
+    bench.keeper.tick()
+    rows = [row for row in bench.store.remembered().decisions if row.action == "evict"]
+    assert [(str(row.state), row.attempt) for row in rows] == [("confirmed", 1)]
+
+
+@pytest.mark.parametrize(
+    ("told", "killed"), [("rg_1:uuid-rg_1", "rg_1:uuid-rg_1"), ("rg_0:other", None)], ids=str
+)
+def test_a_group_that_claims_anothers_replica_id_is_evicted_without_it(
+    bench: Bench, doomed: FakeRank, told: str, killed: str | None
+) -> None:
+    doomed.replica_id = told
+    bench.keeper.tick()
+    bench.keeper.tick()
+    bench.keeper.evict_by_hand(GroupName("rg_1"), "moving")
+    wait_until(lambda: not doomed.alive, 10, "its own WorkerServer ends it")
+    assert bench.store.flush()
+    (row,) = bench.store.remembered().decisions
+    assert row.body["replica_id"] == killed
+
+
+def test_what_a_person_asked_for_goes_on_under_the_next_monitor(
+    bench: Bench, doomed: FakeRank
+) -> None:
+    doomed.mortal = False
+    incident_id = bench.keeper.evict_by_hand(GroupName("rg_1"), "moving")
+    wait_until(lambda: doomed.evictions, 10, "it is asked")
+    bench.evictors.close(5.0)
+    assert bench.store.flush()
+    doomed.mortal = True
+    after = Bench.__new__(Bench)
+    after.__dict__.update(bench.__dict__)
+    after.begin()
+    after.keeper.tick()
+    wait_until(lambda: not after.evictors.active() and not doomed.alive, 10, "it is done")
+    after.keeper.tick()
+    after.keeper.tick()
+    (row,) = bench.store.remembered().decisions
+    assert (row.incident_id, str(row.state), row.attempt, row.author) == (
+        incident_id, "confirmed", 2, "a person",
+    )  # fmt: skip
+    (progress,) = bench.store.remembered().evictions
+    assert (progress.of_s, progress.attempt) == (row.at_s, 2)
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "replica_id", "words"),
+    [
+        ("two", "rg_1:uuid1", "rg_1.0 has restarted since it was accused"),
+        ("one", "rg_1:uuid2", "rg_1.0 runs as rg_1:uuid2 now, not as rg_1:uuid1"),
+    ],
+)
+def test_a_group_that_is_another_by_now_is_not_evicted(
+    bench: Bench, fleet: FakeFleet, incarnation: str, replica_id: str, words: str
+) -> None:
+    rank = fleet.add("rg_1", incarnation=incarnation, replica_id=replica_id)
+    bench.registry.register(rank.registration())
+    bench.judge.say = lambda s: TickResult(
+        s.now_s, incidents=(incident(),), changed=(incident(),), decisions=(EVICT,)
+    )
+    bench.keeper.tick()
+    wait_until(lambda: not bench.evictors.active(), 10, "the eviction ends")
+    assert [progress.failed for progress in bench.evictors.progress()] == [words]
+    assert rank.alive
+
+
+def test_holds_transitions_and_stages_are_counted_once(bench: Bench) -> None:
+    hold = Hold(IncidentId("inc-1"), Guard.COOL_DOWN, "too soon")
+    changed = incident()
+    bench.judge.say = lambda s: TickResult(s.now_s, changed=(changed,), decisions=(hold,))
+    bench.keeper.tick()
+    bench.judge.say = lambda s: TickResult(s.now_s, changed=(changed,))
+    bench.keeper.tick()
+    kind = "not_entered"
+    assert bench.value("lightkeeper_holds_total", guard="cool_down") == 1
+    assert bench.value("lightkeeper_incident_transitions_total", kind=kind, to="firing") == 1
+    assert bench.value("lightkeeper_incident_stage_seconds_sum", stage="detect") == 2
+    assert bench.value("lightkeeper_incident_stage_seconds_count", stage="detect") == 1
+
+
+# -- any part may crash ---------------------------------------------------------------------------
+
+
+class Broken:
+    """Every attribute that is called explodes."""
+
+    def __getattr__(self, name: str):
+        def explode(*_, **__):
+            raise RuntimeError(f"{name} is broken")
+
+        return explode
+
+
+def test_a_crash_of_the_judge_keeps_incidents_and_decides_nothing(bench: Bench) -> None:
+    bench.judge.say = lambda s: TickResult(s.now_s, incidents=(incident(),), changed=(incident(),))
+    bench.keeper.tick()
+
+    def crash(_: Snapshot) -> TickResult:
+        raise RuntimeError("a bug")
+
+    bench.judge.say = crash
+    bench.keeper.tick()
+    view = bench.keeper.view
+    assert view is not None
+    assert view.snapshot.tick == 2
+    assert [one.state for one in view.incidents] == [State.FIRING]
+    assert view.troubles == ("decide failed: RuntimeError: a bug",)
+    assert bench.value("lightkeeper_part_failures_total", part="decide") == 1
+    bench.judge.say = lambda s: TickResult(s.now_s)
+    bench.keeper.tick()
+    view = bench.keeper.view
+    assert view is not None
+    assert view.troubles == ()
+
+
+def test_a_crash_of_the_reckoning_leaves_the_page_as_fresh_as_ever(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.keeper.tick()
+    monkeypatch.setattr(bench.keeper, "_rank_seconds", None)
+    bench.keeper.tick()
+    view = bench.keeper.view
+    assert view is not None
+    assert view.snapshot.tick == 2
+    assert [one.partition(":")[0] for one in view.troubles] == ["goodput failed"]
+
+
+@pytest.mark.parametrize(
+    ("part", "broken"),
+    [("sweep", "poller"), ("targets", "targets_file"), ("view", "quarantine")],
+)
+def test_a_crash_of_any_part_is_counted_and_the_loop_goes_on(
+    bench: Bench, part: str, broken: str
+) -> None:
+    keeper, good = bench.keeper, bench.components
+    for components in (replace(good, **{broken: Broken()}), good, good):
+        keeper._components = keeper._observing._components = components
+        keeper.tick()
+    assert bench.value("lightkeeper_part_failures_total", part=part) == 1
+    assert keeper.view is not None
+    assert keeper.view.troubles == ()
+
+
+def test_who_waits_for_an_idle_tick_waits_while_it_decides_also_when_that_crashes(
+    bench: Bench,
+) -> None:
+    idle: list[bool] = []
+
+    def look_and_crash(snapshot: Snapshot) -> TickResult:
+        idle.append(bench.keeper.idle.is_set())
+        raise ValueError("a bug")
+
+    assert bench.keeper.idle.is_set()
+    bench.judge.say = look_and_crash
+    bench.keeper.tick()
+    assert idle == [False]
+    assert bench.keeper.idle.is_set()
+
+
+def test_without_a_sweep_nothing_is_judged(bench: Bench) -> None:
+    bench.with_components(poller=Broken())
+    bench.keeper.tick()
+    assert bench.judge.seen == []
+
+
+def test_a_full_disk_is_said_and_stops_nothing(bench: Bench) -> None:
+    full_disk(bench.store, full=True)
+    changed = [replace(incident(f"inc-{n}"), signature="x" * 5000) for n in range(20)]
+    bench.judge.say = lambda s: TickResult(s.now_s, changed=tuple(changed))
+    bench.keeper.tick()
+    view = bench.keeper.view
+    assert view is not None
+    assert len(view.incidents) == 20
+    assert "the store does not take writes" in view.troubles[0]
+    assert bench.store.errors > 0
+
+
+def test_an_away_lighthouse_is_data(bench: Bench, lighthouse: FakeLighthouse) -> None:
+    lighthouse.close()
+    bench.keeper.tick()
+    assert isinstance(bench.judge.seen[0].lighthouse, LighthouseAway)
+
+
+def test_a_listed_target_is_found_and_followed_through_a_restart(
+    bench: Bench, fleet: FakeFleet, tmp_path: Path
+) -> None:
+    rank = fleet.add()
+    listed = tmp_path / "targets.json"
+    listed.write_text(f'[{{"targets": ["{rank.url}"]}}]')
+    bench.with_components(targets_file=TargetsFile(listed))
+    bench.keeper.tick()
+    bench.keeper.tick()
+    assert [one.report is not None for one in bench.judge.seen[-1].observations] == [True]
+    rank.restart("two")
+    for _ in range(3):
+        bench.keeper.tick()
+    (seen,) = bench.judge.seen[-1].observations
+    assert seen.report == rank.report()
+
+
+# -- by hand, and the schedule --------------------------------------------------------------------
+
+
+def test_a_person_cannot_evict_what_is_not_there(bench: Bench) -> None:
+    with pytest.raises(NotPossible, match="no such group: rg_9"):
+        bench.keeper.evict_by_hand(GroupName("rg_9"), "because")
+    bench.keeper.tick()
+    with pytest.raises(NotPossible, match="no such group: rg_9"):
+        bench.keeper.evict_by_hand(GroupName("rg_9"), "because")
+
+
+def test_ticks_come_on_schedule_and_stop_at_once(bench: Bench) -> None:
+    bench.with_components(config=KeeperConfig(tick_s=0.1))
+    stop = threading.Event()
+    thread = threading.Thread(target=bench.keeper.run, args=(stop,))
+    thread.start()
+    wait_until(lambda: len(bench.judge.seen) >= 5, 10, "five ticks")
+    stop.set()
+    thread.join(2)
+    assert not thread.is_alive()
+    times = [snapshot.now_s for snapshot in bench.judge.seen]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert min(gaps) > 0.02
+    assert times[-1] - times[0] >= 0.1 * (len(times) - 2)
+
+
+def test_the_judge_may_ask_for_ticks_between_those_of_the_schedule(bench: Bench) -> None:
+    bench.with_components(config=KeeperConfig(tick_s=1.0))
+    stop = threading.Event()
+
+    def eager(snapshot: Snapshot) -> TickResult:
+        if snapshot.tick == 4:
+            stop.set()
+        return TickResult(snapshot.now_s, look_again_s=snapshot.now_s + 0.1)
+
+    bench.judge.say = eager
+    bench.keeper.run(stop)
+    first, *between, fourth = (snapshot.now_s for snapshot in bench.judge.seen)
+    assert max(between) - first < 0.9
+    assert fourth - first > 0.9  # no more than two: on schedule again
+
+
+def test_a_late_tick_says_how_late_it_is(bench: Bench) -> None:
+    bench.with_components(config=KeeperConfig(tick_s=0.1))
+    stop = threading.Event()
+    gate = threading.Event()
+
+    def slow(snapshot: Snapshot) -> TickResult:
+        if snapshot.tick == 2:
+            gate.wait(0.6)
+        if snapshot.tick == 4:
+            stop.set()
+        return TickResult(snapshot.now_s)
+
+    bench.judge.say = slow
+    bench.keeper.run(stop)
+    lateness = [snapshot.lateness_s for snapshot in bench.judge.seen]
+    assert lateness[2] > 0.3
+    assert lateness[3] < lateness[2]
+
+
+def test_every_tick_that_was_judged_is_journalled_and_a_crash_of_the_judge_with_it(
+    bench: Bench, fleet: FakeFleet, tmp_path: Path
+) -> None:
+    config = KeeperConfig(tick_s=0.5)
+    journal = Journal(JournalDir(tmp_path / "j", Limits()), Head(config, "1"), dict)
+    bench.with_journal(journal)
+    bench.registry.register(fleet.add().registration())
+
+    def crash(snapshot: Snapshot) -> TickResult:
+        raise ZeroDivisionError("a bug")
+
+    bench.keeper.tick()
+    bench.judge.say = crash
+    bench.keeper.tick()
+    journal.close()
+    ticks = [one for one in events(found([tmp_path / "j"])[0]) if isinstance(one, Tick)]
+    assert [one.snapshot for one in ticks] == bench.judge.seen
+    assert [one.told.crash for one in ticks] == [None, "ZeroDivisionError: a bug"]
+
+
+def test_a_journal_that_cannot_be_written_is_a_trouble_on_the_page(
+    bench: Bench, fleet: FakeFleet, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    journal_dir = JournalDir(tmp_path / "file" / "j", Limits())
+    journal = Journal(journal_dir, Head(KeeperConfig(), "1"), dict)
+    bench.with_journal(journal)
+    bench.registry.register(fleet.add().registration())
+    bench.instruments.registry.register(Live(lambda: upkeep.journal(journal.stats)))
+    wait_until(lambda: journal.stats.problem, 5, "the folder cannot be made")
+    bench.keeper.tick()
+    bench.keeper.tick()
+    assert bench.keeper.view is not None
+    (trouble,) = bench.keeper.view.troubles
+    assert trouble.startswith("the journal is not written (Not a directory): ")
+    assert bench.value("lightkeeper_journal_failing") == 1
+    assert (bench.value("lightkeeper_journal_lost_ticks_total") or 0) >= 1
+    journal.close()

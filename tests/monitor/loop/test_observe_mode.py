@@ -1,0 +1,106 @@
+"""Observe mode against real HTTP: who is asked what, and a pause in the middle of an eviction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from monitor.decide.pipeline import TickResult
+from monitor.model.config import KeeperConfig
+from monitor.model.eviction import Evict, Rung
+from monitor.service import Options, Service
+from tests.monitor.fakes import FakeFleet, FakeLighthouse, page, wait_until
+from tests.monitor.process import Training
+from tests.monitor.show.test_api import TOKEN, Api
+
+FAST = {"tick_s": 0.2, "stall_floor_s": 0.5, "warm_up_commits": 0, "warm_up_budget_s": 0.0}
+
+
+class Watched:
+    """Every request that reaches a fake server, by method."""
+
+    def __init__(self, server) -> None:
+        self.asked: list[str] = []
+        serve = server.serve
+
+        def noted(handler, method: str, path: str, body: bytes) -> None:
+            self.asked.append(f"{method} {path}")
+            serve(handler, method, path, body)
+
+        server.serve = noted
+
+    def methods(self) -> set[str]:
+        return {line.split()[0] for line in self.asked}
+
+
+@pytest.fixture
+def api(tmp_path: Path, lighthouse: FakeLighthouse) -> Iterator[Api]:
+    config = KeeperConfig(observe=True, **FAST)
+    options = Options(config, "127.0.0.1:0", tmp_path / "m.db", lighthouse.url, token="secret")
+    with Service(options) as service:
+        yield Api(service)
+
+
+def test_in_observe_mode_nobody_is_asked_to_do_anything_and_the_record_is_full(
+    api: Api, fleet: FakeFleet, lighthouse: FakeLighthouse
+) -> None:
+    ranks = [fleet.add(f"rg_{n}", host=f"node{n}", replica_id=f"rg_{n}:u{n}") for n in range(3)]
+    lighthouse.form(*(rank.replica_id or "" for rank in ranks))
+    watched, seen = Watched(fleet), Watched(lighthouse)
+    api.register(*ranks)
+    training = Training(*ranks)
+    try:
+
+        def would() -> list[dict]:
+            if not api.tick_in_turn():
+                return []
+            found = api.get("/v1/incidents")["incidents"]
+            rows = [row for one in found for row in one["decisions"]]
+            return [row for row in rows if row["action"] == "would_evict"]
+
+        for _ in range(5):
+            api.tick()
+        training.hung.add("rg_1")
+        (row,) = wait_until(would, 20, "an eviction that would have been")
+    finally:
+        training.close()
+    assert (row["guard"], row["reason"]) == ("observe", "observe mode: would evict rg_1")
+    would = row["would"]
+    assert (would["group"], would["quarantine"]) == ("rg_1", [])
+    assert set(would["rungs"]) == {"evidence", "lighthouse_kill", "worker_evict"}
+    assert row["release"].startswith("To let lightkeeper evict: start it without --observe")
+    assert (watched.methods(), seen.methods()) == ({"GET"}, {"GET"})
+    assert all(rank.alive and not rank.evictions for rank in ranks)
+    assert lighthouse.kills == []
+    assert api.get("/v1/quarantine")["quarantine"] == []
+
+
+def test_a_pause_in_the_middle_of_an_eviction_leaves_the_other_rungs_alone(
+    api: Api, fleet: FakeFleet, lighthouse: FakeLighthouse
+) -> None:
+    rank = fleet.add("rg_1", host="node1", replica_id="rg_1:u")
+    lighthouse.form("rg_1:u")
+    pressed: list[str] = []
+
+    def kill(replica_id: str):
+        body = {"reason": "stop it", "author": "alice"}
+        pressed.append(api.call("POST", "/v1/pause", json=body, headers=TOKEN).text)
+        return page({}, 500)
+
+    lighthouse.on_kill = kill
+    api.register(rank)
+    keeper = api.service.keeper
+    evict = Evict(_ID, "rg_1", "rg_1:u", (), "not_entered: it hangs")
+    keeper._components.judge.tick = lambda snapshot: TickResult(snapshot.now_s, decisions=(evict,))
+    api.tick()
+    wait_until(lambda: not keeper._components.evictors.active(), 15, "the eviction ends")
+    (progress,) = keeper._components.evictors.progress()
+    assert progress.failed == "paused by alice: stop it: its other rungs are not climbed"
+    assert Rung.WORKER_EVICT not in [one.rung for one in progress.rungs]
+    assert rank.alive
+    assert len(pressed) == 1
+
+
+_ID = "inc-1"

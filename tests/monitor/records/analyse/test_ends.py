@@ -1,0 +1,162 @@
+"""Records that are made to keep the analysis busy: it ends, and takes time by their size."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from monitor.records import divergence as witness
+from monitor.records import dump
+from monitor.records.analyse import analyse
+from monitor.records.divergence import Habit, habit
+from monitor.records.dump import Record, assemble
+from monitor.records.ring import collectives
+from tests.monitor.records.answers import answer, call
+from tests.monitor.records.dumps import (
+    CREATED,
+    config,
+    entry,
+    nccl,
+    pending,
+    send,
+    status,
+)
+from worker_server.wire import parse_flight_record
+
+HOUR_NS = 3600 * 10**9
+
+
+def judged(rows, ranks=3, **more):
+    """Seconds that reading and judging take where each rank has these rows, or all but the last."""
+    began_s = time.process_time()
+    whole = dump.read(nccl(*rows, **more))
+    less = dump.read(nccl(*rows[:-1], **more))
+    job = assemble(Record(rank, less if rank else whole) for rank in range(ranks))
+    infos = {rank: replace(info, taken_ns=CREATED + HOUR_NS) for rank, info in job.ranks.items()}
+    analyse(replace(job, ranks=infos))
+    return time.process_time() - began_s
+
+
+def coalesced(n):
+    return judged([pending(i, 1, profiling_name="nccl:coalesced") for i in range(n)])
+
+
+def groups_of_one_name(n):
+    rows = [entry(i, 1, process_group=("x", "same"), pg_id=i) for i in range(n)]
+    return judged(rows)
+
+
+def unfinished_groups(n):
+    rows = [pending(i, 1, process_group=(f"g{i}", "d"), pg_id=i) for i in range(n)]
+    return judged(rows, pg_config=config(**{f"g{i}": ("d", range(3)) for i in range(n)}))
+
+
+def unknown_members(n):
+    rows = [pending(i, 1, process_group=(f"g{i}", "d"), pg_id=i) for i in range(n)]
+    return judged(rows, pg_config={})
+
+
+def groups(n, size):
+    return config(**{f"g{i}": ("d", range(size)) for i in range(n)})
+
+
+def job(rows_of, ranks, **more):
+    """The same where `rows_of` says what each rank has."""
+    dumps = [nccl(*rows_of(rank), **more) for rank in range(ranks)]
+    began_s = time.process_time()
+    found = assemble(Record(rank, dump.read(one)) for rank, one in enumerate(dumps))
+    infos = {rank: replace(info, taken_ns=CREATED + HOUR_NS) for rank, info in found.ranks.items()}
+    analyse(replace(found, ranks=infos))
+    return time.process_time() - began_s
+
+
+def ties_everywhere(n):
+    """Half of the ranks against the other half in each group."""
+
+    def rows(rank):
+        shape = {"input_sizes": [[rank // 2 + 1]]}
+        return [pending(i, 1, process_group=(f"g{i}", "d"), pg_id=i, **shape) for i in range(n)]
+
+    return job(rows, ranks=4, pg_config=groups(n, 4))
+
+
+def one_in_each_differs(n):
+    def rows(rank):
+        sizes = [[[(rank == i % 4) + 1]] for i in range(n)]
+        return [
+            pending(i, 1, process_group=(f"g{i}", "d"), pg_id=i, input_sizes=sizes[i])
+            for i in range(n)
+        ]
+
+    return job(rows, ranks=4, pg_config=groups(n, 4))
+
+
+def groups_between_groups(n):
+    """Every second of them has entries, and every other a status."""
+    rows = [entry(i, 1, process_group=(str(2 * i), "d"), pg_id=2 * i) for i in range(n // 2)]
+    named = config(**{str(i): ("d", (0, 1)) for i in range(n)})
+    heads = status(**{f"p{2 * i + 1}": (9, 9, 9) for i in range(n // 2)})
+    return job(lambda _: rows, ranks=2, pg_config=named, pg_status=heads)
+
+
+def many_groups_and_then_one(n):
+    """A ring in which the last group begins anew with each call."""
+    n *= 5
+    of_many = [call(i + 1, 1, group=f"g{i}") for i in range(n // 2)]
+    of_one = [call(n, 1, group="x")] * (n // 2)
+    for row in (*of_many, *of_one):
+        row.update(enter_age_s=2.0, exit_age_s=1.0)
+    record = parse_flight_record(answer(*of_many, *of_one, torch=None))
+    began_s = time.process_time()
+    collectives(record)
+    return time.process_time() - began_s
+
+
+def a_past_of_one_call(n):
+    """Whether a call is usual: where all before it are the same, each stretch fits each other."""
+    began_s = time.process_time()
+    habit([1] * n)
+    return time.process_time() - began_s
+
+
+@pytest.mark.integration  # no processes, but 5 s of CPU
+@pytest.mark.parametrize(
+    "case",
+    [
+        coalesced,
+        groups_of_one_name,
+        unfinished_groups,
+        unknown_members,
+        ties_everywhere,
+        one_in_each_differs,
+        groups_between_groups,
+        many_groups_and_then_one,
+        a_past_of_one_call,
+    ],
+)
+def test_time_grows_with_size_and_not_with_its_square(case):
+    case(50)  # what is imported and compiled at the first time
+    small, large = case(300), case(2400)
+    assert large < 16 * small + 0.25  # 64 times for a square
+
+
+@pytest.mark.integration  # no processes, but 1 s of CPU
+def test_a_tie_is_asked_about_so_often_that_it_ends(monkeypatch):
+    """Each look goes over the rank's past; all together over so much for each entry of the job."""
+    looked = []
+    monkeypatch.setattr(witness, "habit", lambda calls: (looked.append(len(calls)), Habit.USUAL)[1])
+    for n in (500, 2000):
+        looked.clear()
+        ties_everywhere(n)
+        assert sum(looked) <= (1 << 18) + 16 * 4 * n + n
+
+
+def test_who_waits_is_counted_once_though_it_also_sends_to_somebody_unknown():
+    """A send of which the peer is not recorded is no place at which the others wait."""
+    rows = [send(i, i, "nccl:coalesced", op_id=i) for i in range(3)]
+    dumps = [nccl(*rows, pending(9, 5)), nccl(pending(0, 5)), nccl(entry(0, 4))]
+    found = assemble(Record(rank, dump.read(one)) for rank, one in enumerate(dumps))
+    infos = {rank: replace(info, taken_ns=CREATED + HOUR_NS) for rank, info in found.ranks.items()}
+    said = " ".join(one.reason for one in analyse(replace(found, ranks=infos)).findings)
+    assert "0, 0" not in said
+    assert "0 and 0" not in said

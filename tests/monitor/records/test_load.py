@@ -1,0 +1,200 @@
+"""From files, folders and zips to a job; one bad file spoils its rank only."""
+
+import json
+import os
+import zipfile
+
+import pytest
+
+from monitor.records import files
+from monitor.records import files as choose
+from monitor.records import files as loading
+from monitor.records.files import load
+from tests.monitor.records.answers import answer, call
+from tests.monitor.records.dumps import as_json, as_pickle, entry, gloo, nccl
+
+
+def write(folder, **values):
+    """Files by name, dots as `__`; dumps are pickled."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, value in values.items():
+        data = as_pickle(value) if isinstance(value, dict) else value
+        (folder / name.replace("__", ".")).write_bytes(data)
+    return folder
+
+
+def ranks(job):
+    return tuple(job.ranks)
+
+
+def reasons(job):
+    return [(problem.path.rpartition("/")[2], problem.reason, problem.rank)
+            for problem in job.problems]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("_dump_3", 3),
+        ("3", 3),
+        ("rank_0012", 12),
+        ("nccl_trace_rank_7.pickle", 7),
+        ("dump8.pkl", 8),
+        ("gloo-4.JSON", 4),
+        ("job2_rank", None),
+        ("fault_injection.log", None),
+    ],
+)
+def test_the_rank_ends_the_name(name, rank) -> None:
+    assert files.rank_of(name) == rank
+
+
+def test_a_folder_is_read_with_its_folders_and_other_files_are_passed_over(tmp_path) -> None:
+    write(tmp_path / "node0", _dump_0=nccl(entry()), fault_injection__log=b"Rank 0\n")
+    write(tmp_path / "node1", _dump_1__json=as_json(gloo(entry())), __hidden_1=b"x")
+    found = load([tmp_path])
+    assert ranks(found) == (0, 1)
+    assert found.problems == ()
+
+
+def test_a_zip_and_single_files_are_read(tmp_path) -> None:
+    with zipfile.ZipFile(tmp_path / "b.zip", "w") as bundle:
+        bundle.writestr("x/dump_0", as_pickle(nccl(entry())))
+        bundle.writestr("x/readme.txt", "about rank 5")
+    write(tmp_path, dump_1=nccl(entry()))
+    found = load([tmp_path / "b.zip", tmp_path / "dump_1"])
+    assert ranks(found) == (0, 1)
+    assert found.ranks[0].path == f"{tmp_path}/b.zip/x/dump_0"
+
+
+def test_a_file_that_is_named_twice_is_read_once(tmp_path) -> None:
+    write(tmp_path, dump_0=nccl(entry()))
+    found = load([tmp_path, tmp_path / "dump_0"])
+    assert (len(found), found.problems) == (1, ())
+
+
+def test_a_bad_file_is_one_problem_and_spoils_its_rank_only(tmp_path) -> None:
+    write(tmp_path, d_0=nccl(entry()), d_1=as_pickle(nccl(entry()))[:50], d_9=b"")
+    found = load([tmp_path])
+    assert ranks(found) == (0,)
+    assert reasons(found) == [
+        ("d_1", "broken pickle: it ends in the middle", 1),
+        ("d_9", "empty", 9),
+    ]
+    assert found.silent == (1, 2, 3, 9)
+
+
+def test_a_stray_file_that_ends_in_a_number_makes_no_rank(tmp_path) -> None:
+    write(tmp_path, d_0=nccl(entry()), notes_2024=b"hello")
+    found = load([tmp_path])
+    assert reasons(found) == [("notes_2024", "neither a pickle nor JSON", None)]
+    assert 2024 not in found.expected
+
+
+def test_a_path_that_is_not_there_is_a_problem(tmp_path) -> None:
+    found = load([tmp_path / "nothing"])
+    assert reasons(found) == [("nothing", "No such file or directory", None)]
+    assert len(found) == 0
+
+
+def test_a_zip_that_is_none_is_a_problem(tmp_path) -> None:
+    write(tmp_path, b__zip=b"PK\x05\x06 not", d_0=nccl(entry()))
+    found = load([tmp_path])
+    assert reasons(found) == [("b.zip", "File is not a zip file", None)]
+    assert ranks(found) == (0,)
+
+
+def test_a_zip_that_would_unpack_for_days_is_a_problem(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(files, "MAX_ZIP", 1000)
+    with zipfile.ZipFile(tmp_path / "b.zip", "w", zipfile.ZIP_DEFLATED) as bundle:
+        bundle.writestr("d_0", b"\0" * 10_000)
+    assert reasons(load([tmp_path])) == [("b.zip", "a zip of more than 0 GiB", None)]
+
+
+def test_what_is_no_file_is_a_problem(tmp_path) -> None:
+    os.mkfifo(tmp_path / "pipe_0")
+    found = load([tmp_path / "pipe_0"])
+    assert reasons(found) == [("pipe_0", "neither a file nor a folder", None)]
+
+
+def test_a_file_larger_than_any_record_is_a_problem(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(files, "MAX_FILE", 100)
+    write(tmp_path, d_0=nccl(entry()))
+    assert reasons(load([tmp_path])) == [("d_0", "more than 100 bytes", 0)]
+
+
+def test_of_two_records_of_a_rank_the_one_that_speaks_of_later_moments_counts(tmp_path) -> None:
+    write(tmp_path, a_0=nccl(entry(5, 9)), b_0=nccl(entry(1, 2)))
+    found = load([tmp_path])
+    assert found.columns["seq"].tolist() == [9]
+    assert [problem.path for problem in found.problems] == [f"{tmp_path}/b_0"]
+    assert found.problems[0].reason.endswith("a_0 is of the same rank and newer")
+
+
+def test_of_torchfts_quorums_the_newest_counts(tmp_path) -> None:
+    groups = {"": {"name": "", "desc": "", "ranks": "[0, 2]"}}
+    row = entry(0, 1, process_group=("", ""), pg_id=3)
+    nameless = nccl(row, pg_config=groups, pg_status={})
+    for quorum, folder in ((4, "fr_quorum_4"), (11, "fr_quorum_11")):
+        members = (0, 2) if quorum == 11 else (0, 2, 4)
+        write(tmp_path / folder, **{str(rank): nameless for rank in members})
+    found = load([tmp_path])
+    assert ranks(found) == (0, 2)
+    assert found.groups[0].generation == 11
+    assert {problem.reason for problem in found.problems} == {"left out: quorum 11 is newer"}
+    assert found.silent == ()
+
+
+def test_progress_counts_files(tmp_path) -> None:
+    write(tmp_path, d_0=nccl(entry()), d_1=b"")
+    seen = []
+    load([tmp_path], progress=lambda done, whole: seen.append((done, whole)))
+    assert seen == [(1, 2), (2, 2)]
+
+
+def test_processes_read_the_same_as_one(tmp_path) -> None:
+    write(tmp_path, d_2=b"", **{f"d_{rank}": nccl(entry(rank, rank)) for rank in (0, 1, 3)})
+    one, two = load([tmp_path], workers=1), load([tmp_path], workers=2)
+    assert (one.ranks, one.groups, one.problems) == (two.ranks, two.groups, two.problems)
+    assert (one.columns["seq"] == two.columns["seq"]).all()
+
+
+class _NoPool:
+    def __init__(self, *args, **options) -> None:
+        raise loading.BrokenProcessPool("no more processes")
+
+
+def test_without_processes_it_reads_by_itself(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(loading, "ProcessPoolExecutor", _NoPool)
+    write(tmp_path, d_0=nccl(entry()), d_1=nccl(entry()))
+    assert ranks(load([tmp_path], workers=2)) == (0, 1)
+
+
+def test_a_bundle_of_worker_servers_answers_is_a_job_of_named_ranks(tmp_path) -> None:
+    with zipfile.ZipFile(tmp_path / "b.zip", "w") as bundle:
+        for group in ("rg_0", "rg_1"):
+            for rank in (0, 1):
+                bundle.writestr(f"{group}.{rank}.json",
+                                json.dumps(answer(call(), group=group, rank=rank)))  # fmt: skip
+        bundle.writestr("state.json", json.dumps({"schema": 1, "identity": {}}))
+    found = load([tmp_path / "b.zip"])
+    assert list(found.names.values()) == ["rg_0.0", "rg_0.1", "rg_1.0", "rg_1.1"]
+    assert found.problems == ()
+    assert ranks(found) == (0, 1, 2, 3)
+
+
+def test_an_answer_that_cannot_be_read_is_a_silent_rank_of_its_name(tmp_path) -> None:
+    write(tmp_path, **{"rg_0.0__json": json.dumps(answer()).encode(), "rg_7.0__json": b"{"})
+    found = load([tmp_path])
+    assert found.name(found.problems[0].rank) == "rg_7.0"
+    assert [found.name(rank) for rank in found.silent] == ["rg_0.1", "rg_7.0"]
+
+
+def test_the_newer_of_two_answers_counts(tmp_path) -> None:
+    for folder, moved in (("a", 0), ("b", 5_000_000_000)):
+        torch = gloo(entry(0, 1, time_created_ns=1_758_581_237_000_000_000 + moved))
+        value = answer(call(1, 1 if moved else 9, torch_ids=[0]), torch=torch)
+        write(tmp_path / folder, **{"rg_0.0__json": json.dumps(value).encode()})
+    found = load([tmp_path])
+    assert found.columns["seq"].tolist() == [1]
+    assert choose.Read is not None

@@ -1,0 +1,323 @@
+"""WorkerServers' answers become one job: the ring, torch's record, or each where it knows more."""
+
+from pathlib import Path
+
+import pytest
+
+from monitor.model.names import RankName
+from monitor.records import dump
+from monitor.records import ring as ring_rows
+from monitor.records.analyse import analyse
+from monitor.records.findings import Fault
+from monitor.records.job import Backend, CollectiveState, GroupStatus
+from monitor.records.ring import from_answers
+from monitor.records.safe_pickle import FlightRecordError
+from tests.monitor.records.answers import answer, call
+from tests.monitor.records.dumps import (
+    CREATED,
+    config,
+    entry,
+    gloo,
+    nccl,
+    pending,
+    status,
+)
+from worker_server.wire import parse_flight_record
+
+
+def job(*answers, **options):
+    return from_answers([ring_rows.read(parse_flight_record(one)) for one in answers], **options)
+
+
+def rows(found, *names):
+    columns = [found.columns[name].tolist() for name in names]
+    return list(zip(*columns, strict=True))
+
+
+def states(found):
+    return [CollectiveState(state).name.lower() for state in found.columns["state"]]
+
+
+INSIDE = {"exit_age_s": None}
+
+
+def test_ranks_are_numbered_by_replica_group_and_group_rank() -> None:
+    found = job(
+        answer(call(), group="rg_1", rank=1), answer(call(), group="rg_0"),
+        expected=[RankName("rg_2.0")],
+    )  # fmt: skip
+    assert dict(found.names) == {
+        0: "rg_0.0", 1: "rg_0.1", 2: "rg_1.0", 3: "rg_1.1", 4: "rg_2.0",
+    }  # fmt: skip
+    assert tuple(found.ranks) == (0, 3)
+    assert found.silent == (1, 2, 4)
+    assert found.hosts[3] == "host-rg_1"
+    assert found.ranks[0].backend is Backend.RING
+
+
+def test_each_replica_group_has_groups_of_its_own() -> None:
+    found = job(answer(call(), group="rg_0"), answer(call(), group="rg_1"))
+    assert {group.name: group.members for group in found.groups} == {
+        "rg_0/default": (0, 1), "rg_1/default": (2, 3),
+    }  # fmt: skip
+    assert not any(group.inferred for group in found.groups)
+
+
+def test_the_ring_tells_exits_errors_and_who_is_inside() -> None:
+    found = job(answer(call(1, 1), call(2, 2, error="boom"), call(3, 3, **INSIDE), torch=None))
+    assert states(found) == ["completed", "failed", "unknown"]
+    payload = found.payloads[0]
+    assert (payload.op, payload.reduce_op, payload.dtypes_in) == ("all_reduce", "sum", ("float32",))
+    assert found.sites == ("train.py:12",)
+
+
+def test_a_dead_rank_is_known_to_be_dead() -> None:
+    found = job(answer(call(), alive=False), answer(call(), rank=1))
+    assert [info.alive for info in found.ranks.values()] == [False, True]
+
+
+def test_roots_and_peers_are_global_ranks() -> None:
+    found = job(
+        answer(call(1, 1, op="broadcast", root=1), call(2, 2, op="irecv", root=0), rank=1),
+        answer(call(1, 1, op="broadcast", root=1), group="rg_1"),
+    )
+    assert [payload.root for payload in found.payloads] == [1, None, 3]
+    assert rows(found, "rank", "p2p", "peer") == [(1, False, -1), (1, True, 0), (2, False, -1)]
+    assert found.payloads[1].op == "recv"
+
+
+def test_sends_do_not_put_the_members_collectives_out_of_step() -> None:
+    found = job(
+        answer(call(1, 1), call(2, 2, op="send", root=1), call(3, 3)),
+        answer(call(1, 1), call(2, 2), rank=1),
+    )
+    assert rows(found, "rank", "p2p", "seq") == [
+        (0, False, 1), (0, True, 1), (0, False, 2), (1, False, 1), (1, False, 2),
+    ]  # fmt: skip
+
+
+def test_torch_numbers_a_ring_that_has_forgotten_how_many_sends_there_were() -> None:
+    found = job(
+        answer(
+            call(7, 7, torch_ids=[5]), call(8, 8, op="send", root=1), dropped=6,
+            torch=gloo(entry(4, 4), entry(5, 5)),
+        ),
+        answer(call(1, 4, torch_ids=[3]), call(2, 5, torch_ids=[4]), rank=1,
+               torch=gloo(entry(3, 4), entry(4, 5))),
+    )  # fmt: skip
+    collectives = [row[:2] for row in rows(found, "rank", "seq", "p2p") if not row[2]]
+    assert collectives == [(0, 4), (0, 5), (1, 4), (1, 5)]
+
+
+def test_on_gloo_the_ring_is_taken_where_it_has_everything() -> None:
+    found = job(answer(call(1, 1, torch_ids=[0]), call(2, 2, torch_ids=[1], **INSIDE),
+                       torch=gloo(entry(0, 1), pending(1, 2))))  # fmt: skip
+    assert states(found) == ["completed", "unknown"]
+    assert rows(found, "record") == [(1,), (2,)]
+
+
+def test_what_ddps_reducer_does_is_torchs_to_tell_and_the_ring_adds_sites_and_roots() -> None:
+    ring = (call(1, 1, op="broadcast", root=0, torch_ids=[0]),)
+    torch = gloo(entry(0, 1, profiling_name="nccl:broadcast"), entry(1, 2), pending(2, 3))
+    whole = answer(*ring, torch=torch, torch_only=[1, 2])
+    found = job(whole, answer(*ring, rank=1, torch=torch, torch_only=[1, 2]))
+    assert rows(found, "rank", "seq") == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)]
+    assert states(found)[:3] == ["completed", "completed", "unknown"]
+    assert found.payloads[0].root == 0
+    assert found.sites == ("train.py:12",)
+
+
+def partly(rank, first, *, op, size=8, reduce_op=None, root=None):
+    """Six calls in torch's record, of which the ring has those since the first."""
+    name = {"profiling_name": f"nccl:{op}"}
+    four = config(**{"0": ("default_pg", range(4))})
+    torch = nccl(*(entry(n - 1, n, **name) for n in range(1, 6)),
+                 entry(5, 6, input_sizes=[[size, 4]], output_sizes=[[size, 4]], **name),
+                 pg_config=four)  # fmt: skip
+    ring = (call(n, n, op=op, reduce_op=reduce_op, root=root, torch_ids=[n - 1])
+            for n in range(first, 7))  # fmt: skip
+    return answer(*ring, rank=rank, size=4, torch=torch, dropped=first - 1)
+
+
+@pytest.mark.parametrize(
+    "said", [{"op": "broadcast", "root": 0}, {"op": "all_reduce", "reduce_op": "SUM"}], ids=str
+)
+def test_nobody_differs_because_its_ring_has_forgotten_more_than_its_peers(said) -> None:
+    found = job(*(partly(rank, 4 if rank == 0 else 2, **said) for rank in range(4)))
+    assert not analyse(found).findings
+
+
+def test_what_all_tell_is_compared_whatever_some_have_forgotten() -> None:
+    said = {"op": "all_reduce", "reduce_op": "SUM"}
+    usual = [partly(rank, 4, **said) for rank in (0, 1, 2)]
+    (size,) = analyse(job(*usual, partly(3, 2, **said, size=9))).findings
+    assert (size.kind, size.culprits, size.sequence) == (Fault.MISMATCH, (3,), 6)
+    (other,) = analyse(job(*usual, partly(3, 2, op="all_reduce", reduce_op="MAX"))).findings
+    assert (other.kind, other.culprits, other.sequence) == (Fault.SILENT_MISMATCH, (3,), 4)
+
+
+def test_a_group_is_counted_by_torch_on_all_ranks_or_on_none() -> None:
+    torch = gloo(entry(0, 1), entry(1, 2))
+    found = job(
+        answer(call(1, 1, torch_ids=[0]), torch=torch, torch_only=[1]),
+        answer(call(1, 1), rank=1, torch=None),
+    )
+    assert rows(found, "rank", "seq") == [(0, 1), (1, 1)]
+
+
+def test_with_nccl_states_and_statuses_are_torchs() -> None:
+    torch = nccl(
+        entry(0, 1), pending(1, 2), pg_config=config(**{"0": ("default_pg", range(2))}),
+        pg_status=status(p0=(2, 1, 1)),
+    )  # fmt: skip
+    found = job(answer(call(1, 1, torch_ids=[0]), call(2, 2, torch_ids=[1]), torch=torch))
+    assert states(found) == ["completed", "scheduled"]
+    assert found.ranks[0].status == {0: GroupStatus(2, 1, 1)}
+
+
+def test_torchfts_groups_are_of_a_quorum_and_a_group_rank() -> None:
+    def one(group, rank, quorum):
+        calls = [call(n, 4, group="torchft", quorum=n) for n in range(4, quorum + 1)]
+        return answer(*calls, group=group, rank=rank, torch=None)
+
+    found = job(one("rg_0", 0, 5), one("rg_0", 1, 5), one("rg_1", 0, 5), one("rg_2", 0, 4))
+    seen = {(group.name, group.generation): group.members for group in found.groups}
+    assert seen == {
+        ("torchft/0", 5): (0, 2),
+        ("torchft/0@4", 4): (0, 2, 4),
+        ("torchft/1", 5): (1, 3),
+        ("torchft/1@4", 4): (1, 3, 5),
+    }
+    assert all(group.inferred for group in found.groups)
+
+
+def test_the_rank_beside_one_that_was_in_the_quorum_was_in_it_too() -> None:
+    found = job(
+        answer(call(1, 1, group="torchft", quorum=5), group="rg_0", torch=None),
+        answer(call(1, 1, group="torchft", quorum=5), group="rg_1", rank=1, torch=None),
+    )
+    assert [group.members for group in found.groups] == [(0, 2), (1, 3)]
+
+
+def test_sequences_that_begin_again_are_of_another_group() -> None:
+    found = job(answer(call(1, 1), call(2, 2), call(3, 1, **INSIDE), torch=None))
+    first, second, third = found.columns["group"].tolist()
+    assert first == second != third
+
+
+def test_a_work_that_nobody_waited_for_is_over_when_a_later_one_is() -> None:
+    found = job(answer(call(1, 1, is_async=True, **INSIDE), call(2, 2),
+                       call(3, 3, is_async=True, **INSIDE), torch=None))  # fmt: skip
+    assert states(found) == ["completed", "completed", "unknown"]
+
+
+def test_torchs_retired_entry_ends_a_work_that_nobody_waited_for() -> None:
+    found = job(answer(call(1, 1, is_async=True, torch_ids=[0], **INSIDE), torch=gloo(entry(0, 1))))
+    assert states(found) == ["completed"]
+
+
+def test_torchs_stamps_tell_when_the_ages_begin() -> None:
+    found = job(answer(call(1, 1, enter_age_s=2.0, exit_age_s=1.5, torch_ids=[0]),
+                       torch=gloo(entry(0, 1))))  # fmt: skip
+    assert found.ranks[0].taken_ns == CREATED + 2_000_000_000
+    assert rows(found, "created_ns", "completed_ns") == [(CREATED, CREATED + 500_000_000)]
+
+
+def test_without_any_stamp_the_times_are_unknown_unless_the_caller_knows() -> None:
+    record = parse_flight_record(answer(call(1, 1, enter_age_s=2.0), torch=None))
+    found = from_answers([ring_rows.read(record)])
+    assert found.columns["created_ns"].tolist() == [-1]
+    found = from_answers([ring_rows.read(record, taken_ns=CREATED)])
+    assert found.columns["created_ns"].tolist() == [CREATED - 2_000_000_000]
+
+
+def test_torchs_part_that_cannot_be_read_is_a_problem_and_the_ring_counts() -> None:
+    found = job(answer(call(), torch={"version": "2.10", "entries": 7}))
+    assert len(found) == 1
+    assert [problem.reason for problem in found.problems] == [
+        "torch's part: entries are a list, not a int"
+    ]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [call(seq=1 << 62), call(id=1 << 62), call(enter_age_s=2e9), call(exit_age_s=2e9)],
+    ids=["sequence", "id", "age", "age of the end"],
+)
+def test_numbers_that_no_program_has_raise_the_one_error(odd) -> None:
+    with pytest.raises(FlightRecordError):
+        job(answer(odd))
+
+
+def test_a_world_without_end_raises_the_one_error() -> None:
+    with pytest.raises(FlightRecordError, match="a world of"):
+        job(answer(call(), size=1 << 40, members={}))
+
+
+def test_an_answer_of_unfinished_calls_only_is_told_by_its_numbers() -> None:
+    found = job(answer(call(7, 3, **INSIDE), call(9, 4, **INSIDE), torch=None))
+    assert found.ranks[0].only_active
+
+
+# -- several recorders --------------------------------------------------------------------------
+
+REAL = Path(__file__).parents[3].parent / "shared/data/flight_recorder_nccl"
+
+
+def recorders(**records):
+    """By the names that torch's control plane knows them by."""
+    return {name: {"record": record, "age_s": 0.1} for name, record in records.items()}
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the real records lie beside the project")
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("gpu_error_2nd", Fault.GPU_BEHIND), ("lock_gil_1st", Fault.NOT_ENQUEUING)],
+)
+def test_nccls_records_are_diagnosed_live_as_they_are_from_dumps(name: str, kind: Fault) -> None:
+    answers = []
+    for path in (REAL / name).glob("_dump_*"):
+        record = dict(dump.decode(path.read_bytes()))
+        parts = recorders(dump_nccl_trace_json=record)
+        answers.append(
+            answer(rank=int(path.name[6:]), size=16, ring=[], members={}, recorders=parts,
+                   torch={"version": "2.10", "pg_config": {}})
+        )  # fmt: skip
+    found = analyse(job(*answers))
+    assert (found.culprits, {one.kind for one in found.findings}) == ((9, 14), {kind})
+
+
+def test_each_recorder_counts_for_itself_and_gives_the_states_of_its_own_entries() -> None:
+    calls = (
+        call(1, 1, torch_ids=[0]),
+        call(2, 1, group="fsdp", torch_ids=[0], recorder="dump_nccl_trace_json"),
+    )
+    parts = recorders(dump_nccl_trace_json=nccl(pending(0, 1, pg="7", desc="fsdp")))
+    found = job(*(answer(*calls, rank=r, torch=gloo(entry(0, 1)), recorders=parts) for r in (0, 1)))
+    group = [found.groups[at].name for at in found.columns["group"]]
+    assert list(zip(group, states(found), strict=True)) == [
+        ("default", "completed"), ("fsdp", "scheduled"),
+    ] * 2  # fmt: skip
+
+
+def test_a_group_that_two_backends_serve_is_two() -> None:
+    parts = recorders(dump_nccl_trace_json=nccl(entry(0, 1), entry(1, 2)))
+    found = job(*(
+        answer(rank=r, ring=[], torch=gloo(entry(0, 1)), torch_only=[0], recorders=parts)
+        for r in (0, 1)
+    ))  # fmt: skip
+    assert sorted(group.name for group in found.groups) == ["default", "default.nccl"]
+    assert sorted(row for row in rows(found, "rank", "seq") if row[0] == 0) == [
+        (0, 1), (0, 1), (0, 2),
+    ]  # fmt: skip
+
+
+def test_one_that_could_not_be_read_is_a_problem_and_the_others_count() -> None:
+    parts = recorders(torchcomms_fr_trace_json={"entries": 3, "version": "2.10"})
+    parts["dump_nccl_trace_json"] = {"error": "dump_nccl_trace_json: no answer within 2 s"}
+    found = job(answer(recorders=parts))
+    assert found.problems[0].reason == (
+        "torch's part of torchcomms_fr_trace_json: entries are a list, not a int; "
+        "dump_nccl_trace_json: no answer within 2 s"
+    )
+    assert len(found.columns["seq"]) == 3

@@ -1,0 +1,229 @@
+"""An incident as a page without JavaScript: every rung, who decided, what held and what let go."""
+
+from __future__ import annotations
+
+import html
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+from monitor.decide.accounts import Costs, SpanCosts, SummedAmount
+from monitor.decide.audit import IncidentAudit
+from monitor.decide.pipeline import TickResult
+from monitor.decide.view import IncidentReport, View
+from monitor.decide.view_json import report_to_json
+from monitor.model.eviction import DecisionRow, DecisionState, Rung, RungOutcome, RungResult
+from monitor.model.incident import BundleView
+from monitor.model.observation import LighthouseAway, Snapshot
+from monitor.model.verdict import Kind
+from monitor.show.incident_page import (
+    Access,
+    BundleStacks,
+    Earlier,
+    IncidentQuery,
+    incident_page,
+    incidents_page,
+)
+from tests.changed import replace
+from tests.monitor.decide.scene import EVICTION, FACTS, ID, ROWS, hang, of_kind
+
+RUNGS = (
+    RungOutcome(Rung.GATE, 111.0, 111.2, "worked: refused", RungResult.WORKED, 5.0),
+    RungOutcome(Rung.LIGHTHOUSE_KILL, 111.1, 113.1, "no answer", RungResult.UNKNOWN, 2.0),
+    RungOutcome(Rung.WORKER_EVICT, 113.1, None, "asked", None, 9.0),
+)
+HELD = replace(ROWS[0], body={"release": "60 s more"})
+
+
+def report(**changes: Any) -> IncidentReport:
+    """The incident of the scene."""
+    one = changes.pop("one", hang())
+    evictions = changes.pop("evictions", (replace(EVICTION, rungs=RUNGS),))
+    rows = changes.pop("rows", (HELD, *ROWS[1:]))
+    view = View(
+        snapshot=Snapshot(2000.0, 1, 0.0, (), LighthouseAway("no")),
+        result=TickResult(2000.0),
+        observe=False,
+        incidents=(one,),
+        decisions={ID: rows},
+        audit=IncidentAudit(facts={ID: FACTS}, evictions={ID: evictions}),
+    )
+    return replace(view.report(one), **changes)
+
+
+def page(told: IncidentReport, **more: Any) -> str:
+    return incident_page(told, **{"now_s": 2000.0, **more})
+
+
+def listing(found: list[IncidentReport], asked: IncidentQuery | None = None, **more: Any) -> str:
+    told = {"total": len(found), "remembered": len(found), "totals": None, **more}
+    return incidents_page(found, now_s=2000.0, asked=asked or IncidentQuery(), **told)
+
+
+class Cells(HTMLParser):
+    """The rows of all tables, as text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self._inside = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+            self._inside = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = self._inside and tag not in ("td", "th")
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.rows[-1][-1] += data
+
+
+def rows(text: str) -> list[list[str]]:
+    return Cells(text).rows
+
+
+def test_every_rung_tells_its_result_its_seconds_and_its_deadline() -> None:
+    told = rows(page(report()))
+    at = told.index(["rung", "result", "began", "took", "deadline", "what it says"])
+    assert told[at + 1 : at + 6] == [
+        ["gate refuses it", "✓ worked", "+11.0 s", "0.2 s", "5.0 s", "refused"],
+        ["Lighthouse kill", "? unknown", "+11.1 s", "2.0 s", "2.0 s", "no answer"],
+        ["WorkerServers", "… under way", "+13.1 s", "-", "9.0 s", "asked"],
+        ["scheduler", "- not climbed", "", "", "", ""],
+        ["page a person", "- not climbed", "", "", "", ""],
+    ]
+
+
+def test_who_decided_on_what_and_what_released_a_hold() -> None:
+    text = page(report())
+    assert "Decided by lightkeeper: not_entered is evicted when it fires" in text
+    told = rows(text)
+    heads = ["guard", "held for", "why", "would be released by", "what released it"]
+    at = told.index(heads)
+    assert told[at + 1 : at + 3] == [
+        ["cool down", "2.0 s", "too soon", "60 s more", "budget held instead"],
+        ["budget", "2.5 s", "4 an hour are used up, still", "nothing is said",
+         "it was decided to evict"],
+    ]  # fmt: skip
+    assert ["+10.5 s", "evict", "", "lightkeeper", "not_entered: hung", "held"] in told
+
+
+def test_a_hold_that_stands_says_so_and_nobody_was_evicted() -> None:
+    one = hang(state="firing", resolution=None)
+    text = page(report(one=one, evictions=(), rows=(HELD,)))
+    assert ["cool down", "still", "too soon", "60 s more", "it holds"] in rows(text)
+    assert "Nobody was evicted." in text
+
+
+def test_nothing_on_it_runs_and_names_of_others_are_no_markup() -> None:
+    evil = "<script>alert(1)</script>"
+    one = hang(resolution=evil)
+    one = replace(one, verdict=replace(one.verdict, reason=evil, evidence={evil: evil}))
+    row = DecisionRow(ID, 110.0, "evict", None, evil, state=DecisionState.DECIDED, author=evil)
+    rungs = (RungOutcome(Rung.GATE, 1.0, 2.0, evil, RungResult.FAILED),)
+    told = report(one=one, rows=(row,), evictions=(replace(EVICTION, rungs=rungs, failed=evil),))
+    for text in (page(told), listing([told])):
+        assert text.count("<script") <= 1  # ours, a file
+        assert "<script>" not in text
+        assert re.search(r"\son[a-z]+=", text) is None
+        assert "&lt;script&gt;" in text
+
+
+BUNDLE = BundleView(2048, 1.0)
+
+
+def test_its_evidence_is_neither_shown_nor_linked_where_that_needs_the_token() -> None:
+    told = report(bundle=BUNDLE)
+    stacks = BundleStacks("<p>a secret</p>", stamp="1-1")
+    open_to_all = page(told, stacks=stacks)
+    assert '<a href="/v1/incidents/inc-1/bundle"' in open_to_all
+    assert "a secret" in open_to_all
+    withheld = Access(False, "They need the token.", "http://m/v1/b", "http://m/incidents/inc-1")
+    guarded = page(told, stacks=stacks, access=withheld)
+    assert 'href="/v1/incidents/inc-1/bundle"' not in guarded
+    assert "a secret" not in guarded
+    assert "They need the token." in guarded
+    assert 'curl -OJ -H "Authorization: Bearer $TOKEN" http://m/v1/b' in html.unescape(guarded)
+    assert "lightkeeper analyze inc-1.zip" in guarded
+
+
+def test_why_there_are_no_stacks_is_told_and_the_rest_of_the_page_is_there() -> None:
+    text = page(report(bundle=BUNDLE), stacks=BundleStacks(why="the bundle is damaged"))
+    assert "the bundle is damaged" in text
+    assert "What was done" in text
+
+
+def test_ten_thousand_victims_are_counted_and_few_told_by_name() -> None:
+    victims = tuple(f"rg_{n // 8}.{n % 8}" for n in range(10_000))
+    one = hang()
+    few = replace(one, verdict=replace(one.verdict, victims=victims[:3]))
+    assert '<a href="/ranks/rg_0.2">rg_0.2</a>' in page(report(one=few))
+    told = report(one=replace(one, verdict=replace(one.verdict, victims=victims)))
+    told_json = report_to_json(told)
+    assert (len(told_json["victims"]), told_json["victim_count"]) == (64, 10_000)
+    many = page(told)
+    assert '<a href="/ranks/rg_0.2">rg_0.2</a>' in many
+    assert "and 9,976 more" in many
+    assert len(many) < 60_000
+
+
+def test_names_of_ranks_groups_and_hosts_lead_to_their_pages() -> None:
+    text = page(report())
+    for path in ("/ranks/rg_1.0", "/groups/rg_1", "/hosts/node1", "/hosts/node4"):
+        assert f'<a href="{path}">' in text
+
+
+def test_earlier_ones_are_linked_with_what_they_have_in_common() -> None:
+    other = of_kind(Kind.STRAGGLER)
+    other = replace(other, milestones=replace(other.milestones, first_seen_s=50.0))
+    told = rows(page(report(), earlier=[Earlier(other, "evicted", "host node1")]))
+    heads = ["kind", "when", "first seen", "what", "the same"]
+    assert told[told.index(heads) + 1] == [
+        "straggler", "32 min ago", "1970-01-01 00:00:50 UTC",
+        f"evicted, resolved: {other.verdict.reason}", "host node1",
+    ]  # fmt: skip
+
+
+def test_all_of_them_newest_first_each_with_its_page() -> None:
+    text = listing([report()])
+    assert '<a href="/incidents/inc-1">' in text
+    told = rows(text)[1]
+    assert told[0] == "✓ resolved (was critical)"
+    assert told[1].startswith("rg_1.0: hang")
+    assert told[4].startswith("✓ evictedrg_1, by lightkeeper")
+
+
+def test_an_empty_list_explains_itself() -> None:
+    assert "nothing was seen that went wrong" in listing([])
+    chosen = listing([], IncidentQuery(kind="dead"), remembered=7)
+    assert "None of 7 incidents fits this." in chosen
+    assert '<option value="dead" selected="">dead</option>' in chosen
+    assert '<a href="/incidents">show all</a>' in chosen
+
+
+def test_the_form_keeps_what_was_asked_and_tells_what_was_wrong() -> None:
+    evil = '"><script>alert(1)</script>'
+    text = listing(
+        [], IncidentQuery(group=evil, since=evil), wrong=f"since is {evil!r}, expected a span"
+    )
+    assert "<script>" not in text
+    assert 'role="alert"' in text
+
+
+def test_the_list_tells_what_all_of_them_came_to() -> None:
+    lost, saved = SummedAmount(100.0, 100.0, "", 1), SummedAmount(300.0, 900.0, "")
+    sums = Costs(5, 4, lost, saved)
+    totals = SpanCosts(
+        5, 4, lost, saved, since_s=None, until_s=1.0, outcomes={}, kinds={"dead": sums}
+    )
+    text = re.sub("<[^>]*>", " ", listing([report()], totals=totals))
+    shown = " ".join(text.split())
+    assert "evictions 4" in shown
+    assert "lost 100 rank-seconds; not known of 1" in shown
+    assert "saved 300 to 900 rank-seconds" in shown

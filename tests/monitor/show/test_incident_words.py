@@ -1,0 +1,147 @@
+"""An incident in five facts, and the table of its course."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+import pytest
+
+from monitor.commands.incidents import Places, story
+from monitor.decide.view import IncidentReport
+from monitor.model.incident import State
+from monitor.model.verdict import Kind, Severity
+from monitor.show.incident_page import events, facts, incident_page, title
+from tests.changed import replace
+from tests.monitor.decide.scene import MARKS, hang
+from tests.monitor.show.test_incident_page import HELD, report
+
+OPEN = {"state": State.FIRING, "resolution": None, "story": hang().story[:2]}
+BEFORE = replace(
+    MARKS, evict_asked_s=None, left_quorum_s=None, survivor_commit_s=None, rejoined_s=None
+)
+
+
+def told(**changes: Any) -> dict[str, tuple[str, str, str]]:
+    made = report(**changes)
+    return {one.name: (one.word, one.more, one.tone) for one in facts(made, 160.0)}
+
+
+def test_five_facts_answer_what_is_asked_first() -> None:
+    assert told() == {
+        "who": ("rg_1.0", "node1, likely", "idle"),
+        "since": ("00:01:40 UTC", "60 s ago", "idle"),
+        "done": ("evicted", "rg_1, by lightkeeper, after 11 s", "good"),
+        "over": ("yes", "after 16 s", "good"),
+        "training": ("yes", "rg_1 is back since 00:02:16 UTC and the job trains again", "good"),
+    }
+
+
+def test_while_it_fires_and_is_held_the_job_stands() -> None:
+    one = hang(**OPEN, milestones=BEFORE)
+    found = told(one=one, evictions=(), rows=(HELD,))
+    assert found["done"] == ("nothing: held back", "by cool down", "away")
+    assert found["over"] == ("no", "for 60 s by now", "bad")
+    assert found["training"][0] == "no"
+    assert found["training"][1] == "the job stands"
+
+
+def test_a_title_is_who_and_what() -> None:
+    assert title(hang(culprits=("rg_1.0", "rg_1.1"))) == "rg_1.0 and rg_1.1: hang"
+    assert title(hang(culprits=(), groups=())) == "Hang"
+
+
+def test_others_that_commit_do_so_without_the_group_that_is_away() -> None:
+    one = hang(milestones=replace(MARKS, rejoined_s=None))
+    assert told(one=one)["training"] == (
+        "yes, without rg_1", "the other groups train since 00:01:57 UTC, without rg_1 so far",
+        "wait",
+    )  # fmt: skip
+
+
+def test_that_nobody_saw_a_commit_is_not_taken_for_training() -> None:
+    assert told(one=hang(milestones=BEFORE), evictions=())["training"][0] == "not known"
+
+
+@pytest.mark.parametrize("kind", list(Kind), ids=str)
+def test_every_kind_has_a_title_that_needs_no_manual(kind: Kind) -> None:
+    one = hang()
+    one = replace(one, kind=kind, verdict=replace(one.verdict, kind=kind))
+    for culprits in (one.culprits, ()):
+        words = title(report(one=replace(one, culprits=culprits)).incident)
+        assert "_" not in words.replace("rg_1", "")
+        assert words[0].isupper() or words.startswith("rg_1")
+
+
+def test_the_course_has_a_row_for_all_that_happened_in_its_order() -> None:
+    assert [(one.label, one.start_s, one.end_s) for one in events(report())] == [
+        ("not seen yet", 100.0, 105.0),
+        ("first seen", 105.0, 106.0),
+        ("firing", 106.0, 111.0),
+        ("held: cool down", 106.0, 108.0),
+        ("held: budget", 108.0, 110.5),
+        ("decided", 110.5, 110.5),
+        ("asked: rg_1", 111.0, 111.0),
+        ("gate refuses it", 111.0, 111.2),
+        ("Lighthouse kill", 111.1, 113.1),
+        ("WorkerServers", 113.1, None),
+        ("processes gone", 115.0, 115.0),
+        ("left the quorum", 116.0, 116.0),
+        ("resolved", 116.0, 116.0),
+        ("others commit", 117.0, 117.0),
+        ("back", 136.0, 136.0),
+    ]
+
+
+def course(made: IncidentReport, now_s: float) -> str:
+    """That section of the page."""
+    (found,) = re.findall(
+        r'<section id="course".*?</section>', incident_page(made, now_s=now_s), re.DOTALL
+    )
+    return found
+
+
+def text_of(markup: str) -> str:
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", markup)).split())
+
+
+def test_above_the_rows_stands_what_the_job_did() -> None:
+    told = text_of(course(report(), 2000.0))
+    assert "the job stands 17 s" in told
+    assert "a group short 19 s" in told
+
+
+def test_where_nobody_was_evicted_no_group_is_said_to_be_short() -> None:
+    one = hang(milestones=replace(BEFORE, survivor_commit_s=117.0), severity=Severity.WARNING)
+    told = text_of(course(report(one=one, evictions=(), rows=()), 2000.0))
+    assert "the job is disturbed 17 s" in told
+    assert "a group short" not in told
+
+
+def test_an_eviction_by_hand_is_no_fault() -> None:
+    one = hang()
+    one = replace(one, kind=Kind.BY_HAND, verdict=replace(one.verdict, kind=Kind.BY_HAND))
+    assert title(replace(one, culprits=())) == "rg_1: evicted by hand"
+    assert events(report(one=one))[0].label == "held: cool down"
+
+
+def test_an_open_incident_is_told_up_to_now() -> None:
+    one = hang(**OPEN, milestones=BEFORE)
+    told = text_of(course(report(one=one, evictions=(), rows=(HELD,)), 160.0))
+    assert "54 s so far" in told
+    assert "the job stands 60 s" in told
+
+
+def test_what_the_others_lost_is_told_apart_from_how_long_the_group_was_away() -> None:
+    """It died by itself, cost the others 5 s, and its launcher took a minute to bring it back."""
+    marks = replace(BEFORE, firing_s=101.0, survivor_commit_s=105.0, rejoined_s=162.0)
+    made = report(one=hang(kind=Kind.DEAD, milestones=marks), evictions=(), rows=())
+    lines = [line.text.split() for line in story(made, Places("")) if line.text.startswith("  ")]
+    told = {" ".join(words[:2]): words[2] for words in lines if len(words) > 2}
+    others, own = made.account.lost_by_others, made.account.lost_by_own
+    assert (others.words.split(" waited ")[1], own.words.split(" away ")[1]) == (
+        "5.0 s, until they committed again", "62.0 s, until it committed again",
+    )  # fmt: skip
+    assert float(told["others lost"].rstrip(":")) == others.low
+    assert not any("67" in value for value in told.values())

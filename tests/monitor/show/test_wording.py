@@ -1,0 +1,152 @@
+"""Words for people: short, and harmless whatever a record holds."""
+
+import dataclasses
+
+import pytest
+
+from monitor.model.verdict import Confidence
+from monitor.records.findings import Fault, Finding
+from monitor.show.standing import (
+    MEANINGS,
+    TITLES,
+    UNSOLVED,
+    ended,
+    headline,
+    rank_list,
+    rank_word,
+    read_line,
+    title,
+    where,
+    with_hosts,
+)
+from monitor.show.wording import clean, sentence
+from tests.monitor.show.jobs import hang, healthy, job_of, tie
+
+JOB = job_of([])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ((0,), "rank 0"),
+        ((9, 14), "ranks 9 and 14"),
+        ((0, 1), "ranks 0-1"),
+        ((3, 1, 2, 9), "ranks 1-3 and 9"),
+        ((0, 2, 4), "ranks 0, 2, 4"),
+        ((), "ranks "),
+    ],
+    ids=str,
+)
+def test_ranks_are_named_as_runs(ranks, words):
+    assert rank_word(JOB, ranks) == words
+
+
+def test_ranks_are_called_what_people_call_them():
+    job = job_of([], names={0: "rg_0.0", 1: "rg_0.1", 2: "rg_1.0", 3: "loader"})
+    assert rank_list(job, range(4)) == "loader, rg_0.0-1, rg_1.0"
+    assert rank_list(job, [7]) == "7"
+
+
+def test_a_long_list_of_ranks_says_how_many_more():
+    assert rank_list(JOB, range(0, 100, 2), 4) == "0, 2, 4 and 47 more"
+
+
+@pytest.mark.parametrize(
+    ("text", "harmless"),
+    [
+        ("train.py:12 step", "train.py:12 step"),
+        ("\x1b[31mred\x1b[0m", "[31mred[0m"),
+        ("two\nlines\tand\rmore", "two lines and more"),
+        ("moc.\u202egpj.exe", "moc.gpj.exe"),
+        ("a\u200bb\ufeffc", "abc"),
+        ("lone \ud800 surrogate", "lone surrogate"),
+        ("\x9b31mC1", "31mC1"),
+        ("größe µ 日本", "größe µ 日本"),
+    ],
+    ids=ascii,
+)
+def test_other_peoples_text_cannot_steer_a_terminal(text, harmless):
+    assert clean(text) == harmless
+
+
+def test_a_megabyte_of_name_is_cut():
+    assert len(clean("x" * 1_000_000)) == 2000
+    assert len(clean("ü" * 1_000_000, 50)) == 50
+
+
+def test_every_kind_and_every_confidence_has_words():
+    assert set(TITLES) == set(UNSOLVED) == set(Fault)
+    assert set(MEANINGS) == set(Confidence)
+
+
+def test_the_headline_says_who_did_it():
+    job, analysis = hang()
+    assert headline(job, analysis.findings, analysis.culprits) == "1 fault found, caused by rank 1"
+    assert headline(job, (), ()) == "no fault found"
+
+
+def test_no_fault_in_half_of_the_records_is_not_no_fault():
+    job = job_of([], ranks=(0, 2), expected=range(4))
+    assert headline(job, (), ()) == "no fault found in the records of 2 of 4 ranks"
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("ranks 9 and 14 stopped.", "Ranks 9 and 14 stopped."),
+        ("rg_1.0 stopped.", "rg_1.0 stopped."),
+        ("In all_reduce 3 rank 1 differs.", "In all_reduce 3 rank 1 differs."),
+        ("", ""),
+    ],
+)
+def test_a_reason_begins_as_a_sentence_and_a_name_stays_as_it_is(reason, told):
+    assert sentence(reason) == told
+
+
+def test_the_headline_counts_what_the_records_do_not_tell():
+    job, known = hang()
+    _, unknown = tie()
+    both = known.findings + unknown.findings
+    assert headline(job, unknown.findings, ()) == (
+        "1 fault found; the records do not tell who caused it"
+    )
+    assert headline(job, both, (1,)) == (
+        "2 faults found, caused by rank 1; the records do not tell who caused 1 of them"
+    )
+
+
+def test_a_tie_names_both_sides_and_accuses_neither():
+    job, analysis = tie()
+    assert title(job, analysis.findings[0]) == (
+        "members of a group call different things",
+        "cannot tell between ranks 0-1 and ranks 2-3",
+    )
+
+
+def test_a_fault_without_a_rank_says_so():
+    job, _ = healthy()
+    finding = Finding(Fault.STUCK_INSIDE, "All are inside.")
+    assert title(job, finding) == (
+        "a whole group is stuck inside a collective",
+        "no rank to accuse",
+    )
+    assert where(job, finding) == "-"
+
+
+def test_silent_ranks_are_named_beside_what_was_read():
+    job = job_of([], ranks=(0, 2), expected=range(4))
+    assert read_line(job) == "records of 2 of 4 ranks, 0 entries; no record of ranks 1 and 3"
+    assert read_line(healthy()[0]) == "records of 4 of 4 ranks, 20 entries"
+
+
+def test_hosts_stand_with_the_ranks_on_them():
+    job = job_of([], hosts={0: "node1", 1: "node1", 2: "node\x1b2"})
+    assert with_hosts(job, (0, 1, 2, 3)) == "0-1 on node1, 2 on node2"
+    assert with_hosts(job, (3,)) == ""
+
+
+def test_a_process_that_was_seen_to_be_gone_is_said():
+    job = job_of([])
+    ranks = {rank: dataclasses.replace(job.ranks[rank], alive=rank != 2) for rank in range(3)}
+    assert ended(dataclasses.replace(job, ranks=ranks), (1, 2)) == "rank 2 had ended"
+    assert ended(job, (1, 2)) == ""

@@ -1,1 +1,0 @@
-"""What a person reads on a terminal: whole screens on fixed inputs."""

@@ -1,0 +1,518 @@
+"""The command line as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from monitor.cli import main
+from monitor.commands.command import CommandError
+from monitor.commands.run import for_ranks, parse_budget
+from monitor.decide.view import NotPossible
+from monitor.model.config import KeeperConfig
+from monitor.model.names import GroupName, Host
+from monitor.service import Options, Service
+from tests.monitor.commands.refusal import assert_refused
+from tests.monitor.fakes import FakeFleet, FakeLighthouse
+from tests.monitor.process import TOKEN, Monitor, environment, lightkeeper
+from worker_server import home
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LIGHTKEEPER_TOKEN", "LIGHTKEEPER_TOKEN_FILE", "LIGHTKEEPER_MONITOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def running(tmp_path: Path, fleet: FakeFleet, lighthouse: FakeLighthouse) -> Iterator[Service]:
+    lighthouse.form("rg_0:a")
+    options = Options(KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", lighthouse.url, token=TOKEN)
+    with Service(options) as service:
+        registry = service.keeper._components.registry
+        for number in range(2):
+            registry.register(fleet.add("rg_0", number, world_size=2).registration())
+        service.keeper.tick()
+        yield service
+
+
+# -- wrong options: one line, exit status 2 -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--tick", "0"], "tick_s is 0.0, expected 0.05 to 60"),
+        (["--tick", "nan"], "tick_s is nan, expected 0.05 to 60"),
+        (["--min-replicas", "0"], "min_replicas is 0, expected 1 to 1e+06"),
+        (["--budget", "4/day"], "--budget is '4/day', expected N/hour, such as 4/hour"),
+        (["--budget", "-1"], "--budget is '-1', expected N/hour, such as 4/hour"),
+        (["--set", "nonsense"], "--set is 'nonsense', expected NAME=VALUE"),
+        (["--set", "nosuch=3"], "unknown option nosuch, expected a name that `lightkeeper policy"),
+        (["--set", "stall_flor_s=3"], "unknown option stall_flor_s, did you mean stall_floor_s"),
+        (["--set", "stall_floor_s=soon"], "--set stall_floor_s is 'soon', expected a number"),
+        (["--bind", "8470"], "--bind is '8470', expected HOST:PORT, such as 127.0.0.1:8470"),
+        (["--bind", "127.0.0.1:99999"], "--bind is '127.0.0.1:99999', expected HOST:PORT"),
+        (["--lighthouse", "head:29510"], "--lighthouse is 'head:29510', expected http://HOST:PORT"),
+        (["--gate", "head:8471"], "--gate is 'head:8471', expected http://HOST:PORT"),
+        (["--token-file", "/nowhere/token"], "cannot read /nowhere/token"),
+        (["--store", "/proc/none/m.db"], "cannot write store /proc/none/m.db"),
+        (["--store", "mysql://u:pw@h/d"], "--store mysql:// is not known, expected a path"),
+        (["--targets", "/nowhere/t.json"], "cannot read targets file /nowhere/t.json"),
+        (["--quarantine-hours", "-1"], "--quarantine-hours is -1, expected 0 to 8784"),
+        (["--bind", "0.0.0.0:0", "--no-token"], "open to the network and no token is configured"),
+        (["--bind", "192.0.2.1:1", "--token-file", "TOKEN"], "cannot listen on 192.0.2.1:1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_option_is_one_line_and_status_2(
+    words: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "token").chmod(0o600)
+    words = [str(tmp_path / "token") if word == "TOKEN" else word for word in words]
+    if "--bind" not in words:
+        words += ["--bind", "127.0.0.1:0"]
+    if "--store" not in words:
+        words += ["--store", str(tmp_path / "m.db")]
+    assert_refused(["monitor", *words], line, capsys)
+
+
+def test_a_busy_port_is_one_line_and_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ends = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.getsignal(one) for one in ends]
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        bind = f"127.0.0.1:{other.getsockname()[1]}"
+        assert main(["monitor", "--bind", bind, "--store", str(tmp_path / "m.db")]) == 2
+    assert f"cannot listen on {bind}: Address already in use" in capsys.readouterr().err
+    assert [signal.getsignal(one) for one in ends] == before
+
+
+@pytest.mark.parametrize("content", ["", "  \n", "two words", "a\nb", "t\u00f6ken", "\x00"])
+def test_a_token_file_without_a_token_is_refused(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "token"
+    path.write_text(content)
+    path.chmod(0o600)
+    assert main(["monitor", "--token-file", str(path), "--store", str(tmp_path / "m.db")]) == 2
+    assert "does not hold one plain" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "number"), [("4/hour", 4), ("4/h", 4), ("0", 0)])
+def test_a_budget_is_evictions_an_hour(text: str, number: int) -> None:
+    assert parse_budget(text) == number
+    with pytest.raises(CommandError):
+        parse_budget(text + "x")
+
+
+# -- asking a running monitor ---------------------------------------------------------------------
+
+
+def test_status_is_the_short_answer_of_a_real_monitor(
+    running: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "--monitor", running.url]) == 0
+    said = capsys.readouterr().out
+    for words in (
+        "training      yes  step 10, 1 of 1 group in quorum 2",
+        "rg_0   healthy",
+        "ranks ",
+    ):
+        assert words in said
+    assert main(["status", "--monitor", running.url, "--format", "json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert (body["training"]["is"], body["training"]["step"]) == ("yes", 10)
+
+
+@pytest.mark.parametrize("command", ["ranks", "groups", "hosts"])
+def test_what_a_real_monitor_says_of_each(
+    command: str, running: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["get", command, "--monitor", running.url]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + (2 if command == "ranks" else 1)
+    assert main(["get", command, "--monitor", running.url, "--format", "json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)[command]) == (2 if command == "ranks" else 1)
+
+
+def test_incidents_print_even_when_there_are_none(
+    running: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["incidents", "list", "--monitor", running.url]) == 0
+    assert main(["incidents", "list", "--monitor", running.url, "--format", "json"]) == 0
+    assert '"incidents": []' in capsys.readouterr().out
+
+
+def test_an_unknown_incident_is_status_1(
+    running: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["incidents", "show", "a/b?c", "--monitor", running.url]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_quarantine_add_list_release(
+    running: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "token").chmod(0o600)
+    token = ["--token-file", str(tmp_path / "token"), "--monitor", running.url]
+    add = ["quarantine", "add", "node7", "--reason", "[bold]ECC", "--hours", "2"]
+    assert main([*add, *token]) == 0
+    assert main(["quarantine", "list", "--monitor", running.url]) == 0
+    listed = capsys.readouterr().out
+    assert "node7" in listed
+    assert "[bold]ECC" in listed
+    assert main(["quarantine", "release", "node7", *token]) == 0
+    assert main(["quarantine", "release", "node7", *token]) == 1
+    assert "node7 is not quarantined" in capsys.readouterr().err
+
+
+def test_quarantine_holds_a_group_out_and_tells_its_history(
+    running: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "token").chmod(0o600)
+    token = ["--token-file", str(tmp_path / "token"), "--monitor", running.url]
+    add = ["quarantine", "add", "--group", "rg_7", "--reason", "bad shard", "--author", "ann"]
+    assert main([*add, *token]) == 0
+    assert main(["quarantine", "list", "--monitor", running.url]) == 0
+    assert "group rg_7" in capsys.readouterr().out
+    assert main(["quarantine", "release", "--group", "rg_7", *token]) == 0
+    assert capsys.readouterr().out == "rg_7 may come back\n"
+    assert main(["quarantine", "history", "--group", "rg_7", "--monitor", running.url]) == 0
+    told = capsys.readouterr().out
+    assert all(word in told for word in ("added", "ann", "bad shard", "released"))
+    assert main(["quarantine", "list", "--all", "--monitor", running.url]) == 0
+    assert "node0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("named", [[], ["node7", "--group", "rg_7"]])
+def test_quarantine_names_a_host_or_a_group(
+    named: list[str], running: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["quarantine", "history", *named, "--monitor", running.url]) == 2
+    assert capsys.readouterr().err == "error: name a host, or a group with --group NAME\n"
+
+
+def test_the_token_does_not_go_to_a_stranger_at_the_default_address(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("requests.request", lambda *words, **_: asked.append(str(words)))
+    monkeypatch.setattr("worker_server.home.not_ours", lambda: "uid 4711 listens there, not you")
+    monkeypatch.setenv("LIGHTKEEPER_TOKEN", TOKEN)
+    monkeypatch.delenv("LIGHTKEEPER_MONITOR", raising=False)
+    assert main(["pause", "--reason", "x"]) == 1
+    assert capsys.readouterr().err == (
+        "error: cannot reach your monitor at http://127.0.0.1:8470: uid 4711 listens there, not "
+        "you (start it with `lightkeeper monitor`, or say where it is: --monitor URL)\n"
+    )
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    "words", ["quarantine release node7", "pause --reason x", "resume", "evict rg_0 --yes"]
+)
+def test_who_changes_something_without_the_token_is_told_where_to_give_it(
+    words: str, running: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words.split(), "--monitor", running.url]) == 1
+    said = capsys.readouterr().err
+    assert "wrong or missing token" in said
+    assert "give --token-file FILE, or set LIGHTKEEPER_TOKEN_FILE" in said
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["status", "get ranks", "get groups", "get hosts", "incidents list", "quarantine list"],
+)
+def test_a_monitor_that_is_away_is_one_line_and_status_1(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    assert main([*command.split(), "--monitor", url]) == 1
+    said = capsys.readouterr()
+    assert said.err == (f"error: cannot reach the monitor at {url}: nobody listens there\n")
+    assert said.out == ""
+
+
+def test_a_misspelt_variable_is_said_once_and_what_is_near_none_of_ours_is_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIGHTKEEPER_MONTIOR", "http://127.0.0.1:1")
+    monkeypatch.setenv("LIGHTKEEPER_OTHER", "1")
+    main(["--version"])
+    assert capsys.readouterr().err == (
+        "warning: nothing reads LIGHTKEEPER_MONTIOR (did you mean LIGHTKEEPER_MONITOR?)\n"
+    )
+
+
+def test_a_host_that_no_name_service_knows_is_told_apart(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["status", "--monitor", "http://nosuchhost.invalid:8470"]) == 1
+    assert capsys.readouterr().err == (
+        "error: cannot reach the monitor at http://nosuchhost.invalid:8470: "
+        "there is no host of that name (DNS)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("get ranks --group rg_9", "no group is called rg_9"),
+        ("get ranks --host nowhere", "no host is called nowhere"),
+        ("get groups --group rg_9", "no group is called rg_9"),
+        ("get hosts --host nowhere", "no host is called nowhere"),
+    ],
+)
+def test_a_name_that_nobody_bears_is_no_empty_table(
+    command: str, says: str, running: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), "--monitor", running.url]) == 1
+    assert says in capsys.readouterr().err
+
+
+def test_something_else_than_a_monitor_is_status_1(
+    lighthouse: FakeLighthouse, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "--monitor", lighthouse.url]) == 1
+    assert "is not a monitor" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["head:8470", "http://[", "ftp://head"])
+def test_a_url_that_is_none_is_one_line(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--monitor", url]) in (1, 2)
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+# -- help, and what a process does ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "monitor",
+        "status",
+        "top",
+        "get ranks",
+        "get groups",
+        "get hosts",
+        "incidents list",
+        "incidents show",
+        "quarantine list",
+        "quarantine add",
+    ],
+)
+def test_help_teaches_by_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    said = capsys.readouterr().out
+    assert "examples:" in said
+    assert f"lightkeeper {command}" in said
+
+
+@pytest.mark.integration
+def test_a_start_without_a_token_and_a_lighthouse_warns_and_starts(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monitor = Monitor(
+        "--store", str(tmp_path / "m.db"), "--observe", port=port,
+        TORCHFT_LIGHTHOUSE="http://127.0.0.1:9",
+    )  # fmt: skip
+    try:
+        monitor.ready()
+    finally:
+        monitor.end(signal.SIGTERM)
+    said = "".join(monitor.lines)
+    assert "no token is configured" in said
+    assert "observe mode" in said
+    assert "Lighthouse http://127.0.0.1:9: refused" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.integration
+def test_demo_runs_the_trainer_in_a_process_of_its_own() -> None:
+    done = lightkeeper("demo", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "--without-keeper" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("ranks", "get ranks"),
+        ("groups --sort health", "get groups --sort health"),
+        ("hosts", "get hosts"),
+        ("incidents", "incidents list"),
+        ("incidents --group rg_1", "incidents list --group rg_1"),
+        ("incidents --format json not_ent", "incidents show --format json not_ent"),
+        ("notify --test", "check notify"),
+        ("schedulers check", "check scheduler"),
+        ("version", "--version"),
+        ("help", "--help"),
+        ("policy check /nowhere", "check policy /nowhere"),
+    ],
+)
+def test_a_name_of_before_does_the_same_and_says_the_new_one(
+    old: str, new: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LIGHTKEEPER_MONITOR", "http://127.0.0.1:9")
+    status = main(new.split())
+    today = capsys.readouterr()
+    assert main(old.split()) == status
+    hint, _, rest = capsys.readouterr().err.partition("\n")
+    assert hint.startswith("lightkeeper ")
+    assert " is now: lightkeeper " in hint
+    assert rest == today.err
+
+
+def test_help_has_every_command_in_a_section_and_no_old_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--help"]) == 0
+    said = capsys.readouterr().out
+    sections = re.findall(r"^(\w[\w ]*):\n((?:  .*\n)+)", said, re.MULTILINE)
+    found = {title: re.findall(r"^  (\w+)", rows, re.MULTILINE) for title, rows in sections}
+    assert found["Watch"] == ["monitor", "status", "top", "get", "incidents"]
+    assert found["Act"] == ["evict", "quarantine", "pause", "resume", "policy", "run"]
+    assert found["Offline"] == ["analyze", "stragglers", "replay", "goodput"]
+    assert found["Set up"] == ["doctor", "gate", "check", "dashboards", "demo"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["statsu"], "No such command 'statsu'. Did you mean 'status'? (see lightkeeper --help)"),
+        (["status", "--formt"], "Did you mean '--format'? (see lightkeeper status --help)"),
+        (["evict"], "Missing argument 'GROUP'. (see lightkeeper evict --help)"),
+    ],
+    ids=["command", "option", "argument"],
+)
+def test_wrong_use_is_one_line_with_what_was_meant(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_refused(words, says, capsys)
+
+
+def test_its_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert re.fullmatch(r"lightkeeper \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_help_and_completion_import_no_command() -> None:
+    code = (
+        "import sys, monitor.cli; monitor.cli.main(['--help']); "
+        "print({'requests', 'rich', 'asyncio', 'monitor.model'} & set(sys.modules))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
+        env=environment(),
+    )  # fmt: skip
+    assert said.stdout.endswith("\nset()\n")
+    done = lightkeeper(_LIGHTKEEPER_COMPLETE="bash_complete", COMP_WORDS="lightkeeper st",
+                       COMP_CWORD="1")  # fmt: skip
+    assert done.stdout.split() == ["plain,status", "plain,stragglers"]
+
+
+@pytest.mark.integration
+def test_no_command_is_a_usage_error() -> None:
+    done = lightkeeper()
+    assert done.returncode == 2
+    assert "COMMAND" in done.stderr
+
+
+# -- a second monitor on the same store -----------------------------------------------------------
+
+
+def test_a_command_that_changes_something_finds_the_monitor_that_acts(
+    running: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "token").chmod(0o600)
+    options = Options(KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", token=TOKEN)
+    with Service(options) as standby:
+        assert (running.standing.role, standby.standing.role) == ("active", "standby")
+        words = ["quarantine", "add", "node7", "--reason", "ECC", "--token-file"]
+        words.append(str(tmp_path / "token"))
+        assert main([*words, "--monitor", standby.url]) == 1
+        said = capsys.readouterr().err
+        assert f"says: this monitor stands by: {running.standing.holder} is active, at" in said
+        assert main([*words, "--monitor", f"{standby.url},{running.url}"]) == 0
+        assert not running.keeper._components.quarantine.admission(Host("node7")).admit
+        with pytest.raises(NotPossible, match="this monitor stands by"):
+            standby.keeper.evict_by_hand(GroupName("rg_0"), "no")
+    assert main(["status", "--monitor", f"http://127.0.0.1:1,{running.url}"]) == 0
+
+
+def test_commands_that_only_ask_import_neither_sqlalchemy_nor_what_reads_tables() -> None:
+    code = (
+        "import sys, monitor.cli, monitor.decide.view; monitor.cli.main(['get', 'ranks', '-h']); "
+        "print({'sqlalchemy', 'pyarrow', 'yaml'} & set(sys.modules))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
+        env=environment(),
+    )  # fmt: skip
+    assert said.stdout.endswith("\nset()\n")
+
+
+@pytest.mark.parametrize(
+    ("bind", "here", "elsewhere"),
+    [
+        ("127.0.0.1:8470", "lightkeeper run -- torchrun", "with --bind 0.0.0.0:8470"),
+        ("0.0.0.0:8470", "lightkeeper run -- torchrun", "--monitor http://HOST:8470 --token-file"),
+        ("127.0.0.1:9", "run --monitor http://127.0.0.1:9 -- torchrun", "with --bind 0.0.0.0:9"),
+        ("192.0.2.1:8470", "--monitor http://192.0.2.1:8470 --", "--monitor http://192.0.2.1:8470"),
+    ],
+)
+def test_the_monitor_says_how_ranks_are_started_so_that_it_sees_them(
+    bind: str, here: str, elsewhere: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(socket, "gethostname", lambda: "HOST")
+    token = home.make_token_file(tmp_path / "lightkeeper" / "token")
+    options = Options(KeeperConfig(), bind, tmp_path / "m.db", token=token)
+    first, second = for_ranks(options, f"http://{bind}")
+    assert here in first
+    assert elsewhere in second
+    assert token not in first + second
+    named = Options(KeeperConfig(), bind, tmp_path / "m.db", token="another")
+    assert "--token-file FILE" in next(iter(for_ranks(named, f"http://{bind}")))
+
+
+ASKED_WHILE_BUSY = """
+import os, signal, sys
+import numpy  # its threads are older than the monitor's handlers
+from monitor.cli import main
+from monitor.commands import run
+greet = run._greet
+def interrupted(options, service):
+    os.kill(os.getpid(), signal.SIGTERM)
+    greet(options, service)
+run._greet = interrupted
+words = "monitor --bind 127.0.0.1:0 --store m.db --no-token --no-journal"
+sys.exit(main(words.split()))
+"""
+
+
+def test_a_signal_that_comes_while_the_monitor_is_busy_ends_it_in_order(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ASKED_WHILE_BUSY], cwd=tmp_path, env=environment(),
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, "stopping" in ended.stderr) == (0, True), ended.stderr

@@ -1,0 +1,314 @@
+"""The policy file and the big red switch of a running monitor: HTTP, store, journal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from monitor.act.quarantine import SWITCH, PauseSwitch
+from monitor.clock import SteadyClock
+from monitor.decide.rules import PolicyAction, PolicyError
+from monitor.journal.entries import Tick
+from monitor.journal.replay import Opened, Replay, events, found
+from monitor.model.config import KeeperConfig
+from monitor.rulebook import Rulebook, effective
+from monitor.service import Options, Service
+from monitor.store.store import Store
+from tests.monitor.doubles import HandClock
+from tests.monitor.fakes import FakeFleet, FakeLighthouse, wait_until
+from tests.monitor.show.test_api import TOKEN, Api
+
+POLICY = """
+[policy]
+mode = "observe"
+[actions]
+straggler = "page"
+[guards]
+budget_per_hour = 2
+[thresholds]
+stall_floor_s = 7
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.toml"
+    path.write_text(POLICY)
+    return path
+
+
+def rulebook(path: Path, **told) -> Rulebook:
+    return Rulebook(effective(path, told, loaded_s=1.0), told)
+
+
+@pytest.fixture
+def api(tmp_path: Path, lighthouse: FakeLighthouse, file: Path) -> Iterator[Api]:
+    rules = rulebook(file, min_replicas=2)
+    options = Options(
+        rules.current.config, "127.0.0.1:0", tmp_path / "m.db", lighthouse.url, token="secret",
+        rules=rules, journal=tmp_path / "j", audit_log=tmp_path / "audit.jsonl",
+    )  # fmt: skip
+    with Service(options) as service:
+        yield Api(service)
+
+
+# -- the rulebook --------------------------------------------------------------------------------
+
+
+def test_the_command_line_stands_above_the_file_and_the_file_above_the_default(file: Path) -> None:
+    held = rulebook(file, budget_per_hour=9, observe=None).current
+    config = held.config
+    assert (config.budget_per_hour, config.stall_floor_s, config.observe) == (9, 7, True)
+    assert held.said == {
+        "budget_per_hour": "command line", "stall_floor_s": "file", "observe": "file",
+    }  # fmt: skip
+
+
+def test_a_bad_file_changes_nothing_and_is_told_until_a_good_one_comes(file: Path) -> None:
+    rules = rulebook(file)
+    before = rules.current
+    file.write_text("[guards]\nbudget_per_hour = -1\nx = 2\n")
+    with pytest.raises(PolicyError) as caught:
+        rules.reload(2.0)
+    assert caught.value.problems == (
+        f"{file}: guards.budget_per_hour: is -1, expected 0 to 1e+06",
+        f"{file}: guards.x: unknown key, expected {', '.join(_guards())}",
+    )
+    assert (rules.current, rules.take()) == (before, None)
+    (trouble,) = rules.troubles()
+    assert trouble.startswith("the policy was not reloaded, the one before holds: ")
+    assert trouble.endswith("(and 1 more)")
+    file.write_text("[guards]\nbudget_per_hour = 3\n")
+    made = rules.reload(3.0)
+    assert (made.config.budget_per_hour, made.loaded_s, made.number) == (3, 3.0, 2)
+    assert (rules.take(), rules.take(), list(rules.troubles())) == (made, None, [])
+
+
+def _guards() -> list[str]:
+    from monitor.decide.rules import GUARDS
+
+    return list(GUARDS)
+
+
+def test_what_only_a_start_looks_at_keeps_its_value_and_is_told(file: Path) -> None:
+    rules = rulebook(file)
+    file.write_text("[thresholds]\ntick_s = 2.0\nnotify_hold_s = 10.0\nclear_s = 4.0\n")
+    made = rules.reload(2.0)
+    assert (made.config.tick_s, made.config.clear_s) == (1.0, 4.0)
+    assert list(rules.troubles()) == [
+        "the policy says tick_s = 2.0: 1.0 holds until the monitor is restarted"
+    ]
+
+
+BAD = {
+    "nowhere": (None, "No such file or directory"),
+    "no TOML": (b"a = [", "no TOML: "),
+    "no text": (b"\xff\xfe", "no TOML: "),
+    "too deep": (b"a = " + b"[" * 5000, "no TOML: "),
+}
+
+
+@pytest.mark.parametrize(("data", "said"), BAD.values(), ids=BAD.keys())
+def test_a_file_that_cannot_be_read_is_one_line(data, said, tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    if data is not None:
+        path.write_bytes(data)
+    with pytest.raises(PolicyError) as caught:
+        effective(path, {}, loaded_s=1.0)
+    (line,) = caught.value.problems
+    assert line.startswith(f"{path}: {said}")
+    assert "\n" not in line
+
+
+def test_a_file_that_does_not_go_with_the_command_line_is_refused(file: Path) -> None:
+    file.write_text("[thresholds]\nstraggler_windows = 4\n")
+    with pytest.raises(PolicyError, match="together with the command line: straggler_slow_windows"):
+        effective(file, {"straggler_slow_windows": 5, "straggler_windows": None}, loaded_s=1.0)
+
+
+# -- over HTTP -----------------------------------------------------------------------------------
+
+
+def test_the_policy_shows_what_holds_who_said_it_and_what_was_learned(api: Api, file: Path) -> None:
+    api.tick()
+    body = api.get("/v1/policy")
+    assert (body["source"], body["loaded_s"], body["mode"]) == (str(file), 1.0, "observe")
+    assert body["actions"]["straggler"] == dict.fromkeys(("info", "warning", "critical"), "page")
+    assert body["guards"]["min_replicas"] == {
+        "value": 2, "from": "command line", "change": "reload",
+    }  # fmt: skip
+    assert body["thresholds"]["stall_floor_s"]["from"] == "file"
+    assert body["thresholds"]["tick_s"] == {"value": 1.0, "from": "default", "change": "restart"}
+    assert body["learned"]["min_replicas"] == {"configured": 2, "lighthouse": None, "in_force": 2}
+    assert (body["pause"], body["problems"]) == (None, [])
+
+
+def test_a_reload_holds_from_the_next_tick_on_and_is_replayed(
+    api: Api, file: Path, tmp_path: Path
+) -> None:
+    for _ in range(3):
+        api.tick()
+    file.write_text("[actions]\ndead = 'page'\n[guards]\nbudget_per_hour = 1\n")
+    answer = api.call("POST", "/v1/policy/reload", headers=TOKEN)
+    assert (answer.status_code, answer.json()["mode"]) == (200, "act")
+    for _ in range(2):
+        api.tick()
+    assert api.get("/v1/snapshot")["observe"] is False
+    pipeline = api.service.keeper._components.judge
+    assert pipeline._config.budget_per_hour == 1
+
+    def journalled() -> list[tuple[int | None, int, bool, PolicyAction]]:
+        heads = [one.head for one in events(found([tmp_path / "j"])[0]) if isinstance(one, Opened)]
+        return [
+            (h.after_tick, h.config.budget_per_hour, h.config.observe,
+             next(iter(h.policy.actions.values())))
+            for h in heads
+        ]  # fmt: skip
+
+    wait_until(lambda: len(journalled()) == 2, 5, "the second file")
+    assert journalled() == [
+        (None, 2, True, PolicyAction.EVICT_AND_QUARANTINE), (3, 1, False, PolicyAction.PAGE),
+    ]  # fmt: skip
+    replay, follows, ticks = Replay(), [], []
+
+    def ticks_on_disk() -> int:
+        return sum(isinstance(one, Tick) for one in events(found([tmp_path / "j"])[0]))
+
+    wait_until(lambda: ticks_on_disk() == 5, 5, "all ticks are on disk")
+    for event in events(found([tmp_path / "j"])[0]):
+        if isinstance(event, Opened):
+            follows.append(replay.begin(event.head))
+        elif isinstance(event, Tick):
+            assert replay.tick(event).difference() is None
+            ticks.append(replay.pipeline._config.budget_per_hour)
+    assert (follows, ticks) == ([False, True], [2, 2, 2, 1, 1])
+
+
+def test_a_bad_reload_is_400_with_every_problem_and_a_trouble_on_the_page(
+    api: Api, file: Path
+) -> None:
+    file.write_text("[guards]\na = 1\nb = 1\n")
+    answer = api.call("POST", "/v1/policy/reload", headers=TOKEN)
+    assert (answer.status_code, len(answer.json()["problems"])) == (400, 2)
+    assert answer.json()["error"].startswith("nothing has changed: ")
+    api.tick()
+    assert any("was not reloaded" in one for one in api.get("/v1/snapshot")["troubles"])
+    assert api.get("/v1/policy")["mode"] == "observe"
+
+
+def test_every_reload_leaves_a_line_in_the_audit_log_and_so_does_a_refused_one(
+    api: Api, file: Path, tmp_path: Path
+) -> None:
+    text = POLICY.replace("budget_per_hour = 2", "budget_per_hour = 5")
+    file.write_text(text.replace('"page"', '"observe"').replace("= 7", "= 8\ntick_s = 3"))
+    asked = api.call("POST", "/v1/policy/reload", headers=TOKEN, json={"author": "ann"})
+    assert asked.status_code == 200
+    api.service.reload()  # SIGHUP, and the file is as it was
+    file.write_text("[guards]\nbudget_per_hour = -1\n")
+    api.service.reload()
+    assert api.call("POST", "/v1/policy/reload", headers=TOKEN).status_code == 400
+    assert api.call("POST", "/v1/policy/reload").status_code == 401  # no reload at all
+    told = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    lines = [line for line in told if line["event"] == "policy"]
+    refused = f"1 wrong: {file}: guards.budget_per_hour: is -1, expected 0 to 1e+06"
+    severities = ("critical", "info", "warning")
+    assert [(line["by"], line["what"], line["load"]) for line in lines] == [
+        ("ann", "reloaded", 2), ("SIGHUP", "reloaded", 3), ("SIGHUP", "reload refused", 3),
+        ("a person", "reload refused", 3),
+    ]  # fmt: skip
+    assert lines[0]["changed"] == {
+        **{f"actions.straggler.{one}": ["page", "observe"] for one in severities},
+        "budget_per_hour": [2, 5],
+        "stall_floor_s": [7, 8],
+        "tick_s (after a restart)": [None, 3],
+    }
+    assert [line["why"] for line in lines[1:]] == ["nothing changed", refused, refused]
+    assert {line["file"] for line in lines} == {str(file)}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "/v1/policy/reload"), ("POST", "/v1/pause"), ("DELETE", "/v1/pause")],
+)
+def test_without_the_token_nothing_is_reloaded_paused_or_resumed(api: Api, method, path) -> None:
+    assert api.call(method, path).status_code == 401
+
+
+def test_a_monitor_without_a_file_has_nothing_to_reload(tmp_path: Path) -> None:
+    options = Options(KeeperConfig(), "127.0.0.1:0", tmp_path / "n.db", token="secret")
+    with Service(options) as service:
+        api = Api(service)
+        answer = api.call("POST", "/v1/policy/reload", headers=TOKEN)
+        assert answer.status_code == 400
+        assert "no policy file is given: start the monitor with --policy FILE" in answer.text
+        assert api.get("/v1/policy")["source"] is None
+
+
+def test_a_pause_shows_everywhere_and_by_hand_goes_on(
+    api: Api, fleet: FakeFleet, lighthouse: FakeLighthouse
+) -> None:
+    rank = fleet.add("rg_1", replica_id="rg_1:a")
+    lighthouse.form("rg_1:a")
+    api.register(rank)
+    body = {"reason": "rack 7", "author": "alice", "hours": 2}
+    made = api.call("POST", "/v1/pause", json=body, headers=TOKEN).json()["pause"]
+    assert made["until_s"] == made["since_s"] + 7200
+    api.tick()
+    assert api.get("/v1/snapshot")["pause"] == made == api.get("/v1/policy")["pause"]
+    assert "lightkeeper_paused 1.0" in api.call("GET", "/metrics").text
+    said = api.call("POST", "/v1/groups/rg_1/evict", json={"reason": "sick"}, headers=TOKEN)
+    assert said.status_code == 200
+    assert (
+        said.json()["note"] == "evictions are paused by alice (rack 7): this one, by hand, is not"
+    )
+    wait_until(lambda: not rank.alive, 10, "the rank is evicted")
+    assert api.call("DELETE", "/v1/pause", headers=TOKEN).json()["ended"] == made
+    assert api.call("DELETE", "/v1/pause", headers=TOKEN).status_code == 404
+    api.tick()
+    assert api.get("/v1/snapshot")["pause"] is None
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({}, "'reason' is not a text: say why"),
+        ({"reason": "x", "hours": 0}, "'hours' is 0, expected more than 0"),
+        ({"reason": "x", "author": ""}, "'author' is not a text"),
+    ],
+)
+def test_a_pause_says_why_and_for_how_long(api: Api, body, said) -> None:
+    answer = api.call("POST", "/v1/pause", json=body, headers=TOKEN)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]
+
+
+# -- the switch ----------------------------------------------------------------------------------
+
+
+def test_a_pause_survives_a_restart_and_ends_with_its_hours(tmp_path: Path) -> None:
+    clock = HandClock()
+    store = Store(tmp_path / "m.db")
+    made = PauseSwitch(clock, store).press("rack 7", "alice", 2.0)
+    store.close()
+    store = Store(tmp_path / "m.db")
+    again = PauseSwitch(clock, store)
+    again.take_over(store.remembered().switches.get(SWITCH))
+    assert again.current() == made
+    assert again.why() == "paused by alice: rack 7"
+    clock.advance(7200.0)
+    assert again.current() is None
+    store.flush()
+    assert SWITCH not in store.remembered().switches
+    store.close()
+
+
+@pytest.mark.parametrize("body", ["{", "[]", '{"reason": "x"}', json.dumps({"until_s": "x"})])
+def test_a_saved_pause_that_cannot_be_read_pauses_all_the_same(body, tmp_path: Path) -> None:
+    store = Store(tmp_path / "m.db")
+    switch = PauseSwitch(SteadyClock(), store)
+    switch.take_over(body)
+    assert switch.why() == "paused by lightkeeper: a saved pause cannot be read"
+    store.close()
