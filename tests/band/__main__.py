@@ -70,9 +70,7 @@ def run(name: str, *, seed: int, kinds: Sequence[str]) -> dict[str, Any]:
     say(f"{name}: {STEPS} steps")
     with tempfile.TemporaryDirectory(prefix="lightkeeper-band-") as folder:
         fleet = Fleet(
-            SHAPE,
-            Path(folder),
-            trainer_options=("--seed", str(seed), "--fingerprint-every", "1"),
+            SHAPE, Path(folder), trainer_options=("--seed", str(seed), "--fingerprint-every", "1")
         )
         began_s = time.monotonic()
         fleet.start()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.ports import free_port
 from tests.waiting import wait_for
-from tests.worker_server.ranks import ROOT, TOKEN, Rank
+from tests.worker_server.ranks import TOKEN, Rank, environment
 from worker_server import run_dir
 
 
@@ -24,13 +24,13 @@ class Blocks:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        own = {k: v for k, v in os.environ.items() if not (v and k.startswith("LIGHTKEEPER"))}
         self._pids: dict[int, int | None] = {}
         self._count = 0
         self._parent = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("block_parent.py"))],
-            env={**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(folder),
-                 "LIGHTKEEPER_TOKEN": TOKEN, "LIGHTKEEPER_LINGER_S": "1", "RUST_LOG": "error"},
+            env=environment(
+                folder, LIGHTKEEPER_TOKEN=TOKEN, LIGHTKEEPER_LINGER_S="1", RUST_LOG="error"
+            ),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
 

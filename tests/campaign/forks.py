@@ -152,10 +152,7 @@ class Agent:
 def rank(number: int, size: int) -> None:
     """Be a rank."""
     os.environ.update(
-        RANK=str(number),
-        LOCAL_RANK=str(number),
-        WORLD_SIZE=str(size),
-        LOCAL_WORLD_SIZE=str(size),
+        RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size)
     )
     from trainer import train
 

@@ -108,11 +108,7 @@ class Writer:
             return {"": {"name": "", "desc": "", "ranks": "[]"}}
         used = {entry.call.team for entry in self.entries}
         return {
-            team.name: {
-                "name": team.name,
-                "desc": team.desc,
-                "ranks": str(list(team.members)),
-            }
+            team.name: {"name": team.name, "desc": team.desc, "ranks": str(list(team.members))}
             for team in self.teams
             if team.index in used
         }

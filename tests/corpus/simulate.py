@@ -225,11 +225,7 @@ class Simulation:
         if call.p2p:
             me = self._programs.teams[call.team].members.index(cpu.rank)
             pair = (me, call.peer) if call.sends else (call.peer, me)
-            channel: tuple[object, ...] = (
-                "p2p",
-                call.team,
-                *pair,
-            )
+            channel: tuple[object, ...] = ("p2p", call.team, *pair)
         else:
             channel = ("all", call.team)
         cpu.counts[channel] = number = cpu.counts.get(channel, 0) + 1

@@ -13,8 +13,7 @@ from monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
 from monitor.model.observation import LighthouseView, Member
 from monitor.model.verdict import Kind, RankHealth
 from tests.changed import replace
-from tests.monitor.decide.test_view import seen, view
-from tests.monitor.store.test_store import incident
+from tests.monitor.samples import incident, seen, view
 
 RANKS_PER_GROUP = 8
 BUCKETS = ("0.1", "0.25", "0.5", "1.0", "2.5", "+Inf")

@@ -9,15 +9,15 @@ other words than it was sent in.
 
 import json
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
+
+from tests.http_server import FakeServer
 
 EDITOR, VIEWER = "secret", "only-reads"
 _CHANGED = "has been changed by someone else"
 
 
-class GrafanaServer:
+class GrafanaServer(FakeServer):
     """`script` holds answers to give first: (status, body)."""
 
     def __init__(self, prefix=""):
@@ -25,35 +25,15 @@ class GrafanaServer:
         self.boards = {}  # uid -> {dashboard, folderUid, provisioned, versions: [...]}
         self.requests, self.script, self.rewrites = [], [], None
         self.prefix = prefix
-        grafana = self
+        super().__init__()
+        self.url += prefix
 
-        class Handler(BaseHTTPRequestHandler):
-            def answer(self):
-                length = int(self.headers.get("Content-Length") or 0)
-                body = json.loads(self.rfile.read(length) or "null")
-                path = urlsplit(self.path).path.removeprefix(prefix)
-                grafana.requests.append((self.command, path))
-                status, answer = grafana.handle(self.command, path, self.headers, body)
-                text = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-            do_GET = do_POST = do_PUT = do_DELETE = answer  # noqa: N815
-
-            def log_message(self, *_):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}{prefix}"
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
-        self.thread.start()
-
-    def close(self):
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
+    def serve(self, handler, method, path, body):
+        path = urlsplit(path).path.removeprefix(self.prefix)
+        self.requests.append((method, path))
+        status, answer = self.handle(method, path, handler.headers, json.loads(body or "null"))
+        text = answer if isinstance(answer, str) else json.dumps(answer)
+        handler.reply(status, "application/json", text.encode())
 
     # -- what a person does in it ----------------------------------------------------------------
 

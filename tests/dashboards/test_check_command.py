@@ -1,9 +1,7 @@
 """`lightkeeper dashboards check --prometheus`: which panels a running Prometheus leaves empty."""
 
 import json
-import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -12,6 +10,7 @@ from dashboards import ask, publish
 from dashboards.__main__ import main
 from dashboards.selectors import or_none
 from tests.dashboards.boards import filled
+from tests.http_server import FakeServer, Handler
 from tests.ports import free_port
 from tests.prometheus.server import prometheus
 from tests.waiting import wait_for
@@ -19,36 +18,20 @@ from tests.waiting import wait_for
 EVERY = [query for board in publish.read() for query in ask.queries(board)]
 
 
-class FakeHttp:
+class FakeHttp(FakeServer):
     """Answers each path and expression by a function."""
 
     def __init__(self, answer: Callable[[str, dict[str, str]], tuple[int, bytes]]) -> None:
+        super().__init__()
+        self.answer = answer
         self.asked: list[tuple[str, dict[str, str]]] = []
-        fake = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                url = urlsplit(self.path)
-                parameters = {name: one[0] for name, one in parse_qs(url.query).items()}
-                fake.asked.append((url.path, parameters))
-                status, body = answer(url.path, parameters)
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    def serve(self, handler: Handler, method: str, path: str, body: bytes) -> None:
+        url = urlsplit(path)
+        parameters = {name: one[0] for name, one in parse_qs(url.query).items()}
+        self.asked.append((url.path, parameters))
+        status, said = self.answer(url.path, parameters)
+        handler.reply(status, "application/json", said)
 
 
 @pytest.fixture

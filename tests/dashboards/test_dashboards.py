@@ -10,15 +10,7 @@ from dashboards.selectors import GROUP_STATE, HEALTH, SELF_HEALTH
 from monitor.detect.self_health import Condition
 from monitor.metrics.fleet import STATES
 from monitor.show.wording import LOOKS
-from tests.dashboards.boards import (
-    PATHS,
-    ROOT,
-    expressions,
-    load,
-    panels,
-    targets,
-    variables,
-)
+from tests.dashboards.boards import PATHS, ROOT, expressions, load, panels, targets, variables
 from tests.dashboards.contract import EXPORTED
 from tests.dashboards.promql import metrics
 

@@ -1,14 +1,13 @@
 """Panels at 10,000 ranks: a real Prometheus scrapes what a monitor of such a fleet exports."""
 
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from dashboards.ask import Found, Prometheus, ask_all
 from tests.dashboards.boards import PATHS, filled, load, panels
 from tests.dashboards.crowd import monitor_page, ranks_page
+from tests.http_server import FakeServer
 from tests.prometheus.server import prometheus
 from tests.waiting import wait_for
 
@@ -30,30 +29,22 @@ scrape_configs:
 """
 
 
+class Pages(FakeServer):
+    """The two pages that Prometheus scrapes."""
+
+    bodies: dict[str, bytes]
+
+    def serve(self, handler, method, path, body):
+        handler.reply(200, "text/plain; version=0.0.4", self.bodies[path])
+
+
 @pytest.fixture
 def pages():
-    """Address of a server with the two pages."""
-    bodies = {"/monitor": monitor_page(RANKS), "/ranks": ranks_page(OWN_PAGES)}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            body = bodies[self.path]
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    yield f"127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    """Address of a server with them."""
+    server = Pages()
+    server.bodies = {"/monitor": monitor_page(RANKS), "/ranks": ranks_page(OWN_PAGES)}
+    yield server.address
+    server.close()
 
 
 def columns_without_data(prom):

@@ -64,10 +64,7 @@ def test_an_evicted_healthy_group_is_wrong_even_beside_the_right_one() -> None:
 
 @pytest.mark.parametrize(
     ("found", "problem"),
-    [
-        ([], "not found"),
-        ([incident("rg_2.0", **WHOLE_STORY)], "accused rg_2.0, not rg_1.0"),
-    ],
+    [([], "not found"), ([incident("rg_2.0", **WHOLE_STORY)], "accused rg_2.0, not rg_1.0")],
     ids=["silent", "another rank"],
 )
 def test_silence_and_a_wrong_name_are_wrong(found: list[dict[str, Any]], problem: str) -> None:

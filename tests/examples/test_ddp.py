@@ -12,14 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.examples.hanging import (
-    RANKS,
-    Session,
-    asked,
-    dead,
-    hung_and_healed,
-    ours,
-)
+from tests.examples.hanging import RANKS, Session, asked, dead, hung_and_healed, ours
 from tests.examples.scripts import Example, same_weights, text_name, texts
 from tests.ports import free_port
 from tests.waiting import wait_for

@@ -194,10 +194,7 @@ def test_a_culprit_that_is_not_named_is_missed(confidence: str | None) -> None:
 
 def test_all_culprits_have_to_be_named() -> None:
     case = CASES["two-of-three"]
-    both = record(
-        case,
-        accused=[["1.0", "likely", "k", "s"], ["2.0", "likely", "k", "s"]],
-    )
+    both = record(case, accused=[["1.0", "likely", "k", "s"], ["2.0", "likely", "k", "s"]])
     assert judge(both)[0] == Verdict.EXACT
     assert judge({**both, "accused": both["accused"][:1]})[0] == Verdict.MISSED
 

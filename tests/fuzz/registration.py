@@ -29,18 +29,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from monitor.act import targets as registry
 from monitor.act.http import Fetcher, Tokens
-from monitor.act.quarantine import PauseSwitch, Quarantine
 from monitor.act.targets import Registry, target_from_json
 from monitor.metrics import Live, upkeep
-from monitor.model.config import KeeperConfig
 from monitor.model.eviction import QuarantineEntry
-from monitor.rulebook import standing
-from monitor.show.answers import AppContext
 from monitor.show.server import create_app, is_here
 from tests.fuzz.records import ODD
 from tests.fuzz.wire import NUMBERS, RAW, TEXTS
+from tests.monitor.api import app_context
 from tests.monitor.doubles import HandClock, Memory
-from tests.page.serving import Switches
 
 SLOW_S: Final = 0.5
 """Of CPU: what one answer may take."""
@@ -105,19 +101,15 @@ class Game:
         self.own = None if dice.random() < 0.15 else "secret"
         self.groups = TOKENS if self.own and dice.random() < 0.6 else {}
         self.clock, self.memory, self.evicted = HandClock(), Memory(), list[str]()
-        self.registry = Registry(self.clock, self.memory)
-        self.quarantine = Quarantine(self.clock, self.memory)
-        self.pause = PauseSwitch(self.clock, Switches())
         self.metrics = CollectorRegistry()
-        self.metrics.register(Live(lambda: upkeep.refusals(self.registry.refused)))
         fetcher = mock.create_autospec(Fetcher, instance=True)
         fetcher.tokens = Tokens(self.own, self.groups)
-        desk = AppContext(
-            clock=self.clock, registry=self.registry, quarantine=self.quarantine, fetcher=fetcher,
-            metrics=self.metrics, view=lambda: None, evict=self._evict, tick_s=1.0, version="0",
-            is_own=lambda url: is_here(url, OWN_PORT), rules=standing(KeeperConfig()),
-            pause=self.pause,
+        desk = app_context(
+            self.clock, registry=Registry(self.clock, self.memory), fetcher=fetcher,
+            metrics=self.metrics, evict=self._evict, is_own=lambda url: is_here(url, OWN_PORT),
         )  # fmt: skip
+        self.registry, self.quarantine, self.pause = desk.registry, desk.quarantine, desk.pause
+        self.metrics.register(Live(lambda: upkeep.refusals(self.registry.refused)))
         self.streams = desk.streams
         self.client = create_app(desk).test_client()
         self.quarantine.add(

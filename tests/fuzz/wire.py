@@ -26,8 +26,7 @@ from prometheus_client import CollectorRegistry
 
 from monitor.act.http import Answer, Question, Tokens
 from monitor.act.poller import Poller
-from monitor.act.quarantine import PauseSwitch, Quarantine
-from monitor.act.targets import Registry, Source, Target
+from monitor.act.targets import Source, Target
 from monitor.decide.pipeline import Pipeline
 from monitor.decide.rank_seconds import RankSeconds, TempoBook
 from monitor.decide.view import View
@@ -40,12 +39,10 @@ from monitor.model.observation import (
     Unreachable,
     with_pauses,
 )
-from monitor.rulebook import standing
-from monitor.show.answers import AppContext
 from monitor.show.server import create_app
 from tests.fuzz.records import ODD
-from tests.monitor.doubles import HandClock, Memory
-from tests.page.serving import Switches
+from tests.monitor.api import app_context
+from tests.monitor.doubles import HandClock
 from tests.sim.fleet import Fleet
 from worker_server import wire
 
@@ -185,14 +182,11 @@ class Watch:
         self.wanted: tuple[Any, ...] = ()
         self.past: tuple[Any, ...] = ()
         self.watched: tuple[Any, ...] = ()
-        clock, memory, metrics = HandClock(self.now_s), Memory(), CollectorRegistry()
+        metrics = CollectorRegistry()
         metrics.register(ViewCollector(lambda: self.view, lambda: 0, "0"))
-        desk = AppContext(
-            clock=clock, registry=Registry(clock, memory), quarantine=Quarantine(clock, memory),
-            fetcher=self.wire, metrics=metrics, view=lambda: self.view,  # type: ignore[arg-type]
-            evict=lambda *_: None, tick_s=1.0, version="0",  # type: ignore[arg-type,return-value]
-            rules=standing(KeeperConfig()), pause=PauseSwitch(clock, Switches()),
-        )  # fmt: skip
+        desk = app_context(
+            HandClock(self.now_s), fetcher=self.wire, metrics=metrics, view=lambda: self.view
+        )
         self.client = create_app(desk).test_client()
 
     def _target(self, rank: Any) -> Target:

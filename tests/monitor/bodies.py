@@ -10,7 +10,7 @@ from monitor.decide.view import IncidentReport
 from monitor.decide.view_json import report_from_json
 from monitor.show.fleet_rows import fleet_of
 from monitor.show.status import StatusFacts
-from tests.monitor.fakes import FakeServer, _Handler
+from tests.http_server import FakeServer, Handler
 
 NOW_S = 1_700_000_000.0
 
@@ -129,7 +129,7 @@ class FakeMonitor(FakeServer):
         self.looks = 0
         self.on_look: Callable[[], object] = lambda: None
 
-    def serve(self, handler: _Handler, method: str, path: str, body: bytes) -> None:
+    def serve(self, handler: Handler, method: str, path: str, body: bytes) -> None:
         place = path.partition("?")[0]
         if place == "/v1/snapshot":
             self.looks += 1

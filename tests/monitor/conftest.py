@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from monitor.act.http import Fetcher
 from tests.monitor.fakes import FakeFleet, FakeLighthouse
-from tests.monitor.process import Training
+from tests.monitor.process import TOKEN, Training
 from tests.monitor.store.postgres import Cluster, cluster
 
 
@@ -47,3 +49,19 @@ def training(fleet: FakeFleet, lighthouse: FakeLighthouse) -> Iterator[Training]
     made = Training(*ranks)
     yield made
     made.close()
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    """The token of the monitors here, for its owner alone."""
+    path = tmp_path / "token"
+    path.touch(0o600)
+    path.write_text(TOKEN + "\n")
+    return path
+
+
+@pytest.fixture
+def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable of ours is set."""
+    for name in [name for name in os.environ if name.startswith("LIGHTKEEPER")]:
+        monkeypatch.delenv(name)

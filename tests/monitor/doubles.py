@@ -21,12 +21,13 @@ class HandClock:
 
 
 class Memory:
-    """What the registry and the quarantine list ask of a store."""
+    """What the registry, the quarantine list and the switch ask of a store."""
 
     def __init__(self) -> None:
         self.targets: dict[RankName, Mapping[str, Any]] = {}
         self.quarantine: dict[tuple[Scope, str], QuarantineEntry] = {}
         self.events: dict[str, QuarantineEvent] = {}
+        self.switches: dict[str, str | None] = {}
         self.writes = 0
 
     def save_target(self, rank: RankName, body: Mapping[str, Any]) -> None:
@@ -47,6 +48,9 @@ class Memory:
 
     def drop_quarantine_event(self, event: QuarantineEvent) -> None:
         self.events.pop(event.id, None)
+
+    def save_switch(self, name: str, body: str | None) -> None:
+        self.switches[name] = body
 
     def flush(self) -> bool:
         return True

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import ssl
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from html import escape
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
 from monitor.model.names import GroupName, Host, RankName, ReplicaId, rank_name
 from tests.changed import replace
+from tests.http_server import FakeServer, Handler, Hang
 from tests.waiting import wait_for
 from worker_server.wire import (
     FlightRecord,
@@ -53,10 +51,6 @@ def identity(
 
 Page = tuple[int, str, bytes]
 """Status, content type, body."""
-
-
-class Hang(Exception):  # noqa: N818 - an instruction, not an accident
-    """The server takes the request and never answers."""
 
 
 @dataclass
@@ -150,77 +144,6 @@ def page(body: Any, status: int = 200) -> Page:
     return status, "application/json", json.dumps(body).encode()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    timeout = 30
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        pass
-
-    def do_GET(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        with suppress(OSError):
-            try:
-                self.server.owner.serve(self, self.command, self.path, body)  # type: ignore[attr-defined]
-            except Hang:
-                self.server.owner.hang()  # type: ignore[attr-defined]
-                self.close_connection = True
-
-    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
-
-    def reply(self, status: int, kind: str, body: bytes, **headers: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-
-class _Quiet(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 256
-    block_on_close = False
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        pass
-
-
-class FakeServer:
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        self._over = threading.Event()
-        self._server = _Quiet(("127.0.0.1", 0), _Handler)
-        self._server.owner = self  # type: ignore[attr-defined]
-        scheme = "http"
-        if tls is not None:
-            scheme, self._server.socket = (
-                "https",
-                tls.wrap_socket(
-                    self._server.socket, server_side=True, do_handshake_on_connect=False
-                ),
-            )
-        self.url = f"{scheme}://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
-        )
-        self._thread.start()
-
-    def hang(self) -> None:
-        self._over.wait(30)
-
-    def pause(self, seconds: float) -> bool:
-        """False once the server is closing."""
-        return not self._over.wait(seconds)
-
-    def close(self) -> None:
-        self._over.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(5)
-
-
 class FakeFleet(FakeServer):
     """Many WorkerServers behind one port: `BASE/RANK/v1/state`."""
 
@@ -239,7 +162,7 @@ class FakeFleet(FakeServer):
         self.ranks[rank_name(group, group_rank)] = rank
         return rank
 
-    def serve(self, handler: _Handler, method: str, path: str, body: bytes) -> None:
+    def serve(self, handler: Handler, method: str, path: str, body: bytes) -> None:
         name, _, rest = path.lstrip("/").partition("/")
         rank = self.ranks.get(RankName(unquote(name)))
         if rank is None:
@@ -258,7 +181,7 @@ class FakeFleet(FakeServer):
         else:
             self._page(handler, rank, rest)
 
-    def _page(self, handler: _Handler, rank: FakeRank, rest: str) -> None:
+    def _page(self, handler: Handler, rank: FakeRank, rest: str) -> None:
         if rest.startswith("v1/flight_recorder") and self.serve_record is not None:
             handler.reply(*self.serve_record(rank, rest))
         elif rest == "v1/flight_recorder":
@@ -276,12 +199,12 @@ class FakeFleet(FakeServer):
         else:
             handler.reply(*page({"error": "no such path"}, 404))
 
-    def _may_read(self, handler: _Handler, rank: FakeRank, rest: str) -> bool:
+    def _may_read(self, handler: Handler, rank: FakeRank, rest: str) -> bool:
         token = handler.headers.get("Authorization", "")
         rank.asked.append((rest, token))
         return not rank.guarded or token == f"Bearer {rank.token}"
 
-    def _state(self, handler: _Handler, rank: FakeRank) -> None:
+    def _state(self, handler: Handler, rank: FakeRank) -> None:
         rank.polls += 1
         if rank.raw is not None:
             handler.wfile.write(rank.raw)
@@ -318,7 +241,7 @@ class FakeLighthouse(FakeServer):
         for replica_id in replica_ids:
             self.ages_s[replica_id] = 0.1
 
-    def serve(self, handler: _Handler, method: str, path: str, body: bytes) -> None:
+    def serve(self, handler: Handler, method: str, path: str, body: bytes) -> None:
         if self.down:
             handler.reply(503, "text/plain", b"down")
         elif method == "GET" and path == "/status":

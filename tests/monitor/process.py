@@ -18,6 +18,9 @@ from worker_server.wire import to_json
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "secret"
+QUICK = ("--tick", "0.2", "--set", "stall_floor_s=1", "--set", "warm_up_commits=0",
+         "--set", "warm_up_budget_s=0")  # fmt: skip
+"""A hang is seen within seconds."""
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -20,23 +20,19 @@ from monitor.decide.view import NotPossible
 from monitor.model.config import KeeperConfig
 from monitor.model.names import GroupName, Host
 from monitor.service import Options, Service
+from tests.monitor.api import options
 from tests.monitor.commands.refusal import assert_refused
 from tests.monitor.fakes import FakeFleet, FakeLighthouse
 from tests.monitor.process import TOKEN, Monitor, environment, lightkeeper
 from worker_server import home
 
-
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LIGHTKEEPER_TOKEN", "LIGHTKEEPER_TOKEN_FILE", "LIGHTKEEPER_MONITOR"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("bare_environment")
 
 
 @pytest.fixture
 def running(tmp_path: Path, fleet: FakeFleet, lighthouse: FakeLighthouse) -> Iterator[Service]:
     lighthouse.form("rg_0:a")
-    options = Options(KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", lighthouse.url, token=TOKEN)
-    with Service(options) as service:
+    with Service(options(tmp_path, lighthouse.url)) as service:
         registry = service.keeper._components.registry
         for number in range(2):
             registry.register(fleet.add("rg_0", number, world_size=2).registration())
@@ -74,11 +70,9 @@ def running(tmp_path: Path, fleet: FakeFleet, lighthouse: FakeLighthouse) -> Ite
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_wrong_option_is_one_line_and_status_2(
-    words: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], line: str, token_file: Path, tmp_path: Path, capsys
 ) -> None:
-    (tmp_path / "token").write_text(TOKEN)
-    (tmp_path / "token").chmod(0o600)
-    words = [str(tmp_path / "token") if word == "TOKEN" else word for word in words]
+    words = [str(token_file) if word == "TOKEN" else word for word in words]
     if "--bind" not in words:
         words += ["--bind", "127.0.0.1:0"]
     if "--store" not in words:
@@ -163,11 +157,9 @@ def test_an_unknown_incident_is_status_1(
 
 
 def test_quarantine_add_list_release(
-    running: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    running: Service, token_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "token").write_text(TOKEN)
-    (tmp_path / "token").chmod(0o600)
-    token = ["--token-file", str(tmp_path / "token"), "--monitor", running.url]
+    token = ["--token-file", str(token_file), "--monitor", running.url]
     add = ["quarantine", "add", "node7", "--reason", "[bold]ECC", "--hours", "2"]
     assert main([*add, *token]) == 0
     assert main(["quarantine", "list", "--monitor", running.url]) == 0
@@ -180,11 +172,9 @@ def test_quarantine_add_list_release(
 
 
 def test_quarantine_holds_a_group_out_and_tells_its_history(
-    running: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    running: Service, token_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "token").write_text(TOKEN)
-    (tmp_path / "token").chmod(0o600)
-    token = ["--token-file", str(tmp_path / "token"), "--monitor", running.url]
+    token = ["--token-file", str(token_file), "--monitor", running.url]
     add = ["quarantine", "add", "--group", "rg_7", "--reason", "bad shard", "--author", "ann"]
     assert main([*add, *token]) == 0
     assert main(["quarantine", "list", "--monitor", running.url]) == 0
@@ -213,7 +203,6 @@ def test_the_token_does_not_go_to_a_stranger_at_the_default_address(
     monkeypatch.setattr("requests.request", lambda *words, **_: asked.append(str(words)))
     monkeypatch.setattr("worker_server.home.not_ours", lambda: "uid 4711 listens there, not you")
     monkeypatch.setenv("LIGHTKEEPER_TOKEN", TOKEN)
-    monkeypatch.delenv("LIGHTKEEPER_MONITOR", raising=False)
     assert main(["pause", "--reason", "x"]) == 1
     assert capsys.readouterr().err == (
         "error: cannot reach your monitor at http://127.0.0.1:8470: uid 4711 listens there, not "
@@ -440,15 +429,11 @@ def test_no_command_is_a_usage_error() -> None:
 
 
 def test_a_command_that_changes_something_finds_the_monitor_that_acts(
-    running: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    running: Service, token_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "token").write_text(TOKEN)
-    (tmp_path / "token").chmod(0o600)
-    options = Options(KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", token=TOKEN)
-    with Service(options) as standby:
+    with Service(options(token_file.parent)) as standby:
         assert (running.standing.role, standby.standing.role) == ("active", "standby")
-        words = ["quarantine", "add", "node7", "--reason", "ECC", "--token-file"]
-        words.append(str(tmp_path / "token"))
+        words = ["quarantine", "add", "node7", "--reason", "ECC", "--token-file", str(token_file)]
         assert main([*words, "--monitor", standby.url]) == 1
         said = capsys.readouterr().err
         assert f"says: this monitor stands by: {running.standing.holder} is active, at" in said
@@ -486,8 +471,8 @@ def test_the_monitor_says_how_ranks_are_started_so_that_it_sees_them(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(socket, "gethostname", lambda: "HOST")
     token = home.make_token_file(tmp_path / "lightkeeper" / "token")
-    options = Options(KeeperConfig(), bind, tmp_path / "m.db", token=token)
-    first, second = for_ranks(options, f"http://{bind}")
+    given = Options(KeeperConfig(), bind, tmp_path / "m.db", token=token)
+    first, second = for_ranks(given, f"http://{bind}")
     assert here in first
     assert elsewhere in second
     assert token not in first + second

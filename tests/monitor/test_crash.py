@@ -49,9 +49,7 @@ def stories(stores: dict[int, str], folder: Path) -> list[Outcome]:
     return told
 
 
-def test_a_run_without_a_crash_passes_many_points(
-    tmp_path: Path,
-) -> None:
+def test_a_run_without_a_crash_passes_many_points(tmp_path: Path) -> None:
     (told,) = stories({0: str(tmp_path / "m.db")}, tmp_path)
     check(told)
     passed = int(told.died_at[0].split()[0])

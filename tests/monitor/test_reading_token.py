@@ -9,31 +9,23 @@ from pathlib import Path
 import pytest
 import requests
 import trustme
-from flask.testing import FlaskClient
-from prometheus_client import CollectorRegistry
 
 from monitor.act.evictor import Parties, probe
 from monitor.act.http import CaError, Fetcher, Tokens, trust
 from monitor.act.poller import Poller
-from monitor.act.quarantine import PauseSwitch, Quarantine
+from monitor.act.quarantine import Quarantine
 from monitor.act.targets import Registry, Source, Target
-from monitor.model.config import KeeperConfig
 from monitor.model.escalation import Liveness, decided
 from monitor.model.eviction import Accused, Evict
 from monitor.model.names import GroupName, IncidentId
 from monitor.model.observation import Failure, Unreachable
-from monitor.rulebook import standing
-from monitor.service import Options, Service, StartError
-from monitor.show.answers import AppContext
-from monitor.show.server import create_app
+from monitor.service import Service, StartError
+from tests.monitor.api import TOKEN, app_client, options
 from tests.monitor.commands.parsing import monitor_options
 from tests.monitor.doubles import HandClock, Memory
 from tests.monitor.fakes import FakeFleet
-from tests.page.serving import Switches
 from tests.page.views import crowd
 from worker_server.wire import StateReport, to_json
-
-TOKEN = {"Authorization": "Bearer secret"}
 
 
 def target(rank) -> Target:
@@ -87,9 +79,7 @@ def test_the_evictors_look_with_the_token(fleet: FakeFleet, fetcher: Fetcher) ->
 @pytest.fixture
 def monitor(tmp_path: Path, fleet: FakeFleet):
     rank = fleet.add(guarded=True)
-    with Service(
-        Options(KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", None, token="secret")
-    ) as made:
+    with Service(options(tmp_path)) as made:
         body = to_json(rank.registration())
         assert requests.post(f"{made.url}/v1/register", json=body, headers=TOKEN, timeout=10).ok
         made.base = f"{made.url}/v1/ranks/{rank.identity.rank}"
@@ -112,19 +102,6 @@ def test_pages_of_a_rank_are_passed_through_with_the_monitors_token(monitor) -> 
     assert long.status_code == 400
 
 
-def desk_of(rank, fetcher: Fetcher, **more) -> FlaskClient:
-    registry = Registry(HandClock(), Memory())
-    registry.register(rank.registration())
-    fetcher.tokens = Tokens(more.pop("token", "secret"))
-    desk = AppContext(
-        clock=HandClock(), registry=registry, quarantine=Quarantine(HandClock(), Memory()),
-        fetcher=fetcher, metrics=CollectorRegistry(), evict=lambda *_: None, tick_s=1.0,
-        version="0", rules=standing(KeeperConfig()), pause=PauseSwitch(HandClock(), Switches()),
-        **{"view": lambda: None, **more},
-    )  # fmt: skip
-    return create_app(desk).test_client()
-
-
 LOCAL = {"loopback": True}
 NETWORK = {"loopback": False}
 PASSED = ["state", "steps", "flight_recorder", "stacks", "last_words", "wait_counters"]
@@ -133,7 +110,7 @@ PASSED = ["state", "steps", "flight_recorder", "stacks", "last_words", "wait_cou
 @pytest.mark.parametrize("page", PASSED)
 def test_on_a_network_ranks_are_read_through_the_monitor_with_its_token_only(fleet, fetcher, page):
     rank = fleet.add(guarded=True)
-    client = desk_of(rank, fetcher, **NETWORK)
+    client = app_client(rank, fetcher, **NETWORK)
     path = f"/v1/ranks/{rank.identity.rank}/{page}"
     for headers in ({}, {"Authorization": "Bearer other"}, {"Host": "localhost"}):
         refused = client.get(path, headers=headers)
@@ -163,7 +140,7 @@ def test_on_a_network_ranks_are_read_through_the_monitor_with_its_token_only(fle
 )  # fmt: skip
 def test_on_loopback_ranks_are_read_by_who_names_this_machine(fleet, fetcher, desk, host, status):
     rank = fleet.add()
-    client = desk_of(rank, fetcher, **desk)
+    client = app_client(rank, fetcher, **desk)
     path = f"/v1/ranks/{rank.identity.rank}/stacks"
     assert client.get(path, headers={"Host": host}).status_code == status
     assert client.get(path, headers={"Host": host, **TOKEN}).status_code == (
@@ -175,7 +152,7 @@ def test_the_pages_offer_no_links_that_would_be_refused(fleet, fetcher):
     rank, seen = fleet.add(), crowd(1, 1)
     opened = {**NETWORK, "open_reads": True}
     for desk, linked in ((LOCAL, True), (NETWORK, False), (opened, True)):
-        client = desk_of(rank, fetcher, view=lambda: seen, **desk)
+        client = app_client(rank, fetcher, view=lambda: seen, **desk)
         for path in ("/", "/groups/rg_0", "/hosts/node-rg_0-0", "/ranks/rg_0.0"):
             text = client.get(path).text
             assert ('href="/ranks/rg_0.0?show=stacks"' in text) is linked, path
@@ -249,14 +226,13 @@ def test_a_file_of_authorities_that_cannot_be_used_is_named(tmp_path: Path) -> N
     for path, why in ((nonsense, "no certificates"), (tmp_path / "none", "No such file")):
         with pytest.raises(CaError, match=f"--ca-file {path}: {why}"):
             trust(path)
-        options = Options(KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", None, ca_file=path)
         with pytest.raises(StartError, match="--ca-file"):
-            Service(options)
+            Service(options(tmp_path, token=None, ca_file=path))
 
 
 def test_the_command_line_names_the_file(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.delenv("LIGHTKEEPER_TOKEN_FILE", raising=False)
-    options = monitor_options("--ca-file", str(tmp_path / "ca.pem"))
-    assert options.ca_file == tmp_path / "ca.pem"
+    found = monitor_options("--ca-file", str(tmp_path / "ca.pem"))
+    assert found.ca_file == tmp_path / "ca.pem"
     monkeypatch.setenv("LIGHTKEEPER_CA_FILE", "/etc/ca.pem")
     assert monitor_options().ca_file == Path("/etc/ca.pem")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.monitor.fakes import FakeLighthouse, wait_until
-from tests.monitor.process import TOKEN, Monitor, Training
+from tests.monitor.process import QUICK, Monitor, Training
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -20,13 +20,10 @@ def port() -> int:
 
 
 @pytest.fixture
-def words(tmp_path: Path, lighthouse: FakeLighthouse) -> list[str]:
-    (tmp_path / "token").write_text(TOKEN + "\n")
-    (tmp_path / "token").chmod(0o600)
+def words(tmp_path: Path, token_file: Path, lighthouse: FakeLighthouse) -> list[str]:
     return [
-        "--store", str(tmp_path / "m.db"), "--token-file", str(tmp_path / "token"),
-        "--lighthouse", lighthouse.url, "--tick", "0.2", "--set", "stall_floor_s=1",
-        "--set", "warm_up_commits=0", "--set", "warm_up_budget_s=0",
+        "--store", str(tmp_path / "m.db"), "--token-file", str(token_file),
+        "--lighthouse", lighthouse.url, *QUICK,
     ]  # fmt: skip
 
 

@@ -13,13 +13,12 @@ from monitor.clock import SteadyClock
 from monitor.decide.rules import PolicyAction, PolicyError
 from monitor.journal.entries import Tick
 from monitor.journal.replay import Opened, Replay, events, found
-from monitor.model.config import KeeperConfig
 from monitor.rulebook import Rulebook, effective
-from monitor.service import Options, Service
+from monitor.service import Service
 from monitor.store.store import Store
+from tests.monitor.api import TOKEN, Api, options
 from tests.monitor.doubles import HandClock
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, wait_until
-from tests.monitor.show.test_api import TOKEN, Api
 
 POLICY = """
 [policy]
@@ -47,11 +46,9 @@ def rulebook(path: Path, **told) -> Rulebook:
 @pytest.fixture
 def api(tmp_path: Path, lighthouse: FakeLighthouse, file: Path) -> Iterator[Api]:
     rules = rulebook(file, min_replicas=2)
-    options = Options(
-        rules.current.config, "127.0.0.1:0", tmp_path / "m.db", lighthouse.url, token="secret",
-        rules=rules, journal=tmp_path / "j", audit_log=tmp_path / "audit.jsonl",
-    )  # fmt: skip
-    with Service(options) as service:
+    more = {"journal": tmp_path / "j", "audit_log": tmp_path / "audit.jsonl"}
+    config = rules.current.config
+    with Service(options(tmp_path, lighthouse.url, config=config, rules=rules, **more)) as service:
         yield Api(service)
 
 
@@ -157,8 +154,7 @@ def test_a_reload_holds_from_the_next_tick_on_and_is_replayed(
     for _ in range(2):
         api.tick()
     assert api.get("/v1/snapshot")["observe"] is False
-    pipeline = api.service.keeper._components.judge
-    assert pipeline._config.budget_per_hour == 1
+    assert api.components.judge._config.budget_per_hour == 1
 
     def journalled() -> list[tuple[int | None, int, bool, PolicyAction]]:
         heads = [one.head for one in events(found([tmp_path / "j"])[0]) if isinstance(one, Opened)]
@@ -229,17 +225,8 @@ def test_every_reload_leaves_a_line_in_the_audit_log_and_so_does_a_refused_one(
     assert {line["file"] for line in lines} == {str(file)}
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [("POST", "/v1/policy/reload"), ("POST", "/v1/pause"), ("DELETE", "/v1/pause")],
-)
-def test_without_the_token_nothing_is_reloaded_paused_or_resumed(api: Api, method, path) -> None:
-    assert api.call(method, path).status_code == 401
-
-
 def test_a_monitor_without_a_file_has_nothing_to_reload(tmp_path: Path) -> None:
-    options = Options(KeeperConfig(), "127.0.0.1:0", tmp_path / "n.db", token="secret")
-    with Service(options) as service:
+    with Service(options(tmp_path)) as service:
         api = Api(service)
         answer = api.call("POST", "/v1/policy/reload", headers=TOKEN)
         assert answer.status_code == 400

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.monitor.fakes import FakeLighthouse, wait_until
-from tests.monitor.process import TOKEN, Monitor, Training
+from tests.monitor.process import QUICK, Monitor, Training
 from tests.monitor.store.postgres import PASSWORD
 from tests.ports import free_port
 
@@ -26,18 +26,14 @@ Start = Callable[..., Monitor]
 
 
 @pytest.fixture
-def start(tmp_path: Path, lighthouse: FakeLighthouse) -> Iterator[Start]:
-    (tmp_path / "token").write_text(TOKEN + "\n")
-    (tmp_path / "token").chmod(0o600)
+def start(tmp_path: Path, token_file: Path, lighthouse: FakeLighthouse) -> Iterator[Start]:
     made: list[Monitor] = []
 
     def begin(*more: str, store: str = "") -> Monitor:
         made.append(
             Monitor(
-                "--store", store or str(tmp_path / "m.db"), "--token-file", str(tmp_path / "token"),
-                "--lighthouse", lighthouse.url, "--tick", "0.2", "--set", "stall_floor_s=1",
-                "--set", "warm_up_commits=0", "--set", "warm_up_budget_s=0", *more,
-                port=free_port(),
+                "--store", store or str(tmp_path / "m.db"), "--token-file", str(token_file),
+                "--lighthouse", lighthouse.url, *QUICK, *more, port=free_port(),
             )
         )  # fmt: skip
         made[-1].ready()
@@ -148,11 +144,7 @@ def test_a_standby_acts_on_nothing_and_shows_what_the_active_one_did(
 
 @pytest.mark.parametrize(
     ("number", "database"),
-    [
-        (signal.SIGKILL, "sqlite"),
-        (signal.SIGSTOP, "sqlite"),
-        (signal.SIGSTOP, "postgresql"),
-    ],
+    [(signal.SIGKILL, "sqlite"), (signal.SIGSTOP, "sqlite"), (signal.SIGSTOP, "postgresql")],
 )
 def test_an_eviction_in_flight_is_finished_by_the_other_one(
     request: pytest.FixtureRequest,

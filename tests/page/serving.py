@@ -7,32 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-
 from monitor.act.http import Fetcher, Tokens
-from monitor.act.quarantine import PauseSwitch, Quarantine
-from monitor.act.targets import Registry
 from monitor.clock import Clock
 from monitor.decide.view import View
-from monitor.model.config import KeeperConfig
 from monitor.model.names import GroupName, IncidentId
-from monitor.rulebook import standing
-from monitor.show.answers import AppContext
 from monitor.show.server import Server, create_app
-from tests.monitor.doubles import HandClock, Memory
+from tests.monitor.api import app_context
+from tests.monitor.doubles import HandClock
 from worker_server.wire import Registration
 
 TOKEN = "secret"
-
-
-class Switches:
-    """Keeps no switch."""
-
-    def save_switch(self, name: str, body: str | None) -> None:
-        pass
-
-    def flush(self) -> bool:
-        return True
 
 
 class Stage:
@@ -50,21 +34,16 @@ class Stage:
         self.evicted: list[tuple[str, str, str]] = []
         """Group, reason and author of every eviction that was asked."""
         self.clock = clock or HandClock(1.0 if view is None else view.snapshot.now_s)
-        memory = Memory()
-        self.registry = Registry(self.clock, memory)
-        self.quarantine = Quarantine(self.clock, memory)
-        self.pause = PauseSwitch(self.clock, Switches())
         self.fetcher = Fetcher(tokens=Tokens(desk.pop("token", TOKEN)))
         self._turning: Turning | None = None
+        self.desk = app_context(
+            self.clock, fetcher=self.fetcher, view=lambda: self.view, evict=self._evict, **desk
+        )
+        self.registry, self.quarantine = self.desk.registry, self.desk.quarantine
+        self.pause = self.desk.pause
         if view is not None:
             for seen in view.snapshot.observations[:64]:  # who is asked through the monitor
                 self.registry.register(Registration(seen.identity, seen.url, 3600.0))
-        self.desk = AppContext(**{
-            "clock": self.clock, "registry": self.registry, "quarantine": self.quarantine,
-            "fetcher": self.fetcher, "metrics": CollectorRegistry(), "view": lambda: self.view,
-            "evict": self._evict, "tick_s": 1.0, "version": "0",
-            "rules": standing(KeeperConfig()), "pause": self.pause, **desk,
-        })  # fmt: skip
         self.server = Server("127.0.0.1", port)
         self.url = self.server.url
         self.port = self.server.port

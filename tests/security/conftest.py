@@ -5,16 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from monitor.model.config import KeeperConfig
-from monitor.service import Options, Service
+from monitor.service import Service
+from tests.monitor.api import Api, options
 from tests.monitor.fakes import FakeFleet
-from tests.monitor.show.test_api import Api
 
 
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[Api]:
-    made = Service(Options(KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", None, token="secret"))
-    with made:
+    with Service(options(tmp_path)) as made:
         yield Api(made)
 
 

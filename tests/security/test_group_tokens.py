@@ -14,11 +14,10 @@ from monitor.act.poller import Poller
 from monitor.act.targets import Source, Target
 from monitor.commands.command import CommandError
 from monitor.commands.options import read_group_tokens
-from monitor.model.config import KeeperConfig
 from monitor.model.observation import Unreachable
-from monitor.service import Options, Service, StartError
+from monitor.service import Service, StartError
+from tests.monitor.api import TOKEN, Api, options
 from tests.monitor.fakes import FakeFleet, page
-from tests.monitor.show.test_api import TOKEN, Api
 from tests.security.test_registration import IDENTITY, register
 from worker_server.wire import HostEntry, HostReport, to_json
 
@@ -28,11 +27,7 @@ ZERO = {"Authorization": "Bearer zero"}
 
 @pytest.fixture
 def groups(tmp_path: Path) -> Iterator[Api]:
-    options = Options(
-        KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", None, token="secret",
-        group_tokens=GROUPS, closed_reads=True,
-    )  # fmt: skip
-    with Service(options) as made:
+    with Service(options(tmp_path, group_tokens=GROUPS, closed_reads=True)) as made:
         yield Api(made)
 
 
@@ -184,8 +179,5 @@ def test_a_file_of_group_tokens_that_is_open_or_unclear_is_refused(
 def test_group_tokens_beside_no_token_or_the_same_are_a_mistake(
     tmp_path: Path, token: str | None
 ) -> None:
-    options = Options(
-        KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", None, token=token, group_tokens=GROUPS
-    )
     with pytest.raises(StartError, match="group-tokens"):
-        Service(options)
+        Service(options(tmp_path, token=token, group_tokens=GROUPS))

@@ -9,9 +9,8 @@ import pytest
 
 from monitor.commands import run as command
 from monitor.commands.command import FAILED
-from monitor.model.config import KeeperConfig
-from monitor.service import Options, Service
-from tests.monitor.show.test_api import Api
+from monitor.service import Service
+from tests.monitor.api import Api, options
 
 
 def end(made: Service, name: str) -> None:
@@ -54,8 +53,7 @@ def test_a_monitor_of_which_a_part_has_ended_ends_with_a_status(
             end(service, "store")
             stop.wait(30)
 
-    options = Options(KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", None)
     monkeypatch.setattr(Service, "run", run)
     monkeypatch.setattr(command.os, "umask", lambda _: 0o022)
-    assert command.serve(options, verbose=False) == FAILED
+    assert command.serve(options(tmp_path, token=None), verbose=False) == FAILED
     assert what in caplog.text

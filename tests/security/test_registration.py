@@ -11,11 +11,10 @@ import pytest
 
 from monitor.act import targets as registry
 from monitor.act.targets import Registered, Registry
-from monitor.model.config import KeeperConfig
 from monitor.model.names import RankName
-from monitor.service import Options, Service
+from monitor.service import Service
+from tests.monitor.api import TOKEN, Api, options
 from tests.monitor.doubles import HandClock, Memory
-from tests.monitor.show.test_api import TOKEN, Api
 from worker_server.wire import Registration, parse_identity
 
 IDENTITY = {
@@ -27,8 +26,7 @@ IDENTITY = {
 @pytest.fixture(scope="module")
 def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """One monitor for all whom it refuses: they leave nothing behind."""
-    store = tmp_path_factory.mktemp("refusing") / "m.db"
-    with Service(Options(KeeperConfig(), "127.0.0.1:0", store, None, token="secret")) as made:
+    with Service(options(tmp_path_factory.mktemp("refusing"))) as made:
         yield Api(made)
 
 
@@ -83,7 +81,9 @@ def test_a_url_is_scheme_host_and_port_of_something_that_may_be_a_workerserver(
      {"group": ""}, {"group": "x" * 200}, {"group": "a\x00"}, {"group": "\ud800"},
      {"host": "-o"}, {"host": "=x"}, {"host": "a\nb"}, {"world_size": 10**400},
      {"pid": float("nan")}, {"group_rank": -1}, {"group_rank": 5}, {"incarnation": 7},
-     {"place": {"k": "\x1b[2J"}}, {"place": {str(n): "x" for n in range(100)}}],
+     {"group": "<script>"}, {"group": "a\u202eb"}, {"group": "rg_1:uuid"}, {"host": "x" * 129},
+     {"job": "\ud800"}, {"incarnation": "a\nb"}, {"place": {"k": "\x1b[2J"}},
+     {"place": {str(n): "x" for n in range(100)}}],
     ids=str,
 )  # fmt: skip
 def test_a_name_is_printable_and_no_option_and_no_formula(

@@ -40,12 +40,8 @@ from trainer.goodput import (
     poisson,
     toll,
 )
-from trainer.goodput import (
-    MIX as USUAL_MIX,
-)
-from trainer.goodput import (
-    TIMES as USUAL_TIMES,
-)
+from trainer.goodput import MIX as USUAL_MIX
+from trainer.goodput import TIMES as USUAL_TIMES
 
 ROOT = Path(__file__).resolve().parents[2]
 CAMPAIGN = ROOT / "evidence" / "campaign.jsonl"

@@ -4,44 +4,35 @@ from __future__ import annotations
 
 import json
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.http_server import FakeServer, Handler
 
 REFUSAL = {"admit": False, "reason": "node1 is quarantined by ann: ECC", "until_s": None}
 
 
-class FakeMonitor:
+class FakeMonitor(FakeServer):
     def __init__(self, *answers: Any, status: int = 200) -> None:
         """Gives each answer once, the last one for ever; a text is sent as it is."""
+        super().__init__()
         self.answers, self.asked = list(answers) or [{"admit": True, "reason": "fine"}], []
+        self.status = status
         self.release = threading.Event()
         """Until it is set, the answer None does not come."""
-        monitor = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                monitor.asked.append(self.path)
-                answer = monitor.answers[0]
-                if len(monitor.answers) > 1:
-                    del monitor.answers[0]
-                if answer is None:
-                    monitor.release.wait(60)
-                    return
-                text = answer if isinstance(answer, str) else json.dumps(answer)
-                self.send_response(status)
-                self.send_header("Location", "http://127.0.0.1:1/elsewhere")
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text.encode())
-
-            def log_message(self, *args):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
-        self.thread.start()
+    def serve(self, handler: Handler, method: str, path: str, body: bytes) -> None:
+        self.asked.append(path)
+        answer = self.answers[0]
+        if len(self.answers) > 1:
+            del self.answers[0]
+        if answer is None:
+            self.release.wait(60)
+            handler.close_connection = True
+            return
+        text = answer if isinstance(answer, str) else json.dumps(answer)
+        elsewhere = "http://127.0.0.1:1/elsewhere"
+        handler.reply(self.status, "application/json", text.encode(), Location=elsewhere)
 
     @property
     def questions(self) -> list[dict[str, list[str]]]:
@@ -49,6 +40,4 @@ class FakeMonitor:
 
     def close(self) -> None:
         self.release.set()
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
+        super().close()

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.worker_server.admissions import FakeMonitor
 from tests.worker_server.pages import identity
 from tests.worker_server.ranks import RankUnderTest
 from worker_server.rank import collectives, torchft
@@ -63,3 +65,17 @@ def recording(reporter: Reporter) -> Iterator[Reporter]:
     torchft.install(reporter)
     yield reporter
     collectives._stop()
+
+
+@pytest.fixture
+def monitor() -> Iterator[Callable[..., FakeMonitor]]:
+    """Starts monitors that admit or refuse, one answer after the other."""
+    made: list[FakeMonitor] = []
+
+    def start(*answers: Any) -> FakeMonitor:
+        made.append(FakeMonitor(*answers))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()

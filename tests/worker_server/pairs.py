@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from tests.ports import free_port
 from tests.worker_server.gloo_fates import DEAD
-from tests.worker_server.ranks import ROOT, TOKEN, Rank, eventually
+from tests.worker_server.ranks import TOKEN, Rank, environment, eventually
 from worker_server.sidecar.process import DEAF_S
 from worker_server.wire import StateReport
 
@@ -42,15 +41,13 @@ class Pairs:
     """Forks pairs from one process that has imported torch; ends them all on `close`."""
 
     def __init__(self, run_dir: Path, **environ: str) -> None:
-        own = {k: v for k, v in os.environ.items() if not (v and k.startswith("LIGHTKEEPER"))}
         self.run_dir = run_dir
         self._ranks: list[Rank] = []
         self._parent = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("gloo_parent.py"))],
-            env={
-                **own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
-                "LIGHTKEEPER_TOKEN": TOKEN, "LIGHTKEEPER_LINGER_S": "60", **environ,
-            },
+            env=environment(
+                run_dir, **{"LIGHTKEEPER_TOKEN": TOKEN, "LIGHTKEEPER_LINGER_S": "60", **environ}
+            ),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
 

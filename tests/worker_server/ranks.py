@@ -22,11 +22,28 @@ T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("rank_script.py")
 TOKEN = "sesame"
+_OURS = ("LIGHTKEEPER", "RANK", "REPLICA_GROUP", "SLURM", "WORLD_SIZE")
 
 
 def eventually(look: Callable[[], T], what: str, within_s: float = 20.0) -> T:
     """The first truthy answer of `look`."""
     return wait_for(look, within_s=within_s, what=what)
+
+
+def environment(run_dir: Path | None, **more: str) -> dict[str, str]:
+    """This process's own, without what would make it a rank, and with this."""
+    own = {k: v for k, v in os.environ.items() if not (v and k.startswith(_OURS))}
+    folder = {} if run_dir is None else {"LIGHTKEEPER_RUN_DIR": str(run_dir)}
+    return {**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_LINGER_S": "0", **folder, **more}
+
+
+def run_python(
+    *words: str, run_dir: Path | None = None, cwd: Path | None = None, **more: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words], env=environment(run_dir, **more), cwd=cwd,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
 
 
 class Rank:
@@ -105,24 +122,16 @@ class RankUnderTest(Rank):
     """A rank that runs `rank_script.py`."""
 
     def __init__(
-        self,
-        action: str,
-        run_dir: Path,
-        environ: dict[str, str],
-        stderr_to: Path | None = None,
+        self, action: str, run_dir: Path, environ: dict[str, str], stderr_to: Path | None = None
     ) -> None:
-        own = {k: v for k, v in os.environ.items() if not (v and k.startswith("LIGHTKEEPER"))}
         err = None if stderr_to is None else stderr_to.open("ab")
         self.process = subprocess.Popen(
             [sys.executable, str(SCRIPT), action],
-            env={
-                **own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
+            env=environment(run_dir, **{
                 "LIGHTKEEPER_TOKEN": TOKEN, "LIGHTKEEPER_LINGER_S": "30", "REPLICA_GROUP": "rg_1",
                 **environ,
-            },
-            stdout=subprocess.PIPE,
-            stderr=err,
-            text=True,
+            }),
+            stdout=subprocess.PIPE, stderr=err, text=True,
         )  # fmt: skip
         if err is not None:
             err.close()

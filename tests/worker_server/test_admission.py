@@ -7,13 +7,7 @@ import time
 import pytest
 
 from tests.worker_server.admissions import REFUSAL, FakeMonitor
-from worker_server.rank.admission import (
-    Admitted,
-    MonitorAway,
-    Refused,
-    ask,
-    until,
-)
+from worker_server.rank.admission import Admitted, MonitorAway, Refused, ask, until
 from worker_server.rank.settings import SettingError, monitors_of
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.waiting import wait_for
-from tests.worker_server.admissions import REFUSAL, FakeMonitor
+from tests.worker_server.admissions import REFUSAL
 from tests.worker_server.ranks import ROOT
 from worker_server.rank import admission
 from worker_server.rank.admission import (
@@ -206,19 +206,6 @@ def test_wrong_use_is_one_line_and_status_2(words, says, capsys):
 
 
 # -- processes ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def monitor():
-    made = []
-
-    def start(*answers) -> FakeMonitor:
-        made.append(FakeMonitor(*answers))
-        return made[-1]
-
-    yield start
-    for one in made:
-        one.close()
 
 
 BARE = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}

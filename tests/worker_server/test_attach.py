@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
-from tests.worker_server.ranks import ROOT
+from tests.worker_server.ranks import run_python
 from worker_server import run_dir as folders
 
 pytestmark = pytest.mark.integration
 
 
 def run(code, run_dir, **environ):
-    own = {k: v for k, v in os.environ.items() if not (v and k.startswith("LIGHTKEEPER"))}
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
-             "LIGHTKEEPER_LINGER_S": "0", **environ},
-        capture_output=True, text=True, timeout=150, check=False,
-    )  # fmt: skip
+    return run_python("-c", code, run_dir=run_dir, **environ)
 
 
 SAY = "import worker_server; r = worker_server.attach(); print(type(r).__name__)"

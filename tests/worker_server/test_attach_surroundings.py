@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker_server.ranks import ROOT, eventually
+from tests.worker_server.ranks import ROOT, environment, eventually
 from worker_server import run_dir as folders
 from worker_server import wire
 from worker_server.rank.page import layout
@@ -164,12 +164,10 @@ class Looked:
     """A process under test, and questions to its sidecar."""
 
     def __init__(self, code, run_dir, **environ):
-        own = {k: v for k, v in os.environ.items() if not (v and k.startswith("LIGHTKEEPER"))}
         self.run_dir = run_dir
         self.process = subprocess.Popen(
             [sys.executable, "-c", code],
-            env={**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
-                 "LIGHTKEEPER_LINGER_S": "30", **environ},
+            env=environment(run_dir, **{"LIGHTKEEPER_LINGER_S": "30", **environ}),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 

@@ -3,55 +3,39 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.http_server import FakeServer
 from tests.worker_server.boxes import HEADS, IDENTITY, PROCESS, STEP
 from worker_server import doctor, run_dir, wire
 from worker_server.doctor import FAILED, OK, UNKNOWN, WARNING, RankHere
 
 
-class Server(ThreadingHTTPServer):
+class Server(FakeServer):
     """Answers with what the test puts into `answers`, by path; 404 else."""
 
-    daemon_threads = True
-
     def __init__(self):
-        super().__init__(("127.0.0.1", 0), _Request)
+        super().__init__()
         self.answers: dict[str, object] = {}
         self.date = formatdate(usegmt=True)
-        self.url = f"http://127.0.0.1:{self.server_port}"
         self.tokens: list[str | None] = []
 
-
-class _Request(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self):
-        self.server.tokens.append(self.headers["Authorization"])
-        known = self.path.partition("?")[0] in self.server.answers
-        body = json.dumps(self.server.answers.get(self.path.partition("?")[0])).encode()
-        self.send_response_only(200 if known else 404)
-        self.send_header("Date", self.server.date)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        """Nothing."""
+    def serve(self, handler, method, path, body):
+        self.tokens.append(handler.headers["Authorization"])
+        path = path.partition("?")[0]
+        handler.date_time_string = lambda: self.date
+        status = 200 if path in self.answers else 404
+        handler.reply(status, "application/json", json.dumps(self.answers.get(path)).encode())
 
 
 @pytest.fixture
 def server():
     made = Server()
-    threading.Thread(target=made.serve_forever, args=(0.02,), daemon=True).start()
     yield made
-    made.shutdown()
-    made.server_close()
+    made.close()
 
 
 def told(found):

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import os
 import pickle
-import subprocess
-import sys
 import tomllib
 from types import SimpleNamespace
 
 import pytest
 
-from tests.worker_server.ranks import ROOT
+from tests.worker_server.ranks import ROOT, run_python
 from tests.worker_server.sources import WrittenDown
 from worker_server.integrations import lightning
 from worker_server.rank.torch_hooks import StepCounter
@@ -185,11 +182,7 @@ print([len(make()) for make in (ours.lightning_callbacks, ours.fabric_callbacks,
     ids=["not asked", "inherited from a rank"],
 )
 def test_lightnings_factories_give_nothing_and_import_nothing_unless_asked(environ, says):
-    own = {k: v for k, v in os.environ.items() if not (v and k.startswith(("LIGHTKEEPER", "RANK")))}
-    done = subprocess.run(
-        [sys.executable, "-c", ASK], env={**own, "PYTHONPATH": str(ROOT), **environ},
-        capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
+    done = run_python("-c", ASK, **environ)
     assert (done.stdout.strip(), done.stderr) == (says, "")
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
-from tests.worker_server.admissions import REFUSAL, FakeMonitor
-from tests.worker_server.ranks import ROOT
+from tests.worker_server.admissions import REFUSAL
+from tests.worker_server.ranks import run_python
 
 pytestmark = pytest.mark.integration
 
@@ -18,30 +14,10 @@ REFUSED = (
     "lightkeeper: this rank is refused on node1 until a person releases it: node1 is quarantined "
     "by ann: ECC; "
 )
-OURS = ("LIGHTKEEPER", "REPLICA_GROUP", "SLURM", "RANK", "WORLD_SIZE")
-
-
-@pytest.fixture
-def monitor():
-    made = []
-
-    def start(*answers) -> FakeMonitor:
-        made.append(FakeMonitor(*answers))
-        return made[-1]
-
-    yield start
-    for one in made:
-        one.close()
 
 
 def run(code, run_dir, *words, **environ):
-    own = {k: v for k, v in os.environ.items() if not (v and k.startswith(OURS))}
-    return subprocess.run(
-        [sys.executable, *words, "-c", code],
-        env={**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
-             "LIGHTKEEPER_LINGER_S": "0", "LIGHTKEEPER_HOST": "node1", **environ},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    return run_python(*words, "-c", code, run_dir=run_dir, LIGHTKEEPER_HOST="node1", **environ)
 
 
 def test_a_refused_rank_ends_before_training_and_says_why(run_dir, monitor):
@@ -126,12 +102,7 @@ def test_a_script_that_is_only_wrapped_ends_with_the_same_status(tmp_path, run_d
     script = tmp_path / "train.py"
     script.write_text("print('trains')")
     words = ["-m", "worker_server", "--admission", "refuse", "--monitor", monitor(REFUSAL).url]
-    own = {k: v for k, v in os.environ.items() if not (v and k.startswith(OURS))}
-    done = subprocess.run(
-        [sys.executable, *words, str(script)],
-        env={**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir)},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_python(*words, str(script), run_dir=run_dir)
     assert (done.returncode, done.stdout) == (75, "")
     assert "ending with status 75" in done.stderr
 

@@ -7,14 +7,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.worker_server.pages import identity
-from tests.worker_server.ranks import ROOT
+from tests.worker_server.ranks import run_python
 from worker_server import wire
 from worker_server.rank import last_words
 from worker_server.rank.page import layout
@@ -242,15 +241,12 @@ SNIPPETS = {
 @pytest.mark.parametrize("snippet", SNIPPETS.values(), ids=SNIPPETS)
 def test_output_and_exit_code_are_the_same_with_and_without_us(run_dir, snippet):
     """Also of files and processes left open, where such warnings are on."""
-    own = {k: v for k, v in os.environ.items() if not (v and k.startswith("LIGHTKEEPER"))}
     code = f"import worker_server; worker_server.attach()\n{snippet}\n"
     ways = []
     for switch in ("0", "1"):
-        done = subprocess.run(
-            [sys.executable, "-W", "always::ResourceWarning", "-c", code],
-            env={**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
-                 "LIGHTKEEPER_LINGER_S": "0", "LIGHTKEEPER": switch, "PYTHONFAULTHANDLER": ""},
-            capture_output=True, text=True, timeout=60, check=False,
+        done = run_python(
+            "-W", "always::ResourceWarning", "-c", code,
+            run_dir=run_dir, LIGHTKEEPER=switch, PYTHONFAULTHANDLER="",
         )  # fmt: skip
         ways.append((done.returncode, done.stdout, re.sub("0x[0-9a-f]+", "N", done.stderr)))
     assert ways[0] == ways[1]

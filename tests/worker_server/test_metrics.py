@@ -7,9 +7,7 @@ import time
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
-from prometheus_client.openmetrics.parser import (
-    text_string_to_metric_families as parse_openmetrics,
-)
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
 from tests.worker_server.pages import identity

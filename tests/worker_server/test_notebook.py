@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import requests
 
-from tests.worker_server.ranks import ROOT, eventually
+from tests.worker_server.ranks import environment, eventually
 
 jupyter_client = pytest.importorskip("jupyter_client")
 pytest.importorskip("ipykernel")
@@ -21,13 +19,12 @@ class Notebook:
     """A kernel and its cells."""
 
     def __init__(self, run_dir, home):
-        ours = ("LIGHTKEEPER", "RANK")
-        own = {k: v for k, v in os.environ.items() if not (v and k.startswith(ours))}
         self.kernel = jupyter_client.KernelManager()
         self.kernel.start_kernel(
-            env={**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
-                 "LIGHTKEEPER_LINGER_S": "20", "HOME": str(home), "IPYTHONDIR": str(home),
-                 "PYDEVD_DISABLE_FILE_VALIDATION": "1"},
+            env=environment(
+                run_dir, LIGHTKEEPER_LINGER_S="20", HOME=str(home), IPYTHONDIR=str(home),
+                PYDEVD_DISABLE_FILE_VALIDATION="1",
+            ),
         )  # fmt: skip
         self.cells = self.kernel.blocking_client()
         self.cells.start_channels()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from tests.http_server import FakeServer
 from tests.worker_server.pages import identity
 from tests.worker_server.ranks import TOKEN, eventually
 from worker_server import wire
@@ -18,36 +17,20 @@ from worker_server.sidecar import serve
 from worker_server.sidecar.serve import Registrar, give_back
 
 
-class FakeMonitor:
+class FakeMonitor(FakeServer):
     def __init__(self, port=0, status=200, answer=lambda _: (200, {})):
         """`answer`: status and body, by the identity that registers."""
-        calls = self.calls = []
+        super().__init__(port=port)
+        self.status, self.answer = status, answer
+        self.calls = []
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                calls.append((self.command, self.path, self.headers["Authorization"], body))
-                said, words = (status, {}) if status != 200 or not body else answer(
-                    wire.parse_registration(json.loads(body)).identity)  # fmt: skip
-                self.send_response(said)
-                self.send_header("Location", "http://127.0.0.1:1/elsewhere")
-                self.end_headers()
-                self.wfile.write(json.dumps(words).encode())
-
-            do_DELETE = do_POST  # noqa: N815
-
-            def log_message(self, *args):
-                pass
-
-        self.server = HTTPServer(("127.0.0.1", port), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
-        self.thread.start()
-
-    def close(self):
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
+    def serve(self, handler, method, path, body):
+        self.calls.append((method, path, handler.headers["Authorization"], body))
+        said, words = self.status, {}
+        if said == 200 and body:
+            said, words = self.answer(wire.parse_registration(json.loads(body)).identity)
+        elsewhere = "http://127.0.0.1:1/elsewhere"
+        handler.reply(said, "application/json", json.dumps(words).encode(), Location=elsewhere)
 
 
 @pytest.fixture
@@ -114,7 +97,7 @@ def test_a_monitor_that_is_away_is_found_when_it_comes():
     away.close()
     lease = registrar(away.url)
     lease.start()
-    late = FakeMonitor(port=away.server.server_port)
+    late = FakeMonitor(port=int(away.address.rpartition(":")[2]))
     try:
         eventually(lambda: late.calls, "registration with the late monitor")
     finally:
@@ -200,9 +183,9 @@ def test_a_monitor_that_never_answered_is_said_and_one_that_went_away_is_not(mon
     went = FakeMonitor()
 
     def goes():
-        if went.calls and went.thread.is_alive():
+        if went.calls and not went.closed:
             went.close()
-        return not went.thread.is_alive()
+        return went.closed
 
     assert complaints_of(went.url, goes) == []
 

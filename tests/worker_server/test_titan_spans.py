@@ -8,13 +8,12 @@ from __future__ import annotations
 import logging
 import math
 import os
-import subprocess
 import sys
 from types import ModuleType
 
 import pytest
 
-from tests.worker_server.ranks import ROOT
+from tests.worker_server.ranks import ROOT, run_python
 from tests.worker_server.sources import WrittenDown
 from worker_server.integrations import torchtitan
 from worker_server.rank.reporter import Reporter
@@ -188,13 +187,9 @@ def test_torchtitans_own_jsonl_goes_on_where_ours_was_all_that_was_asked_for(
         "handler(structured_logger=logger, rank=3, source='training', output_dir='out')\n"
         "assert len(logger.handlers) == 1\n"
     )
-    own = {k: v for k, v in os.environ.items() if not (v and k.startswith(("LIGHTKEEPER", "RANK")))}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**own, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)]),
-             "LIGHTKEEPER": "0", "TITAN_STRUCT_LOGGER_HANDLERS": factories},
-        capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
+    path = os.pathsep.join([str(ROOT), str(tmp_path)])
+    more = {"PYTHONPATH": path, "LIGHTKEEPER": "0", "TITAN_STRUCT_LOGGER_HANDLERS": factories}
+    done = run_python("-c", code, **more)
     assert (done.stdout.strip(), done.stderr) == (says, "")
 
 

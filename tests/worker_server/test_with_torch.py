@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_port
-from tests.worker_server.ranks import ROOT, eventually
+from tests.worker_server.ranks import environment, eventually
 from worker_server import wire
 
 pytest.importorskip("torch")
@@ -43,17 +43,14 @@ HAMMERED = (
 
 
 def start_parent(run_dir, *arguments):
-    own = {k: v for k, v in os.environ.items() if not (v and k.startswith("LIGHTKEEPER"))}
+    linger_s = "0" if arguments == ("exits",) else "10"
     return subprocess.Popen(
         [sys.executable, str(PARENT), *arguments],
-        env={
-            **own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
-            "LIGHTKEEPER_LINGER_S": "0" if arguments == ("exits",) else "10",
-            "MASTER_PORT": str(free_port()), "REPLICA_GROUP": "rg_1",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
+        env=environment(
+            run_dir, LIGHTKEEPER_LINGER_S=linger_s, MASTER_PORT=str(free_port()),
+            REPLICA_GROUP="rg_1",
+        ),
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
 
 

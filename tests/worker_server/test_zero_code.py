@@ -11,7 +11,8 @@ import sys
 
 import pytest
 
-from tests.worker_server.ranks import ROOT
+from tests.worker_server.ranks import ROOT, environment
+from tests.worker_server.ranks import run_python as run
 
 pytestmark = pytest.mark.integration
 
@@ -20,17 +21,6 @@ import json, sys, worker_server
 kind = type(worker_server.attach()).__name__
 print(json.dumps([kind, __name__, sys.argv[1:], sys.path[0]]))
 """
-OURS = ("LIGHTKEEPER", "RANK", "REPLICA_GROUP", "SLURM", "WORLD_SIZE")
-
-
-def run(*arguments, run_dir, cwd, **environ):
-    own = {k: v for k, v in os.environ.items() if not (v and k.startswith(OURS))}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env={**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
-             "LIGHTKEEPER_LINGER_S": "0", **environ},
-        cwd=cwd, capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
 
 
 def test_a_script_runs_attached(tmp_path, run_dir):
@@ -275,12 +265,10 @@ def test_a_real_interrupt_ends_a_script_as_it_ends_under_plain_python(tmp_path, 
     (tmp_path / "it.py").write_text(code)
     ends = []
     for front in ([], ["-m", "worker_server"]):
-        own = {k: v for k, v in os.environ.items() if not (v and k.startswith(OURS))}
         with subprocess.Popen(
             [sys.executable, *front, "it.py"], cwd=tmp_path, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True,
-            env={**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
-                 "LIGHTKEEPER_LINGER_S": "0"},
+            env=environment(run_dir),
         ) as process:  # fmt: skip
             assert process.stdout.readline() == "ready\n"
             process.send_signal(signal.SIGINT)

@@ -17,16 +17,10 @@ from monitor.model.escalation import HandedOver, Timeouts, decided
 from monitor.model.eviction import KEEPER, Accused, Evict, Eviction, Rung
 from monitor.model.names import GroupName, Host, IncidentId, ReplicaId
 from tests.changed import replace
+from tests.http_server import Hang
 from tests.monitor.act.gates import FakeGate
 from tests.monitor.doubles import Memory
-from tests.monitor.fakes import (
-    FakeFleet,
-    FakeLighthouse,
-    FakeRank,
-    Hang,
-    Page,
-    wait_until,
-)
+from tests.monitor.fakes import FakeFleet, FakeLighthouse, FakeRank, Page, wait_until
 
 REPLICA = ReplicaId("rg_1:uuid1")
 

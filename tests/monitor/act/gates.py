@@ -6,7 +6,8 @@ import json
 import time
 from typing import Any
 
-from tests.monitor.fakes import FakeServer, page
+from tests.http_server import FakeServer
+from tests.monitor.fakes import page
 
 
 class FakeGate(FakeServer):

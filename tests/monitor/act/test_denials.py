@@ -169,8 +169,7 @@ def test_a_healthy_group_that_ran_there_before_goes_on_and_nobody_else_starts_th
     assert names(denials) == ["group rg_1", "replica rg_1:a"]
     # and should it restart there, it is one that came back
     later = where(
-        (-60, seen("rg_2.0", "rg_2:y", "node1")),
-        (0, seen("rg_2.0", "rg_2:z", "node1")),
+        (-60, seen("rg_2.0", "rg_2:y", "node1")), (0, seen("rg_2.0", "rg_2:z", "node1"))
     ).all()
     denials = deny_list((), [barred()], later, NOW + 61)
     assert names(denials) == ["group rg_2", "host node1"]

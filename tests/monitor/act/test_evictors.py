@@ -21,6 +21,7 @@ from monitor.model.escalation import Timeouts
 from monitor.model.eviction import Evict, Eviction, EvictionState, Rung, RungResult
 from monitor.model.names import GroupName, Host, IncidentId
 from tests.changed import replace
+from tests.http_server import Hang
 from tests.monitor.act.evictions import (
     FAST,
     REPLICA,
@@ -32,15 +33,7 @@ from tests.monitor.act.evictions import (
     rungs,
 )
 from tests.monitor.act.gates import FakeGate
-from tests.monitor.fakes import (
-    FakeFleet,
-    FakeLighthouse,
-    FakeRank,
-    Hang,
-    Page,
-    page,
-    wait_until,
-)
+from tests.monitor.fakes import FakeFleet, FakeLighthouse, FakeRank, Page, page, wait_until
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.integration  # it waits for deadlines, in real seconds

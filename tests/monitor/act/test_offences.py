@@ -13,6 +13,7 @@ from monitor.model.names import IncidentId
 from monitor.model.observation import Snapshot
 from monitor.model.verdict import Confidence
 from tests.monitor.fleet import Drive, SimFleet, at, crash, hang, mismatch, slow
+from tests.monitor.fleet.told import observed
 
 
 class Told:
@@ -74,20 +75,14 @@ def test_a_verdict_that_cannot_tell_accuses_no_host() -> None:
 
 def test_a_pod_whose_node_nobody_knows_is_no_host() -> None:
     fleet = SimFleet(3, 1, [at(20, hang("rg_1.0"))])
-    drive = Drive(fleet)
+    in_pods = observed(
+        lambda one: replace(one, identity=replace(one.identity, host=f"pod:{one.rank}"))
+    )
+    drive = Drive(fleet, alter=in_pods)
     drive.pipeline = listening = Told(drive.pipeline)
-    drive.alter = _in_pods
     drive.run(40)
     assert drive.evicts
     assert listening.events == []
-
-
-def _in_pods(snapshot: Snapshot) -> Snapshot:
-    seen = [
-        replace(one, identity=replace(one.identity, host=f"pod:{one.rank}"))
-        for one in snapshot.observations
-    ]
-    return replace(snapshot, observations=tuple(seen))
 
 
 def test_findings_are_one_line_of_bounded_length() -> None:

@@ -12,7 +12,8 @@ from monitor.act.http import Fetcher
 from monitor.act.poller import Poller
 from monitor.act.targets import Source, Target
 from monitor.model.observation import Failure, Observation, Unreachable
-from tests.monitor.fakes import FakeFleet, FakeRank, Hang, identity, page
+from tests.http_server import Hang
+from tests.monitor.fakes import FakeFleet, FakeRank, identity, page
 from worker_server.wire import FlightRecord, StateReport, to_json
 
 DEADLINE_S = 1.0

@@ -13,7 +13,8 @@ from monitor.act.poller import Poller, Sweep
 from monitor.act.targets import Source, Target
 from monitor.model.observation import Failure, Observation, Unreachable
 from tests.changed import replace
-from tests.monitor.fakes import FakeFleet, FakeRank, Hang, page
+from tests.http_server import Hang
+from tests.monitor.fakes import FakeFleet, FakeRank, page
 from worker_server.wire import HostEntry, HostReport, StateReport, to_json
 
 DEADLINE_S = 2.0

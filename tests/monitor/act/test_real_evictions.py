@@ -38,7 +38,7 @@ from tests.monitor.gate.groups import Gate as RealGate
 from tests.monitor.lighthouses import Groups, installations, lighthouse_process
 from tests.ports import free_port
 from tests.waiting import wait_for
-from tests.worker_server.ranks import TOKEN, Rank
+from tests.worker_server.ranks import TOKEN, Rank, environment
 from worker_server.wire import PATH_STATE, Registration, parse_state
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -63,16 +63,14 @@ class RealRank(Rank):
     def __init__(self, number: int, folder: Path, manager: list[str], *, action: str = "hang",
                  before: tuple[str, ...] = (), bind: str = "127.0.0.1",
                  token: str = TOKEN) -> None:  # fmt: skip
-        own = {k: v for k, v in os.environ.items() if not (v and k.startswith("LIGHTKEEPER"))}
         self.name = RankName(f"rg_1.{number}")
         self.process = subprocess.Popen(
             [*before, sys.executable, str(SCRIPT), action, *manager],
-            env={
-                **own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(folder),
-                "LIGHTKEEPER_TOKEN": token, "LIGHTKEEPER_LINGER_S": "60", "RANK": str(number),
-                "WORLD_SIZE": "2", "REPLICA_GROUP": "rg_1", "LIGHTKEEPER_BIND": bind,
-                "LIGHTKEEPER_HOST": "node1", "LIGHTKEEPER_TORCH": "0",
-            },
+            env=environment(
+                folder, LIGHTKEEPER_TOKEN=token, LIGHTKEEPER_LINGER_S="60", RANK=str(number),
+                WORLD_SIZE="2", REPLICA_GROUP="rg_1", LIGHTKEEPER_BIND=bind,
+                LIGHTKEEPER_HOST="node1", LIGHTKEEPER_TORCH="0",
+            ),
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self.process.stdout is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,24 +11,20 @@ import pytest
 from monitor.act.notices import Alertmanager, Slack, Webhook
 from monitor.cli import main
 from monitor.commands.command import CommandError
-from monitor.decide.pipeline import TickResult
-from monitor.model.config import KeeperConfig
 from monitor.service import Options, Service, for_people
+from tests.monitor import api
 from tests.monitor.act.notify.scene import Receiver
+from tests.monitor.api import Script
 from tests.monitor.commands.parsing import monitor_options
 from tests.monitor.fakes import page, wait_until
-from tests.monitor.store.test_store import incident
+from tests.monitor.samples import incident
 
 
 def options(*words: str) -> Options:
     return monitor_options("--store", "x.db", *words)
 
 
-@pytest.fixture(autouse=True)
-def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WEBHOOK", "WEBHOOK_SECRET", "WEBHOOK_SECRET_FILE", "SLACK", "SLACK_FILE",
-                 "ALERTMANAGER", "ALERTMANAGER_AUTH", "ALERTMANAGER_AUTH_FILE"):  # fmt: skip
-        monkeypatch.delenv(f"LIGHTKEEPER_NOTIFY_{name}", raising=False)
+pytestmark = pytest.mark.usefixtures("bare_environment")
 
 
 def test_a_test_reaches_every_sink_and_its_answer_is_shown(
@@ -135,25 +130,18 @@ def test_a_public_address_is_checked() -> None:
 
 
 def test_from_a_tick_to_the_sink_and_over_a_restart(receiver: Receiver, tmp_path: Path) -> None:
-    options = Options(
-        KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", token="secret",
-        sinks=(Webhook("webhook", receiver.url),), public_url="https://keeper.example",
-    )  # fmt: skip
-
-    class Judge:
-        def tick(self, snapshot):
-            return TickResult(snapshot.now_s, incidents=(incident(),), changed=(incident(),))
-
-    with Service(options) as service:
-        keeper = service.keeper
-        keeper._components = replace(keeper._components, judge=Judge())
-        keeper.tick()
+    sinks = (Webhook("webhook", receiver.url),)
+    told = api.options(tmp_path, sinks=sinks, public_url="https://keeper.example")
+    with Service(told) as service:
+        fires = Script([{"incidents": (incident(),), "changed": (incident(),)}])
+        api.Api(service).judged_by(fires)
+        service.keeper.tick()
         wait_until(lambda: receiver.posts, 10, "a message")
         wait_until(
             lambda: service.keeper._components.store.remembered().notices, 10, "it is stored"
         )
     assert receiver.bodies[0]["url"] == "https://keeper.example/incidents/inc-1"
-    with Service(options) as service:
+    with Service(told) as service:
         service.keeper.tick()  # its ranks have never been registered here
         wait_until(lambda: len(receiver.posts) == 2, 10, "the end of it")
         service.keeper.tick()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
@@ -13,10 +12,7 @@ from tests.monitor.act.schedulers.receiver import SECRET, Receiver, served
 CHECK = ["check", "scheduler"]
 
 
-@pytest.fixture(autouse=True)
-def nothing_set(monkeypatch):
-    for name in [name for name in os.environ if name.startswith("LIGHTKEEPER")]:
-        monkeypatch.delenv(name)
+pytestmark = pytest.mark.usefixtures("bare_environment")
 
 
 def test_the_check_of_a_good_webhook_succeeds_and_shows_no_path(monkeypatch, capsys):

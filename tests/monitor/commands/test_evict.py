@@ -11,22 +11,21 @@ from typing import Any
 import pytest
 
 from monitor.cli import main
-from monitor.model.config import KeeperConfig
-from monitor.service import Options, Service
+from monitor.service import Service
+from tests.http_server import Handler
+from tests.monitor.api import options
 from tests.monitor.bodies import FakeMonitor, group, snapshot
-from tests.monitor.fakes import FakeFleet, FakeLighthouse, _Handler
-from tests.monitor.process import TOKEN
+from tests.monitor.fakes import FakeFleet, FakeLighthouse
 
 ODD = "my%group#1?"
 
 
 @pytest.fixture
-def running(tmp_path: Path, fleet: FakeFleet, lighthouse: FakeLighthouse) -> Iterator[Service]:
+def running(
+    tmp_path: Path, token_file: Path, fleet: FakeFleet, lighthouse: FakeLighthouse
+) -> Iterator[Service]:
     lighthouse.form("rg_0:a", "rg_1:b")
-    (tmp_path / "token").write_text(TOKEN)
-    (tmp_path / "token").chmod(0o600)
-    options = Options(KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", lighthouse.url, token=TOKEN)
-    with Service(options) as service:
+    with Service(options(tmp_path, lighthouse.url)) as service:
         registry = service.keeper._components.registry
         for name in ("rg_0", ODD):
             registry.register(fleet.add(name, 0).registration())
@@ -46,7 +45,7 @@ class Evicting(FakeMonitor):
         super().__init__(snapshot(groups=[group(ODD, 1)]))
         self.states, self.asked = states, ""
 
-    def serve(self, handler: _Handler, method: str, path: str, body: bytes) -> None:
+    def serve(self, handler: Handler, method: str, path: str, body: bytes) -> None:
         if method == "POST":
             self.asked = path
             handler.reply(200, "application/json", b'{"incident_id": "manual-7"}')

@@ -116,10 +116,7 @@ def test_a_policy_file_is_checked_for_programs(tmp_path, capsys) -> None:
             ["status", "--watch"],
             "--watch needs a terminal; in a pipe: lightkeeper status --format json",
         ),
-        (
-            ["incidents", "list", "--store", "x", "--watch"],
-            "--watch is for a running monitor",
-        ),
+        (["incidents", "list", "--store", "x", "--watch"], "--watch is for a running monitor"),
     ],
 )
 def test_what_cannot_be_is_one_line(words: list[str], line: str, monitor, capsys) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from monitor.cli import main
-from monitor.service import Options, Service
+from monitor.service import Service
+from tests.monitor.api import options
 from tests.monitor.fakes import wait_until
 from tests.monitor.process import Monitor
 from tests.monitor.test_rulebook import POLICY, rulebook
@@ -18,8 +19,7 @@ from tests.ports import free_port
 
 
 @pytest.fixture(autouse=True)
-def _token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LIGHTKEEPER_TOKEN_FILE", raising=False)
+def _token(bare_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIGHTKEEPER_TOKEN", "secret")
 
 
@@ -33,9 +33,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def running(tmp_path: Path, file: Path) -> Iterator[Service]:
     rules = rulebook(file)
-    config = rules.current.config
-    options = Options(config, "127.0.0.1:0", tmp_path / "m.db", token="secret", rules=rules)
-    with Service(options) as service:
+    with Service(options(tmp_path, config=rules.current.config, rules=rules)) as service:
         service.keeper.tick()
         yield service
 

@@ -10,7 +10,7 @@ from monitor.model.eviction import DecisionRow, Eviction, Rung, RungOutcome
 from monitor.model.incident import Incident, Milestones, State, Transition
 from monitor.model.names import GroupName, Host, IncidentId, ReplicaId
 from monitor.model.verdict import Kind
-from tests.monitor.store.test_store import incident
+from tests.monitor.samples import incident
 
 ID = IncidentId("inc-1")
 MARKS = Milestones(

@@ -260,8 +260,7 @@ def cases(draw: st.DrawFn) -> AuditedIncident:
         for _ in range(draw(st.integers(0, 2)))
     ]  # fmt: skip
     audit = IncidentAudit(
-        facts={ID: FACTS} if draw(st.booleans()) else {},
-        evictions={ID: evictions},
+        facts={ID: FACTS} if draw(st.booleans()) else {}, evictions={ID: evictions}
     )
     return audit.case(one, rows, draw(st.floats(0, 1e6)))
 

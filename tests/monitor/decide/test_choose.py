@@ -7,7 +7,7 @@ import pytest
 from monitor.decide.accounts import Choice, ChoiceError, NoSuchIncidentError, find, span_s
 from monitor.model.verdict import Kind
 from tests.monitor.decide.scene import hang
-from tests.monitor.store.test_store import incident
+from tests.monitor.samples import incident
 
 
 @pytest.mark.parametrize(

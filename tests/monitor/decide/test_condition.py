@@ -17,7 +17,7 @@ from monitor.model.verdict import RankHealth
 from monitor.model.wording import face_of
 from tests.changed import replace
 from tests.monitor.decide.scene import hang
-from tests.monitor.decide.test_view import seen, snapshot, view
+from tests.monitor.samples import seen, snapshot, view
 from worker_server.wire import Doing, Ending, Frame, Process, StateReport, Tracer, Witness
 
 FRAME = Frame("Deadlock.log_step", "train.py", 66)

@@ -4,26 +4,13 @@ import pytest
 
 from monitor.model.config import KeeperConfig
 from monitor.model.incident import severity_of
-from monitor.model.observation import Observation, Snapshot
 from monitor.model.verdict import Confidence, Kind, Severity, Verdict
 from tests.changed import replace
-from tests.monitor.fleet import START_S, Drive, SimFleet, at, hang, slow
-from worker_server.wire import Process, StateReport, Tracer
+from tests.monitor.fleet import Drive, SimFleet, at, hang, slow, traced
+from tests.monitor.fleet.told import reports
+from worker_server.wire import Process, StateReport
 
 WATCH = KeeperConfig(observe=True)
-
-
-def traced(rank: str):
-    def alter(snapshot: Snapshot) -> Snapshot:
-        def one(seen: Observation) -> Observation:
-            if seen.rank != rank or not isinstance(seen.outcome, StateReport):
-                return seen
-            process = replace(seen.outcome.process, tracer=Tracer(4242, "gdb"))
-            return replace(seen, outcome=replace(seen.outcome, process=process))
-
-        return replace(snapshot, observations=tuple(map(one, snapshot.observations)))
-
-    return alter
 
 
 def test_the_culprit_of_a_firing_incident_is_never_healthy_and_its_victims_wait() -> None:
@@ -43,8 +30,8 @@ def test_a_straggler_that_is_found_is_slow() -> None:
 
 
 def test_who_is_traced_is_said_to_be_traced_and_not_stalled() -> None:
-    fleet = SimFleet(3, 1, [at(20, hang("rg_1.0"))])
-    drive = Drive(fleet, WATCH, alter=traced("rg_1.0")).run(40)
+    fleet = SimFleet(3, 1, [at(20, hang("rg_1.0")), at(20, traced("rg_1.0"))])
+    drive = Drive(fleet, WATCH).run(40)
     assert drive.last.rank_health["rg_1.0"] == "traced"
 
 
@@ -55,16 +42,11 @@ def test_before_there_is_a_verdict_nobody_who_stands_is_called_healthy() -> None
 
 
 def test_a_rank_that_ended_with_exit_code_0_has_finished_while_others_train() -> None:
-    def alter(snapshot: Snapshot) -> Snapshot:
-        def one(seen: Observation) -> Observation:
-            if seen.rank != "rg_1.0" or snapshot.now_s < START_S + 30 or seen.report is None:
-                return seen
-            gone = Process(alive=False, state=None, dead_age_s=1.0, exit_code=0)
-            return replace(seen, outcome=replace(seen.outcome, process=gone, step=None))
+    def ended(report: StateReport) -> StateReport:
+        gone = Process(alive=False, state=None, dead_age_s=1.0, exit_code=0)
+        return replace(report, process=gone, step=None)
 
-        return replace(snapshot, observations=tuple(map(one, snapshot.observations)))
-
-    drive = Drive(SimFleet(3, 1), alter=alter).run(60)
+    drive = Drive(SimFleet(3, 1), alter=reports(ended, "rg_1.0", after=31)).run(60)
     assert not drive.seen
     assert {str(rank): str(one) for rank, one in drive.last.rank_health.items()} == {
         "rg_0.0": "healthy", "rg_1.0": "finished", "rg_2.0": "healthy",

@@ -7,28 +7,11 @@ import pytest
 from monitor.metrics import Instruments
 from monitor.model.config import KeeperConfig
 from monitor.model.incident import incident_from_json, incident_to_json
-from monitor.model.observation import Observation, Snapshot
 from tests.changed import replace
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, crash, hang, recover, restart
-from worker_server.wire import StateReport
+from tests.monitor.fleet.told import reports, steps
 
 OBSERVE = KeeperConfig(observe=True)
-
-
-def altered(change):
-    """A snapshot whose reports are changed: `change` gets a report and the tick's time."""
-
-    def alter(snapshot: Snapshot) -> Snapshot:
-        def one(seen: Observation) -> Observation:
-            report = seen.outcome
-            if not isinstance(report, StateReport) or report.step is None:
-                return seen
-            told = change(report, snapshot.now_s - START_S)
-            return replace(seen, outcome=replace(report, step=told))
-
-        return replace(snapshot, observations=tuple(one(seen) for seen in snapshot.observations))
-
-    return alter
 
 
 def test_the_job_is_whole_again_when_as_many_groups_commit_as_before() -> None:
@@ -73,24 +56,22 @@ def test_a_hang_that_ends_by_itself_ends_with_the_next_commit_of_all() -> None:
 def test_an_attempt_that_fails_with_all_there_makes_nothing_whole() -> None:
     """The last commit was one of the two that were left: participants are of the last attempt."""
 
-    def failing(report, now_s):
-        step = report.step
+    def failing(step):
+        now_s = fleet.now_s - START_S
         if step.participants == 3 and now_s > 30:
             return replace(step, commit_failures=int(now_s), commits=90, last_commit_age_s=1.0)
         return step
 
-    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), alter=altered(failing)).run(60)
+    fleet = SimFleet(3, 1, [at(20, hang("rg_1.0"))])
+    drive = Drive(fleet, alter=steps(failing)).run(60)
     assert drive.incident("not_entered").milestones.resumed_s is None
 
 
 def test_a_commit_of_all_in_the_quorum_of_the_fault_is_none_after_it() -> None:
     """A slow rank goes on for some seconds after its eviction was asked."""
 
-    def same_quorum(report, _now_s):
-        return replace(report.step, quorum_id=7)
-
-    fleet = SimFleet(3, 1, [at(20, hang("rg_1.0"))])
-    drive = Drive(fleet, alter=altered(same_quorum)).run(60)
+    same_quorum = steps(lambda step: replace(step, quorum_id=7))
+    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), alter=same_quorum).run(60)
     incident = drive.incident("not_entered")
     assert incident.before is not None
     assert incident.before.quorums == (7,)
@@ -98,10 +79,8 @@ def test_a_commit_of_all_in_the_quorum_of_the_fault_is_none_after_it() -> None:
 
 
 def test_without_torchft_there_is_no_whole() -> None:
-    def plain(report, _now_s):
-        return replace(report.step, quorum_id=None, participants=None)
-
-    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), alter=altered(plain)).run(60)
+    plain = steps(lambda step: replace(step, quorum_id=None, participants=None))
+    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), alter=plain).run(60)
     incident = drive.incident("not_entered")
     assert (incident.before, incident.lost_steps) == (None, None)
     assert incident.milestones.resumed_s is None
@@ -109,12 +88,14 @@ def test_without_torchft_there_is_no_whole() -> None:
 
 @pytest.mark.parametrize("lost", [0, 1, 3])
 def test_steps_lost_are_the_attempts_of_the_others_that_failed(lost) -> None:
-    def failed(report, now_s):
-        survivor = report.identity.group != "rg_1"
+    def failed(report):
+        survivor, now_s = report.identity.group != "rg_1", fleet.now_s - START_S
         count = 2 + (lost if survivor and now_s > 29 else 0)  # two of before the fault
-        return replace(report.step, commit_failures=count if now_s > 5 else 0)
+        step = replace(report.step, commit_failures=count if now_s > 5 else 0)
+        return replace(report, step=step)
 
-    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), alter=altered(failed)).run(60)
+    fleet = SimFleet(3, 1, [at(20, hang("rg_1.0"))])
+    drive = Drive(fleet, alter=reports(failed)).run(60)
     incident = drive.incident("not_entered")
     assert incident.lost_steps == lost
     (line,) = [line for line in incident.story if line.to == "resumed"]

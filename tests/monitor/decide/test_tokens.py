@@ -6,7 +6,7 @@ from monitor.decide.rank_seconds import TempoBook
 from monitor.model.names import GroupName
 from monitor.model.observation import Failure, LighthouseAway, Observation, Snapshot, Unreachable
 from tests.changed import replace
-from tests.monitor.decide.test_view import seen
+from tests.monitor.samples import seen
 
 RG_0 = GroupName("rg_0")
 

@@ -112,8 +112,7 @@ def test_a_group_whose_processes_are_all_gone_is_nobodys_work() -> None:
 def test_where_no_lighthouse_is_configured_nobody_is_evicted() -> None:
     away = LighthouseAway(NO_LIGHTHOUSE)
     drive = Drive(
-        SimFleet(3, 1, [at(20, hang("rg_1.0"))]),
-        alter=lambda seen: replace(seen, lighthouse=away),
+        SimFleet(3, 1, [at(20, hang("rg_1.0"))]), alter=lambda seen: replace(seen, lighthouse=away)
     ).run(60)
     assert not drive.evicts
     assert {hold.guard for _, hold in drive.holds} == {Guard.LIGHTHOUSE_AWAY}

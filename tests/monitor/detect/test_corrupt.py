@@ -26,6 +26,7 @@ from tests.monitor.fleet import (
     silent,
     unregister,
 )
+from tests.monitor.fleet.told import reports, steps
 from worker_server.wire import Spoilt
 
 
@@ -73,11 +74,11 @@ def test_of_a_group_the_rank_that_saw_it_in_its_own_numbers_is_named():
 
 
 def test_where_only_the_sum_of_the_group_is_looked_at_the_whole_group_is_named():
-    def only_the_sum(snapshot):
-        return changed(snapshot, lambda step: None if step.spoilt is None else replace(
-            step, spoilt=replace(step.spoilt, where="group")))  # fmt: skip
+    def only_the_sum(step):
+        return step if step.spoilt is None else replace(
+            step, spoilt=replace(step.spoilt, where="group"))  # fmt: skip
 
-    drive = run(2, 2, [at(20, nan("rg_1.1"))], alter=only_the_sum)
+    drive = run(2, 2, [at(20, nan("rg_1.1"))], alter=steps(only_the_sum))
     assert drive.incident("state_corrupt").culprits == ("rg_1.0", "rg_1.1")
     assert "in the sum of its group" in drive.incident("state_corrupt").verdict.reason
 
@@ -125,43 +126,33 @@ def test_while_another_group_cannot_be_seen_nobody_is_accused():
 
 
 def test_whoever_says_nothing_of_its_numbers_is_not_taken_for_finite():
-    def mute(snapshot):
-        return changed(snapshot, lambda step: replace(step, loss=None, spoilt=None), "rg_0.0")
-
+    mute = steps(lambda step: replace(step, loss=None, spoilt=None), "rg_0.0")
     drive = run(script=[at(20, nan("rg_1.0"))], alter=mute)
     assert drive.incident("state_corrupt").verdict.confidence is Confidence.UNSURE
     assert drive.evicts == []
 
 
 def test_without_a_word_of_the_loops_a_watch_on_gradients_names_the_first():
-    def watched(snapshot):
-        seen = {"loss": None, "loss_finite": True, "gradients_watched": True}
-        return changed(snapshot, lambda step: replace(step, **seen))
-
+    seen = {"loss": None, "loss_finite": True, "gradients_watched": True}
+    watched = steps(lambda step: replace(step, **seen))
     drive = run(script=[at(20, nan("rg_1.0"))], alter=watched)
     incident = drive.incident("state_corrupt")
     assert incident.culprits == ("rg_1.0",)
     assert incident.verdict.confidence is not Confidence.UNSURE
 
 
-def stages_without_a_loss(snapshot):
+def stages_without_a_loss(report):
     """Group rank 0 has no loss, and says NaN in every step: all its life, in every group."""
-
-    def one(seen):
-        report = seen.report
-        if report is None or report.step is None or seen.identity.group_rank:
-            return seen
-        step = report.step
-        spoilt = Spoilt(step.step - step.commits, "local", 1.0, step.attempt, step.attempt)
-        return replace(seen, outcome=replace(report, step=replace(
-            step, loss=None, loss_finite=False, spoilt=spoilt)))  # fmt: skip
-
-    return replace(snapshot, observations=tuple(one(seen) for seen in snapshot.observations))
+    step = report.step
+    if step is None or report.identity.group_rank:
+        return report
+    spoilt = Spoilt(step.step - step.commits, "local", 1.0, step.attempt, step.attempt)
+    return replace(report, step=replace(step, loss=None, loss_finite=False, spoilt=spoilt))
 
 
 @pytest.mark.parametrize("groups", [2, 3])
 def test_a_stage_that_reports_no_loss_as_nan_accuses_nobody_whoever_restarts(groups):
-    drive = run(groups, 2, [at(20, restart("rg_1"))], alter=stages_without_a_loss)
+    drive = run(groups, 2, [at(20, restart("rg_1"))], alter=reports(stages_without_a_loss))
     assert [i for i in fired(drive) if i.kind == "state_corrupt"] == []
     assert drive.evicts == []
 
@@ -289,19 +280,6 @@ def test_a_loss_that_trembles_is_no_jump(noise):
 
 
 # -- what is late, lost or in another order ----------------------------------------------------
-
-
-def changed(snapshot, change, rank=None):
-    """The snapshot with every step state (of one rank) changed; None leaves it."""
-
-    def one(seen):
-        report = seen.report
-        if report is None or report.step is None or (rank is not None and seen.rank != rank):
-            return seen
-        step = change(report.step)
-        return seen if step is None else replace(seen, outcome=replace(report, step=step))
-
-    return replace(snapshot, observations=tuple(one(seen) for seen in snapshot.observations))
 
 
 class Disorder:

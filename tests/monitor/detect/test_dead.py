@@ -3,7 +3,7 @@
 import pytest
 
 from monitor.model.eviction import Guard
-from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
+from monitor.model.observation import Failure, Observation, Snapshot
 from monitor.model.verdict import Confidence, RankHealth
 from tests.changed import replace
 from tests.monitor.fleet import (
@@ -19,7 +19,8 @@ from tests.monitor.fleet import (
     restart,
     silent,
 )
-from worker_server.wire import GroupHead
+from tests.monitor.fleet.told import reports
+from worker_server.wire import GroupHead, StateReport
 
 
 def test_a_killed_rank_fires_at_once_since_it_is_known_how_it_ended() -> None:
@@ -100,17 +101,12 @@ def test_of_ranks_that_die_in_one_moment_the_one_that_waited_for_the_other_is_a_
 def test_groups_across_replica_groups_do_not_tell_who_waited_inside_one() -> None:
     """Each rank has a group of its own there: their sequence ids have nothing to do with others."""
 
-    def with_torchft(snapshot: Snapshot) -> Snapshot:
-        seen = []
-        for one in snapshot.observations:
-            entered = 9 - one.identity.group_rank
-            head = GroupHead("torchft", 2, entered, 1, "all_reduce", 1.0)
-            assert not isinstance(one.outcome, Unreachable)
-            seen.append(replace(one, outcome=replace(one.outcome, heads=(head,))))
-        return replace(snapshot, observations=tuple(seen))
+    def with_torchft(report: StateReport) -> StateReport:
+        entered = 9 - report.identity.group_rank
+        return replace(report, heads=(GroupHead("torchft", 2, entered, 1, "all_reduce", 1.0),))
 
     script = [at(20, crash("rg_1.0")), at(20, crash("rg_1.1"))]
-    incident = Drive(SimFleet(2, 2, script), alter=with_torchft).run(40).incident("dead")
+    incident = Drive(SimFleet(2, 2, script), alter=reports(with_torchft)).run(40).incident("dead")
     assert incident.culprits == ("rg_1.0", "rg_1.1")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Guard
-from monitor.model.observation import Observation, Snapshot
+from monitor.model.observation import Snapshot
 from monitor.model.verdict import Confidence, Severity
 from tests.changed import replace
 from tests.monitor.fleet import (
@@ -30,7 +30,8 @@ from tests.monitor.fleet import (
     stop,
     traced,
 )
-from worker_server.wire import ACROSS, WAIT_COMMIT, WAIT_HEAL, WAIT_QUORUM, Doing
+from tests.monitor.fleet.told import reports
+from worker_server.wire import ACROSS, WAIT_COMMIT, WAIT_HEAL, WAIT_QUORUM, Doing, StateReport
 
 DAY_S = 86_400.0
 
@@ -156,23 +157,15 @@ def test_who_votes_without_a_collective_of_torchs_ddp_is_named_by_the_records():
     def votes(fleet: SimFleet) -> None:
         fleet.rank("rg_1.1").waits_in = WAIT_COMMIT
 
-    def hidden(snapshot: Snapshot) -> Snapshot:
-        return replace(snapshot, observations=tuple(map(_without_own_heads, snapshot.observations)))
+    def hidden(report: StateReport) -> StateReport:
+        return replace(report, heads=tuple(head for head in report.heads if head.name == ACROSS))
 
     script = at(20, hang("rg_1.1", "backward")), at(21, votes)
-    drive = Drive(field(2, 2, *script), alter=hidden).run(45)
+    drive = Drive(field(2, 2, *script), alter=reports(hidden)).run(45)
     incident = drive.incident("mismatch")
     assert incident.culprits == ("rg_1.1",)
     assert "rg_1.1 waits in the commit vote, rg_1.0 in the " in incident.verdict.reason
     assert accused(drive) == {"rg_1.1"}
-
-
-def _without_own_heads(one: Observation) -> Observation:
-    report = one.report
-    if report is None:
-        return one
-    heads = tuple(head for head in report.heads if head.name == ACROSS)
-    return replace(one, outcome=replace(report, heads=heads))
 
 
 def test_after_a_death_ranks_go_on_by_rights():
@@ -237,8 +230,7 @@ def test_an_evaluation_that_nobody_declared_has_longer_and_is_told_before() -> N
 
 @pytest.mark.integration  # no processes, but 2 s of CPU
 @pytest.mark.parametrize(
-    ("doing", "moves"),
-    [(Doing.EVALUATE, False), (Doing.SAVE, True), (Doing.COMPILE, False)],
+    ("doing", "moves"), [(Doing.EVALUATE, False), (Doing.SAVE, True), (Doing.COMPILE, False)]
 )
 def test_who_is_seen_at_work_is_told_and_not_evicted_for_ten_minutes(doing, moves) -> None:
     fleet = field(3, 1, at(20, stands("rg_1.0", "evaluate", 80, doing)))

@@ -4,7 +4,6 @@ import pytest
 
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Guard
-from monitor.model.observation import Observation, Snapshot
 from monitor.model.verdict import Confidence, RankHealth
 from tests.changed import replace
 from tests.monitor.fleet import (
@@ -24,24 +23,19 @@ from tests.monitor.fleet import (
     silent,
     stop,
 )
+from tests.monitor.fleet.told import reports, steps
 from worker_server.wire import GroupHead, StateReport
 
 
-def launched_and_not_waited_for(snapshot: Snapshot) -> Snapshot:
+def launched_and_not_waited_for(report: StateReport) -> StateReport:
     """Every rank has an asynchronous collective in the air, as an overlapping backward has."""
-
-    def add(seen: Observation) -> Observation:
-        if not isinstance(seen.outcome, StateReport):
-            return seen
-        head = GroupHead("tp", 2, 9, 1, "all_gather", 60.0, held=0)
-        return replace(seen, outcome=replace(seen.outcome, heads=(*seen.outcome.heads, head)))
-
-    return replace(snapshot, observations=tuple(add(seen) for seen in snapshot.observations))
+    head = GroupHead("tp", 2, 9, 1, "all_gather", 60.0, held=0)
+    return replace(report, heads=(*report.heads, head))
 
 
 def test_a_collective_in_the_air_does_not_make_a_hung_rank_a_victim() -> None:
     fleet = SimFleet(2, 2, [at(20, hang("rg_1.1"))])
-    drive = Drive(fleet, alter=launched_and_not_waited_for).run(30)
+    drive = Drive(fleet, alter=reports(launched_and_not_waited_for)).run(30)
     assert drive.incident("not_entered").culprits == ("rg_1.1",)
     assert drive.evicted() == ["rg_1"]
 
@@ -217,39 +211,22 @@ def test_who_has_entered_nothing_in_a_new_quorum_may_still_take_the_weights() ->
     assert not drive.evicts
 
 
-def coarse(snapshot: Snapshot) -> Snapshot:
-    """The same fleet, its steps told by a framework's callbacks instead of by the loop itself."""
-
-    def change(seen: Observation) -> Observation:
-        report = seen.outcome
-        if not isinstance(report, StateReport) or report.step is None:
-            return seen
-        return replace(seen, outcome=replace(report, step=replace(report.step, source="lightning")))
-
-    return replace(snapshot, observations=tuple(change(seen) for seen in snapshot.observations))
-
-
 def test_a_stopped_process_is_named_whoever_tells_its_steps() -> None:
-    drive = Drive(SimFleet(2, 2, [at(20, stop("rg_1.1"))]), alter=coarse).run(40)
+    callbacks = steps(lambda step: replace(step, source="lightning"))
+    drive = Drive(SimFleet(2, 2, [at(20, stop("rg_1.1"))]), alter=callbacks).run(40)
     assert drive.incident("not_entered").culprits == ("rg_1.1",)
 
 
 def test_waiting_in_a_group_that_spans_replica_groups_is_not_waiting_for_ones_own() -> None:
     """TorchFT's group of two replica groups is as large as a replica group of two ranks."""
 
-    def add(seen: Observation) -> Observation:
-        if not isinstance(seen.outcome, StateReport):
-            return seen
+    def across(report: StateReport) -> StateReport:
         head = GroupHead("torchft", 2, 9, 1, "all_reduce", 60.0)
-        return replace(seen, outcome=replace(seen.outcome, heads=(*seen.outcome.heads, head)))
+        return replace(report, heads=(*report.heads, head))
 
-    def across(snapshot: Snapshot) -> Snapshot:
-        seen = tuple(
-            add(one) if str(one.rank).startswith("rg_0") else one for one in snapshot.observations
-        )
-        return replace(snapshot, observations=seen)
-
-    drive = Drive(SimFleet(2, 2, [at(20, hang("rg_1.1"))]), alter=across).run(30)
+    drive = Drive(
+        SimFleet(2, 2, [at(20, hang("rg_1.1"))]), alter=reports(across, "rg_0.0", "rg_0.1")
+    ).run(30)
     assert drive.incident("not_entered").culprits == ("rg_1.1",)
 
 

@@ -23,6 +23,7 @@ from tests.monitor.fleet import (
     restart,
     slow,
 )
+from tests.monitor.fleet.told import reports, steps
 
 
 def kinds(drive: Drive) -> list[str]:
@@ -170,33 +171,17 @@ def test_an_absence_that_the_job_trained_on_after_explains_no_later_standstill()
 def test_waiting_in_a_phase_called_quorum_is_waiting() -> None:
     fleet = SimFleet(3, 1, [at(20, lighthouse_down(100))])
 
-    def renamed(seen):
-        return replace(
-            seen,
-            observations=tuple(
-                replace(one, outcome=replace(one.outcome, step=replace(
-                    one.outcome.step,
-                    phase="quorum" if one.outcome.step.phase == "communication"
-                    else one.outcome.step.phase)))
-                for one in seen.observations
-            ),
-        )  # fmt: skip
+    def renamed(step):
+        return replace(step, phase="quorum") if step.phase == "communication" else step
 
-    assert kinds(Drive(fleet, alter=renamed).run(100)) == ["lighthouse_away"]
+    assert kinds(Drive(fleet, alter=steps(renamed)).run(100)) == ["lighthouse_away"]
 
 
 def test_ranks_that_report_no_phases_may_wait_for_a_quorum() -> None:
-    def foreign(seen):
-        return replace(
-            seen,
-            observations=tuple(
-                replace(one, outcome=replace(
-                    one.outcome, step=replace(one.outcome.step, source="torchft"), heads=()))
-                for one in seen.observations
-            ),
-        )  # fmt: skip
+    def foreign(report):
+        return replace(report, step=replace(report.step, source="torchft"), heads=())
 
-    drive = Drive(SimFleet(3, 1, [at(20, lighthouse_down(100))]), alter=foreign).run(60)
+    drive = Drive(SimFleet(3, 1, [at(20, lighthouse_down(100))]), alter=reports(foreign)).run(60)
     assert drive.incident("lighthouse_away").severity is Severity.CRITICAL
 
 

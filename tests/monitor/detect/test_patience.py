@@ -6,7 +6,7 @@ from monitor.decide.pipeline import Pipeline
 from monitor.detect.learned_pauses import Gap, Habits, pauses_of
 from monitor.model.config import KeeperConfig
 from monitor.model.names import RankName
-from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
+from monitor.model.observation import Failure, Snapshot, Unreachable
 from monitor.model.verdict import Confidence
 from tests.changed import replace
 from tests.monitor.fleet import (
@@ -25,6 +25,7 @@ from tests.monitor.fleet import (
     silent,
     stop,
 )
+from tests.monitor.fleet.told import steps
 from worker_server.wire import SOURCE_REPORTER, StepLog, StepRow, StepState
 
 WATCHING = KeeperConfig(observe=True)
@@ -114,16 +115,8 @@ def test_stalls_just_under_the_floor_that_come_often_raise_it() -> None:
     assert not Drive(SimFleet(3, 1, script)).run(160).fired
 
 
-def compiling(snapshot: Snapshot) -> Snapshot:
-    """rg_1.0 says by its tag what it does in whatever phase."""
-
-    def tagged(seen: Observation) -> Observation:
-        report = seen.report
-        if seen.rank != "rg_1.0" or report is None or report.step is None:
-            return seen
-        return replace(seen, outcome=replace(report, step=replace(report.step, tags=("compile",))))
-
-    return replace(snapshot, observations=tuple(map(tagged, snapshot.observations)))
+compiling = steps(lambda step: replace(step, tags=("compile",)), "rg_1.0")
+"""rg_1.0 says by its tag what it does in whatever phase."""
 
 
 @pytest.mark.parametrize("source", [SOURCE_REPORTER, "torchft", "optimizer"])

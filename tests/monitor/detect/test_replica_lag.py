@@ -21,6 +21,7 @@ from tests.monitor.fleet import (
     restart,
     shut_out,
 )
+from tests.monitor.fleet.told import steps
 
 
 def lags(drive: Drive) -> list[tuple[str, ...]]:
@@ -252,14 +253,7 @@ def test_a_lighthouse_that_cannot_be_seen_adds_no_entries() -> None:
 def test_steps_that_count_otherwise_are_no_heals() -> None:
     """A loop that numbers its steps in batches: every group's step runs ahead of its commits."""
 
-    def renumbered(seen):
-        return replace(
-            seen,
-            observations=tuple(
-                replace(one, outcome=replace(one.outcome, step=replace(
-                    one.outcome.step, committed_step=8 * (one.outcome.step.committed_step or 0))))
-                for one in seen.observations
-            ),
-        )  # fmt: skip
+    def renumbered(step):
+        return replace(step, committed_step=8 * (step.committed_step or 0))
 
-    assert not Drive(SimFleet(3, 2), alter=renumbered).run(120).fired
+    assert not Drive(SimFleet(3, 2), alter=steps(renumbered)).run(120).fired

@@ -11,6 +11,7 @@ from monitor.model.eviction import Guard
 from monitor.model.names import RankName
 from monitor.model.observation import Failure, Snapshot, Unreachable, Vitals
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, hang, late, silent
+from tests.monitor.fleet.told import observed
 
 
 def tick(n: int = 0, lateness_s: float = 0.0, **vitals) -> Snapshot:
@@ -22,12 +23,7 @@ def tick(n: int = 0, lateness_s: float = 0.0, **vitals) -> Snapshot:
 
 def lose(seen: Snapshot, ranks: list[str]) -> Snapshot:
     gone = Unreachable(Failure.TIMEOUT, "no answer")
-    return replace(
-        seen,
-        observations=tuple(
-            replace(one, outcome=gone) if one.rank in ranks else one for one in seen.observations
-        ),
-    )
+    return observed(lambda one: replace(one, outcome=gone) if one.rank in ranks else one)(seen)
 
 
 def with_vitals(alter):

@@ -1,7 +1,5 @@
 """Slow ranks of TorchFT jobs that declare no phases: by what their main threads waited."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from msgspec import structs
@@ -9,7 +7,6 @@ from msgspec import structs
 from monitor.detect.pace import FIGURES, Pace, Paces, Roster, Window
 from monitor.detect.straggler import straggler
 from monitor.model.config import KeeperConfig
-from monitor.model.observation import Observation, Snapshot
 from monitor.model.verdict import Confidence, Verdict
 from tests.changed import replace
 from tests.monitor.fleet import (
@@ -27,6 +24,7 @@ from tests.monitor.fleet import (
     slow_in,
     slow_network,
 )
+from tests.monitor.fleet.told import reports
 from worker_server.wire import Doing, Frame, StateReport, Tracer, Witness
 
 WATCHING = KeeperConfig(observe=True)
@@ -36,21 +34,6 @@ def plain(groups: int, size: int, *script: At, **options) -> SimFleet:
     fleet = SimFleet(groups, size, script, source="torchft", across=True, **options)
     fleet.tells_waits = True
     return fleet
-
-
-def reports(change: Callable[[StateReport], StateReport], rank: str, after: int):
-    """From this tick on, what this rank tells is changed so."""
-
-    def alter(snapshot: Snapshot) -> Snapshot:
-        def one(seen: Observation) -> Observation:
-            report = seen.report
-            if report is None or seen.rank != rank or snapshot.tick < after:
-                return seen
-            return replace(seen, outcome=change(report))
-
-        return replace(snapshot, observations=tuple(map(one, snapshot.observations)))
-
-    return alter
 
 
 # -- who is slow ---------------------------------------------------------------------------
@@ -94,7 +77,7 @@ def test_it_says_where_the_main_thread_was_seen_to_stand() -> None:
         return replace(report, witness=Witness(frame, Doing.IO, 2, 2.0, 0.5))
 
     fleet = plain(3, 1, at(40, slow_in("rg_1.0", "backward", 4.0)))
-    drive = Drive(fleet, WATCHING, alter=reports(stands, "rg_1.0", 60)).run(130)
+    drive = Drive(fleet, WATCHING, alter=reports(stands, "rg_1.0", after=60)).run(130)
     [verdict] = drive.last.verdicts
     assert "it was seen to stand in Metrics.log_step (train.py:66)" in verdict.reason
 
@@ -104,7 +87,7 @@ def test_a_process_that_is_stopped_again_and_again_is_said_to_be() -> None:
         return replace(report, process=replace(report.process, state="T"))
 
     fleet = plain(3, 1, at(40, slow_in("rg_1.0", "backward", 0.8)))
-    drive = Drive(fleet, WATCHING, alter=reports(stopped, "rg_1.0", 40)).run(100)
+    drive = Drive(fleet, WATCHING, alter=reports(stopped, "rg_1.0", after=40)).run(100)
     [verdict] = drive.last.verdicts
     assert "a signal had stopped it at 100% of the looks" in verdict.reason
 
@@ -134,9 +117,7 @@ def test_where_waiting_within_a_group_does_not_show_nobody_is_accused_alone() ->
         return replace(report, heads=heads, step=step)
 
     fleet = plain(2, 2, at(40, slow_in("rg_1.1", "backward", 0.8)))
-    first = reports(unseen, "rg_1.0", 0)
-    second = reports(unseen, "rg_1.1", 0)
-    drive = Drive(fleet, alter=lambda snapshot: second(first(snapshot))).run(150)
+    drive = Drive(fleet, alter=reports(unseen, "rg_1.0", "rg_1.1")).run(150)
     incident = drive.incident("straggler")
     assert incident.groups == ("rg_1",)
     assert incident.verdict.confidence is Confidence.UNSURE
@@ -205,7 +186,7 @@ def test_a_rank_that_strace_slows_is_not_named_while_it_is_traced() -> None:
         return replace(report, process=replace(report.process, tracer=Tracer(7, "strace")))
 
     fleet = plain(3, 1, at(40, slow("rg_1.0", 4.0)))
-    drive = Drive(fleet, alter=reports(straced, "rg_1.0", 40)).run(150)
+    drive = Drive(fleet, alter=reports(straced, "rg_1.0", after=40)).run(150)
     assert not [one for one in drive.seen.values() if one.kind == "straggler"]
 
 
@@ -222,7 +203,7 @@ def test_a_rank_that_stops_telling_its_waits_is_not_taken_for_busy() -> None:
             heads=tuple(structs.replace(head, held=0) for head in report.heads),
         )
 
-    assert not Drive(plain(3, 1), alter=reports(freeze, "rg_1.0", 60)).run(180).seen
+    assert not Drive(plain(3, 1), alter=reports(freeze, "rg_1.0", after=60)).run(180).seen
 
 
 def test_a_rank_whose_collectives_are_recorded_no_more_is_not_taken_for_busy() -> None:
@@ -238,7 +219,7 @@ def test_a_rank_whose_collectives_are_recorded_no_more_is_not_taken_for_busy() -
         told = replace(step, waited_s=waited_s, waits_s=None, waits_in=None)
         return replace(report, step=told, heads=heads)
 
-    drive = Drive(plain(3, 1), alter=reports(stop_recording, "rg_1.0", 60)).run(180)
+    drive = Drive(plain(3, 1), alter=reports(stop_recording, "rg_1.0", after=60)).run(180)
     assert not drive.seen
 
 
@@ -346,6 +327,6 @@ def test_the_share_that_a_worker_server_tells_comes_into_the_windows() -> None:
         return replace(report, process=replace(report.process, starved=0.7))
 
     fleet = plain(3, 1, at(40, slow_in("rg_1.0", "backward", 0.8)))
-    drive = Drive(fleet, WATCHING, alter=reports(starves, "rg_1.0", 40)).run(130)
+    drive = Drive(fleet, WATCHING, alter=reports(starves, "rg_1.0", after=40)).run(130)
     [verdict] = drive.last.verdicts
     assert "for 70% of the time it was ready to run and got no core" in verdict.reason

@@ -4,7 +4,7 @@ import pytest
 
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Guard
-from monitor.model.observation import Observation, Snapshot
+from monitor.model.observation import Snapshot
 from tests.changed import replace
 from tests.monitor.fleet import (
     At,
@@ -20,7 +20,7 @@ from tests.monitor.fleet import (
     slow_network,
     tokens,
 )
-from worker_server.wire import StateReport
+from tests.monitor.fleet.told import steps
 
 
 def test_a_rank_three_times_slower_fires_after_four_windows_and_goes_once_it_cost_15_s() -> None:
@@ -122,23 +122,14 @@ def test_forward_and_backward_together_are_compute() -> None:
 
 
 def test_a_phase_of_the_users_own_is_named_as_it_is() -> None:
-    def renamed(snapshot: Snapshot) -> Snapshot:
-        def change(seen: Observation) -> Observation:
-            report = seen.outcome
-            if not isinstance(report, StateReport) or report.step is None:
-                return seen
-            spent = {
-                "tokenise" if name == "data" else name: spent_s
-                for name, spent_s in report.step.seconds.items()
-            }
-            phase = "tokenise" if report.step.phase == "data" else report.step.phase
-            step = replace(report.step, seconds=spent, phase=phase)
-            return replace(seen, outcome=replace(report, step=step))
-
-        return replace(snapshot, observations=tuple(map(change, snapshot.observations)))
+    def renamed(step):
+        spent = {"tokenise" if name == "data" else name: s for name, s in step.seconds.items()}
+        return replace(
+            step, seconds=spent, phase="tokenise" if step.phase == "data" else step.phase
+        )
 
     script = [at(40, slow_in("rg_1.0", "data", 0.8))]
-    drive = Drive(SimFleet(3, 1, script), alter=renamed).run(120)
+    drive = Drive(SimFleet(3, 1, script), alter=steps(renamed)).run(120)
     assert drive.incident("straggler").verdict.evidence["slow at"] == "'tokenise'"
 
 

@@ -20,7 +20,7 @@ from tests.monitor.fleet import (
     shut_out,
     stop,
 )
-from worker_server.wire import StateReport
+from tests.monitor.fleet.told import reports
 
 DAY_S = 86_400.0
 
@@ -134,15 +134,8 @@ def test_a_pause_that_came_before_is_excused_without_phases_too() -> None:
     assert list(drive.fired.values()) == [52.0]
 
 
-def hidden(snapshot: Snapshot) -> Snapshot:
-    """Heads that show nothing: all collectives are C++'s own."""
-
-    def change(seen: Observation) -> Observation:
-        if not isinstance(seen.outcome, StateReport):
-            return seen
-        return replace(seen, outcome=replace(seen.outcome, heads=()))
-
-    return replace(snapshot, observations=tuple(change(seen) for seen in snapshot.observations))
+hidden = reports(lambda report: replace(report, heads=()))
+"""Heads that show nothing: all collectives are C++'s own."""
 
 
 def test_ranks_that_show_nothing_at_all_are_unknown_and_not_accused() -> None:

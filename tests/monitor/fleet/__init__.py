@@ -11,9 +11,8 @@ One class in layers, each knowing those below: `state`, `program` (of the ranks)
 (by the monitor), `fleet` (time, launcher, evictor). Faults: `faults` of a rank, `troubles` of more.
 """
 
-from tests.monitor.fleet.drive import (
-    Drive,
-)
+# ruff: noqa: F401
+from tests.monitor.fleet.drive import Drive
 from tests.monitor.fleet.faults import (
     cpu_stall,
     crash,
@@ -37,9 +36,7 @@ from tests.monitor.fleet.faults import (
     tokens,
     traced,
 )
-from tests.monitor.fleet.fleet import (
-    SimFleet,
-)
+from tests.monitor.fleet.fleet import SimFleet
 from tests.monitor.fleet.rank import (
     ACROSS,
     HEARTBEAT_TIMEOUT_S,
@@ -49,11 +46,7 @@ from tests.monitor.fleet.rank import (
     WORK,
     SimRank,
 )
-from tests.monitor.fleet.script import (
-    At,
-    Fault,
-    at,
-)
+from tests.monitor.fleet.script import At, Fault, at
 from tests.monitor.fleet.troubles import (
     fail_commits,
     flip,
@@ -75,58 +68,3 @@ from tests.monitor.fleet.troubles import (
     slow_network,
     unregister,
 )
-
-__all__ = [
-    "ACROSS",
-    "HEARTBEAT_TIMEOUT_S",
-    "INTRA",
-    "SLICE_S",
-    "START_S",
-    "WORK",
-    "At",
-    "Drive",
-    "Fault",
-    "SimFleet",
-    "SimRank",
-    "at",
-    "cpu_stall",
-    "crash",
-    "ended_by",
-    "fail_commits",
-    "flip",
-    "ghosts_hang",
-    "gil",
-    "gives_across",
-    "habit",
-    "hang",
-    "heal",
-    "jam",
-    "jam_across",
-    "late",
-    "leaves_out",
-    "leaves_vote",
-    "let_go",
-    "lighthouse_away",
-    "lighthouse_down",
-    "lighthouse_restart",
-    "loss",
-    "mismatch",
-    "nan",
-    "pause",
-    "raises",
-    "recover",
-    "restart",
-    "runs",
-    "second_life",
-    "shut_out",
-    "silent",
-    "slow",
-    "slow_in",
-    "slow_link",
-    "slow_network",
-    "stands",
-    "stop",
-    "tokens",
-    "traced",
-    "unregister",
-]

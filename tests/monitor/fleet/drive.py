@@ -11,9 +11,7 @@ from monitor.model.incident import Incident, State
 from monitor.model.names import RankName
 from monitor.model.observation import Snapshot
 from tests.monitor.fleet.fleet import SimFleet
-from tests.monitor.fleet.rank import (
-    START_S,
-)
+from tests.monitor.fleet.rank import START_S
 
 
 class Drive:

@@ -8,12 +8,7 @@ from dataclasses import replace
 from monitor.model.eviction import Evict, Eviction, EvictionState
 from monitor.model.names import RankName
 from monitor.model.observation import Snapshot
-from tests.monitor.fleet.rank import (
-    SLICE_S,
-    START_S,
-    WAITS,
-    SimRank,
-)
+from tests.monitor.fleet.rank import SLICE_S, START_S, WAITS, SimRank
 from tests.monitor.fleet.seen import Seen
 
 

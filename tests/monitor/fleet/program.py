@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from tests.monitor.fleet.rank import (
-    ACROSS,
-    WAITS,
-    WORK,
-    SimRank,
-)
+from tests.monitor.fleet.rank import ACROSS, WAITS, WORK, SimRank
 from tests.monitor.fleet.state import FleetState
 
 

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from tests.changed import replace
 from tests.monitor.fleet.program import Program
-from tests.monitor.fleet.rank import (
-    HEARTBEAT_TIMEOUT_S,
-    START_S,
-    SimRank,
-)
-from worker_server.wire import (
-    Spoilt,
-)
+from tests.monitor.fleet.rank import HEARTBEAT_TIMEOUT_S, START_S, SimRank
+from worker_server.wire import Spoilt
 
 
 class Quorum(Program):

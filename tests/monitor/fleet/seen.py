@@ -16,12 +16,7 @@ from monitor.model.observation import (
 )
 from tests.changed import replace
 from tests.monitor.fleet.quorum import Quorum
-from tests.monitor.fleet.rank import (
-    ACROSS,
-    INTRA,
-    START_S,
-    SimRank,
-)
+from tests.monitor.fleet.rank import ACROSS, INTRA, START_S, SimRank
 from tests.monitor.records.dumps import config, entry, nccl, status
 from worker_server.wire import (
     SOURCE_REPORTER,

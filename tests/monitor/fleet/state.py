@@ -8,14 +8,9 @@ from collections.abc import Sequence
 from monitor.model.eviction import Eviction
 from monitor.model.names import RankName, ReplicaId
 from monitor.model.observation import Failure
-from tests.monitor.fleet.rank import (
-    START_S,
-    SimRank,
-)
+from tests.monitor.fleet.rank import START_S, SimRank
 from tests.monitor.fleet.script import At
-from worker_server.wire import (
-    SOURCE_REPORTER,
-)
+from worker_server.wire import SOURCE_REPORTER
 
 
 class FleetState:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from collections.abc import Iterator
 
 import pytest
 
@@ -24,7 +25,7 @@ from monitor.gate.hot_restart import formed as formed_datagrams
 from monitor.gate.proxy import NewestQuorum
 from monitor.gate.quorum_ids import members_of
 from monitor.model.names import IncidentId, ReplicaId
-from tests.monitor.gate.wires import bench, field, grpc, heartbeat, quorum
+from tests.monitor.gate.wires import Bench, Client, bench, field, grpc, heartbeat, quorum
 
 REPLICA = Denial(DenialScope.REPLICA, "rg_1:a", "hang of rg_1.0 on host-1", None, IncidentId("i-7"))
 HOST = Denial(DenialScope.HOST, "Node-7.", "bad memory")
@@ -371,26 +372,58 @@ def test_a_new_worker_asks_for_no_quorum_until_the_others_have_beaten() -> None:
         assert len(gate.carried[0].calls()) == 2
 
 
-def test_a_new_worker_goes_on_with_the_connections_of_one_that_died() -> None:
-    ends, state = pair(), SharedState()
-    with bench() as gate, ends[0], ends[1]:
-        gate.core.successor = SupervisorLink(gate.core, ends[0], [], state.positions)
+def hand_on(ends: tuple[socket.socket, socket.socket], state: SharedState) -> None:
+    """All that was said on one end so far."""
+    ends[1].setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            state.note(*receive(ends[1]))
+
+
+class Watched:
+    """A worker that tells its supervisor what it does, and what the supervisor knows of it."""
+
+    def __init__(self) -> None:
+        self.ends, self.state = pair(), SharedState()
+
+    @contextlib.contextmanager
+    def bench(self) -> Iterator[Bench]:
+        with bench() as gate, self.ends[0], self.ends[1]:
+            gate.core.successor = SupervisorLink(gate.core, self.ends[0], [], self.state.positions)
+            yield gate
+        self.state.close()
+
+    def told(self) -> None:
+        hand_on(self.ends, self.state)
+
+    def adopt(self, new: Bench, client: Client, position: ReadPosition | None = None) -> None:
+        """The next worker goes on with this client."""
+        key, state = client.side.key, self.state
+        position = position or state.positions.read(key)
+        adopted = AdoptedConnection(new.core, key, position, state.open_requests(key))
+        client.bench, client.wire.protocol = new, adopted
+        new.do(adopted.connection_made, client.wire)
+        new.turn()
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+def test_a_new_worker_goes_on_with_the_connections_of_one_that_died(watched: Watched) -> None:
+    with watched.bench() as gate:
         client = gate.client()
         done = client.beat("rg_0:x")
         gate.carried[0].answer_all()
         assert client.status(done) == ("0", "")
         ask = client.ask("rg_0:x")
         beat = client.beat("rg_0:x")  # read by the worker that then died
-        hand_on(ends, state)
-        key = client.side.key
+        watched.told()
         with bench() as new:
             new.core.successor = gate.core.successor
-            asked = state.open_requests(key)
-            assert [call.number for call in asked] == [ask]
-            adopted = AdoptedConnection(new.core, key, state.positions.read(key), asked)
-            client.bench, client.wire.protocol = new, adopted
-            new.do(adopted.connection_made, client.wire)
-            new.turn()
+            assert [one.number for one in watched.state.open_requests(client.side.key)] == [ask]
+            watched.adopt(new, client)
             assert client.reset(beat), "its manager would wait for ever"
             late = client.ask("rg_0:y")
             [carried] = new.carried
@@ -400,17 +433,14 @@ def test_a_new_worker_goes_on_with_the_connections_of_one_that_died() -> None:
             assert client.status(ask) == client.status(late) == ("0", "")
 
 
-def test_a_client_that_had_not_asked_anything_yet_is_answered_by_the_next_worker() -> None:
+def test_a_client_that_had_not_asked_anything_yet_is_answered_by_the_next_worker(
+    watched: Watched,
+) -> None:
     """It had said hello: nothing was written down of its windows, and it has room all the same."""
-    ends, positions = pair(), ReadPositions()
-    with bench() as gate, ends[0], ends[1]:
-        gate.core.successor = SupervisorLink(gate.core, ends[0], [], positions)
+    with watched.bench() as gate:
         client = gate.client()
         with bench() as new:
-            key = client.side.key
-            adopted = AdoptedConnection(new.core, key, positions.read(key), [])
-            client.bench, client.wire.protocol = new, adopted
-            new.do(adopted.connection_made, client.wire)
+            watched.adopt(new, client)
             beat = client.beat("rg_0:x")
             new.carried[0].answer_all()
             assert client.status(beat) == ("0", "")
@@ -424,9 +454,9 @@ def test_a_worker_may_die_anywhere_in_a_quorum_request(handled: bool) -> None:
         client.ask("rg_0:x")
         sent = client.h2.data_to_send()
     for cut in range(len(sent) + 1):
-        ends, state = pair(), SharedState()
-        with bench() as gate, ends[0], ends[1]:
-            gate.core.successor = SupervisorLink(gate.core, ends[0], [], state.positions)
+        watched = Watched()
+        positions = watched.state.positions
+        with watched.bench() as gate:
             client = gate.client()
             key = client.side.key
             ask = client.h2.get_next_available_stream_id()
@@ -435,31 +465,27 @@ def test_a_worker_may_die_anywhere_in_a_quorum_request(handled: bool) -> None:
             assert client.h2.data_to_send() == sent
             del client.push  # type: ignore[method-assign]
             if not handled:  # the last that it does is not to say that it has
-                before = state.positions.read(key)._replace(unread=sent[:cut])
+                before = positions.read(key)._replace(unread=sent[:cut])
             gate.do(client.side.data_received, sent[:cut])
             if not handled:
-                state.positions.write(key, before)
-            hand_on(ends, state)
-            position = state.positions.read(key)
+                positions.write(key, before)
+            watched.told()
+            position = positions.read(key)
             assert position.unread is not None
             with bench() as new:
-                new.core.successor = SupervisorLink(new.core, ends[0], [], state.positions, [key])
-                position = position._replace(unread=position.unread + sent[cut:])
-                adopted = AdoptedConnection(new.core, key, position, state.open_requests(key))
-                client.bench, client.wire.protocol = new, adopted
-                new.do(adopted.connection_made, client.wire)
-                new.turn()
+                link = SupervisorLink(new.core, watched.ends[0], [], positions, [key])
+                new.core.successor = link
+                unread = position.unread + sent[cut:]
+                watched.adopt(new, client, position._replace(unread=unread))
                 [carried] = new.carried
                 assert [body for _, _, body in carried.calls()] == [quorum("rg_0:x")], cut
                 carried.answer_all()
                 assert client.status(ask) == ("0", ""), cut
-            state.close()
 
 
-def test_what_is_too_much_to_keep_is_known_to_be() -> None:
-    ends, positions = pair(), ReadPositions()
-    with bench() as gate, ends[0], ends[1]:
-        gate.core.successor = SupervisorLink(gate.core, ends[0], [], positions)
+def test_what_is_too_much_to_keep_is_known_to_be(watched: Watched) -> None:
+    positions = watched.state.positions
+    with watched.bench() as gate:
         client = gate.client()
         key, settled = client.side.key, positions.read(client.side.key)
         assert settled.unread == b""
@@ -472,26 +498,21 @@ def test_what_is_too_much_to_keep_is_known_to_be() -> None:
         assert positions.read(key + 1) == positions.read(key - 1) == ReadPosition()
 
 
-def test_what_was_asked_on_a_connection_without_a_place_in_memory_is_asked_again() -> None:
-    ends, state, key = pair(), SharedState(), 0xFFFF
-    with bench() as gate, ends[0], ends[1]:
-        gate.core.successor = SupervisorLink(gate.core, ends[0], [], state.positions)
+def test_what_was_asked_on_a_connection_without_a_place_in_memory_is_asked_again(
+    watched: Watched,
+) -> None:
+    with watched.bench() as gate:
         client = gate.client()
-        client.side.key = key
+        client.side.key = key = 0xFFFF
         ask = client.ask("rg_0:x")
-        hand_on(ends, state)
-        assert state.positions.read(key) == ReadPosition()
+        watched.told()
+        assert watched.state.positions.read(key) == ReadPosition()
         with bench() as new:
-            asked = state.open_requests(key)
-            adopted = AdoptedConnection(new.core, key, state.positions.read(key), asked)
-            client.bench, client.wire.protocol = new, adopted
-            new.do(adopted.connection_made, client.wire)
-            new.turn()
+            watched.adopt(new, client)
             [carried] = new.carried
             assert [body for _, _, body in carried.calls()] == [quorum("rg_0:x")]
             carried.answer_all()
             assert client.status(ask) == ("0", "")
-    state.close()
 
 
 def test_an_attempt_that_failed_is_looked_after_though_others_are_connected() -> None:
@@ -571,35 +592,22 @@ def test_a_member_that_is_denied_meanwhile_is_not_told() -> None:
         assert status[0] == "7"
 
 
-def hand_on(ends: tuple[socket.socket, socket.socket], state: SharedState) -> None:
-    """All that was said on one end so far."""
-    ends[1].setblocking(False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            state.note(*receive(ends[1]))
-
-
-def test_the_next_worker_tells_of_a_quorum_who_had_asked_before_and_asks_for_others() -> None:
-    ends, state = pair(), SharedState()
-    names = ["rg_0:x", "rg_1:x"]
-    with bench() as gate, ends[0], ends[1]:
-        gate.core.successor = SupervisorLink(gate.core, ends[0], [], state.positions)
+def test_the_next_worker_tells_of_a_quorum_who_had_asked_before_and_asks_for_others(
+    watched: Watched,
+) -> None:
+    names, state = ["rg_0:x", "rg_1:x"], watched.state
+    with watched.bench() as gate:
         clients = [gate.client(), gate.client()]
         asks = [client.ask(name) for client, name in zip(clients, names, strict=True)]
         gate.carried[0].calls()
         gate.carried[0].answer(asks[0], formed(7, *names))
         late = clients[0].ask("rg_0:x")
-        hand_on(ends, state)
+        watched.told()
         first_body = clients[0].body(asks[0])
         with bench() as new:
             new.core.quorum = NewestQuorum(state.formed, members_of(state.formed))
             for client in clients:
-                key = client.side.key
-                calls = state.open_requests(key)
-                adopted = AdoptedConnection(new.core, key, state.positions.read(key), calls)
-                client.bench, client.wire.protocol = new, adopted
-                new.do(adopted.connection_made, client.wire)
-                new.turn()
+                watched.adopt(new, client)
             assert clients[1].status(asks[1]) == ("0", "")
             assert clients[1].body(asks[1]) == first_body == formed(7, *names)
             assert clients[0].status(late) is None

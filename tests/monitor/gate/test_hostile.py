@@ -37,10 +37,7 @@ def raw(gate: Bench, *parts: bytes) -> Wire:
         pytest.param([http2.headers(1, b"\xff\xff\xff\xff\xff", end=True)], id="bad-headers"),
         pytest.param([http2.frame(http2.CONTINUATION, 4, 1, b"")], id="continues-nothing"),
         pytest.param(
-            [
-                http2.frame(http2.HEADERS, 0, 1, REQUEST),
-                http2.frame(http2.PING, 0, 0, bytes(8)),
-            ],
+            [http2.frame(http2.HEADERS, 0, 1, REQUEST), http2.frame(http2.PING, 0, 0, bytes(8))],
             id="block-not-continued",
         ),
         pytest.param(
@@ -85,8 +82,7 @@ def test_who_breaks_the_protocol_is_sent_away_and_nobody_else(parts: list[bytes]
 def test_more_calls_than_a_client_may_have_are_refused_one_by_one() -> None:
     with bench() as gate:
         wire = raw(
-            gate,
-            *[http2.headers(1 + 2 * n, REQUEST, end=False) for n in range(CALLS_MAX + 3)],
+            gate, *[http2.headers(1 + 2 * n, REQUEST, end=False) for n in range(CALLS_MAX + 3)]
         )
         last = http2.reset(1 + 2 * (CALLS_MAX + 2), http2.REFUSED_STREAM)
         assert not wire.closed

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, wait_until
-from tests.monitor.process import TOKEN, Monitor, Training, lightkeeper
+from tests.monitor.process import QUICK, Monitor, Training, lightkeeper
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -28,18 +28,14 @@ def metric(monitor: Monitor, name: str) -> float:
 
 
 def test_two_killed_monitors_are_replayed_as_they_decided(
-    tmp_path: Path, fleet: FakeFleet, lighthouse: FakeLighthouse
+    tmp_path: Path, token_file: Path, fleet: FakeFleet, lighthouse: FakeLighthouse
 ) -> None:
-    (tmp_path / "token").write_text(TOKEN + "\n")
-    (tmp_path / "token").chmod(0o600)
     ranks = [fleet.add(f"rg_{n}", host=f"node{n}", replica_id=f"rg_{n}:u{n}") for n in range(3)]
     lighthouse.form(*(rank.replica_id or "" for rank in ranks))
     training = Training(*ranks)
     words = [
-        "--store", str(tmp_path / "m.db"), "--token-file", str(tmp_path / "token"),
-        "--lighthouse", lighthouse.url, "--tick", "0.2", "--set", "stall_floor_s=1",
-        "--set", "warm_up_commits=0", "--set", "warm_up_budget_s=0", "--observe",
-        "--journal-file-hours", "0.001",
+        "--store", str(tmp_path / "m.db"), "--token-file", str(token_file),
+        "--lighthouse", lighthouse.url, *QUICK, "--observe", "--journal-file-hours", "0.001",
     ]  # fmt: skip
     folder = tmp_path / "m.journal"
     monitor = Monitor(*words, port=free_port())

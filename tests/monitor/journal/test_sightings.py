@@ -77,14 +77,7 @@ def with_the_rest(value: Any) -> Any:
 
 
 IDENTITY = Identity(
-    "job",
-    GroupName("rg_1"),
-    1,
-    2,
-    "node1",
-    4711,
-    "two",
-    launched_as=GroupName("1"),
+    "job", GroupName("rg_1"), 1, 2, "node1", 4711, "two", launched_as=GroupName("1")
 )
 PROCESS = with_the_rest(Process(True, "S", 40, 2_000_000_001, 0.1234567, 3, "SIGKILL", 1 / 3))
 STEP = StepState(

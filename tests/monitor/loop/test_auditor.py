@@ -5,73 +5,46 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 
 from monitor.cli import main
-from monitor.decide.pipeline import TickResult
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Guard, Hold
 from monitor.model.incident import Incident, Milestones, State
 from monitor.model.names import Host, IncidentId
-from monitor.model.observation import Snapshot
 from monitor.service import Options, Service, StartError
+from tests.monitor import api
+from tests.monitor.api import TOKEN, Api, Script
 from tests.monitor.decide.scene import hang
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, wait_until
 from tests.monitor.loop.test_loop import EVICT
 from tests.waiting import wait_for
 
-TOKEN = {"Authorization": "Bearer secret"}
 
-
-@dataclass
-class Script:
-    """A judge whose next results the test writes."""
-
-    results: list[dict[str, Any]] = field(default_factory=list)
-
-    def tick(self, snapshot: Snapshot) -> TickResult:
-        told = self.results.pop(0) if self.results else {}
-        return TickResult(snapshot.now_s, **told)
-
-
-class Monitor:
-    """A monitor of two groups with two ranks each, turned by hand."""
+class Monitor(Api):
+    """A monitor of two groups with two ranks each."""
 
     def __init__(self, options: Options, fleet: FakeFleet) -> None:
-        self.service = Service(options)
-        self.judge = Script()
-        keeper = self.service.keeper
-        keeper._components = replace(keeper._components, judge=self.judge)
-        self.url = self.service.url
+        super().__init__(Service(options))
+        self.judged_by(judge := Script())
+        self.results = judge.results
         for rank in fleet.ranks.values():
-            keeper._components.registry.register(rank.registration())
+            self.components.registry.register(rank.registration())
 
     def tick(self, *incidents: Incident, decisions: Any = ()) -> None:
         told = {"incidents": incidents, "changed": incidents, "decisions": tuple(decisions)}
-        self.judge.results.append(told)
-        self.service.keeper.tick()
-
-    def get(self, path: str) -> Any:
-        answer = requests.get(self.url + path, timeout=10)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
-
-    def value(self, name: str, **labels: str) -> float | None:
-        registry = self.service.keeper._components.instruments.registry
-        return registry.get_sample_value(f"lightkeeper_{name}", labels)
+        self.results.append(told)
+        super().tick()
 
 
 @pytest.fixture
 def options(tmp_path: Path, lighthouse: FakeLighthouse) -> Options:
-    return Options(
-        KeeperConfig(evidence_count=0), "127.0.0.1:0", tmp_path / "m.db", lighthouse.url,
-        token="secret", audit_log=tmp_path / "audit.jsonl",
-    )  # fmt: skip
+    config = KeeperConfig(evidence_count=0)
+    return api.options(tmp_path, lighthouse.url, config=config, audit_log=tmp_path / "audit.jsonl")
 
 
 @pytest.fixture
@@ -111,12 +84,11 @@ def over(one: Incident, now_s: float) -> Incident:
 
 def story(monitor: Monitor) -> float:
     """A hang that is held, evicted, and over; when it fired."""
-    now_s = monitor.service.keeper._components.clock.now_s()
+    now_s = monitor.components.clock.now_s()
     firing = moments(now_s)
     monitor.tick(firing, decisions=[Hold(IncidentId("inc-1"), Guard.COOL_DOWN, "too soon")])
     monitor.tick(decisions=[EVICT])
-    active = monitor.service.keeper._components.evictors.active
-    wait_until(lambda: not active(), 10, "the group is gone")
+    monitor.evictions_end()
     monitor.tick()
     monitor.tick(over(firing, now_s))
     return now_s
@@ -124,7 +96,7 @@ def story(monitor: Monitor) -> float:
 
 def fired(monitor: Monitor) -> None:
     """The same, without anybody's eviction."""
-    firing = moments(monitor.service.keeper._components.clock.now_s())
+    firing = moments(monitor.components.clock.now_s())
     monitor.tick(firing, decisions=[Hold(IncidentId("inc-1"), Guard.COOL_DOWN, "too soon")])
 
 
@@ -152,19 +124,19 @@ def test_the_whole_account_of_an_eviction(monitor: Monitor) -> None:
 
 def test_accounts_are_counted_once_when_they_are_complete(monitor: Monitor) -> None:
     story(monitor)
-    lost = monitor.value("lost_rank_seconds_total", kind="not_entered")
-    saved = monitor.value("saved_rank_seconds_total", kind="not_entered")
+    lost = monitor.metric("lost_rank_seconds_total", kind="not_entered")
+    saved = monitor.metric("saved_rank_seconds_total", kind="not_entered")
     assert lost == pytest.approx(56, abs=1)
     assert saved == pytest.approx(244 - 56, abs=1)
     monitor.tick()
-    assert monitor.value("lost_rank_seconds_total", kind="not_entered") == lost
+    assert monitor.metric("lost_rank_seconds_total", kind="not_entered") == lost
 
 
 def test_the_log_has_a_line_for_all_that_was_done(monitor: Monitor, options: Options) -> None:
     story(monitor)
-    monitor.service.keeper._components.quarantine.release(Host("node1"))
+    monitor.components.quarantine.release(Host("node1"))
     monitor.tick()
-    auditor = monitor.service.keeper._components.auditor
+    auditor = monitor.components.auditor
     assert auditor is not None
     wait_until(lambda: not auditor.lines_waiting, 10, "its thread has written the lines")
     assert options.audit_log is not None
@@ -185,48 +157,15 @@ def test_the_log_has_a_line_for_all_that_was_done(monitor: Monitor, options: Opt
     assert all(line["why"] for line in told)
 
 
-def test_the_books_survive_a_restart_and_nothing_is_counted_twice(
-    options: Options, fleet: FakeFleet
-) -> None:
-    first = Monitor(options, fleet)
-    with first.service:
-        story(first)
-        before = first.get("/v1/incidents/inc-1")
-    again = Monitor(options, fleet)
-    with again.service:
-        again.tick()
-        after = again.get("/v1/incidents/inc-1")
-        assert again.value("lost_rank_seconds_total", kind="not_entered") is None
-    for key in ("account", "evictions", "decisions"):
-        assert after[key] == before[key]
-
-
-def test_an_eviction_by_hand_is_a_persons_decision(monitor: Monitor, options: Options) -> None:
-    monitor.tick()
-    answer = requests.post(
-        f"{monitor.url}/v1/groups/rg_1/evict", json={"reason": "looks odd"}, headers=TOKEN,
-        timeout=10,
-    )  # fmt: skip
-    assert answer.status_code == 200
-    settled(monitor)
-    assert options.audit_log is not None
-    told = [json.loads(text) for text in options.audit_log.read_text().splitlines()]
-    assert told[0]["what"] == "evict rg_1"
-    assert {line["by"] for line in told} == {"a person"}
-
-
 def settled(monitor: Monitor) -> None:
-    active = monitor.service.keeper._components.evictors.active
-    wait_until(lambda: not active(), 10, "the group is gone")
+    monitor.evictions_end()
     monitor.tick()
 
 
 def by_hand(monitor: Monitor, **body: str) -> str:
     """Evict rg_1; the id under which it is known."""
-    answer = requests.post(
-        f"{monitor.url}/v1/groups/rg_1/evict", json={"reason": "its fans scream", **body},
-        headers=TOKEN, timeout=10,
-    )  # fmt: skip
+    told = {"reason": "its fans scream", **body}
+    answer = monitor.call("POST", "/v1/groups/rg_1/evict", json=told, headers=TOKEN)
     assert answer.status_code == 200
     return str(answer.json()["incident_id"])
 
@@ -239,7 +178,7 @@ def come_back(monitor: Monitor, fleet: FakeFleet) -> None:
             del fleet.ranks[name]
             made = fleet.add("rg_1", number, world_size=2, host="node7", replica_id="rg_1:uuid2",
                              incarnation=f"second-{number}")  # fmt: skip
-            monitor.service.keeper._components.registry.register(made.registration())
+            monitor.components.registry.register(made.registration())
 
 
 def test_an_eviction_by_hand_has_a_story_like_any_other(
@@ -283,35 +222,38 @@ def back(monitor: Monitor, incident_id: str) -> bool:
 def test_every_incident_has_a_page_without_javascript(monitor: Monitor) -> None:
     story(monitor)
     for path in ("/incidents/inc", "/incidents"):
-        answer = requests.get(monitor.url + path, timeout=10)
+        answer = monitor.call("GET", path)
         assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
         assert "inc-1" in answer.text
         assert "was done" in answer.text
         assert all('src="/static/' in tag for tag in re.findall("<script[^>]*>", answer.text))
-    assert requests.get(f"{monitor.url}/incidents/nobody", timeout=10).status_code == 404
-    assert (
-        'href="/incidents"'
-        in requests.get(monitor.url, headers={"Accept": "text/html"}, timeout=10).text
-    )
+    assert monitor.call("GET", "/incidents/nobody").status_code == 404
+    front = monitor.call("GET", "/", headers={"Accept": "text/html"})
+    assert 'href="/incidents"' in front.text
 
 
-def test_an_eviction_by_hand_keeps_its_account_over_a_restart(
-    options: Options, fleet: FakeFleet
+@pytest.mark.parametrize("author", ["lightkeeper", "ann"])
+def test_the_books_survive_a_restart_and_nothing_is_counted_twice(
+    author: str, options: Options, fleet: FakeFleet
 ) -> None:
     first = Monitor(options, fleet)
     with first.service:
-        first.tick()
-        incident_id = by_hand(first, author="ann")
-        first.tick()
-        settled(first)
-        come_back(first, fleet)
-        wait_until(lambda: back(first, incident_id), 10, "it is back")
+        if author == "lightkeeper":
+            incident_id, _ = "inc-1", story(first)
+        else:
+            first.tick()
+            incident_id = by_hand(first, author=author)
+            first.tick()
+            settled(first)
+            come_back(first, fleet)
+            wait_until(lambda: back(first, incident_id), 10, "it is back")
         before = first.get(f"/v1/incidents/{incident_id}")
     again = Monitor(options, fleet)
     with again.service:
         again.tick()
         after = again.get(f"/v1/incidents/{incident_id}")
-    for key in ("account", "evictions", "story", "state"):
+        assert again.metric("lost_rank_seconds_total", kind="not_entered") is None
+    for key in ("account", "evictions", "decisions", "story", "state"):
         assert after[key] == before[key]
 
 
@@ -332,12 +274,9 @@ def test_a_log_that_takes_no_lines_is_a_trouble_and_the_monitor_goes_on(
 
 
 def test_a_crash_of_the_books_stops_no_eviction(monitor: Monitor, fleet: FakeFleet) -> None:
-    keeper = monitor.service.keeper
-    keeper._components.auditor._audit = None  # type: ignore[assignment]
-    now_s = keeper._components.clock.now_s()
-    monitor.tick(moments(now_s), decisions=[EVICT])
-    active = keeper._components.evictors.active
-    wait_until(lambda: not active(), 10, "the group is gone")
+    monitor.components.auditor._audit = None
+    monitor.tick(moments(monitor.components.clock.now_s()), decisions=[EVICT])
+    monitor.evictions_end()
     assert all(rank.evictions for rank in fleet.ranks.values() if rank.identity.group == "rg_1")
 
 

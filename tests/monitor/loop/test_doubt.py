@@ -13,30 +13,27 @@ from monitor.detect.detectors import DETECTORS
 from monitor.loop.components import VitalSigns
 from monitor.model.config import KeeperConfig
 from monitor.model.verdict import Kind
+from monitor.service import Service
+from tests.monitor.api import Api, options
 from tests.monitor.decide.test_pipeline import crashing
 from tests.monitor.fakes import FakeFleet, FakeLighthouse
-from tests.monitor.show.test_api import Api, service
 
 WELL = {"state": "well", "scale": 1.0, "hold": None, "conditions": {}}
 
 
 @pytest.fixture
 def api(
-    tmp_path: Path,
-    lighthouse: FakeLighthouse,
-    fleet: FakeFleet,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, lighthouse: FakeLighthouse, fleet: FakeFleet, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Api]:
     monkeypatch.setattr(VitalSigns, "_starved", lambda _: 0.0)  # the load here is no subject
-    with service(tmp_path, lighthouse.url) as made:
+    with Service(options(tmp_path, lighthouse.url)) as made:
         api = Api(made)
         api.register(fleet.add("rg_0"))
         yield api
 
 
 def judged_by(api: Api, judge: object) -> None:
-    keeper = api.service.keeper
-    keeper._components = replace(keeper._components, judge=judge)
+    api.judged_by(judge)
     api.tick()
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from monitor.model.config import KeeperConfig
-from monitor.service import Options, Service
+from monitor.service import Service
+from tests.monitor.api import Api, options
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, wait_until
 from tests.monitor.loop.test_observe_mode import FAST
 from tests.monitor.process import Training
-from tests.monitor.show.test_api import Api
 
 
 @pytest.mark.parametrize("hosts", [("vm", "vm"), ("vm", "other")], ids=["one host", "two"])
@@ -28,8 +28,7 @@ def test_a_job_of_one_host_is_told_before_anything_happens_what_an_eviction_cost
     ]
     lighthouse.form(*(rank.replica_id or "" for rank in ranks))
     config = KeeperConfig(**FAST)
-    options = Options(config, "127.0.0.1:0", tmp_path / "m.db", lighthouse.url, token="secret")
-    with Service(options) as service:
+    with Service(options(tmp_path, lighthouse.url, config=config)) as service:
         api = Api(service)
         api.register(ranks[0])
         api.tick()  # not all are here
@@ -58,11 +57,8 @@ def test_firing_held_evicting_evicted_and_over_are_lines(
         caplog.set_level(logging.INFO, name)
     ranks = [fleet.add(f"rg_{n}", host=f"node{n}", replica_id=f"rg_{n}:u{n}") for n in range(3)]
     lighthouse.form(*(rank.replica_id or "" for rank in ranks))
-    options = Options(
-        KeeperConfig(observe=observe, **FAST), "127.0.0.1:0", tmp_path / "m.db", lighthouse.url,
-        token="secret",
-    )  # fmt: skip
-    with Service(options) as service:
+    config = KeeperConfig(observe=observe, **FAST)
+    with Service(options(tmp_path, lighthouse.url, config=config)) as service:
         api = Api(service)
         api.register(*ranks)
         training = Training(*ranks)

@@ -39,7 +39,8 @@ from monitor.store.lease import Lease, me
 from monitor.store.store import Store
 from tests.changed import replace
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, FakeRank, wait_until
-from tests.monitor.store.test_store import full_disk, incident
+from tests.monitor.samples import incident
+from tests.monitor.store.test_store import full_disk
 
 EVICT = Evict(
     IncidentId("inc-1"), GroupName("rg_1"), ReplicaId("rg_1:uuid1"), (Host("node1"),), "hung"
@@ -391,8 +392,7 @@ def test_a_crash_of_the_reckoning_leaves_the_page_as_fresh_as_ever(
 
 
 @pytest.mark.parametrize(
-    ("part", "broken"),
-    [("sweep", "poller"), ("targets", "targets_file"), ("view", "quarantine")],
+    ("part", "broken"), [("sweep", "poller"), ("targets", "targets_file"), ("view", "quarantine")]
 )
 def test_a_crash_of_any_part_is_counted_and_the_loop_goes_on(
     bench: Bench, part: str, broken: str

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from monitor.decide.pipeline import TickResult
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Evict, Rung
-from monitor.service import Options, Service
+from monitor.service import Service
+from tests.monitor.api import TOKEN, Api, Script, options
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, page, wait_until
 from tests.monitor.process import Training
-from tests.monitor.show.test_api import TOKEN, Api
 
 FAST = {"tick_s": 0.2, "stall_floor_s": 0.5, "warm_up_commits": 0, "warm_up_budget_s": 0.0}
 
@@ -38,8 +37,7 @@ class Watched:
 @pytest.fixture
 def api(tmp_path: Path, lighthouse: FakeLighthouse) -> Iterator[Api]:
     config = KeeperConfig(observe=True, **FAST)
-    options = Options(config, "127.0.0.1:0", tmp_path / "m.db", lighthouse.url, token="secret")
-    with Service(options) as service:
+    with Service(options(tmp_path, lighthouse.url, config=config)) as service:
         yield Api(service)
 
 
@@ -91,16 +89,12 @@ def test_a_pause_in_the_middle_of_an_eviction_leaves_the_other_rungs_alone(
 
     lighthouse.on_kill = kill
     api.register(rank)
-    keeper = api.service.keeper
-    evict = Evict(_ID, "rg_1", "rg_1:u", (), "not_entered: it hangs")
-    keeper._components.judge.tick = lambda snapshot: TickResult(snapshot.now_s, decisions=(evict,))
+    evict = Evict("inc-1", "rg_1", "rg_1:u", (), "not_entered: it hangs")
+    api.judged_by(Script([{"decisions": (evict,)}]))
     api.tick()
-    wait_until(lambda: not keeper._components.evictors.active(), 15, "the eviction ends")
-    (progress,) = keeper._components.evictors.progress()
+    api.evictions_end()
+    (progress,) = api.components.evictors.progress()
     assert progress.failed == "paused by alice: stop it: its other rungs are not climbed"
     assert Rung.WORKER_EVICT not in [one.rung for one in progress.rungs]
     assert rank.alive
     assert len(pressed) == 1
-
-
-_ID = "inc-1"

@@ -17,9 +17,8 @@ from monitor.model.verdict import RankHealth
 from tests.changed import replace
 from tests.metrics_doc.measure import registry_of, series_of, view_of
 from tests.monitor.commands.parsing import monitor_options
-from tests.monitor.decide.test_view import seen
-from tests.monitor.decide.test_view import view as small_view
-from tests.monitor.store.test_store import incident
+from tests.monitor.samples import incident, seen
+from tests.monitor.samples import view as small_view
 
 pytestmark = pytest.mark.integration
 """The large view takes seconds to make."""

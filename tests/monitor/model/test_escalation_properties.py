@@ -28,12 +28,7 @@ from monitor.model.escalation import (
     Timeouts,
     handle,
 )
-from monitor.model.eviction import (
-    Eviction,
-    EvictionState,
-    Rung,
-    eviction_from_json,
-)
+from monitor.model.eviction import Eviction, EvictionState, Rung, eviction_from_json
 from monitor.model.names import IncidentId
 from monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
 from monitor.model.plain import to_plain

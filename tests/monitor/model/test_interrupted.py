@@ -8,17 +8,11 @@ from monitor.model.escalation import DecidedAgain, EvictionDeps, Interrupted, Re
 from monitor.model.eviction import DecisionState, Eviction, EvictionState, Host, row_of
 from monitor.model.incident import Incident, State
 from monitor.model.names import IncidentId
-from monitor.model.observation import (
-    Failure,
-    LighthouseAway,
-    Observation,
-    Snapshot,
-    Unreachable,
-)
+from monitor.model.observation import Failure, LighthouseAway, Observation, Snapshot, Unreachable
 from tests.changed import replace
 from tests.monitor.fakes import FakeRank, identity
 from tests.monitor.model.escalations import EVICT, fresh
-from tests.monitor.store.test_store import incident
+from tests.monitor.samples import incident
 
 NOW_S = 200.0
 ACCUSED = tuple(one for one in fresh().accused if one.rank == "rg_1.0")

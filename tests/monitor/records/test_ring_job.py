@@ -13,15 +13,7 @@ from monitor.records.job import Backend, CollectiveState, GroupStatus
 from monitor.records.ring import from_answers
 from monitor.records.safe_pickle import FlightRecordError
 from tests.monitor.records.answers import answer, call
-from tests.monitor.records.dumps import (
-    CREATED,
-    config,
-    entry,
-    gloo,
-    nccl,
-    pending,
-    status,
-)
+from tests.monitor.records.dumps import CREATED, config, entry, gloo, nccl, pending, status
 from worker_server.wire import parse_flight_record
 
 
@@ -271,8 +263,7 @@ def recorders(**records):
 
 @pytest.mark.skipif(not REAL.exists(), reason="the real records lie beside the project")
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    [("gpu_error_2nd", Fault.GPU_BEHIND), ("lock_gil_1st", Fault.NOT_ENQUEUING)],
+    ("name", "kind"), [("gpu_error_2nd", Fault.GPU_BEHIND), ("lock_gil_1st", Fault.NOT_ENQUEUING)]
 )
 def test_nccls_records_are_diagnosed_live_as_they_are_from_dumps(name: str, kind: Fault) -> None:
     answers = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,60 +12,18 @@ import requests
 import monitor.show
 from monitor.model.config import KeeperConfig
 from monitor.service import Options, Service, StartError
+from tests.http_server import Hang
 from tests.monitor.act.gates import FakeGate
-from tests.monitor.fakes import FakeFleet, FakeLighthouse, Hang, page, wait_until
+from tests.monitor.api import TOKEN, Api, options
+from tests.monitor.fakes import FakeFleet, FakeLighthouse, identity, page, wait_until
 from worker_server.wire import to_json
 
 STATIC = Path(monitor.show.__file__).parent / "static"
-TOKEN = {"Authorization": "Bearer secret"}
-
-
-class Api:
-    """A monitor whose loop the test turns by hand."""
-
-    def __init__(self, service: Service) -> None:
-        self.service = service
-        self.url = service.url
-        self._due_s = 0.0
-
-    def tick(self) -> None:
-        self.service.keeper.tick()
-
-    def tick_in_turn(self) -> bool:
-        """Tick as often as a real monitor would; False: not yet."""
-        now_s = time.monotonic()
-        if now_s < self._due_s:
-            return False
-        self._due_s = now_s + 0.1
-        self.tick()
-        return True
-
-    def call(self, method: str, path: str, **options) -> requests.Response:
-        options.setdefault("timeout", 10)
-        return requests.request(method, self.url + path, **options)
-
-    def get(self, path: str) -> dict:
-        answer = self.call("GET", path)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
-
-    def register(self, *ranks) -> None:
-        for rank in ranks:
-            body = to_json(rank.registration())
-            answer = self.call("POST", "/v1/register", json=body, headers=TOKEN)
-            assert answer.json() == {"schema": 1}
-
-
-def service(tmp_path: Path, lighthouse: str | None = None, token: str | None = "secret", **more):
-    config = more.pop("config", KeeperConfig())
-    return Service(
-        Options(config, "127.0.0.1:0", tmp_path / "m.db", lighthouse, token=token, **more)
-    )
 
 
 @pytest.fixture
 def api(tmp_path: Path, lighthouse: FakeLighthouse) -> Iterator[Api]:
-    with service(tmp_path, lighthouse.url) as made:
+    with Service(options(tmp_path, lighthouse.url)) as made:
         yield Api(made)
 
 
@@ -75,7 +32,7 @@ def unmoved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """One monitor for all that it must refuse: none of it, before or after another, changes it."""
     lighthouse = FakeLighthouse()
     try:
-        with service(tmp_path_factory.mktemp("unmoved"), lighthouse.url) as made:
+        with Service(options(tmp_path_factory.mktemp("unmoved"), lighthouse.url)) as made:
             api = Api(made)
             yield api
             assert api.get("/v1/sd") == []
@@ -175,7 +132,7 @@ def test_a_gate_is_kept_taught_and_its_absence_is_a_trouble(
 ) -> None:
     gate = FakeGate()
     try:
-        with service(tmp_path, lighthouse.url, gate=gate.url) as made:
+        with Service(options(tmp_path, lighthouse.url, gate=gate.url)) as made:
             api = Api(made)
             body = {"reason": "broken fan", "hours": 1}
             api.call("PUT", "/v1/quarantine/node1", json=body, headers=TOKEN)
@@ -215,17 +172,14 @@ CHANGES = [
     ("PUT", "/v1/quarantine/groups/rg_1"),
     ("DELETE", "/v1/quarantine/groups/rg_1"),
     ("POST", "/v1/groups/rg_0/evict"),
+    ("POST", "/v1/policy/reload"),
+    ("POST", "/v1/pause"),
+    ("DELETE", "/v1/pause"),
 ]
 
 
 @pytest.mark.parametrize(("method", "path"), CHANGES)
-@pytest.mark.parametrize(
-    "headers",
-    [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic secret"},
-     {"Authorization": "secret"}, {"Authorization": "Bearer "},
-     {"Authorization": "Bearer s\u00e9cret".encode("latin-1")}],
-    ids=["none", "wrong", "basic", "bare", "empty", "latin"],
-)  # fmt: skip
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}], ids=["none", "wrong"])
 def test_every_change_needs_the_token(unmoved: Api, method: str, path: str, headers: dict) -> None:
     answer = unmoved.call(method, path, json={"reason": "x"}, headers=headers)
     assert answer.status_code == 401
@@ -252,7 +206,7 @@ def test_a_page_of_another_site_changes_nothing(api: Api) -> None:
 def test_without_a_token_ranks_may_register_and_nothing_else_changes(
     tmp_path: Path, fleet: FakeFleet
 ) -> None:
-    with service(tmp_path, token=None) as made:
+    with Service(options(tmp_path, token=None)) as made:
         api = Api(made)
         body = to_json(fleet.add().registration())
         assert api.call("POST", "/v1/register", json=body).status_code == 200
@@ -270,6 +224,12 @@ def test_without_a_token_ranks_may_register_and_nothing_else_changes(
 def test_refuses_to_serve_the_network_without_a_token(bind: str, tmp_path: Path) -> None:
     with pytest.raises(StartError, match="open to the network and no token"):
         Service(Options(KeeperConfig(), bind, tmp_path / "m.db"))
+
+
+UNNAMED = {
+    "schema": 1, "url": "http://127.0.0.1:9", "lease_s": 15.0,
+    "identity": {**to_json(identity("rg_0", 0)), "group": "a b"},
+}  # fmt: skip
 
 
 # -- bad requests are one line of JSON ------------------------------------------------------------
@@ -290,6 +250,7 @@ def test_refuses_to_serve_the_network_without_a_token(bind: str, tmp_path: Path)
         ("POST", "/v1/register", {"data": b"[" * 60_000}, 400, "the body is not JSON"),
         ("POST", "/v1/register", {"data": b"[]"}, 400, "not a JSON object"),
         ("POST", "/v1/register", {"json": {"schema": 2}}, 400, "schema 2 is not 1"),
+        ("POST", "/v1/register", {"json": UNNAMED}, 400, "'group' is not a name"),
         ("POST", "/v1/register", {"data": b"x" * 100_000}, 413, "too large"),
         ("DELETE", "/v1/register/rg_0.0", {}, 400, "say which"),
         ("PUT", "/v1/quarantine/n", {"json": {}}, 400, "'reason' is not a text"),
@@ -313,22 +274,6 @@ def test_a_bad_request_is_answered_in_one_line(
     assert list(answer.json()) == ["error"]
     assert words in answer.json()["error"]
     assert answer.text.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("group", "a b"), ("group", "a/b"), ("group", ""), ("host", "x" * 129), ("job", "\ud800"),
-     ("incarnation", "a\nb"), ("group", "<script>"), ("group", "-rf"), ("group", "a\u202eb"),
-     ("group", "=1+1"), ("host", "=cmd"), ("group", "rg_1:uuid")],
-)  # fmt: skip
-def test_names_that_would_hurt_elsewhere_are_not_registered(
-    unmoved: Api, fleet: FakeFleet, key: str, value: str
-) -> None:
-    body = to_json(fleet.add().registration())
-    body["identity"][key], body["url"] = value, "http://127.0.0.1:9"
-    answer = unmoved.call("POST", "/v1/register", data=json.dumps(body), headers=TOKEN)
-    assert answer.status_code == 400
-    assert f"'{key}' is not a name" in answer.json()["error"]
 
 
 def test_a_name_that_is_another_groups_is_refused_with_a_sentence(
@@ -448,11 +393,6 @@ def test_hosts_are_listed_with_their_ranks_and_counters_worst_first(
     assert 'host="node0"' not in metrics
 
 
-def test_a_quarantine_without_hours_lasts_until_released(api: Api) -> None:
-    api.call("PUT", "/v1/quarantine/node1", json={"reason": "x"}, headers=TOKEN)
-    assert api.get("/v1/admission?host=node1")["until_s"] is None
-
-
 # -- eviction by hand -----------------------------------------------------------------------------
 
 
@@ -464,9 +404,7 @@ def test_a_person_evicts_a_group(api: Api, fleet: FakeFleet) -> None:
     assert answer.json()["incident_id"].startswith("manual-rg_1-")
     wait_until(lambda: not rank.alive, 10, "the rank is evicted")
     assert rank.evictions[0]["reason"] == "moving"
-    wait_until(
-        lambda: not api.service.keeper._components.evictors.active(), 10, "the eviction ends"
-    )
+    api.evictions_end()
     api.tick()
     assert (
         'lightkeeper_evictions_total{kind="by_hand",outcome="gone"} 1.0'

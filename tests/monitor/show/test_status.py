@@ -63,8 +63,7 @@ rg_1   healthy      node1      2   120      118  yes          0.1s
 
 def test_a_fleet_that_hangs_while_a_group_is_evicted() -> None:
     evicting = incident(
-        account={"outcome": "evicting", "holds": [], "back_on": []},
-        eviction={"asked_s": NOW_S - 3},
+        account={"outcome": "evicting", "holds": [], "back_on": []}, eviction={"asked_s": NOW_S - 3}
     )
     assert (
         screen(asked(hung(), recent=reported(evicting)), width=80)
@@ -166,11 +165,7 @@ STANDBY = {"role": "standby", "holder": "head2", "url": None}
             {},
             ("watching", "watch-only: no Lighthouse and no token are configured"),
         ),
-        (
-            {"lighthouse": NONE},
-            {},
-            ("watching", "watch-only: no Lighthouse is configured"),
-        ),
+        ({"lighthouse": NONE}, {}, ("watching", "watch-only: no Lighthouse is configured")),
         (
             {"tokenless": True},
             {},

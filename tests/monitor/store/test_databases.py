@@ -15,13 +15,12 @@ from monitor.store.lease import Lease
 from monitor.store.place import StoreError, parse_place
 from monitor.store.store import Store
 from tests.monitor.fakes import wait_until
+from tests.monitor.samples import EVENT, GROUP_ENTRY, incident
 from tests.monitor.store.postgres import PASSWORD, Cluster
-from tests.monitor.store.test_store import EVENT, EVERYTHING, GROUP_ENTRY, fill, incident
+from tests.monitor.store.test_store import EVERYTHING, fill
 
 
-@pytest.fixture(
-    params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)],
-)
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return str(tmp_path / "m.db")

@@ -10,85 +10,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
-from monitor.model.eviction import (
-    Accused,
-    Ask,
-    Change,
-    DecisionRow,
-    DecisionState,
-    Eviction,
-    EvictionState,
-    Guard,
-    Hold,
-    QuarantineEntry,
-    QuarantineEvent,
-    Remembered,
-    Rung,
-    RungOutcome,
-    Scope,
-)
-from monitor.model.incident import Incident, Milestones, State, Transition
-from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
-from monitor.model.verdict import Confidence, Kind, Severity, Verdict
+from monitor.model.eviction import DecisionRow, DecisionState, Remembered
+from monitor.model.names import IncidentId, RankName
 from monitor.store.place import StoreError
 from monitor.store.store import Store
-
-
-def incident(name: str = "inc-1", first_seen_s: float = 100.0, state: State = State.FIRING):
-    culprits, groups = (RankName("rg_1.0"),), (GroupName("rg_1"),)
-    return Incident(
-        id=IncidentId(name),
-        kind=Kind.NOT_ENTERED,
-        fingerprint="not_entered rg_1.0",
-        signature="not_entered:forward",
-        state=state,
-        culprits=culprits,
-        groups=groups,
-        replica_ids=(ReplicaId("rg_1:uuid1"),),
-        incarnations=("one",),
-        verdict=Verdict(
-            kind=Kind.NOT_ENTERED,
-            culprits=culprits,
-            groups=groups,
-            reason="rg_1.0 has not moved for 9 s",
-            confidence=Confidence.LIKELY,
-            since_s=90.0,
-            victims=(RankName("rg_0.0"),),
-            evidence={"phase": "forward for 9 s"},
-            signature="not_entered:forward",
-        ),
-        milestones=Milestones(first_seen_s=first_seen_s, firing_s=first_seen_s + 2),
-        story=(
-            Transition(first_seen_s, "pending", "seen"),
-            Transition(first_seen_s + 2, "firing", "held for two sweeps"),
-        ),
-        last_seen_s=first_seen_s + 3,
-        severity=Severity.CRITICAL,
-    )
-
-
-EVICTION = Eviction(
-    incident_id=IncidentId("inc-1"),
-    group=GroupName("rg_1"),
-    replica_id=ReplicaId("rg_1:uuid1"),
-    asked_s=103.0,
-    rungs=(RungOutcome(Rung.LIGHTHOUSE_KILL, 103.1, 103.5, "answered 500"),),
-    gone_s=103.6,
-    ended_s=103.6,
-    state=EvictionState.CONFIRMED,
-    reason="hung",
-    quarantine=(Host("node1"),),
-    accused=(Accused(RankName("rg_1.0"), "one", "http://h:1", Host("node1"), {"pod": "p"}),),
-    asks=(Ask(Rung.LIGHTHOUSE_KILL, "", 103.1, "answered 500", waits=False),),
-    outcome="every accused process is gone",
-)
-ENTRY = QuarantineEntry(Host("node1"), "hung", "lightkeeper", 103.0, 9999.0, IncidentId("inc-1"))
-GROUP_ENTRY = QuarantineEntry("rg_2", "bad data", "ann", 104.0, None, None, Scope.GROUP)
-EVENT = QuarantineEvent(
-    101.0, Change.ACCUSED, "node1", "hung", incident_id=IncidentId("inc-1"), kind="not_entered",
-    signature="s", wide=True,
-)  # fmt: skip
-HOLD = Hold(IncidentId("inc-1"), Guard.COOL_DOWN, "too soon")
+from tests.monitor.samples import ENTRY, EVENT, EVICTION, GROUP_ENTRY, HOLD, incident
 
 
 def fill(store: Store) -> None:

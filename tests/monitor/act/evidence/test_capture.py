@@ -23,9 +23,10 @@ from monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
 from monitor.model.observation import Failure, LighthouseAway, Observation, Snapshot, Unreachable
 from monitor.model.verdict import Kind
 from tests.changed import replace
+from tests.http_server import Hang
 from tests.monitor.act.evidence.scene import Bench, rank_of
-from tests.monitor.fakes import FakeFleet, FakeRank, Hang, identity, page, wait_until
-from tests.monitor.store.test_store import incident
+from tests.monitor.fakes import FakeFleet, FakeRank, identity, page, wait_until
+from tests.monitor.samples import incident
 from worker_server.wire import FlightRecord, to_json
 
 EVERY = ["state", "flight_recorder", "stacks", "last_words", "steps"]

@@ -14,8 +14,9 @@ from monitor.metrics import Instruments
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import DecisionRow
 from monitor.model.incident import Incident, State, Transition
-from tests.monitor.fakes import FakeServer, Page, wait_until
-from tests.monitor.store.test_store import incident
+from tests.http_server import FakeServer
+from tests.monitor.fakes import Page, wait_until
+from tests.monitor.samples import incident
 
 NOW_S = 1_000_000.0
 

@@ -11,9 +11,10 @@ from monitor.act.notices import Alertmanager, Slack, Webhook
 from monitor.model.eviction import Eviction, Guard
 from monitor.model.names import GroupName, IncidentId
 from monitor.model.verdict import Severity
+from tests.http_server import Hang
 from tests.monitor.act.notify.scene import NOW_S, Bench, Disk, Receiver, another, held, over
-from tests.monitor.fakes import Hang, page, wait_until
-from tests.monitor.store.test_store import incident
+from tests.monitor.fakes import page, wait_until
+from tests.monitor.samples import incident
 
 FAILED = Eviction(
     IncidentId("inc-1"), GroupName("rg_1"), None, NOW_S - 5, (), failed="not gone after 25 s"

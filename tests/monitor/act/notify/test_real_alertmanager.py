@@ -18,7 +18,7 @@ from monitor.act.notices import Alertmanager
 from monitor.cli import main
 from tests.monitor.act.notify.scene import Bench, Receiver, held, over
 from tests.monitor.fakes import wait_until
-from tests.monitor.store.test_store import incident
+from tests.monitor.samples import incident
 from tests.ports import free_port
 
 pytestmark = pytest.mark.integration

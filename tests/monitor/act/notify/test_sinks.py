@@ -28,7 +28,7 @@ from monitor.model.plain import to_plain
 from monitor.model.verdict import Severity
 from tests.monitor.act.notify.scene import NOW_S, Bench, Receiver
 from tests.monitor.fakes import page, wait_until
-from tests.monitor.store.test_store import incident
+from tests.monitor.samples import incident
 
 
 def notice(**changes) -> Notice:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.monitor.fakes import FakeServer, Hang
+from tests.http_server import FakeServer, Hang
 
 Body = dict[str, Any]
 MERGE = "application/merge-patch+json"

@@ -13,8 +13,8 @@ from typing import Any
 from monitor.act.http import Fetcher
 from monitor.act.schedulers.base import Place, Scheduler
 from monitor.act.schedulers.webhook import WebhookScheduler
+from tests.http_server import FakeServer, Hang
 from tests.monitor.act.schedulers.conformance import NODE, OTHER, OWNER, World, place_of
-from tests.monitor.fakes import FakeServer, Hang
 
 SECRET = b"7f6e5d4c3b2a"
 DOC = Path(__file__).parents[4] / "docs/deploy.md"

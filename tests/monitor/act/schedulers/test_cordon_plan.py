@@ -7,12 +7,7 @@ import itertools
 import pytest
 
 from monitor.act.schedulers.base import Outcome
-from monitor.act.schedulers.reconcile import (
-    FOREIGN_LOOK_S,
-    LONGEST_RETRY_S,
-    STRAY_S,
-    CordonPlan,
-)
+from monitor.act.schedulers.reconcile import FOREIGN_LOOK_S, LONGEST_RETRY_S, STRAY_S, CordonPlan
 from monitor.model.eviction import KEEPER, QuarantineEntry
 from monitor.model.names import Host
 

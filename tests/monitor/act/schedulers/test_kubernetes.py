@@ -55,10 +55,7 @@ def test_the_annotation_tells_incident_reason_and_since_when(kube_world):
     assert said == {
         "cordoned": True,
         "by": {
-            "a1b2c3": {
-                "incident": INCIDENT,
-                "reason": "rg_1.0 stands still in data; 3 others wait",
-            }
+            "a1b2c3": {"incident": INCIDENT, "reason": "rg_1.0 stands still in data; 3 others wait"}
         },
     }
     assert node["spec"] == {

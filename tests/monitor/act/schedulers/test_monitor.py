@@ -36,12 +36,10 @@ def receiver():
 
 
 @pytest.fixture
-def words(tmp_path):
-    (tmp_path / "token").write_text(TOKEN)
-    (tmp_path / "token").chmod(0o600)
+def words(tmp_path, token_file):
     (tmp_path / "secret").write_bytes(SECRET + b"\n")
     return [
-        "--store", str(tmp_path / "m.db"), "--token-file", str(tmp_path / "token"), "--tick", "0.2",
+        "--store", str(tmp_path / "m.db"), "--token-file", str(token_file), "--tick", "0.2",
         "--no-journal",
     ]  # fmt: skip
 

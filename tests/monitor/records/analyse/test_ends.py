@@ -12,15 +12,7 @@ from monitor.records.divergence import Habit, habit
 from monitor.records.dump import Record, assemble
 from monitor.records.ring import collectives
 from tests.monitor.records.answers import answer, call
-from tests.monitor.records.dumps import (
-    CREATED,
-    config,
-    entry,
-    nccl,
-    pending,
-    send,
-    status,
-)
+from tests.monitor.records.dumps import CREATED, config, entry, nccl, pending, send, status
 from worker_server.wire import parse_flight_record
 
 HOUR_NS = 3600 * 10**9

@@ -17,15 +17,7 @@ from monitor.records.analyse import analyse
 from monitor.records.files import load
 from monitor.records.findings import Fault
 from monitor.records.job import Job
-from tests.monitor.records.dumps import (
-    as_json,
-    as_pickle,
-    config,
-    entry,
-    gloo,
-    nccl,
-    pending,
-)
+from tests.monitor.records.dumps import as_json, as_pickle, config, entry, gloo, nccl, pending
 
 Dump = dict[str, Any]
 

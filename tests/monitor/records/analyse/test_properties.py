@@ -92,8 +92,7 @@ def test_an_empty_job_is_no_fault() -> None:
 
 @pytest.mark.skipif(not REAL.exists(), reason="the real records lie beside the project")
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    [("gpu_error_2nd", Fault.GPU_BEHIND), ("lock_gil_1st", Fault.NOT_ENQUEUING)],
+    ("name", "kind"), [("gpu_error_2nd", Fault.GPU_BEHIND), ("lock_gil_1st", Fault.NOT_ENQUEUING)]
 )
 def test_real_records_name_the_ranks_into_which_the_fault_was_put(name: str, kind: Fault) -> None:
     found = analyse(load([REAL / name]))

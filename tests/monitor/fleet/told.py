@@ -1,0 +1,38 @@
+"""What ranks of the simulated fleet tell, changed before the monitor sees it: `Drive(alter=)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from monitor.model.observation import Observation, Snapshot
+from tests.changed import replace
+from worker_server.wire import StateReport, StepState
+
+Alter = Callable[[Snapshot], Snapshot]
+
+
+def observed(change: Callable[[Observation], Observation]) -> Alter:
+    """Every observation changed so."""
+    return lambda seen: replace(seen, observations=tuple(map(change, seen.observations)))
+
+
+def reports(change: Callable[[StateReport], StateReport], *ranks: str, after: int = 0) -> Alter:
+    """The reports of these ranks, or of all, changed so from this tick on."""
+
+    def one(seen: Observation) -> Observation:
+        report = seen.report
+        if report is None or (ranks and seen.rank not in ranks):
+            return seen
+        return replace(seen, outcome=change(report))
+
+    alter = observed(one)
+    return lambda seen: seen if seen.tick < after else alter(seen)
+
+
+def steps(change: Callable[[StepState], StepState], *ranks: str) -> Alter:
+    """What they tell of their steps, changed so."""
+
+    def one(report: StateReport) -> StateReport:
+        return report if report.step is None else replace(report, step=change(report.step))
+
+    return reports(one, *ranks)

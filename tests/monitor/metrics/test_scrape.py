@@ -1,0 +1,203 @@
+"""What a scrape of the monitor tells of one snapshot."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from monitor.decide.rank_seconds import Spent, Tempo
+from monitor.decide.view import View
+from monitor.metrics import Instruments, ViewCollector
+from monitor.model.eviction import DecisionRow
+from monitor.model.incident import Milestones, State
+from monitor.model.names import GroupName, IncidentId, RankName
+from monitor.model.observation import LighthouseAway, Observation
+from monitor.model.verdict import RankHealth
+from tests.changed import replace
+from tests.monitor.samples import ENTRY, away, incident, seen, view
+from worker_server import wire
+
+RECOVERED = {
+    "load": wire.Took(2, 5.0, 3.0, 500, 400),
+    "apply": wire.Took(2, 0.5, 0.25, 500, 400),
+    "reconfigure": wire.Took(4, 0.4, 0.1),
+}
+
+
+def with_times(one: Observation, times, failures: int = 0) -> Observation:
+    report = one.outcome
+    assert isinstance(report, wire.StateReport)
+    assert report.step is not None
+    step = replace(report.step, times=times, commit_failures=failures)
+    return replace(one, outcome=replace(report, step=step))
+
+
+FULL = view(
+    with_times(seen("rg_0", replica_id="rg_0:a"), RECOVERED, 1),
+    with_times(seen("rg_0", 1), {**RECOVERED, "load": wire.Took(1, 7.0, 7.0, 50, 50)}, 2),
+    with_times(seen("rg_3"), {"staging": wire.Took(1, 0.5, 0.5, 8, 8)}),
+    with_times(seen("rg_4"), {}),
+    away("rg_1"),
+    health={RankName("rg_0.0"): RankHealth.HEALTHY, RankName("rg_1.1"): RankHealth.UNREACHABLE},
+    incidents=(incident(),),
+    quarantine=(ENTRY,),
+    tempos={RankName("rg_0.0"): Tempo(0.5, 0.1, 0.4), RankName("rg_0.1"): Tempo(0.5, 0.3, 0.2)},
+    tokens={GroupName("rg_0"): 4096},
+    spent=Spent(900.0, {"dead": 12.5}),
+    decisions={
+        IncidentId("inc-1"): (
+            DecisionRow(IncidentId("inc-1"), 103.0, "hold", "budget", "too many"),
+            DecisionRow(IncidentId("inc-1"), 102.0, "hold", "cool_down", "too soon"),
+        )
+    },
+    evicting=frozenset({GroupName("rg_3")}),
+)
+
+
+FIRST_SEEN = (
+    'lightkeeper_incident_first_seen_timestamp_seconds{incident="inc-1",kind="not_entered",'
+    'replica_group="rg_1",severity="critical",state="firing"} 100.0'
+)
+
+
+def scrape(shown: View | None) -> str:
+    instruments = Instruments()
+    instruments.registry.register(ViewCollector(lambda: shown, lambda: 3, "1.2.3"))
+    instruments.count_incidents([incident()], [])
+    instruments.holds.labels("budget").inc()
+    instruments.evictions.labels("dead", "gone").inc()
+    instruments.poll_failures.labels("timeout").inc()
+    instruments.detector_failures.labels("dead").inc()
+    instruments.ticks.observe(0.1)
+    return generate_latest(instruments.registry).decode()
+
+
+@cache
+def whole() -> str:
+    return scrape(FULL)
+
+
+CONTRACT = [
+    'lightkeeper_build_info{version="1.2.3"} 1.0',
+    'lightkeeper_ranks{health="healthy"} 1.0',
+    'lightkeeper_ranks{health="dead"} 0.0',
+    'lightkeeper_groups{health="unreachable"} 1.0',
+    'lightkeeper_group_step{replica_group="rg_0"} 10.0',
+    'lightkeeper_group_commits_total{replica_group="rg_0"} 10.0',
+    'lightkeeper_group_in_quorum{replica_group="rg_0"} 1.0',
+    'lightkeeper_group_in_quorum{replica_group="rg_1"} 0.0',
+    'lightkeeper_group_last_heartbeat_timestamp_seconds{replica_group="rg_0"} 999.5',
+    "lightkeeper_lighthouse_up 1.0",
+    "lightkeeper_quorum_id 7.0",
+    "lightkeeper_quorum_participants 2.0",
+    'lightkeeper_member_heartbeat_age_seconds{replica_group="rg_0"} 0.5',
+    "lightkeeper_quorum_changes_total 0.0",
+    "lightkeeper_lighthouse_restarts_total 0.0",
+    'lightkeeper_incidents{kind="not_entered",severity="critical",state="firing"} 1.0',
+    'lightkeeper_incident_transitions_total{kind="not_entered",to="firing"} 1.0',
+    'lightkeeper_incident_stage_seconds_count{stage="detect"} 1.0',
+    'lightkeeper_evictions_total{kind="dead",outcome="gone"} 1.0',
+    'lightkeeper_holds_total{guard="budget"} 1.0',
+    "lightkeeper_quarantined_hosts 1.0",
+    "lightkeeper_tick_duration_seconds_count 1.0",
+    "lightkeeper_tick_lateness_seconds 0.0",
+    'lightkeeper_poll_failures_total{reason="timeout"} 1.0',
+    'lightkeeper_detector_failures_total{detector="dead"} 1.0',
+    "lightkeeper_store_errors_total 3.0",
+    'lightkeeper_rank_busy_seconds{rank="0",replica_group="rg_0"} 0.1',
+    'lightkeeper_group_commit_failures_total{replica_group="rg_0"} 2.0',
+    'lightkeeper_group_heals_total{replica_group="rg_0"} 2.0',
+    'lightkeeper_group_heals_total{replica_group="rg_3"} 0.0',
+    'lightkeeper_group_last_checkpoint_load_seconds{replica_group="rg_0"} 7.0',
+    'lightkeeper_group_last_checkpoint_load_bytes{replica_group="rg_0"} 450.0',
+    'lightkeeper_group_last_checkpoint_apply_seconds{replica_group="rg_0"} 0.25',
+    'lightkeeper_group_last_checkpoint_staging_seconds{replica_group="rg_3"} 0.5',
+    'lightkeeper_group_last_reconfigure_seconds{replica_group="rg_0"} 0.1',
+    'lightkeeper_lost_steps_total{kind="not_entered"} 0.0',
+    'lightkeeper_job_info{job_id="job"} 1.0',
+    'lightkeeper_group_state{replica_group="rg_0"} 0.0',
+    'lightkeeper_group_state{replica_group="rg_1"} 4.0',
+    'lightkeeper_group_state{replica_group="rg_3"} 6.0',
+    'lightkeeper_group_tokens_total{replica_group="rg_0"} 4096.0',
+    'lightkeeper_rank_wait_seconds{rank="0",replica_group="rg_0"} 0.4',
+    'lightkeeper_fleet_busy_seconds{stat="min"} 0.1',
+    'lightkeeper_fleet_busy_seconds{stat="median"} 0.2',
+    'lightkeeper_fleet_busy_seconds{stat="p99"} 0.3',
+    'lightkeeper_fleet_busy_seconds{stat="max"} 0.3',
+    'lightkeeper_group_busy_seconds{replica_group="rg_0"} 0.3',
+    'lightkeeper_group_wait_seconds{replica_group="rg_0"} 0.30000000000000004',
+    'lightkeeper_group_busy_skew_ratio{replica_group="rg_0"} 1.4999999999999998',
+    'lightkeeper_rank_suspect{host="",kind="not_entered",rank="0",replica_group="rg_1"} 1.0',
+    FIRST_SEEN,
+    'lightkeeper_holding{guard="budget"} 1.0',
+    'lightkeeper_holding{guard="cool_down"} 0.0',
+    "lightkeeper_effective_rank_seconds_total 900.0",
+    'lightkeeper_ineffective_rank_seconds_total{cause="dead"} 12.5',
+    "lightkeeper_event_streams 0.0",
+]
+
+
+def test_exports_what_the_contract_names() -> None:
+    exported = set(whole().splitlines())
+    assert [sample for sample in CONTRACT if sample not in exported] == []
+
+
+def test_a_hold_that_ended_in_an_eviction_holds_no_more() -> None:
+    rows = (
+        DecisionRow(IncidentId("inc-1"), 102.0, "hold", "cool_down", "too soon"),
+        DecisionRow(IncidentId("inc-1"), 103.0, "evict", None, "hung"),
+    )
+    text = scrape(view(incidents=(incident(),), decisions={IncidentId("inc-1"): rows}))
+    assert 'lightkeeper_holding{guard="cool_down"} 0.0' in text
+
+
+def test_a_suspect_has_the_host_on_which_it_runs_now() -> None:
+    accused = replace(incident(), culprits=(RankName("rg_0.0"),))
+    text = scrape(view(seen("rg_0", host="node7"), incidents=(accused,)))
+    assert 'lightkeeper_rank_suspect{host="node7",kind="not_entered",rank="0"' in text
+
+
+def test_incidents_and_suspects_that_are_told_are_bounded_and_over_ones_are_not_suspect() -> None:
+    many = tuple(
+        replace(incident(f"inc-{n}", 900.0), culprits=(RankName(f"rg_1.{n}"),)) for n in range(300)
+    )
+    lines = scrape(view(incidents=many)).splitlines()
+    assert sum(line.startswith("lightkeeper_rank_suspect{") for line in lines) == 100
+    named = "lightkeeper_incident_first_seen_timestamp_seconds{"
+    assert sum(line.startswith(named) for line in lines) == 50
+    over = replace(incident(), state=State.RESOLVED, milestones=Milestones(first_seen_s=-5000.0))
+    assert "inc-1" not in scrape(view(incidents=(over,)))
+
+
+def test_what_is_not_known_is_left_out_and_never_zero() -> None:
+    text = scrape(view(away("rg_1"), lighthouse=LighthouseAway("refused")))
+    assert 'lightkeeper_group_step{replica_group="rg_1"}' not in text
+    assert "lightkeeper_group_in_quorum{" not in text
+    assert "lightkeeper_group_heals_total{" not in text
+    assert 'lightkeeper_group_heals_total{replica_group="rg_4"}' not in whole()
+    assert 'load_seconds{replica_group="rg_3"}' not in whole()
+    assert "lightkeeper_quorum_id" not in text.replace("# HELP", "").replace("# TYPE", "")
+    assert "lightkeeper_lighthouse_up 0.0" in text
+
+
+def test_a_scrape_before_the_first_tick_answers() -> None:
+    assert 'lightkeeper_build_info{version="1.2.3"} 1.0' in scrape(None)
+
+
+def test_names_follow_the_conventions_that_promtool_checks() -> None:
+    families = list(text_string_to_metric_families(whole()))
+    own = [family for family in families if family.name.startswith("lightkeeper_")]
+    assert len(own) > 20
+    for family in own:
+        assert family.documentation.endswith(".")
+        assert re.fullmatch(r"[a-z_]+", family.name)
+        assert not family.name.endswith(("_count", "_sum", "_bucket", "_gauge", "_counter"))
+        names = {sample.name for sample in family.samples}
+        if family.type == "counter":
+            assert all(name.endswith("_total") for name in names)
+        else:
+            assert not any(name.endswith("_total") for name in names)
+        assert "_created" not in " ".join(names)
