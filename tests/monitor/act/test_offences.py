@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from monitor.act.quarantine import FINDINGS_MAX_CHARS, accusations, evictions, findings_of
 from monitor.decide.pipeline import Pipeline, TickResult
 from monitor.model.config import KeeperConfig
@@ -12,6 +10,7 @@ from monitor.model.incident import Incident
 from monitor.model.names import IncidentId
 from monitor.model.observation import Snapshot
 from monitor.model.verdict import Confidence
+from tests.changed import replace
 from tests.monitor.fleet import Drive, SimFleet, at, crash, hang, mismatch, slow
 from tests.monitor.fleet.told import observed
 

@@ -1,7 +1,6 @@
 """A monitor that is itself sick accuses nobody, and finds what is there when it is well again."""
 
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -10,6 +9,7 @@ from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Guard
 from monitor.model.names import RankName
 from monitor.model.observation import Failure, Snapshot, Unreachable, Vitals
+from tests.changed import replace
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, hang, late, silent
 from tests.monitor.fleet.told import observed
 
