@@ -72,8 +72,8 @@ def monitor() -> Iterator[Callable[..., FakeMonitor]]:
     """Starts monitors that admit or refuse, one answer after the other."""
     made: list[FakeMonitor] = []
 
-    def start(*answers: Any) -> FakeMonitor:
-        made.append(FakeMonitor(*answers))
+    def start(*answers: Any, **options: Any) -> FakeMonitor:
+        made.append(FakeMonitor(*answers, **options))
         return made[-1]
 
     yield start

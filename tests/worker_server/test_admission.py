@@ -11,19 +11,6 @@ from worker_server.rank.admission import Admitted, MonitorAway, Refused, ask, un
 from worker_server.rank.settings import SettingError, monitors_of
 
 
-@pytest.fixture
-def monitor():
-    made = []
-
-    def start(*answers, **options) -> FakeMonitor:
-        made.append(FakeMonitor(*answers, **options))
-        return made[-1]
-
-    yield start
-    for one in made:
-        one.close()
-
-
 def gone() -> str:
     closed = FakeMonitor()
     closed.close()
