@@ -22,7 +22,7 @@ from monitor.gate.hot_restart import (
     receive,
 )
 from monitor.gate.hot_restart import formed as formed_datagrams
-from monitor.gate.proxy import NewestQuorum
+from monitor.gate.proxy import KEPT_MAX, NewestQuorum
 from monitor.gate.quorum_ids import members_of
 from monitor.model.names import IncidentId, ReplicaId
 from tests.monitor.gate.wires import Bench, Client, bench, field, grpc, heartbeat, quorum
@@ -197,7 +197,7 @@ def test_a_denial_ends_with_its_time() -> None:
         pytest.param(b"\0\0", id="cut-short"),
         pytest.param(b"", id="nothing"),
         pytest.param(heartbeat("rg_1:a") * 2, id="two-messages"),
-        pytest.param(grpc(b"x" * 3_000_000), id="three-megabytes"),
+        pytest.param(grpc(b"x" * (KEPT_MAX + 100_000)), id="more-than-is-kept"),
     ],
 )
 @pytest.mark.parametrize("method", ["Heartbeat", "Quorum"])

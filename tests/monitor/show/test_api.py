@@ -262,6 +262,9 @@ UNNAMED = {
         ("PUT", "/v1/quarantine/n", {"json": {"reason": "x", "author": 7}}, 400, "'author' is not"),
         ("PUT", "/v1/quarantine/groups/a%20b", {"json": {"reason": "x"}}, 400, "'group' is not"),
         ("DELETE", "/v1/quarantine/groups/g", {}, 404, "g is not quarantined"),
+        ("POST", "/v1/pause", {"json": {}}, 400, "'reason' is not a text: say why"),
+        ("POST", "/v1/pause", {"json": {"reason": "x", "hours": 0}}, 400, "'hours' is 0, expected"),
+        ("POST", "/v1/pause", {"json": {"reason": "x", "author": ""}}, 400, "'author' is not a"),
         ("POST", "/v1/groups/none/evict", {"json": {"reason": "x"}}, 409, "no such group: none"),
     ],
 )  # fmt: skip

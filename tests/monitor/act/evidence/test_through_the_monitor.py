@@ -38,6 +38,13 @@ def api(tmp_path: Path, lighthouse: FakeLighthouse) -> Iterator[Api]:
         yield Api(made)
 
 
+@pytest.fixture(scope="module")
+def unmoved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """One monitor for all that it must refuse."""
+    with Service(options(tmp_path_factory.mktemp("unmoved"))) as made:
+        yield Api(made)
+
+
 def bundle_of(api: Api) -> requests.Response:
     def there():
         answer = api.call("GET", URL)
@@ -171,9 +178,9 @@ def test_an_incident_without_evidence_says_so(api: Api) -> None:
     ["/v1/incidents/../bundle", "/v1/incidents/%2e%2e/bundle", "/v1/incidents/..%2fm.db/bundle",
      "/v1/incidents/%2fetc%2fpasswd/bundle", "/v1/incidents/a%00b/bundle"],
 )  # fmt: skip
-def test_no_path_leads_out_of_the_folder(api: Api, path: str) -> None:
-    asked = requests.Request("GET", api.url + path).prepare()
-    asked.url = api.url + path  # as it stands, dots and all
+def test_no_path_leads_out_of_the_folder(unmoved: Api, path: str) -> None:
+    asked = requests.Request("GET", unmoved.url + path).prepare()
+    asked.url = unmoved.url + path  # as it stands, dots and all
     with requests.Session() as session:
         assert session.send(asked, timeout=10).status_code == 404
 
