@@ -10,6 +10,7 @@ from html import escape
 from typing import Any
 from urllib.parse import unquote
 
+from monitor.act.targets import Source, Target
 from monitor.model.names import GroupName, Host, RankName, ReplicaId, rank_name
 from tests.changed import replace
 from tests.http_server import FakeServer, Handler, Hang
@@ -117,6 +118,9 @@ class FakeRank:
 
     def registration(self, lease_s: float = 15.0) -> Registration:
         return Registration(self.identity, self.url, lease_s)
+
+    def target(self) -> Target:
+        return Target(self.identity, self.url, 15.0, Source.LEASE, 0.0)
 
     def die(self) -> None:
         if self.mortal:

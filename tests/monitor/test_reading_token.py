@@ -14,7 +14,7 @@ from monitor.act.evictor import Parties, probe
 from monitor.act.http import CaError, Fetcher, Tokens, trust
 from monitor.act.poller import Poller
 from monitor.act.quarantine import Quarantine
-from monitor.act.targets import Registry, Source, Target
+from monitor.act.targets import Registry
 from monitor.model.escalation import Liveness, decided
 from monitor.model.eviction import Accused, Evict
 from monitor.model.names import GroupName, IncidentId
@@ -28,13 +28,9 @@ from tests.page.views import crowd
 from worker_server.wire import StateReport, to_json
 
 
-def target(rank) -> Target:
-    return Target(rank.identity, rank.url, 15.0, Source.LEASE, 0.0)
-
-
 def sweep(fetcher, rank, token):
     fetcher.tokens = Tokens(token)
-    made = Poller(fetcher).sweep([target(rank)], deadline_s=5.0, wanted=[rank.identity.rank])
+    made = Poller(fetcher).sweep([rank.target()], deadline_s=5.0, wanted=[rank.identity.rank])
     return made.observations[0].outcome, made.records[rank.identity.rank]
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from monitor.act.http import Fetcher, Tokens
 from monitor.act.poller import Poller
-from monitor.act.targets import Source, Target
 from monitor.commands.command import CommandError
 from monitor.commands.options import read_group_tokens
 from monitor.model.observation import Unreachable
@@ -142,7 +141,7 @@ def test_nobody_speaks_for_ranks_of_another_groups_token(fleet: FakeFleet) -> No
         return page(to_json(HostReport(asked.identity.host, tuple(entries))))
 
     fleet.host_page = lies
-    targets = [Target(one.identity, one.url, 15.0, Source.LEASE, 0.0) for one in both]
+    targets = [one.target() for one in both]
     fetcher = Fetcher(tokens=Tokens("secret", GROUPS))
     try:
         for _ in range(2):  # in the second the liar is known to tell of the other

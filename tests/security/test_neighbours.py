@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from monitor.act.http import Fetcher, Tokens
 from monitor.act.poller import Poller
-from monitor.act.targets import Source, Target
 from tests.monitor.fakes import FakeFleet, page
 from worker_server.wire import HostEntry, HostReport, to_json
 
@@ -24,7 +23,7 @@ def test_what_a_neighbour_says_of_a_url_does_not_count_before_its_own_word(
     fetcher = Fetcher(tokens=Tokens("secret", {"rg_5": "its own"}))
     try:
         sweep = Poller(fetcher).sweep(
-            [Target(liar.identity, liar.url, 15.0, Source.LEASE, 0.0)],
+            [liar.target()],
             deadline_s=5.0,
             unidentified=[honest.url, ELSEWHERE, ANOTHERS],
         )

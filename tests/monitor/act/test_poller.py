@@ -19,10 +19,6 @@ from worker_server.wire import FlightRecord, StateReport, to_json
 DEADLINE_S = 1.0
 
 
-def target(rank: FakeRank) -> Target:
-    return Target(rank.identity, rank.url, 15.0, Source.LEASE, 0.0)
-
-
 def hang(_: FakeRank):
     raise Hang
 
@@ -83,7 +79,7 @@ def test_bad_targets_are_named_for_what_they_do_and_share_one_deadline(
         spoil(rank)
     good = fleet.add("rg_99")
     began = time.monotonic()
-    sweep = Poller(fetcher).sweep([target(rank) for rank in [*ranks, good]], deadline_s=DEADLINE_S)
+    sweep = Poller(fetcher).sweep([rank.target() for rank in [*ranks, good]], deadline_s=DEADLINE_S)
     assert time.monotonic() - began < DEADLINE_S + 2.0
     assert [outcome(one) for one in sweep.observations] == [
         *(failure for _, failure in BAD.values()),
@@ -102,7 +98,7 @@ def test_a_monitor_without_a_file_left_has_not_asked(fleet: FakeFleet, fetcher: 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
-        (got,) = Poller(fetcher).sweep([target(rank)], deadline_s=2.0).observations
+        (got,) = Poller(fetcher).sweep([rank.target()], deadline_s=2.0).observations
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert got.outcome == Unreachable(Failure.UNASKED, "this monitor: Too many open files")
@@ -118,7 +114,7 @@ def test_another_incarnation_at_the_same_url_is_a_stranger(
     fleet: FakeFleet, fetcher: Fetcher
 ) -> None:
     rank = fleet.add()
-    registered = target(rank)
+    registered = rank.target()
     rank.restart("two")
     seen = Poller(fetcher).sweep([registered], deadline_s=DEADLINE_S).observations[0]
     assert seen.outcome == Unreachable(
@@ -133,7 +129,7 @@ def test_flight_records_of_the_wanted_ranks_come_with_the_sweep(
     ranks = [fleet.add(f"rg_{number}") for number in range(3)]
     ranks[1].record = FlightRecord(identity("rg_7"), True, {}, (), 0, None)
     sweep = Poller(fetcher).sweep(
-        [target(rank) for rank in ranks],
+        [rank.target() for rank in ranks],
         deadline_s=DEADLINE_S,
         wanted=("rg_0.0", "rg_1.0", "rg_8.0", "rg_0.0"),
     )
@@ -151,7 +147,7 @@ def test_a_url_without_a_known_rank_says_who_it_is(fleet: FakeFleet, fetcher: Fe
 
 def test_what_a_rank_says_survives_the_trip(fleet: FakeFleet, fetcher: Fetcher) -> None:
     rank = fleet.add(replica_id="rg_0:uuid", phase="communication", phase_age_s=7.5)
-    seen = Poller(fetcher).sweep([target(rank)], deadline_s=DEADLINE_S).observations[0]
+    seen = Poller(fetcher).sweep([rank.target()], deadline_s=DEADLINE_S).observations[0]
     assert seen.outcome == rank.report()
     assert json.loads(json.dumps(to_json(seen.outcome))) == to_json(rank.report())
 
@@ -161,7 +157,7 @@ def test_a_record_of_millions_of_empty_lists_is_not_unpacked(
 ) -> None:
     liar = fleet.add()
     liar.record = FlightRecord(liar.identity, True, {}, (), 0, {"x": [[]] * 600_000})
-    sweep = Poller(fetcher).sweep([target(liar)], deadline_s=3.0, wanted=(liar.identity.rank,))
+    sweep = Poller(fetcher).sweep([liar.target()], deadline_s=3.0, wanted=(liar.identity.rank,))
     told = sweep.records[liar.identity.rank]
     assert isinstance(told, Unreachable)
     assert (told.reason, "containers" in told.detail) == (Failure.GARBAGE, True)

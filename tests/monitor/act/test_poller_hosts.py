@@ -10,7 +10,6 @@ import pytest
 from monitor.act import poller as polling
 from monitor.act.http import Fetcher
 from monitor.act.poller import Poller, Sweep
-from monitor.act.targets import Source, Target
 from monitor.model.observation import Failure, Observation, Unreachable
 from tests.changed import replace
 from tests.http_server import Hang
@@ -18,10 +17,6 @@ from tests.monitor.fakes import FakeFleet, FakeRank, page
 from worker_server.wire import HostEntry, HostReport, StateReport, to_json
 
 DEADLINE_S = 2.0
-
-
-def target(rank: FakeRank) -> Target:
-    return Target(rank.identity, rank.url, 15.0, Source.LEASE, 0.0)
 
 
 def host_page(*knows: FakeRank):
@@ -39,7 +34,7 @@ class Eyes:
     def sweep(self, deadline_s: float = DEADLINE_S, **more) -> Sweep:
         for rank in self.fleet.ranks.values():
             rank.asked.clear()
-        targets = [target(rank) for rank in self.fleet.ranks.values()]
+        targets = [rank.target() for rank in self.fleet.ranks.values()]
         return self._poller.sweep(targets, deadline_s=deadline_s, **more)
 
     @property
@@ -212,7 +207,7 @@ def test_a_worker_server_tells_who_the_others_at_its_address_are(
         )
     )
     sweep = Poller(fetcher).sweep(
-        [target(known)], deadline_s=DEADLINE_S, unidentified=[listed_url, far_url]
+        [known.target()], deadline_s=DEADLINE_S, unidentified=[listed_url, far_url]
     )
     assert dict(sweep.identified) == {listed_url: listed.identity}
 
@@ -226,7 +221,7 @@ def test_of_thousands_that_nobody_knows_one_at_an_address_is_asked_first(
     urls, poller, known = [rank.url for rank in ranks], Poller(fetcher), []
     for expected in (1, 4, 5):
         sweep = poller.sweep(
-            [target(rank) for rank in known],
+            [rank.target() for rank in known],
             deadline_s=DEADLINE_S,
             unidentified=[url for url in urls if url not in {rank.url for rank in known}],
         )
