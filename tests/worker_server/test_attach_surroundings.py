@@ -124,9 +124,14 @@ def test_with_every_port_of_the_range_taken_any_other_is_taken_and_logged(run_di
 @needs_network
 def test_with_no_port_to_be_had_the_rank_trains_on_and_the_sidecar_takes_one_when_it_can(run_dir):
     hog = (
-        "import socket, threading\n"
+        "import os, pathlib, socket, threading, time\n"
         "hogs = [socket.create_server(('127.0.0.1', port)) for port in (40000, 40001)]\n"
-        "threading.Timer(3, lambda: [hog.close() for hog in hogs]).start()\n"
+        "logs = pathlib.Path(os.environ['LIGHTKEEPER_RUN_DIR'])\n"
+        "def until_it_is_said():\n"
+        "    while not any('no port is free' in log.read_text() for log in logs.glob('*.log')):\n"
+        "        time.sleep(0.05)\n"
+        "    [hog.close() for hog in hogs]\n"
+        "threading.Thread(target=until_it_is_said, daemon=True).start()\n"
     )
     few = "sysctl -qw net.ipv4.ip_local_port_range='40000 40001'"
     up = f'ip link set lo up && {few} && exec "$0" "$@"'

@@ -231,8 +231,9 @@ def test_the_gate_refuses_together_with_the_kill(gated: Bench, gate: FakeGate) -
 
 
 def test_a_gate_that_is_away_holds_no_other_rung_up(gated: Bench, gate: FakeGate) -> None:
-    gate.down = True
     assert gated.keeper is not None
+    wait_for(lambda: gated.keeper.up, within_s=20, what="its keeper has looked at it")
+    gate.down = True
     gated.keeper.kick()
     wait_for(lambda: not gated.keeper.up, within_s=20, what="its keeper has seen it away")
     gated.group()

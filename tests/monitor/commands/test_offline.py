@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import signal
+import threading
 import zipfile
 from pathlib import Path
 
@@ -89,11 +90,11 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_analyze_that_is_not_done_accuses_nobody(dumps, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(analyze, "analyse", never)
-    words = ["analyze", str(dumps), "--deadline", "0.3"]
+    monkeypatch.setattr(analyze, "analyse", lambda _: threading.Event().wait(60))
+    words = ["analyze", str(dumps), "--deadline", "1"]  # reading has to end in it
     assert main(words) == 3
     said = capsys.readouterr()
-    why = "not done after 0.3 s (see --deadline)"
+    why = "not done after 1 s (see --deadline)"
     assert said.err == f"error: cannot tell: {why}; all 8 files were read, and none was weighed\n"
     assert said.out == ""
     assert main([*words, "--format", "json"]) == 3
