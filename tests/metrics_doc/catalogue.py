@@ -15,7 +15,7 @@ from monitor.gate.serve import StateFile
 from monitor.gate.serve import registry as gate_registry
 from tests.metrics_doc.monitors import CATALOGUE
 from tests.metrics_doc.notes import GATE, RANK
-from tests.worker_server.test_metrics import Rank, step
+from tests.worker_server.scraped import Rank, step
 
 RANKS_PAGE: Final = "A rank's page"
 GATES_PAGE: Final = "The gate's page"

@@ -16,8 +16,8 @@ from monitor.metrics import Bounds, Instruments, ViewCollector, exposition
 from monitor.model.names import RankName
 from monitor.model.verdict import RankHealth
 from tests.monitor.fleet import SimFleet
-from tests.worker_server.test_metrics import Rank
-from tests.worker_server.test_page import enter
+from tests.worker_server.pages import enter
+from tests.worker_server.scraped import Rank
 
 SIZES: Final = (1_000, 10_000, 100_000)
 WORLD: Final = 8

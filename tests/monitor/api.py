@@ -27,6 +27,8 @@ from tests.monitor.fakes import wait_until
 from worker_server.wire import to_json
 
 TOKEN: Final = {"Authorization": "Bearer secret"}
+FAST: Final = {"tick_s": 0.2, "stall_floor_s": 0.5, "warm_up_commits": 0, "warm_up_budget_s": 0.0}
+"""A hang is seen at once."""
 READERS: Final = [
     ({"loopback": True}, {"Host": "127.0.0.1"}, 200),
     ({"loopback": True}, {"Host": "evil.example"}, 401),

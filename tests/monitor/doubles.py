@@ -1,4 +1,4 @@
-"""Doubles without HTTP: a clock that is moved by hand, a store that only remembers."""
+"""Doubles without HTTP: a clock moved by hand, a store that only remembers, a part that breaks."""
 
 from __future__ import annotations
 
@@ -54,3 +54,13 @@ class Memory:
 
     def flush(self) -> bool:
         return True
+
+
+class Broken:
+    """Every attribute that is called explodes."""
+
+    def __getattr__(self, name: str):
+        def explode(*_, **__):
+            raise RuntimeError(f"{name} is broken")
+
+        return explode

@@ -8,6 +8,7 @@ from monitor.model.eviction import (
     Accused,
     Ask,
     Change,
+    Evict,
     Eviction,
     EvictionState,
     Guard,
@@ -117,3 +118,6 @@ EVENT = QuarantineEvent(
     signature="s", wide=True,
 )  # fmt: skip
 HOLD = Hold(IncidentId("inc-1"), Guard.COOL_DOWN, "too soon")
+EVICT = Evict(
+    IncidentId("inc-1"), GroupName("rg_1"), ReplicaId("rg_1:uuid1"), (Host("node1"),), "hung"
+)

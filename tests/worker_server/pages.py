@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 from worker_server import wire
+from worker_server.rank.page import layout
+from worker_server.rank.page.writer import StepFacts
 
 NOW = 10**15
 """Later than any real CLOCK_MONOTONIC, so that ages are positive."""
@@ -16,3 +18,14 @@ def identity(**changes):
         "host": wire.Host("h"), "pid": os.getpid(), "incarnation": "abc",
     }  # fmt: skip
     return wire.Identity(**{**known, **changes})
+
+
+def write_step(page, n, loss_kind=layout.LOSS_FINITE):
+    replica = page.intern("rg:x")
+    facts = StepFacts(n, n, n, NOW - 1, n, n, False, True, replica, n, loss_kind, n, n, n)
+    page.write_step(facts)
+
+
+def enter(page, row, op="all_reduce", *, shapes=b"4>4", attempt=1, is_async=False):
+    op_id, site = page.intern(op), page.intern("a.py:1")
+    return page.enter(row, op_id, 0, 0, layout.NONE, 7, attempt, site, is_async, shapes)

@@ -3,99 +3,19 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 from prometheus_client import generate_latest
 
 from tests.changed import replace
-from tests.worker_server.test_page import enter, write_step
+from tests.worker_server.doubles import Bench
+from tests.worker_server.pages import enter, write_step
 from worker_server import wire
 from worker_server.rank.page import layout
-from worker_server.rank.page.reader import PageReader
-from worker_server.run_dir import RankFiles
-from worker_server.sidecar.black_box import BlackBox
 from worker_server.sidecar.metrics import make_registry
 from worker_server.sidecar.queries import ControlPlaneError, StacksError
 from worker_server.sidecar.recorders import MAIN
-from worker_server.sidecar.stacks import Call, ProcessLook, Stacks, Taken
-
-
-class FakeProcess:
-    pid = 7
-
-    def __init__(self):
-        self.dead = False
-        self.state = "S"
-        self.tracer = self.threads_tracer = None
-
-    def look(self, interpreter_age_s):
-        if self.dead:
-            return wire.Process(alive=False, state=None, dead_age_s=1.0)
-        return wire.Process(
-            True, self.state, interpreter_age_s=interpreter_age_s, tracer=self.tracer
-        )
-
-    def tracer_of_a_thread(self):
-        return self.threads_tracer
-
-    def wait_death(self, timeout_s):
-        return self.dead
-
-    def syscall(self):
-        return None
-
-    def send(self, signum):
-        return not self.dead
-
-    sent = ()
-
-
-class FakeTorch:
-    def __init__(self):
-        self.asked = 0
-        self.error = None
-        self.record = None
-        self.names = {"fr_trace_json", "ping"}
-
-    def handlers(self):
-        return frozenset(self.names)
-
-    def ask(self, question):
-        self.asked += 1
-        if self.error:
-            raise ControlPlaneError(self.error)
-        return self.record or {"entries": [self.asked]}
-
-
-class FakeStacks:
-    def __init__(self):
-        self.calls = []
-        self.looks = 0
-        self.main = (Call("main", "/job/train.py", 1),)
-        self.error = None
-
-    def take(self, *, pause, native=False):
-        self.calls.append((pause, native))
-        if self.error:
-            raise StacksError(self.error)
-        return Taken("main (train.py:1)\n", time.monotonic())
-
-    def look(self):
-        self.looks += 1
-        if self.error:
-            raise StacksError(self.error)
-        return ProcessLook(
-            Taken("main (train.py:1)\n", time.monotonic()), self.main, owns_gil=False
-        )
-
-
-class Bench:
-    def __init__(self, path):
-        self.process, self.torch, self.stacks = FakeProcess(), FakeTorch(), FakeStacks()
-        self.box = BlackBox(
-            PageReader(path), self.process, self.torch, self.stacks, RankFiles(path)
-        )
+from worker_server.sidecar.stacks import Stacks
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worker_server.pages import NOW, identity
+from tests.worker_server.pages import NOW, enter, identity, write_step
 from worker_server import wire
 from worker_server.rank.page import layout
 from worker_server.rank.page.reader import PageReader
@@ -17,17 +17,6 @@ from worker_server.rank.page.writer import StepFacts
 
 def test_readers_are_told_how_many_calls_a_record_holds():
     assert layout.RING_SLOTS == wire.RING_CALLS
-
-
-def write_step(page, n, loss_kind=layout.LOSS_FINITE):
-    replica = page.intern("rg:x")
-    facts = StepFacts(n, n, n, NOW - 1, n, n, False, True, replica, n, loss_kind, n, n, n)
-    page.write_step(facts)
-
-
-def enter(page, row, op="all_reduce", *, shapes=b"4>4", attempt=1, is_async=False):
-    op_id, site = page.intern(op), page.intern("a.py:1")
-    return page.enter(row, op_id, 0, 0, layout.NONE, 7, attempt, site, is_async, shapes)
 
 
 def test_identity_and_start_time_survive_the_round_trip(reader):

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worker_server.pages import NOW
-from tests.worker_server.test_page import enter
+from tests.worker_server.pages import NOW, enter
 from worker_server import wire
 from worker_server.rank.page import layout
 from worker_server.rank.page.writer import PageWriter

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import wait_for
-from tests.worker_server.pages import identity
+from tests.worker_server.pages import enter, identity
 from tests.worker_server.ranks import ROOT
-from tests.worker_server.test_page import enter
 from worker_server.rank.page import layout
 from worker_server.rank.page.reader import PageReader
 from worker_server.rank.page.writer import PageWriter, StepFacts

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from tests.waiting import wait_for
-from tests.worker_server.test_black_box import Bench
+from tests.worker_server.doubles import Bench
 from worker_server import wire
 from worker_server.rank.last_words import stacks_text
 from worker_server.rank.page import layout

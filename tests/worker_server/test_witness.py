@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 
 from tests.changed import replace
+from tests.worker_server.doubles import Bench
+from tests.worker_server.pages import enter, write_step
 from tests.worker_server.ranks import eventually
-from tests.worker_server.test_black_box import Bench
-from tests.worker_server.test_page import enter, write_step
 from worker_server import wire
 from worker_server.rank.page import layout
 from worker_server.sidecar.host import with_shared

@@ -21,7 +21,7 @@ from tests.monitor import api
 from tests.monitor.api import TOKEN, Api, Script
 from tests.monitor.decide.scene import hang
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, wait_until
-from tests.monitor.loop.test_loop import EVICT
+from tests.monitor.samples import EVICT
 from tests.waiting import wait_for
 
 

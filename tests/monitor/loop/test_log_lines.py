@@ -9,9 +9,8 @@ import pytest
 
 from monitor.model.config import KeeperConfig
 from monitor.service import Service
-from tests.monitor.api import Api, options
+from tests.monitor.api import FAST, Api, options
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, wait_until
-from tests.monitor.loop.test_observe_mode import FAST
 from tests.monitor.process import Training
 
 

@@ -30,21 +30,18 @@ from monitor.loop.loop import Keeper
 from monitor.metrics import Instruments, Live, upkeep
 from monitor.model.config import KeeperConfig
 from monitor.model.escalation import Timeouts
-from monitor.model.eviction import Evict, Guard, Hold
+from monitor.model.eviction import Guard, Hold
 from monitor.model.incident import State
-from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from monitor.model.names import GroupName, IncidentId, RankName
 from monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
 from monitor.rulebook import standing
 from monitor.store.lease import Lease, me
 from monitor.store.store import Store
 from tests.changed import replace
+from tests.monitor.doubles import Broken
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, FakeRank, wait_until
-from tests.monitor.samples import incident
+from tests.monitor.samples import EVICT, incident
 from tests.monitor.store.test_store import full_disk
-
-EVICT = Evict(
-    IncidentId("inc-1"), GroupName("rg_1"), ReplicaId("rg_1:uuid1"), (Host("node1"),), "hung"
-)
 
 
 @dataclass
@@ -345,16 +342,6 @@ def test_holds_transitions_and_stages_are_counted_once(bench: Bench) -> None:
 
 
 # -- any part may crash ---------------------------------------------------------------------------
-
-
-class Broken:
-    """Every attribute that is called explodes."""
-
-    def __getattr__(self, name: str):
-        def explode(*_, **__):
-            raise RuntimeError(f"{name} is broken")
-
-        return explode
 
 
 def test_a_crash_of_the_judge_keeps_incidents_and_decides_nothing(bench: Bench) -> None:

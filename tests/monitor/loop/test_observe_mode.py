@@ -10,11 +10,9 @@ import pytest
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Evict, Rung
 from monitor.service import Service
-from tests.monitor.api import TOKEN, Api, Script, options
+from tests.monitor.api import FAST, TOKEN, Api, Script, options
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, page, wait_until
 from tests.monitor.process import Training
-
-FAST = {"tick_s": 0.2, "stall_floor_s": 0.5, "warm_up_commits": 0, "warm_up_budget_s": 0.0}
 
 
 class Watched:

@@ -19,8 +19,8 @@ from monitor.model.names import GroupName, Host, IncidentId, ReplicaId
 from monitor.service import Service
 from tests.changed import replace
 from tests.monitor.api import READERS, Api, Script, app_client, options
+from tests.monitor.doubles import Broken
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, wait_until
-from tests.monitor.loop.test_loop import Broken
 from tests.monitor.samples import incident
 
 URL = "/v1/incidents/inc-1/bundle"
