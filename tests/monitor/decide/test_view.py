@@ -1,4 +1,4 @@
-"""Groups, tempo, JSON and metrics: what is shown of one snapshot."""
+"""Groups, tempo and JSON: what is shown of one snapshot."""
 
 from __future__ import annotations
 

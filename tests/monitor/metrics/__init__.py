@@ -1,1 +1,1 @@
-"""The monitor's metrics: what they hold, how many there are, and what goodput counts."""
+"""The monitor's metrics: what they hold, and how many there are."""

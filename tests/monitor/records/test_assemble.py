@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from monitor.records import dump
 from monitor.records.dump import Record, assemble
 from monitor.records.files import load
-from monitor.records.job import COLUMNS, CollectiveState, GroupStatus
+from monitor.records.job import COLUMNS, CollectiveState, GroupStatus, Sites
 from tests.monitor.records.dumps import config, entry, gloo, nccl, pending, send, status
 
 REAL = Path(__file__).parents[4] / "shared/data/flight_recorder_nccl"
@@ -200,3 +200,17 @@ def test_a_real_rank_without_entries_keeps_what_its_status_says() -> None:
     assert not (found.columns["rank"] == 9).any()
     assert found.ranks[9].status[names["72"]] == GroupStatus(45264, -1, 45264)
     assert found.ranks[8].status[names["72"]] == GroupStatus(45267, -1, 45264)
+
+
+# -- call sites ------------------------------------------------------------------------------------
+
+
+def test_the_wrapper_of_an_attached_rank_is_not_the_call_site() -> None:
+    frames = [
+        {"name": "all_reduce", "filename": "/venv/site-packages/torch/distributed/c.py", "line": 1},
+        {"name": "recorded", "filename": "/src/worker_server/collectives.py", "line": 185},
+        {"name": "step", "filename": "/job/train.py", "line": 7},
+    ]
+    sites = Sites()
+    number = sites.of(frames)
+    assert sites.texts[number] == "train.py:7 step"
