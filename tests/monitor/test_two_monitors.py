@@ -73,6 +73,11 @@ def incidents(monitor: Monitor) -> list[dict[str, Any]]:
     return list(monitor.get("/v1/incidents")["incidents"])
 
 
+def states(incident: dict) -> list[str]:
+    """Of its decisions."""
+    return [one["state"] for one in incident["decisions"]]
+
+
 def lasting(monitor: Monitor) -> list[dict[str, Any]]:
     """Those that fired: on a busy machine an answer may be late, and one look is not enough."""
     told = incidents(monitor)
@@ -181,7 +186,7 @@ def test_an_eviction_in_flight_is_finished_by_the_other_one(
     wait_until(lambda: not culprit.alive, 30, "the other one goes on with it")
     lighthouse.form("rg_0:u0", "rg_2:u2")
     after = wait_until(
-        lambda: [i for i in lasting(standby) if i["decisions"][-1]["state"] == "confirmed"],
+        lambda: [i for i in lasting(standby) if states(i)[-1:] == ["confirmed"]],
         20, "it is confirmed",
     )[0]  # fmt: skip
     assert after["id"] == before["id"]
