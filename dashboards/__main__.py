@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from dashboards import ask, publish
+from dashboards import committed
 
 if TYPE_CHECKING:
     from dashboards.publish import Folder, Step
@@ -102,10 +102,10 @@ def _list(args: argparse.Namespace) -> int:
             "uid": board["uid"],
             "title": board["title"],
             "about": board["description"],
-            "panels": len(list(publish.panels_of(board))),
-            "questions": [row["title"] for row in publish.panels_of(board, rows=True)],
+            "panels": len(list(committed.panels_of(board))),
+            "questions": [row["title"] for row in committed.panels_of(board, rows=True)],
         }
-        for board in publish.read()
+        for board in committed.read()
     ]
     if args.format == "json":
         print(json.dumps(boards, indent=2))
@@ -120,13 +120,13 @@ def _export(args: argparse.Namespace) -> int:
     """Dashboards and provisioning files for a Grafana to read; files there are replaced."""
     folder = args.folder / "dashboards"
     folder.mkdir(parents=True, exist_ok=True)
-    for board in publish.read():
+    for board in committed.read():
         path = folder / f"{board['uid']}.json"
-        fitted = publish.fitted(board, args.monitor_url)
+        fitted = committed.fitted(board, args.monitor_url)
         path.write_text(json.dumps(fitted, indent=2, sort_keys=True) + "\n")
         print(path)
     provisioning = args.folder / "provisioning"
-    shutil.copytree(publish.GRAFANA / "provisioning", provisioning, dirs_exist_ok=True)
+    shutil.copytree(committed.GRAFANA / "provisioning", provisioning, dirs_exist_ok=True)
     print(provisioning)
     return 0
 
@@ -134,7 +134,7 @@ def _export(args: argparse.Namespace) -> int:
 def _render(args: argparse.Namespace) -> int:
     write = args.command == "render"
     try:
-        paths = publish.render(write=write)
+        paths = committed.render(write=write)
     except ImportError as error:
         print(f"error: {error}: pip install grafana-foundation-sdk==0.0.21", file=sys.stderr)
         return 1
@@ -150,14 +150,16 @@ def _check(args: argparse.Namespace) -> int:
     """Every query of every panel, asked of a running Prometheus."""
     if args.prometheus is None:
         return _render(args)
-    prom = ask.Prometheus(args.prometheus)
+    prom = committed.Prometheus(args.prometheus)
     try:
-        seen = ask.scrapes_a_monitor(prom)
-        answers = ask.ask_all(prom, span_s=args.range, scrape_s=args.scrape)
-    except ask.PrometheusError as error:
+        seen = committed.scrapes_a_monitor(prom)
+        answers = committed.ask_all(prom, span_s=args.range, scrape_s=args.scrape)
+    except committed.PrometheusError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    wrong = [one for one in answers if one.found in (ask.Found.EMPTY, ask.Found.REFUSED)]
+    wrong = [
+        one for one in answers if one.found in (committed.Found.EMPTY, committed.Found.REFUSED)
+    ]
     if args.format == "json":
         told = {"prometheus": args.prometheus, "monitor": seen, "wrong": len(wrong),
                 "queries": [one.to_json() for one in answers]}  # fmt: skip
@@ -170,7 +172,7 @@ def _check(args: argparse.Namespace) -> int:
     return 1 if wrong or not seen else 0
 
 
-def _print_answers(answers: Sequence[ask.PanelAnswer]) -> None:
+def _print_answers(answers: Sequence[committed.PanelAnswer]) -> None:
     board = max(len(one.board) for one in answers)
     where = max(len(one.where) for one in answers)
     for one in answers:
@@ -186,14 +188,14 @@ def _print_answers(answers: Sequence[ask.PanelAnswer]) -> None:
 def _push(args: argparse.Namespace) -> int:
     """Store what differs, or say what would be."""
     try:
-        from dashboards import client, publish  # noqa: PLC0415 - only a push needs the client
+        from dashboards import publish  # noqa: PLC0415 - an extra
     except ImportError as error:
         print(f"error: {error}: pip install 'lightkeeper[grafana]'", file=sys.stderr)
         return 1
-    boards = [publish.fitted(board, args.monitor_url) for board in publish.read()]
+    boards = [committed.fitted(board, args.monitor_url) for board in committed.read()]
     text = args.format == "text"
     try:
-        grafana = client.Grafana(args.url, client.read_token(args.token_file))
+        grafana = publish.Grafana(args.url, publish.read_token(args.token_file))
         publisher = publish.Publisher(grafana, args.folder_uid)
         folder, steps = publisher.plan(boards)
         if args.diff and text:
@@ -203,7 +205,7 @@ def _push(args: argparse.Namespace) -> int:
         elif not args.dry_run:
             tell = (lambda step: _print_step(step, _DONE)) if text else (lambda _: None)
             steps = publisher.carry_out(folder, steps, tell)
-    except client.PublishError as error:
+    except publish.PublishError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if not text:
@@ -231,7 +233,7 @@ def _print_differences(steps: Sequence[Step]) -> None:
         if step.action == "create":
             print(f"--- {step.uid}: not there yet; all of it is new")
         elif step.action != "unchanged":
-            for line in publish.difference(step.theirs, step.board):
+            for line in committed.difference(step.theirs, step.board):
                 print(line)
 
 
@@ -240,7 +242,7 @@ def _as_json(folder: Folder, steps: Sequence[Step], args: argparse.Namespace) ->
     for step in steps:
         row = step.to_json()
         if args.diff and step.action not in {"unchanged", "create"}:
-            row["diff"] = publish.difference(step.theirs, step.board)
+            row["diff"] = committed.difference(step.theirs, step.board)
         rows.append(row)
     return {
         "grafana": args.url,
@@ -258,7 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }  # fmt: skip
     try:
         return commands[args.command](args)
-    except (publish.CommittedError, OSError) as error:
+    except (committed.CommittedError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 

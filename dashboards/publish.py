@@ -1,4 +1,4 @@
-"""The committed dashboards, and their push: what differs is stored in a Grafana, and nothing else.
+"""The push: what differs from the committed dashboards is stored in a Grafana, and nothing else.
 
 Theory of operation. Each dashboard is first looked up by its uid. What Grafana has is compared
 with ours, without what Grafana counts itself (id, version): equal is `unchanged`, and no version
@@ -8,138 +8,198 @@ it since, so it is unchanged as well. An update names the version it was compare
 somebody saves in between, Grafana answers 412 and their work is not lost unseen.
 
 A dashboard that a Grafana reads from files cannot be pushed; that is said, and the others go on.
+
+Grafana's client is grafana-api: archived upstream since 2022, with known traps (it leaks requests'
+exceptions, and raises TypeError or a JSON error on answers that are not what it expects). Here
+every failure becomes a `PublishError` of one line, so it can be replaced in this file. Uids
+only: routes by numeric ids are off since Grafana 13.
 """
 
 from __future__ import annotations
 
-import copy
-import difflib
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote, urlsplit
 
-from dashboards.client import Grafana, PublishError, RefusedError
+import requests
+from grafana_api.grafana_api import GrafanaClientError, GrafanaException
+from grafana_api.grafana_face import GrafanaFace
 
-# -- the dashboards as JSON: rendered, committed, read, fitted to one site, compared ---------------
-# with what a Grafana has.
+from dashboards.committed import digest, plain
 
-GRAFANA: Final = Path(__file__).parent / "grafana"
-_GRAFANAS_OWN: Final = frozenset({"id", "version", "iteration"})
-"""What Grafana counts by itself."""
-
-
-class CommittedError(Exception):
-    """A file is no dashboard; the message is one line."""
+_TIMEOUT_S: Final = 10.0
+_TRIES: Final = 3
 
 
-def read(folder: Path = GRAFANA) -> list[dict[str, Any]]:
-    """The rendered dashboards in a folder, by name.
+class PublishError(Exception):
+    """The push failed; the message is one line and says what to do."""
 
-    Raises:
-        CommittedError: there are none, or one is no dashboard.
-    """
-    boards = []
-    for path in sorted(folder.glob("*.json")):
+
+class RefusedError(PublishError):
+    """Grafana understood and said no."""
+
+    def __init__(self, message: str, *, status: int, body: Any = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = body if isinstance(body, dict) else {}
+
+
+class Grafana:
+    """One Grafana, reached with a service account's token."""
+
+    def __init__(
+        self, url: str, token: str, *, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise PublishError(f"{url!r} is not an http(s):// URL")
         try:
-            board = json.loads(path.read_text())
-            uid, title = board["uid"], board["title"]
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise CommittedError(
-                f"{path} is no dashboard: {' '.join(str(error).split())}"
-            ) from error
-        boards.append({**board, "uid": uid, "title": title})
-    if not boards:
-        raise CommittedError(f"no dashboards in {folder}")
-    return boards
+            port = parts.port
+        except ValueError as error:
+            raise PublishError(f"{url!r}: {error}") from error
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        path = parts.path.strip("/")
+        self.url = url.rstrip("/")
+        self._root = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        self._sleep = sleep
+        self._face = GrafanaFace(
+            auth=token,
+            host=host,
+            port=port,
+            protocol=parts.scheme,
+            url_path_prefix=f"{path}/" if path else "",
+            timeout=_TIMEOUT_S,
+        )
+
+    def dashboard(self, uid: str) -> dict[str, Any] | None:
+        """`{"dashboard": ..., "meta": ...}` as Grafana has it; None: it has none."""
+        get = self._face.dashboard.get_dashboard
+        answer = self._absent_is_none(f"look at dashboard {uid}", lambda: get(_part(uid)))
+        return None if answer is None else self._with(answer, "dashboard", dict)
+
+    def last_message(self, uid: str) -> str | None:
+        """What was said when the dashboard's newest version was stored; None: not told."""
+        path = f"/dashboards/uid/{_part(uid)}/versions?limit=1"
+        try:
+            answer = self._call("read versions", lambda: self._face.api.GET(path))
+        except PublishError:
+            return None
+        listed = answer.get("versions") if isinstance(answer, dict) else answer  # 11 and newer
+        newest = listed[0] if isinstance(listed, list) and listed else None
+        message = newest.get("message") if isinstance(newest, dict) else None
+        return message if isinstance(message, str) else None
+
+    def store(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Create or replace a dashboard: `POST /api/dashboards/db`."""
+        uid = body["dashboard"]["uid"]
+        answer = self._call(
+            f"store dashboard {uid}", lambda: self._face.dashboard.update_dashboard(body)
+        )
+        return self._with(answer, "url", str)
+
+    def folder(self, uid: str) -> dict[str, Any] | None:
+        """The folder, wherever it is nested; None: there is none."""
+        get = self._face.folder.get_folder
+        answer = self._absent_is_none("look at the folder", lambda: get(_part(uid)))
+        return None if answer is None else self._with(answer, "uid", str)
+
+    def folders(self) -> list[dict[str, Any]]:
+        """The folders at the top."""
+        answer = self._call("list the folders", lambda: self._face.api.GET("/folders?limit=1000"))
+        return [row for row in answer if isinstance(row, dict)] if isinstance(answer, list) else []
+
+    def create_folder(self, title: str, uid: str) -> None:
+        """At the top.
+
+        Raises:
+            RefusedError: among others 409 or 412, when its uid or title is taken.
+        """
+        create = self._face.folder.create_folder
+        self._call("create the folder", lambda: create(title, uid))
+
+    def absolute(self, path: str) -> str:
+        """Where a browser finds what Grafana calls `path`: it says its own prefix itself."""
+        return self._root + path
+
+    def _absent_is_none(self, what: str, call: Callable[[], Any]) -> Any:
+        try:
+            return self._call(what, call)
+        except RefusedError as error:
+            # a proxy's or another server's page is no word of Grafana's about a uid
+            if error.status == 404 and "message" in error.body:
+                return None
+            raise
+
+    def _call(self, what: str, call: Callable[[], Any]) -> Any:
+        """`call`, tried again on answers that say "later", with every failure translated."""
+        for left in reversed(range(_TRIES)):
+            try:
+                return call()
+            except GrafanaClientError as error:
+                raise self._refused(what, error) from error
+            except (GrafanaException, requests.ConnectionError, requests.Timeout) as error:
+                if not left:
+                    raise PublishError(f"cannot {what} at {self.url}: {_why(error)}") from error
+            except (requests.RequestException, ValueError, TypeError, LookupError) as error:
+                raise PublishError(
+                    f"cannot {what}: {self.url} did not answer as Grafana does ({_line(error)})"
+                ) from error
+            self._sleep(0.5 * 2 ** (_TRIES - 1 - left))
+        raise AssertionError("not reached")
+
+    def _refused(self, what: str, error: GrafanaClientError) -> RefusedError:
+        hint = {
+            401: "; is the token right and not expired?",
+            403: "; the service account needs the Editor role",
+            404: "; is this the root URL of Grafana?",
+        }.get(error.status_code, "")
+        return RefusedError(
+            f"cannot {what} at {self.url}: {_line(error)}{hint}",
+            status=error.status_code,
+            body=error.response,
+        )
+
+    def _with(self, answer: Any, key: str, kind: type) -> dict[str, Any]:
+        """The answer, if it holds what Grafana's does."""
+        if isinstance(answer, dict) and isinstance(answer.get(key), kind):
+            return answer
+        raise PublishError(f"{self.url} did not answer as Grafana does: {str(answer)[:100]}")
 
 
-def render(*, write: bool) -> list[Path]:
-    """Files that do not contain what the Python says; `write`: now they do.
+def _why(error: Exception) -> str:
+    """Of no answer, or of one that says "later"."""
+    if isinstance(error, requests.Timeout):
+        return "no answer in time"
+    if not isinstance(error, requests.ConnectionError):
+        return _line(error)
+    return "there is no host of that name" if "resolve" in str(error) else "nobody listens there"
+
+
+def _part(uid: str) -> str:
+    return quote(uid, safe="")
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def read_token(path: Path) -> str:
+    """The token in a file; never from the command line, where everybody sees it.
 
     Raises:
-        ImportError: grafana-foundation-sdk is not installed (it is a development extra).
+        PublishError: there is none.
     """
-    from grafana_foundation_sdk.cog.encoder import JSONEncoder  # noqa: PLC0415 - see Raises
-
-    from dashboards import drill_downs, fleet  # noqa: PLC0415
-
-    differing = []
-    for board in (
-        fleet.fleet(),
-        drill_downs.groups(),
-        drill_downs.rank(),
-        drill_downs.stragglers(),
-        drill_downs.incidents(),
-        drill_downs.keeper(),
-    ):
-        path = GRAFANA / f"{board.uid.removeprefix('lightkeeper-')}.json"
-        said = _finish(json.loads(JSONEncoder().encode(board.builder().build())))
-        text = json.dumps(said, indent=2, sort_keys=True) + "\n"
-        if not path.exists() or path.read_text() != text:
-            differing.append(path)
-            if write:
-                path.write_text(text)
-    return differing
-
-
-def _finish(board: dict[str, Any]) -> dict[str, Any]:
-    """What the SDK leaves out or adds: ids for panels, no hiding of links and annotations."""
-    for number, panel in enumerate(board["panels"], start=1):
-        panel["id"] = number
-    board["timezone"] = "browser"
-    for shown in (*board["links"], *board["annotations"]["list"]):
-        shown.pop("placement", None)
-    for variable in board["templating"]["list"]:
-        for interval_only in ("auto", "auto_count", "auto_min"):
-            variable.pop(interval_only, None)
-    return board
-
-
-def panels_of(board: Mapping[str, Any], *, rows: bool = False) -> Iterator[dict[str, Any]]:
-    """Its panels, or (`rows`) the rows that they stand in."""
-    return (panel for panel in board.get("panels", []) if (panel["type"] == "row") is rows)
-
-
-def fitted(board: Mapping[str, Any], monitor_url: str | None) -> dict[str, Any]:
-    """With the address of the site's monitor in the variable `monitor_url`."""
-    made = copy.deepcopy(dict(board))
-    for variable in made.get("templating", {}).get("list", []):
-        if monitor_url is not None and variable.get("name") == "monitor_url":
-            url = monitor_url.rstrip("/")
-            variable["query"] = url
-            variable["current"] = {**variable.get("current", {}), "text": url, "value": url}
-    return made
-
-
-def plain(board: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a dashboard is anybody's doing."""
-    return {key: value for key, value in board.items() if key not in _GRAFANAS_OWN}
-
-
-def digest(board: Mapping[str, Any]) -> str:
-    """Twelve characters that name this content."""
-    text = json.dumps(plain(board), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def difference(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any]) -> list[str]:
-    """Lines of a unified diff, from what Grafana has to what a push would store."""
-    uid = ours["uid"]
-    before, after = (
-        json.dumps(plain(board), indent=2, sort_keys=True, ensure_ascii=False).splitlines()
-        if board is not None
-        else []
-        for board in (theirs, ours)
-    )
-    return list(
-        difflib.unified_diff(
-            before, after, f"grafana/{uid}", f"lightkeeper/{uid}", lineterm="", n=2
-        )
-    )
+    try:
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PublishError(f"token file {path}: {_line(error)}") from error
+    if not token or not token.isascii() or any(letter.isspace() for letter in token):
+        raise PublishError(f"token file {path} does not hold one token")
+    return token
 
 
 # -- the push -------------------------------------------------------------------------------------

@@ -108,8 +108,6 @@ class Commands(HelpPage, click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Here it is imported."""
-        if ctx.parent is None:
-            args = _renamed(args)
         name, found, rest = super().resolve_command(ctx, args)
         return name, found.imported() if isinstance(found, Ours) else found, rest
 
@@ -197,43 +195,6 @@ cli: Final = Commands(
                       "show_default": True},
 )  # fmt: skip
 click.version_option(package_name="lightkeeper", message="%(package)s %(version)s")(cli)
-
-# -- names of 0.1, which work for one release ------------------------------------------------------
-
-_RENAMED: Final = {
-    ("ranks",): ("get", "ranks"),
-    ("groups",): ("get", "groups"),
-    ("hosts",): ("get", "hosts"),
-    ("admit",): ("run",),
-    ("help",): ("--help",),
-    ("version",): ("--version",),
-    ("notify",): ("check", "notify"),
-    ("schedulers", "check"): ("check", "scheduler"),
-    ("schedulers",): ("check",),
-    ("policy", "check"): ("check", "policy"),
-}
-
-
-def _renamed(words: list[str]) -> list[str]:
-    """The same in today's names, with a hint where it makes a difference."""
-    old = next((one for one in _RENAMED if tuple(words[: len(one)]) == one), None)
-    if old is not None:
-        new = _RENAMED[old]
-    elif words[:1] == ["incidents"] and not {*words[1:2]} & {"list", "show", "-h", "--help"}:
-        old, new = ("incidents",), ("incidents", _incidents(words[1:]))
-    else:
-        return words
-    sys.stderr.write(f"lightkeeper {' '.join(old)} is now: lightkeeper {' '.join(new)}\n")
-    return [*new, *words[len(old) :]]
-
-
-def _incidents(words: list[str]) -> str:
-    """Whether an incident is named among options."""
-    from monitor.commands.incidents import listed  # noqa: PLC0415
-
-    ctx = click.Context(listed, info_name="lightkeeper incidents list")
-    _, named, _ = listed.make_parser(ctx).parse_args(list(words))
-    return "show" if named else "list"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

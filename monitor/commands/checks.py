@@ -125,7 +125,6 @@ def notify_options(called: F) -> F:
 
 @command()
 @option("--ca-file", type=FILE, metavar="FILE", help="PEM file of authorities to trust as well")
-@option("--test", is_flag=True, hidden=True, expose_value=False)  # as it was called before 0.2
 @as_json
 @notify_options
 def check_notify(

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from dashboards import ask, publish
+from dashboards import committed
 
 ROOT = Path(__file__).parents[2]
 PATHS = sorted((ROOT / "dashboards" / "grafana").glob("*.json"))
@@ -17,7 +17,7 @@ def load(path):
 
 
 def panels(board):
-    return list(publish.panels_of(board))
+    return list(committed.panels_of(board))
 
 
 def variables(board):
@@ -31,12 +31,12 @@ def targets(board):
 
 def expressions(board):
     """(where, expression) of everything that is asked of Prometheus."""
-    return [(query.where, query.expr) for query in ask.queries(board)]
+    return [(query.where, query.expr) for query in committed.queries(board)]
 
 
 def filled(expr, **chosen):
     """`expr` as Prometheus gets it, with everything chosen and, unless told, the odd intervals."""
-    return ask.filled(expr, **{**INTERVALS, **chosen})
+    return committed.filled(expr, **{**INTERVALS, **chosen})
 
 
 def selectors(expr):

@@ -1,21 +1,23 @@
 """`lightkeeper dashboards check --prometheus`: which panels a running Prometheus leaves empty."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from dashboards import ask, publish
+from dashboards import committed
 from dashboards.__main__ import main
 from dashboards.selectors import or_none
-from tests.dashboards.boards import filled
+from tests.dashboards.boards import ROOT, filled
 from tests.http_server import FakeServer, Handler
 from tests.ports import free_port
 from tests.prometheus.server import prometheus
 from tests.waiting import wait_for
 
-EVERY = [query for board in publish.read() for query in ask.queries(board)]
+EVERY = [query for board in committed.read() for query in committed.queries(board)]
 
 
 class FakeHttp(FakeServer):
@@ -146,3 +148,16 @@ scrape_configs:
         wait_for(lambda: seen() == {"timeout": 2.0}, within_s=20, what="the failures alone")
         page[0] = b""
         wait_for(lambda: seen() == {}, within_s=20, what="no zero of a monitor that is gone")
+
+
+def test_only_a_push_needs_the_extra():
+    without = (
+        "import sys; sys.modules['grafana_api'] = None; from dashboards.__main__ import main; "
+        "assert main(['list']) == 0; "
+        "sys.exit(main(['push', '--url', 'http://127.0.0.1:9', '--token-file', '/nowhere']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", without], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert (done.returncode, done.stdout.partition("  ")[0]) == (1, "lightkeeper-fleet")
+    assert done.stderr.endswith("pip install 'lightkeeper[grafana]'\n")

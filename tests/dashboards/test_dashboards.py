@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from dashboards import publish
+from dashboards import committed
 from dashboards.selectors import GROUP_STATE, HEALTH, SELF_HEALTH
 from monitor.detect.self_health import Condition
 from monitor.metrics.fleet import STATES
@@ -32,7 +32,7 @@ def test_there_are_six_dashboards_with_uids_of_their_own():
 def test_the_committed_json_is_what_the_python_says():
     pytest.importorskip("grafana_foundation_sdk", reason="a development extra")
 
-    assert publish.render(write=False) == []
+    assert committed.render(write=False) == []
 
 
 @each_board

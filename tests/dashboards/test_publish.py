@@ -4,8 +4,7 @@ import pytest
 
 pytest.importorskip("grafana_api", reason="the grafana extra")
 
-from dashboards.client import Grafana, PublishError, read_token
-from dashboards.publish import Publisher
+from dashboards.publish import Grafana, Publisher, PublishError, read_token
 from tests.dashboards.grafana_server import EDITOR, VIEWER, GrafanaServer
 
 BOARD = {"uid": "one", "title": "One", "panels": []}

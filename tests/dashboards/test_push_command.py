@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("grafana_api", reason="the grafana extra")
 
-from dashboards import publish
+from dashboards import committed
 from dashboards.__main__ import main
 from tests.dashboards.boards import ROOT
 
@@ -45,7 +45,7 @@ def test_the_monitors_address_is_put_in_and_compared_with(grafana, token_file, c
 
 
 def test_a_dry_run_looks_and_changes_nothing(grafana, token_file, capsys):
-    grafana.add_board({**publish.read()[0], "refresh": "1d"}, "")
+    grafana.add_board({**committed.read()[0], "refresh": "1d"}, "")
 
     assert command(grafana, token_file, "--dry-run", "--diff") == 0
 
@@ -59,7 +59,7 @@ def test_a_dry_run_looks_and_changes_nothing(grafana, token_file, capsys):
 
 def test_a_script_reads_what_was_done_as_json(grafana, token_file, capsys):
     grafana.add_folder("lightkeeper", "Lightkeeper")
-    grafana.add_board({**publish.read()[0], "refresh": "1d"}, "lightkeeper", provisioned="f.json")
+    grafana.add_board({**committed.read()[0], "refresh": "1d"}, "lightkeeper", provisioned="f.json")
 
     assert command(grafana, token_file, "--format", "json", "--diff") == 1
 
@@ -70,7 +70,7 @@ def test_a_script_reads_what_was_done_as_json(grafana, token_file, capsys):
 
 
 def test_what_is_refused_goes_to_stderr_and_exit_one(grafana, token_file, capsys):
-    grafana.add_board({**publish.read()[0], "refresh": "1d"}, "", provisioned="f.json")
+    grafana.add_board({**committed.read()[0], "refresh": "1d"}, "", provisioned="f.json")
 
     assert command(grafana, token_file) == 1
 

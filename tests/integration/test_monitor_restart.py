@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import requests
 
-from dashboards import ask
+from dashboards import committed
 from tests.dashboards import contract
 from tests.prometheus.server import Prometheus, example_config, prometheus
 from tests.waiting import wait_for
@@ -73,12 +73,12 @@ def metric_names(*bases: str) -> set[str]:
     return {words[2] for words in lines if words[:2] == ["#", "TYPE"]}
 
 
-def happened(prom: Prometheus, one: ask.PanelAnswer) -> bool:
+def happened(prom: Prometheus, one: committed.PanelAnswer) -> bool:
     """Whether a query of a panel has an answer, or had one at any second of ten minutes."""
     if one.series or one.where.startswith("annotation "):
         return True
     past = f"count_over_time(({one.expr})[600s:1s])"
-    return one.found is not ask.Found.REFUSED and bool(prom.query(past))
+    return one.found is not committed.Found.REFUSED and bool(prom.query(past))
 
 
 @contextlib.contextmanager
@@ -116,7 +116,7 @@ def ask_every_panel(prom: Prometheus, fleet: DemoFleet) -> None:
     prom.wait_for("sum(lightkeeper_evictions_total) > 0", within_s=60)
 
     def unanswered() -> set[str]:
-        asked = ask.ask_all(ask.Prometheus(prom.url), span_s=600, scrape_s=1)
+        asked = committed.ask_all(committed.Prometheus(prom.url), span_s=600, scrape_s=1)
         return {f"{one.board}: {one.where}" for one in asked if not happened(prom, one)}
 
     missing: set[str] = {"nobody was asked"}

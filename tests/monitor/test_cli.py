@@ -341,36 +341,7 @@ def test_demo_runs_the_trainer_in_a_process_of_its_own() -> None:
     assert "--without-keeper" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("ranks", "get ranks"),
-        ("groups --sort health", "get groups --sort health"),
-        ("hosts", "get hosts"),
-        ("incidents", "incidents list"),
-        ("incidents --group rg_1", "incidents list --group rg_1"),
-        ("incidents --format json not_ent", "incidents show --format json not_ent"),
-        ("notify --test", "check notify"),
-        ("schedulers check", "check scheduler"),
-        ("version", "--version"),
-        ("help", "--help"),
-        ("policy check /nowhere", "check policy /nowhere"),
-    ],
-)
-def test_a_name_of_before_does_the_same_and_says_the_new_one(
-    old: str, new: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("LIGHTKEEPER_MONITOR", "http://127.0.0.1:9")
-    status = main(new.split())
-    today = capsys.readouterr()
-    assert main(old.split()) == status
-    hint, _, rest = capsys.readouterr().err.partition("\n")
-    assert hint.startswith("lightkeeper ")
-    assert " is now: lightkeeper " in hint
-    assert rest == today.err
-
-
-def test_help_has_every_command_in_a_section_and_no_old_name(
+def test_help_has_every_command_in_a_section(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["--help"]) == 0

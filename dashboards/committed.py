@@ -1,12 +1,16 @@
-"""Every query of the dashboards, asked of a running Prometheus: which panels would be empty?
+"""The committed dashboards, as JSON: rendered, read, fitted to one site, compared, and asked.
 
-Each is asked as Grafana asks it with everything chosen, over a span or for now. A panel that says
-what it shows when there is nothing ("nobody is accused") may be empty; any other that is empty, and
-any query that is refused, is a finding.
+Asked is every query of theirs, of a running Prometheus: which panels would be empty? Each as
+Grafana asks it with everything chosen, over a span or for now. A panel that says what it shows when
+there is nothing ("nobody is accused") may be empty; any other that is empty, and any query that is
+refused, is a finding.
 """
 
 from __future__ import annotations
 
+import copy
+import difflib
+import hashlib
 import json
 import re
 import time
@@ -15,11 +19,128 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from dashboards import publish
 from dashboards.selectors import NO_DATA
+
+GRAFANA: Final = Path(__file__).parent / "grafana"
+_GRAFANAS_OWN: Final = frozenset({"id", "version", "iteration"})
+"""What Grafana counts by itself."""
+
+
+class CommittedError(Exception):
+    """A file is no dashboard; the message is one line."""
+
+
+def read(folder: Path = GRAFANA) -> list[dict[str, Any]]:
+    """The rendered dashboards in a folder, by name.
+
+    Raises:
+        CommittedError: there are none, or one is no dashboard.
+    """
+    boards = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            board = json.loads(path.read_text())
+            uid, title = board["uid"], board["title"]
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise CommittedError(
+                f"{path} is no dashboard: {' '.join(str(error).split())}"
+            ) from error
+        boards.append({**board, "uid": uid, "title": title})
+    if not boards:
+        raise CommittedError(f"no dashboards in {folder}")
+    return boards
+
+
+def render(*, write: bool) -> list[Path]:
+    """Files that do not contain what the Python says; `write`: now they do.
+
+    Raises:
+        ImportError: grafana-foundation-sdk is not installed (it is a development extra).
+    """
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder  # noqa: PLC0415 - see Raises
+
+    from dashboards import drill_downs, fleet  # noqa: PLC0415
+
+    differing = []
+    for board in (
+        fleet.fleet(),
+        drill_downs.groups(),
+        drill_downs.rank(),
+        drill_downs.stragglers(),
+        drill_downs.incidents(),
+        drill_downs.keeper(),
+    ):
+        path = GRAFANA / f"{board.uid.removeprefix('lightkeeper-')}.json"
+        said = _finish(json.loads(JSONEncoder().encode(board.builder().build())))
+        text = json.dumps(said, indent=2, sort_keys=True) + "\n"
+        if not path.exists() or path.read_text() != text:
+            differing.append(path)
+            if write:
+                path.write_text(text)
+    return differing
+
+
+def _finish(board: dict[str, Any]) -> dict[str, Any]:
+    """What the SDK leaves out or adds: ids for panels, no hiding of links and annotations."""
+    for number, panel in enumerate(board["panels"], start=1):
+        panel["id"] = number
+    board["timezone"] = "browser"
+    for shown in (*board["links"], *board["annotations"]["list"]):
+        shown.pop("placement", None)
+    for variable in board["templating"]["list"]:
+        for interval_only in ("auto", "auto_count", "auto_min"):
+            variable.pop(interval_only, None)
+    return board
+
+
+def panels_of(board: Mapping[str, Any], *, rows: bool = False) -> Iterator[dict[str, Any]]:
+    """Its panels, or (`rows`) the rows that they stand in."""
+    return (panel for panel in board.get("panels", []) if (panel["type"] == "row") is rows)
+
+
+def fitted(board: Mapping[str, Any], monitor_url: str | None) -> dict[str, Any]:
+    """With the address of the site's monitor in the variable `monitor_url`."""
+    made = copy.deepcopy(dict(board))
+    for variable in made.get("templating", {}).get("list", []):
+        if monitor_url is not None and variable.get("name") == "monitor_url":
+            url = monitor_url.rstrip("/")
+            variable["query"] = url
+            variable["current"] = {**variable.get("current", {}), "text": url, "value": url}
+    return made
+
+
+def plain(board: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a dashboard is anybody's doing."""
+    return {key: value for key, value in board.items() if key not in _GRAFANAS_OWN}
+
+
+def digest(board: Mapping[str, Any]) -> str:
+    """Twelve characters that name this content."""
+    text = json.dumps(plain(board), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def difference(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any]) -> list[str]:
+    """Lines of a unified diff, from what Grafana has to what a push would store."""
+    uid = ours["uid"]
+    before, after = (
+        json.dumps(plain(board), indent=2, sort_keys=True, ensure_ascii=False).splitlines()
+        if board is not None
+        else []
+        for board in (theirs, ours)
+    )
+    return list(
+        difflib.unified_diff(
+            before, after, f"grafana/{uid}", f"lightkeeper/{uid}", lineterm="", n=2
+        )
+    )
+
+
+# -- asked of a Prometheus ------------------------------------------------------------------------
 
 STEP_S: Final = 5
 _WAIT_S: Final = 30.0
@@ -74,7 +195,7 @@ class PanelAnswer:
 def queries(board: Mapping[str, Any]) -> Iterator[BoardQuery]:
     """All that a dashboard asks."""
     name = str(board["uid"]).removeprefix("lightkeeper-")
-    for panel in publish.panels_of(board):
+    for panel in panels_of(board):
         told = panel.get("fieldConfig", {}).get("defaults", {}).get("noValue", NO_DATA)
         for target in panel["targets"]:
             yield BoardQuery(
@@ -160,7 +281,7 @@ def ask(prom: Prometheus, query: BoardQuery, *, span_s: int, scrape_s: int) -> P
 
 def ask_all(prom: Prometheus, *, span_s: int, scrape_s: int) -> list[PanelAnswer]:
     """Every query of every committed dashboard."""
-    every = [query for board in publish.read() for query in queries(board)]
+    every = [query for board in read() for query in queries(board)]
     return [ask(prom, query, span_s=span_s, scrape_s=scrape_s) for query in every]
 
 
