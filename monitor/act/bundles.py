@@ -114,12 +114,6 @@ def keep_of(config: KeeperConfig) -> Keep:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    nbytes: int
-    written_s: float
-
-
 def safe_name(text: str) -> str:
     """A file's name for any text: one for each, no folder, never hidden, never too long."""
     plain = _ODD.sub(lambda odd: "".join(f"%{byte:02x}" for byte in _bytes(odd[0])), text)
@@ -146,7 +140,7 @@ class BundleDir:
         self.folder = folder
         self._keep = keep
         self._opener: Callable[[Path], IO[bytes]] = open_new
-        self._files: dict[str, _File] = {}
+        self._files: dict[str, BundleView] = {}
         self._changed = threading.Lock()
 
     def open(self) -> None:
@@ -164,14 +158,13 @@ class BundleDir:
                         os.unlink(entry.path)
                 elif entry.name.endswith(_END) and entry.is_file(follow_symlinks=False):
                     known = entry.stat(follow_symlinks=False)
-                    found[entry.name] = _File(known.st_size, known.st_mtime)
+                    found[entry.name] = BundleView(known.st_size, known.st_mtime)
         with self._changed:
             self._files = found
 
     def view(self, incident_id: IncidentId) -> BundleView | None:
         """What there is of an incident; asks no disk."""
-        file = self._files.get(safe_name(incident_id) + _END)
-        return None if file is None else BundleView(file.nbytes, file.written_s)
+        return self._files.get(safe_name(incident_id) + _END)
 
     def path(self, incident_id: IncidentId) -> Path | None:
         """Where its bundle lies; always a file of this folder."""
@@ -203,7 +196,7 @@ class BundleDir:
             raise
         known = (self.folder / name).stat()
         with self._changed:
-            self._files[name] = _File(known.st_size, known.st_mtime)
+            self._files[name] = BundleView(known.st_size, known.st_mtime)
         return known.st_size
 
     def tidy(self, now_s: float) -> None:

@@ -223,37 +223,11 @@ _LOOP_LATE_S: Final = 0.5
 """A fetch loop that is later than this is broken: whoever waits goes on without it."""
 
 
+@dataclass(slots=True)
 class Budget:
     """Bytes that the answers of one moment may hold together; used on the fetch loop only."""
 
-    def __init__(self, nbytes: int) -> None:
-        self.left = nbytes
-
-
-class Share:
-    """What one answer holds of a budget."""
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-        self._taken = 0
-
-    def take(self, nbytes: int) -> None:
-        """Count a piece.
-
-        Raises:
-            BundleFullError: nothing is left. All is given back, so that others that come at the
-                same moment may be whole.
-        """
-        self._taken += nbytes
-        self._budget.left -= nbytes
-        if self._budget.left < 0:
-            self.give_back()
-            raise BundleFullError(Failure.GARBAGE, "the bundle is full")
-
-    def give_back(self) -> None:
-        """Nothing of it is kept."""
-        self._budget.left += self._taken
-        self._taken = 0
+    left: int
 
 
 class BundleFullError(FetchError):
@@ -270,55 +244,6 @@ class Raw:
     taken_s: float | None = None
     failed: FetchError | None = None
     cut: bool = False
-
-
-class EvidenceAsker:
-    def __init__(self, clock: Clock, fetcher: Fetcher) -> None:
-        self._clock = clock
-        self._fetcher = fetcher
-
-    def ask(self, whom: Sequence[Observation], *, deadline_s: float, nbytes: int) -> list[Raw]:
-        """Every part of every rank, in order; returns after at most about `deadline_s`."""
-        end = time.monotonic() + deadline_s
-        budget = Budget(nbytes)
-        asked = [(one, kind) for one in whom for kind in KINDS]
-
-        async def all_of_them() -> list[Raw]:
-            return await asyncio.gather(*(self._one(*each, end, budget) for each in asked))
-
-        future = self._fetcher.submit(all_of_them())
-        try:
-            return future.result(timeout=deadline_s + _LOOP_LATE_S)
-        except (FutureTimeoutError, CancelledError):
-            future.cancel()
-            late = FetchError(Failure.TIMEOUT, "the monitor's own loop is late or has ended")
-            return [Raw(one, kind, failed=late) for one, kind in asked]
-
-    async def _one(self, one: Observation, kind: BundleKind, end: float, budget: Budget) -> Raw:
-        """One part; a smaller answer where the whole is too large."""
-        whole = await self._get(one, kind, "", end, budget)
-        if not kind.smaller or whole.failed is None or not whole.failed.too_large:
-            return whole
-        less = await self._get(one, kind, kind.smaller, end, budget)
-        return replace(less, cut=True) if less.failed is None else whole
-
-    async def _get(
-        self, one: Observation, kind: BundleKind, query: str, end: float, budget: Budget
-    ) -> Raw:
-        share = Share(budget)
-        question = Question(
-            one.url + kind.path + query,
-            timeout_s=end - time.monotonic(),
-            max_bytes=kind.max_bytes,
-            group=one.identity.group,
-            meter=share.take,
-        )
-        try:
-            answer = await self._fetcher.fetch(question)
-        except FetchError as exc:
-            share.give_back()
-            return Raw(one, kind, failed=exc)
-        return Raw(one, kind, answer, self._clock.now_s())
 
 
 def judged(raw: Sequence[Raw]) -> list[Part]:
@@ -400,7 +325,7 @@ class Evidence:
         version: str = "",
     ) -> None:
         self._clock = clock
-        self._asker = EvidenceAsker(clock, fetcher)
+        self._fetcher = fetcher
         self.bundles = bundles
         self._config = config
         self._metrics = metrics
@@ -527,11 +452,7 @@ class Evidence:
         whom = concerned(
             job.incident, groups, job.seen.snapshot.observations, config.evidence_ranks
         )
-        raw = self._asker.ask(
-            whom.asked,
-            deadline_s=config.evidence_deadline_s,
-            nbytes=int(config.evidence_mib * _MIB),
-        )
+        raw = self._ask(whom.asked)
         seconds = time.monotonic() - began
         answered = sum(one.answer is not None and one.answer.status == 200 for one in raw)
         ticket.done(f"{answered} of {len(raw)} parts of {len(whom.asked)} ranks in {seconds:.1f} s")
@@ -544,6 +465,58 @@ class Evidence:
         ]
         self._write(job, moments)
         self._count(ticket.moment, _outcome(parts, whom))
+
+    def _ask(self, whom: Sequence[Observation]) -> list[Raw]:
+        """Every part of every rank, in order; returns at about the deadline."""
+        deadline_s = self._config.evidence_deadline_s
+        end = time.monotonic() + deadline_s
+        budget = Budget(int(self._config.evidence_mib * _MIB))
+        asked = [(one, kind) for one in whom for kind in KINDS]
+
+        async def all_of_them() -> list[Raw]:
+            return await asyncio.gather(*(self._one(*each, end, budget) for each in asked))
+
+        future = self._fetcher.submit(all_of_them())
+        try:
+            return future.result(timeout=deadline_s + _LOOP_LATE_S)
+        except (FutureTimeoutError, CancelledError):
+            future.cancel()
+            late = FetchError(Failure.TIMEOUT, "the monitor's own loop is late or has ended")
+            return [Raw(one, kind, failed=late) for one, kind in asked]
+
+    async def _one(self, one: Observation, kind: BundleKind, end: float, budget: Budget) -> Raw:
+        """One part; a smaller answer where the whole is too large."""
+        whole = await self._get(one, kind, "", end, budget)
+        if not kind.smaller or whole.failed is None or not whole.failed.too_large:
+            return whole
+        less = await self._get(one, kind, kind.smaller, end, budget)
+        return replace(less, cut=True) if less.failed is None else whole
+
+    async def _get(
+        self, one: Observation, kind: BundleKind, query: str, end: float, budget: Budget
+    ) -> Raw:
+        taken = 0
+
+        def take(nbytes: int) -> None:
+            nonlocal taken
+            taken, budget.left = taken + nbytes, budget.left - nbytes
+            if budget.left < 0:  # given back at once: others that come now may be whole
+                taken, budget.left = 0, budget.left + taken
+                raise BundleFullError(Failure.GARBAGE, "the bundle is full")
+
+        question = Question(
+            one.url + kind.path + query,
+            timeout_s=end - time.monotonic(),
+            max_bytes=kind.max_bytes,
+            group=one.identity.group,
+            meter=take,
+        )
+        try:
+            answer = await self._fetcher.fetch(question)
+        except FetchError as exc:
+            budget.left += taken
+            return Raw(one, kind, failed=exc)
+        return Raw(one, kind, answer, self._clock.now_s())
 
     def _in_hand(self, job: Capture, ticket: Ticket, whom: Whom) -> list[Moment]:
         """What the detectors had read before, beside the first moment."""

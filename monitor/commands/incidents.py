@@ -73,48 +73,34 @@ _NAMES: Final = 12
 """Culprits or victims that are named."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoryLine:
-    text: str
-    style: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Where a person finds more."""
-
-    monitor: str
-    """URL; empty when it is away."""
-    journal: str | None = None
-
-
-def story(one: IncidentReport, places: Places) -> Iterator[StoryLine]:
+def story(one: IncidentReport, monitor: str, journal: str | None = None) -> Iterator[Text]:
+    """`monitor`: its URL, empty when it is away."""
     yield from _head(one)
     yield from _happened(one)
     yield from _done(one)
     yield from _took(one.account)
     yield from _cost(one.account)
-    yield from _next(one, places)
+    yield from _next(one, monitor.rstrip("/"), journal)
 
 
-def _title(text: str) -> Iterator[StoryLine]:
-    yield StoryLine("")
-    yield StoryLine(text, "bold cyan")
+def _title(text: str) -> Iterator[Text]:
+    yield Text("")
+    yield Text(text, "bold cyan")
 
 
 _STYLES: Final = {Severity.CRITICAL: "bold red", Severity.WARNING: "bold yellow"}
 
 
-def _head(one: IncidentReport) -> Iterator[StoryLine]:
+def _head(one: IncidentReport) -> Iterator[Text]:
     incident = one.incident
     groups = _list(incident.groups) or "nobody's fault"
     what = f"{plain(incident.kind)} in {groups}: {one.account.outcome}, {incident.state}"
-    yield StoryLine(what, _STYLES.get(incident.severity, "bold"))
+    yield Text(what, _STYLES.get(incident.severity, "bold"))
     began = moment(incident.milestones.first_seen_s)
-    yield StoryLine(f"{clean(incident.id, 300)}, {incident.severity}, {began}", "dim")
+    yield Text(f"{clean(incident.id, 300)}, {incident.severity}, {began}", "dim")
 
 
-def _happened(one: IncidentReport) -> Iterator[StoryLine]:
+def _happened(one: IncidentReport) -> Iterator[Text]:
     incident, face = one.incident, one.face
     yield from _title("What happened")
     yield from _wrapped("  ", sentence(f"{face.says.rstrip('.')}. {face.next}".strip()))
@@ -134,7 +120,7 @@ def _happened(one: IncidentReport) -> Iterator[StoryLine]:
         yield from _row("seen", f"{source}: {seen}")
 
 
-def _done(one: IncidentReport) -> Iterator[StoryLine]:
+def _done(one: IncidentReport) -> Iterator[Text]:
     account = one.account
     yield from _title("What was done")
     yield from _row("decided by", f"{account.decided_by}: {account.why}")
@@ -159,7 +145,7 @@ def _done(one: IncidentReport) -> Iterator[StoryLine]:
         yield from _row("back on", _list(account.back_on), "green")
 
 
-def _took(account: IncidentAccount) -> Iterator[StoryLine]:
+def _took(account: IncidentAccount) -> Iterator[Text]:
     parts = account.intervals
     if not parts:
         return
@@ -169,7 +155,7 @@ def _took(account: IncidentAccount) -> Iterator[StoryLine]:
         bar = _bar(part.start_s - parts[0].start_s, part.seconds, total_s)
         odd = "  (the clock jumped)" if part.jumped else ""
         name = _PARTS.get(part.until, part.until)
-        yield StoryLine(f"  {name:<30}{part.seconds:>8.1f} s  |{bar}|{odd}")
+        yield Text(f"  {name:<30}{part.seconds:>8.1f} s  |{bar}|{odd}")
 
 
 def _bar(start_s: float, seconds: float, total_s: float) -> str:
@@ -181,7 +167,7 @@ def _bar(start_s: float, seconds: float, total_s: float) -> str:
     return (" " * start + "#" * length)[:BAR].ljust(BAR)
 
 
-def _cost(account: IncidentAccount) -> Iterator[StoryLine]:
+def _cost(account: IncidentAccount) -> Iterator[Text]:
     yield from _title("What it cost, in rank-seconds, by lightkeeper's own account")
     for name, amount in (
         ("others lost", account.lost_by_others),
@@ -195,19 +181,18 @@ def _cost(account: IncidentAccount) -> Iterator[StoryLine]:
 # -- what to do next -----------------------------------------------------------------------------
 
 
-def _next(one: IncidentReport, places: Places) -> Iterator[StoryLine]:
+def _next(one: IncidentReport, base: str, journal: str | None) -> Iterator[Text]:
     incident = one.incident
     yield from _title("What to do next")
     for text in advice(one):
         yield from _wrapped("  - ", clean(text))
-    base = places.monitor.rstrip("/")
     if one.bundle is not None and base:
         yield _whole("evidence", f"{base}{bundle_url(incident.id)} (for lightkeeper analyze)")
-    if places.journal:
+    if journal:
         began_s = int(incident.milestones.first_seen_s) - 60
         until_s = int(incident.last_seen_s) + 60
         span = f"--from {began_s} --to {until_s} --ticks"
-        yield _whole("replay", f"lightkeeper replay {places.journal} {span}")
+        yield _whole("replay", f"lightkeeper replay {journal} {span}")
     if base:
         yield _whole("page", f"{base}/incidents/{quote(incident.id, safe='')}")
 
@@ -231,23 +216,23 @@ def advice(one: IncidentReport) -> Iterator[str]:
         yield "the group was not seen to come back: ask its launcher"
 
 
-def _row(name: str, text: str, style: str = "") -> Iterator[StoryLine]:
+def _row(name: str, text: str, style: str = "") -> Iterator[Text]:
     """A fact and its name, in lines that fit a terminal and a mail."""
     yield from _wrapped(f"  {name:<16}", clean(str(text)), style)
 
 
-def _whole(name: str, text: str) -> StoryLine:
+def _whole(name: str, text: str) -> Text:
     """One line however long: to be copied."""
-    return StoryLine(f"  {name:<16}{clean(text)}")
+    return Text(f"  {name:<16}{clean(text)}")
 
 
-def _wrapped(start: str, text: str, style: str = "") -> Iterator[StoryLine]:
+def _wrapped(start: str, text: str, style: str = "") -> Iterator[Text]:
     made = textwrap.wrap(
         text, WIDTH, initial_indent=start, subsequent_indent=" " * len(start),
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
     for line in made or [start]:
-        yield StoryLine(line, style)
+        yield Text(line, style)
 
 
 def _list(names: Sequence[str]) -> str:
@@ -434,17 +419,17 @@ def show(*, monitor: Monitor, id: str, store: str | None, as_json: bool) -> None
     docs/offline.md says how its cost is computed.
     """
     if store is not None:
-        one, places = Stored(store).one(id), Places("")
+        one, monitor_url = Stored(store).one(id), ""
         body = {"schema": SCHEMA, **report_to_json(one)}
     else:
         body = monitor.ask(f"/v1/incidents/{quote(id, safe='')}")
-        one, places = report_from_json(body), Places(monitor.urls[0], body.get("journal"))
+        one, monitor_url = report_from_json(body), monitor.urls[0]
     if as_json:
         print_json(body)
         return
     out = console()
-    for line in story(one, places):
-        out.print(Text(line.text, style=line.style), soft_wrap=True)
+    for line in story(one, monitor_url, body.get("journal")):
+        out.print(line, soft_wrap=True)
 
 
 def _draw(look: LatestAnswer[list[IncidentReport]], width: int, height: int) -> list[Line]:

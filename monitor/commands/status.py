@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
@@ -189,8 +190,7 @@ def hosts(*, monitor: Monitor, wanted: RowFilter, limit: int | None, as_json: bo
         on.setdefault(one.host, []).append(one)
     rows = [host_row(record, on.get(record["host"], ())) for record in records]
     chosen = sorted_hosts(one for one in rows if wanted.host(one))
-    _tell("hosts", chosen, limit, as_json, columns=HOST_COLUMNS,
-          to_json=HostRow.to_json)  # fmt: skip
+    _tell("hosts", chosen, limit, as_json, columns=HOST_COLUMNS, to_json=asdict)
 
 
 def _check_named(kind: str, wanted: Iterable[str], known: Iterable[str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -154,28 +154,22 @@ class RowFilter:
     unhealthy: bool = False
 
     def rank(self, one: RankJson) -> bool:
-        return self._health(one.health) and all(
-            not chosen or has in chosen
-            for chosen, has in ((self.groups, one.group), (self.hosts, one.host))
-        )
+        return self._fits(one.group, one.host, one.health)
 
     def group(self, one: GroupView) -> bool:
-        return self._health(one.shown) and all(
-            not chosen or has in chosen
-            for chosen, has in ((self.groups, one.group), (self.hosts, one.host))
-        )
+        return self._fits(one.group, one.host, one.shown)
 
     def host(self, one: HostRow) -> bool:
         """Whether this host is wanted; one in quarantine is not well."""
-        if self.unhealthy and not one.quarantined and one.health in (*_WELL, "-"):
-            return False
-        named = not self.hosts or one.name in self.hosts
-        return named and (not self.healths or one.health in self.healths)
+        well = not one.quarantined and one.health in (*_WELL, "-")
+        return not (self.unhealthy and well) and self._named("", one.name, one.health)
 
-    def _health(self, health: str) -> bool:
-        if self.unhealthy and health in _WELL:
-            return False
-        return not self.healths or health in self.healths
+    def _fits(self, group: str, host: str | None, health: str) -> bool:
+        return not (self.unhealthy and health in _WELL) and self._named(group, host, health)
+
+    def _named(self, group: str, host: str | None, health: str) -> bool:
+        chosen = ((self.groups, group), (self.hosts, host), (self.healths, health))
+        return all(not names or has in names for names, has in chosen)
 
 
 def sorted_ranks(ranks: Iterable[RankJson], order: str, *, reverse: bool = False) -> list[RankJson]:
@@ -284,9 +278,6 @@ class HostRow:
     """Of the last 28 days."""
     quarantined: bool
     until: str
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def _quarantine(one: HostRow) -> Cell:

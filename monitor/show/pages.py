@@ -10,7 +10,7 @@ cells are made anew in a tick, and few are sent (templates/fleet.html).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import groupby, pairwise
@@ -100,19 +100,17 @@ class FleetIndex:
     @cached_property
     def by_group(self) -> Mapping[str, list[Observation]]:
         """The ranks of each replica group, by number."""
-        found: dict[str, list[Observation]] = defaultdict(list)
-        for seen in self.view.snapshot.observations:
-            found[seen.identity.group].append(seen)
-        for ranks in found.values():
-            ranks.sort(key=lambda seen: seen.identity.group_rank)
-        return dict(found)
+        return self._ranks_by(lambda seen: seen.identity.group)
 
     @cached_property
     def by_host(self) -> Mapping[str, list[Observation]]:
         """The ranks on each host, by group and number."""
+        return self._ranks_by(lambda seen: seen.identity.host)
+
+    def _ranks_by(self, name: Callable[[Observation], str]) -> Mapping[str, list[Observation]]:
         found: dict[str, list[Observation]] = defaultdict(list)
         for seen in self.view.snapshot.observations:
-            found[seen.identity.host].append(seen)
+            found[name(seen)].append(seen)
         for ranks in found.values():
             ranks.sort(key=lambda seen: (natural(seen.identity.group), seen.identity.group_rank))
         return dict(found)

@@ -16,7 +16,6 @@ from monitor.decide.view import SCHEMA, View, bundle_url
 from monitor.decide.view_json import report_to_json
 from monitor.model.eviction import Scope
 from monitor.model.incident import Incident
-from monitor.model.names import GroupName, Host
 from monitor.model.plain import to_plain
 from monitor.show.answers import (
     AppContext,
@@ -55,7 +54,7 @@ from monitor.show.pages import (
     rank_page,
 )
 from monitor.show.reading import said_by, status_text
-from monitor.show.templating import document, prepare, sections
+from monitor.show.templating import document, sections, template
 from monitor.show.wording import path_of
 
 # -- The pages of the latest view, and what of them is new to an open page ------------------------
@@ -157,7 +156,8 @@ class Pages:
     """Safe to use from any thread."""
 
     def __init__(self, context: Callable[[FleetIndex, PagePlace], Context]) -> None:
-        prepare("document.html", "fleet.html", "crowd.html", "rank.html", "acts.html")
+        for name in ("document.html", "fleet.html", "crowd.html", "rank.html", "acts.html"):
+            template(name)  # else the first page would be taken for much work (`latest`)
         self._context = context
         self._latest: Latest[Made] = Latest()
         self._boot = secrets.token_hex(4)
@@ -329,14 +329,8 @@ def _pages() -> Pages:
 
 def _page_context(context: AppContext, fleet: FleetIndex, place: PagePlace) -> Context:
     """Also made for streams, which outlive their request."""
-    history = context.quarantine.history
-    events = (
-        history(GroupName(place.name), Scope.GROUP)
-        if place.kind == GROUPS
-        else history(Host(place.name))
-        if place.kind == HOSTS
-        else ()
-    )
+    scope = {GROUPS: Scope.GROUP, HOSTS: Scope.HOST}.get(place.kind)
+    events = () if scope is None else context.quarantine.history(place.name, scope)
     guarded = not (context.loopback or context.open_reads)
     return Context(fleet, place, guarded, why_not(context), events)
 

@@ -259,10 +259,9 @@ def _done(fleet: Fleet, evicted: Sequence[IncidentReport]) -> Iterator[str]:
 
 
 def _refused(hosts: Sequence[str], groups: Sequence[str]) -> Iterator[str]:
-    if hosts:
-        yield f"in quarantine: {counted(len(hosts), 'host')}: {listed(hosts, _SHOWN)}"
-    if groups:
-        yield f"in quarantine: {counted(len(groups), 'group')}: {listed(groups, _SHOWN)}"
+    for what, names in (("host", hosts), ("group", groups)):
+        if names:
+            yield f"in quarantine: {counted(len(names), what)}: {listed(names, _SHOWN)}"
 
 
 def trust(asked: StatusFacts) -> StatusAnswer:
@@ -271,18 +270,15 @@ def trust(asked: StatusFacts) -> StatusAnswer:
     facts = {"doubts": doubts, "last_tick_age_s": asked.tick_age_s}
     if doubts:
         rest = f" (and {len(doubts) - 1:,} more)" if len(doubts) > 1 else ""
-        more = (*doubts[1:_DOUBTS], *_more(len(doubts) - _DOUBTS))
-        return StatusAnswer("monitor", "doubtful", "yellow", doubts[0] + rest, more, facts)
+        more = doubts[1:_DOUBTS]
+        if (left := len(doubts) - _DOUBTS) > 0:
+            more.append(f"and {left:,} more: --format json has them")
+        return StatusAnswer("monitor", "doubtful", "yellow", doubts[0] + rest, tuple(more), facts)
     tick = "" if asked.tick_age_s is None else f"looked {age(asked.tick_age_s)} ago, "
     answering = f"all {counted(len(asked.fleet.ranks), 'rank')} answer"
     if len(asked.fleet.ranks) <= 1:
         answering = f"{counted(len(asked.fleet.ranks), 'rank')} answering"
     return StatusAnswer("monitor", "trusted", "green", f"{tick}{answering}", (), facts)
-
-
-def _more(number: int) -> Iterator[str]:
-    if number > 0:
-        yield f"and {number:,} more: --format json has them"
 
 
 def _doubts(asked: StatusFacts) -> Iterator[str]:

@@ -107,12 +107,6 @@ def environment() -> Environment:
     return made
 
 
-def prepare(*names: str) -> None:
-    """Compile templates: the first page would be taken for much work otherwise (`latest`)."""
-    for name in names:
-        template(name)
-
-
 def template(name: str) -> Template:
     """By its file's name; compiled once."""
     return environment().get_template(name)

@@ -1,4 +1,4 @@
-"""Every scheduler's driver, and how it is made; a new one goes in here (`DRIVERS`)."""
+"""Every scheduler's driver, and how it is made; a new one goes in here (`DRIVERS`, `drivers`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from monitor.act.http import Fetcher, trust_also
 from monitor.act.schedulers.base import Everyone, Owner, Scheduler
@@ -41,46 +41,8 @@ NewFetcher = Callable[[ssl.SSLContext | None], Fetcher]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    options: SchedulerOptions
-    name: str
-    """The driver's, or `webhook-2` for a second one."""
-    url: str
-    """Empty for a driver that has none."""
-    everyone: Everyone
-    owner: Owner
-    new_fetcher: NewFetcher
-
-    def fetcher(self) -> Fetcher:
-        """One of its own, which trusts what the options say.
-
-        Raises:
-            CaError: the file of authorities cannot be used.
-        """
-        ca_file = self.options.ca_file
-        return self.new_fetcher(None if ca_file is None else trust_also(ca_file))
-
-
-def _slurm(order: Order) -> Scheduler:
-    return Slurm(order.everyone, order.owner, removal=order.options.removal)
-
-
-def _kubernetes(order: Order) -> Scheduler:
-    api = KubeApi(configured(order.options.context))
-    return Kubernetes(api, order.everyone, order.owner, order.options.kube)
-
-
-def _webhook(order: Order) -> Scheduler:
-    secret = (order.options.secret or "").encode()
-    return WebhookScheduler(
-        order.url, secret, order.fetcher(), order.everyone, order.owner, name=order.name
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class Driver:
-    name: str
-    make: Callable[[Order], Scheduler]
+    name: Literal["slurm", "kubernetes", "webhook"]
     at_url: bool = False
     """Whether `=URL` follows; then it has the secret, and https beyond this host."""
 
@@ -90,9 +52,9 @@ class Driver:
 
 
 DRIVERS: Final = (
-    Driver("slurm", _slurm),
-    Driver("kubernetes", _kubernetes),
-    Driver("webhook", _webhook, at_url=True),
+    Driver("slurm"),
+    Driver("kubernetes"),
+    Driver("webhook", at_url=True),
 )
 
 
@@ -116,8 +78,17 @@ def drivers(
     for driver, url in filter(None, map(driver_of, options.which)):
         made[driver.name] += 1
         count = made[driver.name]
-        name = driver.name if count == 1 else f"{driver.name}-{count}"
-        yield driver.make(Order(options, name, url, everyone, owner, fetcher))
+        match driver.name:
+            case "slurm":
+                yield Slurm(everyone, owner, removal=options.removal)
+            case "kubernetes":
+                api = KubeApi(configured(options.context))
+                yield Kubernetes(api, everyone, owner, options.kube)
+            case "webhook":
+                name = driver.name if count == 1 else f"{driver.name}-{count}"
+                tls = None if options.ca_file is None else trust_also(options.ca_file)
+                secret = (options.secret or "").encode()
+                yield WebhookScheduler(url, secret, fetcher(tls), everyone, owner, name=name)
 
 
 OWNER_SWITCH: Final = "scheduler_owner"

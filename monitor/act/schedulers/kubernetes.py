@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 # -- kube api ----------------------------------------------------------------------------------
 
-MISSING: Final = "its client is not installed: pip install 'lightkeeper[kubernetes]'"
 BODY_MAX_BYTES: Final = 64 * 1024 * 1024
 _MERGE: Final = "application/merge-patch+json"
 _PASSING: Final = frozenset({409, 410, 429, 500, 502, 503, 504})
@@ -78,7 +77,8 @@ def configured(context: str | None = None) -> client.Configuration:
     try:
         from kubernetes import client, config  # noqa: PLC0415 - an extra, 0.5 s to import
     except ImportError as exc:
-        raise KubeUnusableError(MISSING) from exc
+        told = "its client is not installed: pip install 'lightkeeper[kubernetes]'"
+        raise KubeUnusableError(told) from exc
     made = client.Configuration()
     try:
         if "KUBERNETES_SERVICE_HOST" in os.environ and not os.environ.get("KUBECONFIG"):
@@ -99,16 +99,11 @@ class KubeApi:
     Plain JSON and not the client's models: they cost 3 MB of parsing for what is five fields, and
     drop what a newer server says. The client brings kubeconfig, in-cluster tokens and their
     renewal, exec plugins, proxies and TLS.
-
-    Raises:
-        KubeUnusableError: the client is not installed.
     """
 
     def __init__(self, configuration: client.Configuration) -> None:
-        try:
-            from kubernetes import client  # noqa: PLC0415
-        except ImportError as exc:
-            raise KubeUnusableError(MISSING) from exc
+        from kubernetes import client  # noqa: PLC0415 - who has a configuration has it
+
         self._client = client.ApiClient(configuration)
         self._core = client.CoreV1Api(self._client)
         self._merging = client.ApiClient(configuration)

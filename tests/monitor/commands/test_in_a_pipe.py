@@ -80,7 +80,7 @@ node0  waiting       1      2     -          0          0  -
 
 
 def test_tables_in_a_pipe_have_no_lines_around_them(monitor: FakeMonitor, capsys) -> None:
-    for words in (["status"], ["ranks"], ["policy", "show", "--default"]):
+    for words in (["status"], ["get", "ranks"], ["policy", "show", "--default"]):
         text = said(capsys, *words)
         assert text.isascii()
         assert "\x1b" not in text

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from monitor.commands.incidents import Places, story
+from monitor.commands.incidents import story
 from monitor.decide.view import IncidentReport
 from monitor.model.incident import State
 from monitor.model.verdict import Kind, Severity
@@ -137,7 +137,7 @@ def test_what_the_others_lost_is_told_apart_from_how_long_the_group_was_away() -
     """It died by itself, cost the others 5 s, and its launcher took a minute to bring it back."""
     marks = replace(BEFORE, firing_s=101.0, survivor_commit_s=105.0, rejoined_s=162.0)
     made = report(one=hang(kind=Kind.DEAD, milestones=marks), evictions=(), rows=())
-    lines = [line.text.split() for line in story(made, Places("")) if line.text.startswith("  ")]
+    lines = [line.plain.split() for line in story(made, "") if line.plain.startswith("  ")]
     told = {" ".join(words[:2]): words[2] for words in lines if len(words) > 2}
     others, own = made.account.lost_by_others, made.account.lost_by_own
     assert (others.words.split(" waited ")[1], own.words.split(" away ")[1]) == (
