@@ -1,7 +1,7 @@
 """Dashboards: what Grafana shows and what Prometheus scrapes, computes and alerts on.
 
 Belongs here: six dashboards as typed Python (`fleet` for the wall, `drill_downs` for where it
-leads; what they share in `frame`, `panels`, `selectors`), the JSON rendered from them
+leads; what they share in `panels`, `selectors`), the JSON rendered from them
 (`grafana/`, committed: it is what people import), Prometheus rules, alerts and scrape
 configuration (`prometheus/`), that JSON read and asked of a Prometheus (`committed`), and the push
 into a running Grafana (`publish`). Does not belong here: any metric's computation. Imports nothing

@@ -147,7 +147,6 @@ def _render(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Every query of every panel, asked of a running Prometheus."""
     if args.prometheus is None:
         return _render(args)
     prom = committed.Prometheus(args.prometheus)
@@ -186,7 +185,6 @@ def _print_answers(answers: Sequence[committed.PanelAnswer]) -> None:
 
 
 def _push(args: argparse.Namespace) -> int:
-    """Store what differs, or say what would be."""
     try:
         from dashboards import publish  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -253,7 +251,6 @@ def _as_json(folder: Folder, steps: Sequence[Step], args: argparse.Namespace) ->
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; the exit status."""
     args = _parser().parse_args(arguments)
     commands = {
         "push": _push, "list": _list, "export": _export, "check": _check, "render": _render,

@@ -152,8 +152,6 @@ class PrometheusError(Exception):
 
 
 class Found(StrEnum):
-    """What came of a query."""
-
     SERIES = "ok"
     QUIET = "quiet"  # none, and the panel says so in words of its own
     EMPTY = "EMPTY"
@@ -162,8 +160,6 @@ class Found(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BoardQuery:
-    """One query of a dashboard."""
-
     board: str
     where: str
     """`panel TITLE/A`, `annotation NAME` or `variable NAME`."""
@@ -176,8 +172,6 @@ class BoardQuery:
 
 @dataclass(frozen=True, slots=True)
 class PanelAnswer:
-    """A query and what came of it."""
-
     board: str
     where: str
     found: Found
@@ -188,12 +182,10 @@ class PanelAnswer:
     """As it was asked."""
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
         return asdict(self)
 
 
 def queries(board: Mapping[str, Any]) -> Iterator[BoardQuery]:
-    """All that a dashboard asks."""
     name = str(board["uid"]).removeprefix("lightkeeper-")
     for panel in panels_of(board):
         told = panel.get("fieldConfig", {}).get("defaults", {}).get("noValue", NO_DATA)
@@ -280,7 +272,6 @@ def ask(prom: Prometheus, query: BoardQuery, *, span_s: int, scrape_s: int) -> P
 
 
 def ask_all(prom: Prometheus, *, span_s: int, scrape_s: int) -> list[PanelAnswer]:
-    """Every query of every committed dashboard."""
     every = [query for board in read() for query in queries(board)]
     return [ask(prom, query, span_s=span_s, scrape_s=scrape_s) for query in every]
 

@@ -6,13 +6,15 @@ from typing import Any, Final, Unpack
 
 from grafana_foundation_sdk.builders import table
 
-from dashboards.frame import Board, group_links, rank_links
 from dashboards.panels import (
+    Board,
     ColumnStyle,
     PanelShape,
     Query,
+    group_links,
     heat,
     lines,
+    rank_links,
     ranking,
     rows,
     states,
@@ -49,7 +51,6 @@ _SEEN: Final = "lightkeeper_incident_first_seen_timestamp_seconds"
 
 
 def incidents() -> Board:
-    """The dashboard."""
     return Board(
         uid="lightkeeper-incidents",
         title="Lightkeeper: incidents",
@@ -227,7 +228,6 @@ def _of_worst(expr: str) -> str:
 
 
 def groups() -> Board:
-    """The dashboard."""
     return Board(
         uid="lightkeeper-groups",
         title="Lightkeeper: replica groups",
@@ -347,7 +347,6 @@ _RATIO: Final = f'{_BUSY} / on (instance) group_left () {_FLEET}{{{MONITOR}, sta
 
 
 def stragglers() -> Board:
-    """The dashboard."""
     return Board(
         uid="lightkeeper-stragglers",
         title="Lightkeeper: stragglers",
@@ -428,7 +427,6 @@ _WHO: Final = (
 
 
 def rank() -> Board:
-    """The dashboard."""
     return Board(
         uid="lightkeeper-rank",
         title="Lightkeeper: rank",
@@ -569,7 +567,6 @@ def _step() -> list[Any]:
 
 
 def keeper() -> Board:
-    """The dashboard."""
     return Board(
         uid="lightkeeper-keeper",
         title="Lightkeeper: keeper",

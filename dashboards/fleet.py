@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dashboards.drill_downs import incident_table
-from dashboards.frame import Board, more, rank_links
-from dashboards.panels import ColumnStyle, Query, lines, rows, tile
+from dashboards.panels import Board, ColumnStyle, Query, lines, more, rank_links, rows, tile
 from dashboards.selectors import (
     BLUE,
     GREEN,
@@ -37,7 +36,6 @@ _GOODPUT: Final = f"{_GOOD} / (({_RANKS} > {_GOOD} + {_LOST}) or ({_GOOD} + {_LO
 
 
 def fleet() -> Board:
-    """The dashboard."""
     return Board(
         uid="lightkeeper-fleet",
         title="Lightkeeper: fleet",

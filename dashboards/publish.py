@@ -224,8 +224,6 @@ _WRITES: Final = frozenset({PushAction.CREATE, PushAction.UPDATE})
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One dashboard of a push."""
-
     board: dict[str, Any]
     """Ours."""
     action: PushAction
@@ -242,15 +240,12 @@ class Step:
         return str(self.board["uid"])
 
     def to_json(self) -> dict[str, Any]:
-        """For a script."""
         said = {"uid": self.uid, "title": self.board["title"], "action": str(self.action)}
         return {**said, "version": self.version, "url": self.url, "why": self.why}
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Where the dashboards go."""
-
     uid: str
     title: str
     there: bool

@@ -44,7 +44,6 @@ def claim() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; its exit status."""
     claim()
     from monitor.cli import main as command_line  # noqa: PLC0415  not in ranks
 

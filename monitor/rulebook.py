@@ -175,7 +175,6 @@ def _file_of(held: Effective) -> Path:
 
 
 def standing(config: KeeperConfig) -> Rulebook:
-    """A rulebook without a file."""
     default = KeeperConfig()
     names = [one.name for one in fields(KeeperConfig)]
     told = {n: getattr(config, n) for n in names if getattr(config, n) != getattr(default, n)}

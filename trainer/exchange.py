@@ -60,7 +60,6 @@ class Exchange:
             work.wait()
 
     def vote_no(self, why: Exception) -> None:
-        """Vote against this step."""
         for manager in self.managers:
             manager.report_error(why)
 

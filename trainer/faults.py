@@ -36,8 +36,6 @@ PHASES: Final = (FIRST_PHASE, "forward", "backward", "communication", "optimizer
 
 
 class FaultKind(StrEnum):
-    """What can be broken."""
-
     HANG = "hang"
     """Python sleeps (or loops) for ever outside any collective; other threads go on."""
     GIL = "gil"
@@ -128,8 +126,6 @@ class FaultError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """One fault to inject."""
-
     id: str
     """Names the marker: letters, digits and `._:@-`."""
     kind: FaultKind

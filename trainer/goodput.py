@@ -147,8 +147,6 @@ class Handling:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """All that both arithmetics need."""
-
     job: JobSize
     mix: Mix
     times: RecoveryTimes
@@ -448,7 +446,6 @@ def shares(text: str) -> tuple[float, ...]:
 
 
 def span(text: str) -> tuple[int, int]:
-    """Two sizes."""
     first, colon, last = text.partition(":")
     if not (colon and first.isdecimal() and last.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r} is not A:B, such as 1000:100000")
@@ -573,7 +570,6 @@ def _seconds(span_s: float | None) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Reckon and print; 2 for a number that makes no sense."""
     parser = _parser()
     args = parser.parse_args(words)
     quiet = args.format == "json"

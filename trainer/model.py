@@ -3,14 +3,28 @@
 The vocabulary is the 256 byte values, so there is no tokenizer. With its defaults it has
 475,776 parameters and a step takes 25 to 30 ms of one core. Inside a replica group it is split by
 FSDP2 and tensor parallel.
+
+It reads the Python standard library's own source: real text that is on every machine already,
+nothing to download, nothing shipped. The sampler has no state. A batch is a function of (seed,
+step, replica group, group rank), so a group that died and healed at step 900 draws exactly what it
+would have drawn, with no data loader state in any checkpoint, and a step that was not committed is
+tried again on the same batch.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 import sys
+import sysconfig
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Final
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
@@ -26,8 +40,6 @@ _SPLIT_BY_INPUT: Final = ("project", "contract")
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Shape of the transformer."""
-
     layers: int = 2
     width: int = 128
     heads: int = 4
@@ -150,3 +162,69 @@ def is_tensor_parallel(name: str) -> bool:
 def local(tensor: Tensor) -> Tensor:
     """What this rank itself holds of a tensor, sharing its memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+# -- what it reads ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Corpus:
+    text: bytes
+
+    @cached_property
+    def sha256(self) -> str:
+        """Names the text: groups on different Python versions read different corpora."""
+        return hashlib.sha256(self.text).hexdigest()
+
+    @cached_property
+    def values(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        """The text as an array, without a copy."""
+        return np.frombuffer(self.text, dtype=np.uint8)
+
+    def batch(self, key: Sequence[int], size: int, length: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets, each (size, length) of int64; targets are the inputs one byte on.
+
+        Equal keys draw equal batches.
+        """
+        draw = np.random.default_rng(key)
+        starts = draw.integers(0, len(self.values) - length, size=size)
+        windows = np.stack([self.values[start : start + length + 1] for start in starts])
+        tokens = torch.from_numpy(windows.astype(np.int64))
+        return tokens[:, :-1], tokens[:, 1:]
+
+
+def standard_library() -> Corpus:
+    """The top-level modules of the running Python's standard library (about 4.7 MB in 3.11)."""
+    sources = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+    return Corpus(b"\n".join(source.read_bytes() for source in sources))
+
+
+def group_index(group: str) -> int:
+    """The number that keys a replica group's data: its trailing digits, else a hash of its name.
+
+    `rg_1` is 1, as TorchFT counts too.
+    """
+    digits = re.search(r"\d+$", group)
+    return int(digits.group()) if digits else zlib.crc32(group.encode())
+
+
+@dataclass(frozen=True)
+class Batches:
+    """What one rank reads: the corpus, and everything of the key but the step."""
+
+    corpus: Corpus
+    opt: TrainOptions
+    group_index: int
+    reader: int
+    """Number of the reader in its group; tensor parallel ranks are one reader."""
+
+    def draw(self, step: int, micro: int) -> tuple[Tensor, Tensor]:
+        """Batch number `micro` of the try of `step`."""
+        return self._batch(self.opt.seed, step, self.group_index, self.reader, micro)
+
+    def draw_unseen(self, number: int) -> tuple[Tensor, Tensor]:
+        """Batch `number` of the evaluation: the same on every rank, drawn with another seed."""
+        return self._batch(self.opt.seed + 1, number, 0, 0, 0)
+
+    def _batch(self, *key: int) -> tuple[Tensor, Tensor]:
+        return self.corpus.batch(key, self.opt.batch, self.opt.context)

@@ -18,7 +18,6 @@ class OneLineParser(argparse.ArgumentParser):
     """Says what is wrong in one line; the whole usage is a `--help` away."""
 
     def error(self, message: str) -> NoReturn:
-        """End with status 2."""
         self.exit(2, f"error: {message} (see {self.prog} --help)\n")
 
 

@@ -45,7 +45,6 @@ class StatusFile:
         os.write(self._descriptor, json.dumps(line).encode() + b"\n")
 
     def close(self) -> None:
-        """Write no more."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

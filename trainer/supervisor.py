@@ -280,7 +280,6 @@ class Launcher:
         ]
 
     def environment(self, host: str, mark: str) -> dict[str, str]:
-        """The environment of the ranks."""
         environ = {
             **os.environ,
             "LIGHTKEEPER_HOST": host,
@@ -295,7 +294,6 @@ class Launcher:
         return environ
 
     def start(self, host: str) -> Launch:
-        """Start torchrun for the group on `host`."""
         self._count += 1
         mark = f"{self.run_id}.{self._count}"
         output = None
@@ -342,8 +340,6 @@ exit status: 0 the training finished; 2 wrong use; 143 ended by SIGTERM, 130 by 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorOptions:
-    """What the command line said."""
-
     group: str = option("stable name of the replica group: rg_1", metavar="NAME", required=True)
     hosts: str = option("hosts in order of preference, by comma", metavar="H,H", required=True)
     monitor: str = option(
@@ -363,7 +359,6 @@ class SupervisorOptions:
 
     @property
     def host_names(self) -> list[str]:
-        """The hosts, one by one."""
         return [host.strip() for host in self.hosts.split(",") if host.strip()]
 
 
@@ -392,7 +387,6 @@ def parse(arguments: Sequence[str] | None = None) -> SupervisorOptions:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of `python -m trainer.supervisor`."""
     opt = parse(arguments)
     received: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):

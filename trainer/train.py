@@ -37,7 +37,7 @@ from torch import Tensor
 from torch.distributed.elastic.multiprocessing.errors import record
 
 import worker_server
-from trainer import checkpoint, data, group, model, options, status
+from trainer import checkpoint, group, model, options, status
 from trainer.exchange import Exchange, SemiSync, connect
 from trainer.faults import FaultKind, Variant
 from trainer.group import SHARD, Intra, RankPlace
@@ -91,7 +91,7 @@ class Rank:
     place: RankPlace
     intra: Intra | None
     """None: this rank is its whole group."""
-    batches: data.Batches
+    batches: model.Batches
     network: model.ByteTransformer
     optimizer: torch.optim.Optimizer
     pieces: Pieces
@@ -135,7 +135,7 @@ def start(opt: TrainOptions, reporter: Reporter) -> Rank:
     every_step = opt.algorithm == "every-step"
 
     record = status.open_for(opt.status_file, place.name)
-    corpus = data.standard_library()
+    corpus = model.standard_library()
     record.write(
         "started",
         host=place.host,
@@ -150,7 +150,7 @@ def start(opt: TrainOptions, reporter: Reporter) -> Rank:
         opt=opt,
         place=place,
         intra=intra,
-        batches=data.Batches(corpus, opt, data.group_index(place.group), reader),
+        batches=model.Batches(corpus, opt, model.group_index(place.group), reader),
         network=network,
         optimizer=optimizer,
         pieces=pieces,
@@ -431,7 +431,6 @@ def quieten(line: logging.LogRecord) -> bool:
 
 @record  # torchrun finds the traceback of the rank that failed first in its error file
 def main() -> None:
-    """Entry point of `python -m trainer.train`."""
     opt = options.parse()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # end at once, even from inside a C call
     logging.getLogger("torchft.manager").addFilter(quieten)

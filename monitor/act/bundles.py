@@ -240,8 +240,6 @@ class PartStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BundleKind:
-    """One endpoint that is asked."""
-
     name: str
     path: str
     file: str

@@ -384,7 +384,6 @@ class Gatekeeper:
         self._worker.start()
 
     def remember(self, evictions: Iterable[Eviction]) -> None:
-        """Evictions of another monitor, or of an earlier one."""
         with self._lock:
             self._past.update({one.incident_id: one for one in evictions})
 

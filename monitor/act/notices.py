@@ -161,7 +161,6 @@ def _held(one: Incident, known: Known, url: str, hold_s: float) -> Notice | None
 
 
 def _failed(progress: Eviction, one: Incident | None, now_s: float, url: str) -> Notice | None:
-    """An eviction that failed, for as long as it matters."""
     if progress.failed is None:
         return None
     over = now_s - progress.asked_s > BY_HAND_S if one is None else not one.open
@@ -253,7 +252,6 @@ class Message:
 
     @property
     def status(self) -> Status:
-        """Firing until it has ended."""
         return Status.FIRING if self.ended is None else Status.RESOLVED
 
 

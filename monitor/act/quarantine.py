@@ -178,7 +178,6 @@ class Quarantine:
         return self._in_force(Scope.HOST)
 
     def groups(self) -> tuple[QuarantineEntry, ...]:
-        """Replica groups in quarantine now, sorted."""
         return self._in_force(Scope.GROUP)
 
     def admission(self, host: Host, group: GroupName | None = None) -> Admission:
@@ -190,7 +189,6 @@ class Quarantine:
         return admission(host, tuple(entry for entry in found if entry is not None))
 
     def history(self, name: str, scope: Scope = Scope.HOST) -> tuple[QuarantineEvent, ...]:
-        """What happened to a host or a group, newest first."""
         with self._lock:
             self._expire()
             events = sorted(self._events.get((scope, name), ()), key=lambda one: one.at_s)
@@ -400,7 +398,6 @@ def _told(
 
 
 def findings_of(incident: Incident) -> str:
-    """What its verdict rests on, in one line."""
     told = "; ".join(f"{source}: {seen}" for source, seen in incident.verdict.evidence.items())
     line = " ".join(told.split())
     return line if len(line) <= FINDINGS_MAX_CHARS else line[: FINDINGS_MAX_CHARS - 3] + "..."

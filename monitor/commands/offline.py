@@ -172,7 +172,6 @@ class Judging(HelpPage):
 
 
 def composed(*, as_json: bool, body: Callable[[], Any], text: Callable[[Console], None]) -> str:
-    """A report as it is printed here."""
     if as_json:
         return json.dumps(body(), indent=2) + "\n"
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)

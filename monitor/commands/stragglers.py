@@ -229,7 +229,6 @@ def _parts(
 
 
 def headline(table: TimingTable, report: Report) -> str:
-    """The whole answer in one line."""
     if not report.verdicts:
         return "no straggler found"
     faults = counted(len(report.verdicts), "fault")

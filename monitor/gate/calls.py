@@ -162,7 +162,6 @@ class ProxiedCall:
 
     @property
     def deadline_s(self) -> float | None:
-        """The client's own."""
         timeout_s = self.headers.timeout_s
         return None if timeout_s is None else self.began_s + timeout_s
 

@@ -62,7 +62,6 @@ class Denial:
 
     @property
     def group(self) -> GroupName | None:
-        """The replica group that is denied, of scope group."""
         return GroupName(self.name) if self.scope is DenialScope.GROUP else None
 
     def expired(self, now_s: float) -> bool:

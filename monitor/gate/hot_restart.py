@@ -560,7 +560,6 @@ async def adopt(
     client: socket.socket,
     asked: Sequence[ProxiedCall],
 ) -> None:
-    """Go on with a client of a worker that died."""
     loop = asyncio.get_running_loop()
     client.setblocking(False)
     unread = position.unread or b""
@@ -644,8 +643,6 @@ async def _go_on(proxy: Proxy, channel: socket.socket, state: SharedState) -> No
 
 
 class Worker:
-    """One worker process, waiting or at work."""
-
     def __init__(self) -> None:
         self.channel, theirs = pair()
         self.process = subprocess.Popen(

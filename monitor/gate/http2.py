@@ -286,7 +286,6 @@ class Connection(asyncio.Protocol):
 
     @property
     def writing(self) -> bool:
-        """Whether something that was sent has not gone out yet."""
         return bool(self._out or self._queued or self.transport.get_write_buffer_size())
 
     def fail(self, code: int, why: str) -> None:
@@ -316,7 +315,6 @@ class Connection(asyncio.Protocol):
             self._stream_credit[stream] = stream_credit
 
     def ignore(self, stream: int, size: int) -> None:
-        """Data of a stream that is over."""
         self._stream_credit.pop(stream, None)
         self.credit(stream, size)
 

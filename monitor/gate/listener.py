@@ -111,7 +111,6 @@ class NewClient(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(FIRST_S, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        """Enough to tell, or not yet."""
         if self._transport is None:
             return
         self._first += data

@@ -198,7 +198,6 @@ class Proxy:
         return self.successor.came(transport)
 
     def served(self, transport: asyncio.Transport) -> None:
-        """One of its calls was answered."""
         if transport in self.transports:
             self.transports.move_to_end(transport)
 
@@ -297,7 +296,6 @@ class Downstream(http2.Connection):
         self.write(http2.settings(_SETTINGS))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone, and its calls with it."""
         del exc
         self.closed = True
         self._proxy.left(self.transport, self.key)
@@ -472,7 +470,6 @@ class Downstream(http2.Connection):
         self._respond(call, PERMISSION_DENIED, self._proxy.admission.refused(call))
 
     def judge_again(self) -> None:
-        """The list has changed."""
         for call in list(self.calls.values()):
             if call.replica is None or call.answered or call.stage is Stage.READING:
                 continue
@@ -640,7 +637,6 @@ class Downstream(http2.Connection):
         self._finish(call)
 
     def answer_reset(self, call: ProxiedCall, code: int) -> None:
-        """The Lighthouse ends a call without an answer."""
         self.send_reset(call.number, code)
         self._finish(call)
 
@@ -679,7 +675,6 @@ class Downstream(http2.Connection):
         return stream in self.calls
 
     def went_on(self, stream: int, size: int) -> None:
-        """The client has that much more of an answer."""
         call = self.calls.get(stream)
         if call is not None and call.via is not None:
             call.via.credit(call.via_number, size)

@@ -87,7 +87,6 @@ class Upstream(http2.Connection):
         self._leaving = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say hello."""
         super().connection_made(transport)
         self.write(http2.PREFACE + http2.settings(_SETTINGS))
         self.write(http2.window_update(0, _WINDOW - http2.WINDOW_DEFAULT))
@@ -175,7 +174,6 @@ class Upstream(http2.Connection):
         return stream in self.carried
 
     def went_on(self, stream: int, size: int) -> None:
-        """The Lighthouse has that much more of a call."""
         call = self.carried.get(stream)
         if call is not None:
             before = min(size, call.credited)
@@ -184,7 +182,6 @@ class Upstream(http2.Connection):
                 self.client.credit(call.number, size - before)
 
     def held_up(self, held: bool) -> None:
-        """The Lighthouse reads too slowly, or does again."""
         if held:
             self.client.pause_reading(_LIGHTHOUSE_SLOW)
         else:

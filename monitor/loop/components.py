@@ -107,7 +107,6 @@ class ErrorBoundary:
 
     @property
     def broken(self) -> Mapping[str, str]:
-        """Components that crashed when they were last run, and why."""
         return dict(self._broken)
 
     @contextmanager

@@ -143,11 +143,9 @@ class Definition:
         return self.rows([((str(k),), float(v)) for k, v in values if v is not None])
 
     def value(self, value: float) -> Metric:
-        """The family of one series without labels."""
         return self.rows([((), value)])
 
     def counter(self, registry: CollectorRegistry) -> Counter:
-        """What is counted while it happens."""
         return Counter(self.name, self.text, self.labels, registry=registry)
 
     def live(self, registry: CollectorRegistry) -> LiveGauge:
@@ -210,7 +208,6 @@ class ScrapeView:
 
     @cached_property
     def told_groups(self) -> tuple[GroupView, ...]:
-        """Groups with series of their own, sorted."""
         groups = self.view.groups
         if len(groups) <= self.bounds.groups:
             return groups
@@ -246,7 +243,6 @@ class ScrapeView:
 
     @cached_property
     def observed(self) -> dict[GroupName, list[Observation]]:
-        """Ranks of the groups with series of their own."""
         found: dict[GroupName, list[Observation]] = {one.group: [] for one in self.told_groups}
         for seen in self.view.snapshot.observations:
             if seen.identity.group in found:

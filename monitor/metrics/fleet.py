@@ -99,7 +99,6 @@ def _ranks(scene: ScrapeView) -> Iterator[Metric]:
 
 
 def _groups(scene: ScrapeView) -> Iterator[Metric]:
-    """How well each is, and how far."""
     told, view = scene.told_groups, scene.view
     yield GROUPS.each(sorted(Tally(one.health for one in view.groups).items()))
     yield STATE.each((one.group, STATES.get(one.shown)) for one in told)
@@ -115,7 +114,6 @@ def _groups(scene: ScrapeView) -> Iterator[Metric]:
 
 
 def _lighthouse(scene: ScrapeView) -> Iterator[Metric]:
-    """Whether it answers, and its quorum."""
     page, record = scene.view.snapshot.lighthouse, scene.view.lighthouse
     yield RESTARTS.value(record.restarts)
     yield QUORUM_CHANGES.value(record.quorum_changes)

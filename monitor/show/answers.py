@@ -75,7 +75,6 @@ class AppContext:
 
 
 def open_context(app: Flask, context: AppContext) -> None:
-    """Give the routes of this application what they may touch."""
     app.extensions[_KEY] = context
 
 

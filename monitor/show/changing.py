@@ -77,7 +77,6 @@ def guard() -> None:
 
 @changing.post("/v1/register")
 def register() -> Response:
-    """Register a WorkerServer, or renew its lease."""
     try:
         registration = parse_registration(json_body())
         _check_names(registration.identity)
@@ -233,7 +232,6 @@ def reload() -> Response:
 
 @ruling.post("/v1/pause")
 def pause() -> Response:
-    """Evict nobody from now on, but by hand."""
     body = json_body()
     made = app_context().pause.press(text_of(body, "reason"), author_of(body), hours_of(body))
     return answer({"schema": SCHEMA, "pause": to_plain(made)})

@@ -33,15 +33,11 @@ class SelfDoubt(msgspec.Struct, frozen=True):
 
 
 class UnknownFault(msgspec.Struct, frozen=True):
-    """A kind of fault for which nobody has looked."""
-
     kind: str
     why: str
 
 
 class LighthouseFacts(msgspec.Struct, frozen=True):
-    """Whether the Lighthouse answers."""
-
     up: bool
     quorum_id: int | None = None
     reason: str = ""
@@ -55,8 +51,6 @@ class LeaseFacts(msgspec.Struct, frozen=True):
 
 
 class WindowFacts(msgspec.Struct, frozen=True):
-    """The maintenance window that is open."""
-
     name: str
     until_s: float
 
@@ -217,7 +211,6 @@ STYLES: Final = {
 
 
 def health_cell(health: str) -> Cell:
-    """A health's word in its colour."""
     return (word(health), STYLES.get(health, ""))
 
 
@@ -264,8 +257,6 @@ def rank_columns(*, wide: bool) -> tuple[Column, ...]:
 
 @dataclass(frozen=True, slots=True)
 class HostRow:
-    """One host: its ranks and its record."""
-
     name: str
     health: str
     """Of its worst rank; `-` where none runs."""

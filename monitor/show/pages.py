@@ -165,7 +165,6 @@ SOURCES: Final = ("state", "steps", "flight_recorder", "stacks", "last_words", "
 def made_of(
     context: Context, template: str, page_title: str, *, found: bool = True, **values: Any
 ) -> Page:
-    """A page from the sections of its template."""
     made = sections(
         template, context=context, view=context.view, states=context.fleet.states,
         now_s=context.fleet.now_s, name=context.place.name, headline=context.fleet.headline,

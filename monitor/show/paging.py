@@ -195,7 +195,6 @@ paging = Blueprint("paging", __name__)
 
 
 def open_pages(app: Flask, context: AppContext) -> None:
-    """Give the routes of this application the pages of its views."""
     app.extensions[_PAGES] = Pages(lambda fleet, place: _page_context(context, fleet, place))
 
 

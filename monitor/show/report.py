@@ -159,7 +159,6 @@ def idle(crowd: Crowd) -> str:
 
 
 def awaited(job: Job, crowd: Crowd) -> str:
-    """For whom a crowd waits."""
     others = tuple(rank for rank in crowd.waits_for if rank not in crowd.ranks)
     if crowd.waits_for and not others:
         return "each other"

@@ -207,7 +207,6 @@ class StacksReader:
         self._held: dict[IncidentId, BundleStacks] = {}
 
     def get(self, incident_id: IncidentId) -> BundleStacks:
-        """What there is; why there is nothing else."""
         bundle = self._bundles.path(incident_id)
         if bundle is None:
             return BundleStacks()

@@ -74,7 +74,6 @@ def unfinished(job: Job, rank: int | None = None) -> NDArray[np.bool_]:
 
 
 def roles(job: Job, analysis: Analysis) -> dict[int, Role]:
-    """The role of every rank that the job or the analysis knows."""
     found: dict[int, Role] = dict.fromkeys(sorted({*job.expected, *job.ranks}), Role.FREE)
     found.update((wait.rank, Role.WAITING) for wait in analysis.waits)
     for one in analysis.findings:
@@ -326,13 +325,11 @@ def _tensors(dtypes: Iterable[str], sizes: tuple[tuple[int, ...], ...], at_most:
 
 
 def site(job: Job, row: int | np.int64) -> str:
-    """An entry's call site; empty where it is not recorded."""
     index = int(job.columns["site"][row])
     return "" if index == NONE else clean(job.sites[index], 200)
 
 
 def state_word(job: Job, row: int | np.int64) -> str:
-    """An entry's state as a word."""
     match CollectiveState(int(job.columns["state"][row])):
         case CollectiveState.UNKNOWN:
             return "unfinished"

@@ -113,7 +113,6 @@ def template(name: str) -> Template:
 
 
 def render(name: str, /, **values: Any) -> str:
-    """All of a template."""
     return template(name).render(values)
 
 

@@ -289,7 +289,6 @@ class Lease:
         return None if self.fence() is None else self.why_not()
 
     def standing(self) -> LeaseStanding:
-        """Who acts."""
         active = self.why_not() is None
         with self._lock:
             grip, watch = self._grip, self._watch

@@ -92,7 +92,6 @@ class Store:
 
     @property
     def pending(self) -> int:
-        """Writes that wait for a working disk."""
         with self._changed:
             return len(self._pending)
 
@@ -165,7 +164,6 @@ class Store:
         self._put("quarantine_events", {"id": event.id}, row)
 
     def drop_quarantine_event(self, event: QuarantineEvent) -> None:
-        """Forget what is too old to count."""
         self._put("quarantine_events", {"id": event.id}, None)
 
     def save_target(self, rank: RankName, body: Mapping[str, Any]) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from trainer.demo.__main__ import FaultReport, _judge, _read_incidents
 from trainer.demo.fleet import unhealthy
-from trainer.demo.scenario import FaultReport, _judge, _read_incidents
 
 
 def incident(rank: str, *, kind: str = "not_entered", **milestones: float) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from dashboards import committed
 from tests.dashboards import contract
 from tests.prometheus.server import Prometheus, example_config, prometheus
 from tests.waiting import wait_for
+from trainer.demo.__main__ import wait_until_whole
 from trainer.demo.fleet import (
     DemoFleet,
     MonitorAwayError,
@@ -25,7 +26,6 @@ from trainer.demo.fleet import (
     start_monitor,
     wait_for_lighthouse,
 )
-from trainer.demo.scenario import wait_until_whole
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(330)]
 

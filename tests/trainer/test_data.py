@@ -1,9 +1,9 @@
 import numpy as np
 import torch
 
-from trainer import data
+from trainer import model
 
-CORPUS = data.Corpus(bytes(range(256)) * 40)
+CORPUS = model.Corpus(bytes(range(256)) * 40)
 KEY = (7, 900, 1, 0, 0)
 """Seed, step, group, reader, number in the step."""
 
@@ -12,7 +12,7 @@ def test_the_same_place_and_step_give_the_same_batch_with_no_state_in_between():
     first, _ = CORPUS.batch(KEY, 4, 16)
     CORPUS.batch((7, 3, 1, 0, 0), 4, 16)
 
-    again, _ = data.Corpus(CORPUS.text).batch(KEY, 4, 16)
+    again, _ = model.Corpus(CORPUS.text).batch(KEY, 4, 16)
 
     assert torch.equal(first, again)
 
@@ -34,7 +34,7 @@ def test_the_target_of_a_byte_is_the_byte_after_it():
 
 
 def test_the_last_byte_of_a_corpus_can_be_drawn():
-    tiny = data.Corpus(b"ab")
+    tiny = model.Corpus(b"ab")
 
     inputs, targets = tiny.batch(KEY, 4, 1)
 
@@ -43,7 +43,7 @@ def test_the_last_byte_of_a_corpus_can_be_drawn():
 
 
 def test_the_standard_library_is_real_text_and_read_the_same_twice():
-    once, twice = data.standard_library(), data.standard_library()
+    once, twice = model.standard_library(), model.standard_library()
 
     assert once.sha256 == twice.sha256
     assert b"class ArgumentParser(" in once.text
@@ -51,6 +51,6 @@ def test_the_standard_library_is_real_text_and_read_the_same_twice():
 
 
 def test_a_group_is_numbered_by_its_trailing_digits_as_torchft_does():
-    assert data.group_index("rg_1") == 1
-    assert data.group_index("rack7-12") == 12
-    assert data.group_index("blue") == data.group_index("blue") != data.group_index("red")
+    assert model.group_index("rg_1") == 1
+    assert model.group_index("rack7-12") == 12
+    assert model.group_index("blue") == model.group_index("blue") != model.group_index("red")

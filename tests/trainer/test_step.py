@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.trainer.test_pieces import place, trained
-from trainer import data, options
+from trainer import model, options
 from trainer.injector import Injector, WorkStretcher
 from trainer.pieces import norm
 from trainer.train import accumulate, clip
@@ -18,10 +18,10 @@ def alone(*arguments):
     opt = options.parse(["--context", "8", "--batch", "2", *arguments])
     network, optimizer, pieces = trained()
     pieces.gradient.zero_()
-    corpus = data.Corpus(bytes(range(256)) * 4)
+    corpus = model.Corpus(bytes(range(256)) * 4)
     return SimpleNamespace(
         opt=opt, place=place(0, 1), intra=None, network=network, optimizer=optimizer,
-        pieces=pieces, batches=data.Batches(corpus, opt, 0, 0), reporter=NullReporter(),
+        pieces=pieces, batches=model.Batches(corpus, opt, 0, 0), reporter=NullReporter(),
         injector=Injector("rg_0.0", world_size=1), pace=WorkStretcher(),
     )  # fmt: skip
 

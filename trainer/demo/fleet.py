@@ -59,8 +59,6 @@ exit status: 0 every fault was found, the right group was evicted and training c
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """What to run."""
-
     faults: tuple[str, ...] = option(
         "fault to inject; repeat for several (default: gil, slow, and mismatch where groups have "
         "2 ranks)",
@@ -159,7 +157,6 @@ class MonitorClient:
             raise MonitorAwayError(f"{self._url}{path}: {exc}") from exc
 
     def snapshot(self) -> dict[str, Any]:
-        """The answer of `GET /v1/snapshot`."""
         return self._get("/v1/snapshot")
 
     def incidents(self) -> list[dict[str, Any]]:
@@ -167,7 +164,6 @@ class MonitorClient:
         return list(self._get("/v1/incidents")["incidents"])
 
     def close(self) -> None:
-        """Close the connections."""
         self._session.close()
 
 
@@ -224,11 +220,9 @@ class DemoFleet:
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Names of the replica groups."""
         return tuple(f"rg_{index}" for index in range(self.options.groups))
 
     def monitor(self) -> MonitorClient:
-        """A client of this fleet's monitor."""
         return MonitorClient(self.monitor_url)
 
     def inject(self, kind: str, rank: str, step: int | None = None) -> str:

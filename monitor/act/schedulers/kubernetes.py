@@ -119,7 +119,6 @@ class KubeApi:
         return _items(self._ask(self._core.list_node, deadline, label_selector=label))
 
     def patch_node(self, name: str, patch: Mapping[str, Any], deadline: Deadline) -> None:
-        """A merge patch."""
         self._ask(self._merges.patch_node, deadline, name, dict(patch))
 
     def patch_status(self, name: str, patch: Mapping[str, Any], deadline: Deadline) -> None:

@@ -364,7 +364,6 @@ class Slurm(Scheduler):
         return Outcome(True, f"undrained {host}{still}: {reason}")
 
     def _cordoned(self, deadline: Deadline) -> Iterable[Host] | None:
-        """The nodes whose reason begins with our mark."""
         ours = mark(self._owner())
         said = self._run(["sinfo", "-h", "-N", "-o", "%N|%E"], deadline.left_s())
         if said.status != 0:
