@@ -57,16 +57,6 @@ class Admission:
     """What refuses it."""
 
 
-def admission(host: Host, entries: tuple[QuarantineEntry, ...]) -> Admission:
-    """Whether a group may start there, with what is in force for the host and the group."""
-    if not entries:
-        return Admission(True, f"{host} is not quarantined")
-    ends = [entry.until_s for entry in entries]
-    known = [end for end in ends if end is not None]
-    until_s = max(known) if len(known) == len(ends) else None
-    return Admission(False, "; ".join(map(sentence, entries)), until_s, entries)
-
-
 def sentence(entry: QuarantineEntry) -> str:
     """Why a launcher is refused."""
     what = f"group {entry.name}" if entry.scope is Scope.GROUP else entry.name
@@ -182,11 +172,14 @@ class Quarantine:
 
     def admission(self, host: Host, group: GroupName | None = None) -> Admission:
         """Whether a launcher may start this group on this host."""
-        found = (
-            self.get(host),
-            None if group is None else self.get(group, Scope.GROUP),
-        )
-        return admission(host, tuple(entry for entry in found if entry is not None))
+        found = (self.get(host), None if group is None else self.get(group, Scope.GROUP))
+        entries = tuple(entry for entry in found if entry is not None)
+        if not entries:
+            return Admission(True, f"{host} is not quarantined")
+        ends = [entry.until_s for entry in entries]
+        known = [end for end in ends if end is not None]
+        until_s = max(known) if len(known) == len(ends) else None
+        return Admission(False, "; ".join(map(sentence, entries)), until_s, entries)
 
     def history(self, name: str, scope: Scope = Scope.HOST) -> tuple[QuarantineEvent, ...]:
         with self._lock:

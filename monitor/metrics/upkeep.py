@@ -189,6 +189,3 @@ def gate(keeper: Gatekeeper) -> Iterator[Metric]:
     if isinstance(view, GateView):
         scopes = Counter(one.scope for one in view.denied)
         yield DENIALS.rows([((str(scope),), float(scopes[scope])) for scope in DenialScope])
-
-
-# -- all of this file -----------------------------------------------------------------------------

@@ -207,9 +207,9 @@ class Database:
 
     def __init__(self, place: StorePlace) -> None:
         self.place = place
-        self._engine = _file_engine(place) if place.path is not None else _postgres_engine(place)
+        self.engine = _file_engine(place) if place.path is not None else _postgres_engine(place)
         try:
-            prepare(self._engine, place)
+            prepare(self.engine, place)
         except StoreError:
             self.close()
             raise
@@ -219,16 +219,11 @@ class Database:
             raise StoreError(f"cannot use store {place}: {told(error)}{hint}") from None
 
     @property
-    def engine(self) -> Engine:
-        """For who needs more than batches: tests."""
-        return self._engine
-
-    @property
     def lease(self) -> LeaseTable:
         return LeaseTable(self)
 
     def close(self) -> None:
-        self._engine.dispose()
+        self.engine.dispose()
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
@@ -238,7 +233,7 @@ class Database:
             StoreError: the database says no, or is away.
         """
         try:
-            with self._engine.begin() as db:
+            with self.engine.begin() as db:
                 yield db
         except exc.SQLAlchemyError as error:
             raise StoreError(told(error)) from None
@@ -266,7 +261,7 @@ class Database:
         self, batch: Mapping[Key, Row | None], fence: Fence | None
     ) -> tuple[Key, ...]:
         try:
-            with self._engine.begin() as db:
+            with self.engine.begin() as db:
                 self._check(db, batch, fence)
                 _write_rows(db, batch.items())
         except (exc.DataError, exc.IntegrityError, exc.ProgrammingError, exc.InterfaceError):

@@ -477,103 +477,11 @@ def node_of(pod: Mapping[str, Any]) -> str:
 
 # -- kube --------------------------------------------------------------------------------------
 
-# Finds the pods of a group as they are now, and deletes exactly these.
-
 POD_HOST: Final = "pod:"
 """Begins the host of a rank whose pod was not told its node: see `worker_server.rank.identity`."""
 _LOOK_AGAIN_S: Final = 0.25
 
 T = TypeVar("T")
-
-
-class Deletion:
-    def __init__(self, api: KubeApi, options: KubeOptions, deadline: Deadline) -> None:
-        self._api = api
-        self._options = options
-        self._deadline = deadline
-
-    def find(
-        self, group: GroupName, wanted: Sequence[WantedPod], everyone: Sequence[Place]
-    ) -> Sequence[WantedPod]:
-        """The wanted pods that still are there; in Primus-SaFE with all others of their group.
-
-        Raises:
-            Refusal: a pod of the group carries, or may carry, somebody else's rank.
-        """
-        found: dict[str, WantedPod] = {}
-        others = strangers(group, everyone)
-        for one in wanted:
-            pod = self._look(one)
-            if pod is None:
-                continue
-            for each in (pod, *self._group_of(one.namespace, pod)):
-                uid, node = uid_of(each), node_of(each)
-                obstacle = in_pod(others, uid, {node, POD_HOST + name_of(each)})
-                if obstacle is not None:
-                    raise Refusal(obstacle)
-                found[uid] = WantedPod(one.namespace, uid, name_of(each), node)
-        return tuple(found[uid] for uid in sorted(found))
-
-    def carry_out(self, pods: Sequence[WantedPod]) -> str:
-        """Delete these, and wait until they are gone; what was done."""
-        if not pods:
-            return "its pods are gone"
-        forced = [self._delete(one) for one in pods]
-        left = list(pods)
-        while left:
-            left = [one for one in left if self._look(one) is not None]
-            if left:
-                still = f"{', '.join(map(str, left))} terminating still"
-                self._deadline.pause(_LOOK_AGAIN_S, still)
-        said = ", ".join(str(one) for one in pods)
-        if any(forced):
-            return f"deleted {said} by force: processes may live on until the node is back"
-        return f"deleted {said}"
-
-    def _delete(self, pod: WantedPod) -> bool:
-        """Whether it had to be by force."""
-        force = self._options.force and self._is_lost(pod.node)
-        grace_s = 0 if force else self._options.grace_s
-
-        def delete() -> bool:
-            try:
-                self._api.delete_pod(pod.namespace, pod.name, pod.uid, grace_s, self._deadline)
-            except KubeError as exc:
-                if exc.status == 404 or (exc.status == 409 and self._look(pod) is None):
-                    return False  # gone, or a newer one bears its name
-                raise
-            return force
-
-        return patiently(delete, self._deadline)
-
-    def _is_lost(self, node: str) -> bool:
-        if not node:
-            return False
-        try:
-            return not is_ready(self._api.node(node, self._deadline))
-        except KubeError as exc:
-            return exc.status == 404
-
-    def _look(self, wanted: WantedPod) -> Mapping[str, Any] | None:
-        """The pod as it is now; None when it is gone."""
-        return patiently(lambda: self._read(wanted), self._deadline)
-
-    def _read(self, wanted: WantedPod) -> Mapping[str, Any] | None:
-        if wanted.name:
-            try:
-                pod = self._api.pod(wanted.namespace, wanted.name, self._deadline)
-            except KubeError as exc:
-                if exc.status == 404:
-                    return None
-                raise
-            return pod if uid_of(pod) == wanted.uid else None
-        pods = self._api.pods(wanted.namespace, self._deadline, node=wanted.node)
-        return next((pod for pod in pods if uid_of(pod) == wanted.uid), None)
-
-    def _group_of(self, namespace: str, pod: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        """Pods of the same replica group that told nobody where they are."""
-        selector = None if self._options.primus_safe is None else group_selector(pod)
-        return () if selector is None else self._api.pods(namespace, self._deadline, label=selector)
 
 
 def patiently(ask: Callable[[], T], deadline: Deadline) -> T:
@@ -791,8 +699,97 @@ class Kubernetes(Scheduler):
         """
         everyone = self._everyone()
         wanted = wanted_of(group, places, everyone)
-        deletion = Deletion(self._api, self._options, deadline)
-        return Outcome(True, deletion.carry_out(deletion.find(group, wanted, everyone)))
+        pods = self._find(group, wanted, everyone, deadline)
+        return Outcome(True, self._carry_out(pods, deadline))
+
+    def _find(
+        self,
+        group: GroupName,
+        wanted: Sequence[WantedPod],
+        everyone: Sequence[Place],
+        deadline: Deadline,
+    ) -> Sequence[WantedPod]:
+        """The wanted pods that still are there; in Primus-SaFE with all others of their group.
+
+        Raises:
+            Refusal: a pod of the group carries, or may carry, somebody else's rank.
+        """
+        found: dict[str, WantedPod] = {}
+        others = strangers(group, everyone)
+        for one in wanted:
+            pod = self._look(one, deadline)
+            if pod is None:
+                continue
+            for each in (pod, *self._group_of(one.namespace, pod, deadline)):
+                uid, node = uid_of(each), node_of(each)
+                obstacle = in_pod(others, uid, {node, POD_HOST + name_of(each)})
+                if obstacle is not None:
+                    raise Refusal(obstacle)
+                found[uid] = WantedPod(one.namespace, uid, name_of(each), node)
+        return tuple(found[uid] for uid in sorted(found))
+
+    def _carry_out(self, pods: Sequence[WantedPod], deadline: Deadline) -> str:
+        """Delete these, and wait until they are gone; what was done."""
+        if not pods:
+            return "its pods are gone"
+        forced = [self._delete(one, deadline) for one in pods]
+        left = list(pods)
+        while left:
+            left = [one for one in left if self._look(one, deadline) is not None]
+            if left:
+                still = f"{', '.join(map(str, left))} terminating still"
+                deadline.pause(_LOOK_AGAIN_S, still)
+        said = ", ".join(str(one) for one in pods)
+        if any(forced):
+            return f"deleted {said} by force: processes may live on until the node is back"
+        return f"deleted {said}"
+
+    def _delete(self, pod: WantedPod, deadline: Deadline) -> bool:
+        """Whether it had to be by force."""
+        force = self._options.force and self._is_lost(pod.node, deadline)
+        grace_s = 0 if force else self._options.grace_s
+
+        def delete() -> bool:
+            try:
+                self._api.delete_pod(pod.namespace, pod.name, pod.uid, grace_s, deadline)
+            except KubeError as exc:
+                if exc.status == 404 or (exc.status == 409 and self._look(pod, deadline) is None):
+                    return False  # gone, or a newer one bears its name
+                raise
+            return force
+
+        return patiently(delete, deadline)
+
+    def _is_lost(self, node: str, deadline: Deadline) -> bool:
+        if not node:
+            return False
+        try:
+            return not is_ready(self._api.node(node, deadline))
+        except KubeError as exc:
+            return exc.status == 404
+
+    def _look(self, wanted: WantedPod, deadline: Deadline) -> Mapping[str, Any] | None:
+        """The pod as it is now; None when it is gone."""
+        return patiently(lambda: self._read(wanted, deadline), deadline)
+
+    def _read(self, wanted: WantedPod, deadline: Deadline) -> Mapping[str, Any] | None:
+        if wanted.name:
+            try:
+                pod = self._api.pod(wanted.namespace, wanted.name, deadline)
+            except KubeError as exc:
+                if exc.status == 404:
+                    return None
+                raise
+            return pod if uid_of(pod) == wanted.uid else None
+        pods = self._api.pods(wanted.namespace, deadline, node=wanted.node)
+        return next((pod for pod in pods if uid_of(pod) == wanted.uid), None)
+
+    def _group_of(
+        self, namespace: str, pod: Mapping[str, Any], deadline: Deadline
+    ) -> Sequence[Mapping[str, Any]]:
+        """Pods of the same replica group that told nobody where they are."""
+        selector = None if self._options.primus_safe is None else group_selector(pod)
+        return () if selector is None else self._api.pods(namespace, deadline, label=selector)
 
     def _within(self, timeout_s: float, work: Callable[[Deadline], T]) -> T:
         """In a thread that is given up at the deadline."""
