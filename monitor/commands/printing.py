@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import math
 import os
@@ -23,7 +22,7 @@ from rich.text import Text
 
 from monitor.commands.command import CommandError, Within, option
 from monitor.show.fleet_rows import STYLES
-from monitor.show.text_table import Column, Line, cut, lines_of, text_of
+from monitor.show.text_table import Column, Line, clock, cut, lines_of, text_of
 from monitor.show.wording import clean
 
 # Lines of (text, style) on a console: coloured on a terminal, plain in a pipe.
@@ -160,10 +159,7 @@ def figure(value: Any) -> Any:
 
 
 def moment(at_s: float | None) -> str:
-    if at_s is None:
-        return "-"
-    at = datetime.datetime.fromtimestamp(at_s, tz=datetime.UTC).astimezone()
-    return at.strftime("%Y-%m-%d %H:%M:%S")
+    return clock(at_s, "%Y-%m-%d %H:%M:%S")
 
 
 def pause_line(pause: Mapping[str, Any]) -> str:

@@ -121,10 +121,6 @@ def _rules(
         raise refused(exc) from exc
 
 
-def _audit_bytes(audit_log_mb: float) -> int:
-    return int(audit_log_mb * 1e6)
-
-
 def _timeouts(quarantine_hours: float) -> Timeouts:
     return Timeouts(quarantine_s=quarantine_hours * 3600.0 or None)
 
@@ -209,7 +205,7 @@ _series_options: Final = gathered(
 @option("--verbose", is_flag=True, help="log what is held and why")
 @option("--audit-log", type=FILE, metavar="FILE", envvar="LIGHTKEEPER_AUDIT_LOG", section="Audit",
         help="append every decision, rung, and quarantine change as a line of JSON")  # fmt: skip
-@gathered("audit_log_bytes", _audit_bytes, option(
+@gathered("audit_log_bytes", lambda audit_log_mb: int(audit_log_mb * 1e6), option(
     "--audit-log-mb", type=Within(0.01, 1e6), metavar="MB", default=64.0, section="Audit",
     help="begin a new file at that size; ten older ones are kept"))  # fmt: skip
 @option("--journal", type=FILE, metavar="DIR", section="Journal",

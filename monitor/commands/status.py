@@ -65,24 +65,20 @@ from monitor.show.wording import clean
 T = TypeVar("T", RankJson, GroupView, HostRow)
 
 
-def _wanted(
-    group: tuple[str, ...] = (), host: tuple[str, ...] = (), health: tuple[str, ...] = (),
-    unhealthy: bool = False,
-) -> RowFilter:  # fmt: skip
-    return RowFilter(frozenset(group), frozenset(host), frozenset(health), unhealthy=unhealthy)
-
-
-_group: Final = option("--group", multiple=True, metavar="NAME",
+_group: Final = option("--group", "groups", multiple=True, metavar="NAME",
                        help="of this replica group; repeatable")  # fmt: skip
-_host: Final = option("--host", multiple=True, metavar="NAME", help="on this host; repeatable")
+_host: Final = option(
+    "--host", "hosts", multiple=True, metavar="NAME", help="on this host; repeatable"
+)
 _healths: Final = (*HEALTHS, "evicting")
-_health: Final = option("--health", multiple=True, type=click.Choice(_healths), metavar="WORD",
+_health: Final = option("--health", "healths", multiple=True, type=click.Choice(_healths),
+                        metavar="WORD",
                         help=f"one of {', '.join(_healths)}; repeatable")  # fmt: skip
 _unhealthy: Final = option("--unhealthy", is_flag=True,
                            help="neither healthy nor waiting for others")  # fmt: skip
-wanted_ranks: Final = gathered("wanted", _wanted, _group, _host, _unhealthy)
-_wanted_ranks: Final = gathered("wanted", _wanted, _group, _host, _health, _unhealthy)
-_wanted_hosts: Final = gathered("wanted", _wanted, _host, _health, _unhealthy)
+wanted_ranks: Final = gathered("wanted", RowFilter, _group, _host, _unhealthy)
+_wanted_ranks: Final = gathered("wanted", RowFilter, _group, _host, _health, _unhealthy)
+_wanted_hosts: Final = gathered("wanted", RowFilter, _host, _health, _unhealthy)
 _limit: Final = option("--limit", type=Within(1, 1e7, int), metavar="N", help="show at most N")
 
 

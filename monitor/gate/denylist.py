@@ -60,10 +60,6 @@ class Denial:
     refused: Ids = frozenset()
     """Of scope group: incarnations that may not."""
 
-    @property
-    def group(self) -> GroupName | None:
-        return GroupName(self.name) if self.scope is DenialScope.GROUP else None
-
     def expired(self, now_s: float) -> bool:
         return self.until_s is not None and self.until_s <= now_s
 

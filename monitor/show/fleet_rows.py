@@ -7,7 +7,7 @@ Texts are other people's: `lines_of` makes them safe for a terminal.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -142,9 +142,9 @@ GROUP_ORDERS: Final[Mapping[str, Callable[[GroupView], Any]]] = {
 class RowFilter:
     """Filters; empty ones let everything pass."""
 
-    groups: frozenset[str] = frozenset()
-    hosts: frozenset[str] = frozenset()
-    healths: frozenset[str] = frozenset()
+    groups: Collection[str] = ()
+    hosts: Collection[str] = ()
+    healths: Collection[str] = ()
     unhealthy: bool = False
 
     def rank(self, one: RankJson) -> bool:

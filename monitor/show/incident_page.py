@@ -7,7 +7,7 @@ is said. Both pages read `IncidentReport`s (templates/incident.html, incidents.h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -342,40 +342,31 @@ _SPANS: Final = (("", "ever"), ("1h", "last hour"), ("1d", "last day"), ("7d", "
                  ("4w", "last 4 weeks"))  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class IncidentQuery:
-    kind: str = ""
-    group: str = ""
-    state: str = ""
-    since: str = ""
-
-    @property
-    def anything(self) -> bool:
-        return bool(self.kind or self.group or self.state or self.since)
-
-
 def incidents_page(
     reports: Sequence[IncidentReport],
     *,
     now_s: float,
-    asked: IncidentQuery,
+    asked: Mapping[str, str],
     total: int,
     remembered: int,
     totals: SpanCosts | None,
     wrong: str = "",
     job: str = "",
 ) -> str:
-    """The newest of them; `total` fit what is asked for, of `remembered` in all."""
+    """The newest of them; `total` fit what is asked for (kind, group, state, since), of
+    `remembered` in all.
+    """
+    kind, state, since = (asked.get(name, "") for name in ("kind", "state", "since"))
     spans = list(_SPANS)
-    if asked.since and asked.since not in dict(spans):
-        spans.append((asked.since, asked.since))
+    if since and since not in dict(spans):
+        spans.append((since, since))
     made = sections(
         "incidents.html",
         asked=asked,
         selects=(
-            ("kind", [("", "all kinds"), *((kind, plain(kind)) for kind in Kind)], asked.kind),
-            ("state", [("", "open and over"), *((s, s) for s in (OPEN, *State))], asked.state),
-            ("since", spans, asked.since),
+            ("kind", [("", "all kinds"), *((each, plain(each)) for each in Kind)], kind),
+            ("state", [("", "open and over"), *((s, s) for s in (OPEN, *State))], state),
+            ("since", spans, since),
         ),
         wrong=wrong,
         totals=totals,

@@ -31,7 +31,6 @@ from monitor.show.incident_page import (
     Access,
     BundleStacks,
     Earlier,
-    IncidentQuery,
     incident_page,
     incidents_page,
 )
@@ -394,7 +393,8 @@ def incident_for_people(prefix: str) -> Response:
 def incidents_for_people() -> Response:
     """The latest of those asked for, each with a link to its page."""
     view, words = the_view(), request.args
-    asked = IncidentQuery(*(words.get(name, "") for name in ("kind", "group", "state", "since")))
+    names = ("kind", "group", "state", "since")
+    asked = {name: words[name] for name in names if words.get(name)}
     wrong = ""
     try:
         choice = chosen(view)

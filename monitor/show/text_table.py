@@ -15,12 +15,12 @@ from typing import Any, Final
 from monitor.show.wording import clean
 
 
-def clock(at_s: float | None) -> str:
-    """Local time of day."""
+def clock(at_s: float | None, form: str = "%H:%M:%S") -> str:
+    """In local time."""
     if at_s is None:
         return "-"
     at = datetime.datetime.fromtimestamp(at_s, tz=datetime.UTC).astimezone()
-    return at.strftime("%H:%M:%S")
+    return at.strftime(form)
 
 
 Span = tuple[str, str]

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from monitor.gate.proxy import Proxy
-from monitor.gate.serve import StateFile
-from monitor.gate.serve import registry as gate_registry
+from monitor.gate.serve import GateCollector, StateFile
 from tests.metrics_doc.monitors import CATALOGUE
 from tests.metrics_doc.notes import GATE, RANK
 from tests.worker_server.scraped import Rank, step
@@ -84,7 +83,7 @@ def _rank() -> Iterator[Entry]:
 
 def _gate() -> Iterator[Entry]:
     proxy = Proxy(("127.0.0.1", 1), time.time)
-    for family in gate_registry(proxy, StateFile(None)).collect():
+    for family in GateCollector(proxy, StateFile(None)).collect():
         yield _entry(family, GATE)
 
 
