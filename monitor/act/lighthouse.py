@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import Future
+from dataclasses import asdict
 from html.parser import HTMLParser
 from typing import Any, Final
 from urllib.parse import quote
@@ -42,13 +43,8 @@ def _view_json(view: LighthouseView) -> dict[str, Any]:
     ages_s = view.heartbeat_ages_s
     members = [
         {
-            "replica_id": member.replica_id,
+            **asdict(member),
             "group": group_of_replica(member.replica_id),
-            "step": member.step,
-            "recovering": member.recovering,
-            "address": member.address,
-            "store_address": member.store_address,
-            "world_size": member.world_size,
             "heartbeat_age_s": _rounded(ages_s.get(member.replica_id)),
         }
         for member in view.members

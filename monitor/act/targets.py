@@ -107,14 +107,9 @@ def rank_of(body: Mapping[str, Any]) -> RankName | None:
 
 def target_to_json(target: Target, superseded: Sequence[str]) -> dict[str, Any]:
     """As the store has it, with the incarnations that bore the name before."""
-    return {
-        "identity": asdict(target.identity),
-        "url": target.url,
-        "lease_s": target.lease_s,
-        "source": str(target.source),
-        "born_s": target.born_s,
-        "superseded": list(superseded),
-    }
+    body = asdict(target)
+    del body["heard_s"], body["dead"]
+    return {**body, "source": str(target.source), "superseded": list(superseded)}
 
 
 def target_from_json(body: Mapping[str, Any], heard_s: float) -> tuple[Target, tuple[str, ...]]:

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from monitor.commands.command import CommandError, Within, option
 from monitor.show.fleet_rows import STYLES
-from monitor.show.text_table import Column, Line, clock, cut, lines_of, text_of
+from monitor.show.text_table import Column, Line, clock, cut, lines_of, show, text_of
 from monitor.show.wording import clean
 
 # Lines of (text, style) on a console: coloured on a terminal, plain in a pipe.
@@ -58,16 +58,7 @@ def room(console: Console) -> int | None:
     return console.width if console.is_terminal else None
 
 
-_STYLES: Final = {
-    **STYLES,
-    "firing": "bold red",
-    "pending": "yellow",
-    "resolved": "green",
-    "critical": "bold red",
-    "warning": "yellow",
-    "info": "cyan",
-    "unknown": "magenta",
-}
+_STYLES: Final = {**STYLES, "unknown": "magenta"}
 
 
 def console() -> Console:
@@ -130,21 +121,6 @@ def word(value: Any) -> Text:
     """A state or health, coloured; nothing in it is taken for markup."""
     said = show(value)
     return text(said, _STYLES.get(said, ""))
-
-
-def show(value: Any) -> str:
-    """A value for a cell; a dash for what is not known."""
-    match value:
-        case None:
-            return "-"
-        case bool():
-            return "yes" if value else "no"
-        case float():
-            return f"{value:.4g}"
-        case list():
-            return ", ".join(show(one) for one in value) or "-"
-        case _:
-            return " ".join(str(value).split())
 
 
 def cell(value: Any) -> Text:

@@ -206,12 +206,18 @@ STYLES: Final = {
     "corrupt": "bold red",
     "traced": "bold magenta",
     "finished": "dim",
+    "pending": "yellow",
+    "firing": "bold red",
+    "resolved": "green",
+    "critical": "bold red",
+    "warning": "yellow",
+    "info": "cyan",
 }
-"""A health's colour; its word stands beside it."""
+"""The colour of a health, of an incident's state and severity; its word stands beside it."""
 
 
-def health_cell(health: str) -> Cell:
-    return (word(health), STYLES.get(health, ""))
+def styled(name: str) -> Cell:
+    return (word(name), STYLES.get(name, ""))
 
 
 def _trouble(one: RankJson) -> Cell:
@@ -220,7 +226,7 @@ def _trouble(one: RankJson) -> Cell:
 
 _RANK_COLUMNS: Final = (
     Column("rank", of=lambda one: one.rank),
-    Column("health", least=11, of=lambda one: health_cell(one.health)),
+    Column("health", least=11, of=lambda one: styled(one.health)),
     Column("host", spare=5, of=lambda one: one.host),
     Column("phase", spare=1, least=13, of=lambda one: one.phase),
     Column("for", right=True, least=5, of=lambda one: age(one.phase_age_s)),
@@ -241,7 +247,7 @@ _WIDE_COLUMNS: Final = (
 _TROUBLE: Final = Column("trouble", of=_trouble)
 GROUP_COLUMNS: Final = (
     Column("group", of=lambda one: one.group),
-    Column("health", least=11, of=lambda one: health_cell(one.shown)),
+    Column("health", least=11, of=lambda one: styled(one.shown)),
     Column("host", spare=3, of=lambda one: one.host),
     Column("ranks", right=True, spare=2, of=lambda one: len(one.ranks)),
     Column("step", right=True, of=lambda one: one.step),
@@ -277,7 +283,7 @@ def _quarantine(one: HostRow) -> Cell:
 
 HOST_COLUMNS: Final = (
     Column("host", of=lambda one: one.name),
-    Column("health", of=lambda one: health_cell(one.health)),
+    Column("health", of=lambda one: styled(one.health)),
     Column("groups", right=True, of=lambda one: one.groups),
     Column("ranks", right=True, of=lambda one: one.ranks),
     Column("busy", right=True, of=lambda one: one.busy_s),

@@ -28,6 +28,7 @@ from monitor.show.fleet_rows import (
     rank_columns,
     sorted_groups,
     sorted_ranks,
+    styled,
 )
 from monitor.show.text_table import (
     Column,
@@ -38,7 +39,6 @@ from monitor.show.text_table import (
     table,
     text_of,
     width_of,
-    word,
 )
 from monitor.show.wording import clean, counted, listed
 
@@ -428,23 +428,15 @@ def plain(lines: list[Line]) -> str:
 
 # The live list of incidents.
 
-_INCIDENT_STYLES: Final = {
-    "pending": "yellow", "firing": "bold red", "evicting": "bold yellow", "resolved": "green",
-    "critical": "bold red", "warning": "yellow", "info": "cyan",
-}  # fmt: skip
 _INCIDENT_COLUMNS: Final = (
     Column("since", of=lambda one: clock(one.incident.milestones.first_seen_s)),
-    Column("state", least=8, of=lambda one: _styled(one.incident.state)),
-    Column("severity", spare=2, of=lambda one: _styled(one.incident.severity)),
+    Column("state", least=8, of=lambda one: styled(one.incident.state)),
+    Column("severity", spare=2, of=lambda one: styled(one.incident.severity)),
     Column("kind", of=lambda one: one.incident.kind),
     Column("culprits", of=lambda one: listed(one.incident.culprits, 2) or "-"),
     Column("outcome", spare=1, least=8, of=lambda one: one.account.outcome),
     Column("what", spare=3, of=lambda one: one.face.says),
 )
-
-
-def _styled(name: str) -> tuple[str, str]:
-    return word(name), _INCIDENT_STYLES.get(name, "")
 
 
 def incidents_screen(reports: Sequence[IncidentReport], width: int, height: int) -> list[Line]:

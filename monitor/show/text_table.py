@@ -139,17 +139,24 @@ def text_of(line: Iterable[Span]) -> str:
     return "".join(text for text, _ in line).rstrip()
 
 
-def word(value: object) -> str:
-    """A value for a cell that is one word: `-` for what is not known, no space in it."""
+def show(value: object) -> str:
+    """A value for a cell; a dash for what is not known."""
     match value:
-        case None | "":
+        case None:
             return "-"
         case bool():
             return "yes" if value else "no"
         case float():
             return f"{value:.4g}"
+        case list():
+            return ", ".join(show(one) for one in value) or "-"
         case _:
-            return "_".join(str(value).split()) or "-"
+            return " ".join(str(value).split())
+
+
+def word(value: object) -> str:
+    """The same as one word: without a space in it."""
+    return "_".join(show(value).split()) or "-"
 
 
 def age(seconds: float | None) -> str:

@@ -40,7 +40,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -197,14 +197,9 @@ class LeaseStanding:
         return f"this monitor stands by: {self.holder} is active, at {self.url or 'no known URL'}"
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "role": self.role,
-            "holder": self.holder,
-            "url": self.url,
-            "since_s": self.since_s,
-            "epoch": self.epoch,
-            "problem": self.problem,
-        }
+        told = asdict(self)
+        del told["active"]
+        return {"role": self.role, **told}
 
 
 # -- lease -------------------------------------------------------------------------------------
