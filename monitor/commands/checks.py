@@ -20,7 +20,7 @@ from monitor.act.http import CaError, Fetcher, FetchError, trust_also
 from monitor.act.notices import Alertmanager, Event, Message, Notice, Sink, Slack, Webhook
 from monitor.act.notify import send
 from monitor.act.schedulers.base import Place, Scheduler, owner_name
-from monitor.act.schedulers.build import DRIVERS, SchedulerOptions, driver_of, drivers
+from monitor.act.schedulers.build import DRIVERS, Driver, SchedulerOptions, driver_of, drivers
 from monitor.act.schedulers.kubernetes import DNS, KubeOptions, KubeUnusableError
 from monitor.act.schedulers.slurm import Removal
 from monitor.commands.command import (
@@ -204,8 +204,8 @@ def schedulers_of(
     told = scheduler or os.environ.get("LIGHTKEEPER_SCHEDULERS", "").split(",")
     which = tuple(dict.fromkeys(_checked(one.strip()) for one in told if one.strip()))
     secret = read_secret(_WEBHOOK_SECRET, scheduler_webhook_secret_file)
-    named = [driver for driver, _ in filter(None, map(driver_of, which))]
-    if secret is None and (at_url := next((one for one in named if one.at_url), None)) is not None:
+    at_url = next((driver for driver, url in which if url), None)
+    if secret is None and at_url is not None:
         raise CommandError(
             f"--scheduler {at_url.usage} needs --scheduler-webhook-secret-file: unsigned, "
             "anybody could drain hosts there"
@@ -221,14 +221,15 @@ def schedulers_of(
     )
 
 
-def _checked(text: str) -> str:
+def _checked(text: str) -> tuple[Driver, str]:
+    """The driver, and its URL if it has one."""
     found = driver_of(text)
     if found is None:
         *others, last = (one.usage for one in DRIVERS)
         raise CommandError(f"--scheduler is {text!r}, expected {', '.join(others)} or {last}")
     driver, url = found
     if not driver.at_url:
-        return text
+        return found
     flag = f"--scheduler {driver.name}=..."
     url = web_url(flag, url, secret=True)
     parts = urlsplit(url)
@@ -236,7 +237,7 @@ def _checked(text: str) -> str:
         raise CommandError(f"{flag} holds a password: requests are signed")
     if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
         raise CommandError(f"{flag} is http to {parts.hostname}: https is needed beyond this host")
-    return f"{driver.name}={url}"
+    return driver, url
 
 
 def _grace(text: str) -> int:

@@ -24,8 +24,8 @@ from monitor.store.store import Store
 class SchedulerOptions:
     """Which schedulers there are, and what differs between clusters."""
 
-    which: tuple[str, ...] = ()
-    """As `driver_of` takes them apart."""
+    which: tuple[tuple[Driver, str], ...] = ()
+    """Each with its URL, empty for one that has none."""
     name: str | None = None
     """Of this monitor's quarantine list on nodes; None: one that is made up and stored."""
     removal: Removal = Removal.CANCEL
@@ -75,7 +75,7 @@ def drivers(
         CaError: the file of authorities cannot be used.
     """
     made: Counter[str] = Counter()
-    for driver, url in filter(None, map(driver_of, options.which)):
+    for driver, url in options.which:
         made[driver.name] += 1
         count = made[driver.name]
         match driver.name:
