@@ -48,7 +48,7 @@ from monitor.model.observation import LighthouseAway, Snapshot
 from monitor.model.plain import from_plain
 from monitor.model.verdict import Kind, Severity
 from monitor.show.status import incidents_screen
-from monitor.show.text_table import Line
+from monitor.show.tables import Line
 from monitor.show.wording import clean, counted, plain, sentence
 from monitor.show.wording import listed as in_words
 from monitor.store.place import StoreError, parse_place

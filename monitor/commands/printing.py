@@ -21,8 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from monitor.commands.command import CommandError, Within, option
-from monitor.show.fleet_rows import STYLES
-from monitor.show.text_table import Column, Line, clock, cut, lines_of, show, text_of
+from monitor.show.tables import STYLES, Column, Line, clock, cut, lines_of, show, text_of
 from monitor.show.wording import clean
 
 # Lines of (text, style) on a console: coloured on a terminal, plain in a pipe.

@@ -39,15 +39,19 @@ from monitor.commands.printing import (
 )
 from monitor.decide.view import GroupView, IncidentReport, bundle_url
 from monitor.decide.view_json import RankJson, report_from_json
-from monitor.show.fleet_rows import (
+from monitor.show.status import StatusFacts, answers_to_json, short, top_screen, training, trust
+from monitor.show.tables import (
     GROUP_COLUMNS,
     GROUP_ORDERS,
     HEALTHS,
     HOST_COLUMNS,
     RANK_ORDERS,
+    Column,
     HostRow,
+    Line,
     RowFilter,
     badness,
+    cut,
     fleet_of,
     groups_of,
     rank_columns,
@@ -55,9 +59,8 @@ from monitor.show.fleet_rows import (
     sorted_groups,
     sorted_hosts,
     sorted_ranks,
+    table,
 )
-from monitor.show.status import StatusFacts, answers_to_json, short, top_screen, training, trust
-from monitor.show.text_table import Column, Line, cut, table
 from monitor.show.wording import clean
 
 # -- `lightkeeper get ranks`, `groups` and `hosts`: all of them, or those that are wanted ---------

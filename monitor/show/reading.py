@@ -42,8 +42,8 @@ from monitor.show.answers import (
     dump,
     the_view,
 )
-from monitor.show.fleet_rows import fleet_of
 from monitor.show.status import StatusFacts, plain, short
+from monitor.show.tables import fleet_of
 from worker_server.wire import (
     PATH_FLIGHT_RECORDER,
     PATH_LAST_WORDS,

@@ -19,23 +19,21 @@ from monitor.model.incident import Incident, State
 from monitor.model.observation import NO_LIGHTHOUSE
 from monitor.model.plain import to_plain
 from monitor.model.verdict import Kind
-from monitor.show.fleet_rows import (
+from monitor.show.tables import (
     GROUP_COLUMNS,
     STYLES,
+    Column,
     Fleet,
+    Line,
     RowFilter,
+    age,
+    clock,
     count,
+    cut,
     rank_columns,
     sorted_groups,
     sorted_ranks,
     styled,
-)
-from monitor.show.text_table import (
-    Column,
-    Line,
-    age,
-    clock,
-    cut,
     table,
     text_of,
     width_of,

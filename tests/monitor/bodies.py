@@ -8,8 +8,8 @@ from typing import Any
 
 from monitor.decide.view import IncidentReport
 from monitor.decide.view_json import report_from_json
-from monitor.show.fleet_rows import fleet_of
 from monitor.show.status import StatusFacts
+from monitor.show.tables import fleet_of
 from tests.http_server import FakeServer, Handler
 
 NOW_S = 1_700_000_000.0

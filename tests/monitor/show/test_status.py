@@ -17,7 +17,7 @@ from monitor.show.status import (
     training,
     trust,
 )
-from monitor.show.text_table import text_of, width_of
+from monitor.show.tables import text_of, width_of
 from tests.monitor.bodies import (
     NOW_S,
     asked,

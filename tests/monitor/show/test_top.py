@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from monitor.show.fleet_rows import RowFilter
 from monitor.show.status import plain, top_screen
-from monitor.show.text_table import text_of, width_of
+from monitor.show.tables import RowFilter, text_of, width_of
 from tests.monitor.bodies import asked, hung, many
 
 

@@ -9,17 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.show.fleet_rows import (
+from monitor.show.tables import (
     GROUP_COLUMNS,
     RANK_ORDERS,
+    Column,
     RowFilter,
+    age,
+    cut,
     groups_of,
+    lines_of,
     rank_columns,
     ranks_of,
     sorted_groups,
     sorted_ranks,
+    table,
+    text_of,
+    width_of,
 )
-from monitor.show.text_table import Column, age, cut, lines_of, table, text_of, width_of
 from tests.monitor.bodies import group, rank
 
 RANKS = ranks_of([
