@@ -24,7 +24,6 @@ from monitor.detect.track import (
     inside_own_group,
     of_own_group,
 )
-from monitor.detect.weights import Voice
 from monitor.model.names import GroupName
 from monitor.model.observation import Observation, Snapshot
 from worker_server.wire import LONG_PHASES, FlightRecord, StateReport, StepLog, StepState
@@ -125,25 +124,8 @@ def _push_state(history: History) -> None:
     """What the ranks say of their weights and losses."""
     tracks = history.present()
     if history.prints.lives or any(t.step is not None and t.step.prints for t in tracks):
-        history.prints.push(
-            history.now_s,
-            [
-                Voice(
-                    track.rank,
-                    track.group,
-                    track.identity.incarnation,
-                    track.died_s is not None,
-                    None if track.step is None else track.step.participants,
-                    None if track.step is None else track.step.prints,
-                )
-                for track in tracks
-            ],
-        )
-    history.losses.push(
-        (track.rank, track.identity.incarnation, track.step)
-        for track in tracks
-        if track.step is not None and track.participating
-    )
+        history.prints.push(history.now_s, tracks)
+    history.losses.push(tracks)
 
 
 def _push_pace(history: History) -> None:

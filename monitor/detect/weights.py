@@ -26,8 +26,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
-from monitor.model.names import GroupName, RankName
-from worker_server.wire import Prints, StepState
+from monitor.detect.track import RankTrack
+from monitor.model.names import RankName
+from worker_server.wire import Prints
 
 # -- prints ------------------------------------------------------------------------------------
 
@@ -39,20 +40,6 @@ _DISSENTS_KEPT: Final = 16
 _PARTS_KEPT: Final = 256
 _WITNESSES: Final = 2
 """Of those who are right, so many must be known to have their weights from nobody else."""
-
-
-@dataclass(slots=True)
-class Voice:
-    """One rank in one sweep, as far as fingerprints go."""
-
-    rank: RankName
-    group: GroupName
-    incarnation: str
-    gone: bool
-    """Its process has ended: it has committed nothing since its last row."""
-    participants: int | None
-    """Groups in its quorum, as it says."""
-    prints: Prints | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +89,17 @@ class PrintBook:
     _reached: dict[RankName, int] = field(default_factory=dict)
     """The last step of which a rank had a fingerprint, in any life."""
 
-    def push(self, now_s: float, voices: Iterable[Voice]) -> None:
+    def push(self, now_s: float, tracks: Sequence[RankTrack]) -> None:
         """Take in one sweep: the latest report of every registered rank."""
-        present = {voice.rank: voice for voice in voices}
-        self._incarnations = {rank: voice.incarnation for rank, voice in present.items()}
+        present = {track.rank: track for track in tracks}
+        self._incarnations = {track.rank: track.identity.incarnation for track in tracks}
         self._lane_of = {rank: lane for rank, lane in self._lane_of.items() if rank in present}
         self.lives = {rank: life for rank, life in self.lives.items() if rank in present}
         self._reached = {rank: step for rank, step in self._reached.items() if rank in present}
         fresh: set[tuple[int, int]] = set()
-        for voice in present.values():
-            if voice.prints is not None:
-                fresh |= self._take(now_s, voice, voice.prints)
+        for track in tracks:
+            if (prints := _prints(track)) is not None:
+                fresh |= self._take(now_s, track, prints)
         for lane, step in sorted(fresh):
             self._judge(now_s, lane, step, present)
         self._forget()
@@ -134,8 +121,8 @@ class PrintBook:
         """Whether it lives this life still: who began anew may have told no fingerprint yet."""
         return self.lives.get(rank) == life and self._incarnations.get(rank) == life[0]
 
-    def _take(self, now_s: float, voice: Voice, prints: Prints) -> set[tuple[int, int]]:
-        life, rank = (voice.incarnation, prints.lineage), voice.rank
+    def _take(self, now_s: float, track: RankTrack, prints: Prints) -> set[tuple[int, int]]:
+        life, rank = (track.identity.incarnation, prints.lineage), track.rank
         lane = self._lanes.setdefault(prints.lane, _Lane())
         reached = self._reached.get(rank, -1)
         if self.lives.get(rank, life) != life and any(row[0] <= reached for row in prints.rows):
@@ -151,7 +138,7 @@ class PrintBook:
         return fresh
 
     def _judge(
-        self, now_s: float, number: int, step: int, present: Mapping[RankName, Voice]
+        self, now_s: float, number: int, step: int, present: Mapping[RankName, RankTrack]
     ) -> None:
         lane = self._lanes[number]
         rows = self._comparable(lane, step, present)
@@ -170,14 +157,14 @@ class PrintBook:
         )
 
     def _comparable(
-        self, lane: _Lane, step: int, present: Mapping[RankName, Voice]
+        self, lane: _Lane, step: int, present: Mapping[RankName, RankTrack]
     ) -> dict[RankName, _Row]:
         """What ranks that live say of this step, in the lives that they live now."""
         return {
             rank: row
             for rank, row in lane.steps[step].items()
             if rank in present
-            and not present[rank].gone
+            and present[rank].died_s is None
             and row.life == self.lives.get(rank)
             and row.seen_s >= lane.since_s
         }
@@ -187,13 +174,14 @@ class PrintBook:
         number: int,
         rows: Mapping[RankName, _Row],
         step: int,
-        present: Mapping[RankName, Voice],
+        present: Mapping[RankName, RankTrack],
     ) -> int:
         """Ranks of the lane whose value for this step is not there, and may be anything."""
         members = [rank for rank, own in self._lane_of.items() if own == number]
         absent = [r for r in members if r not in rows and not _over(present[r], step)]
-        groups = {voice.group for voice in present.values() if not voice.gone}
-        told = max((present[rank].participants or 0 for rank in rows), default=0)
+        groups = {track.group for track in present.values() if track.died_s is None}
+        steps = [step for rank in rows if (step := present[rank].step) is not None]
+        told = max((step.participants or 0 for step in steps), default=0)
         share = Counter(present[r].group for r in members)
         unseen = max(0, told - len(groups)) * max(share.values(), default=1)
         return len(absent) + unseen
@@ -210,10 +198,15 @@ class PrintBook:
                 del self._lanes[number]
 
 
-def _over(voice: Voice, step: int) -> bool:
+def _prints(track: RankTrack) -> Prints | None:
+    return None if track.step is None else track.step.prints
+
+
+def _over(track: RankTrack, step: int) -> bool:
     """Whether a rank ended before this step, and so has no voice in it."""
-    rows = () if voice.prints is None else voice.prints.rows
-    return voice.gone and all(row[0] < step for row in rows)
+    prints = _prints(track)
+    rows = () if prints is None else prints.rows
+    return track.died_s is not None and all(row[0] < step for row in rows)
 
 
 def _dissent(  # noqa: PLR0917
@@ -282,10 +275,13 @@ class LossBook:
 
     _courses: dict[RankName, _Course] = field(default_factory=dict)
 
-    def push(self, readings: Iterable[tuple[RankName, str, StepState]]) -> None:
-        """Take in one sweep: rank, incarnation and step of the participating ranks."""
+    def push(self, tracks: Iterable[RankTrack]) -> None:
+        """Take in one sweep."""
         here: list[RankName] = []
-        for rank, incarnation, step in readings:
+        for track in tracks:
+            rank, incarnation, step = track.rank, track.identity.incarnation, track.step
+            if step is None or not track.participating:
+                continue
             here.append(rank)
             ended = step.commits + step.commit_failures
             course = self._courses.get(rank)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from monitor.detect.weights import PrintBook, Voice
-from monitor.model.names import GroupName, RankName
+from monitor.detect.track import RankTrack
+from monitor.detect.weights import PrintBook
+from monitor.model.names import GroupName, Host
 from tests.changed import replace
-from worker_server.wire import Prints
+from worker_server.wire import Identity, Prints, StepState
 
 
 def voice(group, rows, *, life="a", lineage=0, gone=False, participants=3, lane=1, index=0):
     prints = Prints(lane, lineage, tuple((s, v, 0) for s, v in rows)) if rows else None
-    return Voice(
-        RankName(f"rg_{group}.{index}"), GroupName(f"rg_{group}"), life, gone, participants, prints
-    )
+    identity = Identity("job", GroupName(f"rg_{group}"), index, 2, Host("node"), 1, life)
+    step = StepState(0, 0, 0, "other", 0.0, 0, participants=participants, prints=prints)
+    return RankTrack(identity, 0.0, 0.0, step=step, died_s=0.0 if gone else None)
 
 
 def told(*sweeps):
@@ -79,7 +80,12 @@ def test_other_shapes_or_shards_are_not_compared():
 def test_ranks_of_one_group_that_hold_the_same_vote_too():
     equal = [voice(g, [(10, 5)], index=i, participants=2) for g in range(2) for i in range(2)]
     odd = [
-        replace(one, prints=Prints(1, 0, ((20, 8 if one.rank == "rg_1.1" else 7, 0),)))
+        replace(
+            one,
+            step=replace(
+                one.step, prints=Prints(1, 0, ((20, 8 if one.rank == "rg_1.1" else 7, 0),))
+            ),
+        )
         for one in equal
     ]
     assert told(equal, odd) == [(20, ("rg_1.1",))]
