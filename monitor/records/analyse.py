@@ -21,12 +21,11 @@ from monitor.records.divergence import (
     calls_of,
     divergences,
     doubled,
+    hidden,
     inside,
     mismatch,
     orders,
     settled,
-    slips,
-    wholes,
     young,
 )
 from monitor.records.findings import (
@@ -487,9 +486,7 @@ def _analysis(job: Job) -> Analysis:
     graph = build_graph(index)
     calls = calls_of(job)
     witness = RankPasts(job, calls)
-    diverging = divergences(graph.index, calls, witness)
-    diverging = (*diverging, *slips(graph, calls, diverging))
-    diverging = (*diverging, *wholes(graph, calls, diverging))
+    diverging = hidden(graph, calls, divergences(graph.index, calls, witness))
     different = {rank for one in diverging for rank in one.culprits}
     candidates = (
         *absent(graph, witness, different),

@@ -507,8 +507,18 @@ _Places = dict[int, tuple[int, int]]
 """Sequence -> (site, row) of one rank."""
 
 
-def slips(graph: Graph, calls: Calls, known: Iterable[Divergence]) -> tuple[Divergence, ...]:
-    """Slips that lead to a hang, in groups where nothing else differs.
+def hidden(graph: Graph, calls: Calls, known: Iterable[Divergence]) -> tuple[Divergence, ...]:
+    """Divergences of what hangs, in groups where nothing else differs: slips, then wholes."""
+    found = list(known)
+    for look in (_slip_by_site, _whole):
+        told = {one.group for one in found}
+        stuck = (s for s in graph.stuck if s.transfer is None and s.group not in told)
+        found += [one for s in stuck if (one := look(graph, calls, s)) is not None]
+    return tuple(found)
+
+
+def _slip_by_site(graph: Graph, calls: Calls, stuck: StuckCollective) -> Divergence | None:
+    """A slip that leads to this hang.
 
     Where all calls of a group have one signature, nothing differs when a rank leaves one out or
     makes one more; the job hangs much later, when one side has no partner left. Then one side is a
@@ -516,16 +526,6 @@ def slips(graph: Graph, calls: Calls, known: Iterable[Divergence]) -> tuple[Dive
     one call. Lines may also differ because the program has one line for each role, so sites are
     asked only of a group that hangs in this shape, and only a perfect fit counts.
     """
-    told = {one.group for one in known}
-    found = (
-        _slip_by_site(graph, calls, stuck)
-        for stuck in graph.stuck
-        if stuck.transfer is None and stuck.group not in told
-    )
-    return tuple(one for one in found if one is not None)
-
-
-def _slip_by_site(graph: Graph, calls: Calls, stuck: StuckCollective) -> Divergence | None:
     size = len(graph.index.job.groups[stuck.group].members)
     behind, ahead = stuck.absent, stuck.joined
     if not behind or stuck.silent or not _one_behind(graph, stuck):
@@ -583,28 +583,14 @@ def _begin(mine: _Places, theirs: _Places, by: int) -> int | None:
 _WHOLE = frozenset({"all_to_all", "gather", "scatter"})
 
 
-def wholes(graph: Graph, calls: Calls, known: Iterable[Divergence]) -> tuple[Divergence, ...]:
-    """Those that do not add up, in groups where nothing else differs.
-
-    No two members of an all_to_all or a gather have to give the same, so nothing differs between
-    them; only the whole does not add up, or has two roots. Whose number is wrong nobody can tell.
-    Asked only of what hangs: NCCL records the first tensor only of an all_to_all of lists, and that
-    one completes.
-    """
-    told = {one.group for one in known}
-    found = (
-        _whole(graph, calls, stuck)
-        for stuck in graph.stuck
-        if stuck.transfer is None
-        and stuck.group not in told
-        and graph.index.op(stuck.row) in _WHOLE
-        and not stuck.absent
-        and not stuck.silent
-    )
-    return tuple(one for one in found if one is not None)
-
-
 def _whole(graph: Graph, calls: Calls, stuck: StuckCollective) -> Divergence | None:
+    """A collective that does not add up, or has two roots: whose number is wrong nobody can tell.
+
+    No two members of an all_to_all or a gather have to give the same. Asked only of what hangs:
+    NCCL records the first tensor only of an all_to_all of lists, and that one completes.
+    """
+    if stuck.absent or stuck.silent or graph.index.op(stuck.row) not in _WHOLE:
+        return None
     job = graph.index.job
     here = calls.between(stuck.group, stuck.sequence, stuck.sequence)
     rows = dict(zip(calls.rank[here].tolist(), calls.row[here].tolist(), strict=True))
