@@ -259,7 +259,7 @@ def _attach(environ: Mapping[str, str]) -> Reporter:
         last_words.install(page, files.crash)
     except OSError as exc:
         _warn(f"lightkeeper cannot keep last words: {exc!r}")
-    end = _start_beat(page, files, sidecar, lambda: _say_refusal(reporter, files))
+    end = _start_beat(page, files, sidecar)
     os.register_at_fork(after_in_child=lambda: _forget(reporter, end))
     if environ.get("LIGHTKEEPER_TORCH") != "0":
         try:
@@ -284,13 +284,6 @@ def _published(files: run_dir.RankFiles, key: str) -> str | None:
     """What the sidecar has published of itself."""
     text = (files.read_endpoint() or {}).get(key)
     return text if isinstance(text, str) else None
-
-
-def _say_refusal(reporter: Reporter, files: run_dir.RankFiles) -> None:
-    """Say once why the Manager's name is not taken, where the WorkerServer was told so."""
-    if reporter.loop.renamed and (why := _published(files, "refusal")) is not None:
-        reporter.loop.renamed = False
-        _warn(f"lightkeeper: {why}")
 
 
 class _Complaints:
@@ -356,10 +349,7 @@ def _forget(reporter: Reporter, end: Callable[[], None]) -> None:
 
 
 def _start_beat(
-    page: PageWriter,
-    files: run_dir.RankFiles,
-    sidecar: SidecarProcess,
-    say_refusal: Callable[[], None],
+    page: PageWriter, files: run_dir.RankFiles, sidecar: SidecarProcess
 ) -> Callable[[], None]:
     beat = Beat(
         page.beat,
@@ -368,7 +358,6 @@ def _start_beat(
             last_words.keeping(lambda text: page.write_note(layout.NOTE_STACKS, text)),
             last_words.note_uncaught,
             profile.Profiler(files.page).look,
-            say_refusal,
             _Complaints(files).look,
             _tell_backends,
         ),

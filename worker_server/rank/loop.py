@@ -122,8 +122,6 @@ class Loop:
         """The torchft Manager that is observed."""
         self._unread = False
         self._replica = ""
-        self.renamed = False
-        """Whether the group has another name to its Manager than to its launcher."""
         self._said: str | None = None
         self._open = False
         self._begin_ns = 0
@@ -230,8 +228,7 @@ class Loop:
 
     def _say_name(self, replica: str) -> None:
         name, launched = name_in_replica_id(replica), self.page.launched_as
-        self.renamed = name not in (None, launched)
-        if self.renamed and launched != UNNAMED and self._said != name:
+        if name not in (None, launched, self._said) and launched != UNNAMED:
             self._said = name
             warn(
                 f"lightkeeper: this replica group is {launched} to its launcher and {name} to its "

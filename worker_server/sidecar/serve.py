@@ -454,7 +454,7 @@ def _serve(
 
     def refuse(name: str, why: str) -> None:
         box.refuse(name)
-        names.update(refused=name, refusal=why)
+        names.update(refused=name, complaint=why)
         publish()
 
     def know_as(name: str) -> None:
