@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -43,30 +43,13 @@ _COHORT_GROUPS = 2
 """Other groups whose records are read to learn what the program does at this place."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """A suspicious collective of one process group."""
-
-    group: GroupName
-    process_group: str
-    seq: int
-    size: int
-    members: tuple[RankName, ...]
-    ahead: tuple[RankName, ...] = ()
-    """Members inside, when the others wait elsewhere; empty when all are inside."""
-    stall_s: float = inf
-    """At least so long nobody inside moved: an older record shows another moment."""
-    recorded: bool = False
-    """Only torch's recorder has it."""
-
-
 def wanted_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
     """Ranks whose flight records would settle a suspicion of this tick; sorted."""
     wanted: set[RankName] = set()
-    stuck = tuple(_stuck_scenes(history, graph))
-    for scene in stuck:
+    scenes = tuple(_stuck_scenes(history, graph))
+    for scene in scenes:
         wanted.update(r for r in scene.members if _lacks(history, r, scene))
-    involved = {scene.group for scene in stuck}
+    involved = {scene.group for scene in scenes}
     for group, members in history.groups().items():
         if len(members) > 1 and any(graph.standing[t.rank] is RankStanding.DEAD for t in members):
             involved.add(group)
@@ -84,7 +67,7 @@ def wanted_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
     return tuple(sorted(r for r in wanted if history.tracks[r].fresh is not None))
 
 
-def _victims(graph: WaitGraph, scene: Scene, culprits: Iterable[RankName]) -> tuple[RankName, ...]:
+def _victims(graph: WaitGraph, scene: Stuck, culprits: Iterable[RankName]) -> tuple[RankName, ...]:
     return tuple(sorted({*graph.victims(scene.members), *scene.members} - set(culprits)))
 
 
@@ -112,13 +95,13 @@ def began_s(history: History, ranks: Iterable[RankName]) -> float:
     return min(began, default=history.now_s)
 
 
-def _lacks(history: History, rank: RankName, scene: Scene | None = None) -> bool:
+def _lacks(history: History, rank: RankName, scene: Stuck | None = None) -> bool:
     held, age_s = history.asked(history.tracks[rank]), history.record_age_s(rank)
     if held is None or age_s > history.config.record_repeat_s:
         return True
     if scene is not None and age_s >= scene.stall_s:
         return True
-    if scene is None or scene.recorded or (scene.ahead and rank not in scene.ahead):
+    if scene is None or scene.recorded or rank in scene.absent:
         return False
     lacking = held.at(scene.process_group, scene.seq) is None
     return lacking and age_s >= min(_AGAIN_S, history.config.record_repeat_s)
@@ -130,24 +113,15 @@ def _before_death(history: History, track: RankTrack) -> bool:
     return track.died_s is not None and read_s <= track.died_s
 
 
-def _stuck_scenes(history: History, graph: WaitGraph) -> Iterable[Scene]:
+def _stuck_scenes(history: History, graph: WaitGraph) -> Iterable[Stuck]:
+    """Suspicious collectives."""
     for stuck in graph.stuck:
-        ahead = () if stuck.complete else stuck.joined
-        if stuck.stall_s < _patience_s(history, stuck) or (ahead and not _crossed(graph, stuck)):
-            continue
-        members = {*stuck.joined, *stuck.absent}
-        if stuck.complete:  # those that got out of it are members too
-            members |= {t.rank for t in history.groups()[stuck.group] if _passed(t, stuck)}
-        yield Scene(
-            group=stuck.group,
-            process_group=stuck.process_group,
-            seq=stuck.seq,
-            size=stuck.size,
-            members=tuple(sorted(members)),
-            ahead=ahead,
-            stall_s=stuck.stall_s,
-            recorded=stuck.recorded,
-        )
+        enough = stuck.stall_s >= _patience_s(history, stuck)
+        if enough and stuck.complete:  # those that got out of it are members too
+            passed = (t.rank for t in history.groups()[stuck.group] if _passed(t, stuck))
+            yield replace(stuck, joined=tuple(sorted({*stuck.joined, *passed})))
+        elif enough and _crossed(graph, stuck):
+            yield stuck
 
 
 def _patience_s(history: History, stuck: Stuck) -> float:
@@ -170,7 +144,8 @@ def _passed(track: RankTrack, stuck: Stuck) -> bool:
     )
 
 
-def _dead_scenes(history: History, graph: WaitGraph) -> Iterable[Scene]:
+def _dead_scenes(history: History, graph: WaitGraph) -> Iterable[Stuck]:
+    """What dead ranks were in, as if all of its members were inside."""
     if RankStanding.DEAD not in graph.standing.values():
         return
     for group, members in history.groups().items():
@@ -185,12 +160,12 @@ def _dead_scenes(history: History, graph: WaitGraph) -> Iterable[Scene]:
             for entry in _last_unfinished(record):
                 known = record.answer.members.get(entry.group, ())
                 places = known or tuple(range(track.identity.world_size))
-                yield Scene(
+                yield Stuck(
                     group=group,
                     process_group=entry.group,
                     seq=entry.seq,
                     size=len(places),
-                    members=tuple(t.rank for t in members if t.identity.group_rank in places),
+                    joined=tuple(t.rank for t in members if t.identity.group_rank in places),
                 )
 
 
@@ -210,7 +185,7 @@ def _unfinished(call: RingEntry) -> bool:
 
 
 def differing_call(
-    history: History, graph: WaitGraph, scene: Scene, records: Mapping[RankName, Reading]
+    history: History, graph: WaitGraph, scene: Stuck, records: Mapping[RankName, Reading]
 ) -> Verdict | None:
     """Who called something else than the program does; None when all called the same.
 
@@ -239,7 +214,7 @@ def differing_call(
     return _verdict(history, graph, scene, sides=sides, entries=entries, right=right, how=how)
 
 
-def _first_divergence(records: Mapping[RankName, Reading], scene: Scene) -> int | None:
+def _first_divergence(records: Mapping[RankName, Reading], scene: Stuck) -> int | None:
     """The first of the diverging collectives in a row that ends at the scene's; None: none."""
     first: int | None = None
     for seq in range(scene.seq, 0, -1):
@@ -251,7 +226,7 @@ def _first_divergence(records: Mapping[RankName, Reading], scene: Scene) -> int 
 
 
 def _expected(
-    history: History, records: Mapping[RankName, Reading], scene: Scene, entry: RingEntry
+    history: History, records: Mapping[RankName, Reading], scene: Stuck, entry: RingEntry
 ) -> Signature | None:
     """What the program calls at this place; None when nobody knows or witnesses disagree."""
     if entry.nth is None:
@@ -288,7 +263,7 @@ def _habit(entries: Iterable[RingEntry]) -> Signature | None:
 def _verdict(
     history: History,
     graph: WaitGraph,
-    scene: Scene,
+    scene: Stuck,
     *,
     sides: Mapping[Signature, list[RankName]],
     entries: Mapping[RankName, RingEntry],
@@ -395,7 +370,7 @@ def _judge(history: History, dead: RankTrack) -> Verdict | None:
 
 
 def uneven_call(
-    history: History, graph: WaitGraph, scene: Scene, records: Mapping[RankName, Reading]
+    history: History, graph: WaitGraph, scene: Stuck, records: Mapping[RankName, Reading]
 ) -> Verdict | None:
     """Who made a call too many, or left one out; None without a record of it.
 
@@ -405,17 +380,16 @@ def uneven_call(
     there; then the others skipped theirs.
     """
     entries = entries_at(
-        {r: records[r] for r in scene.ahead if r in records}, scene.process_group, scene.seq
+        {r: records[r] for r in scene.joined if r in records}, scene.process_group, scene.seq
     )
     if not entries:
         return None
     entry = next(iter(entries.values()))
-    usual = _usual_calls(history, records, scene, entry)
-    behind = tuple(rank for rank in scene.members if rank not in scene.ahead)
+    usual, behind = _usual_calls(history, records, scene, entry), tuple(sorted(scene.absent))
     if usual is None:
         culprits, end = scene.members, "cannot tell whether the call is extra or was skipped"
     elif entry.nth is not None and entry.nth >= usual:
-        culprits = scene.ahead
+        culprits = scene.joined
         end = f"the program makes {usual} calls there in a step, so the call is one too many"
     else:
         culprits = behind
@@ -424,12 +398,12 @@ def uneven_call(
         kind=Kind.MISMATCH,
         culprits=tuple(sorted(culprits)),
         groups=(scene.group,),
-        reason=f"{listed(scene.ahead)} {plural(scene.ahead, 'stands', 'stand')} in "
+        reason=f"{listed(scene.joined)} {plural(scene.joined, 'stands', 'stand')} in "
         f"{signature_in_ring(entry)} (collective {scene.seq} of {scene.process_group!r}) that "
         f"{listed(behind)} {plural(behind, 'has', 'have')} not entered while waiting elsewhere: "
         + end,
         confidence=Confidence.UNSURE if usual is None else Confidence.LIKELY,
-        since_s=began_s(history, scene.ahead),
+        since_s=began_s(history, scene.joined),
         victims=_victims(graph, scene, culprits),
         evidence=_evidence(entries),
         signature=f"mismatch:{scene.process_group}:{signature_in_ring(entry).op}/nothing",
@@ -437,7 +411,7 @@ def uneven_call(
 
 
 def _usual_calls(
-    history: History, records: Mapping[RankName, Reading], scene: Scene, entry: RingEntry
+    history: History, records: Mapping[RankName, Reading], scene: Stuck, entry: RingEntry
 ) -> int | None:
     """How many calls of this process group one attempt makes, by all finished attempts known."""
     counts: set[int] = set()
@@ -474,18 +448,18 @@ def mismatch(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     return tuple(found[group] for group in sorted(found))
 
 
-def _by_the_ring(history: History, graph: WaitGraph, scene: Scene) -> Verdict | None:
+def _by_the_ring(history: History, graph: WaitGraph, scene: Stuck) -> Verdict | None:
     records = {
         rank: record
         for rank in scene.members
         if (record := history.reading(history.tracks[rank])) is not None
     }
-    judge = uneven_call if scene.ahead else differing_call
+    judge = differing_call if scene.complete else uneven_call
     verdict = judge(history, graph, scene, records)
     return None if verdict is None else _with_second_opinion(history, verdict, scene.group)
 
 
-def _by_torchs_records(history: History, graph: WaitGraph, scene: Scene) -> Verdict | None:
+def _by_torchs_records(history: History, graph: WaitGraph, scene: Stuck) -> Verdict | None:
     """What the analysis says of a collective that no ring knows, once all have been read."""
     members, said = history.groups()[scene.group], opinion(history, scene.group)
     if said is None or any(history.record_age_s(t.rank) >= scene.stall_s for t in members):

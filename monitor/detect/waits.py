@@ -51,16 +51,16 @@ class Stuck:
     process_group: str
     seq: int
     size: int
-    ops: tuple[str, ...]
-    """Names under which its members entered it, sorted."""
     joined: tuple[RankName, ...]
     """Inside it now."""
-    absent: tuple[RankName, ...]
+    absent: tuple[RankName, ...] = ()
     """Of the members known, those that have not entered it."""
-    completed: tuple[RankName, ...]
+    completed: tuple[RankName, ...] = ()
     """Those that are through with it."""
-    stall_s: float
-    """At least so long no one inside moved."""
+    ops: tuple[str, ...] = ()
+    """Names under which its members entered it, sorted."""
+    stall_s: float = math.inf
+    """At least so long no one inside moved: an older record shows another moment."""
     recorded: bool = False
     """By heads of torch's recorder: no ring has its entries."""
 
@@ -68,6 +68,11 @@ class Stuck:
     def complete(self) -> bool:
         """Whether every member is inside, or has been: nobody is waited for."""
         return not self.absent
+
+    @property
+    def members(self) -> tuple[RankName, ...]:
+        """Who is inside or has not come, sorted."""
+        return tuple(sorted((*self.joined, *self.absent)))
 
 
 def stuck_in(

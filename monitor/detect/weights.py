@@ -180,8 +180,8 @@ class PrintBook:
         members = [rank for rank, own in self._lane_of.items() if own == number]
         absent = [r for r in members if r not in rows and not _over(present[r], step)]
         groups = {track.group for track in present.values() if track.died_s is None}
-        steps = [step for rank in rows if (step := present[rank].step) is not None]
-        told = max((step.participants or 0 for step in steps), default=0)
+        seen = (present[rank].step for rank in rows)
+        told = max((one.participants or 0 for one in seen if one is not None), default=0)
         share = Counter(present[r].group for r in members)
         unseen = max(0, told - len(groups)) * max(share.values(), default=1)
         return len(absent) + unseen

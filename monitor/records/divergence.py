@@ -602,9 +602,9 @@ def _whole(graph: Graph, calls: Calls, stuck: StuckCollective) -> Divergence | N
         kind=Fault.MISMATCH,
         group=stuck.group,
         sequence=stuck.sequence,
-        sides=tuple(side.ranks for side in sides),
-        rows=tuple(rows[side.ranks[0]] for side in sides),
-        said=tuple(str(side.signature) for side in sides),
+        sides=tuple((rank,) for rank in sides),
+        rows=tuple(rows[rank] for rank in sides),
+        said=tuple(map(str, sides.values())),
         culprits=(),
         live=True,
     )

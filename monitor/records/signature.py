@@ -324,23 +324,14 @@ def _weight(signature: Signature) -> tuple[int, ...] | None:
     return tuple(count * width for count in signature.counts or (1,))
 
 
-@dataclass(frozen=True, slots=True)
-class CallSide:
-    """Members that did the same thing, where others did something else."""
-
-    signature: Signature
-    ranks: tuple[int, ...]
-    """Sorted."""
-
-
-def odd_whole(payloads: Mapping[int, Payload], size: int) -> tuple[CallSide, ...]:
-    """The sides of a collective that is wrong only as a whole; empty when it is not.
+def odd_whole(payloads: Mapping[int, Payload], size: int) -> dict[int, Signature]:
+    """What each did of those among whom a collective is wrong only as a whole; empty: it is not.
 
     `payloads` of one signature: no two members have to give the same to an all_to_all or a gather.
-    Nobody can tell one member from another then, so each is a side of its own.
+    Nobody can tell one member from another then.
     """
     if len(payloads) != size:
-        return ()
+        return {}
     common = signature_of(next(iter(payloads.values())), size)
     match common.op:
         case "all_to_all":
@@ -348,10 +339,10 @@ def odd_whole(payloads: Mapping[int, Payload], size: int) -> tuple[CallSide, ...
         case "gather" | "scatter" if common.root is None:
             return _roots(payloads, common)
         case _:
-            return ()
+            return {}
 
 
-def _unbalanced(payloads: Mapping[int, Payload], common: Signature) -> tuple[CallSide, ...]:
+def _unbalanced(payloads: Mapping[int, Payload], common: Signature) -> dict[int, Signature]:
     """all_to_all: what all give together is what all get together (`check_size_alltoall`)."""
     totals = {
         rank: tuple(sum(numbers(sizes)) for sizes in (one.sizes_in, one.sizes_out))
@@ -360,14 +351,11 @@ def _unbalanced(payloads: Mapping[int, Payload], common: Signature) -> tuple[Cal
     }
     given, got = (sum(total[n] for total in totals.values()) for n in (0, 1))
     if len(totals) < len(payloads) or given == got:
-        return ()
-    return tuple(
-        CallSide(replace(common, counts=total[:1], out=total[1:]), (rank,))
-        for rank, total in totals.items()
-    )
+        return {}
+    return {r: replace(common, counts=total[:1], out=total[1:]) for r, total in totals.items()}
 
 
-def _roots(payloads: Mapping[int, Payload], common: Signature) -> tuple[CallSide, ...]:
+def _roots(payloads: Mapping[int, Payload], common: Signature) -> dict[int, Signature]:
     """gather, scatter: the root alone has the list of all members' tensors."""
     claims = {rank: claims_root(payload) for rank, payload in sorted(payloads.items())}
     roots = [rank for rank, claim in claims.items() if claim]
@@ -376,7 +364,5 @@ def _roots(payloads: Mapping[int, Payload], common: Signature) -> tuple[CallSide
         or len(payloads) == 1
         or not all(one.sizes_in or one.sizes_out for one in payloads.values())
     ):
-        return ()
-    if roots:
-        return tuple(CallSide(replace(common, root=rank), (rank,)) for rank in roots)
-    return tuple(CallSide(common, (rank,)) for rank in claims)
+        return {}
+    return {rank: replace(common, root=rank) for rank in roots} or dict.fromkeys(claims, common)
