@@ -55,8 +55,6 @@ _TORCHFT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class DoctorFinding:
-    """One thing that was looked at."""
-
     check: str
     where: str
     state: str
@@ -73,7 +71,6 @@ class DoctorCheck:
     where: str = _HERE
 
     def ok(self, said: str) -> DoctorFinding:
-        """As it should be."""
         return DoctorFinding(self.check, self.where, OK, said)
 
     def warns(self, said: str, do: str) -> DoctorFinding:

@@ -249,7 +249,6 @@ def unknown(words: str) -> Amount:
 
 
 def nothing(words: str) -> Amount:
-    """Known to be nothing."""
     return Amount(0.0, 0.0, words)
 
 
@@ -352,7 +351,6 @@ class Interval:
 
     @property
     def seconds(self) -> float:
-        """Its length."""
         return self.end_s - self.start_s
 
 
@@ -373,7 +371,6 @@ class HoldSpan:
 
     @property
     def seconds(self) -> float | None:
-        """Its length."""
         return None if self.end_s is None else max(0.0, self.end_s - self.start_s)
 
 
@@ -448,8 +445,6 @@ def hold_spans(case: AuditedIncident) -> tuple[HoldSpan, ...]:
 @readable
 @dataclass(frozen=True, slots=True)
 class IncidentAccount:
-    """What one incident comes to."""
-
     decided_by: str
     """`lightkeeper`, a person, or `nobody`."""
     why: str
@@ -700,7 +695,6 @@ class Choice:
         return cls(since_s, Kind(kind) if kind else None, group or None, state or None)
 
     def takes(self, one: Incident) -> bool:
-        """Whether an incident is asked for."""
         if self.kind is not None and one.kind is not self.kind:
             return False
         if self.group is not None and self.group not in one.groups:

@@ -140,7 +140,6 @@ def audit_of(remembered: Remembered, config: KeeperConfig) -> IncidentAudit:
 def by_incident(
     evictions: Iterable[Eviction],
 ) -> dict[IncidentId, tuple[Eviction, ...]]:
-    """Every eviction of each incident, in their order."""
     found: dict[IncidentId, list[Eviction]] = {}
     for one in evictions:
         found.setdefault(one.incident_id, []).append(one)

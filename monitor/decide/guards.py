@@ -254,7 +254,6 @@ class Case:
 
 
 def hosts_of(fleet: DecisionFacts, group: GroupName) -> frozenset[Host]:
-    """Hosts on which ranks of a group are."""
     view = fleet.groups.get(group)
     return frozenset() if view is None else frozenset(view.hosts.values())
 

@@ -37,8 +37,6 @@ SICK: Final = (RankHealth.DEAD, RankHealth.UNREACHABLE, RankHealth.STALLED, Rank
 
 
 class JobState(StrEnum):
-    """How the job as a whole is."""
-
     WAITING = "waiting"  # no rank was ever seen
     STARTING = "starting"  # nobody has committed a step yet
     WATCHING = "watching"  # ranks answer, and none reports its steps
@@ -108,7 +106,6 @@ class Headline:
         return self.state in (JobState.TRAINING, JobState.DISTURBED, JobState.LATE)
 
     def __str__(self) -> str:
-        """The whole sentence."""
         return f"{self.label} {self.says.rstrip('.')}{'. ' if self.next else ''}{self.next}"
 
 
@@ -126,7 +123,6 @@ class _Figures:
 
 
 def headline_of(view: View) -> Headline:
-    """What is to be said of this view."""
     steps = [one.step for one in view.snapshot.observations if one.step is not None]
     ages_s = [one.last_commit_age_s for one in steps if one.last_commit_age_s is not None]
     seen = _Figures(

@@ -287,8 +287,6 @@ _RECENT_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What stands in one tick."""
-
     open: tuple[Incident, ...]
     """Worst first, then oldest."""
     named: dict[GroupName, str]
@@ -429,7 +427,6 @@ class RankSeconds:
         self._lost_s: dict[str, float] = {}
 
     def push(self, snapshot: Snapshot, result: TickResult) -> Spent:
-        """Take in one tick."""
         span_s, self._now_s = snapshot.now_s - self._now_s, snapshot.now_s
         if not 0 < span_s <= self._blind_s:  # the first tick's is the time since 1970
             self._accounts, span_s = {}, 0.0

@@ -257,14 +257,12 @@ def lost_steps(history: History, incident: Incident) -> int | None:
 
 
 def moved(incident: Incident, at_s: float, state: State, reason: str) -> Incident:
-    """The incident in another state."""
     return replace(
         incident, state=state, story=(*incident.story, Transition(at_s, state.value, reason))
     )
 
 
 def resolved(incident: Incident, at_s: float, why: str) -> Incident:
-    """The incident, over."""
     return replace(moved(incident, at_s, State.RESOLVED, why), resolution=why)
 
 
@@ -472,7 +470,6 @@ def left(
 
 
 def opened(history: History, verdict: Verdict, taken: Container[IncidentId]) -> Incident:
-    """A pending incident under an id that is not taken."""
     now_s = history.now_s
     subject = (*verdict.culprits, *verdict.groups, "job")[0]
     name = f"{verdict.kind.value}-{subject}-{int(now_s * 1000)}"

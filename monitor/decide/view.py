@@ -185,7 +185,6 @@ class RecentIncidents:
         return tuple(sorted(found, key=lambda one: (-one.milestones.first_seen_s, one.id)))
 
     def get(self, incident_id: IncidentId) -> Incident | None:
-        """One incident."""
         return self._incidents.get(incident_id)
 
     def decisions(self) -> Mapping[IncidentId, Sequence[DecisionRow]]:
@@ -334,7 +333,6 @@ class View:
 
     @property
     def by_rank(self) -> Mapping[RankName, Observation]:
-        """What was seen of each rank."""
         return self.snapshot.by_rank
 
     @cached_property
@@ -353,7 +351,6 @@ class View:
         return face_of(incident, self.decisions.get(incident.id, ()), self.snapshot.now_s)
 
     def report(self, incident: Incident) -> IncidentReport:
-        """One incident with all that is told of it."""
         case, victims = self.case(incident), incident.verdict.victims
         troubles = {
             rank: trouble_of(self.by_rank[rank])

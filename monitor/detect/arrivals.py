@@ -50,8 +50,6 @@ _NCCL_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One rank in one reading."""
-
     busy_s: float
     """Median seconds of its own between two common collectives."""
     low_s: float

@@ -634,7 +634,6 @@ def _who(history: History, replica_id: ReplicaId) -> str:
 
 
 def _missing(history: History, graph: WaitGraph, replica_id: ReplicaId) -> Verdict:
-    """All who are seen wait for it."""
     victims = tuple(sorted(r for r, s in graph.standing.items() if s in _WAITS))
     still_s = min(history.tracks[victim].stall_s for victim in victims)
     group = GroupName(unseen_name(replica_id))

@@ -141,7 +141,6 @@ class History:
 
     @classmethod
     def of(cls, config: KeeperConfig) -> History:
-        """An empty history."""
         return cls(config, PaceMeter(config), Attendance(config), habits=Habits(config))
 
     # -- what detectors ask ----------------------------------------------------------------

@@ -33,7 +33,6 @@ _TRIES: Final = 3
 
 
 def push(history: History, snapshot: Snapshot) -> None:
-    """Take in one tick."""
     history.now_s = snapshot.now_s
     history.see_lighthouse(snapshot.lighthouse)
     for observation in snapshot.observations:

@@ -114,7 +114,6 @@ def _before_death(history: History, track: RankTrack) -> bool:
 
 
 def _stuck_scenes(history: History, graph: WaitGraph) -> Iterable[Stuck]:
-    """Suspicious collectives."""
     for stuck in graph.stuck:
         enough = stuck.stall_s >= _patience_s(history, stuck)
         if enough and stuck.complete:  # those that got out of it are members too

@@ -124,8 +124,6 @@ class Roster:
 
 @dataclass(frozen=True, slots=True)
 class Paces(Mapping[RankName, Pace]):
-    """The paces of one window."""
-
     roster: Roster
     phases: tuple[str, ...]
     rows: tuple[bytes, ...]

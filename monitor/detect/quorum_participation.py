@@ -47,7 +47,6 @@ class Turn(Struct, frozen=True, gc=False):
 
     @property
     def ended(self) -> int:
-        """Attempts that are over."""
         return self.commits + self.failures
 
 

@@ -52,8 +52,6 @@ class Condition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How the monitor is in one tick."""
-
     conditions: Mapping[Condition, str] = field(default_factory=dict)
     """Condition -> what was seen, worst first; empty when it is well."""
     score: int = 0
@@ -83,7 +81,6 @@ class SelfHealth:
     """Wall clock minus the steady one."""
 
     def push(self, snapshot: Snapshot) -> Health:
-        """Take in one tick."""
         found: dict[Condition, str] = {}
         weight = max(
             self._silence(snapshot, found), self._lateness(snapshot, found),

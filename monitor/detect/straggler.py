@@ -422,7 +422,6 @@ def _changed(
 
 
 def _persistent(history: History, track: RankTrack, windows: Sequence[Window], rule: _Rule) -> bool:
-    """Whether a rank was slow in each of the last windows."""
     paces = [_pace(window, track) for window in windows[-rule.persistent :]]
     return len(paces) == rule.persistent and all(
         p is not None and _slow(history, p, rule) for p in paces

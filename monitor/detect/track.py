@@ -203,7 +203,6 @@ class RankTrack:
         return bool(heads) and all(head.size in (1, self.identity.world_size) for head in heads)
 
     def take(self, report: StateReport, now_s: float) -> None:
-        """Take in a report of this incarnation."""
         before, step = self.step, report.step
         self.report, self.report_s, self.step = report, now_s, step
         self.commits, self.doing, self.phased = 0, OUTSIDE, False

@@ -398,7 +398,6 @@ class WaitGraph:
 
 
 def build(history: History) -> WaitGraph:
-    """The wait-for graph of the latest tick."""
     tracks = history.present()
     standing = {track.rank: _standing(history, track) for track in tracks}
     stuck = tuple(

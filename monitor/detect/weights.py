@@ -276,7 +276,6 @@ class LossBook:
     _courses: dict[RankName, _Course] = field(default_factory=dict)
 
     def push(self, tracks: Iterable[RankTrack]) -> None:
-        """Take in one sweep."""
         here: list[RankName] = []
         for track in tracks:
             rank, incarnation, step = track.rank, track.identity.incarnation, track.step

@@ -264,8 +264,6 @@ class Cleared:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """A fresh look."""
-
     look: ProbeResult
     may: bool = True
     """Whether somebody may be asked at this moment."""
@@ -339,7 +337,6 @@ def decided(
     author: str = KEEPER,
     epoch: int = 0,
 ) -> Eviction:
-    """An eviction that is decided now."""
     return Eviction(
         incident_id=evict.incident_id,
         group=evict.group,

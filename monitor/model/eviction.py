@@ -236,7 +236,6 @@ class Eviction:
 
     @property
     def key(self) -> tuple[IncidentId, float]:
-        """Its name."""
         return self.incident_id, self.of_s
 
     @property
@@ -273,7 +272,6 @@ class Eviction:
         return next((one for one in self.asks if (one.rung, one.whom) == (rung, whom)), None)
 
     def asks_by(self, rung: Rung) -> list[Ask]:
-        """Who was asked by a rung in this attempt."""
         return [one for one in self.asks if one.rung is rung]
 
     def with_ask(self, ask: Ask) -> Eviction:

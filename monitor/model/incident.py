@@ -25,8 +25,6 @@ class IncidentError(ValueError):
 
 
 class State(StrEnum):
-    """Where an incident stands."""
-
     PENDING = "pending"
     FIRING = "firing"
     EVICTING = "evicting"

@@ -52,8 +52,6 @@ class Unreachable:
 
 
 class Observation(Struct, frozen=True, gc=False):
-    """One target in one tick."""
-
     identity: Identity
     """As registered: known even while the target is unreachable."""
     url: str
@@ -62,7 +60,6 @@ class Observation(Struct, frozen=True, gc=False):
 
     @property
     def rank(self) -> RankName:
-        """Name of the rank observed."""
         return self.identity.rank
 
     @property
@@ -288,7 +285,6 @@ class LighthouseRecord:
 
 
 def lighthouse_to_json(lighthouse: LighthouseView | LighthouseAway) -> dict[str, Any]:
-    """The Lighthouse, up or not."""
     if isinstance(lighthouse, LighthouseAway):
         return {"up": False, "reason": lighthouse.reason}
     return {

@@ -55,7 +55,6 @@ class Face:
     """What is done, why nothing is, or how it ended; what a person can do. Empty: not known yet."""
 
     def __str__(self) -> str:
-        """Both, as a text."""
         return f"{self.says.rstrip('.')}. {self.next}" if self.next else self.says
 
 

@@ -202,7 +202,6 @@ def _as_all_tell(signatures: list[Signature], by_row: Ints, rows: Ints, begins: 
 
 
 def calls_of(job: Job) -> Calls:
-    """The calls of a job."""
     signatures, by_row = _signatures(job)
     rows = np.flatnonzero(by_row >= 0)
     columns = job.columns
@@ -449,7 +448,6 @@ def _following(theirs: Mapping[int, int], sequence: int) -> set[int]:
 
 
 def mismatch(graph: Graph, one: Divergence) -> Finding:
-    """What a divergence says."""
     index, job = graph.index, graph.index.job
     op = index.op(one.rows[0])
     what = f"collective {one.sequence} of {job.groups[one.group].label}"
@@ -848,7 +846,6 @@ class _Queue:
         return int(self.sequences[at]) if at < len(self.rows) else None
 
     def row_of(self, sequence: int) -> int | None:
-        """The row of a sequence."""
         at = int(np.searchsorted(self.sequences, sequence))
         found = at < len(self.rows) and self.sequences[at] == sequence
         return int(self.rows[at]) if found else None
@@ -985,7 +982,6 @@ def doubled(graph: Graph, calls: Calls, witness: RankPasts) -> Iterable[Finding]
 
 
 def _last_rows(graph: Graph) -> dict[int, int]:
-    """The row of the last call of each rank."""
     ranks = graph.index.job.columns["rank"]
     ends = np.flatnonzero(np.diff(ranks, append=-1))
     return dict(zip(ranks[ends].tolist(), ends.tolist(), strict=True))

@@ -803,7 +803,6 @@ def _keys(
     supplied: Mapping[str, Sequence[int]],
     world: tuple[int, ...],
 ) -> list[list[_Key]]:
-    """The key of each local group of each record."""
     first = [
         [
             _key(group, members or _supplied(group, supplied, world), record.rank)

@@ -182,7 +182,6 @@ class Job:
         return tuple(rank for rank in self.expected if rank not in self.ranks)
 
     def __len__(self) -> int:
-        """How many entries."""
         return len(self.columns["rank"])
 
     def name(self, rank: int) -> str:

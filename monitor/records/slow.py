@@ -491,8 +491,6 @@ class RankPace:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that follows from a table."""
-
     verdicts: tuple[SlowVerdict, ...]
     paces: tuple[RankPace, ...]
     """Slowest first."""
@@ -624,7 +622,6 @@ def _against_peers(crew: Crew, step_s: Floats, tests: int, least_score: float) -
 
 
 def _unblocked(crew: Crew, found: Stretch, block: int) -> Stretch:
-    """A stretch of blocks as one of steps."""
     if block == 1:
         return found
     first, last = found.first * block, min(len(crew.pace), (found.last + 1) * block) - 1
@@ -1026,7 +1023,6 @@ def tie(table: TimingTable, crew: Crew, found: Sequence[Suspect]) -> SlowVerdict
 
 
 def slow_replica(table: TimingTable, replica: int, one: Suspect) -> SlowVerdict:
-    """All stages of a replica slow alike."""
     ranks = np.flatnonzero(table.replica == replica).tolist()
     return SlowVerdict(
         kind=SlowKind.STRAGGLER,

@@ -287,7 +287,6 @@ class Index:
 
 
 def build_index(job: Job) -> Index:
-    """The index of a job."""
     columns = job.columns
     retired, current = generations(job)
     unfinished = live(job) & current
@@ -690,7 +689,6 @@ class Graph:
         return self.ranks[node] if node < len(self.ranks) else None
 
     def stuck_of(self, node: int) -> StuckCollective:
-        """The collective of a node that is one."""
         return self.stuck[(node - len(self.ranks)) // 2]
 
     def front_node(self, number: int) -> int:
@@ -710,7 +708,6 @@ class Graph:
         return tuple(sorted(self.ranks[node] for node in seen if node < len(self.ranks)))
 
     def nodes_of(self, ranks: Iterable[int]) -> tuple[int, ...]:
-        """The nodes of ranks."""
         place = {rank: node for node, rank in enumerate(self.ranks)}
         return tuple(place[rank] for rank in ranks if rank in place)
 

@@ -130,18 +130,15 @@ class TrainerHooks:
 
     @_quiet
     def on_before_backward(self, *_: Any) -> None:
-        """The loss is there."""
         self._spans.end(*_STEP_PHASES)
         self._spans.begin("backward")
 
     @_quiet
     def on_after_backward(self, *_: Any) -> None:
-        """The gradients are there."""
         self._spans.end("backward")
 
     @_quiet
     def on_before_optimizer_step(self, *_: Any) -> None:
-        """The optimizer is about to step."""
         self._spans.end(*_STEP_PHASES)
         self._spans.begin("optimizer")
 
@@ -163,7 +160,6 @@ class TrainerHooks:
 
     @_quiet
     def on_validation_end(self, *_: Any) -> None:
-        """Evaluation is over."""
         self._spans.end("evaluation")
 
     on_test_start = on_predict_start = on_validation_start

@@ -295,7 +295,6 @@ class _Complaints:
         self._said: str | None = None
 
     def look(self) -> None:
-        """Whether there is another."""
         mark, self._mark = self._mark, self._files.endpoint_mark()
         if self._mark == mark:
             return

@@ -171,7 +171,6 @@ def begin_wait(kind: int = layout.WAIT_COLLECTIVE) -> None:
 
 
 def end_wait(kind: int = layout.WAIT_COLLECTIVE) -> None:
-    """Not any more."""
     if _recorder is not None:
         _recorder.page.end_wait(kind)
 

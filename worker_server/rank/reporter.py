@@ -111,7 +111,6 @@ class Annotations:
         return tag
 
     def turn_tag(self, number: int, *, on: bool) -> None:
-        """Turn it on or off."""
         if not self._loop.on:
             return
         try:
@@ -174,7 +173,6 @@ class SourceArbiter:
         self.waits_declared = False
 
     def source(self, name: str) -> ReportSource:
-        """The source of this name."""
         if name not in self.sources:
             self.sources[name] = ReportSource(self, name)
         return self.sources[name]

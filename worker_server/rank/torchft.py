@@ -403,7 +403,6 @@ class Observer:
         """Transport -> when its last load was over, and its bytes; until it is applied."""
 
     def observe(self, manager: object) -> None:
-        """There is a Manager."""
         self.reporter.observe_manager(manager)
         self.page.tell_waits()
 

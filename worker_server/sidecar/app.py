@@ -65,7 +65,6 @@ class Endpoint:
 
     @property
     def method(self) -> str:
-        """Of HTTP."""
         return "POST" if self.body else "GET"
 
     @property
@@ -74,7 +73,6 @@ class Endpoint:
         return self.path + self.example
 
     def curl(self, base: str) -> str:
-        """A line for a shell."""
         url = base + self.ask
         words = ["curl", "-X POST" if self.body else "", f"'{url}'" if self.example else url]
         words += ['-H "Authorization: Bearer $LIGHTKEEPER_TOKEN"' if self.acts else ""]

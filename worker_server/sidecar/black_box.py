@@ -169,7 +169,6 @@ class BlackBox:
 
     @property
     def identity(self) -> wire.Identity:
-        """Who the rank is, by now."""
         return self._page.identity
 
     def refuse(self, name: str) -> None:
@@ -421,5 +420,4 @@ class BlackBox:
 
 
 def black_box_of(page: PageReader, process: PidfdProcess, files: run_dir.RankFiles) -> BlackBox:
-    """The black box of a rank, with everything that it reads from."""
     return BlackBox(page, process, ControlPlane(files.socket), Stacks(process.pid), files)

@@ -196,7 +196,6 @@ class RankCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of this moment."""
         report = self._state()
         name, step = report.identity, report.step
         who = (name.job, name.group, str(name.group_rank))

@@ -73,13 +73,11 @@ class WorkSlots:
 
 
 def in_json(content: Mapping[str, Any]) -> Response:
-    """One line of JSON."""
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
     return Response(_encode(text + "\n"), content_type="application/json")
 
 
 def in_text(content: str) -> Response:
-    """Plain text."""
     return Response(_encode(content), content_type="text/plain; charset=utf-8")
 
 

@@ -40,8 +40,6 @@ _TYPED = frozenset({"<string>", "<stdin>"})
 
 
 class Call(NamedTuple):
-    """One frame of a stack."""
-
     function: str
     path: str
     line: int
@@ -57,7 +55,6 @@ class Origin(IntEnum):
 
 @lru_cache(4096)
 def origin(path: str) -> Origin:
-    """Whose this file is."""
     if path.startswith("<"):
         return Origin.USER if path in _TYPED else Origin.MACHINERY
     for mark in _INSTALLED:

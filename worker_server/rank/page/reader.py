@@ -527,7 +527,6 @@ def _or_none(value: int) -> int | None:
 
 
 def _double(word: int) -> float:
-    """What the bits of a word are as a double."""
     return float(struct.unpack("d", struct.pack("q", word))[0])
 
 

@@ -566,7 +566,6 @@ class PageWriter:
             self._words[layout.W_TAG_BITS] = bits
 
     def add_count(self, counter: int, amount: float) -> None:
-        """Count up."""
         with self._lock:
             self._totals[counter] = total = self._totals[counter] + amount
             self._counters[counter] = total
