@@ -754,12 +754,12 @@ def assemble(
     told |= known.union(range(world_size or 0))
     expected = tuple(sorted(told.union(gaps)))
     keys = _keys(ordered, shifted, dict(members or {}), expected if world_size else ())
-    table = _Groups(ordered, keys, expected)
-    columns, payloads, sites = _columns(ordered, table)
+    places, groups = _groups(ordered, keys, expected)
+    columns, payloads, sites = _columns(ordered, places, groups)
     return Job(
         expected=expected,
-        ranks={r.rank: _info(r, table.of[at]) for at, r in enumerate(ordered)},
-        groups=table.groups,
+        ranks={r.rank: _info(r, index) for r, index in zip(ordered, places, strict=True)},
+        groups=groups,
         payloads=payloads,
         sites=sites,
         columns=columns,
@@ -843,34 +843,30 @@ def _adopt(key: _Key, rank: int, told: Mapping[tuple[str, int], Mapping[_Key, No
     return fitting[0] if len(fitting) == 1 else key
 
 
-class _Groups:
-    """The groups of the job, and for each record its local groups' indices."""
-
-    def __init__(
-        self, records: Sequence[Record], keys: Sequence[Sequence[_Key]], expected: Sequence[int]
-    ) -> None:
-        desc: dict[_Key, str] = {}
-        seen: dict[_Key, list[int]] = {}
-        for record, listed in zip(records, keys, strict=True):
-            for group, key in zip(record.dump.groups, listed, strict=True):
-                desc[key] = desc.get(key) or group.desc
-                seen.setdefault(key, []).append(record.rank)
-        ordered = sorted(desc, key=_order)
-        index = {key: at for at, key in enumerate(ordered)}
-        self.of = [[index[key] for key in listed] for listed in keys]
-        self.groups = _named_alike(
-            [
-                Group(
-                    name=key.name,
-                    desc=desc[key],
-                    members=key.members or _inferred(desc[key], seen[key], expected),
-                    inferred=key.inferred or not key.members,
-                    generation=key.generation,
-                )
-                for key in ordered
-            ],
-            [key.owner for key in ordered],
+def _groups(
+    records: Sequence[Record], keys: Sequence[Sequence[_Key]], expected: Sequence[int]
+) -> tuple[list[list[int]], tuple[Group, ...]]:
+    """For each record its local groups' indices, and the groups of the job."""
+    desc: dict[_Key, str] = {}
+    seen: dict[_Key, list[int]] = {}
+    for record, listed in zip(records, keys, strict=True):
+        for group, key in zip(record.dump.groups, listed, strict=True):
+            desc[key] = desc.get(key) or group.desc
+            seen.setdefault(key, []).append(record.rank)
+    ordered = sorted(desc, key=_order)
+    index = {key: at for at, key in enumerate(ordered)}
+    groups = [
+        Group(
+            name=key.name,
+            desc=desc[key],
+            members=key.members or _inferred(desc[key], seen[key], expected),
+            inferred=key.inferred or not key.members,
+            generation=key.generation,
         )
+        for key in ordered
+    ]
+    named = _named_alike(groups, [key.owner for key in ordered])
+    return [[index[key] for key in listed] for listed in keys], named
 
 
 def _inferred(desc: str, seen: Sequence[int], expected: Sequence[int]) -> tuple[int, ...]:
@@ -916,7 +912,7 @@ def _info(record: Record, index: Sequence[int]) -> RankInfo:
 
 
 def _columns(
-    records: Sequence[Record], table: _Groups
+    records: Sequence[Record], places: Sequence[Sequence[int]], groups: Sequence[Group]
 ) -> tuple[dict[str, NDArray[Any]], tuple[Payload, ...], tuple[str, ...]]:
     """All rows, with what was numbered in each dump numbered in the job."""
     sizes = [len(record.dump.columns["seq"]) for record in records]
@@ -924,13 +920,13 @@ def _columns(
     payloads: dict[Payload, int] = {}
     sites: dict[str, int] = {}
     end = 0
-    for at, (record, size) in enumerate(zip(records, sizes, strict=True)):
+    for record, size, index in zip(records, sizes, places, strict=True):
         dump, rows = record.dump, slice(end, end + size)
         end += size
         for name, column in dump.columns.items():
             columns[name][rows] = column
         columns["rank"][rows] = record.rank
-        columns["group"][rows] = _renumbered(dump.columns["group"], table.of[at])
+        columns["group"][rows] = _renumbered(dump.columns["group"], index)
         columns["payload"][rows] = _renumbered(
             dump.columns["payload"], [payloads.setdefault(p, len(payloads)) for p in dump.payloads]
         )
@@ -938,7 +934,7 @@ def _columns(
             dump.columns["site"], [sites.setdefault(s, len(sites)) for s in dump.sites]
         )
         if not dump.global_peers:
-            columns["peer"][rows] = _peers(columns, rows, table.groups)
+            columns["peer"][rows] = _peers(columns, rows, groups)
     return columns, tuple(payloads), tuple(sites)
 
 

@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from operator import attrgetter, is_
 from typing import Any, Final, NamedTuple
 
@@ -125,21 +125,26 @@ class RingRow:
     torch_ids: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: they leave no room for a cached property
 class RankRecord:
     """One rank's record in both forms."""
 
     record: FlightRecord
     path: str = ""
     ring: tuple[RingRow, ...] = ()
-    torch: tuple[RingRow, ...] = ()
-    """In the groups of the ring, as far as they can be told to be the same."""
     dumps: tuple[tuple[dump.Dump, tuple[GroupKey, ...]], ...] = ()
-    """Torch's records, and their groups in the ring's terms."""
+    """Torch's records, and their groups in the ring's terms, as far as they can be told to be the
+    same."""
     taken_ns: int = NONE
     problem: str | None = None
     alone: frozenset[int] = frozenset()
     """Record ids of torch's that no entry of the ring explains."""
+
+    @cached_property
+    def torch(self) -> tuple[RingRow, ...]:
+        """Torch's records as rows."""
+        owners = owners_of(self.ring)
+        return tuple(r for found, keys in self.dumps for r in torch_rows(found, keys, owners))
 
 
 # -- torch's record, told in the ring's groups -------------------------------------------------
@@ -280,17 +285,11 @@ def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> RankReco
     entries = tuple(_numbered(entry, first) for entry in record.ring) if dumps[1:] else record.ring
     taken_ns = _taken(entries, dumps, taken_ns)
     ring = _ring_rows(replace(record, ring=entries), dumps, taken_ns)
-    owners = owners_of(ring)
     homes = apart([torch_homes(found, ring, record.members) for found in dumps], dumps)
     return RankRecord(
         record=record,
         path=path,
         ring=ring,
-        torch=tuple(
-            row
-            for found, keys in zip(dumps, homes, strict=True)
-            for row in torch_rows(found, keys, owners)
-        ),
         dumps=tuple(zip(dumps, homes, strict=True)),
         taken_ns=taken_ns,
         problem="; ".join(problems) or None,
@@ -613,20 +612,14 @@ def _counted(answers: Sequence[RankRecord]) -> list[RankRecord]:
     if all(map(is_, before, dumps)):
         return list(answers)
     after = iter(dumps)
-    counted = []
-    for one in answers:
-        mine = [next(after) for _ in one.dumps]
-        columns = [(found.columns["record"].tolist(), found.columns["seq"]) for found in mine]
-        seq = {n: at for known, of in columns for n, at in zip(known, of.tolist(), strict=True)}
-        counted.append(
-            replace(
-                one,
-                torch=tuple(replace(r, seq=seq[r.record]) for r in one.torch if r.record in seq),
-                dumps=tuple((f, keys) for f, (_, keys) in zip(mine, one.dumps, strict=True)),
-                problem="; ".join(filter(None, (one.problem, uncounted))) or None,
-            )
+    return [
+        replace(
+            one,
+            dumps=tuple((next(after), keys) for _, keys in one.dumps),
+            problem="; ".join(filter(None, (one.problem, uncounted))) or None,
         )
-    return counted
+        for one in answers
+    ]
 
 
 def _ranks(answers: Sequence[RankRecord], expected: Iterable[RankName]) -> _Ranks:
