@@ -205,8 +205,10 @@ def test_an_eviction_by_hand_has_a_story_like_any_other(
         assert account[amount]["low"] is account[amount]["high"] is None
     assert monitor.get("/v1/audit?kind=by_hand")["evictions"] == 1
     at = ["--monitor", monitor.url]
-    assert "ann: its fans scream" in said(capsys, "manual", *at)
-    stored = json.loads(said(capsys, "manual", "--format", "json", "--store", str(options.store)))
+    assert "ann: its fans scream" in said(capsys, "show", "manual", *at)
+    stored = json.loads(
+        said(capsys, "show", "manual", "--format", "json", "--store", str(options.store))
+    )
     assert stored["account"]["lost"] == account["lost"]
     assert options.audit_log is not None
     told = [json.loads(text) for text in options.audit_log.read_text().splitlines()]
