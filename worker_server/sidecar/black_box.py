@@ -399,11 +399,11 @@ class BlackBox:
 
     def _stacks_of_the_dead(self) -> str:
         """All that is left, newest first."""
-        known = []
+        known, now_ns = [], time.monotonic_ns()
         if self._last_stacks is not None:
-            age_s = time.monotonic() - self._last_stacks.taken_s
+            age_s = now_ns * 1e-9 - self._last_stacks.taken_s
             known.append((age_s, "by py-spy", self._last_stacks.text))
-        note = self._page.note(layout.NOTE_STACKS, time.monotonic_ns())
+        note = self._page.note(layout.NOTE_STACKS, now_ns)
         if note is not None:
             known.append((note[1], "by the rank's own beat, once a second", note[0]))
         crash = self._remains.crash()
