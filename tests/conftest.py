@@ -35,7 +35,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # what tests start finds nobody's monitor on this machine, and nobody's token
 os.environ.setdefault("LIGHTKEEPER_MONITOR", "")
 os.environ.setdefault("LIGHTKEEPER_TOKEN", "")
-os.environ["XDG_STATE_HOME"] = f"{tempfile.gettempdir()}/lightkeeper-tests-{os.getuid()}"
+_state = tempfile.TemporaryDirectory(prefix="lightkeeper-tests-")  # goes with this process
+os.environ["XDG_STATE_HOME"] = _state.name
 
 settings.register_profile(
     "lightkeeper",
