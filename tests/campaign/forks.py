@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 
+from tests.forks import light
 from trainer.status import StatusFile
 from trainer.supervisor import MARK, Supervisor, asker, marked
 
@@ -305,6 +306,7 @@ def zygote(config: Path) -> None:
     from trainer import train  # noqa: F401
 
     torch.set_num_threads(1)
+    light()
     data = json.loads(config.read_text())
     folder = Path(data["folder"])
     pids: dict[int, str] = {}

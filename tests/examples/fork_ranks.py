@@ -15,6 +15,8 @@ import torch
 import torch.nn.parallel
 import torch.utils.data
 
+from tests import forks
+
 
 def rank(job, number, world_size):
     """What the child does instead of going on: the script, as a process of its own would."""
@@ -31,6 +33,7 @@ def rank(job, number, world_size):
 
 
 def main(world_size):
+    forks.light()
     for line in sys.stdin:
         job, pids = json.loads(line), []
         for number in range(world_size):

@@ -42,25 +42,30 @@ HAMMERED = (
 """While torch's control plane answers requests; as in `torch_parent`, which imports torch."""
 
 
-def start_parent(run_dir, *arguments):
-    linger_s = "0" if arguments == ("exits",) else "10"
-    return subprocess.Popen(
-        [sys.executable, str(PARENT), *arguments],
-        env=environment(
-            run_dir, LIGHTKEEPER_LINGER_S=linger_s, MASTER_PORT=str(free_port()),
-            REPLICA_GROUP="rg_1",
-        ),
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+@pytest.fixture(scope="module")
+def order(tmp_path_factory):
+    """Tells the one process that has imported torch what to fork, and has its next line."""
+    with subprocess.Popen(
+        [sys.executable, str(PARENT)],
+        env=environment(tmp_path_factory.mktemp("orders"), REPLICA_GROUP="rg_1"),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as parent:  # fmt: skip
+
+        def told(*words):
+            if words:
+                print(*words, file=parent.stdin, flush=True)
+            return json.loads(parent.stdout.readline())
+
+        yield told
+        parent.stdin.close()
 
 
 @pytest.fixture(scope="module")
-def endings(tmp_path_factory):
+def endings(order, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exits")
     folder.chmod(0o700)
-    with start_parent(folder, "exits") as parent:
-        answer, _ = parent.communicate(timeout=280)
-    return json.loads(answer)
+    order("exits", folder)
+    return order()
 
 
 @pytest.mark.timeout(300)  # the first of them waits for all the endings
@@ -80,10 +85,9 @@ def test_the_exit_code_and_the_last_words_of_a_rank_are_unchanged(endings, endin
 class GlooRanks:
     """Two ranks of one group under one parent."""
 
-    def __init__(self, run_dir, ending):
+    def __init__(self, order, run_dir, ending):
         self.run_dir = run_dir
-        self.parent = start_parent(run_dir, "gloo", ending)
-        self.pids = json.loads(self.parent.stdout.readline())
+        self.pids = order("gloo", run_dir, ending, free_port())
 
     def find(self, rank):
         from worker_server.run_dir import RankFiles
@@ -112,15 +116,14 @@ class GlooRanks:
         for pid in self.pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.parent.communicate(timeout=20)
 
 
 @pytest.fixture
-def start_gloo(run_dir):
+def start_gloo(order, run_dir):
     started = []
 
     def start(ending):
-        started.append(GlooRanks(run_dir, ending))
+        started.append(GlooRanks(order, run_dir, ending))
         return started[-1]
 
     yield start

@@ -1,12 +1,14 @@
-"""Imports torch once and forks the processes of a case; prints how each of them ended.
+"""Imports torch once and forks the processes of a case, a line an order.
 
-`python torch_parent.py exits` and `python torch_parent.py gloo ENDING`.
+`exits FOLDER` prints how each of many ranks ended; `gloo FOLDER ENDING PORT` forks two ranks of one
+group, of which rank 1 misbehaves. Both are answered with pids first (`forks.serve`).
 """
 
 from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import json
 import os
 import re
@@ -20,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 import worker_server
+from tests import forks
 
 ENDINGS = (
     "normal", "exception", "exception_beside_torch_threads", "exception_in_atexit",
@@ -164,7 +167,7 @@ def exits():
     for ending, attached, hammered in cases:
         pid = os.fork()
         if not pid:
-            return lambda: run_child(ending, attached, hammered)
+            return run_child(ending, attached, hammered)
         done, answers = threading.Event(), []
         name = f"{ending}-{attached}-{hammered}"
         asking = threading.Thread(target=hammer, args=(name, done, answers))
@@ -188,8 +191,8 @@ def exits():
         way = "hammered" if hammered else "attached" if attached else "plain"
         said = [said_by(ending, attached, hammered, stream).read_text() for stream in (1, 2)]
         answer[f"{ending}/{way}"] = code, *(normal(text) for text in said)
-    print(json.dumps(answer))
-    return lambda: None
+    print(json.dumps(answer), flush=True)
+    return None
 
 
 def normal(text):
@@ -203,25 +206,8 @@ def normal(text):
     return [line for line in lines if not line.startswith(("USDT:", "ERROR: External init"))]
 
 
-def gloo(ending):
-    """Two ranks of one group; rank 1 misbehaves. Prints their pids, then waits for them."""
-    port = os.environ["MASTER_PORT"]
-    pids = []
-    for rank in (0, 1):
-        pid = os.fork()
-        if not pid:
-            return lambda: gloo_rank(rank, int(port), ending)
-        pids.append(pid)
-    print(json.dumps(pids), flush=True)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
-    print(json.dumps(codes), flush=True)
-    return lambda: None
-
-
-def gloo_rank(rank, port, ending):
-    os.environ.update(
-        RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
-    )
+def gloo_rank(rank, ending, port):
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     reporter = worker_server.attach()
@@ -247,6 +233,15 @@ def gloo_rank(rank, port, ending):
     time.sleep(1000)
 
 
+def births(line):
+    kind, folder, *words = line.split()
+    os.environ["LIGHTKEEPER_RUN_DIR"] = folder
+    os.environ["LIGHTKEEPER_LINGER_S"] = "0" if kind == "exits" else "10"
+    if kind == "exits":
+        return [exits]
+    return [functools.partial(gloo_rank, rank, *words) for rank in (0, 1)]
+
+
 if __name__ == "__main__":
-    life = exits() if sys.argv[1] == "exits" else gloo(sys.argv[2])
+    life = forks.serve(births)
     life()
