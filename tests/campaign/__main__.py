@@ -12,6 +12,7 @@ from itertools import groupby
 from tests import harness
 from tests.campaign import page
 from tests.campaign.classes import CLASSES, SHAPES, Run, plan
+from tests.campaign.fleet import SMALL
 from tests.campaign.forks import PLAIN
 from tests.campaign.judge import summary
 from tests.campaign.runner import Runner
@@ -45,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
         help="the trainer attaches and reports nothing: no phases, no losses (results go to "
         "campaign-plain.jsonl beside FILE)",
     )
+    add("--small", action="store_true", help="a model that costs little CPU (for CI)")
     add("--resume", action="store_true", help="go on with FILE: do only what is not in it")
     return top
 
@@ -72,6 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made = True
     for shape, mine in groupby(left, key=lambda run: run.shape):
         runner = Runner(shape, args.folder)
+        runner.trainer_options = SMALL if args.small else ()
         made &= harness.run_all(list(mine), args.out, runner, describe, summary)
     page.write(args.page, page_out)
     return 0 if made else 1

@@ -25,6 +25,9 @@ from trainer.supervisor import die_with_parent
 _GRACE_S: Final = 20.0
 _SPARES: Final = 3
 STEP_TIME_S: Final = 0.2
+SMALL: Final = ("--width", "32", "--context", "32", "--batch", "2")
+"""Options of a trainer whose step is 3 ms of CPU, not 26: for tests, which ask how a fleet is
+judged and not what it learns."""
 MONITOR_OPTIONS: Final = (
     "--budget", "100000",
     "--set", "crash_loop_after=1000",  # the same rank is hit again and again, on purpose

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +27,8 @@ CALM_S: Final = 1.8
 
 class Runner(harness.Runner):
     """Keeps the fleet of one shape."""
+
+    trainer_options: Sequence[str] = ()
 
     def run(self, run: Run) -> Result:
         """One fault, from a whole fleet to a whole fleet; a fleet that breaks is replaced.
@@ -62,7 +64,7 @@ class Runner(harness.Runner):
     # -- stages --------------------------------------------------------------------------
 
     def _made(self, folder: Path) -> Fleet:
-        return Fleet(self._name, folder)
+        return Fleet(self._name, folder, self.trainer_options)
 
     def _started(self) -> None:
         fleet = self._fleet

@@ -20,7 +20,7 @@ def test_faults_are_judged_and_a_killed_campaign_leaves_nothing_behind(tmp_path:
     out = tmp_path / "campaign.jsonl"
     command = [
         sys.executable, "-m", "tests.campaign", "--class", "crash",
-        "--class", "mismatch-op", "--shape", "2x2", "--runs", "9",
+        "--class", "mismatch-op", "--shape", "2x2", "--runs", "9", "--small",
         "--out", str(out), "--page", str(tmp_path / "campaign.md"),
         "--folder", str(tmp_path / "fleet"),
     ]  # fmt: skip

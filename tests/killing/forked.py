@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from tests.campaign import forks
+from tests.campaign.fleet import SMALL
+from tests.forks import light
 from tests.killing.fleet import PAUSES_S, KillFleet
 from tests.matrix.fleet import MatrixFleet
 from trainer.status import StatusFile
@@ -30,6 +32,9 @@ class ForkedFleet(KillFleet):
     """Made by `made`."""
 
     zygote: ClassVar[str] = "tests.killing.forked"
+
+    def __post_init__(self) -> None:
+        self.trainer_options = (*self.trainer_options, *SMALL)
 
     def start_lighthouse(self) -> None:
         """The zygote forks it."""
@@ -91,6 +96,7 @@ def main() -> None:
     from trainer import train  # noqa: F401
 
     torch.set_num_threads(1)
+    light()
     role: Callable[[], None] = zygote
     while True:
         try:

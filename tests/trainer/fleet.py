@@ -7,12 +7,15 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.campaign.fleet import SMALL
 from tests.ports import free_port
 from tests.trainer.fakes import FakeReporter
 from tests.waiting import wait_for
 from trainer import options, status
 
 DEADLINE_S = 50.0
+LEARNING = (*SMALL, "--learning-rate", "0.01")
+"""As much in the few steps of a test as the large model does with its own rate."""
 
 
 def until(condition, what):
@@ -66,7 +69,7 @@ class Forks:
         self.folder = folder
         folder.mkdir(exist_ok=True)
         self.status_file = folder / "status.jsonl"
-        self._arguments = ("--status-file", str(self.status_file), *arguments)
+        self._arguments = ("--status-file", str(self.status_file), *LEARNING, *arguments)
         self._context = multiprocessing.get_context("fork")
         self._ranks = {}
         self._address = None

@@ -56,9 +56,9 @@ def test_two_ranks_in_a_group_tell_every_phase_hold_half_the_model_and_end_with_
     ]  # fmt: skip
     assert told == [
         "init", ("manager", 0),
-        ("begin", 0), *a_step, ("end", 0, True, 512),
-        ("begin", 1), *a_step, ("end", 1, True, 512),
-        ("begin", 2), *a_step, ("end", 2, True, 512),
+        ("begin", 0), *a_step, ("end", 0, True, 64),
+        ("begin", 1), *a_step, ("end", 1, True, 64),
+        ("begin", 2), *a_step, ("end", 2, True, 64),
         "closed",
     ]  # fmt: skip
 

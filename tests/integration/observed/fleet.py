@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from monitor.act.http import Fetcher
 from monitor.act.lighthouse import Lighthouse
 from monitor.model.observation import LighthouseView
+from tests.campaign.fleet import SMALL
 from tests.integration.observed.recorder import Recorder, Registry
 from tests.matrix.cases import Setting
 from tests.matrix.fleet import MatrixFleet
@@ -25,7 +26,7 @@ from trainer import status
 SICK = "rg_1.0"
 HANG = {"id": "h", "kind": "hang", "variant": "sleep", "phase": "forward", "rank": SICK, "step": 25}
 TRAINING = (
-    "--step-time", "0.1", "--timeout", "12", "--fingerprint-every", "1", "--seed", "11",
+    *SMALL, "--step-time", "0.1", "--timeout", "12", "--fingerprint-every", "1", "--seed", "11",
 )  # fmt: skip
 """The others give up their collective some seconds after the monitor has told the hang."""
 JOIN_TIMEOUT_MS = 2000
