@@ -5,9 +5,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.lightkeeper-setup
 # More processes than work on two cores: tests also wait. tests/sharing.py says which integration tests
-# go together (the fleets do, one at a time).
+# go together (the fleets do, two at a time).
 UNIT        := -n 4 --dist worksteal -m 'not integration'
-INTEGRATION := -n 3 --dist loadscope -m integration
+INTEGRATION := -n 4 --dist loadscope -m integration
 # compiled tests are kept, whatever the environment says
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 # `make test` leaves nothing to chance; what explores does: SEED=number draws the same again

@@ -14,19 +14,21 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER: Final = {
-    # they train for real: two at once would ask for more than two cores have
+    # they train for real, each of these two half a core: three at once would ask for too much
     "fleets": (
         "tests/integration/observed/",
         "tests/integration/test_demo.py",
         "tests/integration/test_monitor_restart.py",
         "tests/integration/test_quorum_faults.py",
         "tests/campaign/",
+    ),
+    "trainers": (
+        "tests/killing/test_killing.py",
         "tests/trainer/test_fleet.py",
         "tests/band/",
         "tests/examples/test_torchft_ddp.py",
         "tests/examples/test_accelerate.py",
         "tests/examples/test_lightning.py",
-        "tests/killing/test_killing.py",
         "tests/examples/test_torchtitan.py",
     ),
     "attached": ("tests/integration/test_attached_only.py",),  # long, and its ranks sleep

@@ -13,12 +13,14 @@ CHEAP = {"tests/monitor/act/schedulers/test_webhook.py", "tests/worker_server/te
 """What their tests share is up in a second: each process has its own."""
 
 
-def test_whatever_trains_for_real_is_one_unit_and_goes_first() -> None:
+def test_whatever_trains_for_real_is_one_of_two_units_and_goes_first() -> None:
     demo = "tests/integration/test_demo.py::test_one"
     assert unit_of(demo) == unit_of("tests/campaign/test_fleet.py::test_two[a@b]") == "fleets"
     assert turn_of(demo) == 0
+    assert unit_of("tests/trainer/test_fleet.py::test_five") == "trainers"
+    assert turn_of("tests/killing/test_killing.py::test_six") == 1
     for path in (ROOT / "tests/integration").rglob("test_*.py"):
-        assert turn_of(str(path.relative_to(ROOT))) < 2
+        assert turn_of(str(path.relative_to(ROOT))) < 3
     alone = "tests/worker_server/test_attach.py::test_three"
     assert unit_of(alone) == alone
     assert turn_of("tests/monitor/test_crash.py::test_four") < turn_of(alone)

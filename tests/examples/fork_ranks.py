@@ -12,6 +12,7 @@ import runpy
 import sys
 
 import torch
+import torch._dynamo  # an optimizer imports it at its first step
 import torch.nn.parallel
 import torch.utils.data
 
