@@ -127,9 +127,7 @@ def deny_list(
     now_s: float,
     groups: Sequence[QuarantineEntry] = (),
 ) -> tuple[Denial, ...]:
-    """The whole list, sorted, each name once.
-
-    The gate's whole list, from what was evicted and what is quarantined.
+    """The gate's whole list, from what was evicted and what is quarantined: sorted, each name once.
 
     Theory of operation. Refusing a group at the gate *is* evicting it, so nobody is refused who was
     not evicted or did not start where it must not:

@@ -93,9 +93,7 @@ class PageError(ValueError):
 
 
 class _Page(HTMLParser):
-    """Splits the page into its text, member boxes and heartbeat lines.
-
-    The Lighthouse's page, read.
+    """Splits the Lighthouse's page into its text, member boxes and heartbeat lines.
 
     TorchFT has no JSON: `GET /status` is an HTML fragment (template in the binary) with the quorum
     id, the members of the last quorum and every replica id that ever sent a heartbeat. Text is

@@ -166,6 +166,14 @@ def _request(call: ProxiedCall) -> bytes:
     return json.dumps(head).encode() + b"\n" + headers.block + call.data
 
 
+def _list(denials: Sequence[Denial]) -> bytes:
+    """Empty where it is too long: an older list would be worse than none, which the monitor teaches
+    anew.
+    """
+    body = json.dumps(denials_json(denials)).encode()
+    return body if len(body) + _HEAD.size < DATAGRAM_MAX else b""
+
+
 def read_request(number: int, body: bytes) -> ProxiedCall:
     """The inverse; both ends are ours."""
     head, _, rest = body.partition(b"\n")
@@ -392,10 +400,8 @@ class SupervisorLink(Successor):
         self._tell(datagram(OVER, client.key, call.number))
 
     def denied(self, denials: Sequence[Denial]) -> None:
-        body = json.dumps(denials_json(denials)).encode()
-        if len(body) + _HEAD.size >= DATAGRAM_MAX:
-            self.missed += 1
-            body = b""  # an older list would be worse than none, which the monitor teaches anew
+        body = _list(denials)
+        self.missed += not body
         self._tell(datagram(DENIED, body=body))
 
     def formed(self, quorum_ids: QuorumIds, message: bytes) -> None:
@@ -482,7 +488,7 @@ class SupervisorLink(Successor):
         self._channel, missed = channel, self.missed
         files = [listener.fileno() for listener in self._listeners]
         self._tell(datagram(LISTENERS), *files, self.positions.file)
-        self.denied(self._proxy.denylist.denials)
+        self._tell(datagram(DENIED, body=_list(self._proxy.denylist.denials)))
         asking: list[tuple[Downstream, ProxiedCall]] = []
         for client in self._proxy.clients:
             connection = client.transport.get_extra_info("socket")

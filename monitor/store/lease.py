@@ -69,11 +69,8 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Grip:
-    """A lease that this monitor holds.
-
-    When a lease is held, and when it may be taken: functions of rows and moments.
-
-    All moments are seconds on one's own clock, which only ever goes on.
+    """A lease that this monitor holds. All moments are seconds on one's own clock, which only ever
+    goes on.
     """
 
     epoch: int

@@ -92,9 +92,7 @@ def configured(context: str | None = None) -> client.Configuration:
 
 
 class KubeApi:
-    """One cluster. Each call takes what is left of a deadline.
-
-    The requests to Kubernetes that a scheduler needs, by the official client, as plain JSON.
+    """The requests to one cluster that a scheduler needs, each with what is left of a deadline.
 
     Plain JSON and not the client's models: they cost 3 MB of parsing for what is five fields, and
     drop what a newer server says. The client brings kubeconfig, in-cluster tokens and their

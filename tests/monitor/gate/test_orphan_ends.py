@@ -9,7 +9,17 @@ import socket
 
 import pytest
 
-from monitor.gate.hot_restart import ReadPositions, SupervisorLink, name_of, pair, shown
+from monitor.gate.denylist import Denial, DenialScope
+from monitor.gate.hot_restart import (
+    ALL,
+    ReadPositions,
+    SharedState,
+    SupervisorLink,
+    name_of,
+    pair,
+    receive,
+    shown,
+)
 from monitor.gate.listener import listen, resolve
 from tests.monitor.gate.wires import bench
 
@@ -59,3 +69,19 @@ def test_every_address_has_one_name(host: str) -> None:
     assert name.startswith(
         b"\0lightkeeper-gate/6/0.0.0.0/" if "." in host else b"\0lightkeeper-gate/6/::/"
     )
+
+
+def test_a_list_that_is_too_long_to_be_told_keeps_no_gate_from_taking_over() -> None:
+    long = [Denial(DenialScope.HOST, f"node-{n}", "bad memory " * 20) for n in range(2000)]
+    (ours, _keeper), (worker, gate_that_comes) = pair(), pair()
+    state = SharedState()
+    with bench() as gate, socket.create_server(("127.0.0.1", 0)) as listener:
+        gate.core.deny(long)
+        link = SupervisorLink(gate.core, ours, [listener], ReadPositions())
+        assert link._tell_all(worker)
+        while (said := receive(gate_that_comes))[0][:1] != ALL:
+            state.note(*said)
+    assert (len(state.listeners), state.denied) == (1, b"")
+    state.close()
+    for end in (ours, _keeper, worker, gate_that_comes):
+        end.close()
