@@ -20,13 +20,17 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
+import shutil
 import signal
+import sys
 import time
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 # TorchFT's Rust part reads this when it is imported; at its default it logs every quorum.
 os.environ.setdefault("RUST_LOG", "error")
@@ -37,7 +41,7 @@ from torch import Tensor
 from torch.distributed.elastic.multiprocessing.errors import record
 
 import worker_server
-from trainer import checkpoint, group, model, options, status
+from trainer import group, model, options, status
 from trainer.exchange import Exchange, SemiSync, connect
 from trainer.faults import FaultKind, Variant
 from trainer.group import SHARD, Intra, RankPlace
@@ -162,24 +166,6 @@ def start(opt: TrainOptions, reporter: Reporter) -> Rank:
         record=record,
         reporter=reporter,
     )
-
-
-def resume(
-    opt: TrainOptions,
-    network: model.ByteTransformer,
-    optimizer: torch.optim.Optimizer,
-    intra: Intra | None,
-) -> tuple[int, int] | None:
-    """With `--resume`, committed steps and batches of the newest checkpoint, which is loaded."""
-    if not opt.resume or opt.checkpoint_dir is None:
-        return None
-    chosen = [checkpoint.newest(opt.checkpoint_dir)]
-    if intra is not None:  # one rank chooses: another group may be writing at this moment
-        cpu = torch.device("cpu")
-        dist.broadcast_object_list(chosen, group_src=0, group=intra.norms, device=cpu)
-    if chosen[0] is None:
-        return None
-    return checkpoint.load(chosen[0], tensors_of(network, optimizer), intra)
 
 
 # -- groups average their gradients at every step --------------------------------------------
@@ -343,7 +329,7 @@ def train_alone(rank: Rank, step: int) -> tuple[bool, float]:
     return committed, float(loss)
 
 
-# -- beside the steps: speak, evaluate, and write the state to disk ---------------------------
+# -- beside the steps: speak, evaluate, and what is due now and then --------------------------
 
 
 def say(rank: Rank, step: int, committed: bool, loss: float | None, seconds: float) -> None:
@@ -385,14 +371,7 @@ def now_and_then(rank: Rank, step: int) -> None:
         rank.record.write("evaluation", step=step, loss=unseen)
     if opt.checkpoint_dir and opt.checkpoint_every and step % opt.checkpoint_every == 0 and equal:
         with rank.reporter.phase("checkpoint"):
-            checkpoint.save(
-                opt.checkpoint_dir / rank.place.group,
-                rank.exchange.current_step(),
-                rank.exchange.lead.batches_committed(),
-                tensors_of(rank.network, rank.optimizer),
-                rank.intra,
-                rank.place.group_rank,
-            )
+            save(rank, opt.checkpoint_dir / rank.place.group)
 
 
 def write_fingerprint(rank: Rank, step: int) -> None:
@@ -419,6 +398,102 @@ def evaluate(rank: Rank) -> float:
             inputs, targets = rank.batches.draw_unseen(number)
             total += float(rank.network(inputs.to(device), targets.to(device)))
     return total / rank.opt.evaluate_batches
+
+
+# -- the state on disk ------------------------------------------------------------------------
+# By torch's distributed checkpoint (DCP). TorchFT heals a group from its peers, so a checkpoint is
+# for the day on which none is left. Every group writes its own, `DIR/GROUP/step-N`, each rank its
+# own part; a start with `--resume` takes the newest whole one of any group, whichever number of
+# ranks wrote it. Two are kept.
+
+_KEPT: Final = 2
+_NAME: Final = re.compile(r"step-(\d+)")
+_CLOCK: Final = "clock"
+"""Two numbers: committed steps, and batches committed by all groups, as TorchFT counts them."""
+
+
+def save(rank: Rank, folder: Path) -> None:
+    """Write the state into `folder`; every rank of the group calls this.
+
+    A reader sees all of it under its name, or nothing: it is renamed when every rank has written.
+    """
+    from torch.distributed.checkpoint import state_dict_saver as dcp  # noqa: PLC0415 - a second
+
+    step, batches = rank.exchange.current_step(), rank.exchange.lead.batches_committed()
+    first = rank.place.group_rank == 0
+    done, draft = folder / f"step-{step}", folder / f".draft-step-{step}"
+    if first:
+        shutil.rmtree(draft, ignore_errors=True)
+    meet(rank.intra)
+    dcp.save(
+        {**tensors_of(rank.network, rank.optimizer), _CLOCK: torch.tensor([step, batches])},
+        checkpoint_id=str(draft),
+        no_dist=rank.intra is None,
+    )
+    meet(rank.intra)
+    if first:
+        shutil.rmtree(done, ignore_errors=True)
+        draft.rename(done)
+        forget_old(folder)
+    meet(rank.intra)
+
+
+def resume(
+    opt: TrainOptions,
+    network: model.ByteTransformer,
+    optimizer: torch.optim.Optimizer,
+    intra: Intra | None,
+) -> tuple[int, int] | None:
+    """With `--resume`, committed steps and batches of the newest checkpoint, which is loaded.
+
+    What does not fit this model ends the process with one line.
+    """
+    if not opt.resume or opt.checkpoint_dir is None:
+        return None
+    chosen = [newest(opt.checkpoint_dir)]
+    if intra is not None:  # one rank chooses: another group may be writing at this moment
+        cpu = torch.device("cpu")
+        dist.broadcast_object_list(chosen, group_src=0, group=intra.norms, device=cpu)
+    path = chosen[0]
+    if path is None:
+        return None
+    from torch.distributed.checkpoint import state_dict_loader as dcp  # noqa: PLC0415
+
+    clock = torch.zeros(2, dtype=torch.int64)
+    wanted: dict[str, Any] = {**tensors_of(network, optimizer), _CLOCK: clock}
+    try:
+        dcp.load(wanted, checkpoint_id=str(path), no_dist=intra is None)
+    except Exception as error:  # noqa: BLE001 - DCP wraps whatever a rank met, by rank
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        why = lines[-1] if lines else type(error).__name__
+        sys.exit(f"trainer: cannot resume from {path}: {why}")
+    step, batches = (int(number) for number in clock)
+    return step, batches
+
+
+def newest(directory: Path) -> Path | None:
+    """The newest whole checkpoint of any group in `directory`."""
+    found = [path for path in directory.glob("*/step-*") if _NAME.fullmatch(path.name)]
+    return max(found, key=lambda path: (step_of(path), path.name), default=None)
+
+
+def step_of(path: Path) -> int:
+    match = _NAME.fullmatch(path.name)
+    return int(match[1]) if match else -1
+
+
+def forget_old(folder: Path) -> None:
+    whole = sorted((p for p in folder.glob("step-*") if _NAME.fullmatch(p.name)), key=step_of)
+    for path in whole[:-_KEPT]:
+        # Renamed first: half of a checkpoint must not stand under a name that is read.
+        gone = path.with_name(f".gone-{path.name}-{os.getpid()}")
+        path.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def meet(intra: Intra | None) -> None:
+    if intra is not None:
+        dist.barrier(group=intra.metrics)
 
 
 # -- the process ------------------------------------------------------------------------------
