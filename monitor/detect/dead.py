@@ -147,7 +147,7 @@ def _verdict(
     slack_s = history.config.death_slack_s
     first = [track for track in own if _died_s(history, track) - first_s <= slack_s]
     late = _seen_late(history, own, first)
-    named = late or [track for track in first if not _taken_along(history, track, first)]
+    named = late or [track for track in first if not _taken_along(track, first)]
     culprits = tuple(track.rank for track in named)
     died = [track.rank for track in gone if track.rank not in culprits]
     died += [
@@ -191,10 +191,11 @@ def _verdict(
 def _seen_late(history: History, gone: list[RankTrack], first: list[RankTrack]) -> list[RankTrack]:
     """Who must have died before the first, though its WorkerServer saw it later.
 
-    The first died because a peer was gone, and another of its group ended by itself right after. A
-    launcher that ends the rest of a group mostly asks it by SIGTERM, and has patience.
+    The first died because a peer was gone, or was asked to end, and another of its group ended by
+    itself right after. A launcher that ends the rest of a group mostly asks it by SIGTERM, and has
+    patience.
     """
-    if not all(map(_gave_up, first)):
+    if not all(_gave_up(track) or _asked_to_end(track) for track in first):
         return []
     until_s = min(_died_s(history, track) for track in first) + _SEEN_LATE_S
     return [t for t in gone if _on_its_own(t) and _died_s(history, t) <= until_s]
@@ -239,15 +240,11 @@ def _waited_for_another(track: RankTrack, gone: list[RankTrack]) -> bool:
     return False
 
 
-def _taken_along(history: History, track: RankTrack, first: list[RankTrack]) -> bool:
-    """Whether a launcher's SIGTERM ended it once another of its group had died of something else.
-
-    The order alone is too close to tell; the signal says the same.
+def _taken_along(track: RankTrack, first: list[RankTrack]) -> bool:
+    """Whether a launcher's SIGTERM ended it because another of its group had died of something
+    else: the order alone is too close to tell.
     """
-    return _asked_to_end(track) and any(
-        not _asked_to_end(other) and _died_s(history, other) <= _died_s(history, track)
-        for other in first
-    )
+    return _asked_to_end(track) and not all(map(_asked_to_end, first))
 
 
 def _gave_up(track: RankTrack) -> bool:
