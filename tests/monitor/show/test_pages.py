@@ -9,16 +9,19 @@ from urllib.parse import quote
 import pytest
 from jinja2 import UndefinedError
 
+from monitor.decide.headline import headline_of
 from monitor.decide.rank_seconds import TrendPoint
 from monitor.model.eviction import QuarantineEntry
 from monitor.model.names import GroupName
 from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Pause
 from monitor.model.verdict import RankHealth
+from monitor.show import pages
 from monitor.show.pages import CELLS, FLEET, GROUPS, LINKS, Context, FleetIndex, PagePlace
 from monitor.show.paging import Made, make, whole
 from monitor.show.templating import attributes, environment
 from monitor.show.wording import ago, natural, span
 from monitor.store.lease import LeaseStanding
+from tests.changed import replace
 from tests.page.views import NOW_S, crowd
 
 STALLED = {"rg_1.1": RankHealth.STALLED}
@@ -171,6 +174,15 @@ def test_parts_with_nothing_to_say_are_words_of_one_line() -> None:
         '<section id="incidents" class="quiet">No incident so far.</section>',
         '<section id="quarantine" class="quiet">Nothing is quarantined.</section>',
     ]
+
+
+@pytest.mark.parametrize("then", ["It is evicted in 2 s", "Stop the job. Start the Lighthouse."])
+def test_what_happens_next_ends_with_one_full_stop(
+    then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calm = headline_of(crowd(2, 2))
+    monkeypatch.setattr(pages, "headline_of", lambda _: replace(calm, next=then))
+    assert f"{then.rstrip('.')}. " in whole(fleet(crowd(2, 2)), "/", "t", 1.0)
 
 
 def test_the_job_is_named_in_the_header() -> None:
