@@ -182,7 +182,8 @@ def test_what_happens_next_ends_with_one_full_stop(
 ) -> None:
     calm = headline_of(crowd(2, 2))
     monkeypatch.setattr(pages, "headline_of", lambda _: replace(calm, next=then))
-    assert f"{then.rstrip('.')}. " in whole(fleet(crowd(2, 2)), "/", "t", 1.0)
+    html = whole(fleet(crowd(2, 2)), "/", "t", 1.0)
+    assert f'<p id="next">{then.removesuffix(".")}. ' in html
 
 
 def test_the_job_is_named_in_the_header() -> None:
