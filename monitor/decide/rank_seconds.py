@@ -152,8 +152,8 @@ class TempoBook:
                 known = None if here is None or here.tokens is None else 0
                 here = ranks[rank] = _Marked(report.identity.incarnation, known)
             if step.tokens:
-                group, grown = report.identity.group, step.tokens - (here.tokens or 0)
-                grown = 0 if here.tokens is None else max(0, grown)
+                group = report.identity.group
+                grown = 0 if here.tokens is None else max(0, step.tokens - here.tokens)
                 self._tokens[group] = self._tokens.get(group, 0) + grown
                 here.tokens = step.tokens
             tempo = here.take(now_s, step)
@@ -297,11 +297,11 @@ class Situation:
     """Groups whose eviction is under way."""
     others: str | None
     """What somebody does for which all may have to wait; None: nothing of that sort."""
-    quiet: bool = field(init=False)
-    """Whether nothing stands and nobody does anything else: this tick shows the usual pace."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "quiet", not self.open and self.others is None)
+    @property
+    def quiet(self) -> bool:
+        """Whether this tick shows the usual pace."""
+        return not self.open and self.others is None
 
     def against(self, group: GroupName) -> bool:
         """Whether an open incident names a group, or it is being evicted."""
@@ -436,7 +436,7 @@ class RankSeconds:
         self._missing(snapshot.by_rank, stands, span_s)
         for rank, seen in snapshot.by_rank.items():
             warm = health.get(rank) is not RankHealth.STARTING
-            self._take(seen, stands, own.get(rank) if own else None, span_s, warm=warm)
+            self._take(seen, stands, own.get(rank), span_s, warm=warm)
         if stands.quiet or self._usual.commit_s is None:
             self._usual.push(self._now_s, self._paces)
         self._explain(stands)

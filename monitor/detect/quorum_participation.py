@@ -61,6 +61,8 @@ class _Tally(Struct, gc=False):
     flagged: bool = False
     """Whether a Manager says that it healed, in an attempt that was not counted yet."""
     errored: bool = False
+    fresh: bool = False
+    """Whether a process has yet to make its first commits."""
     turns: list[Turn] = []
 
 
@@ -148,32 +150,20 @@ class Attendance:
             lighthouse: with the last quorum; None while it cannot be seen.
             absent: groups that could take part and are not in it.
         """
-        tallies: dict[GroupName, _Tally] = {}
-        awaited = False
-        for turn in turns:
-            tally = tallies.get(turn.group)
-            if tally is None:
-                tally = tallies[turn.group] = _Tally()
-            tally.turns.append(turn)
-            before = self._turns.get(turn.rank)
-            self._turns[turn.rank] = turn
-            awaited |= turn.fresh
-            tally.errored |= turn.errored
-            if before is not None:
-                self._compare(now_s, tally, turn, before)
+        tallies = self._tallied(now_s, turns)
+        steady = any(tally.commits and not tally.jumped for tally in tallies.values())
+        awaited = any(tally.fresh for tally in tallies.values())
         for group, tally in tallies.items():
             log = self._log(group)
             if tally.commits:
                 log.commits.append((now_s, tally.commits))
-        steady = any(tally.commits and not tally.jumped for tally in tallies.values())
-        for group, tally in tallies.items():
             if tally.flagged or (tally.jumped and steady):
-                self._heal(now_s, group, tally)
-            if tally.failures and not awaited:
+                log.heals.append(now_s)
                 self._busy_s = now_s
-                self._log(group).failures.append(
-                    FailedCommits(now_s, tally.failures, tally.errored)
-                )
+                self._healed_at.update((turn.rank, turn.commits) for turn in tally.turns)
+            if tally.failures and not awaited:
+                log.failures.append(FailedCommits(now_s, tally.failures, tally.errored))
+                self._busy_s = now_s
         if lighthouse is not None:
             ids = [member.replica_id for member in lighthouse.members]
             members = {group_of_replica(replica_id): replica_id for replica_id in ids}
@@ -184,6 +174,22 @@ class Attendance:
 
     def _log(self, group: GroupName) -> Attended:
         return self.groups.setdefault(group, Attended())
+
+    def _tallied(self, now_s: float, turns: Iterable[Turn]) -> dict[GroupName, _Tally]:
+        """Each group's tally of this tick; its turns are what the next tick's are compared with."""
+        tallies: dict[GroupName, _Tally] = {}
+        for turn in turns:
+            tally = tallies.get(turn.group)
+            if tally is None:
+                tally = tallies[turn.group] = _Tally()
+            tally.turns.append(turn)
+            tally.fresh |= turn.fresh
+            tally.errored |= turn.errored
+            before = self._turns.get(turn.rank)
+            self._turns[turn.rank] = turn
+            if before is not None:
+                self._compare(now_s, tally, turn, before)
+        return tallies
 
     def _compare(self, now_s: float, tally: _Tally, turn: Turn, before: Turn) -> None:
         """Add what one rank did to its group's tally."""
@@ -202,11 +208,6 @@ class Attendance:
             return
         if turn.committed_step - before.committed_step > grown:
             tally.jumped |= before.commits > self._healed_at.get(turn.rank, -1)
-
-    def _heal(self, now_s: float, group: GroupName, tally: _Tally) -> None:
-        self._log(group).heals.append(now_s)
-        self._busy_s = now_s
-        self._healed_at.update((turn.rank, turn.commits) for turn in tally.turns)
 
     def _advanced(
         self, now_s: float, quorum_id: int, members: Mapping[GroupName, ReplicaId]
