@@ -306,7 +306,7 @@ def test_a_rank_that_is_renamed_is_registered_under_the_new_name_at_once(answeri
 
 def test_a_name_that_is_refused_is_given_up_at_once(answering):
     names, why = Names("rg_2"), "rg_2 is another group"
-    refusal = 409, {"error": why, "refused_name": "rg_2"}
+    refusal = 409, {"error": "rg_2 is\x1banother\ngroup", "refused_name": "rg_2"}
     monitor = answering(lambda who: refusal if who.group == "rg_2" else (200, {}))
     names.register_with(monitor, [("rg_2", "rg_1"), ("rg_1", None)])
     assert names.refusals == [("rg_2", why)]

@@ -206,7 +206,7 @@ class Registrar(threading.Thread):
             self._renew_s = renew_s
         renamed = self._told.launched_as is not None
         if renamed and refused == self._told.group:
-            self._refused(refused, str(answer.get("error"))[: wire.LINE_MAX_CHARS])
+            self._refused(refused, wire.one_line(str(answer.get("error"))))
         elif not renamed and isinstance(known_as, str):
             self._known_as(known_as)
 
@@ -452,11 +452,6 @@ def _serve(
         )
         _log.info("rank %s (pid %d) at %s", box.identity.rank, box.identity.pid, url)
 
-    def refuse(name: str, why: str) -> None:
-        box.refuse(name)
-        names.update(refused=name, complaint=why)
-        publish()
-
     def know_as(name: str) -> None:
         box.know_as(name)
         names.update(known_as=name)
@@ -465,6 +460,11 @@ def _serve(
     def complain(why: str) -> None:
         names.update(complaint=why)
         publish()
+
+    def refuse(name: str, why: str) -> None:
+        box.refuse(name)
+        names.update(refused=name)
+        complain(why)
 
     unnamed: dict[str, Any] = {"unfit": home.not_ours, "hint": _HINT} if settings.unnamed else {}
     publish()
