@@ -14,6 +14,7 @@ import requests
 
 from dashboards import committed
 from tests.dashboards import contract
+from tests.incidents import fired
 from tests.prometheus.server import Prometheus, example_config, prometheus
 from tests.waiting import wait_for
 from trainer.demo.__main__ import wait_until_whole
@@ -169,7 +170,7 @@ def test_training_goes_on_without_the_monitor_and_it_comes_back_knowing_everythi
             growing = "deriv(lightkeeper_rank_collective_enqueued[6s]) > 0"
             prom.wait_for(f"count({growing}) == {len(urls)}", within_s=30)
         fleet.inject("hang", "rg_1.0")
-        fired = wait_for(
+        first = wait_for(
             lambda: incident_of(client, "rg_1.0", "firing"), within_s=60, what="the hang fires"
         )
         kill_monitor(fleet)  # in the middle of deciding and evicting
@@ -179,7 +180,7 @@ def test_training_goes_on_without_the_monitor_and_it_comes_back_knowing_everythi
             within_s=15,
             what="the incident known after the restart",
         )
-        assert known["id"] == fired["id"]
+        assert known["id"] == first["id"]
 
         wait_for(
             lambda: (
@@ -190,7 +191,7 @@ def test_training_goes_on_without_the_monitor_and_it_comes_back_knowing_everythi
             what="the group evicted and back",
         )
         assert quarantined(fleet) == []  # once, it comes back where it was
-        assert [item["id"] for item in client.incidents()] == [fired["id"]]
+        assert [item["id"] for item in fired(client.incidents())] == [known["id"]]
         assert [e["host"] for e in fleet.events("rg_1") if e["event"] == "started"][-1] == "host-1"
         assert not [e for e in fleet.events("rg_0") if e["event"] == "left"]
 

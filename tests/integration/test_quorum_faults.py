@@ -20,6 +20,7 @@ pytest.importorskip("torchft")
 
 from monitor.model.config import KeeperConfig
 from monitor.service import Options, Service
+from tests.incidents import fired
 from tests.ports import free_port
 from tests.waiting import wait_for
 
@@ -50,7 +51,7 @@ class Job:
 
     def kinds(self) -> set[str]:
         body = requests.get(f"{self.url}/v1/incidents", timeout=5).json()
-        return {one["kind"] for one in body["incidents"] if one["milestones"]["firing_s"]}
+        return {one["kind"] for one in fired(body["incidents"])}
 
 
 @pytest.fixture(scope="module")

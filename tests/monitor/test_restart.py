@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.incidents import fired
 from tests.monitor.fakes import FakeLighthouse, wait_until
 from tests.monitor.process import QUICK, Monitor, Training
 from tests.ports import free_port
@@ -32,9 +33,7 @@ def incidents(monitor: Monitor) -> list[dict]:
 
 
 def lasting(monitor: Monitor) -> list[dict]:
-    """Those that fired: on a busy machine an answer may be late, and one look is not enough."""
-    told = incidents(monitor)
-    return [one for one in told if any(line["to"] == "firing" for line in one["story"])]
+    return fired(incidents(monitor))
 
 
 def test_a_killed_monitor_knows_everything_again(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.incidents import fired
 from tests.monitor.fakes import FakeLighthouse, wait_until
 from tests.monitor.process import QUICK, Monitor, Training
 from tests.monitor.store.postgres import PASSWORD
@@ -79,9 +80,7 @@ def states(incident: dict) -> list[str]:
 
 
 def lasting(monitor: Monitor) -> list[dict[str, Any]]:
-    """Those that fired: on a busy machine an answer may be late, and one look is not enough."""
-    told = incidents(monitor)
-    return [one for one in told if any(line["to"] == "firing" for line in one["story"])]
+    return fired(incidents(monitor))
 
 
 def of_the_culprit(monitor: Monitor) -> list[dict[str, Any]]:
