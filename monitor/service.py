@@ -43,14 +43,17 @@ from monitor.journal.writer import Journal, JournalDir, Limits
 from monitor.loop.auditor import Auditor
 from monitor.loop.components import Components, LeaderComponents, VitalSigns, held_back
 from monitor.loop.loop import Keeper
-from monitor.metrics import Bounds, Instruments, Live, ViewCollector, upkeep
 from monitor.model.config import KeeperConfig
 from monitor.model.escalation import Timeouts
 from monitor.model.eviction import Eviction, Remembered
 from monitor.model.names import GroupName
 from monitor.model.observation import LighthouseAway
 from monitor.rulebook import Rulebook, standing
+from monitor.show import metrics_upkeep
 from monitor.show.answers import AppContext
+from monitor.show.exposition import Bounds
+from monitor.show.metrics import Instruments, ViewCollector
+from monitor.show.metrics_upkeep import Live
 from monitor.show.server import (
     FEW_FILES,
     ServeError,
@@ -295,7 +298,7 @@ def build(
         keeper = gatekeeper
         keeper.start(evictors.progress, remembered.evictions)
         stack.callback(keeper.close)
-        instruments.registry.register(Live(lambda: upkeep.gate(keeper)))
+        instruments.registry.register(Live(lambda: metrics_upkeep.gate(keeper)))
     evidence = Evidence(
         clock=clock,
         fetcher=fetcher,
@@ -540,9 +543,9 @@ class Service:
     def _collect(self, components: Components, server: Server) -> None:
         """Let Prometheus see what is read when it asks."""
         keeper, store, made = self.keeper, components.store, components.instruments.registry
-        made.register(Live(lambda: upkeep.journal(keeper.journal_stats)))
-        made.register(Live(lambda: upkeep.refusals(components.registry.refused)))
-        made.register(Live(lambda: upkeep.lease(self._lease.standing())))
+        made.register(Live(lambda: metrics_upkeep.journal(keeper.journal_stats)))
+        made.register(Live(lambda: metrics_upkeep.refusals(components.registry.refused)))
+        made.register(Live(lambda: metrics_upkeep.lease(self._lease.standing())))
         bounds = self._options.bounds
         wait = partial(keeper.idle.wait, _SCRAPE_WAITS_S)
         made.register(
@@ -556,7 +559,7 @@ class Service:
         }
         if self._options.audit_log is not None:
             queues["audit_log"] = lambda: components.auditor.lines_waiting
-        made.register(Live(lambda: upkeep.waiting(queues, store.place.path)))
+        made.register(Live(lambda: metrics_upkeep.waiting(queues, store.place.path)))
 
     def _app_context(self, components: Components, fetcher: Fetcher, server: Server) -> AppContext:
         keeper = self.keeper

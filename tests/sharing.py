@@ -47,7 +47,7 @@ TOGETHER: Final = {
         "tests/monitor/gate/test_fire_process.py",
         "tests/monitor/gate/test_orphan.py",
     ),
-    "bounds": ("tests/monitor/metrics/test_bounds.py",),
+    "bounds": ("tests/monitor/show/test_bounds.py",),
     # they look for processes by a name that all of them use
     "launches": ("tests/trainer/test_launch.py",),
     "slurm": ("tests/monitor/act/schedulers/test_real_slurm.py", "tests/examples/test_slurm.py"),

@@ -38,8 +38,6 @@ from monitor.commands.options import (
 from monitor.commands.policy import refused
 from monitor.decide.rules import PolicyError
 from monitor.journal.writer import Limits
-from monitor.metrics import Bounds
-from monitor.metrics.exposition import GROUP_SERIES, RANK_SERIES
 from monitor.model.config import ConfigError
 from monitor.model.escalation import Timeouts
 from monitor.rulebook import Rulebook, effective
@@ -52,6 +50,7 @@ from monitor.service import (
     journal_beside,
     reach,
 )
+from monitor.show.exposition import GROUP_SERIES, RANK_SERIES, Bounds
 from monitor.show.server import is_loopback, parse_bind
 from monitor.store.place import StoreError, StorePlace, parse_place
 from worker_server import home

@@ -18,13 +18,13 @@ from monitor.decide.audit import (
     followed,
 )
 from monitor.decide.rules import Reload
-from monitor.metrics import Instruments
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import DecisionRow, DecisionState, Eviction, QuarantineEvent, Remembered
 from monitor.model.incident import Incident
 from monitor.model.names import MANUAL, GroupName, IncidentId
 from monitor.model.observation import Pause, Snapshot
 from monitor.model.plain import to_plain
+from monitor.show.metrics import Instruments
 from monitor.store.audit_log import Line, LogFile
 from monitor.store.store import Store
 

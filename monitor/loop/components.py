@@ -31,12 +31,12 @@ from monitor.decide.pipeline import Pipeline, TickResult
 from monitor.detect.self_health import Condition
 from monitor.journal.writer import Journal
 from monitor.loop.auditor import Auditor
-from monitor.metrics import Instruments
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Decision, DecisionRow, Evict, Eviction, Remembered, Rung
 from monitor.model.names import GroupName
 from monitor.model.observation import Vitals
 from monitor.rulebook import Rulebook
+from monitor.show.metrics import Instruments
 from monitor.store.lease import Lease
 from monitor.store.store import Store
 

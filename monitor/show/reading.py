@@ -27,10 +27,10 @@ from monitor.decide.view_json import (
     self_health_to_json,
     snapshot_to_json,
 )
-from monitor.metrics import exposition
 from monitor.model.eviction import QuarantineEntry, Scope
 from monitor.model.names import GroupName, Host, IncidentId, RankName
 from monitor.model.quarantine import HostRecord
+from monitor.show import exposition
 from monitor.show.answers import (
     HttpRefusal,
     answer,

@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 from monitor.decide.pipeline import Pipeline
 from monitor.decide.view import View
-from monitor.metrics import Bounds, exposition
 from monitor.model.config import KeeperConfig
 from monitor.model.observation import Snapshot
+from monitor.show import exposition
+from monitor.show.exposition import Bounds
 from tests.metrics_doc.measure import registry_of, view_of
 from tests.monitor.fleet import SimFleet
 

@@ -7,11 +7,11 @@ import random
 from prometheus_client import generate_latest
 
 from monitor.decide.rank_seconds import Spent, Tempo
-from monitor.metrics import Instruments, ViewCollector
-from monitor.metrics.exposition import Bounds
 from monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
 from monitor.model.observation import LighthouseView, Member
 from monitor.model.verdict import Kind, RankHealth
+from monitor.show.exposition import Bounds
+from monitor.show.metrics import Instruments, ViewCollector
 from tests.changed import replace
 from tests.monitor.samples import incident, seen, view
 

@@ -8,7 +8,7 @@ import pytest
 from dashboards import committed
 from dashboards.selectors import GROUP_STATE, HEALTH, SELF_HEALTH
 from monitor.detect.self_health import Condition
-from monitor.metrics.fleet import STATES
+from monitor.show.metrics_fleet import STATES
 from monitor.show.wording import LOOKS
 from tests.dashboards.boards import PATHS, ROOT, expressions, load, panels, targets, variables
 from tests.dashboards.contract import EXPORTED

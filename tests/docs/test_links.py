@@ -74,15 +74,15 @@ def there(code: str, words: frozenset[str]) -> bool:
     return not re.fullmatch(r"\w+", code) or code in words
 
 
-def test_every_file_and_name_that_extending_names_is_in_the_code() -> None:
-    page = Page(DOCS / "extending.md")
+def test_every_file_and_name_that_the_architecture_names_is_in_the_code() -> None:
+    page = Page(DOCS / "architecture.md")
     sources = [path for path in tracked() if path.suffix in {".py", ""}]
     words = frozenset(re.findall(r"\w+", "\n".join(map(Path.read_text, sources))))
     assert [f"line {line}: {code}" for line, code in page.inline if not there(code, words)] == []
 
 
 def test_the_drawing_of_the_house_has_every_room_of_the_monitor() -> None:
-    drawing = Page(DOCS / "extending.md").blocks[0].text
+    drawing = Page(DOCS / "architecture.md").blocks[0].text
     rooms = {path.parent.name for path in (ROOT / "monitor").glob("*/__init__.py")}
     assert rooms <= set(re.findall(r"\w+", drawing))
 

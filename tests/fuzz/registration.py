@@ -30,8 +30,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from monitor.act import targets as registry
 from monitor.act.http import Fetcher, Tokens
 from monitor.act.targets import Registry, target_from_json
-from monitor.metrics import Live, upkeep
 from monitor.model.eviction import QuarantineEntry
+from monitor.show import metrics_upkeep
+from monitor.show.metrics_upkeep import Live
 from monitor.show.server import create_app, is_here
 from tests.fuzz.records import ODD
 from tests.fuzz.wire import NUMBERS, RAW, TEXTS
@@ -109,7 +110,7 @@ class Game:
             metrics=self.metrics, evict=self._evict, is_own=lambda url: is_here(url, OWN_PORT),
         )  # fmt: skip
         self.registry, self.quarantine, self.pause = desk.registry, desk.quarantine, desk.pause
-        self.metrics.register(Live(lambda: upkeep.refusals(self.registry.refused)))
+        self.metrics.register(Live(lambda: metrics_upkeep.refusals(self.registry.refused)))
         self.streams = desk.streams
         self.client = create_app(desk).test_client()
         self.quarantine.add(

@@ -30,7 +30,6 @@ from monitor.act.targets import Source, Target
 from monitor.decide.pipeline import Pipeline
 from monitor.decide.rank_seconds import RankSeconds, TempoBook
 from monitor.decide.view import View
-from monitor.metrics import ViewCollector
 from monitor.model.config import KeeperConfig
 from monitor.model.observation import (
     NO_LIGHTHOUSE,
@@ -39,6 +38,7 @@ from monitor.model.observation import (
     Unreachable,
     with_pauses,
 )
+from monitor.show.metrics import ViewCollector
 from monitor.show.server import create_app
 from tests.fuzz.records import ODD
 from tests.monitor.api import app_context

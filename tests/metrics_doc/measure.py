@@ -12,9 +12,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from monitor.decide.pipeline import TickResult
 from monitor.decide.rank_seconds import RankSeconds, TempoBook
 from monitor.decide.view import View
-from monitor.metrics import Bounds, Instruments, ViewCollector, exposition
 from monitor.model.names import RankName
 from monitor.model.verdict import RankHealth
+from monitor.show import exposition
+from monitor.show.exposition import Bounds
+from monitor.show.metrics import Instruments, ViewCollector
 from tests.monitor.fleet import SimFleet
 from tests.worker_server.pages import enter
 from tests.worker_server.scraped import Rank

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from monitor.metrics import fleet, incidents, upkeep
-from monitor.metrics.exposition import Definition
+from monitor.show import metrics_fleet, metrics_incidents, metrics_upkeep
+from monitor.show.exposition import Definition
 
 _PROCESS: Final = tuple(
     Definition(f"process_{name}", kind, text, absent="where /proc does not say")  # type: ignore[arg-type]
@@ -22,15 +22,15 @@ _PROCESS: Final = tuple(
 """Of prometheus_client's own collector."""
 
 _HEADINGS: Final = {
-    fleet.JOB_INFO: "Fleet",
-    fleet.RANK_BUSY: "Stragglers",
-    fleet.FAILURES: "Recovery",
-    incidents.OPEN: "Incidents",
-    incidents.EVICTIONS: "Evictions, holds, quarantine",
-    incidents.EFFECTIVE: "Goodput",
-    upkeep.BUILD: "The monitor's health",
-    upkeep.STORE_ERRORS: "Store, journal, evidence, lease, messages",
-    upkeep.ANSWERS: "The gate, as the monitor sees it",
+    metrics_fleet.JOB_INFO: "Fleet",
+    metrics_fleet.RANK_BUSY: "Stragglers",
+    metrics_fleet.FAILURES: "Recovery",
+    metrics_incidents.OPEN: "Incidents",
+    metrics_incidents.EVICTIONS: "Evictions, holds, quarantine",
+    metrics_incidents.EFFECTIVE: "Goodput",
+    metrics_upkeep.BUILD: "The monitor's health",
+    metrics_upkeep.STORE_ERRORS: "Store, journal, evidence, lease, messages",
+    metrics_upkeep.ANSWERS: "The gate, as the monitor sees it",
 }
 """The first metric below each heading; the others follow as they stand in their file."""
 
@@ -38,7 +38,7 @@ _HEADINGS: Final = {
 def _catalogue() -> Iterator[tuple[str, tuple[Definition, ...]]]:
     found: dict[str, list[Definition]] = {}
     heading = ""
-    for file in (fleet, incidents, upkeep):
+    for file in (metrics_fleet, metrics_incidents, metrics_upkeep):
         for one in vars(file).values():
             if isinstance(one, Definition):
                 heading = _HEADINGS.get(one, heading)

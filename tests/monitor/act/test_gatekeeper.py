@@ -12,9 +12,10 @@ from monitor.act.gate import Gate, Gatekeeper
 from monitor.act.http import Fetcher, Tokens
 from monitor.act.quarantine import Quarantine
 from monitor.clock import SteadyClock
-from monitor.metrics import Live, upkeep
 from monitor.model.eviction import Eviction, QuarantineEntry, Rung, RungOutcome
 from monitor.model.names import GroupName, Host, IncidentId, ReplicaId
+from monitor.show import metrics_upkeep
+from monitor.show.metrics_upkeep import Live
 from tests.monitor.act.gates import FakeGate
 from tests.monitor.doubles import HandClock, Memory
 from tests.monitor.fakes import wait_until
@@ -126,7 +127,7 @@ def test_a_gate_that_does_not_take_its_list_is_a_trouble(
     assert (bench.keeper.trouble() or "").startswith("the gate does not take its list: ")
     assert bench.keeper.refusing_for_s(ID) is None
     metrics = CollectorRegistry()
-    metrics.register(Live(lambda: upkeep.gate(bench.keeper)))
+    metrics.register(Live(lambda: metrics_upkeep.gate(bench.keeper)))
     text = generate_latest(metrics).decode()
     assert "lightkeeper_gate_untaught 1.0" in text
     if how == "token":

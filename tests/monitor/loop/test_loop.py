@@ -27,7 +27,6 @@ from monitor.journal.writer import Journal, JournalDir, Limits
 from monitor.loop.auditor import Auditor
 from monitor.loop.components import Components, LeaderComponents, VitalSigns
 from monitor.loop.loop import Keeper
-from monitor.metrics import Instruments, Live, upkeep
 from monitor.model.config import KeeperConfig
 from monitor.model.escalation import Timeouts
 from monitor.model.eviction import Guard, Hold
@@ -35,6 +34,9 @@ from monitor.model.incident import State
 from monitor.model.names import GroupName, IncidentId, RankName
 from monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
 from monitor.rulebook import standing
+from monitor.show import metrics_upkeep
+from monitor.show.metrics import Instruments
+from monitor.show.metrics_upkeep import Live
 from monitor.store.lease import Lease, me
 from monitor.store.store import Store
 from tests.changed import replace
@@ -539,7 +541,7 @@ def test_a_journal_that_cannot_be_written_is_a_trouble_on_the_page(
     journal = Journal(journal_dir, Head(KeeperConfig(), "1"), dict)
     bench.with_journal(journal)
     bench.registry.register(fleet.add().registration())
-    bench.instruments.registry.register(Live(lambda: upkeep.journal(journal.stats)))
+    bench.instruments.registry.register(Live(lambda: metrics_upkeep.journal(journal.stats)))
     wait_until(lambda: journal.stats.problem, 5, "the folder cannot be made")
     bench.keeper.tick()
     bench.keeper.tick()

@@ -12,13 +12,13 @@ from monitor.act.bundles import BundleDir, keep_of
 from monitor.act.evidence import Evidence
 from monitor.act.http import Fetcher, Tokens
 from monitor.clock import SteadyClock
-from monitor.metrics import Instruments
 from monitor.model.config import KeeperConfig
 from monitor.model.escalation import decided
 from monitor.model.eviction import Evict
 from monitor.model.incident import Incident, State
 from monitor.model.names import RankName
 from monitor.model.observation import Snapshot
+from monitor.show.metrics import Instruments
 from tests.changed import replace
 from tests.monitor.fakes import FakeFleet, FakeRank, page, wait_until
 from tests.monitor.fleet import Drive, SimFleet

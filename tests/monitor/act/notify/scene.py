@@ -10,10 +10,10 @@ from typing import Any
 from monitor.act.http import Fetcher
 from monitor.act.notices import Known, Sink
 from monitor.act.notify import Notifier
-from monitor.metrics import Instruments
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import DecisionRow
 from monitor.model.incident import Incident, State, Transition
+from monitor.show.metrics import Instruments
 from tests.http_server import FakeServer
 from tests.monitor.fakes import Page, wait_until
 from tests.monitor.samples import incident

@@ -8,9 +8,9 @@ import pytest
 
 from monitor.act.schedulers.base import Outcome, Scheduler
 from monitor.act.schedulers.reconcile import STRAY_S, CordonReconciler
-from monitor.metrics import Instruments
 from monitor.model.eviction import KEEPER, QuarantineEntry
 from monitor.model.names import Host
+from monitor.show.metrics import Instruments
 from tests.waiting import wait_for
 
 

@@ -9,11 +9,11 @@ from typing import Final
 from prometheus_client.core import Metric
 
 from monitor.decide.view import View
-from monitor.metrics.exposition import GROUP, RANK, ScrapeView, counter, gauge, histogram
 from monitor.model.eviction import Guard
 from monitor.model.incident import Incident, State
 from monitor.model.names import Host, RankName, split_rank_name
 from monitor.model.verdict import FAULTS
+from monitor.show.exposition import GROUP, RANK, ScrapeView, counter, gauge, histogram
 
 SUSPECTS_TOLD: Final = 100
 INCIDENTS_TOLD: Final = 50

@@ -1,4 +1,13 @@
-"""The page: what is read from the latest view when Prometheus asks, what is counted meanwhile."""
+"""What Prometheus is shown: read from the latest view when it asks, or counted meanwhile.
+
+Aggregates and verdicts only; Prometheus scrapes the ranks themselves through `/v1/sd`. Ranks
+and groups that are gone vanish by construction. Labels never carry a step, a replica id or a
+text; what is by rank, group, host or incident is bounded (`exposition.Bounds`, `*_TOLD`).
+
+`metrics_fleet`, `metrics_incidents` and `metrics_upkeep` define families of metrics, from which
+docs/metrics.md is made, and read them from a view. Not here: when something is counted, and the
+gate's own page (`monitor.gate.serve`).
+"""
 
 from __future__ import annotations
 
@@ -14,11 +23,11 @@ from monitor.act.evidence import EvidenceMetrics
 from monitor.act.notify import NotifyMetrics
 from monitor.act.schedulers.reconcile import SchedulerMetrics
 from monitor.decide.view import View
-from monitor.metrics import fleet, incidents, upkeep
-from monitor.metrics.exposition import Bounds, ScrapeView
 from monitor.model.incident import Incident, Milestones
+from monitor.show import metrics_fleet, metrics_incidents, metrics_upkeep
+from monitor.show.exposition import Bounds, ScrapeView
 
-_EXPORTERS = (fleet, incidents, upkeep)
+_EXPORTERS = (metrics_fleet, metrics_incidents, metrics_upkeep)
 
 
 class ViewCollector(Collector):
@@ -52,8 +61,8 @@ class ViewCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metrics of this moment; what is not known is left out, never zero."""
-        yield upkeep.BUILD.rows([((self._version,), 1.0)])
-        yield upkeep.STORE_ERRORS.value(self._store_errors())
+        yield metrics_upkeep.BUILD.rows([((self._version,), 1.0)])
+        yield metrics_upkeep.STORE_ERRORS.value(self._store_errors())
         yield from self._families()
 
     def _families(self) -> tuple[Metric, ...]:
@@ -84,34 +93,35 @@ class Instruments:
     def __init__(self) -> None:
         self.registry = made = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=made)
-        self.transitions = incidents.TRANSITIONS.counter(made)
-        self.stages = incidents.STAGES.histogram(made)
-        self.lost_steps = incidents.LOST_STEPS.counter(made)
-        self.evictions = incidents.EVICTIONS.counter(made)
-        self.holds = incidents.HOLDS.counter(made)
+        self.transitions = metrics_incidents.TRANSITIONS.counter(made)
+        self.stages = metrics_incidents.STAGES.histogram(made)
+        self.lost_steps = metrics_incidents.LOST_STEPS.counter(made)
+        self.evictions = metrics_incidents.EVICTIONS.counter(made)
+        self.holds = metrics_incidents.HOLDS.counter(made)
         self.schedulers = SchedulerMetrics(
-            requests=incidents.SCHEDULER_REQUESTS.counter(made),
-            hosts=incidents.SCHEDULER_HOSTS.live(made),
+            requests=metrics_incidents.SCHEDULER_REQUESTS.counter(made),
+            hosts=metrics_incidents.SCHEDULER_HOSTS.live(made),
         )
-        self.ticks = upkeep.TICKS.histogram(made)
-        self.lateness = upkeep.LATENESS.live(made)
-        self.poll_failures = upkeep.POLL_FAILURES.counter(made)
-        self.detector_failures = upkeep.DETECTOR_FAILURES.counter(made)
-        self.part_failures = upkeep.PART_FAILURES.counter(made)
+        self.ticks = metrics_upkeep.TICKS.histogram(made)
+        self.lateness = metrics_upkeep.LATENESS.live(made)
+        self.poll_failures = metrics_upkeep.POLL_FAILURES.counter(made)
+        self.detector_failures = metrics_upkeep.DETECTOR_FAILURES.counter(made)
+        self.part_failures = metrics_upkeep.PART_FAILURES.counter(made)
         self.evidence = EvidenceMetrics(
-            captures=upkeep.EVIDENCE.counter(made),
-            seconds=upkeep.EVIDENCE_SECONDS.histogram(made),
-            written_bytes=upkeep.EVIDENCE_BYTES.counter(made),
-            stored_bytes=upkeep.EVIDENCE_STORED.live(made),
+            captures=metrics_upkeep.EVIDENCE.counter(made),
+            seconds=metrics_upkeep.EVIDENCE_SECONDS.histogram(made),
+            written_bytes=metrics_upkeep.EVIDENCE_BYTES.counter(made),
+            stored_bytes=metrics_upkeep.EVIDENCE_STORED.live(made),
         )
         self.notify = NotifyMetrics(
-            messages=upkeep.NOTIFICATIONS.counter(made), pending=upkeep.PENDING.live(made)
+            messages=metrics_upkeep.NOTIFICATIONS.counter(made),
+            pending=metrics_upkeep.PENDING.live(made),
         )
-        self.event_streams = upkeep.EVENT_STREAMS.live(made)
-        self.lost = incidents.LOST.counter(made)
-        self.saved = incidents.SAVED.counter(made)
-        self.spent = incidents.SPENT.counter(made)
-        self.unaccounted = incidents.UNACCOUNTED.counter(made)
+        self.event_streams = metrics_upkeep.EVENT_STREAMS.live(made)
+        self.lost = metrics_incidents.LOST.counter(made)
+        self.saved = metrics_incidents.SAVED.counter(made)
+        self.spent = metrics_incidents.SPENT.counter(made)
+        self.unaccounted = metrics_incidents.UNACCOUNTED.counter(made)
 
     def count_account(self, kind: str, *, lost: float | None, saved: float | None) -> None:
         """Count one incident's account by its lower bounds; None: it cannot be told."""

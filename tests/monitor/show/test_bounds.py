@@ -11,9 +11,11 @@ from prometheus_client.parser import text_string_to_metric_families as families
 from monitor.commands.command import CommandError
 from monitor.decide.rank_seconds import Tempo
 from monitor.decide.view import View
-from monitor.metrics import Bounds, Instruments, ViewCollector, exposition
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import RankHealth
+from monitor.show import exposition
+from monitor.show.exposition import Bounds
+from monitor.show.metrics import Instruments, ViewCollector
 from tests.changed import replace
 from tests.metrics_doc.measure import registry_of, series_of, view_of
 from tests.monitor.commands.parsing import monitor_options

@@ -10,10 +10,10 @@ from typing import Final
 from prometheus_client.core import Metric
 
 from monitor.decide.rank_seconds import Tempo
-from monitor.metrics.exposition import GROUP, RANK, Definition, ScrapeView, counter, gauge
 from monitor.model.names import GroupName, group_of, group_of_replica, split_rank_name
 from monitor.model.observation import LighthouseAway, LighthouseView
 from monitor.model.verdict import RankHealth
+from monitor.show.exposition import GROUP, RANK, Definition, ScrapeView, counter, gauge
 from worker_server.wire import StepState, Took
 
 _JOBS_TOLD: Final = 16

@@ -10,12 +10,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.decide.rank_seconds import Spent, Tempo
 from monitor.decide.view import View
-from monitor.metrics import Instruments, ViewCollector
 from monitor.model.eviction import DecisionRow
 from monitor.model.incident import Milestones, State
 from monitor.model.names import GroupName, IncidentId, RankName
 from monitor.model.observation import LighthouseAway, Observation
 from monitor.model.verdict import RankHealth
+from monitor.show.metrics import Instruments, ViewCollector
 from tests.changed import replace
 from tests.monitor.samples import ENTRY, away, incident, seen, view
 from worker_server import wire

@@ -14,7 +14,7 @@ from monitor.act.gate import Gatekeeper
 from monitor.detect.self_health import Condition
 from monitor.gate.denylist import DenialScope, GateView
 from monitor.journal.writer import Stats
-from monitor.metrics.exposition import ScrapeView, counter, gauge, histogram
+from monitor.show.exposition import ScrapeView, counter, gauge, histogram
 from monitor.store.lease import LeaseStanding
 
 # -- The monitor itself: its ticks, its eyes, its detectors, and whether it trusts them -----------

@@ -1,1 +1,0 @@
-"""The monitor's metrics: what they hold, and how many there are."""
