@@ -41,8 +41,8 @@ def attach(
     from worker_server.rank.attach import attach as attach_now  # noqa: PLC0415
 
     autoload.fulfil()
-    given = {
+    variables = {
         "LIGHTKEEPER_JOB": job, "REPLICA_GROUP": group, "RANK": rank, "WORLD_SIZE": world_size,
         "LIGHTKEEPER_HOST": host, "LIGHTKEEPER_ADMISSION": admission,
     }  # fmt: skip
-    return attach_now({name: str(value) for name, value in given.items() if value is not None})
+    return attach_now({name: str(value) for name, value in variables.items() if value is not None})

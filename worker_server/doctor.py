@@ -97,14 +97,14 @@ class RankHere:
 
 def ranks_here(environ: Mapping[str, str]) -> list[RankHere]:
     """The ranks that have published themselves in this user's run directories."""
-    found = []
+    ranks = []
     for folder in run_dir.candidates(environ):
         for path in sorted(folder.glob("*.json")):
-            told = run_dir.read_json(path) or {}
-            own = _environ_of(told.get("pid"))
-            if own is not None:
-                found.append(RankHere(str(told.get("rank")), own, told.get("url")))
-    return found
+            endpoint = run_dir.read_json(path) or {}
+            rank_environ = _environ_of(endpoint.get("pid"))
+            if rank_environ is not None:
+                ranks.append(RankHere(str(endpoint.get("rank")), rank_environ, endpoint.get("url")))
+    return ranks
 
 
 def _environ_of(pid: object) -> dict[str, str] | None:
@@ -115,7 +115,7 @@ def _environ_of(pid: object) -> dict[str, str] | None:
         text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
     except OSError:
         return None
-    return dict(one.split("=", 1) for one in text.split("\0") if "=" in one)
+    return dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
 
 
 # -- the host ------------------------------------------------------------------------------------
@@ -155,22 +155,22 @@ def of_memory(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
             str(exc), "set LIGHTKEEPER_RUN_DIR to a folder in memory that only this user can enter"
         )
         return
-    space = os.statvfs(place)
-    free = space.f_bavail * space.f_frsize
-    said = f"{place}, {free >> 20} MiB free"
+    filesystem = os.statvfs(place)
+    free_bytes = filesystem.f_bavail * filesystem.f_frsize
+    text = f"{place}, {free_bytes >> 20} MiB free"
     if troubles:
         yield DoctorCheck("run directory").warns(
-            f"{said}; {troubles[0]}",
+            f"{text}; {troubles[0]}",
             "a page on a disk costs a write at every step: mend the first place",
         )
-    elif free < _SHM_LEAST_BYTES:
+    elif free_bytes < _SHM_LEAST_BYTES:
         yield DoctorCheck("run directory").warns(
-            said,
+            text,
             "give the container more shared memory (docker --shm-size, an emptyDir of "
             "medium Memory): data loaders need it too",
         )
     else:
-        yield DoctorCheck("run directory").ok(said)
+        yield DoctorCheck("run directory").ok(text)
 
 
 def of_ptrace(proc: Path = Path("/proc")) -> Iterator[DoctorFinding]:
@@ -194,8 +194,10 @@ def of_ptrace(proc: Path = Path("/proc")) -> Iterator[DoctorFinding]:
 
 def of_settings(rank: RankHere) -> Iterator[DoctorFinding]:
     """LIGHTKEEPER_*."""
-    if odd := misspelt(rank.environ):
-        yield DoctorCheck("variables", rank.name).warns(odd, "docs/configuration.md lists them")
+    if complaint := misspelt(rank.environ):
+        yield DoctorCheck("variables", rank.name).warns(
+            complaint, "docs/configuration.md lists them"
+        )
     try:
         settings = Settings.from_environ(rank.environ, 0)
     except SettingError as exc:
@@ -214,19 +216,19 @@ def of_settings(rank: RankHere) -> Iterator[DoctorFinding]:
 def of_buffers(rank: RankHere) -> Iterator[DoctorFinding]:
     """Whether torch's recorders are on."""
     names = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-    name = next((one for one in names if one in rank.environ), None)
+    name = next((variable for variable in names if variable in rank.environ), None)
     text = rank.environ.get(name, "") if name else "2000"
     said = f"{name}={text}" if name else "torch's default"
     entries = int(text) if text.isdigit() else 0
     if entries >= _ENTRIES_LEAST:
         yield DoctorCheck("flight recorder's size", rank.name).ok(said)
     else:
-        what = "holds hardly a step" if entries else "is off"
+        trouble = "holds hardly a step" if entries else "is off"
         yield DoctorFinding(
             "flight recorder's size",
             rank.name,
             WARNING if entries else FAILED,
-            f"{said}: torch's recorder {what}",
+            f"{said}: torch's recorder {trouble}",
             "unset it, or set 2000 or more",
         )
 
@@ -286,21 +288,22 @@ def of_worker(rank: RankHere) -> Iterator[DoctorFinding]:
         )
         return
     yield DoctorCheck("WorkerServer", rank.name).ok(rank.url)
-    lost = state.get("unhooked") or []
-    if lost:
+    unhooked = state.get("unhooked") or []
+    if unhooked:
         yield DoctorCheck("TorchFT's hooks", rank.name).warns(
-            f"it has no {', '.join(lost)}",
+            f"it has no {', '.join(unhooked)}",
             "this TorchFT is newer than lightkeeper: upgrade lightkeeper",
         )
     for name, part in record.parts:
-        where = name or "fr_trace_json"
+        recorder = name or "fr_trace_json"
         if part.error is None:
-            yield DoctorCheck("flight recorders", rank.name).ok(f"{where} is read")
+            yield DoctorCheck("flight recorders", rank.name).ok(f"{recorder} is read")
         elif "torch.distributed is not imported" in part.error:
             yield DoctorCheck("flight recorders", rank.name).unknown(part.error, "ask again later")
         else:
             yield DoctorCheck("flight recorders", rank.name).warns(
-                f"{where}: {part.error}", "its collectives are known by the rank's own ring alone"
+                f"{recorder}: {part.error}",
+                "its collectives are known by the rank's own ring alone",
             )
 
 
@@ -326,9 +329,9 @@ def _short(exc: Exception) -> str:
 
 def of_monitors(ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
     """Both ways: it answers here, and it sees the ranks of this host."""
-    told = dict.fromkeys(monitors_in(rank.environ) for rank in ranks)
+    settings = dict.fromkeys(monitors_in(rank.environ) for rank in ranks)
     try:
-        urls = [url for text in told for url in monitors_of(text)]
+        urls = [url for text in settings for url in monitors_of(text)]
     except SettingError:
         return  # told with the settings
     if not urls:
@@ -359,7 +362,7 @@ def _of_monitor(url: str, ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
     if not alive:
         return
     try:
-        listed = {one["rank"]: one for one in _get(f"{url}/v1/ranks", alive[0].environ)["ranks"]}
+        listed = {row["rank"]: row for row in _get(f"{url}/v1/ranks", alive[0].environ)["ranks"]}
     except (requests.RequestException, ValueError, KeyError, TypeError) as exc:
         yield DoctorCheck("monitor sees the ranks").unknown(
             f"{url}: {_short(exc)}", "give the ranks the monitor's token"
@@ -454,52 +457,52 @@ def _lighthouse_flags(proc: Path) -> Iterator[dict[str, int]]:
 def examine(environ: Mapping[str, str]) -> list[DoctorFinding]:
     """Everything, of this host and of each of its ranks, or of one that would start here."""
     ranks = ranks_here(environ) or [RankHere("a rank started here", environ)]
-    found = [*of_versions(), *of_memory(environ), *of_ptrace()]
+    findings = [*of_versions(), *of_memory(environ), *of_ptrace()]
     for rank in ranks:
         for check in (of_settings, of_buffers, of_timeouts, of_worker):
-            found += check(rank)
-    return [*found, *of_monitors(ranks), *of_lighthouses(ranks)]
+            findings += check(rank)
+    return [*findings, *of_monitors(ranks), *of_lighthouses(ranks)]
 
 
-def together(found: Iterable[DoctorFinding]) -> Iterator[tuple[DoctorFinding, list[str]]]:
+def together(findings: Iterable[DoctorFinding]) -> Iterator[tuple[DoctorFinding, list[str]]]:
     """The worst first; what holds of several ranks once, and of whom."""
-    where: dict[DoctorFinding, list[str]] = {}
-    for one in found:
-        where.setdefault(replace(one, where=""), []).append(one.where)
+    places: dict[DoctorFinding, list[str]] = {}
+    for finding in findings:
+        places.setdefault(replace(finding, where=""), []).append(finding.where)
     order = (FAILED, WARNING, UNKNOWN, OK)
-    yield from sorted(where.items(), key=lambda pair: order.index(pair[0].state))
+    yield from sorted(places.items(), key=lambda pair: order.index(pair[0].state))
 
 
-def _show(found: Iterable[DoctorFinding]) -> None:
+def _show(findings: Iterable[DoctorFinding]) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    for one, where in together(found):
-        mark, colour = _MARKS[one.state]
-        of = ", ".join(where[:_SHOWN]) + (
-            f" and {len(where) - _SHOWN} more" if where[_SHOWN:] else ""
-        )
-        console.print(
-            f"[{colour}]{mark}[/] [bold]{escape(one.check)}[/] ({escape(of)}): {escape(one.said)}"
-        )
-        if one.do:
-            console.print(f"    -> {escape(one.do)}")
+    for finding, places in together(findings):
+        mark, colour = _MARKS[finding.state]
+        names = ", ".join(places[:_SHOWN])
+        if places[_SHOWN:]:
+            names += f" and {len(places) - _SHOWN} more"
+        head = f"[{colour}]{mark}[/] [bold]{escape(finding.check)}[/] ({escape(names)})"
+        console.print(f"{head}: {escape(finding.said)}")
+        if finding.do:
+            console.print(f"    -> {escape(finding.do)}")
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Exit status 0: nothing failed; 1: something did; 2: used wrongly."""
-    top = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="lightkeeper doctor",
         description=(__doc__ or "").partition("\n\n")[2],
         epilog="run it beside a rank, or in the shell that will start one. Exit status: 0 nothing "
         "failed, 1 something did.",
     )
-    top.add_argument("--format", choices=("text", "json"), default="text", help="text (default)")
-    args = top.parse_args(words)
-    found = examine(os.environ)
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="text (default)")
+    args = parser.parse_args(words)
+    findings = examine(os.environ)
     if args.format == "json":
-        print(json.dumps({"schema": 1, "findings": [asdict(one) for one in found]}, indent=2))  # noqa: T201
+        rows = [asdict(finding) for finding in findings]
+        print(json.dumps({"schema": 1, "findings": rows}, indent=2))  # noqa: T201
     else:
-        _show(found)
-    return int(any(one.state == FAILED for one in found))
+        _show(findings)
+    return int(any(finding.state == FAILED for finding in findings))
 
 
 if __name__ == "__main__":

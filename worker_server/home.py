@@ -47,14 +47,14 @@ _NEAR: Final = 0.93
 
 def misspelt(environ: Mapping[str, str]) -> str:
     """What to say of variables that nobody reads and that look like ours; empty: there are none."""
-    odd = sorted(name for name in environ if name.startswith("LIGHT") and name not in VARIABLES)
-    if not odd:
+    unread = sorted(name for name in environ if name.startswith("LIGHT") and name not in VARIABLES)
+    if not unread:
         return ""
     from difflib import get_close_matches  # noqa: PLC0415  ranks seldom need it
 
-    near = {name: get_close_matches(name, sorted(VARIABLES), 1, _NEAR) for name in odd}
-    said = [f"{name} (did you mean {like[0]}?)" for name, like in near.items() if like]
-    return f"nothing reads {', '.join(said)}" if said else ""
+    similar = {name: get_close_matches(name, sorted(VARIABLES), 1, _NEAR) for name in unread}
+    suggestions = [f"{name} (did you mean {names[0]}?)" for name, names in similar.items() if names]
+    return f"nothing reads {', '.join(suggestions)}" if suggestions else ""
 
 
 class TokenFileError(ValueError):
@@ -84,12 +84,12 @@ def read_token_file(path: Path) -> str:
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
-        facts = os.fstat(file.fileno())
-        if facts.st_uid not in (os.geteuid(), 0):
+        status = os.fstat(file.fileno())
+        if status.st_uid not in (os.geteuid(), 0):
             raise TokenFileError(
-                f"{path} belongs to another user (uid {facts.st_uid}): use a copy of your own"
+                f"{path} belongs to another user (uid {status.st_uid}): use a copy of your own"
             )
-        if stat.S_ISREG(facts.st_mode) and facts.st_mode & 0o027:
+        if stat.S_ISREG(status.st_mode) and status.st_mode & 0o027:
             raise TokenFileError(f"{path} holds a token that others can read: chmod 600 {path}")
         content = file.read(4096)
     try:
@@ -181,8 +181,8 @@ def not_ours(net: Path = Path("/proc/net")) -> str | None:
             continue
         for words in map(str.split, lines):
             address, _, port = words[1].partition(":")
-            here = address in _LOOPBACK and int(port, 16) == DEFAULT_PORT
-            if here and words[3] == _LISTENS:
+            is_default = address in _LOOPBACK and int(port, 16) == DEFAULT_PORT
+            if is_default and words[3] == _LISTENS:
                 owners.add(int(words[7]))
     if not owners:
         return "nobody listens there"

@@ -155,7 +155,7 @@ def first_usable(
     for place in places:
         try:
             prepare(place)
-            made = use(place)
+            result = use(place)
         except OSError as exc:
             if exc.errno is None and not isinstance(exc, RunDirError):
                 raise  # not the place's fault
@@ -163,7 +163,7 @@ def first_usable(
             continue
         if troubles:
             warn(f"lightkeeper uses {place}, for {'; '.join(troubles)}")
-        return made
+        return result
     raise RunDirError("; ".join(troubles))
 
 
@@ -189,10 +189,10 @@ def prepare(run_dir: Path) -> None:
         RunDirError: it belongs to somebody else, or others may enter it.
     """
     run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    facts = run_dir.lstat()
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
+    status = run_dir.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise RunDirError(f"{run_dir} is not a directory of ours")
-    if facts.st_mode & 0o077:
+    if status.st_mode & 0o077:
         raise RunDirError(f"{run_dir} is open to others: chmod 700 it")
 
 
@@ -204,8 +204,8 @@ def start_ticks(pid: int) -> int | None:
 def state_of(pid: int, start_ticks: int) -> str | None:
     """Letter of a process's state; None when it is gone, or a zombie, or another one's pid."""
     fields = stat_fields(pid)
-    gone = len(fields) < 20 or fields[0] in "ZX" or fields[19] != str(start_ticks)
-    return None if gone else fields[0]
+    is_gone = len(fields) < 20 or fields[0] in "ZX" or fields[19] != str(start_ticks)
+    return None if is_gone else fields[0]
 
 
 def parent_of(pid: int, proc: Path = Path("/proc")) -> int | None:
@@ -239,15 +239,16 @@ def pid_namespace() -> int | None:
 
 def processes(run_dir: Path) -> set[int]:
     """Ranks and sidecars that have published themselves here, as they are called here."""
-    told = [read_json(path) or {} for path in run_dir.glob("*.json")]
-    pids = {one.get(key) for one in told if not is_elsewhere(one) for key in ("pid", "sidecar_pid")}
+    endpoints = [read_json(path) or {} for path in run_dir.glob("*.json")]
+    visible = [endpoint for endpoint in endpoints if not is_elsewhere(endpoint)]
+    pids = {endpoint.get(key) for endpoint in visible for key in ("pid", "sidecar_pid")}
     return {pid for pid in pids if isinstance(pid, int)}
 
 
 def is_elsewhere(endpoint: Mapping[str, Any]) -> bool:
     """Whether the rank's processes cannot be seen from here: not seeing them then says nothing."""
-    told = endpoint.get("pid_namespace")
-    return told is not None and told != pid_namespace()
+    namespace = endpoint.get("pid_namespace")
+    return namespace is not None and namespace != pid_namespace()
 
 
 def hold(page: Path) -> int | None:
@@ -301,8 +302,8 @@ def sweep(run_dir: Path, now_ns: int | None = None) -> int:
             continue
         files.remove()
         removed += 1
-    logs = ((one, f"{one.name.rpartition('.log')[0]}.page") for one in run_dir.glob("*.log*"))
-    dead = [one for one, page in logs if not (run_dir / page).exists()]
+    logs = ((log, f"{log.name.rpartition('.log')[0]}.page") for log in run_dir.glob("*.log*"))
+    dead = [log for log, page in logs if not (run_dir / page).exists()]
     for number, log in enumerate(sorted(dead, key=_age_s)):
         with contextlib.suppress(OSError):
             if number >= _LOGS_KEPT or _age_s(log) > _LOG_KEPT_S:

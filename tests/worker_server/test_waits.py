@@ -255,7 +255,7 @@ def test_when_the_quorum_is_there_the_wait_is_for_what_follows(recording, clock,
     assert waits() == ("heal", 2, 1)
     page.end_wait(layout.WAIT_QUORUM)
     assert waits() == (None, None, 3)
-    torchft.quorum_begins(None, told=False)  # another Manager's
+    torchft.quorum_begins(None, shown=False)  # another Manager's
     page.begin_wait(layout.WAIT_QUORUM)
     assert waits()[0] == "heal"
     torchft.quorum_ends(answered=False)

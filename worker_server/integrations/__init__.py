@@ -33,6 +33,6 @@ class Spans:
 
     def end(self, *names: str) -> None:
         """Leave the innermost of these that is open; nothing when none is."""
-        wanted = [at for at, (name, _) in enumerate(self._open) if name in names]
-        while wanted and len(self._open) > wanted[-1]:
+        places = [at for at, (name, _) in enumerate(self._open) if name in names]
+        while places and len(self._open) > places[-1]:
             self._open.pop()[1].__exit__(None, None, None)

@@ -60,8 +60,8 @@ def _wanted(package: str) -> list[Any]:
 def _callback(package: str) -> Any:
     """A callback of the package's own kind; it is made again, fresh, where it is pickled to."""
     base = importlib.import_module(f"{package}.callbacks").Callback
-    made = type("LightkeeperCallback", (TrainerHooks, base), {"_package": package})
-    return made()
+    callback_class = type("LightkeeperCallback", (TrainerHooks, base), {"_package": package})
+    return callback_class()
 
 
 def _quiet(hook: Hook) -> Hook:

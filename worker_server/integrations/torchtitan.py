@@ -142,24 +142,24 @@ class SpanHandler(logging.Handler):
             warn(f"lightkeeper stopped reading torchtitan's spans: {exc!r}", stacklevel=4)
 
     def _take(self, record: logging.LogRecord) -> None:
-        said = vars(record)
-        name = said.get("log_type_name")
-        if not isinstance(name, str) or said.get("task_name") is not None:
+        fields = vars(record)
+        name = fields.get("log_type_name")
+        if not isinstance(name, str) or fields.get("task_name") is not None:
             return  # spans of asyncio tasks (RL) run side by side: no place where the rank is
-        if said.get("log_type") == "instant":
+        if fields.get("log_type") == "instant":
             if name == "metric_value":
-                self._note(said.get("event_name"), said.get("value"))
+                self._note(fields.get("event_name"), fields.get("value"))
             return
-        span, _, what = name.rpartition("_")
+        span, _, event = name.rpartition("_")
         if name == _OVER:
             self._close()
         elif span == "step":
-            self._step(what, said.get("step"))
+            self._step(event, fields.get("step"))
         else:
             phase = "init" if span.endswith(_BUILDING) else _PHASES.get(span)
-            if phase is not None and what == "start":
+            if phase is not None and event == "start":
                 self._spans.begin(phase)
-            elif phase is not None and what == "end":
+            elif phase is not None and event == "end":
                 self._spans.end(phase)
 
     def _note(self, name: Any, value: Any) -> None:
@@ -168,15 +168,15 @@ class SpanHandler(logging.Handler):
         elif name in _LOSSES:
             self._loss = float(value)
 
-    def _step(self, what: str, step: Any) -> None:
+    def _step(self, event: str, step: Any) -> None:
         if not isinstance(step, int):
             return
-        if what == "start":
+        if event == "start":
             self._failed, self._tokens, self._loss = False, 0, None
             self._source.begin_step(step)
-        elif what == "error":
+        elif event == "error":
             self._failed = True
-        elif what == "end":
+        elif event == "end":
             self._source.end_step(
                 step, committed=not self._failed, loss=self._loss, tokens=self._tokens
             )

@@ -110,17 +110,17 @@ def ask(
 
 
 def _ask_all(monitors: list[str], host: str, group: str | None, timeout_s: float) -> Admission:
-    end_s, said = time.monotonic() + timeout_s, []
+    end_s, reasons = time.monotonic() + timeout_s, []
     for url in tuple(monitors):
         left_s = end_s - time.monotonic()
         if left_s <= 0:
             break
         answer = _ask_one(url, host, group, min(_EACH_S, left_s))
         if not isinstance(answer, MonitorAway):
-            monitors[:] = [url, *(one for one in monitors if one != url)]
+            monitors[:] = [url, *(other for other in monitors if other != url)]
             return answer
-        said.append(f"{url}: {answer.reason}")
-    return MonitorAway("; ".join(said) or "no time left to ask")
+        reasons.append(f"{url}: {answer.reason}")
+    return MonitorAway("; ".join(reasons) or "no time left to ask")
 
 
 def _ask_one(url: str, host: str, group: str | None, timeout_s: float) -> Admission:
@@ -194,15 +194,17 @@ def ask_to_join(environ: Mapping[str, str], warn: Callable[[str], None]) -> None
         return
     if not isinstance(answer, Refused):
         return
-    said = (
+    refusal = (
         f"this rank is refused on {host_of(environ)} until {until(answer.until_s)}: {answer.reason}"
     )
     if wish != "refuse":
-        warn(f"lightkeeper: {said}; it trains all the same (LIGHTKEEPER_ADMISSION={wish})")
+        warn(f"lightkeeper: {refusal}; it trains all the same (LIGHTKEEPER_ADMISSION={wish})")
     elif threading.current_thread() is not threading.main_thread():
-        warn(f"lightkeeper: {said}; it trains all the same: attached in another thread than main")
+        warn(
+            f"lightkeeper: {refusal}; it trains all the same: attached in another thread than main"
+        )
     else:
-        _write(f"lightkeeper: {said}; ending with status {REFUSED_STATUS}")
+        _write(f"lightkeeper: {refusal}; ending with status {REFUSED_STATUS}")
         raise SystemExit(REFUSED_STATUS)
 
 
@@ -279,14 +281,14 @@ class AdmitOptions:
 
 def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     """The options in front of `--`."""
-    made = _Parser(
+    parser = _Parser(
         prog="lightkeeper run",
         usage="%(prog)s [OPTIONS] [-- COMMAND [ARGS ...]]",
         description=_ABOUT,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = made.add_argument
+    add = parser.add_argument
     add(
         "--host",
         metavar="NAME",
@@ -320,7 +322,7 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         help="with --wait: for at most so long, then status 75",
     )
     add("--poll", type=float, metavar="S", default=10.0, help="pause between questions (10)")
-    return made
+    return parser
 
 
 def options(words: Sequence[str], environ: Mapping[str, str]) -> AdmitOptions:
@@ -331,11 +333,11 @@ def options(words: Sequence[str], environ: Mapping[str, str]) -> AdmitOptions:
     if extra:
         top.error(f"{extra[0]!r} is no option: a command comes after --")
     token_file = args.token_file and os.path.abspath(args.token_file)
-    told = {
+    named = {
         "LIGHTKEEPER_MONITOR": args.monitor, "LIGHTKEEPER_TOKEN_FILE": token_file,
         "LIGHTKEEPER_JOB": args.job, "LIGHTKEEPER_HOST": args.host, "REPLICA_GROUP": args.group,
     }  # fmt: skip
-    changes = {name: value for name, value in told.items() if value is not None}
+    changes = {name: value for name, value in named.items() if value is not None}
     environ = {**environ, **changes}
     try:
         monitors = monitors_of(monitors_in(environ))
@@ -463,24 +465,24 @@ def main(words: Sequence[str]) -> int:
     """Ask, then become the command; the exit status when there is none, or it may not run."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends us as it would end the command
-    told = options(words, os.environ)
-    if told.monitors:
-        if told.host.startswith(POD):
-            _say(f"the node of {told.host} is not known: set LIGHTKEEPER_HOST from spec.nodeName")
-        unfit = _unfit({**os.environ, **told.changes})
-        question = partial(ask, list(told.monitors), told.host, told.group, _ASK_S, unfit)
-        keeper = AdmissionWait(told, question, _say)
+    chosen = options(words, os.environ)
+    if chosen.monitors:
+        if chosen.host.startswith(POD):
+            _say(f"the node of {chosen.host} is not known: set LIGHTKEEPER_HOST from spec.nodeName")
+        unfit = _unfit({**os.environ, **chosen.changes})
+        question = partial(ask, list(chosen.monitors), chosen.host, chosen.group, _ASK_S, unfit)
+        keeper = AdmissionWait(chosen, question, _say)
         if not keeper.admitted():
             return REFUSED_STATUS
     else:
         _say("LIGHTKEEPER_MONITOR is empty: starting without asking, and nobody watches")
-    if told.command and _is_no_rank(told.command):
+    if chosen.command and _is_no_rank(chosen.command):
         _say(
             "no launcher (torchrun, srun, mpirun) makes this python a rank: it is watched only if "
             "the script attaches, or by: lightkeeper run -- python -m worker_server SCRIPT"
         )
-    changes = {os.fsencode(name): os.fsencode(value) for name, value in told.changes.items()}
-    return become(told.command, {**_as_started(), **changes}) if told.command else 0
+    changes = {os.fsencode(name): os.fsencode(value) for name, value in chosen.changes.items()}
+    return become(chosen.command, {**_as_started(), **changes}) if chosen.command else 0
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ class SidecarProcess:
         self._clock = clock
         self._launcher: subprocess.Popen[bytes] | None = self._start(files)
         self._started_s = clock()
-        self._known: tuple[int, int] | None = None
+        self._sidecar: tuple[int, int] | None = None
         """Pid and start ticks of the sidecar that was let in."""
         self._former: tuple[int, int] | None = None
         """Of the one before, whose file stays until the next one publishes."""
@@ -83,20 +83,20 @@ class SidecarProcess:
     @property
     def settled(self) -> bool:
         """Whether there is nothing to wait for: it is up, or will not come."""
-        return self._given_up or (self._known is not None and self._due_s is None)
+        return self._given_up or (self._sidecar is not None and self._due_s is None)
 
     def look(self) -> None:
         """Reap the launcher, let the sidecar in, start it again if it is gone."""
         self._reap()
         if self._given_up:
             return
-        if self._known is None:
+        if self._sidecar is None:
             self._admit()
-        elif (state := self._state(*self._known)) is None:
+        elif (state := self._state(*self._sidecar)) is None:
             self._again()
         elif self._clock() - self._looked_s >= _LOOK_S:
             self._looked_s = self._clock()
-            self._watch(state, *self._known)
+            self._watch(state, *self._sidecar)
 
     def _watch(self, state: str, pid: int, ticks: int) -> None:
         """End one that serves nobody any more; it is started again once it is gone."""
@@ -121,10 +121,10 @@ class SidecarProcess:
 
     def _admit(self) -> None:
         """Let the sidecar (and its py-spy) look into this process, where Yama forbids it."""
-        found = _process_told(self._files.read_endpoint() or {})
-        if found not in (None, self._former) and self._launcher is None:
-            self._known = found
-            ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(found[0]), 0, 0, 0)
+        sidecar = _sidecar_in(self._files.read_endpoint() or {})
+        if sidecar not in (None, self._former) and self._launcher is None:
+            self._sidecar = sidecar
+            ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(sidecar[0]), 0, 0, 0)
         elif self._clock() - self._started_s > _START_LIMIT_S:
             self._give_up("did not come up")
 
@@ -137,7 +137,7 @@ class SidecarProcess:
         elif self._due_s is None:
             self._due_s = now + _PAUSES_S[self._restarts]
         elif now >= self._due_s:
-            self._former, self._due_s, self._known = self._known, None, None
+            self._former, self._due_s, self._sidecar = self._sidecar, None, None
             self._restarts += 1
             self._started_s = now
             with contextlib.suppress(OSError):  # no process to be had: the time limit tells
@@ -148,7 +148,7 @@ class SidecarProcess:
         warn(f"lightkeeper's WorkerServer {why}: see {self._files.log}", stacklevel=2)
 
 
-def _process_told(endpoint: Mapping[str, Any]) -> tuple[int, int] | None:
+def _sidecar_in(endpoint: Mapping[str, Any]) -> tuple[int, int] | None:
     """The sidecar that published this file."""
     pid, ticks = endpoint.get("sidecar_pid"), endpoint.get("sidecar_ticks")
     if not isinstance(pid, int) or not isinstance(ticks, int):
@@ -182,11 +182,11 @@ def start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:
     environ = for_sidecar(os.environ)
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environ.get("PYTHONPATH")]))
     environ.pop("LD_PRELOAD", None)  # a profiler or allocator meant for training
-    own = os.pidfd_open(os.getpid())
+    pidfd = os.pidfd_open(os.getpid())
     try:
         with files.log.open("ab") as log:  # what goes wrong before it can log by itself
             return subprocess.Popen(
-                [sys.executable, "-m", "worker_server.sidecar", str(files.page), str(own)],
+                [sys.executable, "-m", "worker_server.sidecar", str(files.page), str(pidfd)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
@@ -194,10 +194,10 @@ def start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:
                 env=environ,
                 process_group=0,
                 close_fds=True,
-                pass_fds=(own,),
+                pass_fds=(pidfd,),
             )
     finally:
-        os.close(own)
+        os.close(pidfd)
 
 
 # -- attaching ------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ _START_S = 0.1
 _attached: Reporter | None = None
 
 
-def attach(told: Mapping[str, str] | None = None) -> Reporter:
+def attach(overrides: Mapping[str, str] | None = None) -> Reporter:
     """As `worker_server.attach`; `told` wins over the environment. `LIGHTKEEPER=0` switches it off.
 
     Raises:
@@ -221,7 +221,7 @@ def attach(told: Mapping[str, str] | None = None) -> Reporter:
     if os.environ.get("LIGHTKEEPER") == "0":
         _attached = NullReporter()
         return _attached
-    environ = {**os.environ, **(told or {})}
+    environ = {**os.environ, **(overrides or {})}
     if (environ.get("LIGHTKEEPER_ADMISSION") or "off") != "off":
         from worker_server.rank.admission import ask_to_join  # noqa: PLC0415  few ask: it has http
 
@@ -237,8 +237,8 @@ def attach(told: Mapping[str, str] | None = None) -> Reporter:
 def _attach(environ: Mapping[str, str]) -> Reporter:
     identity = identity_from(environ, os.getpid(), os.urandom(5).hex())
     settings = Settings.from_environ(environ, identity.group_rank)  # what is bad is said here
-    if identity.group_rank == 0 and (odd := misspelt(environ)):
-        _warn(f"lightkeeper: {odd}")
+    if identity.group_rank == 0 and (complaint := misspelt(environ)):
+        _warn(f"lightkeeper: {complaint}")
     if settings.no_token and identity.group_rank == 0:
         _warn(f"lightkeeper has no token: {settings.no_token}")
     files, page = run_dir.first_usable(
@@ -298,10 +298,10 @@ class _Complaints:
         mark, self._mark = self._mark, self._files.endpoint_mark()
         if self._mark == mark:
             return
-        said = _published(self._files, "complaint")
-        if said is not None and said != self._said:
-            self._said = said
-            _warn(f"lightkeeper: {said}")
+        complaint = _published(self._files, "complaint")
+        if complaint is not None and complaint != self._said:
+            self._said = complaint
+            _warn(f"lightkeeper: {complaint}")
 
 
 def _hook_torch(reporter: Reporter, files: run_dir.RankFiles) -> None:

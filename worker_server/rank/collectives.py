@@ -391,8 +391,8 @@ class Recorder:
             group = args[at.group] if count > at.group else None
             if group is None:
                 group = c10d._world.default_pg
-            known = self._rows.get(id(group))
-            row = known[1] if known is not None and known[0]() is group else self._row(group)
+            cached = self._rows.get(id(group))
+            row = cached[1] if cached is not None and cached[0]() is group else self._row(group)
             if row is None:
                 return None
             is_async = at.always_async or (count > at.async_op and bool(args[at.async_op]))
@@ -487,36 +487,36 @@ class Recorder:
     # -- what ----------------------------------------------------------------------------------
 
     def _text(self, key: Any) -> int:
-        known = self._texts.get(key)
-        if known is None:
+        cached = self._texts.get(key)
+        if cached is None:
             text = str(key).removeprefix("torch.")
-            known = self._texts[key] = self.page.intern(text)
-        return known
+            cached = self._texts[key] = self.page.intern(text)
+        return cached
 
     def reduce_op(self, op: Any) -> int:
         """Number of its name."""
         # an options object has it wrapped, with a factor
         kind = "SUM" if op is None else getattr(op, "op", op)
-        known = self._reduce_ops.get(kind)
-        if known is None:
+        cached = self._reduce_ops.get(kind)
+        if cached is None:
             text = str(kind).rpartition(".")[2].rstrip(">")[:32]
-            known = self._reduce_ops[kind] = self.page.intern(text)
+            cached = self._reduce_ops[kind] = self.page.intern(text)
         if op is None:
-            self._reduce_ops[None] = known
-        return known
+            self._reduce_ops[None] = cached
+        return cached
 
     def _shape_text(self, what: _Shapes) -> tuple[bytes, int]:
-        known = self._shapes.get(what)
-        if known is None:
+        cached = self._shapes.get(what)
+        if cached is None:
             sizes_in, sizes_out, dtype = what
             text = layout.encode_shapes(
                 [tuple(size) for size in sizes_in], [tuple(size) for size in sizes_out]
             )
-            known = text, layout.NO_STRING if dtype is None else self._text(dtype)
+            cached = text, layout.NO_STRING if dtype is None else self._text(dtype)
             if len(self._shapes) >= _MAX_CACHED:
                 self._shapes.clear()
-            self._shapes[what] = known
-        return known
+            self._shapes[what] = cached
+        return cached
 
     # -- where ----------------------------------------------------------------------------------
 
@@ -525,11 +525,11 @@ class Recorder:
         sites = self._sites
         while frame is not None:
             code = frame.f_code
-            known = sites.get((id(code), frame.f_lasti))
-            if known is None or known[0] is not code:
-                known = self._new_site(code, frame)
-            if known[1] != _PLUMBING:
-                return known[1]
+            cached = sites.get((id(code), frame.f_lasti))
+            if cached is None or cached[0] is not code:
+                cached = self._new_site(code, frame)
+            if cached[1] != _PLUMBING:
+                return cached[1]
             frame = frame.f_back
         return layout.NO_STRING
 
@@ -540,8 +540,8 @@ class Recorder:
             number = self.page.intern(f"{_short(code.co_filename)}:{frame.f_lineno}")
         if len(self._sites) >= _MAX_CACHED:
             self._sites.clear()
-        known = self._sites[id(code), frame.f_lasti] = code, number
-        return known
+        cached = self._sites[id(code), frame.f_lasti] = code, number
+        return cached
 
     def forget_sites(self) -> None:
         """What is plumbing has changed."""

@@ -122,7 +122,7 @@ class Fingerprinter:
             sums: dict[Any, list[Tensor]] = {}
             for piece in _pieces(torch, tensors, part, parts):
                 sums.setdefault(piece.device, []).append(piece.reshape(-1))
-            totals = [self._total(torch, found) for found in sums.values()]
+            totals = [self._total(torch, pieces) for pieces in sums.values()]
         row = _Pending(step, part, [_sent_home(torch, total) for total in totals])
         self._pending = [*self._pending, row][-_MOST_PENDING:]
         self._collect()
@@ -192,12 +192,12 @@ def _setting(environ: Mapping[str, str]) -> int:
 
 def _tensors(parameters: Any) -> Iterator[Tensor]:
     """Those of a module, a mapping, an iterable, or pairs of name and tensor."""
-    found: Iterable[Any] = parameters
+    tensors: Iterable[Any] = parameters
     if callable(getattr(parameters, "parameters", None)):
-        found = parameters.parameters()
+        tensors = parameters.parameters()
     elif isinstance(parameters, Mapping):
-        found = parameters.values()
-    for item in found:
+        tensors = parameters.values()
+    for item in tensors:
         yield item[1] if isinstance(item, tuple) else item
 
 
@@ -242,9 +242,9 @@ def _pieces(torch: Any, tensors: list[Tensor], part: int, parts: int) -> Iterato
         if first < last:
             yield from _sums(_words(torch, tensor, first, last))
         per = 8 // tensor.element_size() or 1
-        rest = tensor.numel() % per
-        if rest:
-            yield tensor[-rest:].view(torch.uint8).sum(dtype=torch.int64)
+        remainder = tensor.numel() % per
+        if remainder:
+            yield tensor[-remainder:].view(torch.uint8).sum(dtype=torch.int64)
         begin += size
 
 
@@ -261,13 +261,13 @@ def _words(torch: Any, tensor: Tensor, first: int, last: int) -> Tensor:
 
 def _sums(words: Tensor) -> Iterator[Tensor]:
     count = len(words)
-    whole = count // _BLOCK * _BLOCK
+    in_blocks = count // _BLOCK * _BLOCK
     if count <= _SMALL:
         yield words.sum()
         return
-    yield words[:whole].view(-1, _BLOCK).sum(1)
-    if whole < count:
-        yield words[whole:].sum()
+    yield words[:in_blocks].view(-1, _BLOCK).sum(1)
+    if in_blocks < count:
+        yield words[in_blocks:].sum()
 
 
 def _odd_weights(torch: Any, count: int, device: Any) -> Tensor:

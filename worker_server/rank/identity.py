@@ -108,7 +108,7 @@ _NO_RANKS = frozenset({
 
 def launcher_of(environ: Mapping[str, str]) -> LauncherVariables | None:
     """The launcher that says which rank this process is; None: no launcher made it one."""
-    return next((one for one in LAUNCHERS if one.speaks(environ)), None)
+    return next((launcher for launcher in LAUNCHERS if launcher.speaks(environ)), None)
 
 
 def is_rank(environ: Mapping[str, str], command: Sequence[str]) -> bool:
@@ -123,17 +123,17 @@ def starts_ranks(program: str) -> bool:
 
 def program_of(command: Sequence[str]) -> str:
     """The script or module of a python command line; empty when there is none."""
-    rest = iter(command[1:])
-    for word in rest:
+    words = iter(command[1:])
+    for word in words:
         if not word.startswith("-") or word == "-":
             return word
         if word.startswith("--"):
             if word == "--check-hash-based-pycs":
-                next(rest, "")
+                next(words, "")
             continue
         for at, letter in enumerate(word[1:], 2):
             if letter in "mcWX":  # these take a word, in the same breath or as the next one
-                value = word[at:] or next(rest, "")
+                value = word[at:] or next(words, "")
                 if letter in "mc":
                     return value if letter == "m" else ""
                 break
@@ -240,9 +240,9 @@ def host_of(environ: Mapping[str, str], hostname: Callable[[], str] = socket.get
     """The node that this process runs on, as quarantine and the scheduler name it."""
     for name in ("LIGHTKEEPER_HOST", "SLURMD_NODENAME", "K8S_NODE_NAME"):
         # NODE_NAME is a habit in pods as well, but build systems use it for other things.
-        told = environ.get(name)
-        if told:
-            return told
+        node = environ.get(name)
+        if node:
+            return node
     return (POD if "KUBERNETES_SERVICE_HOST" in environ else "") + hostname()
 
 
@@ -286,20 +286,20 @@ def place_from(
     environ: Mapping[str, str], hostname: Callable[[], str], read: Read = read_file
 ) -> dict[str, str]:
     """The place of this process; empty where no scheduler is known."""
-    found = {key: environ.get(name, "") for key, name in _SLURM if environ.get("SLURM_JOB_ID")}
+    place = {key: environ.get(name, "") for key, name in _SLURM if environ.get("SLURM_JOB_ID")}
     if "KUBERNETES_SERVICE_HOST" in environ or "POD_UID" in environ:
-        found.update(_pod(environ, hostname, read))
+        place.update(_pod(environ, hostname, read))
     for pair in environ.get("LIGHTKEEPER_PLACE", "").split(","):
         key, equals, value = pair.partition("=")
         if equals:
-            found[key.strip()] = value.strip()
-    return _bounded(found)
+            place[key.strip()] = value.strip()
+    return _bounded(place)
 
 
 def _pod(environ: Mapping[str, str], hostname: Callable[[], str], read: Read) -> dict[str, str]:
     uid = environ.get("POD_UID") or _uid(read(_MOUNTS))
-    named = (environ.get(one) for one in ("K8S_NODE_NAME", "NODE_NAME", "LIGHTKEEPER_HOST"))
-    node = next((one for one in named if one), "")
+    named = (environ.get(name) for name in ("K8S_NODE_NAME", "NODE_NAME", "LIGHTKEEPER_HOST"))
+    node = next((name for name in named if name), "")
     name = environ.get("POD_NAME") or hostname()
     if not environ.get("POD_NAME") and name == node:
         name = ""  # the pod has the node's network, and its name
@@ -315,18 +315,18 @@ def _uid(mounts: str) -> str:
     """The uid in the kubelet's paths, if all of them agree: a pod that mounts the folder of all
     pods sees many.
     """
-    found = {match.group(1) for match in _POD_UID.finditer(mounts)}
-    return found.pop() if len(found) == 1 else ""
+    uids = {match.group(1) for match in _POD_UID.finditer(mounts)}
+    return uids.pop() if len(uids) == 1 else ""
 
 
-def _bounded(found: Mapping[str, str]) -> dict[str, str]:
-    kept: dict[str, str] = {}
+def _bounded(place: Mapping[str, str]) -> dict[str, str]:
+    bounded: dict[str, str] = {}
     room = _BUDGET_BYTES
-    for key, value in found.items():
+    for key, value in place.items():
         fits = 0 < len(key) <= PLACE_KEY_MAX_CHARS and 0 < len(value) <= PLACE_VALUE_MAX_CHARS
         size = len(key) + len(value) + 6
         plain = key.isascii() and value.isascii() and (key + value).isprintable()
-        if fits and plain and size <= room and len(kept) < PLACE_KEYS_MAX:
-            kept[key] = value
+        if fits and plain and size <= room and len(bounded) < PLACE_KEYS_MAX:
+            bounded[key] = value
             room -= size
-    return kept
+    return bounded

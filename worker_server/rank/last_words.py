@@ -87,7 +87,7 @@ def _threads(text: str) -> Iterator[tuple[int, list[_Call]]]:
 
 def _plain(text: str) -> str:
     """Without faulthandler's escapes of what is not ASCII."""
-    return _ESCAPED.sub(lambda found: chr(int(found[1] or found[2] or found[3], 16)), text)
+    return _ESCAPED.sub(lambda escape: chr(int(escape[1] or escape[2] or escape[3], 16)), text)
 
 
 def stacks_text() -> str:
@@ -97,16 +97,16 @@ def stacks_text() -> str:
     """
     names = {thread.ident: thread for thread in threading.enumerate()}
     main = threading.main_thread().ident
-    found = stacks()
-    found.pop(threading.get_ident(), None)
+    calls_by_thread = stacks()
+    calls_by_thread.pop(threading.get_ident(), None)
     lines: list[str] = []
-    for ident in sorted(found, key=lambda ident: (ident != main, ident))[:_MAX_THREADS]:
+    for ident in sorted(calls_by_thread, key=lambda ident: (ident != main, ident))[:_MAX_THREADS]:
         thread = names.get(ident)
         if thread is None:
             lines.append(f"Thread {ident:#x}: (not started by Python)")
         else:
             lines.append(f'Thread {thread.native_id}: "{thread.name}"')
-        calls = found[ident]
+        calls = calls_by_thread[ident]
         lines += [
             f"    {call.name} ({_shorten(call.file)}:{call.line})" for call in calls[:_MAX_FRAMES]
         ]
@@ -224,8 +224,8 @@ def keep(error: BaseException | None) -> None:
 
 
 def _summary(value: BaseException) -> str:
-    told = traceback.format_exception_only(value)[-1].strip().partition("\n")[0]
-    return told[:_MAX_MESSAGE]
+    summary = traceback.format_exception_only(value)[-1].strip().partition("\n")[0]
+    return summary[:_MAX_MESSAGE]
 
 
 def _raised_by_torchft(value: BaseException) -> bool:
@@ -233,7 +233,7 @@ def _raised_by_torchft(value: BaseException) -> bool:
     return bool(files) and Path(files[-1]).parent.name == "torchft"
 
 
-def _note(who: str, value: BaseException) -> None:
+def _note(thread: str, value: BaseException) -> None:
     page = _page
     if page is None:
         return
@@ -243,21 +243,22 @@ def _note(who: str, value: BaseException) -> None:
         if len(text) > _MAX_TRACEBACK:  # the end has the innermost call and the message
             text = "... cut\n" + text[-_MAX_TRACEBACK:]
         summary = _kept if _kept and _raised_by_torchft(value) else _summary(value)
-        page.write_note(layout.NOTE_EXCEPTION, f"{who}\n{summary}\n{text}")
+        page.write_note(layout.NOTE_EXCEPTION, f"{thread}\n{summary}\n{text}")
 
 
 def _qualified(value: BaseException) -> traceback.TracebackException:
     """Its traceback, with classes: `Deadlock.log_step`, where the interpreter prints `log_step`."""
-    whole = traceback.TracebackException.from_exception(value)
-    queue: list[tuple[traceback.TracebackException | None, BaseException | None]] = [(whole, value)]
-    while queue:
-        told, exc = queue.pop()
-        if told is None or exc is None:
+    outermost = traceback.TracebackException.from_exception(value)
+    pairs: list[tuple[Any, Any]] = [(outermost, value)]
+    while pairs:
+        report, exc = pairs.pop()
+        if report is None or exc is None:
             continue
-        for line, (frame, _) in zip(told.stack, traceback.walk_tb(exc.__traceback__), strict=False):
+        frames = traceback.walk_tb(exc.__traceback__)
+        for line, (frame, _) in zip(report.stack, frames, strict=False):
             line.name = frame.f_code.co_qualname
-        queue += [(told.__cause__, exc.__cause__), (told.__context__, exc.__context__)]
-    return whole
+        pairs += [(report.__cause__, exc.__cause__), (report.__context__, exc.__context__)]
+    return outermost
 
 
 def _chain_thread_hook() -> None:

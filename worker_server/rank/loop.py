@@ -258,8 +258,8 @@ class Loop:
         facts.errored = errored is not None
         if replica is not self._replica:
             self._replica = replica
-            known = isinstance(replica, str)
-            facts.replica_id = self.page.intern(replica) if known else layout.NO_STRING
+            named = isinstance(replica, str)
+            facts.replica_id = self.page.intern(replica) if named else layout.NO_STRING
 
 
 def _replica_of(manager: object) -> Any:
@@ -294,15 +294,15 @@ class Soundness:
         for name, value in (("loss", loss), ("grad_norm", grad_norm)):
             if value is None:
                 continue
-            known = is_finite(value)
-            if known is None:
+            finite_value = is_finite(value)
+            if finite_value is None:
                 self._warn(
                     name,
                     f"cannot tell without waiting whether {name} is finite: hand in a number, or "
                     "a tensor on the CPU",
                 )
                 continue
-            finite = finite and known
+            finite = finite and finite_value
             self._looked = loop.attempt_now
         if not finite:
             self._note(where, loop.attempt_now, loop.step_now)

@@ -50,10 +50,10 @@ class _RefusedError(Exception):
         self.status = status
 
 
-def _answer(trace: Path, facts: dict[str, Any]) -> None:
+def _answer(trace: Path, answer: dict[str, Any]) -> None:
     """Let the sidecar know that it is over: what the trace covers, or why there is none."""
     draft = trace.with_suffix(".draft")
-    draft.write_text(json.dumps(facts), encoding="utf-8")
+    draft.write_text(json.dumps(answer), encoding="utf-8")
     draft.rename(trace.with_suffix(".done"))
 
 
@@ -82,9 +82,9 @@ class _Session(threading.Thread):
         try:
             _answer(self._trace, self._record())
         except Exception as exc:  # noqa: BLE001  whatever torch raises is the answer
-            told = exc if isinstance(exc, _RefusedError) else None
+            refusal = exc if isinstance(exc, _RefusedError) else None
             with contextlib.suppress(OSError):
-                _refuse(self._trace, told or _RefusedError(503, f"torch's profiler: {exc!r}"))
+                _refuse(self._trace, refusal or _RefusedError(503, f"torch's profiler: {exc!r}"))
         finally:
             self.over.set()
             with _turn:
@@ -156,8 +156,8 @@ class _Window:
 
     def _wait(self, seconds: float, stop: threading.Event) -> None:
         until, before = time.monotonic() + seconds, _resident_bytes()
-        while (left := until - time.monotonic()) > 0 and not self.grown:
-            if stop.wait(min(left, _LOOK_S)):
+        while (left_s := until - time.monotonic()) > 0 and not self.grown:
+            if stop.wait(min(left_s, _LOOK_S)):
                 return
             self.grown = _resident_bytes() - before > _MAX_GROWTH
 

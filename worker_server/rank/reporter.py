@@ -94,8 +94,8 @@ class Annotations:
     def tag(self, name: str) -> AbstractContextManager[Any]:
         """The tag of this name, which is on while any `with` block of it runs."""
         try:
-            known = self._tags.get(name)
-            return self._new_tag(name) if known is None else known
+            tag = self._tags.get(name)
+            return self._new_tag(name) if tag is None else tag
         except Exception as exc:  # noqa: BLE001
             self._warn("tagging", f"cannot tag {name!r}: {exc!r}")
             return _NO_CONTEXT
@@ -237,13 +237,13 @@ class ReportSource:
         try:
             number = self._page.phase_id(name)
             waits = name == wire.WAITING_PHASE and self.name == wire.SOURCE_REPORTER
-            made = _WaitingPhase(self, number) if waits else _Phase(self, number)
+            phase = _WaitingPhase(self, number) if waits else _Phase(self, number)
             if len(self._phases) < _MAX_KNOWN:
-                self._phases[name] = made
+                self._phases[name] = phase
         except Exception as exc:  # noqa: BLE001  nothing may reach training
             self.disable(exc)
             return _NO_CONTEXT
-        return made
+        return phase
 
     def enter_phase(self, phase_id: int) -> None:
         """Begin a phase inside the running one."""
@@ -326,8 +326,8 @@ class ReportSource:
             return
         try:
             nearer = self._arbiter.steps is not None and self._arbiter.steps.rank > self.rank
-            if not nearer and (known := self._read("a loss", to_float, loss)) is not None:
-                self._loop.note_loss(known)
+            if not nearer and (number := self._read("a loss", to_float, loss)) is not None:
+                self._loop.note_loss(number)
         except Exception as exc:  # noqa: BLE001
             self.disable(exc)
 

@@ -166,7 +166,7 @@ def monitors_of(text: str) -> tuple[str, ...]:
 
 def _tls(environ: Mapping[str, str]) -> tuple[Path | None, Path | None]:
     """Certificate and key: both or none, and both there. What they hold, the sidecar finds out."""
-    found = []
+    paths = []
     names = ("LIGHTKEEPER_TLS_CERT", "LIGHTKEEPER_TLS_KEY")
     for name, other in zip(names, reversed(names), strict=True):
         text = environ.get(name)
@@ -174,8 +174,8 @@ def _tls(environ: Mapping[str, str]) -> tuple[Path | None, Path | None]:
             raise SettingError(f"{name} is set and {other} is not: TLS needs both")
         if text and not os.access(text, os.R_OK):
             raise SettingError(f"{name}={text}: no such file, or it cannot be read")
-        found.append(Path(text) if text else None)
-    return found[0], found[1]
+        paths.append(Path(text) if text else None)
+    return paths[0], paths[1]
 
 
 _FILES = ("LIGHTKEEPER_TOKEN_FILE", "LIGHTKEEPER_TLS_CERT", "LIGHTKEEPER_TLS_KEY")

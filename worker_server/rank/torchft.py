@@ -187,13 +187,13 @@ def _patch_manager(module: Any) -> None:
         "should_commit": _reported_commit,
         "_async_quorum": _timed_quorum,
     }
-    unknown = [name for name, make in waits.items() if not wrap(manager, name, make)]
+    unwrapped = [name for name, make in waits.items() if not wrap(manager, name, make)]
     forms = wrap(manager, "_reconfigure_pg", timed(layout.TIME_RECONFIGURE, _manager_reconfigured))
     group = getattr(sys.modules.get(_GROUPS), "ProcessGroup", None)
     old = group is None or hasattr(group, "configure")
-    lost = [] if forms or old else ["_reconfigure_pg"]
-    what = "steps and waits are" if unknown else "quorums of torch's own groups are"
-    _miss("Manager", [*unknown, *lost], what)
+    missing = [] if forms or old else ["_reconfigure_pg"]
+    unseen = "steps and waits are" if unwrapped else "quorums of torch's own groups are"
+    _miss("Manager", [*unwrapped, *missing], unseen)
     wrap(manager, "_apply_pending_state_dict", timed_apply)
     wrap(manager, "allreduce", _gathered_allreduce)
     wrap(manager, "report_error", _seen_error)
@@ -260,7 +260,7 @@ def _reported_commit(original: Method, self: Any, args: Any, kwargs: Any) -> Any
 
 def _timed_quorum(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
     this_thread.background = True
-    quorum_begins(self, told=_speaks(self))
+    quorum_begins(self, shown=_speaks(self))
     try:
         result = original(self, *args, **kwargs)
         quorum_ends()
@@ -508,28 +508,28 @@ def state_bytes(state: object) -> int:
 
 def _storages(state: object) -> dict[int, int]:
     """Bytes by address."""
-    found: dict[int, int] = {}
-    rest = [state]
+    sizes: dict[int, int] = {}
+    open_values = [state]
     for _ in range(_ITEMS_MAX):
-        if not rest:
-            return found
-        value = rest.pop()
+        if not open_values:
+            return sizes
+        value = open_values.pop()
         if isinstance(value, dict):
-            rest.extend(dict.values(value))
+            open_values.extend(dict.values(value))
         elif isinstance(value, list):
-            rest.extend(list.__iter__(value))
+            open_values.extend(list.__iter__(value))
         elif isinstance(value, tuple):
-            rest.extend(tuple.__iter__(value))
+            open_values.extend(tuple.__iter__(value))
         elif isinstance(value, torch.Tensor):
             storage = getattr(value, "_local_tensor", value).untyped_storage()  # of a DTensor: ours
-            found[storage.data_ptr()] = storage.nbytes()
+            sizes[storage.data_ptr()] = storage.nbytes()
     return {}
 
 
-def quorum_begins(manager: object, *, told: bool = True) -> None:
+def quorum_begins(manager: object, *, shown: bool = True) -> None:
     """In this thread a Manager asks for a quorum now; `told`: the waits on the page are its own."""
-    _clock.asking = manager, monotonic(), told
-    if told:
+    _clock.asking = manager, monotonic(), shown
+    if shown:
         tell(lambda seen: seen.page.ask_quorum(True))
 
 
@@ -538,8 +538,8 @@ def quorum_ends(*, answered: bool = True) -> None:
     asking, _clock.asking = _clock.asking, None
     if asking is None:
         return
-    manager, begin_s, told = asking
-    if told:
+    manager, begin_s, shown = asking
+    if shown:
         tell(lambda seen: seen.page.ask_quorum(False))
     if answered:
         tell(Observer.add, layout.TIME_QUORUM, manager, (begin_s, monotonic()))
@@ -595,8 +595,8 @@ class GradientWatch:
         if not self._on:
             return
         try:
-            for given in self._given:
-                if (tensor := given()) is not None:
+            for reference in self._given:
+                if (tensor := reference()) is not None:
                     self._look(tensor, _EXCHANGED)
         except Exception as exc:  # noqa: BLE001
             self.stop(f"lightkeeper does not look at gradients any more: {exc!r}")

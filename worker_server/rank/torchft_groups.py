@@ -246,13 +246,13 @@ def _enter(
         return None
     if group is None:
         return None
-    made = recorder.enter_read(group.row, group.flags, method.op, what, reduce_op, root)
-    if made is None:
+    ticket_and_seq = recorder.enter_read(group.row, group.flags, method.op, what, reduce_op, root)
+    if ticket_and_seq is None:
         return None
     if len(group.open_entries) >= layout.RING_SLOTS:  # never waited for, and gone from the ring
         with contextlib.suppress(RuntimeError):  # another thread was at it: the next call, then
             group.open_entries.pop(next(iter(group.open_entries), -1), None)
-    return OpenGroupCall(recorder, group.row, *made, group)
+    return OpenGroupCall(recorder, group.row, *ticket_and_seq, group)
 
 
 def is_native(pg: Any) -> bool:
@@ -277,9 +277,9 @@ def _innermost(pg: Any) -> Any:
 
 def _group(recorder: Recorder, pg: Any) -> _Group | None:
     pg = _innermost(pg)
-    known = _groups.get(id(pg))
-    if known is not None and known.alive() is pg:
-        return known
+    group = _groups.get(id(pg))
+    if group is not None and group.alive() is pg:
+        return group
     for key in [key for key, group in _groups.items() if group.alive() is None]:
         del _groups[key]
     taken = {group.number for group in _groups.values()}

@@ -15,9 +15,9 @@ _HOME = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
 
 def _begin() -> None:
     sys.path.remove(_HERE)
-    rest = os.environ["PYTHONPATH"].partition(os.pathsep)[2]
-    if rest:
-        os.environ["PYTHONPATH"] = rest
+    path = os.environ["PYTHONPATH"].partition(os.pathsep)[2]
+    if path:
+        os.environ["PYTHONPATH"] = path
     else:
         del os.environ["PYTHONPATH"]
     sys.path.insert(0, _HOME)

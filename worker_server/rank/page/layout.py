@@ -274,10 +274,12 @@ def decode_members(text: str) -> tuple[int, ...]:
         for piece in filter(None, text.split(",")):
             span, _, stride = piece.partition(":")
             first, dash, last = span.partition("-")
-            some = range(int(first), int(last if dash else first) + 1, int(stride or 1))
-            if len(some) + len(ranks) > _MAX_MEMBERS or not _in_bounds(*some[:1], *some[-1:]):
+            members = range(int(first), int(last if dash else first) + 1, int(stride or 1))
+            if len(members) + len(ranks) > _MAX_MEMBERS or not _in_bounds(
+                *members[:1], *members[-1:]
+            ):
                 return ()
-            ranks.extend(some)
+            ranks.extend(members)
     except (ValueError, OverflowError):
         return ()
     return tuple(ranks)

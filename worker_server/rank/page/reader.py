@@ -39,7 +39,7 @@ class PageReader:
     """Reads one page file.
 
     Raises:
-        layout.PageError: the file is foreign, cut short, or of another version.
+        layout.SharedPageError: the file is foreign, cut short, or of another version.
     """
 
     def __init__(self, path: Path) -> None:
@@ -134,11 +134,11 @@ class PageReader:
     def identity(self) -> wire.Identity:
         """Who it is: its group's name is the Manager's, once there is one whose name will do."""
         replica = self._words[layout.W_REPLICA]
-        told = name_in_replica_id(self._string(replica) if replica else self.known_as)
-        if told == self.refused:
-            told = None
-        if told != self._named:
-            self._named, self._identity = told, renamed(self._launched, told)
+        name = name_in_replica_id(self._string(replica) if replica else self.known_as)
+        if name == self.refused:
+            name = None
+        if name != self._named:
+            self._named, self._identity = name, renamed(self._launched, name)
         return self._identity
 
     @property
@@ -260,15 +260,15 @@ class PageReader:
         is lost with it.
         """
         ended = max(0, self._words[layout.W_ENDED])
-        asked = max(0, since_attempt)
-        first = max(asked, ended - layout.STEPS_SLOTS)
+        since_attempt = max(0, since_attempt)
+        first = max(since_attempt, ended - layout.STEPS_SLOTS)
         before, names, rows = self._attempt(first), self._names(layout.PHASE_NAMES), []
         for number in range(first + 1, ended + 1):
             slot = self._attempt(number)
             if slot is not None and before is not None:
                 rows.append(_step_row(before, slot, names, now_ns))
             before = slot
-        return tuple(rows), max(0, ended - asked - len(rows))
+        return tuple(rows), max(0, ended - since_attempt - len(rows))
 
     def _attempt(self, attempt: int) -> tuple[int, ...] | None:
         """What the slot of this attempt says; None when a later one has it by now."""
@@ -318,10 +318,10 @@ class PageReader:
         if not stamp:
             return None
         step, place, since, run, attempts = body
-        known = 0 <= place < len(layout.PLACES)
+        is_place = 0 <= place < len(layout.PLACES)
         return wire.Spoilt(
             first_step=step,
-            where=layout.PLACES[place] if known else layout.PLACES[-1],
+            where=layout.PLACES[place] if is_place else layout.PLACES[-1],
             age_s=max(0, now_ns - since) * NS,
             run=max(0, run),
             attempts=max(0, attempts),
@@ -330,8 +330,8 @@ class PageReader:
     def prints(self) -> wire.Prints | None:
         """The last fingerprints; None when none was taken (since the last heal)."""
         stamp, body = self._pair(layout.PRINTS)
-        found = zip(body[2::3], body[3::3], body[4::3], strict=True)
-        rows = [(step, value, max(0, part)) for step, value, part in found if step != layout.NONE]
+        words = zip(body[2::3], body[3::3], body[4::3], strict=True)
+        rows = [(step, value, max(0, part)) for step, value, part in words if step != layout.NONE]
         return wire.Prints(body[0], max(0, body[1]), tuple(rows)) if stamp and rows else None
 
     def waits(self, now_ns: int) -> tuple[str | None, float | None, float | None]:
@@ -420,13 +420,13 @@ class PageReader:
         return min(self._words[layout.W_GROUPS], layout.MAX_GROUPS)
 
     def _group(self, index: int) -> tuple[str, tuple[int, ...]]:
-        known = self._members.get(index)
-        if known is None:
+        group = self._members.get(index)
+        if group is None:
             offset = layout.GROUP_OFFSET + index * layout.GROUP_BYTES
             name = self._text(offset, layout.GROUP_NAME_BYTES)
             text = self._text(offset + layout.GROUP_NAME_BYTES, layout.GROUP_MEMBERS_BYTES)
-            known = self._members[index] = name, layout.decode_members(text)
-        return known
+            group = self._members[index] = name, layout.decode_members(text)
+        return group
 
     # -- the ring ---------------------------------------------------------------------------
 

@@ -264,36 +264,36 @@ class PageWriter:
 
     def intern(self, text: str, *, is_error: bool = False) -> int:
         """Number of a string, kept for the life of the page; `TABLE_FULL` when there is no room."""
-        known = self._strings.get(text)
-        if known is not None:
-            return known
+        number = self._strings.get(text)
+        if number is not None:
+            return number
         with self._lock:
-            known = self._strings.get(text, len(self._strings))
+            number = self._strings.get(text, len(self._strings))
             crowded = is_error and self._error_count >= layout.MAX_ERRORS
-            if known >= layout.MAX_STRINGS or crowded:
+            if number >= layout.MAX_STRINGS or crowded:
                 return layout.TABLE_FULL
             self._error_count += is_error
             blob = text.encode(errors="replace")[: layout.STRING_BYTES - 1]
-            offset = layout.STRING_OFFSET + known * layout.STRING_BYTES
+            offset = layout.STRING_OFFSET + number * layout.STRING_BYTES
             self._bytes[offset + 1 : offset + 1 + len(blob)] = blob
             self._bytes[offset] = len(blob)
-            self._words[layout.W_STRINGS] = known + 1
-            self._strings[text] = known
-        return known
+            self._words[layout.W_STRINGS] = number + 1
+            self._strings[text] = number
+        return number
 
     def number_of(self, name: str, table: layout.NameTable) -> int | None:
         """Number of a name, kept for the life of the page; None when the table is full."""
         blob = layout.encode_name(name, layout.NAME_BYTES)
         with self._lock:
-            known = self._numbers.setdefault(table, {})
-            number = known.get(blob, len(known))
+            numbers = self._numbers.setdefault(table, {})
+            number = numbers.get(blob, len(numbers))
             if number >= table.most:
                 return None
-            if number == len(known):
+            if number == len(numbers):
                 at = table.offset + number * layout.NAME_BYTES
                 self._bytes[at : at + len(blob)] = blob
                 self._words[table.count_word] = number + 1
-                known[blob] = number
+                numbers[blob] = number
         return number
 
     # -- process groups -----------------------------------------------------------------------
@@ -330,7 +330,7 @@ class PageWriter:
         words[row.word + 2] = 0
         words[row.word] = size
         with self._lock:
-            key = next(key for key, known in self._rows.items() if known.index == row.index)
+            key = next(key for key, other in self._rows.items() if other.index == row.index)
             self._rows[key] = fresh
         return fresh
 
