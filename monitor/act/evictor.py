@@ -493,7 +493,7 @@ class Evictors:
             timeouts=parties.timeouts,
             gate=parties.gate is not None,
             schedulers=tuple(one.name for one in parties.schedulers),
-            told=tuple(told),
+            sinks=tuple(told),
         )
         self.log = EvictionLog(parties.clock, deps, record)
         self._jobs = BackgroundQueue("evict", self._carry_out)

@@ -159,18 +159,18 @@ def read(at_s: float, records: Mapping[RankName, FlightRecord]) -> CohortReading
     lost = [
         (_late(np.array([_inside(e, g) for e in spans.values()]).T, period_s), g) for g in groups
     ]
-    (late, _), where = max(lost, key=lambda one: one[0][1])
+    (late, _), where = max(lost, key=lambda loss: loss[0][1])
     return CohortReading(at_s, where[0][0], len(where), period_s, late, resolution_s, arrivals)
 
 
 def _ring(record: FlightRecord) -> list[_Span]:
     return [
-        _Span((f"{one.group}@{one.quorum}", one.seq), -one.enter_age_s, -one.exit_age_s)
-        for one in record.ring
-        if one.exit_age_s is not None
-        and one.error is None
-        and not one.is_async
-        and op_name(one.op) not in POINT_TO_POINT
+        _Span((f"{entry.group}@{entry.quorum}", entry.seq), -entry.enter_age_s, -entry.exit_age_s)
+        for entry in record.ring
+        if entry.exit_age_s is not None
+        and entry.error is None
+        and not entry.is_async
+        and op_name(entry.op) not in POINT_TO_POINT
     ]
 
 
@@ -179,15 +179,15 @@ def _nccl(record: FlightRecord) -> list[_Span]:
     spans: list[_Span] = []
     for _, part in record.parts:
         try:
-            found = None if part.record is None else read_dump(part.record)
+            dump = None if part.record is None else read_dump(part.record)
         except FlightRecordError:
             continue
-        if found is None or found.backend is not Backend.NCCL:
+        if dump is None or dump.backend is not Backend.NCCL:
             continue
         names = ("group", "seq", "started_ns", "completed_ns", "p2p")
-        columns: list[list[Any]] = [found.columns[name].tolist() for name in names]
+        columns: list[list[Any]] = [dump.columns[name].tolist() for name in names]
         spans += [
-            _Span((found.groups[group].name, seq), start / 1e9, end / 1e9)
+            _Span((dump.groups[group].name, seq), start / 1e9, end / 1e9)
             for group, seq, start, end, p2p in zip(*columns, strict=True)
             if NONE not in (start, end) and not p2p
         ]
@@ -198,7 +198,7 @@ def _common(spans: Iterable[Sequence[_Span]]) -> list[list[tuple[str, int]]]:
     """Collectives that all of them left, by process group; in order."""
     shared: set[tuple[str, int]] | None = None
     for each in spans:
-        places = {one.place for one in each}
+        places = {span.place for span in each}
         shared = places if shared is None else shared & places
     by_group: dict[str, list[tuple[str, int]]] = {}
     for place in sorted(shared or ()):
@@ -208,30 +208,30 @@ def _common(spans: Iterable[Sequence[_Span]]) -> list[list[tuple[str, int]]]:
 
 def _recent(places: list[tuple[str, int]], spans: Sequence[_Span]) -> list[tuple[str, int]]:
     """Those of the last half minute, but as many as a reading needs."""
-    exits = {one.place: one.exit_s for one in spans}
+    exits = {span.place: span.exit_s for span in spans}
     since_s = exits[places[-1]] - _RECENT_S
     recent = [place for place in places if exits[place] >= since_s]
     return places[-max(len(recent), _COMMON_LEAST) :][-_COMMON_MOST:]
 
 
 def _inside(spans: Sequence[_Span], common: Sequence[tuple[str, int]]) -> list[float]:
-    known = {one.place: one.exit_s - one.enter_s for one in spans}
-    return [known[place] for place in common]
+    inside_s = {span.place: span.exit_s - span.enter_s for span in spans}
+    return [inside_s[place] for place in common]
 
 
 def _stretches(
     spans: Sequence[_Span], common: Sequence[tuple[str, int]]
 ) -> tuple[list[float], float]:
     """Own seconds a collective in each stretch, and the seconds from one to the next."""
-    exits = {one.place: one.exit_s for one in spans}
-    ordered = sorted(spans, key=lambda one: one.enter_s)
-    enters = np.array([one.enter_s for one in ordered])
+    exits = {span.place: span.exit_s for span in spans}
+    ordered = sorted(spans, key=lambda span: span.enter_s)
+    enters = np.array([span.enter_s for span in ordered])
     edges = np.linspace(0, len(common) - 1, _CHUNKS + 1).astype(int)
     own: list[float] = []
     for first, last in pairwise(edges.tolist()):
         begin, end = exits[common[first]], exits[common[last]]
         here = ordered[int(np.searchsorted(enters, begin)) : int(np.searchsorted(enters, end))]
-        covered = _covered((max(one.enter_s, begin), min(one.exit_s, end)) for one in here)
+        covered = _covered((max(span.enter_s, begin), min(span.exit_s, end)) for span in here)
         own.append(max(0.0, end - begin - covered) / (last - first))
     span_s = exits[common[-1]] - exits[common[0]]
     return own, span_s / (len(common) - 1)

@@ -47,15 +47,15 @@ class Spell:
 
 def spells(history: History) -> tuple[Spell, ...]:
     """Who is not finite, or was a moment ago."""
-    found = []
+    cases = []
     for track in history.present():
         spoilt = _spoilt(track)
         if spoilt is None or _harmless(history, track, spoilt):
             continue
         since_s = (track.seen_s if track.report_s is None else track.report_s) - spoilt.age_s
         if spoilt.run or history.now_s - since_s < history.config.spell_shown_s:
-            found.append(Spell(track.rank, track.group, spoilt, since_s))
-    return tuple(found)
+            cases.append(Spell(track.rank, track.group, spoilt, since_s))
+    return tuple(cases)
 
 
 def not_finite(history: History, cases: Sequence[Spell]) -> tuple[Verdict, ...]:
@@ -77,7 +77,7 @@ def not_finite(history: History, cases: Sequence[Spell]) -> tuple[Verdict, ...]:
     step = min(case.spoilt.first_step for case in cases)
     seen = [case for case in cases if case.spoilt.first_step == step]
     first = [case for case in seen if case.spoilt.where != "exchanged"]
-    return _judge(history, cases, first or seen, told=bool(first))
+    return _judge(history, cases, first or seen, own=bool(first))
 
 
 def _harmless(history: History, track: RankTrack, spoilt: Spoilt) -> bool:
@@ -101,7 +101,7 @@ def _committed(track: RankTrack, step: int) -> bool:
 
 
 def _judge(
-    history: History, cases: Sequence[Spell], first: Sequence[Spell], *, told: bool
+    history: History, cases: Sequence[Spell], first: Sequence[Spell], *, own: bool
 ) -> tuple[Verdict, ...]:
     step = first[0].spoilt.first_step
     groups = {case.group for case in first}
@@ -110,9 +110,9 @@ def _judge(
     waits = sorted(name for name, ranks in others.items() if not _was_finite(ranks, step))
     if waits and history.now_s - since_s < history.config.silent_s:
         return ()  # they may have been first: look again
-    why = _doubt(cases, first, waits, told=told)
+    why = _doubt(cases, first, waits, own=own)
     if why is not None:
-        return (_cannot_tell(cases, first if told else cases, why),)
+        return (_cannot_tell(cases, first if own else cases, why),)
     return (_culprit(history, cases, first),)
 
 
@@ -149,11 +149,11 @@ def _passed(track: RankTrack, step: int) -> bool:
 
 
 def _doubt(
-    cases: Sequence[Spell], first: Sequence[Spell], waits: Sequence[GroupName], *, told: bool
+    cases: Sequence[Spell], first: Sequence[Spell], waits: Sequence[GroupName], *, own: bool
 ) -> str | None:
     """Why the first to be seen need not be the first; None: they are."""
     groups = sorted({case.group for case in first})
-    if not told:
+    if not own:
         return "it came with what was exchanged, and nobody says that it was its own"
     if len(groups) > 1:
         return (
@@ -255,18 +255,18 @@ def unequal(history: History) -> tuple[Verdict, ...]:
     by_ranks: dict[tuple[int, tuple[RankName, ...]], list[Dissent]] = {}
     for dissent in dissents:
         by_ranks.setdefault((dissent.lane, _concerned(dissent)), []).append(dissent)
-    confirmed = [found for found in by_ranks.values() if len(found) > 1]
-    told: dict[GroupName, list[Dissent]] = {}
-    for found in confirmed:
-        if found[-1].odd and not _contradicted(found[-1], dissents):
-            for group in groups_of(found[-1].odd):
-                told.setdefault(group, []).extend(found)
-    verdicts = [_odd_one(group, found) for group, found in sorted(told.items())]
-    for found in confirmed:
-        ranks = _concerned(found[-1])
-        if not any(group in told for group in groups_of(ranks)):
-            verdicts.append(_unknown(found))
-            told.update(dict.fromkeys(groups_of(ranks), found))
+    confirmed = [series for series in by_ranks.values() if len(series) > 1]
+    accused: dict[GroupName, list[Dissent]] = {}
+    for series in confirmed:
+        if series[-1].odd and not _contradicted(series[-1], dissents):
+            for group in groups_of(series[-1].odd):
+                accused.setdefault(group, []).extend(series)
+    verdicts = [_odd_one(group, series) for group, series in sorted(accused.items())]
+    for series in confirmed:
+        ranks = _concerned(series[-1])
+        if not any(group in accused for group in groups_of(ranks)):
+            verdicts.append(_unknown(series))
+            accused.update(dict.fromkeys(groups_of(ranks), series))
     return tuple(verdicts)
 
 
@@ -274,31 +274,32 @@ def _concerned(dissent: Dissent) -> tuple[RankName, ...]:
     return dissent.odd or tuple(sorted(rank for side in dissent.sides for rank in side))
 
 
-def _contradicted(found: Dissent, dissents: Sequence[Dissent]) -> bool:
+def _contradicted(last: Dissent, dissents: Sequence[Dissent]) -> bool:
     """Whether at another step quite others were the odd ones."""
     return any(
-        one.lane == found.lane and one.odd and not set(one.odd) & set(found.odd) for one in dissents
+        other.lane == last.lane and other.odd and not set(other.odd) & set(last.odd)
+        for other in dissents
     )
 
 
-def _odd_one(group: GroupName, found: Sequence[Dissent]) -> Verdict:
-    ranks = tuple(sorted({r for one in found for r in one.odd if group_of(r) == group}))
-    last = max(found, key=lambda one: (one.step, one.lane))
+def _odd_one(group: GroupName, series: Sequence[Dissent]) -> Verdict:
+    ranks = tuple(sorted({r for dissent in series for r in dissent.odd if group_of(r) == group}))
+    last = max(series, key=lambda dissent: (dissent.step, dissent.lane))
     return Verdict(
         kind=Kind.STATE_CORRUPT,
         culprits=ranks,
         groups=(group,),
         reason=f"the weights of {listed(ranks)} differ from those of {len(last.sides[0])} ranks "
-        f"that are equal to each other, after {_steps(found)}: they were equal before",
+        f"that are equal to each other, after {_steps(series)}: they were equal before",
         confidence=Confidence.CERTAIN,
-        since_s=min(one.seen_s for one in found),
-        evidence=_sides(found),
+        since_s=min(dissent.seen_s for dissent in series),
+        evidence=_sides(series),
         signature="state_corrupt:unequal",
     )
 
 
-def _unknown(found: Sequence[Dissent]) -> Verdict:
-    last, ranks = found[-1], _concerned(found[-1])
+def _unknown(series: Sequence[Dissent]) -> Verdict:
+    last, ranks = series[-1], _concerned(series[-1])
     why = "no majority was equal before and is now"
     if not last.known:
         why = (
@@ -310,22 +311,23 @@ def _unknown(found: Sequence[Dissent]) -> Verdict:
         culprits=ranks,
         groups=groups_of(ranks),
         reason=f"the weights of {' and '.join(listed(side) for side in last.sides[:3])} differ "
-        f"after {_steps(found)}, and who is right cannot be told: {why}",
+        f"after {_steps(series)}, and who is right cannot be told: {why}",
         confidence=Confidence.UNSURE,
-        since_s=found[0].seen_s,
-        evidence=_sides(found),
+        since_s=series[0].seen_s,
+        evidence=_sides(series),
         signature="state_corrupt:unequal",
     )
 
 
-def _steps(found: Sequence[Dissent]) -> str:
-    steps = sorted({one.step for one in found})
+def _steps(series: Sequence[Dissent]) -> str:
+    steps = sorted({dissent.step for dissent in series})
     return f"steps {steps[0]} and {steps[-1]}"
 
 
-def _sides(found: Sequence[Dissent]) -> dict[str, str]:
+def _sides(series: Sequence[Dissent]) -> dict[str, str]:
     return {
-        f"step {one.step}": " | ".join(listed(side) for side in one.sides) for one in found[-4:]
+        f"step {dissent.step}": " | ".join(listed(side) for side in dissent.sides)
+        for dissent in series[-4:]
     }
 
 
@@ -340,12 +342,12 @@ _RISE: Final = 1.3
 def corrupt(history: History) -> tuple[Verdict, ...]:
     """At most one verdict for each replica group."""
     cases = spells(history)
-    found = not_finite(history, cases)
+    nan_verdicts = not_finite(history, cases)
     if any(case.spoilt.run for case in cases):
-        return found
+        return nan_verdicts
     others = unequal(history) or _jumps(history)
-    told = {group for verdict in others for group in verdict.groups}
-    return (*others, *(verdict for verdict in found if not told & set(verdict.groups)))
+    accused = {group for verdict in others for group in verdict.groups}
+    return (*others, *(verdict for verdict in nan_verdicts if not accused & set(verdict.groups)))
 
 
 def _jumps(history: History) -> tuple[Verdict, ...]:
@@ -360,13 +362,13 @@ def _jumps(history: History) -> tuple[Verdict, ...]:
     risen = {track.group for track, (z, _, _) in seen if z > limit * _ALSO}
     if len(risen) != 1 or len({track.group for track, _ in seen}) < 2:
         return ()
-    found = [
+    jumps = [
         (track, now, usual) for track, (z, now, usual) in seen if z > limit and now > _RISE * usual
     ]
-    if not found:
+    if not jumps:
         return ()
-    ranks = tuple(track.rank for track, _, _ in found)
-    _, now, usual = found[0]
+    ranks = tuple(track.rank for track, _, _ in jumps)
+    _, now, usual = jumps[0]
     return (
         Verdict(
             kind=Kind.STATE_CORRUPT,
@@ -376,7 +378,7 @@ def _jumps(history: History) -> tuple[Verdict, ...]:
             f"last {LATEST} looks, and that of no other group has risen",
             confidence=Confidence.LIKELY,
             since_s=history.now_s,
-            evidence={t.rank: f"loss {now:.4g}, usual {usual:.4g}" for t, now, usual in found},
+            evidence={t.rank: f"loss {now:.4g}, usual {usual:.4g}" for t, now, usual in jumps},
             signature="state_corrupt:loss",
             spare="a loss alone evicts nobody: it may be the data of that group",
         ),

@@ -46,33 +46,33 @@ def dead(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     if _ended_alike(history):
         return _for_all(history, lost)
     follows = _followers(history, lost)
-    found = [
+    verdicts = [
         _verdict(history, graph, group, gone, follows)
         for group, gone in lost.items()
         if group not in follows
     ]
-    found += [
+    verdicts += [
         _lost(history, graph, group, away)
         for group, members in history.groups().items()
         if group not in lost and (away := _on_lost_hosts(history, group, members))
     ]
-    return tuple(found)
+    return tuple(verdicts)
 
 
 def _followers(
     history: History, lost: Mapping[GroupName, list[RankTrack]]
 ) -> dict[GroupName, GroupName]:
     """Groups that died of another group's death -> that group, which may be back by now."""
-    found: dict[GroupName, GroupName] = {}
+    follows: dict[GroupName, GroupName] = {}
     for first_s, root in sorted((at_s, group) for group, at_s in history.fallen_s.items()):
-        if root in found:
+        if root in follows:
             continue
         for group, gone in lost.items():
             died_s = min(_died_s(history, track) for track in gone)
             own = any(_on_its_own(t) or (t.last_commit_s or 0.0) > first_s for t in gone)
-            if group != root and group not in found and first_s < died_s and not own:
-                found[group] = root
-    return found
+            if group != root and group not in follows and first_s < died_s and not own:
+                follows[group] = root
+    return follows
 
 
 def _on_its_own(track: RankTrack) -> bool:
@@ -165,19 +165,19 @@ def _verdict(
         confidence = Confidence.UNSURE
     if "SIGKILL" in map(_signal, late):  # a launcher may have done it once it saw the first
         confidence = Confidence.UNSURE
-    told = [_died(history, named, first_s)]
+    clauses = [_died(history, named, first_s)]
     if alive:
-        told.append(f"{listed([t.rank for t in alive])} of its group still {still}")
+        clauses.append(f"{listed([t.rank for t in alive])} of its group still {still}")
     if died:
-        told.append(f"{listed(sorted(died))} ended after it")
+        clauses.append(f"{listed(sorted(died))} ended after it")
     if waiting:
-        told.append(waits_for(history, waiting, culprits))
+        clauses.append(waits_for(history, waiting, culprits))
     return Verdict(
         kind=Kind.DEAD,
         culprits=culprits,
         groups=(group,),
-        reason="; ".join(told),
-        brief=told[0],
+        reason="; ".join(clauses),
+        brief=clauses[0],
         confidence=confidence,
         since_s=first_s,
         victims=tuple(sorted({*waiting, *died})),
@@ -206,11 +206,11 @@ def _died(history: History, tracks: list[RankTrack], first_s: float) -> str:
     why = next(filter(None, map(why_it_died, tracks)), "")
     ago_s = history.now_s - first_s
     when = f"died {seconds(ago_s)} ago" if ago_s >= 1 else "just died"
-    told = f"{ranks_named(ranks)} {when}"
+    sentence = f"{ranks_named(ranks)} {when}"
     if why:
-        return f"{told}: {why}"
+        return f"{sentence}: {why}"
     phase = f" in phase {tracks[0].doing!r}," if tracks[0].phased else ""
-    return f"{told},{phase} how is not known"
+    return f"{sentence},{phase} how is not known"
 
 
 def _lost_for_good(track: RankTrack, members: tuple[RankTrack, ...]) -> bool:
@@ -307,18 +307,18 @@ def _lost(
     since_s = min(t.silent_since_s for t in gone if t.silent_since_s is not None)
     left = tuple(t.rank for t in history.groups()[group] if t.rank not in culprits)
     who = listed(culprits) if left else group
-    told = (
+    reason = (
         f"no WorkerServer of {who} answers for {seconds(history.now_s - since_s)} and the "
         f"heartbeat of {group} is stale: {plural(history.hosts(culprits), 'its', 'their')} "
         f"{plural(history.hosts(culprits), 'host is', 'hosts are')} lost"
     )
     if left:
-        told += f"; {listed(left)} of the group {plural(left, 'stands', 'stand')}"
+        reason += f"; {listed(left)} of the group {plural(left, 'stands', 'stand')}"
     return Verdict(
         kind=Kind.DEAD,
         culprits=culprits,
         groups=(group,),
-        reason=told,
+        reason=reason,
         confidence=Confidence.LIKELY,
         since_s=since_s,
         victims=tuple(sorted({*graph.victims(culprits), *left})),

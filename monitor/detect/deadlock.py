@@ -45,13 +45,13 @@ def deadlock(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """At most one verdict for each replica group, on the flight records at hand."""
     if graph.suspects or any(standing in _EXCUSES for standing in graph.standing.values()):
         return ()
-    found: dict[GroupName, Verdict] = {}
+    verdicts: dict[GroupName, Verdict] = {}
     for stuck in graph.stuck:
-        if stuck.group not in found and _patient(history, stuck):
+        if stuck.group not in verdicts and _patient(history, stuck):
             verdict = _judge(history, graph, stuck)
             if verdict is not None:
-                found[stuck.group] = verdict
-    return tuple(found[group] for group in sorted(found))
+                verdicts[stuck.group] = verdict
+    return tuple(verdicts[group] for group in sorted(verdicts))
 
 
 def _patient(history: History, stuck: Stuck) -> bool:
@@ -65,8 +65,8 @@ def _patient(history: History, stuck: Stuck) -> bool:
 def usual_inside_s(history: History, rank: RankName) -> float:
     """Twice the longest that a collective all were in has lasted in this job."""
     role = history.tracks[rank].identity.group_rank
-    known = history.habits.learned(role, INSIDE, history.now_s, None)
-    return 0.0 if known is None else history.config.habit_factor * known.span_s
+    usual = history.habits.learned(role, INSIDE, history.now_s, None)
+    return 0.0 if usual is None else history.config.habit_factor * usual.span_s
 
 
 def _group_alone(history: History, graph: WaitGraph, stuck: Stuck) -> bool:
@@ -77,7 +77,7 @@ def _group_alone(history: History, graph: WaitGraph, stuck: Stuck) -> bool:
     return (
         stuck.stall_s >= longest_s
         and bool(others)
-        and {one.group for one in graph.stuck if one.stall_s >= still_s} == {stuck.group}
+        and {other.group for other in graph.stuck if other.stall_s >= still_s} == {stuck.group}
         and all(
             graph.standing[track.rank] is RankStanding.WAITING and track.stall_s >= still_s
             for track in others
@@ -96,20 +96,20 @@ def _judge(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | None:
     said = opinion(history, stuck.group)
     if said is None:
         return None
-    if not said.findings or any(one.kind not in _KINDS for one in said.findings):
+    if not said.findings or any(finding.kind not in _KINDS for finding in said.findings):
         return None  # nothing, or another detector's
-    first = min(said.findings, key=lambda one: _KINDS.index(one.kind))
+    first = min(said.findings, key=lambda finding: _KINDS.index(finding.kind))
     return _verdict(history, graph, stuck, said, first)
 
 
 def _verdict(
-    history: History, graph: WaitGraph, stuck: Stuck, said: Opinion, found: Finding
+    history: History, graph: WaitGraph, stuck: Stuck, said: Opinion, finding: Finding
 ) -> Verdict:
     members = tuple(track.rank for track in history.groups()[stuck.group])
-    culprits = said.involved(found) or members
+    culprits = said.involved(finding) or members
     track = history.tracks[culprits[0]]
-    confidence, reason = found.confidence if sure(found) else Confidence.UNSURE, found.reason
-    if not sure(found) and found.kind in _THE_GROUPS and _group_alone(history, graph, stuck):
+    confidence, reason = finding.confidence if sure(finding) else Confidence.UNSURE, finding.reason
+    if not sure(finding) and finding.kind in _THE_GROUPS and _group_alone(history, graph, stuck):
         confidence, culprits = Confidence.LIKELY, members
         reason = (
             f"{reason} Every other group waits for {stuck.group}, so it is in this group, "
@@ -123,9 +123,9 @@ def _verdict(
         confidence=confidence,
         since_s=(history.now_s if track.report_s is None else track.report_s) - stuck.stall_s,
         victims=tuple(sorted({*graph.victims(culprits), *members} - set(culprits))),
-        evidence=dict(found.evidence)
+        evidence=dict(finding.evidence)
         | {"source": f"flight records, found by heads at {history.config.tick_s:g} s polls"},
-        signature=f"deadlock:{found.kind}:{stuck.process_group}:{'/'.join(stuck.ops)}",
+        signature=f"deadlock:{finding.kind}:{stuck.process_group}:{'/'.join(stuck.ops)}",
     )
 
 
@@ -222,14 +222,14 @@ def _named(history: History, still_s: float) -> tuple[Finding, tuple[RankName, .
     if said is None:
         return None
     here = {track.rank for track in lane}
-    found = [
-        (one, said.names(one.culprits))
-        for one in said.findings
-        if sure(one) and one.kind is Fault.GPU_BEHIND
+    accused = [
+        (finding, said.names(finding.culprits))
+        for finding in said.findings
+        if sure(finding) and finding.kind is Fault.GPU_BEHIND
     ]
-    found = [(one, names) for one, names in found if set(names) <= here]
-    groups = {group for _, names in found for group in groups_of(names)}
-    return found[0] if len(groups) == 1 else None
+    accused = [(finding, names) for finding, names in accused if set(names) <= here]
+    groups = {group for _, names in accused for group in groups_of(names)}
+    return accused[0] if len(groups) == 1 else None
 
 
 # -- standstill --------------------------------------------------------------------------------
@@ -279,14 +279,14 @@ def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     if history.now_s - committed_s < still_s or any(_excused(history, t, trained) for t in others):
         return ()
     ranks = tuple(track.rank for track in waiting)
-    told = [f"{listed(ranks)} {plural(ranks, 'waits', 'wait')}{waits_in(history, ranks)}"]
+    clauses = [f"{listed(ranks)} {plural(ranks, 'waits', 'wait')}{waits_in(history, ranks)}"]
     does = what_they_do(others)
-    told = (told if waiting else []) + does[:_SHOWN]
+    clauses = (clauses if waiting else []) + does[:_SHOWN]
     if len(does) > _SHOWN:
-        told.append("and others elsewhere")
+        clauses.append("and others elsewhere")
     since_s = history.now_s - max(track.stall_s for track in standing)
     fell = sorted(g for g, at_s in history.fallen_s.items() if at_s > since_s - _AROUND_S)
-    doubt = "; ".join(told if others or fell else [*told, "nobody is missing"])
+    doubt = "; ".join(clauses if others or fell else [*clauses, "nobody is missing"])
     if fell:
         doubt += f"; {listed(fell)} died meanwhile: some may wait for a process that is no more"
     return (

@@ -47,9 +47,9 @@ def not_entered(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
             continue  # its records are read first, see `unphased`
         track = history.tracks[rank]
         by_group.setdefault(track.group, []).append(track)
-    found = tuple(_verdict(history, graph, group, roots) for group, roots in by_group.items())
+    verdicts = tuple(_verdict(history, graph, group, roots) for group, roots in by_group.items())
     traced = _traced(history, graph)
-    return (*found, *traced) if found or traced else _silent(history, graph)
+    return (*verdicts, *traced) if verdicts or traced else _silent(history, graph)
 
 
 def _traced(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
@@ -60,8 +60,8 @@ def _traced(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     if not held:
         return ()
     ranks = tuple(track.rank for track in held)
-    victims = tuple(sorted({rank for one in ranks for rank in waiting[one]} - set(ranks)))
-    tracers = [track.tracer for track in held if track.tracer is not None]
+    victims = tuple(sorted({rank for traced in ranks for rank in waiting[traced]} - set(ranks)))
+    tracers = [looks(track.tracer) for track in held if track.tracer is not None]
     since_s = min(track.traced_since_s or history.now_s for track in held)
     return (
         Verdict(
@@ -69,7 +69,7 @@ def _traced(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
             culprits=(),
             groups=(),
             reason=f"{named(ranks)} {plural(ranks, 'is', 'are')} held by "
-            f"{listed([looks(one) for one in tracers])} for {seconds(history.now_s - since_s)}; "
+            f"{listed(tracers)} for {seconds(history.now_s - since_s)}; "
             f"{waits_for(history, victims, ranks)}; nobody is evicted while somebody looks",
             confidence=Confidence.CERTAIN,
             since_s=since_s,
@@ -269,11 +269,11 @@ def _judge(  # noqa: PLR0911 - one source of evidence after another
     read = all(history.record_age_s(t.rank) <= still_s for t in history.groups()[group])
     said = opinion(history, group) if read else None
     names = tuple(track.rank for track in roots)
-    told = None if said is None else _told(said, names)
+    accused = None if said is None else _told(said, names)
     young = still_s < history.config.long_phase_budget_s
     at_work = tuple(track.rank for track in roots if young and works(track))
-    if told is not None and not (told[0].kind in MISSING and set(told[1]) <= set(at_work)):
-        finding, culprits = told
+    if accused is not None and not (accused[0].kind in MISSING and set(accused[1]) <= set(at_work)):
+        finding, culprits = accused
         kind = Kind.MISMATCH if finding.kind in _MISMATCHED else Kind.NOT_ENTERED
         return _unphased_verdict(
             history, graph, roots, culprits,
@@ -301,7 +301,7 @@ def _judge(  # noqa: PLR0911 - one source of evidence after another
             history, graph, roots, names, confidence=Confidence.UNSURE, doubt=doubt
         )
     if said.findings:
-        between = tuple(r for one in said.findings for side in one.between for r in side)
+        between = tuple(r for finding in said.findings for side in finding.between for r in side)
         culprits = said.names(between) or names
         return _unphased_verdict(
             history, graph, roots, culprits, confidence=Confidence.UNSURE, records=said.findings[0]
@@ -314,7 +314,7 @@ def _judge(  # noqa: PLR0911 - one source of evidence after another
 
 def _names_another(said: Opinion, names: tuple[RankName, ...]) -> bool:
     """Whether the records accuse a rank that is no root (yet)."""
-    accused = (said.names(one.culprits) for one in said.findings if sure(one))
+    accused = (said.names(finding.culprits) for finding in said.findings if sure(finding))
     return any(set(culprits) - set(names) for culprits in accused)
 
 
@@ -348,11 +348,11 @@ def _told(
     said: Opinion, names: tuple[RankName, ...]
 ) -> tuple[Finding, tuple[RankName, ...]] | None:
     """Whom the records accuse; None when they accuse nobody, or contradict the heads."""
-    for one in said.findings:
-        if sure(one) and one.kind in (*MISSING, *_MISMATCHED):
-            culprits = said.names(one.culprits)
-            if one.kind in _MISMATCHED or set(culprits) <= set(names):
-                return one, culprits
+    for finding in said.findings:
+        if sure(finding) and finding.kind in (*MISSING, *_MISMATCHED):
+            culprits = said.names(finding.culprits)
+            if finding.kind in _MISMATCHED or set(culprits) <= set(names):
+                return finding, culprits
     return None
 
 
@@ -383,10 +383,12 @@ def _unphased_verdict(
         reason += waits_for(history, waiting, names) + doubt
         brief = hangs_briefly(tracks, graph.standing) + doubt
     stacked = records is None and any(_stands(track) for track in tracks)
-    allowed = max((patience(history, graph, t) for t in roots), key=lambda one: one.span_s)
+    allowed = max(
+        (patience(history, graph, t) for t in roots), key=lambda allowance: allowance.span_s
+    )
     polls = f"heads at {history.config.tick_s:g} s polls"
     silent = graph.by_records.issuperset(culprits)
-    found = "read because all of the group stood still" if silent else f"found by {polls}"
+    how = "read because all of the group stood still" if silent else f"found by {polls}"
     also = {} if records is None else dict(records.evidence)
     return Verdict(
         kind=kind,
@@ -400,8 +402,8 @@ def _unphased_verdict(
         evidence=also
         | ({} if records is None else {"records": records.reason})
         | {
-            "source": f"flight records, {found}" if records is not None
-            else f"stacks from outside, {found}" if stacked else polls,
+            "source": f"flight records, {how}" if records is not None
+            else f"stacks from outside, {how}" if stacked else polls,
             "threshold": str(allowed),
         },
         signature=f"{kind.value}:{culprits[0]}:{roots[0].doing}"
@@ -438,32 +440,32 @@ def left_out(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     tracks = history.present()
     least_s = history.config.stall_floor_s  # most move: what each may take need not be known
     still = [t for t in tracks if t.stall_s >= least_s and t.stall_s >= history.hang_after_s(t)]
-    found: list[Verdict] = []
+    verdicts: list[Verdict] = []
     for group in sorted({track.group for track in still if track.waits_in == WAIT_COMMIT}):
-        found += _unentered(history, graph, [track for track in still if track.group == group])
+        verdicts += _unentered(history, graph, [track for track in still if track.group == group])
     ahead = [track for track in still if track.waits_in == WAIT_QUORUM]
     if history.unseen_s or any(graph.standing[track.rank] not in _MAY_WAIT for track in tracks):
-        return tuple(found)
+        return tuple(verdicts)
     if not ahead or _comes_or_goes(history, history.now_s - max(t.stall_s for t in ahead)):
-        return tuple(found)
+        return tuple(verdicts)
     for group in sorted({track.group for track in ahead}):
         mine = [track for track in ahead if track.group == group]
         voting = [t for t in still if t.group == group and t.waits_in == WAIT_COMMIT]
         if voting:
             lacks = len(mine) <= len(voting)
-            found += _judge_left_out(history, graph, mine, voting, "commit vote", lacks=lacks)
+            verdicts += _judge_left_out(history, graph, mine, voting, "commit vote", lacks=lacks)
     for lane in sorted({track.identity.group_rank for track in ahead}):
         left = [
             (early, late) for early in ahead for late in still
             if early.identity.group_rank == late.identity.group_rank == lane
             and _left(history, early, late)
         ]  # fmt: skip
-        if left and not found:
+        if left and not verdicts:
             sides = zip(*left, strict=True)
             mine, behind = (list({t.rank: t for t in side}.values()) for side in sides)
             op = max(outside_across(behind[0]), key=lambda head: head.enqueued).op
-            found += _judge_left_out(history, graph, mine, behind, op)
-    return tuple(found)
+            verdicts += _judge_left_out(history, graph, mine, behind, op)
+    return tuple(verdicts)
 
 
 def _unentered(history: History, graph: WaitGraph, still: Sequence[RankTrack]) -> Iterable[Verdict]:
@@ -477,12 +479,12 @@ def _unentered(history: History, graph: WaitGraph, still: Sequence[RankTrack]) -
     if said is None:
         return
     voting = {track.rank for track in still if track.waits_in == WAIT_COMMIT}
-    for one in said.findings:
-        early, late = said.names(one.culprits), said.names(one.victims)
-        if sure(one) and one.kind in MISSING and late and voting >= set(early):
+    for finding in said.findings:
+        early, late = said.names(finding.culprits), said.names(finding.victims)
+        if sure(finding) and finding.kind in MISSING and late and voting >= set(early):
             ahead = [track for track in still if track.rank in early]
             behind = [track for track in members if track.rank in late]
-            op, within = one.op or "collective", ("commit vote", "their group")
+            op, within = finding.op or "collective", ("commit vote", "their group")
             yield from _judge_left_out(history, graph, ahead, behind, op, lacks=True, within=within)
 
 
@@ -580,16 +582,18 @@ def unseen(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     group and the beginning of its uuid, so that to put it out never means the processes that are
     seen.
     """
-    found = history.unseen()
-    root = _root(history, graph, found)
-    rest = tuple(one for one in found if one != root)
-    told = (_told_unseen(history, rest),) if rest else ()
-    return told if root is None else (*told, _missing(history, graph, root))
+    unseen_ids = history.unseen()
+    root = _root(history, graph, unseen_ids)
+    rest = tuple(replica_id for replica_id in unseen_ids if replica_id != root)
+    verdicts = (_told_unseen(history, rest),) if rest else ()
+    return verdicts if root is None else (*verdicts, _missing(history, graph, root))
 
 
-def _root(history: History, graph: WaitGraph, found: tuple[ReplicaId, ...]) -> ReplicaId | None:
+def _root(
+    history: History, graph: WaitGraph, unseen_ids: tuple[ReplicaId, ...]
+) -> ReplicaId | None:
     """The one that all who are seen wait for."""
-    if len(found) != 1 or history.away is not None:
+    if len(unseen_ids) != 1 or history.away is not None:
         return None
     tracks = [t for t in history.present() if graph.standing[t.rank] is not RankStanding.DEAD]
     if not tracks:
@@ -602,7 +606,7 @@ def _root(history: History, graph: WaitGraph, found: tuple[ReplicaId, ...]) -> R
     )
     across = any(graph.standing[track.rank] is RankStanding.WAITING for track in tracks)
     complete = any(stuck.complete for stuck in graph.stuck)
-    return found[0] if waits and across and not complete else None
+    return unseen_ids[0] if waits and across and not complete else None
 
 
 def _told_unseen(history: History, rest: tuple[ReplicaId, ...]) -> Verdict:
@@ -611,7 +615,7 @@ def _told_unseen(history: History, rest: tuple[ReplicaId, ...]) -> Verdict:
         kind=Kind.UNSEEN,
         culprits=(),
         groups=(),
-        reason="; ".join(_who(history, one) for one in rest[:_SHOWN])
+        reason="; ".join(_who(history, replica_id) for replica_id in rest[:_SHOWN])
         + (f"; and {len(rest) - _SHOWN} more" if len(rest) > _SHOWN else "")
         + "; should one hang, only the Lighthouse's kill, a gate or a scheduler can put it out",
         confidence=Confidence.CERTAIN,

@@ -371,11 +371,11 @@ class History:
             groups.setdefault(track.group, []).append(track)
         self._groups = {name: tuple(tracks) for name, tracks in sorted(groups.items())}
         # asked for by every rank of a group, so looked for once a tick
-        told = {name: _told_ids(tracks) for name, tracks in self._groups.items()}
-        times = Counter(replica for ids in told.values() for replica in set(ids))
+        ids = {name: _told_ids(tracks) for name, tracks in self._groups.items()}
+        times = Counter(replica for ids in ids.values() for replica in set(ids))
         self._replica_ids = {
             name: ids[0]
-            for name, ids in told.items()
+            for name, ids in ids.items()
             if ids and times[ids[0]] == 1 and may_be_of(ids[0], name)
         }
         for name, tracks in self._groups.items():

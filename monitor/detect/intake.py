@@ -98,11 +98,11 @@ def _disturbs(history: History, track: RankTrack) -> bool:
 def _push_arrivals(history: History, snapshot: Snapshot) -> None:
     quiet = history.now_s - history.disturbed_s >= history.config.restart_quiet_s
     cohorts = history.cohorts()
-    known = [rank for _, members in cohorts for rank in members]
+    compared = [rank for _, members in cohorts for rank in members]
     if not quiet:
         history.arrivals.forget()
         return
-    history.arrivals.poll({rank: not history.tracks[rank].inside_any for rank in known})
+    history.arrivals.poll({rank: not history.tracks[rank].inside_any for rank in compared})
     for key, members in cohorts:
         if not history.arrivals.suspects(members):
             history.arrivals.calm_s[key] = history.now_s
@@ -178,14 +178,16 @@ def push_unseen(history: History) -> None:
     if history.lighthouse is None:
         return  # what was seen before is not forgotten while nobody looks
     alive = [track for track in history.present() if track.died_s is None]
-    told = {None if track.step is None else track.step.replica_id for track in history.present()}
+    reported = {
+        None if track.step is None else track.step.replica_id for track in history.present()
+    }
     untold = [t.first_seen_s for t in alive if t.step is None or t.step.replica_id is None]
     known_s = min(untold) - history.config.unseen_s if untold else float("inf")
     before = history.unseen_s
     history.unseen_s = {
         replica_id: before.get(replica_id, history.now_s)
         for replica_id, age_s in history.lighthouse.heartbeat_ages_s.items()
-        if age_s <= HEARTBEAT_TIMEOUT_S and replica_id not in told
+        if age_s <= HEARTBEAT_TIMEOUT_S and replica_id not in reported
         if before.get(replica_id, history.now_s) < known_s
     }
 

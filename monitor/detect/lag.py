@@ -28,15 +28,15 @@ def replica_lag(history: History, _: WaitGraph) -> tuple[Verdict, ...]:
         for group in history.groups()
         if group in history.attendance.groups
     }
-    found: dict[GroupName, Verdict] = {}
+    by_group: dict[GroupName, Verdict] = {}
     general: list[Verdict] = []
     for habit in (_heals, _fails, _flaps, _restless, _absent):
         for verdict in habit(history, logs):
             if not verdict.groups:
                 general.append(verdict)
-            elif verdict.groups[0] not in found:
-                found[verdict.groups[0]] = verdict
-    return (*(found[group] for group in sorted(found)), *general[: 0 if found else 1])
+            elif verdict.groups[0] not in by_group:
+                by_group[verdict.groups[0]] = verdict
+    return (*(by_group[group] for group in sorted(by_group)), *general[: 0 if by_group else 1])
 
 
 Logs = Mapping[GroupName, Attended]
@@ -196,7 +196,7 @@ def _keeps_failing(history: History, log: Attended) -> bool:
     count = log.failed()
     if count < history.config.lag_failures:
         return False
-    if not _recent(history, [one.at_s for one in log.failures]):
+    if not _recent(history, [failure.at_s for failure in log.failures]):
         return False
     return 2 * count > log.committed(log.failures[0].at_s)
 

@@ -32,13 +32,13 @@ _ALMOST = 2 / 3
 
 def late_comer(history: History) -> tuple[Verdict, ...]:
     """One verdict for each cohort with a rank that has been late for several readings."""
-    found: list[Verdict] = []
+    verdicts: list[Verdict] = []
     for key, members in history.cohorts():
         readings = list(history.arrivals.readings.get(key, ()))
         verdict = _judge(history, members, readings)
         if verdict is not None:
-            found.append(verdict)
-    return tuple(found)
+            verdicts.append(verdict)
+    return tuple(verdicts)
 
 
 def wanted(history: History) -> tuple[RankName, ...]:
@@ -62,7 +62,7 @@ def _judge(
     newest_s = _AGE * history.config.record_repeat_s
     if len(last) < needed or history.now_s - last[-1].at_s > newest_s:
         return None
-    late = [_late(history, one) for one in last]
+    late = [_late(history, reading) for reading in last]
     culprits = tuple(rank for rank in late[-1] if all(rank in each for each in late))
     if not culprits or history.now_s - history.disturbed_s < history.config.restart_quiet_s:
         return None
@@ -73,19 +73,25 @@ def _late(history: History, reading: CohortReading) -> tuple[RankName, ...]:
     """Ranks that are late in one reading, those about as busy as the busiest; sorted."""
     if reading.late is None or reading.late < 0.5:
         return ()  # the transfer is what takes long
-    slow = {rank: one for rank, one in reading.arrivals.items() if _slow(history, reading, one)}
-    most_s = max((one.busy_s for one in slow.values()), default=0.0)
-    return tuple(sorted(rank for rank, one in slow.items() if one.busy_s >= _ALMOST * most_s))
+    slow = {
+        rank: arrival
+        for rank, arrival in reading.arrivals.items()
+        if _slow(history, reading, arrival)
+    }
+    most_s = max((arrival.busy_s for arrival in slow.values()), default=0.0)
+    return tuple(
+        sorted(rank for rank, arrival in slow.items() if arrival.busy_s >= _ALMOST * most_s)
+    )
 
 
-def _slow(history: History, reading: CohortReading, one: Arrival) -> bool:
-    coarse = one.busy_s - one.usual_s <= 2 * reading.resolution_s
+def _slow(history: History, reading: CohortReading, arrival: Arrival) -> bool:
+    coarse = arrival.busy_s - arrival.usual_s <= 2 * reading.resolution_s
     return not coarse and bool(
         cohort.slower(
-            one.low_s,
-            one.usual_s,
+            arrival.low_s,
+            arrival.usual_s,
             step=reading.period_s,
-            score=one.z,
+            score=arrival.z,
             members=len(reading.arrivals),
             ratio=history.config.straggler_ratio,
             share=_SHARE_OF_PERIOD,
@@ -102,7 +108,7 @@ def _verdict(
 ) -> Verdict:
     reading = last[-1]
     worst = max(culprits, key=lambda rank: (reading.arrivals[rank].busy_s, rank))
-    one = reading.arrivals[worst]
+    arrival = reading.arrivals[worst]
     since_s = _since_s(history, worst, readings)
     excess = median(
         [1 - each.arrivals[worst].usual_s / each.arrivals[worst].busy_s for each in last]
@@ -115,8 +121,8 @@ def _verdict(
         culprits=culprits,
         groups=groups_of(culprits),
         reason=f"{listed(culprits)} {plural(culprits, 'comes', 'come')} late to the collectives of "
-        f"{group!r}: {seconds(one.busy_s)} of work between two where {peers} "
-        f"{'peer takes' if peers == 1 else 'peers take'} {seconds(one.usual_s)} and "
+        f"{group!r}: {seconds(arrival.busy_s)} of work between two where {peers} "
+        f"{'peer takes' if peers == 1 else 'peers take'} {seconds(arrival.usual_s)} and "
         f"{'waits' if peers == 1 else 'wait'} inside, in {len(last)} records on end",
         confidence=Confidence.LIKELY if clear else Confidence.UNSURE,
         since_s=since_s,

@@ -89,10 +89,10 @@ class Habits:
         if key not in self._events and len(self._events) >= _PHASES_KEPT * 16:
             return
         events = self._events.setdefault(key, deque(maxlen=_EVENTS_KEPT))
-        for index, known in enumerate(events):
-            if _together(known, gap):
-                longer = max(known, gap, key=lambda one: one.span_s)
-                events[index] = replace(longer, ended_s=max(known.ended_s, gap.ended_s))
+        for index, event in enumerate(events):
+            if _together(event, gap):
+                longer = max(event, gap, key=lambda pause: pause.span_s)
+                events[index] = replace(longer, ended_s=max(event.ended_s, gap.ended_s))
                 return
         events.append(gap)
 
@@ -136,7 +136,7 @@ class Habits:
 
         Of gaps that come again the half-life is at least twice the time between them.
         """
-        ends = [one.ended_s for one in events if one.span_s >= gap.span_s / 2]
+        ends = [event.ended_s for event in events if event.span_s >= gap.span_s / 2]
         between_s = max((b - a for a, b in itertools.pairwise(ends)), default=0.0)
         half_life_s = max(self.config.habit_half_life_s, 2 * between_s)
         return float(gap.span_s * 0.5 ** int(max(0.0, now_s - gap.ended_s) / half_life_s))
@@ -156,9 +156,9 @@ def pauses_of(log: StepLog, step: StepState, now_s: float, first: int) -> tuple[
     )
 
 
-def _together(one: Gap, other: Gap) -> bool:
+def _together(gap: Gap, other: Gap) -> bool:
     """Whether two gaps overlapped in time."""
-    return one.ended_s > other.ended_s - other.span_s and other.ended_s > one.ended_s - one.span_s
+    return gap.ended_s > other.ended_s - other.span_s and other.ended_s > gap.ended_s - gap.span_s
 
 
 def _rhythm(events: Iterable[Gap]) -> int | None:

@@ -79,8 +79,8 @@ def entries_at(
     records: Mapping[RankName, Reading], process_group: str, seq: int
 ) -> dict[RankName, RingEntry]:
     """What each rank called at one place, of those whose records hold it."""
-    found = {rank: record.at(process_group, seq) for rank, record in records.items()}
-    return {rank: entry for rank, entry in found.items() if entry is not None}
+    entries = {rank: record.at(process_group, seq) for rank, record in records.items()}
+    return {rank: entry for rank, entry in entries.items() if entry is not None}
 
 
 def began_s(history: History, ranks: Iterable[RankName]) -> float:
@@ -157,8 +157,9 @@ def _dead_scenes(history: History, graph: WaitGraph) -> Iterable[Stuck]:
             if record is None or _before_death(history, track):
                 continue
             for entry in _last_unfinished(record):
-                known = record.answer.members.get(entry.group, ())
-                places = known or tuple(range(track.identity.world_size))
+                places = record.answer.members.get(entry.group) or tuple(
+                    range(track.identity.world_size)
+                )
                 yield Stuck(
                     group=group,
                     process_group=entry.group,
@@ -247,8 +248,8 @@ def _expected(
         for theirs in record.of(scene.process_group)
         if theirs.nth == entry.nth
     )
-    known = {habit for habit in (own, others) if habit is not None}
-    return known.pop() if len(known) == 1 else None
+    habits = {habit for habit in (own, others) if habit is not None}
+    return habits.pop() if len(habits) == 1 else None
 
 
 def _habit(entries: Iterable[RingEntry]) -> Signature | None:
@@ -347,19 +348,19 @@ def _judge(history: History, dead: RankTrack) -> Verdict | None:
     if said is None:
         return None
     here = {track.rank for track in tracks}
-    for one in said.findings:
-        culprits = said.names(one.culprits)
-        if one.kind is Fault.MISMATCH and sure(one) and set(culprits) <= here:
+    for finding in said.findings:
+        culprits = said.names(finding.culprits)
+        if finding.kind is Fault.MISMATCH and sure(finding) and set(culprits) <= here:
             return Verdict(
                 kind=Kind.MISMATCH,
                 culprits=culprits,
                 groups=groups_of(culprits),
-                reason=f"{one.reason} {dead.rank} died of it",
-                confidence=one.confidence,
+                reason=f"{finding.reason} {dead.rank} died of it",
+                confidence=finding.confidence,
                 since_s=_died_s(dead),
                 victims=tuple(sorted(here - set(culprits))),
-                evidence={**one.evidence, "source": "flight records across groups"},
-                signature=f"mismatch:across:{one.op}",
+                evidence={**finding.evidence, "source": "flight records across groups"},
+                signature=f"mismatch:across:{finding.op}",
                 settled=True,
             )
     return None
@@ -421,9 +422,9 @@ def _usual_calls(
     ]
     for record in (*records.values(), *outside):
         calls: Counter[int] = Counter()
-        for known in record.of(scene.process_group):
-            if known.attempt is not None:
-                calls[known.attempt] += 1
+        for call in record.of(scene.process_group):
+            if call.attempt is not None:
+                calls[call.attempt] += 1
         whole = sorted(calls)[1:-1]  # the first may be cut off by the ring, the last is under way
         counts.update(calls[attempt] for attempt in whole)
     return counts.pop() if len(counts) == 1 and entry.nth is not None else None
@@ -436,15 +437,15 @@ _KINDS = (Fault.MISMATCH, Fault.SKIPPED, Fault.EXTRA)
 
 def mismatch(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """At most one verdict for each replica group, on the flight records at hand."""
-    found: dict[GroupName, Verdict] = {}
+    verdicts: dict[GroupName, Verdict] = {}
     for scene in (*_stuck_scenes(history, graph), *_dead_scenes(history, graph)):
-        if scene.group in found:
+        if scene.group in verdicts:
             continue
         judge = _by_torchs_records if scene.recorded else _by_the_ring
         verdict = judge(history, graph, scene)
         if verdict is not None:
-            found[scene.group] = verdict
-    return tuple(found[group] for group in sorted(found))
+            verdicts[scene.group] = verdict
+    return tuple(verdicts[group] for group in sorted(verdicts))
 
 
 def _by_the_ring(history: History, graph: WaitGraph, scene: Stuck) -> Verdict | None:
@@ -463,20 +464,20 @@ def _by_torchs_records(history: History, graph: WaitGraph, scene: Stuck) -> Verd
     members, said = history.groups()[scene.group], opinion(history, scene.group)
     if said is None or any(history.record_age_s(t.rank) >= scene.stall_s for t in members):
         return None
-    found = next((one for one in said.findings if one.kind in _KINDS), None)
-    if found is None:
+    finding = next((f for f in said.findings if f.kind in _KINDS), None)
+    if finding is None:
         return None
-    culprits = said.involved(found) or scene.members
+    culprits = said.involved(finding) or scene.members
     return Verdict(
         kind=Kind.MISMATCH,
         culprits=culprits,
         groups=(scene.group,),
-        reason=found.reason,
-        confidence=found.confidence,
+        reason=finding.reason,
+        confidence=finding.confidence,
         since_s=history.now_s - scene.stall_s,
         victims=_victims(graph, scene, culprits),
-        evidence=found.evidence,
-        signature=f"mismatch:{scene.process_group}:{found.op}",
+        evidence=finding.evidence,
+        signature=f"mismatch:{scene.process_group}:{finding.op}",
     )
 
 
@@ -490,20 +491,20 @@ def _with_second_opinion(history: History, verdict: Verdict, group: GroupName) -
     if said is None:
         return verdict
     unsure = verdict.confidence is Confidence.UNSURE
-    if unsure and any(one.kind is Fault.ORDER_INVERSION for one in said.findings):
+    if unsure and any(finding.kind is Fault.ORDER_INVERSION for finding in said.findings):
         return None
-    findings = [one for one in said.findings if one.kind in _KINDS]
-    named = {rank for one in findings if sure(one) for rank in said.names(one.culprits)}
+    findings = [finding for finding in said.findings if finding.kind in _KINDS]
+    named = {rank for finding in findings if sure(finding) for rank in said.names(finding.culprits)}
     if not named or named == set(verdict.culprits):
         return verdict
     if unsure and named < set(verdict.culprits):
-        found = next(one for one in findings if sure(one))
+        first = next(finding for finding in findings if sure(finding))
         return replace(
             verdict,
             culprits=tuple(sorted(named)),
             victims=tuple(sorted({*verdict.victims, *verdict.culprits} - named)),
-            confidence=found.confidence,
-            reason=found.reason,
+            confidence=first.confidence,
+            reason=first.reason,
         )
     if named & set(verdict.culprits):
         return verdict
@@ -541,13 +542,13 @@ def silent_mismatch(history: History) -> tuple[Verdict, ...]:
 
     Such a call is the program's, and an eviction would not take it back: it is shown, nobody goes.
     """
-    found: dict[GroupName, Verdict] = {}
+    verdicts: dict[GroupName, Verdict] = {}
     for group, members in history.groups().items():
         if _just_read(history, members):
             verdict = _judge_silent(history, group)
             if verdict is not None:
-                found[group] = verdict
-    return tuple(found[group] for group in sorted(found))
+                verdicts[group] = verdict
+    return tuple(verdicts[group] for group in sorted(verdicts))
 
 
 def sampled_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
@@ -578,9 +579,9 @@ def _late_s(history: History, members: tuple[RankTrack, ...], spoilt_s: float) -
 def _spoilt_since(history: History) -> Mapping[GroupName, float]:
     """Groups whose sum of finite numbers was not finite, and for how many seconds: read at once."""
     return {
-        one.group: history.now_s - one.since_s
-        for one in spells(history)
-        if one.spoilt.where == "group"
+        spell.group: history.now_s - spell.since_s
+        for spell in spells(history)
+        if spell.spoilt.where == "group"
     }
 
 
@@ -608,32 +609,32 @@ def _judge_silent(history: History, group: GroupName) -> Verdict | None:
     said = opinion(history, group)
     if said is None:
         return None
-    for one in said.findings:
-        since_s = _since_s(said, one) if one.kind is Fault.SILENT_MISMATCH else None
+    for finding in said.findings:
+        since_s = _since_s(said, finding) if finding.kind is Fault.SILENT_MISMATCH else None
         if since_s is not None and history.now_s - since_s <= 2 * history.config.sample_s:
-            return _silent_verdict(group, said, one, since_s)
+            return _silent_verdict(group, said, finding, since_s)
     return None
 
 
-def _since_s(said: Opinion, found: Finding) -> float | None:
+def _since_s(said: Opinion, finding: Finding) -> float | None:
     """When it was called, by the clock of the monitor; None when the records do not say."""
     columns = said.job.columns
-    calls = (columns["group"] == found.group) & (columns["seq"] == found.sequence)
+    calls = (columns["group"] == finding.group) & (columns["seq"] == finding.sequence)
     times = [ns for ns in columns["created_ns"][calls].tolist() if ns != NONE]
     return min(times) / 1e9 if times else None
 
 
-def _silent_verdict(group: GroupName, said: Opinion, found: Finding, since_s: float) -> Verdict:
-    culprits = said.involved(found)
-    label = "?" if found.group is None else said.job.groups[found.group].label
+def _silent_verdict(group: GroupName, said: Opinion, finding: Finding, since_s: float) -> Verdict:
+    culprits = said.involved(finding)
+    label = "?" if finding.group is None else said.job.groups[finding.group].label
     return Verdict(
         kind=Kind.MISMATCH,
         culprits=culprits,
         groups=(group,),
-        reason=found.reason,
-        confidence=found.confidence if sure(found) else Confidence.UNSURE,
+        reason=finding.reason,
+        confidence=finding.confidence if sure(finding) else Confidence.UNSURE,
         since_s=since_s,
-        evidence=dict(found.evidence),
-        signature=f"mismatch:silent:{label}:{found.op}",
+        evidence=dict(finding.evidence),
+        signature=f"mismatch:silent:{label}:{finding.op}",
         spare=_SPARE,
     )

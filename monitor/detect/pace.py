@@ -158,17 +158,17 @@ class Paces(Mapping[RankName, Pace]):
         place = self.roster.places[rank]
         rows = [memoryview(row).cast("f") for row in self.rows]
         column = [row[place if len(row) > 1 else 0] for row in rows]
-        told = dict(zip(FIGURES, column, strict=False))
+        figures = dict(zip(FIGURES, column, strict=False))
         phases = zip(self.phases, column[len(FIGURES) :], strict=True)
         return Pace(
             incarnation=self.roster.incarnations[place],
-            steps=int(told.pop("steps")),
-            cohort=int(told.pop("cohort")),
-            sees_group=bool(told.pop("sees_group")),
-            calls=None if (calls := told.pop("calls")) != calls else int(calls),
+            steps=int(figures.pop("steps")),
+            cohort=int(figures.pop("cohort")),
+            sees_group=bool(figures.pop("sees_group")),
+            calls=None if (calls := figures.pop("calls")) != calls else int(calls),
             phases={name: spent_s for name, spent_s in phases if spent_s == spent_s},  # noqa: PLR0124
             witness=self.witnesses.get(rank),
-            **told,
+            **figures,
         )
 
 
@@ -321,12 +321,12 @@ class PaceMeter:
     def step_s(self, rank: RankName) -> float | None:
         """Seconds a step in the last windows, the median; None while there are too few."""
         if rank not in self._steps_s:
-            known = [
+            recent_s = [
                 float(paces.figure("step_s")[place])
                 for paces in (w.paces for w in islice(reversed(self.windows), _USUAL_WINDOWS))
                 if (place := paces.roster.places.get(rank)) is not None
             ]
-            self._steps_s[rank] = median(known) if len(known) >= 3 else None
+            self._steps_s[rank] = median(recent_s) if len(recent_s) >= 3 else None
         return self._steps_s[rank]
 
     def drop(self) -> None:
@@ -361,13 +361,13 @@ class PaceMeter:
         start_s = now_s if self._start_s is None else self._start_s
         steps_s = sorted(each for course in here for each in course.steps_s)
         usual_s = median(steps_s) if steps_s else 0.0
-        told = _telling(here)
-        if told:
+        telling = _telling(here)
+        if telling:
             before = self.windows[-1].paces.roster if self.windows else None
-            paces = _paces(told, before, now_s - start_s, usual_s)
+            paces = _paces(telling, before, now_s - start_s, usual_s)
             self.windows.append(Window(start_s, now_s, paces))
             self._steps_s = {}
-            while len(self.windows) > max(_WINDOWS_LEAST, _PACES_KEPT // len(told)):
+            while len(self.windows) > max(_WINDOWS_LEAST, _PACES_KEPT // len(telling)):
                 self.windows.popleft()
         self._begin(now_s, sweep)
 
@@ -407,15 +407,15 @@ def _telling(courses: Sequence[_Course]) -> list[_Course]:
     """Without those that have stopped telling their waits, or whose collectives are recorded no
     more while their peers' are: every step has some.
     """
-    told = [
+    telling = [
         course
         for course in courses
         if course.newest.waited_s is None or course.newest.waited_s != course.start.waited_s
     ]
-    calling = {split_rank_name(course.start.rank)[1] for course in told if course.calls}
+    calling = {split_rank_name(course.start.rank)[1] for course in telling if course.calls}
     return [
         course
-        for course in told
+        for course in telling
         if course.calls != 0 or split_rank_name(course.start.rank)[1] not in calling
     ]
 
@@ -460,11 +460,13 @@ def _paces(courses: Sequence[_Course], like: Roster | None, span_s: float, usual
     steps, own_s, whole_s, long_s, tokens, seen, stopped, starved = table[:8]
     held_s, held, outside, waits, apart, calls, sees_group = table[8:]
     starts = [course.start for course in courses]
-    roster = Roster(tuple(one.rank for one in starts), tuple(one.incarnation for one in starts))
+    roster = Roster(
+        tuple(sample.rank for sample in starts), tuple(sample.incarnation for sample in starts)
+    )
     roster = like if roster == like and like is not None else roster
     each_step, sweeps = np.maximum(1, steps), np.maximum(1, seen)
     share = np.minimum(1.0, np.maximum(0.0, own_s) / np.maximum(1e-9, whole_s)).tolist()
-    middle, low = _middles([c.shares or (one,) for c, one in zip(courses, share, strict=True)])
+    middle, low = _middles([c.shares or (whole,) for c, whole in zip(courses, share, strict=True)])
     alone, _ = _middles([course.alone or (0.0,) for course in courses])
     held = _held(held_s, own_s, held, outside)
     held[waits > 0] = 0.0
@@ -491,9 +493,9 @@ def _paces(courses: Sequence[_Course], like: Roster | None, span_s: float, usual
 
 
 def _row(figures: Sequence[float] | Floats) -> bytes:
-    told = np.asarray(figures, dtype=np.float64)
-    told = np.where(np.isinf(told), told, np.clip(told, -_LARGEST, _LARGEST))
-    row = told.astype(np.float32).tobytes()
+    values = np.asarray(figures, dtype=np.float64)
+    values = np.where(np.isinf(values), values, np.clip(values, -_LARGEST, _LARGEST))
+    row = values.astype(np.float32).tobytes()
     return row[:4] if row == row[:4] * len(figures) else row
 
 
@@ -512,11 +514,11 @@ def _middles(rows: Sequence[Sequence[float]]) -> tuple[Floats, Floats]:
 def _phases(firsts: Sequence[Sample], lasts: Sequence[Sample]) -> tuple[tuple[str, ...], Floats]:
     """The phases told, and the seconds in each: a row a phase."""
     layouts = Counter(map(Sample.layout, lasts))
-    told: Counter[str] = Counter()
+    tellers: Counter[str] = Counter()
     for layout, ranks in layouts.items():
-        told.update(dict.fromkeys(layout, ranks))
-    most = set(sorted(told, key=lambda phase: (-told[phase], phase))[:_PHASES_MOST])
-    phases = tuple(phase for phase in told if phase in most)
+        tellers.update(dict.fromkeys(layout, ranks))
+    most = set(sorted(tellers, key=lambda phase: (-tellers[phase], phase))[:_PHASES_MOST])
+    phases = tuple(phase for phase in tellers if phase in most)
     return phases, _so_far(lasts, phases) - np.nan_to_num(_so_far(firsts, phases))
 
 

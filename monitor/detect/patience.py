@@ -52,14 +52,14 @@ def allowance(history: History, track: RankTrack) -> Allowance:
     """How long this rank may stand still in what it does now."""
     if track.doing == FINISHED_PHASE:
         return Allowance(inf, "it has finished")
-    best = max(_reasons(history, track), key=lambda one: one.span_s)
+    best = max(_reasons(history, track), key=lambda reason: reason.span_s)
     if track.running and track.doing not in LONG_PHASES:
         config, usual = history.config, _ordinary(history, track)
         longer = usual.times(config.running_factor, "its main thread runs")
         if longer.span_s > max(usual.span_s, config.lasting_floor_s):
             most_s = max(usual.span_s, config.lasting_floor_s)
             longer = Allowance(most_s, f"{most_s:.0f} s while its main thread runs")
-        best = max(best, longer, key=lambda one: one.span_s)
+        best = max(best, longer, key=lambda reason: reason.span_s)
     return best
 
 
@@ -151,13 +151,13 @@ def _declared(history: History, track: RankTrack) -> Allowance:
     """The budget of a declared long phase, or what the job has shown to be usual."""
     config, phase = history.config, track.doing
     budget = Allowance(config.long_phase_budget_s, f"{config.long_phase_budget_s:g} s for {phase}")
-    known = history.habits.learned(track.identity.group_rank, phase, history.now_s, None)
-    if known is None or known.events < _SEEN_OFTEN:
+    usual = history.habits.learned(track.identity.group_rank, phase, history.now_s, None)
+    if usual is None or usual.events < _SEEN_OFTEN:
         return budget
-    span_s = max(config.long_phase_floor_s, config.long_phase_factor * known.span_s)
+    span_s = max(config.long_phase_floor_s, config.long_phase_factor * usual.span_s)
     if span_s >= budget.span_s:
         return budget
-    factor = f"{config.long_phase_factor:g} x learned gap {seconds(known.span_s)} of '{phase}'"
+    factor = f"{config.long_phase_factor:g} x learned gap {seconds(usual.span_s)} of '{phase}'"
     return Allowance(span_s, f"{factor}, at least {seconds(config.long_phase_floor_s)}")
 
 
@@ -165,14 +165,14 @@ def _learned(history: History, track: RankTrack) -> Iterable[Allowance]:
     """What earlier pauses in this phase allow for, and those of peers at this moment."""
     config, phase = history.config, track.doing
     number = None if track.step is None else track.step.step
-    known = history.habits.learned(track.identity.group_rank, phase, history.now_s, number)
-    if known is not None:
-        factor = config.habit_factor if known.due else 1.0
-        often = "" if known.every is None else f", every {known.every} steps"
-        late = "" if known.due else ", not due now"
+    usual = history.habits.learned(track.identity.group_rank, phase, history.now_s, number)
+    if usual is not None:
+        factor = config.habit_factor if usual.due else 1.0
+        often = "" if usual.every is None else f", every {usual.every} steps"
+        late = "" if usual.due else ", not due now"
         yield Allowance(
-            min(factor * known.span_s, config.long_phase_budget_s),
-            f"{factor:g} x learned gap {seconds(known.span_s)} of '{phase}'{often}{late}",
+            min(factor * usual.span_s, config.long_phase_budget_s),
+            f"{factor:g} x learned gap {seconds(usual.span_s)} of '{phase}'{often}{late}",
         )
     since_s = history.now_s - track.stall_s
     peer = history.habits.meanwhile(phase, since_s, track.rank)

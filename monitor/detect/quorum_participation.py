@@ -96,7 +96,7 @@ class Attended:
 
     def failed(self, since_s: float = 0.0) -> int:
         """Attempts without a commit since then."""
-        return sum(one.count for one in self.failures if one.at_s >= since_s)
+        return sum(failure.count for failure in self.failures if failure.at_s >= since_s)
 
     def committed(self, since_s: float = 0.0) -> int:
         """Commits since then."""
@@ -104,7 +104,7 @@ class Attended:
 
     def errored(self) -> int:
         """Ticks that saw a failed commit with an error of its own."""
-        return sum(one.errored for one in self.failures)
+        return sum(failure.errored for failure in self.failures)
 
     def forgive(self) -> None:
         """Another fault explains what was seen so far."""
@@ -224,8 +224,8 @@ class Attendance:
     def _entered(self, now_s: float, members: Mapping[GroupName, ReplicaId]) -> None:
         for group, replica_id in members.items():
             log = self._log(group)
-            known = log.replica_id is not None
-            if known and (not log.inside or log.replica_id != replica_id):
+            seen_before = log.replica_id is not None
+            if seen_before and (not log.inside or log.replica_id != replica_id):
                 log.entries.append(now_s)
             log.replica_id, log.inside = replica_id, True
         for group, log in self.groups.items():

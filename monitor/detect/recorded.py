@@ -47,9 +47,11 @@ class Opinion:
         """Ranks by their names, sorted."""
         return tuple(sorted(RankName(self.job.name(rank)) for rank in ranks))
 
-    def involved(self, found: Finding) -> tuple[RankName, ...]:
+    def involved(self, finding: Finding) -> tuple[RankName, ...]:
         """Whom a finding accuses, or where it cannot tell, all among whom they are; sorted."""
-        return self.names(found.culprits or tuple(rank for side in found.between for rank in side))
+        return self.names(
+            finding.culprits or tuple(rank for side in finding.between for rank in side)
+        )
 
 
 def opinion(history: History, group: GroupName) -> Opinion | None:
@@ -59,16 +61,18 @@ def opinion(history: History, group: GroupName) -> Opinion | None:
     phases and quorums.
     """
     tracks = history.groups().get(group, ())
-    readings = (history.asked(track) for track in tracks)
-    known = tuple(held for held in readings if held is not None)
-    if not known or len(known) < len(tracks) or len(tracks) < tracks[0].identity.world_size:
+    if not tracks or len(tracks) < tracks[0].identity.world_size:
         return None
-    for held, before in _LATELY:
-        if len(held) == len(known) and all(map(is_, held, known)):
+    asked = (history.asked(track) for track in tracks)
+    readings = tuple(reading for reading in asked if reading is not None)
+    if len(readings) < len(tracks):
+        return None
+    for judged, before in _LATELY:
+        if len(judged) == len(readings) and all(map(is_, judged, readings)):
             return before
-    found = _opinion(known, len(tracks))
-    _LATELY.append((known, found))
-    return found
+    latest = _opinion(readings, len(tracks))
+    _LATELY.append((readings, latest))
+    return latest
 
 
 _LATELY: Final[deque[tuple[tuple[Reading, ...], Opinion]]] = deque(maxlen=4)
@@ -83,18 +87,18 @@ def lane(history: History, number: int) -> tuple[RankTrack, ...]:
 
 def across(history: History, tracks: Sequence[RankTrack], since_s: float) -> Opinion | None:
     """What records across groups say, one rank of each; None as long as one was not read since."""
-    known = [history.reading(track) for track in tracks]
-    if len(known) < 2 or any(held is None or held.at_s < since_s for held in known):
+    readings = [history.reading(track) for track in tracks]
+    if len(readings) < 2 or any(held is None or held.at_s < since_s for held in readings):
         return None
     worlds = history.groups()
     read = [
         _read(held, len(worlds[track.group]))
-        for track, held in zip(tracks, known, strict=True)
+        for track, held in zip(tracks, readings, strict=True)
         if held is not None
     ]
     if None in read:
         return None
-    job = from_answers(one for one in read if one is not None)
+    job = from_answers(record for record in read if record is not None)
     return Opinion(job, tuple(analyse(job).findings))
 
 
@@ -117,30 +121,30 @@ def _read(held: Reading, world: int) -> RankRecord | None:
         return None
 
 
-def _opinion(known: tuple[Reading, ...], world: int) -> Opinion:
+def _opinion(readings: tuple[Reading, ...], world: int) -> Opinion:
     """What those say whose record can be read; of the others nothing is known, and none is named.
 
     A rank that got out of a collective across groups with an error waits there no more.
     """
-    read = {held.answer.identity.rank: _read(held, world) for held in known}
-    garbage = {name: Problem("", "garbage") for name, one in read.items() if one is None}
-    job = from_answers((one for one in read.values() if one is not None), lost=garbage)
+    read = {held.answer.identity.rank: _read(held, world) for held in readings}
+    garbage = {name: Problem("", "garbage") for name, record in read.items() if record is None}
+    job = from_answers((record for record in read.values() if record is not None), lost=garbage)
     between = np.array([group.generation is not None for group in job.groups], np.bool_)
     keep = (job.columns["state"] != CollectiveState.FAILED) | ~between[job.columns["group"]]
     job = replace(job, columns={name: column[keep] for name, column in job.columns.items()})
     inside = {rank for rank, name in job.names.items() if name not in garbage}
-    found = tuple(
-        one
-        for one in analyse(job).findings
-        if {*one.culprits, *one.victims} <= inside
-        and not (one.group is not None and between[one.group])
+    findings = tuple(
+        finding
+        for finding in analyse(job).findings
+        if {*finding.culprits, *finding.victims} <= inside
+        and not (finding.group is not None and between[finding.group])
     )
-    return Opinion(job, found)
+    return Opinion(job, findings)
 
 
-def sure(found: Finding) -> bool:
+def sure(finding: Finding) -> bool:
     """Whether it accuses anybody."""
-    return bool(found.culprits) and found.confidence is not Confidence.UNSURE
+    return bool(finding.culprits) and finding.confidence is not Confidence.UNSURE
 
 
 # -- recorded wait -----------------------------------------------------------------------------
@@ -168,18 +172,18 @@ def missed_by_records(
     history: History, quiet: Iterable[GroupName]
 ) -> dict[RankName, tuple[RankName, ...]]:
     """Ranks of quiet groups that their records show missing -> those who wait for them; sorted."""
-    found: dict[RankName, set[RankName]] = {}
+    missing: dict[RankName, set[RankName]] = {}
     for group in quiet:
         if any(history.record_age_s(t.rank) >= t.stall_s for t in history.groups()[group]):
             continue
         said = opinion(history, group)
         if said is None:
             continue
-        for one in said.findings:
-            if sure(one) and one.kind in MISSING:
-                for rank in said.names(one.culprits):
-                    found.setdefault(rank, set()).update(said.names(one.victims))
-    return {rank: tuple(sorted(waiting)) for rank, waiting in sorted(found.items())}
+        for finding in said.findings:
+            if sure(finding) and finding.kind in MISSING:
+                for rank in said.names(finding.culprits):
+                    missing.setdefault(rank, set()).update(said.names(finding.victims))
+    return {rank: tuple(sorted(waiting)) for rank, waiting in sorted(missing.items())}
 
 
 def _still(history: History, track: RankTrack) -> bool:

@@ -81,35 +81,37 @@ class SelfHealth:
     """Wall clock minus the steady one."""
 
     def push(self, snapshot: Snapshot) -> Health:
-        found: dict[Condition, str] = {}
+        conditions: dict[Condition, str] = {}
         weight = max(
-            self._silence(snapshot, found), self._lateness(snapshot, found),
-            self._clock(snapshot, found),
+            self._silence(snapshot, conditions), self._lateness(snapshot, conditions),
+            self._clock(snapshot, conditions),
         )  # fmt: skip
         self._eyes = min(MOST, self._eyes + weight) if weight else max(0, self._eyes - 1)
-        starved = self._starvation(snapshot, found)
+        starved = self._starvation(snapshot, conditions)
         self._strain = min(_STRAIN_MOST, self._strain + 1) if starved else max(0, self._strain - 1)
         if snapshot.vitals.disk is not None:
-            found[Condition.CANNOT_WRITE] = f"its disk takes no writes: {snapshot.vitals.disk}"
+            conditions[Condition.CANNOT_WRITE] = f"its disk takes no writes: {snapshot.vitals.disk}"
         score = max(self._eyes, self._strain)
-        if score and not found:
-            found[Condition.RECOVERING] = "it was late or cut off a moment ago"
-        ordered = {one: found[one] for one in Condition if one in found}
+        if score and not conditions:
+            conditions[Condition.RECOVERING] = "it was late or cut off a moment ago"
+        ordered = {
+            condition: conditions[condition] for condition in Condition if condition in conditions
+        }
         return Health(ordered, score, self._hold(ordered))
 
-    def _hold(self, found: Mapping[Condition, str]) -> str | None:
+    def _hold(self, conditions: Mapping[Condition, str]) -> str | None:
         for condition in (Condition.CUT_OFF, Condition.LATE, Condition.CLOCK_JUMPED):
-            if condition in found:
-                return f"this monitor may be the sick one: {found[condition]}"
-        if Condition.CANNOT_WRITE in found:
-            return f"this monitor could not remember it: {found[Condition.CANNOT_WRITE]}"
+            if condition in conditions:
+                return f"this monitor may be the sick one: {conditions[condition]}"
+        if Condition.CANNOT_WRITE in conditions:
+            return f"this monitor could not remember it: {conditions[Condition.CANNOT_WRITE]}"
         if self._eyes:
             return "this monitor was late or cut off a moment ago"
         return None
 
     # -- evidence: each returns its weight, 0 when there is none or it is old --------------------
 
-    def _silence(self, snapshot: Snapshot, found: dict[Condition, str]) -> int:
+    def _silence(self, snapshot: Snapshot, conditions: dict[Condition, str]) -> int:
         silent = [seen for seen in snapshot.observations if _is_silent(seen)]
         self._silent_since = {
             seen.rank: self._silent_since.get(seen.rank, snapshot.now_s) for seen in silent
@@ -119,7 +121,7 @@ class SelfHealth:
             return 0
         if len({seen.identity.host for seen in silent}) < 2:
             return 0
-        found[Condition.CUT_OFF] = (
+        conditions[Condition.CUT_OFF] = (
             f"{len(silent)} of {len(snapshot.observations)} targets are silent at once"
         )
         new = sum(snapshot.now_s - at_s < _NEWS_S for at_s in self._silent_since.values())
@@ -127,14 +129,14 @@ class SelfHealth:
             return 0
         return _GROSS if new >= _GROSS_SHARE * len(snapshot.observations) else 1
 
-    def _lateness(self, snapshot: Snapshot, found: dict[Condition, str]) -> int:
+    def _lateness(self, snapshot: Snapshot, conditions: dict[Condition, str]) -> int:
         ticks = snapshot.lateness_s / self.config.tick_s
         if ticks <= self.config.lateness_ticks:
             return 0
-        found[Condition.LATE] = f"it runs late by {snapshot.lateness_s:.1f} s"
+        conditions[Condition.LATE] = f"it runs late by {snapshot.lateness_s:.1f} s"
         return _GROSS if ticks >= _GROSS_LATE_TICKS else 1
 
-    def _clock(self, snapshot: Snapshot, found: dict[Condition, str]) -> int:
+    def _clock(self, snapshot: Snapshot, conditions: dict[Condition, str]) -> int:
         wall_s = snapshot.vitals.wall_s
         if wall_s is None:
             return 0
@@ -142,14 +144,16 @@ class SelfHealth:
         if before_s is None or abs(self._offset_s - before_s) <= _JUMP_S:
             return 0
         jump_s = self._offset_s - before_s
-        found[Condition.CLOCK_JUMPED] = f"its wall clock jumped by {jump_s:+.1f} s"
+        conditions[Condition.CLOCK_JUMPED] = f"its wall clock jumped by {jump_s:+.1f} s"
         return 1
 
-    def _starvation(self, snapshot: Snapshot, found: dict[Condition, str]) -> bool:
+    def _starvation(self, snapshot: Snapshot, conditions: dict[Condition, str]) -> bool:
         starved = snapshot.vitals.starved
         if starved is None or starved <= self.config.starved_share:
             return False
-        found[Condition.STARVED] = f"its threads waited for a core {starved:.0%} of the last tick"
+        conditions[Condition.STARVED] = (
+            f"its threads waited for a core {starved:.0%} of the last tick"
+        )
         return True
 
 

@@ -93,20 +93,20 @@ def blame(windows: Sequence[Window], rank: RankName) -> Blame:
 
 def by_kind(paces: Paces) -> dict[str, Floats]:
     """Busy seconds a step of all ranks by kind of phase; not a number for who has none."""
-    found: dict[str, Floats] = {}
+    kinds: dict[str, Floats] = {}
     for phase in paces.phases:
         if phase not in _QUIET:
             kind, spent_s = _KINDS.get(phase, f"'{phase}'"), paces.phase(phase)
-            before = found.get(kind)
+            before = kinds.get(kind)
             if before is not None:
                 spent_s = np.where(np.isnan(before), spent_s, before + np.nan_to_num(spent_s))
-            found[kind] = spent_s
-    return found
+            kinds[kind] = spent_s
+    return kinds
 
 
 def _median(values: Iterable[float] | Floats) -> float:
-    known = list(values)
-    return float(median(known)) if known else 0.0
+    numbers = list(values)
+    return float(median(numbers)) if numbers else 0.0
 
 
 # -- straggler ---------------------------------------------------------------------------------
@@ -211,11 +211,11 @@ def straggler(history: History) -> tuple[Verdict, ...]:
     suspects = _suspects(history, windows)
     for track in history.present():
         if track.rank in suspects and track.participating:
-            found = _judge(history, track, windows)
-            if found is not None and not _waits_longer(windows, found):
-                by_group.setdefault(track.group, []).append(found)
-    told = (_verdict(history, group, slow) for group, slow in by_group.items())
-    return tuple(verdict for verdict in told if verdict is not None)
+            suspect = _judge(history, track, windows)
+            if suspect is not None and not _waits_longer(windows, suspect):
+                by_group.setdefault(track.group, []).append(suspect)
+    verdicts = (_verdict(history, group, slow) for group, slow in by_group.items())
+    return tuple(verdict for verdict in verdicts if verdict is not None)
 
 
 def _suspects(history: History, windows: Sequence[Window]) -> frozenset[RankName]:
@@ -233,22 +233,22 @@ def _suspects(history: History, windows: Sequence[Window]) -> frozenset[RankName
         share=_SHARE_OF_STEP,
         least_score=config.straggler_z,
     )
-    found = {rank for rank, one in zip(last, slow, strict=True) if one}
+    suspects = {rank for rank, is_slow in zip(last, slow, strict=True) if is_slow}
     if not np.isnan(last.figure("calls")).all():
-        found |= _busier(windows, config.mild_ratio)
-    return frozenset(found)
+        suspects |= _busier(windows, config.mild_ratio)
+    return frozenset(suspects)
 
 
 def _busier(windows: Sequence[Window], ratio: float) -> set[RankName]:
     """Who works longer than its peers over the windows that `_steady` looks at."""
-    found: set[RankName] = set()
+    busier: set[RankName] = set()
     for count in (_STARVED_WINDOWS, _STEADY_WINDOWS):
         recent = windows[-count:]
         roster, busy = side_by_side(recent, lambda p: p.figure("busy_s") / p.figure("work"))
         _, usual = side_by_side(recent, lambda p: p.figure("usual_s"))
         more = busy.sum(axis=0) > _least_busy(ratio) * usual.sum(axis=0)
-        found.update(rank for rank, one in zip(roster.ranks, more, strict=True) if one)
-    return found
+        busier.update(rank for rank, is_busier in zip(roster.ranks, more, strict=True) if is_busier)
+    return busier
 
 
 def _least_busy(ratio: float) -> float:
@@ -374,19 +374,19 @@ def _by(history: History, track: RankTrack, windows: Sequence[Window], rule: _Ru
     )
 
 
-def _waits_longer(windows: Sequence[Window], found: _Slow) -> bool:
+def _waits_longer(windows: Sequence[Window], suspect: _Slow) -> bool:
     """Whether it waits for longer than somebody else, who then is what the job waits for.
 
     Who works while no other does gets all the cores: the victim of a slow rank in its own group may
     look quick, and its peer elsewhere slow beside it.
     """
-    recent = windows[-found.rule.windows :]
+    recent = windows[-suspect.rule.windows :]
     roster, waits_s = side_by_side(recent, lambda p: p.figure("step_s") - p.figure("busy_s"))
     middles_s = np.nanmedian(waits_s, axis=0)
-    place = roster.places[found.rank]
+    place = roster.places[suspect.rank]
     own_s = float(middles_s[place])
     least_s = float(np.delete(middles_s, place).min(initial=own_s))
-    return own_s - least_s > (found.busy_s - found.usual_s) / 2
+    return own_s - least_s > (suspect.busy_s - suspect.usual_s) / 2
 
 
 def _cores(history: History, rank: RankName) -> tuple[float, float]:
@@ -451,38 +451,42 @@ def _episode(
 def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdict | None:
     """None when all of them only wait, for one who is not known to be slow yet."""
     transfer = _slow_transfer(history, group, suspects)
-    workers = suspects if transfer else [one for one in suspects if not _waits(history, one)]
+    workers = (
+        suspects if transfer else [suspect for suspect in suspects if not _waits(history, suspect)]
+    )
     if not workers:
         return None
-    most_s = max(found.alone_s for found in workers)
-    slow = [one for one in workers if transfer or one.alone_s >= _OWN_SHARE * most_s]
-    held = {found.rank for found in suspects} - {found.rank for found in slow}
-    worst = max(slow, key=lambda found: (found.ratio, found.rank))
-    culprits = tuple(found.rank for found in slow)
-    doubted = any(found.steady and not found.starved.alone for found in slow)
+    most_s = max(worker.alone_s for worker in workers)
+    slow = [worker for worker in workers if transfer or worker.alone_s >= _OWN_SHARE * most_s]
+    held = {suspect.rank for suspect in suspects} - {suspect.rank for suspect in slow}
+    worst = max(slow, key=lambda worker: (worker.ratio, worker.rank))
+    culprits = tuple(worker.rank for worker in slow)
+    doubted = any(worker.steady and not worker.starved.alone for worker in slow)
     crowded = worst.starved.together
-    clear = transfer or all(found.last.sees_group for found in slow) or _well(history, worst, slow)
-    since_s = min(found.since_s for found in slow)
+    clear = (
+        transfer or all(worker.last.sees_group for worker in slow) or _well(history, worst, slow)
+    )
+    since_s = min(worker.since_s for worker in slow)
     victims = tuple(
         track.rank
         for track in history.present()
         if track.rank in held or (track.group != group and track.participating)
     )
-    told = brief = _transfer(culprits, worst) if transfer else _work(culprits, worst, clear=clear)
+    reason = brief = _transfer(culprits, worst) if transfer else _work(culprits, worst, clear=clear)
     if doubted:
-        told += ", all along or in every few steps: the samples are too coarse to tell"
+        reason += ", all along or in every few steps: the samples are too coarse to tell"
     uses, others_use = _cores(history, worst.rank)
     if uses > max(0.5, 1.5 * others_use):
-        told += (
+        reason += (
             f"; it uses {uses:.1f} cores, its peers {others_use:.1f}: it computes more than they"
         )
     elif worst.starved.alone:
-        told += (
+        reason += (
             f"; for {worst.starved.own:.0%} of the time it was ready to run and got no core: a CPU "
             "limit, or other programs on its host"
         )
     elif crowded:
-        told += (
+        reason += (
             f"; it waits for a core for {worst.starved.own:.0%} of the time, and others wait much "
             "as long: there are too few for all, and chance says who gets less"
         )
@@ -490,7 +494,7 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
         kind=Kind.STRAGGLER,
         culprits=culprits,
         groups=(group,),
-        reason=f"{told}; {listed(victims)} {plural(victims, 'waits', 'wait')} "
+        reason=f"{reason}; {listed(victims)} {plural(victims, 'waits', 'wait')} "
         f"{seconds(max(0.0, worst.busy_s - worst.usual_s))} a step for that, for "
         f"{seconds(history.now_s - since_s)} now",
         brief=brief,
@@ -500,9 +504,10 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
         since_s=since_s,
         victims=victims,
         evidence={
-            found.rank: f"busy {found.last.busy_s:.4f} s a step, peers {found.last.usual_s:.4f} s, "
-            f"lost {found.lost_s:.1f} s in {seconds(history.now_s - found.since_s)}"
-            for found in slow
+            worker.rank: f"busy {worker.last.busy_s:.4f} s a step, peers "
+            f"{worker.last.usual_s:.4f} s, lost {worker.lost_s:.1f} s in "
+            f"{seconds(history.now_s - worker.since_s)}"
+            for worker in slow
         }
         | {
             "slow at": TRANSFERS if transfer else worst.blame.kind or "its own work",
@@ -510,7 +515,7 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
             "source": f"{'phases' if worst.blame.kind else 'waits that its WorkerServer saw'}, "
             f"medians over windows of {seconds(history.config.window_s)} and more",
         },
-        lost_s=max(found.lost_s for found in slow),
+        lost_s=max(worker.lost_s for worker in slow),
         signature=f"straggler:{culprits[0]}",
     )
 
@@ -533,16 +538,16 @@ def _well(history: History, worst: _Slow, slow: list[_Slow]) -> bool:
 
 def _course(slow: list[_Slow], worst: _Slow) -> str:
     rule, times = worst.rule, f"{worst.ratio:.1f} times as long as its peers"
-    if any(found.persistent for found in slow):
+    if any(worker.persistent for worker in slow):
         return f"persistent: {times}, slow in each of the last {rule.persistent} windows"
     return f"lately: {times}, slow in {rule.slow} of {rule.windows} windows"
 
 
-def _waits(history: History, found: _Slow) -> bool:
+def _waits(history: History, suspect: _Slow) -> bool:
     """Whether it is slow only by what collectives held it: its own work takes no longer."""
-    own_s = found.alone_s / found.last.work
-    return found.held >= _HELD and own_s <= (
-        history.config.straggler_ratio * found.blame.peers_alone_s
+    own_s = suspect.alone_s / suspect.last.work
+    return suspect.held >= _HELD and own_s <= (
+        history.config.straggler_ratio * suspect.blame.peers_alone_s
     )
 
 
@@ -553,8 +558,8 @@ def _slow_transfer(history: History, group: GroupName, suspects: list[_Slow]) ->
     """
     ratio = history.config.straggler_ratio
     return 1 < len(history.groups().get(group, ())) == len(suspects) and all(
-        found.held >= _MOSTLY_INSIDE and found.alone_s <= ratio * found.blame.peers_alone_s
-        for found in suspects
+        suspect.held >= _MOSTLY_INSIDE and suspect.alone_s <= ratio * suspect.blame.peers_alone_s
+        for suspect in suspects
     )
 
 
@@ -569,12 +574,14 @@ def _transfer(culprits: tuple[RankName, ...], worst: _Slow) -> str:
 
 def _work(culprits: tuple[RankName, ...], worst: _Slow, *, clear: bool) -> str:
     """Such as `1.0 slows everybody: its own work takes 1.1 s a step where its peers take 0.2 s`."""
-    last, found = worst.last, worst.blame
+    last, blamed = worst.last, worst.blame
     peers = "its peer takes" if last.cohort == 2 else "its peers take"
     work = f"own work takes {seconds(worst.busy_s)} a step where {peers} {seconds(worst.usual_s)}"
     where = ""
-    if found.kind is not None:
-        where = f", in {found.kind} {seconds(found.own_s)} where they take {seconds(found.peers_s)}"
+    if blamed.kind is not None:
+        where = (
+            f", in {blamed.kind} {seconds(blamed.own_s)} where they take {seconds(blamed.peers_s)}"
+        )
     if last.stopped >= _MOSTLY:
         where += f"; a signal had stopped it at {last.stopped:.0%} of the looks"
     elif last.witness is not None:
@@ -630,7 +637,7 @@ def slow_pause(history: History) -> tuple[Verdict, ...]:
     pauses too: if theirs have grown as well, it is the storage and nobody is named. Without such
     peers it cannot be told.
     """
-    found: list[Verdict] = []
+    verdicts: list[Verdict] = []
     for track in history.present():
         if not track.participating:
             continue
@@ -639,8 +646,8 @@ def slow_pause(history: History) -> tuple[Verdict, ...]:
             if change is None or not change.slow:
                 continue
             if history.now_s - change.now[-1].ended_s <= _FRESH_S:
-                found += _judge_pause(history, track, phase, change)
-    return tuple(found)
+                verdicts += _judge_pause(history, track, phase, change)
+    return tuple(verdicts)
 
 
 def _change(gaps: Sequence[Gap]) -> _Change | None:
@@ -657,12 +664,12 @@ def _change(gaps: Sequence[Gap]) -> _Change | None:
 def _judge_pause(
     history: History, track: RankTrack, phase: str, change: _Change
 ) -> tuple[Verdict, ...]:
-    known = [
+    pauses = [
         history.habits.declared(other.rank, phase)
         for other in history.present()
         if other.group != track.group and other.identity.group_rank == track.identity.group_rank
     ]
-    changes = [_change(gaps) for gaps in known if gaps]
+    changes = [_change(gaps) for gaps in pauses if gaps]
     peers = [change for change in changes if change is not None]
     if len(peers) < len(changes):
         return ()  # one that makes such pauses, too few of them seen to say more

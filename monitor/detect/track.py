@@ -230,8 +230,8 @@ class RankTrack:
         else:
             self.still_sweeps += 1
             self.running_sweeps += report.process.state in RUNNING
-        told = least_s < math.inf
-        self.stall_s = max(0.0, min(least_s, now_s - self.progress_since_s)) if told else 0.0
+        aged = least_s < math.inf
+        self.stall_s = max(0.0, min(least_s, now_s - self.progress_since_s)) if aged else 0.0
 
     def _take_commits(self, before: StepState | None, now_s: float) -> None:
         step = self.step

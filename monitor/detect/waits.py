@@ -155,11 +155,11 @@ def missed(
 
     Who waits for another one itself is left out: it is a victim, whoever waits for it.
     """
-    found: dict[RankName, set[RankName]] = {}
-    for one in stuck:
-        for rank in one.absent:
+    awaited: dict[RankName, set[RankName]] = {}
+    for collective in stuck:
+        for rank in collective.absent:
             if standing[rank] in (RankStanding.UNKNOWN, RankStanding.TRACED):
-                found.setdefault(rank, set()).update(one.joined)
+                awaited.setdefault(rank, set()).update(collective.joined)
     looked_at: set[GroupName] = set()
     if RankStanding.TRACED in standing.values():
         looked_at = {t.group for t in tracks if standing[t.rank] is RankStanding.TRACED}
@@ -171,12 +171,12 @@ def missed(
         and (track.group not in looked_at or standing[track.rank] is RankStanding.TRACED)
     ]
     for track, waiting in _awaited(history, tracks, unknown):
-        found.setdefault(track.rank, set()).update(mate.rank for mate in waiting)
-    found = found or _by_elimination(history, tracks, standing)
-    victims = {waiter for waiting in found.values() for waiter in waiting}
+        awaited.setdefault(track.rank, set()).update(mate.rank for mate in waiting)
+    awaited = awaited or _by_elimination(history, tracks, standing)
+    victims = {waiter for waiting in awaited.values() for waiter in waiting}
     return {
         rank: tuple(sorted(waiting))
-        for rank, waiting in sorted(found.items())
+        for rank, waiting in sorted(awaited.items())
         if rank not in victims
     }
 
@@ -295,11 +295,11 @@ def _not_entered(head: GroupHead, mate: RankTrack, track: RankTrack) -> bool:
     What was launched and is not over counts as well: TorchFT's DDP waits for it in C++, unseen.
     """
     reached = head.inside or (head.enqueued if head.enqueued > head.completed else 0)
-    known = next((own for own in across(track) if own.name == head.name), None)
-    if reached == 0 or known is None or known.enqueued == 0:
+    own = next((mine for mine in across(track) if mine.name == head.name), None)
+    if reached == 0 or own is None or own.enqueued == 0:
         return False  # it is in no such group, or takes the weights first: a new quorum begins at 0
     same = track.step is None or mate.step is None or track.step.quorum_id == mate.step.quorum_id
-    return known.enqueued < reached if same else not track.phased
+    return own.enqueued < reached if same else not track.phased
 
 
 def _place(step: StepState) -> int:
@@ -368,16 +368,16 @@ class WaitGraph:
         """Ranks that stand in a collective from which nobody is missing."""
         return frozenset(
             rank
-            for one in self.stuck
-            if one.complete and not one.completed
-            for rank in one.joined
+            for collective in self.stuck
+            if collective.complete and not collective.completed
+            for rank in collective.joined
             if rank in self._stalled
         )
 
     def victims(self, of: Iterable[RankName]) -> tuple[RankName, ...]:
         """Ranks that stand still because they wait, directly or not, for one of `of`; sorted."""
         culprits = set(of)
-        found: set[RankName] = set()
+        victims: set[RankName] = set()
         frontier = sorted(culprits)
         lanes: set[int] = set()
         groups: set[GroupName] = set()
@@ -391,23 +391,23 @@ class WaitGraph:
             if group not in groups:
                 groups.add(group)
                 waiters += self._groups.get(group, ())
-            new = [w for w in waiters if w not in found and w not in culprits]
-            found.update(new)
+            new = [w for w in waiters if w not in victims and w not in culprits]
+            victims.update(new)
             frontier += new
-        return tuple(sorted(found & self._stalled))
+        return tuple(sorted(victims & self._stalled))
 
 
 def build(history: History) -> WaitGraph:
     tracks = history.present()
     standing = {track.rank: _standing(history, track) for track in tracks}
     stuck = tuple(
-        found
+        collective
         for group, members in history.groups().items()
-        for found in stuck_in(group, members, standing)
+        for collective in stuck_in(group, members, standing)
     )
-    for found in stuck:
-        if found.complete and found.completed:
-            standing.update(dict.fromkeys(found.joined, RankStanding.LEFT))
+    for collective in stuck:
+        if collective.complete and collective.completed:
+            standing.update(dict.fromkeys(collective.joined, RankStanding.LEFT))
     missing = missed(history, tracks, standing, stuck)
     outside = (rank for rank in missing if standing[rank] is not RankStanding.TRACED)
     standing.update(dict.fromkeys(outside, RankStanding.OUTSIDE))
@@ -428,12 +428,12 @@ def build(history: History) -> WaitGraph:
             lanes.setdefault(track.identity.group_rank, []).append(track.rank)
             groups.setdefault(track.group, []).append(track.rank)
     held_by: dict[RankName, list[RankName]] = {}
-    for found in stuck:
-        for rank in found.absent:
-            held_by.setdefault(rank, []).extend(found.joined)
+    for collective in stuck:
+        for rank in collective.absent:
+            held_by.setdefault(rank, []).extend(collective.joined)
     for rank, waiting in missing.items():
-        known = held_by.setdefault(rank, [])
-        known.extend(waiter for waiter in waiting if waiter not in known)
+        holders = held_by.setdefault(rank, [])
+        holders.extend(waiter for waiter in waiting if waiter not in holders)
     graph = WaitGraph(
         standing=standing,
         roots=(),

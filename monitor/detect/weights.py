@@ -106,7 +106,7 @@ class PrintBook:
 
     def dissents(self) -> tuple[Dissent, ...]:
         """Disagreements in which everybody still lives the same life; oldest first."""
-        found = [
+        dissents = [
             dissent
             for lane in self._lanes.values()
             for dissent in lane.dissents.values()
@@ -115,7 +115,7 @@ class PrintBook:
                 for rank in dissent.odd or (rank for side in dissent.sides for rank in side)
             )
         ]
-        return tuple(sorted(found, key=lambda dissent: (dissent.step, dissent.lane)))
+        return tuple(sorted(dissents, key=lambda dissent: (dissent.step, dissent.lane)))
 
     def _lives_on(self, rank: RankName, life: Life) -> bool:
         """Whether it lives this life still: who began anew may have told no fingerprint yet."""
@@ -181,9 +181,11 @@ class PrintBook:
         absent = [r for r in members if r not in rows and not _over(present[r], step)]
         groups = {track.group for track in present.values() if track.died_s is None}
         seen = (present[rank].step for rank in rows)
-        told = max((one.participants or 0 for one in seen if one is not None), default=0)
+        participants = max(
+            (state.participants or 0 for state in seen if state is not None), default=0
+        )
         share = Counter(present[r].group for r in members)
-        unseen = max(0, told - len(groups)) * max(share.values(), default=1)
+        unseen = max(0, participants - len(groups)) * max(share.values(), default=1)
         return len(absent) + unseen
 
     def _forget(self) -> None:
@@ -226,8 +228,8 @@ def _dissent(  # noqa: PLR0917
     votes = sorted((len(voters.intersection(side)) for side in ordered), reverse=True)
     first = max(ordered, key=lambda side: (len(voters.intersection(side)), side))
     everyone = max(len(values) + missing, len(agreed))  # who has left since takes no vote along
-    told = votes[0] >= _WITNESSES and 2 * votes[0] > everyone
-    odd = [rank for rank in sorted(values) if rank not in first] if told else []
+    decided = votes[0] >= _WITNESSES and 2 * votes[0] > everyone
+    odd = [rank for rank in sorted(values) if rank not in first] if decided else []
     return Dissent(
         lane=lane,
         step=step,

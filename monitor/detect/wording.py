@@ -84,7 +84,7 @@ def hangs(
     ]
     usual_s = max(history.learned_step_s(track) for track in roots)
     usual = f" (a step takes {seconds(usual_s)})" if usual_s > 0 else ""
-    said[:-1] = [one.rstrip(",") for one in said[:-1]]
+    said[:-1] = [clause.rstrip(",") for clause in said[:-1]]
     return f"{', and '.join(said)} for {seconds(for_s)}{usual}"
 
 
@@ -101,11 +101,11 @@ def hangs_briefly(roots: Sequence[RankTrack], standing: Mapping[RankName, RankSt
     ranks = tuple(track.rank for track in roots)
     held = {_held_by(track, standing) for track in roots}
     places = {_place(track, True).rstrip(",") for track in roots}
-    one, many, cause = *_HANGS, ""
+    single, many, cause = *_HANGS, ""
     if len(held) == 1:
-        one, many, cause = _BRIEFLY.get(held.pop(), (*_verb(roots[0]), ""))
+        single, many, cause = _BRIEFLY.get(held.pop(), (*_verb(roots[0]), ""))
     place = places.pop() if len(places) == 1 else ""
-    return f"{named(ranks)} {plural(ranks, one, many)}{place}{cause}"
+    return f"{named(ranks)} {plural(ranks, single, many)}{place}{cause}"
 
 
 def _held_by(track: RankTrack, standing: Mapping[RankName, RankStanding]) -> RankStanding:
@@ -156,11 +156,11 @@ def why_it_died(track: RankTrack) -> str:
     return ""
 
 
-def _sentence_of(ending: Ending | None, known: str) -> str:
+def _sentence_of(ending: Ending | None, signal: str) -> str:
     """What the WorkerServer's sentence adds to the bare signal, such as the OOM killer."""
-    if ending is None or not ending.sentence.startswith(f"Killed by {known}"):
+    if ending is None or not ending.sentence.startswith(f"Killed by {signal}"):
         return ""
-    return ending.sentence.removeprefix(f"Killed by {known}").rstrip(".")
+    return ending.sentence.removeprefix(f"Killed by {signal}").rstrip(".")
 
 
 def what_they_do(tracks: Iterable[RankTrack]) -> list[str]:
@@ -191,8 +191,8 @@ def _place(track: RankTrack, held: bool = False, *, lasts: bool = False) -> str:
     if seen is not None:
         if (seen.frame.file, seen.frame.function) == ("threading.py", "_shutdown"):
             return " at its end: its program is over, and a thread that is no daemon keeps it,"
-        told = not held and seen.doing in _DOING and (lasts or seen.doing not in LASTS)
-        doing = f", {_DOING[seen.doing]}," if told else ""
+        shown = not held and seen.doing in _DOING and (lasts or seen.doing not in LASTS)
+        doing = f", {_DOING[seen.doing]}," if shown else ""
         return f" in {seen.frame}{doing}"
     if track.phased:
         return f" in phase {track.doing!r}"
@@ -225,13 +225,13 @@ _OF_PEERS: Final = (
 
 def of_peers(exception: str) -> bool:
     """Whether an exception says that somebody else is gone."""
-    told = exception.lower()
-    kind, _, message = told.partition(":")
+    text = exception.lower()
+    kind, _, message = text.partition(":")
     if kind == "assertionerror" and not message.strip():
         return True  # all that torchft's DDP says of a peer that died in an all-reduce
-    if "dataloader worker" in told:
+    if "dataloader worker" in text:
         return False  # its own child, whatever killed it
-    return any(word in told for word in _OF_PEERS)
+    return any(word in text for word in _OF_PEERS)
 
 
 def of_hang(roots: Sequence[RankTrack]) -> str:

@@ -38,16 +38,16 @@ def usual(values: Floats) -> Floats:
         here = np.take_along_axis(ordered, np.minimum(place, members - 1), axis=-1)
         after = np.take_along_axis(ordered, np.minimum(place + 1, members - 1), axis=-1)
         middles.append(np.where(here >= values, after, here))
-    found = (middles[0] + middles[1]) / 2
-    return np.where((rest > 0) & ~np.isnan(values), found, np.nan)
+    medians = (middles[0] + middles[1]) / 2
+    return np.where((rest > 0) & ~np.isnan(values), medians, np.nan)
 
 
 def most(values: Floats) -> Floats:
     """For every member of a row the greatest of the others; it has two members at least."""
     first = int(np.argmax(values))
     second = np.delete(values, first).max()
-    found = np.where(np.arange(len(values)) == first, second, values[first])
-    return np.asarray(found, dtype=np.float64)
+    greatest = np.where(np.arange(len(values)) == first, second, values[first])
+    return np.asarray(greatest, dtype=np.float64)
 
 
 def middle(values: Floats) -> Floats:

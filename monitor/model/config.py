@@ -360,10 +360,10 @@ class KeeperConfig:
         Raises:
             ConfigError: an unknown option, or one outside its range.
         """
-        known = {field.name for field in fields(cls)}
+        names = {field.name for field in fields(cls)}
         for name in options:
-            if name not in known:
-                near = " or ".join(get_close_matches(name, sorted(known)))
+            if name not in names:
+                near = " or ".join(get_close_matches(name, sorted(names)))
                 meant = "expected a name that `lightkeeper policy show` lists"
                 raise ConfigError(
                     f"unknown option {name}, {f'did you mean {near}?' if near else meant}"

@@ -116,8 +116,8 @@ class EvictionDeps:
     gate: bool = False
     schedulers: tuple[str, ...] = ()
     """Names."""
-    told: tuple[str, ...] = ()
-    """Names of those whom a failure is told to."""
+    sinks: tuple[str, ...] = ()
+    """Names of those to whom a failure is handed."""
 
     @property
     def given_s(self) -> float:
@@ -169,8 +169,8 @@ class LighthouseSeen:
         if isinstance(self.view, LighthouseAway):
             return False
         age_s = self.view.heartbeat_ages_s.get(replica_id)
-        known = bool(self.view.members or self.view.heartbeat_ages_s)
-        return known if age_s is None else age_s > dead_s
+        hears = bool(self.view.members or self.view.heartbeat_ages_s)
+        return hears if age_s is None else age_s > dead_s
 
     def beats_on(self, replica_id: ReplicaId, gone_for_s: float, leave_s: float) -> bool:
         """Whether somebody beats under its name long after its last known process was gone."""
@@ -545,7 +545,7 @@ def _out_of_sight(eviction: Eviction, look: ProbeResult, times: Timeouts) -> str
         return "its heartbeat ended; no WorkerServer of it is known"
     unseen = look.having(Liveness.UNSEEN)
     asks = eviction.asks_by(Rung.WORKER_EVICT)
-    if not unseen or not asks or any(one.waits for one in asks):
+    if not unseen or not asks or any(ask.waits for ask in asks):
         return None
     return f"host out of sight, its heartbeat is dead ({', '.join(unseen)} not seen)"
 
@@ -569,14 +569,16 @@ def _shown(eviction: Eviction, how: str) -> Eviction:
 
 def _failed(eviction: Eviction, why: str, now_s: float, deps: EvictionDeps) -> Move:
     """A person is needed, unless nobody has been asked to do anything."""
-    for one in eviction.rungs:
-        if one.result is None:
-            eviction = eviction.with_rung(_ended(one, now_s, one.detail, RungResult.UNKNOWN))
-    if any(one.rung in ASKING for one in eviction.rungs):
-        told, result = f"handed to {', '.join(deps.told)}", RungResult.WORKED
-        if not deps.told:
-            told, result = "nobody is told: no --notify sink", RungResult.SKIPPED
-        eviction = eviction.with_rung(RungOutcome(Rung.PAGE, now_s, now_s, told, result))
+    for outcome in eviction.rungs:
+        if outcome.result is None:
+            eviction = eviction.with_rung(
+                _ended(outcome, now_s, outcome.detail, RungResult.UNKNOWN)
+            )
+    if any(outcome.rung in ASKING for outcome in eviction.rungs):
+        detail, result = f"handed to {', '.join(deps.sinks)}", RungResult.WORKED
+        if not deps.sinks:
+            detail, result = "nobody is told: no --notify sink", RungResult.SKIPPED
+        eviction = eviction.with_rung(RungOutcome(Rung.PAGE, now_s, now_s, detail, result))
     ended_s = now_s if eviction.ended_s is None else eviction.ended_s
     state = EvictionState.FAILED
     return replace(eviction, state=state, failed=why, outcome=why, ended_s=ended_s), ()
@@ -594,8 +596,8 @@ def _abandoned(eviction: Eviction, why: str, now_s: float) -> Eviction:
 
 def _seen(eviction: Eviction, event: LighthouseSeen, now_s: float, deps: EvictionDeps) -> Eviction:
     replica_id, gone_s, times = eviction.replica_id, eviction.gone_s, deps.timeouts
-    known = eviction.under_way or not eviction.open
-    if replica_id is None or eviction.left_quorum_s is not None or not known:
+    begun = eviction.under_way or not eviction.open
+    if replica_id is None or eviction.left_quorum_s is not None or not begun:
         return eviction
     out = event.out(replica_id, times.heartbeat_dead_s)
     if out is not None:
@@ -641,17 +643,17 @@ def _reviewed(  # noqa: PLR0911 - one reason a line
 def _lives(accused: Iterable[Accused], snapshot: Snapshot) -> Sequence[bool | None]:
     """For each accused incarnation whether it lives; None: it cannot be seen."""
     seen = snapshot.by_rank
-    found: list[bool | None] = []
-    for one in accused:
-        observation = seen.get(one.rank)
+    lives: list[bool | None] = []
+    for suspect in accused:
+        observation = seen.get(suspect.rank)
         if observation is None:
-            found.append(None)
-        elif observation.identity.incarnation != one.incarnation:
-            found.append(False)
+            lives.append(None)
+        elif observation.identity.incarnation != suspect.incarnation:
+            lives.append(False)
         else:
             report = observation.report
-            found.append(None if report is None else report.process.alive)
-    return found
+            lives.append(None if report is None else report.process.alive)
+    return lives
 
 
 # -- rungs ---------------------------------------------------------------------------------------
@@ -746,7 +748,7 @@ def _kill(
 
 def _managers(eviction: Eviction) -> list[RankName]:
     """It reaches the manager, which lives in group rank 0, and no other process."""
-    return [one.rank for one in eviction.accused if split_rank_name(one.rank)[1] == 0]
+    return [accused.rank for accused in eviction.accused if split_rank_name(accused.rank)[1] == 0]
 
 
 def _kill_obstacle(eviction: Eviction, look: ProbeResult) -> str | None:
@@ -785,17 +787,17 @@ def _workers(
     if everyone and eviction.workers_turn_s is None:
         eviction = replace(eviction, workers_turn_s=now_s)
     asked: Instructions = ()
-    for one in () if last else eviction.accused:
-        before, life = eviction.ask(Rung.WORKER_EVICT, one.rank), look.lives[one.rank]
+    for accused in () if last else eviction.accused:
+        before, life = eviction.ask(Rung.WORKER_EVICT, accused.rank), look.lives[accused.rank]
         lately = before is not None and now_s - before.asked_s < times.ask_again_s
         busy = before is not None and before.waits
         due = everyone or life is Liveness.STUCK
         # alive, or nothing is seen and no newer incarnation bears the name
         there = life in (Liveness.ALIVE, Liveness.STUCK) or (
-            life is Liveness.UNSEEN and one.rank in look.current
+            life is Liveness.UNSEEN and accused.rank in look.current
         )
         if due and there and not busy and not lately:
-            eviction, more = _asked(eviction, Rung.WORKER_EVICT, now_s, one.rank)
+            eviction, more = _asked(eviction, Rung.WORKER_EVICT, now_s, accused.rank)
             asked += more
     asks = sorted(eviction.asks_by(Rung.WORKER_EVICT), key=lambda ask: ask.whom)
     if not asks:
@@ -803,9 +805,9 @@ def _workers(
     rung = eviction.rung(Rung.WORKER_EVICT) or RungOutcome(
         Rung.WORKER_EVICT, now_s, None, "", None, times.worker_s
     )
-    rung = replace(rung, detail="; ".join(f"{one.whom} {one.said or 'asked'}" for one in asks))
+    rung = replace(rung, detail="; ".join(f"{ask.whom} {ask.said or 'asked'}" for ask in asks))
     if last:
-        lives = {look.lives[RankName(one.whom)] for one in asks}
+        lives = {look.lives[RankName(ask.whom)] for ask in asks}
         result = (
             RungResult.UNKNOWN if lives <= {Liveness.GONE, Liveness.UNSEEN} else RungResult.FAILED
         )
@@ -840,9 +842,9 @@ def _schedulers(
             eviction, more = _asked(eviction, Rung.SCHEDULER, now_s, name)
             asked += more
     asks = sorted(eviction.asks_by(Rung.SCHEDULER), key=lambda ask: deps.schedulers.index(ask.whom))
-    rung = replace(rung, detail="; ".join(f"{one.whom}: {one.said or 'asked'}" for one in asks))
-    if over or all(one.done for one in asks):
-        result = RungResult.FAILED if all(not one.waits for one in asks) else RungResult.UNKNOWN
-        result = RungResult.WORKED if any(one.done for one in asks) else result
+    rung = replace(rung, detail="; ".join(f"{ask.whom}: {ask.said or 'asked'}" for ask in asks))
+    if over or all(ask.done for ask in asks):
+        result = RungResult.FAILED if all(not ask.waits for ask in asks) else RungResult.UNKNOWN
+        result = RungResult.WORKED if any(ask.done for ask in asks) else result
         rung = _ended(rung, now_s, rung.detail, result)
     return eviction.with_rung(rung), asked

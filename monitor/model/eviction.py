@@ -257,26 +257,30 @@ class Eviction:
     def rung(self, rung: Rung) -> RungOutcome | None:
         """What a rung did in this attempt."""
         since_s = self.asked_s if self.asking_s is None else self.asking_s
-        found = (one for one in self.rungs if one.rung is rung and one.started_s >= since_s)
-        return next(found, None)
+        outcomes = (
+            outcome
+            for outcome in self.rungs
+            if outcome.rung is rung and outcome.started_s >= since_s
+        )
+        return next(outcomes, None)
 
     def with_rung(self, outcome: RungOutcome | None) -> Eviction:
         """The same, with what one rung did."""
         if outcome is None:
             return self
-        others = (one for one in self.rungs if one.rung is not outcome.rung)
+        others = (other for other in self.rungs if other.rung is not outcome.rung)
         return replace(self, rungs=tuple(sorted((*others, outcome), key=lambda o: _ORDER[o.rung])))
 
     def ask(self, rung: Rung, whom: str = "") -> Ask | None:
         """Whether somebody was asked in this attempt, and what they said."""
-        return next((one for one in self.asks if (one.rung, one.whom) == (rung, whom)), None)
+        return next((ask for ask in self.asks if (ask.rung, ask.whom) == (rung, whom)), None)
 
     def asks_by(self, rung: Rung) -> list[Ask]:
-        return [one for one in self.asks if one.rung is rung]
+        return [ask for ask in self.asks if ask.rung is rung]
 
     def with_ask(self, ask: Ask) -> Eviction:
         """The same, with what somebody was asked or said."""
-        others = (one for one in self.asks if (one.rung, one.whom) != (ask.rung, ask.whom))
+        others = (other for other in self.asks if (other.rung, other.whom) != (ask.rung, ask.whom))
         return replace(self, asks=(*others, ask))
 
 
@@ -373,7 +377,7 @@ def row_of(eviction: Eviction) -> DecisionRow:
             "group": eviction.group,
             "replica_id": eviction.replica_id,
             "quarantine": list(eviction.quarantine),
-            "accused": {one.rank: one.incarnation for one in eviction.accused},
+            "accused": {accused.rank: accused.incarnation for accused in eviction.accused},
         },
     )
 
@@ -460,8 +464,8 @@ class QuarantineEvent:
     def id(self) -> str:
         """The same for the same thing: what an incident says of a host is told once."""
         once = self.change in (Change.ACCUSED, Change.EVICTED)
-        told = self.incident_id if once else f"{self.at_s:.3f}"
-        return f"{self.scope}/{self.name}/{self.change}/{told}"
+        what = self.incident_id if once else f"{self.at_s:.3f}"
+        return f"{self.scope}/{self.name}/{self.change}/{what}"
 
 
 # -- remembered --------------------------------------------------------------------------------
@@ -491,4 +495,4 @@ class Remembered:
     @property
     def taken_up(self) -> tuple[Eviction, ...]:
         """Evictions that an evictor had: somebody may have been asked."""
-        return tuple(one for one in self.evictions if one.taken_up)
+        return tuple(eviction for eviction in self.evictions if eviction.taken_up)

@@ -122,9 +122,9 @@ _OF_VERDICT: Final = ("reason", "brief", "confidence", "since_s", "victims", "ev
 
 def incident_to_json(incident: Incident) -> dict[str, Any]:
     """Plain JSON types; None stays None. The latest verdict's fields lie flat beside the rest."""
-    told = to_plain(incident)
-    verdict = told.pop("verdict")
-    return {**told, **{key: verdict[key] for key in _OF_VERDICT}}
+    plain = to_plain(incident)
+    verdict = plain.pop("verdict")
+    return {**plain, **{key: verdict[key] for key in _OF_VERDICT}}
 
 
 def incident_from_json(data: Any) -> Incident:

@@ -197,23 +197,23 @@ class Snapshot:
     @cached_property
     def by_rank(self) -> Mapping[RankName, Observation]:
         """The observations by name, in their order."""
-        return {one.identity.rank: one for one in self.observations}
+        return {observation.identity.rank: observation for observation in self.observations}
 
     @cached_property
     def reports(self) -> Mapping[RankName, StateReport]:
         """What those said who answered, by name, in their order."""
         return {
-            one.identity.rank: one.outcome
-            for one in self.observations
-            if isinstance(one.outcome, StateReport)
+            observation.identity.rank: observation.outcome
+            for observation in self.observations
+            if isinstance(observation.outcome, StateReport)
         }
 
 
-def absent(known: Mapping[RankName, object], here: Mapping[RankName, object]) -> Set[RankName]:
+def absent(before: Mapping[RankName, object], now: Mapping[RankName, object]) -> Set[RankName]:
     """Who is known and not here: in most ticks nobody, and then both have the same order."""
-    if len(known) == len(here) and all(map(is_, known, here)):
+    if len(before) == len(now) and all(map(is_, before, now)):
         return frozenset()
-    return known.keys() - here.keys()
+    return before.keys() - now.keys()
 
 
 PAUSE_S: Final = 1.0

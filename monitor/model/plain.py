@@ -28,8 +28,8 @@ def readable(kind: type[T]) -> type[T]:
 
 def to_plain(record: Any) -> dict[str, Any]:
     """Plain JSON types; None stays None."""
-    told: dict[str, Any] = msgspec.to_builtins(record)
-    return told
+    plain: dict[str, Any] = msgspec.to_builtins(record)
+    return plain
 
 
 def from_plain(kind: type[T], body: Any) -> T:

@@ -89,8 +89,8 @@ def records(
             by_host.setdefault(Host(event.name), []).append(event)
     seen = _incidents_by_signature(by_host)
     return {
-        host: _record(host, sorted(told, key=lambda one: one.at_s), seen, config)
-        for host, told in sorted(by_host.items())
+        host: _record(host, sorted(events, key=lambda event: event.at_s), seen, config)
+        for host, events in sorted(by_host.items())
     }
 
 
@@ -142,28 +142,28 @@ def _moves(event: QuarantineEvent, seen: _Seen) -> bool:
 def _record(
     host: Host, events: Sequence[QuarantineEvent], seen: _Seen, config: KeeperConfig
 ) -> HostRecord:
-    accused = [one for one in events if one.change is Change.ACCUSED]
-    added = [one for one in events if one.change is Change.ADDED]
-    back = [one for one in events if one.change in (Change.RELEASED, Change.EXPIRED)]
-    faults = [one for one in accused if one.kind in _BLAMES_HOST and not _moves(one, seen)]
+    accused = [event for event in events if event.change is Change.ACCUSED]
+    added = [event for event in events if event.change is Change.ADDED]
+    back = [event for event in events if event.change in (Change.RELEASED, Change.EXPIRED)]
+    faults = [event for event in accused if event.kind in _BLAMES_HOST and not _moves(event, seen)]
     within_s = config.readmission_hours * _HOUR_S
-    failed = [one for one in back if _failed(one, back, faults, within_s)]
+    failed = [event for event in back if _failed(event, back, faults, within_s)]
     reset_s = max(
-        (one.at_s for one in back if one.change is Change.RELEASED and one not in failed),
+        (event.at_s for event in back if event.change is Change.RELEASED and event not in failed),
         default=None,
     )
     since_s = float("-inf") if reset_s is None else reset_s
-    counted = sum(one.author == KEEPER and one.at_s > since_s for one in added)
-    offences = _separate([one for one in faults if one.at_s > since_s], config.lemon_apart_s)
-    failures = sum(one.at_s > since_s for one in failed)
+    counted = sum(event.author == KEEPER and event.at_s > since_s for event in added)
+    offences = _separate([event for event in faults if event.at_s > since_s], config.lemon_apart_s)
+    failures = sum(event.at_s > since_s for event in failed)
     return HostRecord(
         host=host,
-        incidents=dict(sorted(Counter(str(one.kind) for one in accused).items())),
-        wide=sum(one.wide for one in accused),
-        narrow=sum(not one.wide for one in accused),
-        evictions=sum(one.change is Change.EVICTED for one in events),
+        incidents=dict(sorted(Counter(str(event.kind) for event in accused).items())),
+        wide=sum(event.wide for event in accused),
+        narrow=sum(not event.wide for event in accused),
+        evictions=sum(event.change is Change.EVICTED for event in events),
         quarantines=len(added),
-        exclusions=sum(one.author != KEEPER for one in added),
+        exclusions=sum(event.author != KEEPER for event in added),
         readmissions=len(back),
         failed_readmissions=len(failed),
         offences=offences,
@@ -182,7 +182,7 @@ def _failed(
     within_s: float,
 ) -> bool:
     """Whether the host failed again soon after this, and before it was let in another time."""
-    later = min((one.at_s for one in others if one.at_s > back.at_s), default=float("inf"))
+    later = min((other.at_s for other in others if other.at_s > back.at_s), default=float("inf"))
     end_s = min(later, back.at_s + within_s)
     return any(back.at_s < fault.at_s <= end_s for fault in faults)
 

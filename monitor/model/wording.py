@@ -20,9 +20,9 @@ def listed(ranks: Sequence[str], at_most: int = 4) -> str:
     return f"{', '.join(ranks[:-1])} and {ranks[-1]}"
 
 
-def plural(ranks: Sized, one: str, many: str) -> str:
+def plural(ranks: Sized, single: str, many: str) -> str:
     """The verb that fits the number of ranks."""
-    return one if len(ranks) == 1 else many
+    return single if len(ranks) == 1 else many
 
 
 def seconds(span_s: float) -> str:

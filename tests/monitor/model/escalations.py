@@ -30,7 +30,7 @@ ID = ReplicaId("rg_1:a")
 RANKS = (RankName("rg_1.0"), RankName("rg_1.1"))
 VIEW = LighthouseView(3, (Member(ID, 5), Member(ReplicaId("rg_0:x"), 5)), {ID: 0.1}, "")
 EVICT = Evict(IncidentId("inc-1"), GroupName("rg_1"), ID, (Host("node1"),), "hung")
-ALL = EvictionDeps(gate=True, schedulers=("slurm",), told=("pager",))
+ALL = EvictionDeps(gate=True, schedulers=("slurm",), sinks=("pager",))
 START_S = 1_000_000.0
 
 
