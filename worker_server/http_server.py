@@ -96,12 +96,12 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     def add_channel(self, map: dict[int, Any] | None = None) -> None:  # noqa: A002
         """It is open."""
         super().add_channel(map)
-        self.server.crowd.channels.add(self)
+        self.server.connections.channels.add(self)
 
     def del_channel(self, map: dict[int, Any] | None = None) -> None:  # noqa: A002
         """It is closed."""
         super().del_channel(map)
-        self.server.crowd.channels.discard(self)
+        self.server.connections.channels.discard(self)
 
     def close(self) -> None:
         """As the loop ends: waitress then closes the socket, and no file of a large answer."""
@@ -155,7 +155,6 @@ class Connections:
         self.channels: set[Channel] = set()
         self._queue: list[tuple[float, int, Channel]] = []
         self._queued_s = 0.0
-        self.dropped = 0
 
     @property
     def full(self) -> bool:
@@ -167,7 +166,7 @@ class Connections:
         now_s = time.monotonic()
         for channel in list(self.channels):
             if channel.overdue(self.limits, now_s):
-                self._drop(channel)
+                channel.handle_close()
 
     def may_accept(self) -> bool:
         """Whether one more fits in, or somebody can make room."""
@@ -179,7 +178,7 @@ class Connections:
             channel = self._oldest()
             if channel is None:
                 return
-            self._drop(channel)
+            channel.handle_close()
 
     def _oldest(self) -> Channel | None:
         """Who has waited longest, and long enough. The queue for it is made anew at most a hundred
@@ -188,8 +187,8 @@ class Connections:
         now_s = time.monotonic()
         if now_s - self._queued_s > _QUEUE_KEPT_S:
             self._queued_s = now_s
-            waits = [(since_s, id(one), one) for one in list(self.channels)
-                     if (since_s := one.waits_since_s()) is not None
+            waits = [(since_s, id(channel), channel) for channel in list(self.channels)
+                     if (since_s := channel.waits_since_s()) is not None
                      and now_s - since_s >= self.limits.young_s]  # fmt: skip
             self._queue = sorted(waits, reverse=True)
         while self._queue:
@@ -199,10 +198,6 @@ class Connections:
             self._queue.pop()
         return None
 
-    def _drop(self, channel: Channel) -> None:
-        self.dropped += 1
-        channel.handle_close()
-
 
 class PatientServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no types
     """Accepts on one listening socket; several may share `Connections`, loop and worker threads."""
@@ -211,11 +206,11 @@ class PatientServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
         self,
         app: Any,
         listener: socket.socket,
-        crowd: Connections,
+        connections: Connections,
         channel: type[Channel],
         **waitress: Any,
     ) -> None:
-        self.crowd = crowd
+        self.connections = connections
         self.channel_class = channel
         self._last_tended_s = 0.0
         self._defects = 0
@@ -224,21 +219,21 @@ class PatientServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
 
     def readable(self) -> bool:
         """Whether to accept: not when full, unless somebody can make room."""
-        return self.accepting and self.crowd.may_accept()
+        return self.accepting and self.connections.may_accept()
 
     def handle_accept(self) -> None:
         """Accept those who wait at the door, some at a time."""
         for _ in range(_ACCEPTS_A_TURN):
-            if not self.crowd.may_accept():
+            if not self.connections.may_accept():
                 return
-            before = len(self.crowd.channels)
+            before = len(self.connections.channels)
             try:
                 super().handle_accept()
             except OSError as exc:  # a client that left at once must not close the listener
                 _log.info("a connection failed at once: %s", exc)
-            if len(self.crowd.channels) == before:
+            if len(self.connections.channels) == before:
                 return
-            self.crowd.make_room()
+            self.connections.make_room()
 
     def run(self) -> None:
         """Serve for ever, in this thread."""
@@ -252,12 +247,12 @@ class PatientServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
                 time.sleep(_FULL_PAUSE_S)
 
     def _turn(self) -> None:
-        tend_s = self.crowd.limits.tend_s
-        wasyncore.poll2(_FULL_PAUSE_S if self.crowd.full else tend_s, self._map)
+        tend_s = self.connections.limits.tend_s
+        wasyncore.poll2(_FULL_PAUSE_S if self.connections.full else tend_s, self._map)
         now_s = time.monotonic()
         if now_s - self._last_tended_s >= tend_s / 2:
             self._last_tended_s = now_s
-            self.crowd.drop_overdue()
+            self.connections.drop_overdue()
 
 
 def names_us(header: str, more: Iterable[str] = ()) -> bool:
@@ -267,8 +262,8 @@ def names_us(header: str, more: Iterable[str] = ()) -> bool:
     own = socket.gethostname().lower()
     try:
         name = (urlsplit(f"//{header.strip()}").hostname or "").rstrip(".")
-        known = "", "localhost", own, own.partition(".")[0], *(one.lower() for one in more)
-        return name in known or bool(ip_address(name))
+        ours = "", "localhost", own, own.partition(".")[0], *(alias.lower() for alias in more)
+        return name in ours or bool(ip_address(name))
     except ValueError:
         return False
 
@@ -288,7 +283,7 @@ class HttpServer:
     ) -> None:
         limits = limits or ServerLimits()
         self._app = app
-        self._crowd = Connections(limits)
+        self._connections = Connections(limits)
         self._map: dict[int, Any] = {}
         self._channel = channel
         self._adjustments = Adjustments(
@@ -304,18 +299,13 @@ class HttpServer:
         self.port = int(listener.getsockname()[1])
 
     @property
-    def dropped(self) -> int:
-        """Connections dropped so far."""
-        return self._crowd.dropped
-
-    @property
     def waiting(self) -> int:
         """Requests for which no thread is free."""
         return len(self._dispatcher.queue)
 
     def _listen_on(self, listener: socket.socket) -> PatientServer:
         return PatientServer(
-            self._app, listener, self._crowd, self._channel,
+            self._app, listener, self._connections, self._channel,
             map=self._map, dispatcher=self._dispatcher, adj=self._adjustments,
         )  # fmt: skip
 

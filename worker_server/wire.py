@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -38,16 +38,7 @@ from typing import (
     get_type_hints,
 )
 
-from msgspec import (
-    NODEFAULT,
-    DecodeError,
-    Meta,
-    Raw,
-    Struct,
-    ValidationError,
-    convert,
-    structs,
-)
+from msgspec import DecodeError, Meta, Raw, Struct, ValidationError, convert, structs
 from msgspec.json import Decoder, decode
 
 SCHEMA: Final = 1
@@ -184,7 +175,7 @@ class Identity:
     def __post_init__(self) -> None:
         if not 0 <= self.group_rank < self.world_size:
             raise WireError(f"group_rank {self.group_rank} is outside a world of {self.world_size}")
-        if not all(key.isprintable() and told.isprintable() for key, told in self.place.items()):
+        if not all(key.isprintable() and value.isprintable() for key, value in self.place.items()):
             raise WireError("'place' is no plain text")
 
     @cached_property
@@ -623,16 +614,16 @@ class FlightRecord:
 
     def views(self) -> Iterator[FlightRecord]:
         """The answer as it would be with one recorder alone, in `torch`: for each there is."""
-        for name, one in self.parts:
+        for name, part in self.parts:
             yield replace(
                 self,
                 ring=tuple(
                     e if e.recorder == name else replace(e, torch_ids=()) for e in self.ring
                 ),
-                torch=one.record,
-                torch_age_s=one.age_s,
-                torch_error=one.error,
-                torch_only=one.only,
+                torch=part.record,
+                torch_age_s=part.age_s,
+                torch_error=part.error,
+                torch_only=part.only,
                 torch_last_age_s=None if name else self.torch_last_age_s,
             )
 
@@ -715,26 +706,28 @@ def _read(kind: type[T], data: Any, at: str = "") -> T:
     except (ValidationError, UnicodeEncodeError):
         pass
     try:
-        return convert(_known(kind, data), kind)
+        return convert(_trimmed(kind, data), kind)
     except (ValidationError, UnicodeEncodeError) as exc:  # half a surrogate pair is no text
         raise WireError(" ".join(f"{at} {exc}".split())) from exc
 
 
-def _known(kind: Any, data: Any) -> Any:
+def _trimmed(kind: Any, data: Any) -> Any:
     """`data` without nulls where this type has a key, and no longer than it where it is a row."""
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Annotated, Union, UnionType):
-        return _known(args[0], data)
+        return _trimmed(args[0], data)
     if isinstance(data, Mapping):
         if isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, Struct)):
-            hints: dict[str, Any] = _hints(kind)
-            told = {name: data[name] for name in hints if data.get(name) is not None}
-            return {name: _known(hints[name], value) for name, value in told.items()}
+            return {
+                name: _trimmed(hint, data[name])
+                for name, hint in _hints(kind).items()
+                if data.get(name) is not None
+            }
         if origin is Mapping:
-            return {key: _known(args[1], value) for key, value in data.items()}
+            return {key: _trimmed(args[1], value) for key, value in data.items()}
     if isinstance(data, list | tuple):
         if origin is tuple and args[-1] is Ellipsis:
-            return [_known(args[0], item) for item in data]
+            return [_trimmed(args[0], item) for item in data]
         return data[: len(args or getattr(kind, "_fields", data))]
     return data
 
@@ -842,8 +835,8 @@ class HostReader:
     """
 
     def __init__(self) -> None:
-        self._answers, self._identities = Decoder(_HostCells), Decoder(Identity)
-        self._known: dict[bytes, Identity] = {}
+        self._hosts, self._identities = Decoder(_HostCells), Decoder(Identity)
+        self._by_bytes: dict[bytes, Identity] = {}
         self.most = 1024
         """Identities to remember."""
 
@@ -856,8 +849,8 @@ class HostReader:
         """
         if b'"committed_step"' not in body:  # said where it is another than expected, or null
             try:
-                told = self._answers.decode(body)
-                return HostReport(told.host, tuple([self._entry(one) for one in told.entries]))
+                cells = self._hosts.decode(body)
+                return HostReport(cells.host, tuple([self._entry(row) for row in cells.entries]))
             except (DecodeError, WireError):  # what is not plain is read slowly
                 pass
         return parse_host(decode(body))
@@ -867,15 +860,15 @@ class HostReader:
         said = None if report is None else report.report(self._identity(bytes(report.identity)))
         return HostEntry(cells.rank, cells.url, said, cells.error)
 
-    def _identity(self, told: bytes) -> Identity:
-        found = self._known.get(told)
-        if found is None:
-            found = self._identities.decode(told)
-            if len(self._known) >= self.most:
-                self._known.clear()
-            if len(told) <= _IDENTITY_USUAL_BYTES:
-                self._known[told] = found
-        return found
+    def _identity(self, blob: bytes) -> Identity:
+        identity = self._by_bytes.get(blob)
+        if identity is None:
+            identity = self._identities.decode(blob)
+            if len(self._by_bytes) >= self.most:
+                self._by_bytes.clear()
+            if len(blob) <= _IDENTITY_USUAL_BYTES:
+                self._by_bytes[blob] = identity
+        return identity
 
 
 def parse_flight_record(data: Any) -> FlightRecord:
@@ -892,11 +885,11 @@ def parse_registration(data: Any) -> Registration:
             multicast, unspecified or a cloud's metadata: what is there is asked with the monitor's
             token.
     """
-    told = _read(Registration, _answer(data))
-    url = told.url.removesuffix("/")
-    if not _is_server(url.removesuffix(f"/{told.identity.rank}")):
+    registration = _read(Registration, _answer(data))
+    url = registration.url.removesuffix("/")
+    if not _is_server(url.removesuffix(f"/{registration.identity.rank}")):
         raise WireError(f"'url' is {url[:200]!r}, expected http(s)://HOST:PORT of a WorkerServer")
-    return replace(told, url=url)
+    return replace(registration, url=url)
 
 
 _SERVER: Final = re.compile(
@@ -948,17 +941,18 @@ def _is_server(url: str) -> bool:
 
 Answer = StateReport | StepLog | FlightRecord | LastWords | HostReport | Registration
 
-LEFT_OUT: Final[dict[type, tuple[str, ...]]] = {
-    Identity: ("place",),
-    StateReport: ("unhooked",),
-    StepState: ("healing", "errored", "loss_finite", "commit_failures", "tags", "counters",
-                "source", "times", "gradients_watched"),
+LEFT_OUT: Final[Mapping[type, Mapping[str, Any]]] = {
+    Identity: {"place": {}},
+    StateReport: {"unhooked": ()},
+    StepState: {
+        "healing": False, "errored": False, "loss_finite": True, "commit_failures": 0, "tags": (),
+        "counters": {}, "source": SOURCE_REPORTER, "times": {}, "gradients_watched": False,
+    },
 }  # fmt: skip
-"""What is left out where it is as usual, beside all that is None."""
+"""What is left out where it is as usual, which is its default; beside all that is None."""
 _UNTOUCHED: Final = frozenset({"torch", "record", "sizes_in", "sizes_out", "torch_ids"})
 """Records of torch's, and whole numbers: thousands of entries come at once."""
 _EXACT: Final = frozenset({str, int, bool, type(None)})
-_NOTHING: Final = (MISSING, NODEFAULT)
 
 
 def to_json(value: Answer) -> dict[str, Any]:
@@ -974,25 +968,21 @@ def to_json(value: Answer) -> dict[str, Any]:
 
 def _object_of(value: Any, digits: int = 6) -> dict[str, Any]:
     digits = 3 if isinstance(value, StateReport) else digits
-    told = {
+    content = {
         key: item if item.__class__ in _EXACT or key in _UNTOUCHED else _plain(item, digits)
         for key, usual in _usual(value.__class__)
         if (item := getattr(value, key)) is not None and item != usual
     }
     if isinstance(value, StepState):
-        _shorten(told, value)
-    return told
+        _shorten(content, value)
+    return content
 
 
 @cache
 def _usual(kind: type) -> tuple[tuple[str, Any], ...]:
     """The keys of a type, each with the value with which it is left out."""
-    left_out = LEFT_OUT.get(kind, ())
-    bare: dict[str, Any] = {
-        one.name: one.default if one.default_factory in _NOTHING else one.default_factory()
-        for one in (structs.fields(kind) if issubclass(kind, Struct) else fields(kind))  # type: ignore[arg-type]
-    }
-    return tuple((key, bare[key] if key in left_out else None) for key in bare)
+    left_out = LEFT_OUT.get(kind, {})
+    return tuple((key, left_out.get(key)) for key in _hints(kind))
 
 
 def _plain(value: Any, digits: int) -> Any:  # noqa: PLR0911  one case each
@@ -1021,14 +1011,14 @@ def _list_of(items: Iterable[Any], digits: int) -> list[Any]:
     return [item if item.__class__ in _EXACT else _plain(item, digits) for item in items]
 
 
-def _shorten(told: dict[str, Any], step: StepState) -> None:
+def _shorten(content: dict[str, Any], step: StepState) -> None:
     expected = expected_committed_step(step)
     if step.committed_step == expected:
-        told.pop("committed_step", None)
+        content.pop("committed_step", None)
     elif step.committed_step is None:  # said, else the expected one would be taken for it
-        told["committed_step"] = None
+        content["committed_step"] = None
     if step.loss is not None:
-        told["loss"] = float(f"{step.loss:.6g}")
+        content["loss"] = float(f"{step.loss:.6g}")
 
 
 def _head_row(head: GroupHead) -> list[Any]:

@@ -16,7 +16,7 @@ from schemathesis.engine import events, from_schema
 
 from tests.deep import DEEP, EXPLORES
 from tests.worker_server.boxes import WITH_TOKEN, FakeBox, app_of
-from worker_server.sidecar.app import ENDPOINTS, document
+from worker_server.sidecar.app import document
 
 CONFIG = {
     "seed": random.SystemRandom().getrandbits(32) if EXPLORES else 7,
@@ -28,9 +28,7 @@ CONFIG = {
 
 
 def look():
-    schema = schemathesis.openapi.from_dict(
-        document(ENDPOINTS), config=SchemathesisConfig.from_dict(CONFIG)
-    )
+    schema = schemathesis.openapi.from_dict(document(), config=SchemathesisConfig.from_dict(CONFIG))
     schema.app = app_of(FakeBox())
     checked, findings = 0, []
     for event in from_schema(schema).execute():

@@ -60,4 +60,4 @@ def test_a_reader_remembers_no_more_than_it_may() -> None:
     reader.most = 10
     for host in fleet.hosts:
         reader.read(fleet.answer(host, "/rg_0.0/v1/host"))
-        assert len(reader._known) <= 10
+        assert len(reader._by_bytes) <= 10

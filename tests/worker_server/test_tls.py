@@ -8,16 +8,14 @@ import logging
 import socket
 import ssl
 import struct
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import trustme
 
 from tests.worker_server.ranks import eventually
-from tests.worker_server.test_http_server import BIG, application, closes
-from worker_server.http_server import HttpServer, ServerLimits, TlsError, tls_channel
-from worker_server.sidecar.serve import listening_socket
+from tests.worker_server.test_http_server import BIG, Served, closes
+from worker_server.http_server import TlsError, tls_channel
 
 
 @pytest.fixture(scope="module")
@@ -36,27 +34,16 @@ def files(authority, tmp_path_factory):
     return cert, key
 
 
-@contextlib.contextmanager
-def serving(files, **limits):
-    made = HttpServer(
-        application, listening_socket("127.0.0.1", 0), threads=2, scheme="https",
-        channel=tls_channel(*files), limits=ServerLimits(tend_s=0.05, **limits),
-    )  # fmt: skip
-    made.start()
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def server(files):
-    with serving(files) as made:
-        yield made
+    with contextlib.closing(Served(tls_channel(*files))) as served:
+        yield served
 
 
 @pytest.fixture
 def impatient(files):
-    with serving(files, request_s=0.5) as made:
-        yield made
+    with contextlib.closing(Served(tls_channel(*files), request_s=0.5)) as served:
+        yield served
 
 
 @pytest.fixture
@@ -66,24 +53,16 @@ def trusting(authority):
     return context
 
 
-def get(port, context, path="/"):
-    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=context)
+def answered(server, context):
     try:
-        connection.request("GET", path)
-        return connection.getresponse().read()
-    finally:
-        connection.close()
-
-
-def answered(port, context):
-    try:
-        return get(port, context)
+        return server.get("/", context)
     except OSError:  # on a busy machine half a second is no haste
         return None
 
 
 def test_a_client_that_trusts_the_authority_gets_answers(server, trusting):
-    connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=20, context=trusting)
+    port = server.server.port
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=trusting)
     for _ in range(3):  # on one connection
         connection.request("POST", "/again", b"x" * 40_000)
         assert connection.getresponse().read() == b"127.0.0.1 /again\n"
@@ -91,18 +70,18 @@ def test_a_client_that_trusts_the_authority_gets_answers(server, trusting):
 
 
 def test_a_big_answer_arrives_whole(server, trusting):
-    assert get(server.port, trusting, "/big") == BIG
+    assert server.get("/big", trusting) == (200, len(BIG))
 
 
 def test_many_clients_at_once(server, trusting):
     with ThreadPoolExecutor(20) as pool:
-        answers = list(pool.map(lambda _: get(server.port, trusting), range(60)))
-    assert answers == [b"127.0.0.1 /\n"] * 60
+        answers = list(pool.map(lambda _: server.get("/", trusting), range(60)))
+    assert answers == [(200, len("127.0.0.1 /\n"))] * 60
 
 
 def test_a_client_that_does_not_trust_it_is_not_served(server):
     with pytest.raises(ssl.SSLCertVerificationError):
-        get(server.port, ssl.create_default_context())
+        server.get("/", ssl.create_default_context())
 
 
 def test_an_old_protocol_is_refused(server, trusting):
@@ -110,39 +89,32 @@ def test_an_old_protocol_is_refused(server, trusting):
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):
         trusting.maximum_version = ssl.TLSVersion.TLSv1_1
     with pytest.raises(OSError, match=r"(?i)ssl|tls|reset"):
-        get(server.port, trusting)
+        server.get("/", trusting)
 
 
 @pytest.mark.parametrize(
     "sent", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "half a hello"]
 )
 def test_a_handshake_that_is_not_finished_is_dropped(impatient, trusting, sent):
-    with socket.create_connection(("127.0.0.1", impatient.port), timeout=10) as sock:
-        sock.sendall(sent)
-        assert closes(sock) < 5
-    eventually(lambda: answered(impatient.port, trusting), "a client that makes haste is answered")
+    assert closes(impatient.connect(sent)) < 5
+    eventually(lambda: answered(impatient, trusting), "a client that makes haste is answered")
 
 
 def test_clients_that_break_off_end_nothing(server, trusting, caplog):
     """A reset makes the socket readable and hung up at once: it is closed twice in one turn."""
     breaking_off = struct.pack("ii", 1, 0)  # SO_LINGER: on close, send a reset
     for _ in range(5):
-        raw = socket.create_connection(("127.0.0.1", server.port), timeout=10)
-        with trusting.wrap_socket(raw, server_hostname="127.0.0.1") as sock:
+        with trusting.wrap_socket(server.connect(), server_hostname="127.0.0.1") as sock:
             sock.sendall(b"GET / HTTP/1.1\r\n")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, breaking_off)
-    assert get(server.port, trusting)
-    assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
+    assert server.get("/", trusting)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def test_plain_http_and_noise_are_dropped_at_once(server, trusting):
     for noise in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", bytes(range(256)) * 100):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
-            sock.sendall(noise)
-            began = time.monotonic()
-            closes(sock)
-            assert time.monotonic() - began < 5
-    assert get(server.port, trusting)
+        assert closes(server.connect(noise)) < 5
+    assert server.get("/", trusting)
 
 
 def test_a_certificate_that_cannot_be_used_says_which_and_why(files, tmp_path):

@@ -25,7 +25,6 @@ from worker_server.rank.settings import Settings
 from worker_server.sidecar import process, queries, text
 from worker_server.sidecar.black_box import BlackBox
 from worker_server.sidecar.queries import RefusalError, WorkSlots, harden, in_json, in_text, refuse
-from worker_server.wire import LEFT_OUT
 
 # -- `GET /openapi.json`: every endpoint, parameter, body and answer, errors included -------------
 # Types and bounds are those of the annotations, descriptions those of the docstrings: what travels
@@ -113,11 +112,12 @@ _HEADERS: Final[Mapping[int, Schema]] = {
 }  # fmt: skip
 
 
-def document(endpoints: Sequence[Endpoint]) -> Schema:
+@cache
+def document() -> Schema:
     """The OpenAPI 3.1 document of a rank's WorkerServer."""
-    paths: Schema = {one.path: {} for one in endpoints}
-    for one in endpoints:
-        paths[one.path][one.method.lower()] = _operation(one)
+    paths: Schema = {endpoint.path: {} for endpoint in ENDPOINTS}
+    for endpoint in ENDPOINTS:
+        paths[endpoint.path][endpoint.method.lower()] = _operation(endpoint)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -127,7 +127,7 @@ def document(endpoints: Sequence[Endpoint]) -> Schema:
         },
         "paths": paths,
         "components": {
-            "schemas": _schemas([one.kind for one in endpoints if one.kind is not None]),
+            "schemas": _schemas([kind for kind in (e.kind for e in ENDPOINTS) if kind]),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -169,8 +169,8 @@ def _error(status: int, about: str) -> Schema:
 
 
 def _parameters(query: type[Struct]) -> Iterator[Schema]:
-    _, found = schema_components([query])
-    schema = found[query.__name__]
+    _, schemas = schema_components([query])
+    schema = schemas[query.__name__]
     kinds = (kind.__name__ for kind in reversed(query.__mro__))
     _describe(schema, dict(chain(*(_docstrings().get(name, {}).items() for name in kinds))))
     for name, value in schema["properties"].items():
@@ -186,44 +186,44 @@ def _ref(name: str) -> Schema:
 def _schemas(answers: Sequence[type]) -> dict[str, Schema]:
     """All components of the document, by name."""
     kinds = (*answers, queries.EvictionOrder)
-    _, found = schema_components(kinds, ref_template=_ref("{name}")["$ref"])
-    left_out = {kind.__name__: names for kind, names in LEFT_OUT.items()}
+    _, schemas = schema_components(kinds, ref_template=_ref("{name}")["$ref"])
+    left_out = {kind.__name__: set(usual) for kind, usual in wire.LEFT_OUT.items()}
     for name, about in _docstrings().items():
-        if name in found:
-            _describe(found[name], about)
-    for name, schema in found.items():
+        if name in schemas:
+            _describe(schemas[name], about)
+    for name, schema in schemas.items():
         schema["description"] = inspect.cleandoc(schema.get("description", name))
         if "properties" in schema and name != queries.EvictionOrder.__name__:
-            _leave_out(schema, left_out.get(name, ()))
-    found["HostEntry"]["properties"]["report"] = dict(found["StateReport"])
+            _leave_out(schema, left_out.get(name, set()))
+    schemas["HostEntry"]["properties"]["report"] = dict(schemas["StateReport"])
     for kind in answers:
-        answer = found[kind.__name__]
+        answer = schemas[kind.__name__]
         answer["properties"] = {"schema": {"const": wire.SCHEMA}, **answer["properties"]}
         answer["required"] = ["schema", *answer["required"]]
-    return {**found, "Error": _ERROR}
+    return {**schemas, "Error": _ERROR}
 
 
 def _describe(schema: Schema, about: dict[str, str]) -> None:
     """Say what each key is, and each cell of a row, which a newer server may make longer."""
-    told = schema.get("properties")
-    if told is None:
+    parts = schema.get("properties")
+    if parts is None:
         schema.pop("maxItems", None)
-        told = dict(zip(about, schema.get("prefixItems", ()), strict=True))
-        for title, cell in told.items():
+        parts = dict(zip(about, schema.get("prefixItems", ()), strict=True))
+        for title, cell in parts.items():
             cell["title"] = title
-    for key, value in told.items():
+    for key, value in parts.items():
         if about[key]:
             value["description"] = about[key]
 
 
-def _leave_out(schema: Schema, usual: tuple[str, ...]) -> None:
+def _leave_out(schema: Schema, usual: set[str]) -> None:
     """What is None is left out, so is what is as usual; all else is always said."""
-    told = schema["properties"]
-    absent = {key for key, value in told.items() if "anyOf" in value} | set(usual)
-    schema["required"] = [key for key in told if key not in absent]
-    for key, value in told.items():
+    properties = schema["properties"]
+    absent = {key for key, value in properties.items() if "anyOf" in value} | usual
+    schema["required"] = [key for key in properties if key not in absent]
+    for key, value in properties.items():
         if key != "committed_step":  # whose null says something
-            told[key] = _said(value)
+            properties[key] = _said(value)
 
 
 def _said(value: Schema) -> Schema:
@@ -303,9 +303,9 @@ class RequestGuard:
             raise RefusalError(401, "wrong or missing bearer token", {"WWW-Authenticate": "Bearer"})
 
     def _has_token(self) -> bool:
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        told = given.strip().encode("utf-8", "surrogateescape")
-        right = hmac.compare_digest(told, self._token or b"")
+        scheme, _, credentials = request.headers.get("Authorization", "").partition(" ")
+        token = credentials.strip().encode("utf-8", "surrogateescape")
+        right = hmac.compare_digest(token, self._token or b"")
         return right and self._token is not None and scheme.lower() == "bearer"
 
 
@@ -337,26 +337,26 @@ def make_app(served: Served, guard: RequestGuard) -> Flask:
     app = Flask(__name__, static_folder=None)
     app.url_map.merge_slashes = False  # `/v1//state` is no path of ours, rather than a redirect
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
-    acting = {one.name for one in ENDPOINTS if one.acts}
+    acting = {endpoint.name for endpoint in ENDPOINTS if endpoint.acts}
     app.before_request(lambda: guard.may_act() if request.endpoint in acting else guard.may_read())
     app.after_request(harden)
     app.register_error_handler(Exception, refuse)
     places = {work: WorkSlots(count, work) for work, count in _PLACES.items()}
-    for one in ENDPOINTS:
-        view = partial(_answer, served, one, places.get(one.slow))
-        app.add_url_rule(one.path, one.name, view, methods=[one.method])
+    for endpoint in ENDPOINTS:
+        view = partial(_answer, served, endpoint, places.get(endpoint.slow))
+        app.add_url_rule(endpoint.path, endpoint.name, view, methods=[endpoint.method])
     return app
 
 
 def _answer(served: Served, endpoint: Endpoint, places: WorkSlots | None) -> Response:
     query = None if endpoint.query is None else queries.parameters(endpoint.query)
     with nullcontext() if places is None else places.taken():
-        found = endpoint.answer(served, query)
-        if isinstance(found, Response):
-            return found
+        answer = endpoint.answer(served, query)
+        if isinstance(answer, Response):
+            return answer
         if isinstance(query, queries.Look) and query.format == "text":
-            return in_text(text.render(found, query.rows))
-        return in_json(found if isinstance(found, dict) else wire.to_json(found))
+            return in_text(text.render(answer, query.rows))
+        return in_json(answer if isinstance(answer, dict) else wire.to_json(answer))
 
 
 def _profile(served: Served, query: queries.Profile) -> Response:
@@ -376,35 +376,25 @@ def _metrics(served: Served, _: None) -> Response:
     return Response(encode(served.registry), content_type=content_type)
 
 
-@cache
-def _document() -> dict[str, Any]:
-    return document(ENDPOINTS)
-
-
 def _help(served: Served, _: None) -> Response:
     who, base = served.box.identity, request.host_url.rstrip("/")
     title = f"WorkerServer of rank {who.rank} (job {who.job}, host {who.host}, pid {who.pid})"
     if request.accept_mimetypes.best_match(["text/plain", "text/html"]) == "text/html":
         html = render_template_string(
-            _PAGE,
-            title=title,
-            about=_ABOUT,
-            base=base,
-            all=_LISTED,
-            rank=who.rank,
+            _PAGE, title=title, about=_ABOUT, base=base, endpoints=_LISTED, rank=who.rank,
             monitors=served.monitors,
-        )
+        )  # fmt: skip
         return Response(html, content_type="text/html; charset=utf-8")
     return in_text("\n".join([title, _ABOUT, "", *_help_lines(base), ""]))
 
 
 def _help_lines(base: str) -> Iterator[str]:
-    for one in _LISTED:
-        command = one.curl(base)
+    for endpoint in _LISTED:
+        command = endpoint.curl(base)
         if len(command) >= _WIDTH:
-            yield f"# {one.what}\n{command}"
+            yield f"# {endpoint.what}\n{command}"
         else:
-            yield f"{command:<{_WIDTH}}  {one.what}"
+            yield f"{command:<{_WIDTH}}  {endpoint.what}"
 
 
 _ABOUT: Final = "It answers while the rank hangs, is stopped, or is dead."
@@ -427,16 +417,16 @@ code{font:13px/1.4 ui-monospace,"DejaVu Sans Mono",Menlo,monospace}
 @media(max-width:700px){body{padding:0 12px 30px}td{display:block;padding:4px 12px}td+td{border:0}}
 </style>
 <header><strong>lightkeeper</strong> WorkerServer
-{%- for one in monitors %} · <a href="{{ one }}/ranks/{{ rank|urlencode }}">{{ rank }} at the
+{%- for url in monitors %} · <a href="{{ url }}/ranks/{{ rank|urlencode }}">{{ rank }} at the
  monitor</a>{% endfor %}</header>
 <main><h1>{{ title }}</h1>
 <p>{{ about }}</p>
 <table>
-{% for one in all -%}
+{% for endpoint in endpoints -%}
 <tr><td>
-{%- if one.acts %}<code>{{ one.curl(base) }}</code>
-{%- else %}<a href="{{ one.ask }}"><code>{{ one.ask }}</code></a>
-{%- endif %}</td><td>{{ one.what }}</td></tr>
+{%- if endpoint.acts %}<code>{{ endpoint.curl(base) }}</code>
+{%- else %}<a href="{{ endpoint.ask }}"><code>{{ endpoint.ask }}</code></a>
+{%- endif %}</td><td>{{ endpoint.what }}</td></tr>
 {% endfor -%}
 </table></main>
 </html>
@@ -479,7 +469,7 @@ ENDPOINTS: Final = (
     Endpoint("healthz", wire.PATH_HEALTHZ, "this server answers",
              lambda _, __: in_text("ok\n"), formats=TEXT, query=None),
     Endpoint("openapi", wire.PATH_OPENAPI, "all of this for programs",
-             lambda _, __: in_json(_document()), query=None),
+             lambda _, __: in_json(document()), query=None),
     Endpoint("profile", wire.PATH_PROFILE, "torch's profiler in the rank, a Chrome trace",
              _profile, query=queries.Profile, slow="stacks or profiles", example="?duration=2",
              acts=True,

@@ -183,8 +183,8 @@ def parameters(kind: type[_Query]) -> _Query:
     try:
         return convert(request.args.to_dict(), kind, strict=False)
     except (ValidationError, UnicodeEncodeError) as exc:
-        known = ", ".join(kind.__struct_fields__) or "none"
-        raise RefusalError(400, f"the parameters: {exc!s:.200}; known: {known}") from exc
+        names = ", ".join(kind.__struct_fields__) or "none"
+        raise RefusalError(400, f"the parameters: {exc!s:.200}; known: {names}") from exc
 
 
 @dataclass(frozen=True, slots=True)
