@@ -79,8 +79,8 @@ def _cycle(graph: Graph, witness: RankPasts, nodes: tuple[int, ...]) -> Finding:
         return _root(graph, nodes, Fault.POINT_TO_POINT, sides, ())
     collectives = [side for side in sides if side.stuck.transfer is None][:_MOST]
     culprits: set[int] = set()
-    for one, other in combinations(collectives, 2):
-        culprits.update(_conflict(graph, witness, one, other))
+    for left, right in combinations(collectives, 2):
+        culprits.update(_conflict(graph, witness, left, right))
     kind = Fault.ORDER_INVERSION
     if len(collectives) < len(sides) and not culprits:
         culprits.update(_out_of_habit(graph, witness, sides))
@@ -103,12 +103,12 @@ def _out_of_habit(graph: Graph, witness: RankPasts, sides: Sequence[_Side]) -> t
     return sides[habits.index(Habit.UNUSUAL)].ranks
 
 
-def _conflict(graph: Graph, witness: RankPasts, one: _Side, other: _Side) -> tuple[int, ...]:
+def _conflict(graph: Graph, witness: RankPasts, left: _Side, right: _Side) -> tuple[int, ...]:
     """Who of two sides is wrong; nobody where they do not conflict or nothing decides."""
     groups = graph.index.groups
-    first, second = (set(groups[side.stuck.group].members.tolist()) for side in (one, other))
+    first, second = (set(groups[side.stuck.group].members.tolist()) for side in (left, right))
     both = first & second
-    sides = [tuple(rank for rank in side.ranks if rank in both) for side in (one, other)]
+    sides = [tuple(rank for rank in side.ranks if rank in both) for side in (left, right)]
     if not all(sides):
         return ()
     for mine, theirs in (sides, sides[::-1]):
@@ -116,7 +116,7 @@ def _conflict(graph: Graph, witness: RankPasts, one: _Side, other: _Side) -> tup
             return mine
     habits = [
         _habit(graph, witness, ranks, mine.stuck.group, theirs.stuck.group)
-        for mine, theirs, ranks in zip((one, other), (other, one), sides, strict=True)
+        for mine, theirs, ranks in zip((left, right), (right, left), sides, strict=True)
     ]
     if set(habits) == {Habit.USUAL, Habit.UNUSUAL}:
         return sides[habits.index(Habit.UNUSUAL)]
@@ -152,8 +152,8 @@ def _sides(graph: Graph, nodes: tuple[int, ...]) -> list[_Side]:
         if rank is not None:
             into = min(target for target in graph.edges[node] if target in own)
             sides.setdefault(into, []).append(rank)
-    found = [_Side(tuple(sorted(r)), graph.stuck_of(into)) for into, r in sides.items()]
-    return sorted(found, key=lambda side: side.ranks)
+    stuck_sides = [_Side(tuple(sorted(r)), graph.stuck_of(into)) for into, r in sides.items()]
+    return sorted(stuck_sides, key=lambda side: side.ranks)
 
 
 def _root(
@@ -217,19 +217,19 @@ def absent(graph: Graph, witness: RankPasts, different: Collection[int] = ()) ->
         if rank in index.job.ranks and rank not in alone
     }
     waited: dict[int, list[StuckCollective]] = {rank: [] for rank in sorted(still)}
-    for one in graph.stuck:
-        for rank in still.intersection(one.absent if one.inside else ()):
-            waited[rank].append(one)
+    for stuck in graph.stuck:
+        for rank in still.intersection(stuck.absent if stuck.inside else ()):
+            waited[rank].append(stuck)
     doubted = {  # those who have not come are as many as those who have, or more
-        one: _usual(graph, witness, one, different)
-        for one in graph.stuck
-        if still & set(one.absent) and len(one.absent) >= len(one.joined)
+        stuck: _usual(graph, witness, stuck, different)
+        for stuck in graph.stuck
+        if still & set(stuck.absent) and len(stuck.absent) >= len(stuck.joined)
     }
     guilty = {
         rank
-        for one in graph.stuck
-        if one.inside and _blames(one, doubted.get(one), still)
-        for rank in still.intersection(one.absent)
+        for stuck in graph.stuck
+        if stuck.inside and _blames(stuck, doubted.get(stuck), still)
+        for rank in still.intersection(stuck.absent)
     }
     _infect(waited, guilty)
     for ranks in sorted(map(sorted, _linked(guilty, waited, guilty)), key=max):
@@ -237,36 +237,38 @@ def absent(graph: Graph, witness: RankPasts, different: Collection[int] = ()) ->
         for kind in sorted({_kind(graph, rank, waited[rank]) for rank in ranks}):
             some = [rank for rank in ranks if _kind(graph, rank, waited[rank]) is kind]
             yield _missing(graph, kind, some, _scene(waited, some) or scene)
-    told = set[tuple[int, ...]]()
-    for one, usual in doubted.items():
-        if not guilty & set(one.absent) and one.joined not in told:
-            told.add(one.joined)
-            yield _ahead(graph, one, sure=usual is Habit.UNUSUAL)
+    reported = set[tuple[int, ...]]()
+    for stuck, usual in doubted.items():
+        if not guilty & set(stuck.absent) and stuck.joined not in reported:
+            reported.add(stuck.joined)
+            yield _ahead(graph, stuck, sure=usual is Habit.UNUSUAL)
 
 
-def _blames(one: StuckCollective, usual: Habit | None, still: set[int]) -> bool:
+def _blames(stuck: StuckCollective, usual: Habit | None, still: set[int]) -> bool:
     """Whether a collective speaks against those who did not come to it.
 
     Without a past it does if they are not the larger side; who is held up elsewhere is on none.
     """
     if usual is None or usual is Habit.UNKNOWN:
-        return len(still & set(one.absent)) <= len(one.joined)
+        return len(still & set(stuck.absent)) <= len(stuck.joined)
     return usual is Habit.USUAL
 
 
 def _usual(
-    graph: Graph, witness: RankPasts, one: StuckCollective, different: Collection[int]
+    graph: Graph, witness: RankPasts, stuck: StuckCollective, different: Collection[int]
 ) -> Habit:
     """Whether those inside call what they called at this place before."""
-    if one.transfer is not None:
+    if stuck.transfer is not None:
         return Habit.UNKNOWN
-    asked = [rank for rank in one.inside if rank not in different] or one.inside
-    return witness.of(graph.index.collective_heads[rank, one.group] for rank in asked)
+    asked = [rank for rank in stuck.inside if rank not in different] or stuck.inside
+    return witness.of(graph.index.collective_heads[rank, stuck.group] for rank in asked)
 
 
 def _infect(waited: Mapping[int, Iterable[StuckCollective]], guilty: set[int]) -> None:
     """Who is missing beside a guilty rank is guilty too: what they are missed in is real."""
-    real = {rank: [one for one in scene if one.transfer is None] for rank, scene in waited.items()}
+    real = {
+        rank: [stuck for stuck in scene if stuck.transfer is None] for rank, scene in waited.items()
+    }
     for ranks in _linked(guilty, real, waited.keys()):
         guilty |= ranks
 
@@ -277,42 +279,44 @@ def _linked(
     """These ranks, each with those among whom the same collectives wait for, directly or not."""
     seen: set[int] = set()
     looked: set[int] = set()
-    found: list[set[int]] = []
+    parts: list[set[int]] = []
     for first in sorted(some):
         todo, linked = [first] if first not in seen else [], set[int]()
         while todo:
             rank = todo.pop()
             linked.add(rank)
-            new = [one for one in waited[rank] if id(one) not in looked]
+            new = [stuck for stuck in waited[rank] if id(stuck) not in looked]
             looked.update(map(id, new))
-            more = {r for one in new for r in one.absent if r in among} - seen - linked
+            more = {r for stuck in new for r in stuck.absent if r in among} - seen - linked
             todo += more
             seen.update((rank, *more))
         if linked:
-            found.append(linked)
-    return found
+            parts.append(linked)
+    return parts
 
 
 def _scene(
     waited: dict[int, list[StuckCollective]], ranks: Iterable[int]
 ) -> tuple[StuckCollective, ...]:
     """What is waited in for these ranks, those first in which somebody is stuck first."""
-    found = {(one.group, one.sequence, one.row): one for rank in ranks for one in waited[rank]}
+    distinct = {
+        (stuck.group, stuck.sequence, stuck.row): stuck for rank in ranks for stuck in waited[rank]
+    }
     return tuple(
         sorted(
-            found.values(),  # what convinces most first
-            key=lambda one: (not one.front, one.transfer is not None, -len(one.inside),
-                             one.group, one.sequence, one.row),
+            distinct.values(),  # what convinces most first
+            key=lambda stuck: (not stuck.front, stuck.transfer is not None, -len(stuck.inside),
+                             stuck.group, stuck.sequence, stuck.row),
         )
     )  # fmt: skip
 
 
 def _kind(graph: Graph, rank: int, scene: list[StuckCollective]) -> Fault:
     """How a rank that did not come is called: by how much it is short of."""
-    if all(one.transfer is not None for one in scene) or rank in graph.index.hidden:
+    if all(stuck.transfer is not None for stuck in scene) or rank in graph.index.hidden:
         return Fault.POINT_TO_POINT
-    collectives = [one for one in scene if one.transfer is None]
-    groups = {one.group for one in collectives}
+    collectives = [stuck for stuck in scene if stuck.transfer is None]
+    groups = {stuck.group for stuck in collectives}
     short = 0
     for group in groups:
         at = graph.index.groups[group]
@@ -360,13 +364,13 @@ def _missing(
     )
 
 
-def _ahead(graph: Graph, one: StuckCollective, *, sure: bool) -> Finding:
+def _ahead(graph: Graph, stuck: StuckCollective, *, sure: bool) -> Finding:
     job = graph.index.job
     reason = (
-        f"{wording.ranks_listed(job, one.joined)} alone {plural(one.joined, 'is', 'are')} in "
-        f"{wording.collective(graph.index, one)}{wording.site(graph.index, one.row)}, and "
-        f"{wording.ranks_listed(job, one.absent)} finished "
-        f"all before it and {plural(one.absent, 'calls', 'call')} nothing more: "
+        f"{wording.ranks_listed(job, stuck.joined)} alone {plural(stuck.joined, 'is', 'are')} in "
+        f"{wording.collective(graph.index, stuck)}{wording.site(graph.index, stuck.row)}, and "
+        f"{wording.ranks_listed(job, stuck.absent)} finished "
+        f"all before it and {plural(stuck.absent, 'calls', 'call')} nothing more: "
     )
     if sure:
         reason += "in earlier steps nobody called it at this place, so the call is one too many."
@@ -376,11 +380,11 @@ def _ahead(graph: Graph, one: StuckCollective, *, sure: bool) -> Finding:
         graph,
         Fault.EXTRA if sure else Fault.NOT_ENTERED,
         reason,
-        (one,),
-        culprits=one.joined if sure else (),
-        sides=sorted((one.joined, one.absent)),
-        victims=tuple(rank for rank in one.absent if rank in job.ranks) if sure else (),
-        evidence=evidence_of(graph, one.joined, (one,)),
+        (stuck,),
+        culprits=stuck.joined if sure else (),
+        sides=sorted((stuck.joined, stuck.absent)),
+        victims=tuple(rank for rank in stuck.absent if rank in job.ranks) if sure else (),
+        evidence=evidence_of(graph, stuck.joined, (stuck,)),
     )
 
 
@@ -389,23 +393,23 @@ _FEW = 4
 them. Higher: a host that died is called unknown."""
 
 
-def _over(graph: Graph, one: StuckCollective) -> bool:
+def _over(graph: Graph, stuck: StuckCollective) -> bool:
     """Whether somebody got out of it, and nobody does before all are in: the silent were, too.
 
     What gloo ended by an error looks completed (see `lost`).
     """
     ranks = graph.index.job.ranks
-    through = any(ranks[rank].backend is Backend.NCCL for rank in one.done)
-    return through and graph.index.op(one.row) in SYNCHRONISING
+    through = any(ranks[rank].backend is Backend.NCCL for rank in stuck.done)
+    return through and graph.index.op(stuck.row) in SYNCHRONISING
 
 
-def _member(graph: Graph, one: StuckCollective, rank: int) -> bool:
+def _member(graph: Graph, stuck: StuckCollective, rank: int) -> bool:
     """Whether a rank without a record is known to be in what others wait in.
 
     Where members are not recorded, so it is when all whose record was read are.
     """
     job = graph.index.job
-    members = job.groups[one.group].members
+    members = job.groups[stuck.group].members
     return rank in members or (len(members) > 1 and set(members) >= job.ranks.keys())
 
 
@@ -417,16 +421,20 @@ def silent(graph: Graph) -> Iterable[Finding]:
     only when they are few. Of several, those are accused for which alone a collective waits.
     """
     waiting = [
-        one for one in graph.stuck if one.silent and not one.absent and not _over(graph, one)
+        stuck
+        for stuck in graph.stuck
+        if stuck.silent and not stuck.absent and not _over(graph, stuck)
     ]
-    alone = {one.silent[0] for one in waiting if len(one.silent) == 1}
-    unclear = {r for one in waiting if not alone & set(one.silent) for r in one.silent}
+    alone = {stuck.silent[0] for stuck in waiting if len(stuck.silent) == 1}
+    unclear = {r for stuck in waiting if not alone & set(stuck.silent) for r in stuck.silent}
     accused = tuple(sorted(alone | unclear))
     if not accused:
         return
     job = graph.index.job
-    scene = tuple(one for one in waiting if set(accused) & set(one.silent))
-    members = set(accused) <= {r for one in scene for r in one.silent if _member(graph, one, r)}
+    scene = tuple(stuck for stuck in waiting if set(accused) & set(stuck.silent))
+    members = set(accused) <= {
+        r for stuck in scene for r in stuck.silent if _member(graph, stuck, r)
+    }
     few = not unclear and (len(accused) == 1 or _FEW * len(accused) <= len(job.expected))
     sure, first = few and members, scene[0]
     reason = f"{wording.ranks_listed(job, accused)} left no record, and "
@@ -448,9 +456,9 @@ def silent(graph: Graph) -> Iterable[Finding]:
         sides=((rank,) for rank in accused),
         victims=tuple(rank for rank in waiting_for if rank in job.ranks),
         evidence={
-            wording.collective(graph.index, one): "without a record: "
-            + wording.ranks_listed(job, one.silent)
-            for one in scene[:4]
+            wording.collective(graph.index, stuck): "without a record: "
+            + wording.ranks_listed(job, stuck.silent)
+            for stuck in scene[:4]
         },
     )
 
@@ -462,18 +470,20 @@ def analyse(job: Job) -> Analysis:
     (a running job), or where a rank that nobody heard of may be the reason. A note says where the
     dates of files alone accuse: a copy's are later.
     """
-    told = _analysis(job)
+    analysis = _analysis(job)
     by_date = [r for r, info in job.ranks.items() if info.alive is None and info.taken_ns != NONE]
-    if not told.culprits or not by_date:
-        return told
+    if not analysis.culprits or not by_date:
+        return analysis
     undated = {rank: replace(job.ranks[rank], taken_ns=NONE) for rank in by_date}
-    if set(told.culprits) <= set(_analysis(replace(job, ranks={**job.ranks, **undated})).culprits):
-        return told
+    if set(analysis.culprits) <= set(
+        _analysis(replace(job, ranks={**job.ranks, **undated})).culprits
+    ):
+        return analysis
     note = (
         "That the calls stood is known from the files' dates alone: copies of a running job's "
         "records, dated when they were copied, can look like this."
     )
-    return replace(told, notes=(note, *told.notes))
+    return replace(analysis, notes=(note, *analysis.notes))
 
 
 def _analysis(job: Job) -> Analysis:
@@ -487,7 +497,7 @@ def _analysis(job: Job) -> Analysis:
     calls = calls_of(job)
     witness = RankPasts(job, calls)
     diverging = hidden(graph, calls, divergences(graph.index, calls, witness))
-    different = {rank for one in diverging for rank in one.culprits}
+    different = {rank for divergence in diverging for rank in divergence.culprits}
     candidates = (
         *absent(graph, witness, different),
         *inside(graph),
@@ -495,31 +505,31 @@ def _analysis(job: Job) -> Analysis:
         *doubled(graph, calls, witness),
     )
     of_group: dict[int, list[Divergence]] = {}
-    for one in diverging:
-        of_group.setdefault(one.group, []).append(one)
-    found = [
+    for divergence in diverging:
+        of_group.setdefault(divergence.group, []).append(divergence)
+    unexplained = [
         root
         for root in candidates
         if not any(
-            _follows(graph, root, one)
+            _follows(graph, root, divergence)
             for group in {stuck.group for stuck in root.scene}
-            for one in of_group.get(group, ())
+            for divergence in of_group.get(group, ())
         )
         and not young(graph, root.scene)
     ]
-    culprits = different | {rank for root in found for rank in root.culprits}
-    still = [root for root in found if settled(graph, root.scene, culprits)]
-    if not still and not any(one.live for one in diverging):
+    culprits = different | {rank for root in unexplained for rank in root.culprits}
+    still = [root for root in unexplained if settled(graph, root.scene, culprits)]
+    if not still and not any(divergence.live for divergence in diverging):
         still += [
             root
             for root in silent(graph)
             if settled(graph, root.scene, ()) and not young(graph, root.scene)
         ]
-    findings = [mismatch(graph, one) for one in diverging] + still
+    findings = [mismatch(graph, divergence) for divergence in diverging] + still
     return Analysis(
         findings=_sorted(findings),
         waits=tuple(_waits(graph)),
-        notes=tuple(_notes(graph, skewed=len(still) < len(found), found=bool(findings))),
+        notes=tuple(_notes(graph, skewed=len(still) < len(unexplained), accused=bool(findings))),
     )
 
 
@@ -528,17 +538,17 @@ def _inverted(graph: Graph, witness: RankPasts) -> Iterable[Finding]:
 
     Where the stuck tie, those who queue behind them may have settled whose order is wrong.
     """
-    known = tuple(cycles(graph, witness))
-    named = {rank for root in known for rank in root.culprits}
-    queued = [one for one in orders(graph, witness) if not named & set(one.culprits)]
-    decided = {rank for one in queued for rank in one.culprits}
-    for root in known:
+    circles = tuple(cycles(graph, witness))
+    named = {rank for root in circles for rank in root.culprits}
+    queued = [finding for finding in orders(graph, witness) if not named & set(finding.culprits)]
+    decided = {rank for finding in queued for rank in finding.culprits}
+    for root in circles:
         if root.culprits or not decided & {r for s in root.between for r in s}:
             yield root
     yield from queued
 
 
-def _follows(graph: Graph, root: Finding, one: Divergence) -> bool:
+def _follows(graph: Graph, root: Finding, divergence: Divergence) -> bool:
     """Whether a root is only what a divergence leads to.
 
     Ranks inside a collective that differs, or after one in a sequence that slipped, are. A rank
@@ -546,40 +556,44 @@ def _follows(graph: Graph, root: Finding, one: Divergence) -> bool:
     those inside a call ahead; so is one whose GPU stopped elsewhere or did not even begin, and one
     that takes another order than ranks which do not differ.
     """
-    if not any(one.explains(stuck.group, stuck.sequence) for stuck in root.scene):
+    if not any(divergence.explains(stuck.group, stuck.sequence) for stuck in root.scene):
         return False
     culprits = set(root.culprits)
-    own = bool(culprits) and culprits <= set(one.culprits)
+    own = bool(culprits) and culprits <= set(divergence.culprits)
     match root.kind:
         case Fault.GPU_BEHIND:
-            here = (root.group, root.sequence) == (one.group, one.sequence)
+            here = (root.group, root.sequence) == (divergence.group, divergence.sequence)
             return here and (own or not culprits <= graph.unbegun)
         case Fault.NOT_ENTERED | Fault.NOT_ENQUEUING | Fault.EXTRA:
             joined = {rank for stuck in root.scene for rank in stuck.joined}
-            slipped = one.kind in (Fault.SKIPPED, Fault.EXTRA)
-            return slipped and (own or joined <= set(one.culprits))
+            slipped = divergence.kind in (Fault.SKIPPED, Fault.EXTRA)
+            return slipped and (own or joined <= set(divergence.culprits))
         case Fault.ORDER_INVERSION:
             # where nobody knows who differs, it may be one of these, and the order its consequence
-            tied = set() if one.culprits else {rank for side in one.sides for rank in side}
+            tied = (
+                set()
+                if divergence.culprits
+                else {rank for side in divergence.sides for rank in side}
+            )
             return not culprits or own or bool(culprits & tied)
         case _:
             return True
 
 
 def _sorted(findings: list[Finding]) -> tuple[Finding, ...]:
-    culprits = {rank for one in findings for rank in one.culprits}
+    culprits = {rank for finding in findings for rank in finding.culprits}
     cleared = [
-        replace(one, victims=tuple(rank for rank in one.victims if rank not in culprits))
-        for one in findings
+        replace(finding, victims=tuple(rank for rank in finding.victims if rank not in culprits))
+        for finding in findings
     ]
     cleared.sort(
-        key=lambda one: (
-            not one.culprits,
-            NONE if one.group is None else one.group,
-            NONE if one.sequence is None else one.sequence,
-            one.kind,
-            one.culprits,
-            one.between,
+        key=lambda finding: (
+            not finding.culprits,
+            NONE if finding.group is None else finding.group,
+            NONE if finding.sequence is None else finding.sequence,
+            finding.kind,
+            finding.culprits,
+            finding.between,
         )
     )
     return tuple(cleared)
@@ -589,16 +603,18 @@ def _waits(graph: Graph) -> Iterable[Wait]:
     """Of each rank, the collective in which it is stuck first."""
     columns = graph.index.job.columns
     by_rank: dict[int, tuple[int, StuckCollective]] = {}
-    for one in graph.stuck:
-        for rank in one.front:
-            row = min(row for row in graph.index.front[rank] if columns["group"][row] == one.group)
+    for stuck in graph.stuck:
+        for rank in stuck.front:
+            row = min(
+                row for row in graph.index.front[rank] if columns["group"][row] == stuck.group
+            )
             if rank not in by_rank or row < by_rank[rank][0]:
-                by_rank[rank] = (row, one)
-    for rank, (row, one) in sorted(by_rank.items()):
+                by_rank[rank] = (row, stuck)
+    for rank, (row, stuck) in sorted(by_rank.items()):
         yield Wait(
             rank=rank,
-            waits_for=tuple(sorted({*one.absent, *one.held, *one.silent})),
-            group=one.group,
+            waits_for=tuple(sorted({*stuck.absent, *stuck.held, *stuck.silent})),
+            group=stuck.group,
             sequence=int(columns["seq"][row]),
             op=graph.index.op(row),
             row=row,
@@ -606,9 +622,9 @@ def _waits(graph: Graph) -> Iterable[Wait]:
         )
 
 
-def _notes(graph: Graph, *, skewed: bool, found: bool) -> Iterable[str]:
+def _notes(graph: Graph, *, skewed: bool, accused: bool) -> Iterable[str]:
     job = graph.index.job
-    if found and any(info.taken_ns == NONE for info in job.ranks.values()):
+    if accused and any(info.taken_ns == NONE for info in job.ranks.values()):
         yield (
             "Nobody says when the records were taken: those of a job that still runs, "
             "a call apart, can look like a hang."

@@ -168,8 +168,8 @@ def _signatures(job: Job) -> tuple[list[Signature], NDArray[np.int64]]:
     by_key = []
     for key in distinct.tolist():
         payload = job.payloads[key // (int(sizes.max()) + 1)]
-        one = signature_of(payload, key % (int(sizes.max()) + 1))
-        by_key.append(numbers.setdefault(one, len(numbers)))
+        signature = signature_of(payload, key % (int(sizes.max()) + 1))
+        by_key.append(numbers.setdefault(signature, len(numbers)))
     by_row = np.array(by_key, dtype=np.int64)[inverse.reshape(-1)]
     by_row[columns["p2p"]] = -1
     return list(numbers), by_row
@@ -183,17 +183,24 @@ def _as_all_tell(signatures: list[Signature], by_row: Ints, rows: Ints, begins: 
     sorted by group and sequence, and `begins` says where another sequence begins. Given back are
     the numbers with which a rank's calls are compared with its earlier ones.
     """
-    told = np.array([(one.reduce_op, one.root) != (None, None) for one in signatures], np.bool_)
-    untold = ~told & np.array([one.op in REDUCING | ROOTED for one in signatures], np.bool_)
-    if not (told.any() and untold.any()):
+    named = np.array(
+        [(signature.reduce_op, signature.root) != (None, None) for signature in signatures],
+        np.bool_,
+    )
+    unnamed = ~named & np.array(
+        [signature.op in REDUCING | ROOTED for signature in signatures], np.bool_
+    )
+    if not (named.any() and unnamed.any()):
         return by_row
-    numbers = {one: number for number, one in enumerate(signatures)}
-    plain = [replace(one, reduce_op=None, root=None) for one in signatures]
-    plain_of = np.array([numbers.setdefault(one, len(numbers)) for one in plain] + [-1], np.int64)
+    numbers = {signature: number for number, signature in enumerate(signatures)}
+    plain = [replace(signature, reduce_op=None, root=None) for signature in signatures]
+    plain_of = np.array(
+        [numbers.setdefault(signature, len(numbers)) for signature in plain] + [-1], np.int64
+    )
     signatures[:] = numbers
     starts = np.flatnonzero(begins)
     mixed = np.logical_and(
-        *(np.logical_or.reduceat(which[by_row[rows]], starts) for which in (told, untold))
+        *(np.logical_or.reduceat(which[by_row[rows]], starts) for which in (named, unnamed))
     )
     in_past = plain_of[by_row]
     some = rows[np.repeat(mixed, np.diff(starts, append=len(rows)))]
@@ -314,18 +321,18 @@ def divergences(index: Index, calls: Calls, witness: RankPasts) -> tuple[Diverge
     others' again when moved by one, it skipped or added a collective, and the size or op at which
     it shows is only the consequence.
     """
-    found: list[Divergence] = []
-    known: dict[int, list[Divergence]] = {}
+    distinct: list[Divergence] = []
+    earlier_of: dict[int, list[Divergence]] = {}
     for begin, end in _differing(calls):
-        earlier = known.setdefault(int(calls.group[begin]), [])
+        earlier = earlier_of.setdefault(int(calls.group[begin]), [])
         tied = any(not d.culprits and not d.passing for d in earlier)
         if len(earlier) > _PER_GROUP or (tied and not _most_agree(index, calls, begin, end)):
             continue
-        one = _judge(index, calls, witness, slice(begin, end))
-        if not any(_repeats(one, before) for before in earlier):
-            found.append(one)
-        earlier.append(one)
-    return tuple(found)
+        divergence = _judge(index, calls, witness, slice(begin, end))
+        if not any(_repeats(divergence, before) for before in earlier):
+            distinct.append(divergence)
+        earlier.append(divergence)
+    return tuple(distinct)
 
 
 def _most_agree(index: Index, calls: Calls, begin: int, end: int) -> bool:
@@ -334,17 +341,17 @@ def _most_agree(index: Index, calls: Calls, begin: int, end: int) -> bool:
     return 2 * int(np.unique(calls.given[begin:end], return_counts=True)[1].max()) > size
 
 
-def _repeats(one: Divergence, before: Divergence) -> bool:
+def _repeats(divergence: Divergence, before: Divergence) -> bool:
     """Whether a divergence shows nobody who did not differ before.
 
     After a tie everything may be its consequence, but for those who differ where its sides agree.
     """
-    if one.culprits and not before.culprits and not before.passing:
-        agreeing = set(one.sides[0])
+    if divergence.culprits and not before.culprits and not before.passing:
+        agreeing = set(divergence.sides[0])
         return sum(bool(agreeing & set(side)) for side in before.sides) < 2
-    if one.culprits:
-        return set(one.culprits) <= set(before.culprits)
-    return one.sides == before.sides or not before.passing
+    if divergence.culprits:
+        return set(divergence.culprits) <= set(before.culprits)
+    return divergence.sides == before.sides or not before.passing
 
 
 def _differing(calls: Calls) -> Iterable[tuple[int, int]]:
@@ -380,7 +387,9 @@ def _judge(index: Index, calls: Calls, witness: RankPasts, here: slice) -> Diver
             culprits = sorted(rank for side in ordered[1:] for rank, _ in side)
     shown = [calls.signatures[int(calls.by_row[side[0][1]])] for side in ordered]
     kind = (
-        Fault.SILENT_MISMATCH if all(silent(one, shown[0]) for one in shown[1:]) else Fault.MISMATCH
+        Fault.SILENT_MISMATCH
+        if all(silent(signature, shown[0]) for signature in shown[1:])
+        else Fault.MISMATCH
     )
     if culprits and kind is Fault.MISMATCH:
         kind = _slip(calls, group, sequence, [rank for rank, _ in ordered[0]], culprits)
@@ -390,7 +399,7 @@ def _judge(index: Index, calls: Calls, witness: RankPasts, here: slice) -> Diver
         sequence=sequence,
         sides=tuple(tuple(rank for rank, _ in side) for side in ordered),
         rows=tuple(side[0][1] for side in ordered),
-        said=tuple(str(one) for one in shown),
+        said=tuple(str(signature) for signature in shown),
         culprits=tuple(culprits),
         live=bool(index.live[calls.row[here]].any()),
     )
@@ -447,44 +456,48 @@ def _following(theirs: Mapping[int, int], sequence: int) -> set[int]:
     } - {theirs[sequence]}
 
 
-def mismatch(graph: Graph, one: Divergence) -> Finding:
+def mismatch(graph: Graph, divergence: Divergence) -> Finding:
     index, job = graph.index, graph.index.job
-    op = index.op(one.rows[0])
-    what = f"collective {one.sequence} of {job.groups[one.group].label}"
+    op = index.op(divergence.rows[0])
+    what = f"collective {divergence.sequence} of {job.groups[divergence.group].label}"
     said = [
         f"{wording.ranks_listed(job, side)} {plural(side, 'calls', 'call')} {text}"
         + wording.site(index, row)
-        for side, text, row in zip(one.sides[:4], one.said, one.rows, strict=False)
+        for side, text, row in zip(
+            divergence.sides[:4], divergence.said, divergence.rows, strict=False
+        )
     ]
-    if one.culprits:
+    if divergence.culprits:
         said = [f"{listed(said[1:])} where {said[0]}"]
-    involved = {rank for side in one.sides for rank in side}
+    involved = {rank for side in divergence.sides for rank in side}
     nodes = [
         graph.front_node(number)
-        for number in graph.collectives.get(one.group, ())
-        if one.explains(one.group, graph.stuck[number].sequence)
+        for number in graph.collectives.get(divergence.group, ())
+        if divergence.explains(divergence.group, graph.stuck[number].sequence)
     ]
     waiting = set(graph.reaching(nodes)) | involved
     return Finding(
-        kind=one.kind,
-        reason=f"{listed(said)}, in {what}: {_end(one)}",
-        culprits=one.culprits,
-        between=() if one.culprits else tuple(sorted(one.sides)),
-        victims=tuple(sorted(waiting - set(one.culprits))) if one.culprits else (),
-        group=one.group,
-        sequence=one.sequence,
+        kind=divergence.kind,
+        reason=f"{listed(said)}, in {what}: {_end(divergence)}",
+        culprits=divergence.culprits,
+        between=() if divergence.culprits else tuple(sorted(divergence.sides)),
+        victims=tuple(sorted(waiting - set(divergence.culprits))) if divergence.culprits else (),
+        group=divergence.group,
+        sequence=divergence.sequence,
         op=op,
         evidence={
             wording.ranks_listed(job, side): text + wording.site(index, row)
-            for side, text, row in zip(one.sides[:8], one.said, one.rows, strict=False)
+            for side, text, row in zip(
+                divergence.sides[:8], divergence.said, divergence.rows, strict=False
+            )
         },
     )
 
 
-def _end(one: Divergence) -> str:
-    does = plural(one.culprits, "it does", "they do")
-    match one.kind:
-        case _ if not one.culprits:
+def _end(divergence: Divergence) -> str:
+    does = plural(divergence.culprits, "it does", "they do")
+    match divergence.kind:
+        case _ if not divergence.culprits:
             return "the records cannot tell which of them is wrong."
         case Fault.SKIPPED:
             return f"from there on {does} what the others do one call later, so one was left out."
@@ -492,7 +505,7 @@ def _end(one: Divergence) -> str:
             return f"from there on {does} what the others do one call sooner: one call too many."
         case Fault.SILENT_MISMATCH:
             return "nothing hangs, but the numbers are wrong."
-        case _ if one.live:
+        case _ if divergence.live:
             return "nobody gets out."
         case _:
             return "nobody is inside any more."
@@ -505,14 +518,16 @@ _Places = dict[int, tuple[int, int]]
 """Sequence -> (site, row) of one rank."""
 
 
-def hidden(graph: Graph, calls: Calls, known: Iterable[Divergence]) -> tuple[Divergence, ...]:
+def hidden(graph: Graph, calls: Calls, divergences: Iterable[Divergence]) -> tuple[Divergence, ...]:
     """Divergences of what hangs, in groups where nothing else differs: slips, then wholes."""
-    found = list(known)
+    divergent = list(divergences)
     for look in (_slip_by_site, _whole):
-        told = {one.group for one in found}
-        stuck = (s for s in graph.stuck if s.transfer is None and s.group not in told)
-        found += [one for s in stuck if (one := look(graph, calls, s)) is not None]
-    return tuple(found)
+        groups = {divergence.group for divergence in divergent}
+        stuck = (s for s in graph.stuck if s.transfer is None and s.group not in groups)
+        divergent += [
+            divergence for s in stuck if (divergence := look(graph, calls, s)) is not None
+        ]
+    return tuple(divergent)
 
 
 def _slip_by_site(graph: Graph, calls: Calls, stuck: StuckCollective) -> Divergence | None:
@@ -568,8 +583,8 @@ def _places(calls: Calls, group: int, rank: int) -> _Places:
 def _begin(mine: _Places, theirs: _Places, by: int) -> int | None:
     """Where the sites part for good, if from there they fit when moved by one; else None."""
     both = sorted(mine.keys() & theirs.keys())
-    told = (s for s in both if NONE not in (mine[s][0], theirs[s][0]))
-    begin = next((s for s in told if mine[s][0] != theirs[s][0]), None)
+    sited = (s for s in both if NONE not in (mine[s][0], theirs[s][0]))
+    begin = next((s for s in sited if mine[s][0] != theirs[s][0]), None)
     if begin is None:
         return None
     first = begin if by > 0 else begin + 1  # the call too many itself has no partner
@@ -623,13 +638,13 @@ def settled(graph: Graph, scene: Iterable[StuckCollective], culprits: Iterable[i
       completed, the healthy complete too, within milliseconds.
     """
     restless = moved(graph.index) | (frozenset(graph.lost) - frozenset(culprits))
-    around = {rank for one in scene for rank in (*one.joined, *one.absent)}
+    around = {rank for stuck in scene for rank in (*stuck.joined, *stuck.absent)}
     return not (restless & around)
 
 
 def young(graph: Graph, scene: Iterable[StuckCollective]) -> bool:
     """Whether it is known of all who wait that they have only just begun to."""
-    ages = [age for one in scene for rank in one.inside for age in _ages(graph, one, rank)]
+    ages = [age for stuck in scene for rank in stuck.inside for age in _ages(graph, stuck, rank)]
     return bool(ages) and all(-CLOCKS_NS < age < YOUNG_NS for age in ages)
 
 
@@ -659,16 +674,16 @@ def inside(graph: Graph) -> Iterable[Finding]:
     for nodes in graph.roots:
         if len(nodes) > 1 or graph.rank_of(nodes[0]) is not None:
             continue
-        one = graph.stuck_of(nodes[0])
-        if graph.unbegun.intersection(one.front):
+        stuck = graph.stuck_of(nodes[0])
+        if graph.unbegun.intersection(stuck.front):
             continue
-        if one.transfer is not None:
-            if lasting(graph, one):
-                yield _transfer(graph, one)
-        elif not one.done:
-            yield from _all_in(graph, one)
-        elif len(one.front) == 1 and len(one.done) > 1 and lasting(graph, one):
-            yield _stuck_inside(graph, one, timed_out=False)
+        if stuck.transfer is not None:
+            if lasting(graph, stuck):
+                yield _transfer(graph, stuck)
+        elif not stuck.done:
+            yield from _all_in(graph, stuck)
+        elif len(stuck.front) == 1 and len(stuck.done) > 1 and lasting(graph, stuck):
+            yield _stuck_inside(graph, stuck, timed_out=False)
     yield from _behind(graph)
 
 
@@ -677,20 +692,20 @@ def _behind(graph: Graph) -> Iterable[Finding]:
     waited = {graph.rank_of(nodes[0]) for nodes in graph.roots if len(nodes) == 1}
     where = _where_lost(graph)
     accused = {
-        rank: one
+        rank: stuck
         for rank, unfinished in sorted(graph.lost.items())
         if rank in waited
-        for one in (where[rank],)
-        if _really_behind(graph, one, rank, unfinished)
+        for stuck in (where[rank],)
+        if _really_behind(graph, stuck, rank, unfinished)
     }
     if accused and 2 * len(accused) < len(graph.index.job.ranks):
         yield _gpu_behind(graph, list(accused), list(accused.values()), graph.lost)
     late = {
-        rank: one
-        for one in graph.stuck
-        for rank in one.front
+        rank: stuck
+        for stuck in graph.stuck
+        for rank in stuck.front
         if rank in graph.unbegun and rank not in graph.lost
-        if (rank in waited or len(one.front) > 1) and lasting(graph, one)
+        if (rank in waited or len(stuck.front) > 1) and lasting(graph, stuck)
     }
     if late:
         ranks = sorted(late)
@@ -699,19 +714,19 @@ def _behind(graph: Graph) -> Iterable[Finding]:
 
 def _where_lost(graph: Graph) -> dict[int, StuckCollective]:
     """By rank the first collective that it does not finish and peers did, in its own order."""
-    found: dict[int, tuple[int, StuckCollective]] = {}
-    for one in graph.stuck:
-        if one.done and not one.transfer:
-            for rank in one.inside:
-                row = graph.index.collective_heads[rank, one.group]
-                if rank not in found or row < found[rank][0]:
-                    found[rank] = row, one
-    return {rank: one for rank, (_, one) in found.items()}
+    first: dict[int, tuple[int, StuckCollective]] = {}
+    for stuck in graph.stuck:
+        if stuck.done and not stuck.transfer:
+            for rank in stuck.inside:
+                row = graph.index.collective_heads[rank, stuck.group]
+                if rank not in first or row < first[rank][0]:
+                    first[rank] = row, stuck
+    return {rank: stuck for rank, (_, stuck) in first.items()}
 
 
-def _really_behind(graph: Graph, one: StuckCollective, rank: int, unfinished: int) -> bool:
+def _really_behind(graph: Graph, stuck: StuckCollective, rank: int, unfinished: int) -> bool:
     """Whether it cannot be that this rank was merely dumped before its peers."""
-    if _old(graph, one):
+    if _old(graph, stuck):
         return True
     partial = graph.index.job.ranks[rank].only_active
     return unfinished > 1 and (partial or stopped_short(graph.index, rank))
@@ -723,7 +738,7 @@ def _gpu_behind(
     index, job = graph.index, graph.index.job
     scene = _waiting_for(graph, ranks)
     who = wording.ranks_listed(job, ranks)
-    what = listed(list(dict.fromkeys(wording.collective(index, one) for one in at))[:3])
+    what = listed(list(dict.fromkeys(wording.collective(index, stuck) for stuck in at))[:3])
     gpus = f"the {plural(ranks, 'GPU', 'GPUs')} of {who}"
     if trailing is None:
         has = plural(ranks, "has", "have")
@@ -735,9 +750,9 @@ def _gpu_behind(
             f": {wording.waiting(index, scene[0], f'in {wording.collective(index, scene[0])}')}"
         )
     evidence = {
-        f"rank {job.name(rank)}": f"first unfinished: {wording.collective(index, one)}"
+        f"rank {job.name(rank)}": f"first unfinished: {wording.collective(index, stuck)}"
         + (f"; {trailing[rank]} unfinished that peers finished" if trailing else "")
-        for rank, one in zip(ranks, at, strict=True)
+        for rank, stuck in zip(ranks, at, strict=True)
     }
     return at_scene(
         graph,
@@ -753,60 +768,67 @@ def _gpu_behind(
 def _waiting_for(graph: Graph, ranks: Iterable[int]) -> tuple[StuckCollective, ...]:
     some = set(ranks)
     return tuple(
-        one for one in graph.stuck if one.front and some.intersection((*one.absent, *one.held))
+        stuck
+        for stuck in graph.stuck
+        if stuck.front and some.intersection((*stuck.absent, *stuck.held))
     )
 
 
-def _all_in(graph: Graph, one: StuckCollective) -> Iterable[Finding]:
+def _all_in(graph: Graph, stuck: StuckCollective) -> Iterable[Finding]:
     state, heads = graph.index.job.columns["state"], graph.index.collective_heads
-    failed = [r for r in one.front if state[heads[r, one.group]] == CollectiveState.FAILED]
-    if failed or lasting(graph, one):
-        yield _stuck_inside(graph, one, timed_out=len(failed) == len(one.front))
+    failed = [r for r in stuck.front if state[heads[r, stuck.group]] == CollectiveState.FAILED]
+    if failed or lasting(graph, stuck):
+        yield _stuck_inside(graph, stuck, timed_out=len(failed) == len(stuck.front))
 
 
-def lasting(graph: Graph, one: StuckCollective) -> bool:
+def lasting(graph: Graph, stuck: StuckCollective) -> bool:
     """Whether a collective that all are in is known to last long.
 
     So it is too when only unfinished entries were written: because something was stuck.
     """
     ranks = graph.index.job.ranks.values()
-    if _old(graph, one):
+    if _old(graph, stuck):
         return True
     return any(info.only_active and info.backend is Backend.NCCL for info in ranks)
 
 
-def _stuck_inside(graph: Graph, one: StuckCollective, *, timed_out: bool) -> Finding:
-    what = wording.collective(graph.index, one)
+def _stuck_inside(graph: Graph, stuck: StuckCollective, *, timed_out: bool) -> Finding:
+    what = wording.collective(graph.index, stuck)
     ended = "all of them did" if timed_out else "none gets out"
     reason = (
-        f"{wording.waiting(graph.index, one, f'in {what}')}, nobody is missing, and {ended}: a GPU "
-        "or the network between them; the records cannot tell whose."
+        f"{wording.waiting(graph.index, stuck, f'in {what}')}, nobody is missing, and {ended}: a "
+        "GPU or the network between them; the records cannot tell whose."
     )
     return _nobodys(
         graph,
-        one,
+        stuck,
         kind=Fault.TIMED_OUT if timed_out else Fault.STUCK_INSIDE,
-        members=one.front,
-        between=tuple((rank,) for rank in one.front) + ((one.done,) if one.done else ()),
+        members=stuck.front,
+        between=tuple((rank,) for rank in stuck.front) + ((stuck.done,) if stuck.done else ()),
         reason=reason,
     )
 
 
-def _transfer(graph: Graph, one: StuckCollective) -> Finding:
-    what = wording.collective(graph.index, one)
+def _transfer(graph: Graph, stuck: StuckCollective) -> Finding:
+    what = wording.collective(graph.index, stuck)
     reason = (
-        f"{wording.waiting(graph.index, one, f'in {what}')}: both are there and it does not end; "
+        f"{wording.waiting(graph.index, stuck, f'in {what}')}: both are there and it does not end; "
         "the records cannot tell whose fault."
     )
-    between = tuple((rank,) for rank in one.inside)
+    between = tuple((rank,) for rank in stuck.inside)
     return _nobodys(
-        graph, one, kind=Fault.POINT_TO_POINT, members=one.inside, between=between, reason=reason
+        graph,
+        stuck,
+        kind=Fault.POINT_TO_POINT,
+        members=stuck.inside,
+        between=between,
+        reason=reason,
     )
 
 
 def _nobodys(
     graph: Graph,
-    one: StuckCollective,
+    stuck: StuckCollective,
     *,
     kind: Fault,
     members: tuple[int, ...],
@@ -818,10 +840,10 @@ def _nobodys(
         graph,
         kind,
         reason,
-        (one,),
+        (stuck,),
         sides=between,
-        victims=victims_of(graph, (graph.front_node(graph.stuck.index(one)),), members),
-        evidence=evidence_of(graph, (), (one,)),
+        victims=victims_of(graph, (graph.front_node(graph.stuck.index(stuck)),), members),
+        evidence=evidence_of(graph, (), (stuck,)),
     )
 
 
@@ -847,8 +869,8 @@ class _Queue:
 
     def row_of(self, sequence: int) -> int | None:
         at = int(np.searchsorted(self.sequences, sequence))
-        found = at < len(self.rows) and self.sequences[at] == sequence
-        return int(self.rows[at]) if found else None
+        there = at < len(self.rows) and self.sequences[at] == sequence
+        return int(self.rows[at]) if there else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -872,11 +894,11 @@ def orders(graph: Graph, witness: RankPasts) -> Iterable[Finding]:
     first. Two groups with less than three members in common have no majority. A rank whose past
     shows that this order is its own is left alone, and so is a job that may still be running.
     """
-    told = set[tuple[int, ...]]()
-    for one in _inversions(graph):
-        if one.wrong not in told and witness.of(one.rows[:1]) is not Habit.USUAL:
-            told.add(one.wrong)
-            yield _root(graph, one)
+    reported = set[tuple[int, ...]]()
+    for inversion in _inversions(graph):
+        if inversion.wrong not in reported and witness.of(inversion.rows[:1]) is not Habit.USUAL:
+            reported.add(inversion.wrong)
+            yield _root(graph, inversion)
 
 
 def _inversions(graph: Graph) -> Iterable[Inversion]:
@@ -914,20 +936,20 @@ def _queues(graph: Graph) -> dict[tuple[int, int], _Queue]:
 def _shared(job: Job) -> Callable[[int, int], int]:
     """How many members two groups have in common, counted once."""
     members = [frozenset(group.members) for group in job.groups]
-    return cache(lambda one, other: len(members[one] & members[other]))
+    return cache(lambda first, second: len(members[first] & members[second]))
 
 
 def _rows(
     queues: Mapping[tuple[int, int], _Queue], called: Iterable[int], group: int, sequence: int
 ) -> dict[int, int]:
     """Where each rank called another collective."""
-    found = {}
+    rows = {}
     for rank in called:
         queue = queues.get((rank, group))
         row = None if queue is None else queue.row_of(sequence)
         if row is not None:
-            found[rank] = row
-    return found
+            rows[rank] = row
+    return rows
 
 
 def _judge_order(
@@ -942,26 +964,29 @@ def _judge_order(
         yield Inversion((pair[0], pair[1]), wrong, others, stuck)
 
 
-def _root(graph: Graph, one: Inversion) -> Finding:
+def _root(graph: Graph, inversion: Inversion) -> Finding:
     index, job = graph.index, graph.index.job
     columns = job.columns
     first, second = (
         f"{index.op(row)} {columns['seq'][row]} of {job.groups[int(columns['group'][row])].label}"
         + wording.site(index, row)
-        for row in one.rows
+        for row in inversion.rows
     )
-    wrong, others = wording.ranks_listed(job, one.wrong), wording.ranks_listed(job, one.others)
+    wrong, others = (
+        wording.ranks_listed(job, inversion.wrong),
+        wording.ranks_listed(job, inversion.others),
+    )
     return at_scene(
         graph,
         Fault.ORDER_INVERSION,
         f"{wrong} called {first} before {second}, and {others} called them the other way "
-        f"round: {plural(one.wrong, 'it takes', 'they take')} another order.",
-        (one.stuck,),
-        culprits=one.wrong,
-        row=one.rows[0],
+        f"round: {plural(inversion.wrong, 'it takes', 'they take')} another order.",
+        (inversion.stuck,),
+        culprits=inversion.wrong,
+        row=inversion.rows[0],
         evidence={
             f"{wrong}, in this order": f"{first}; {second}",
-            **evidence_of(graph, (), (one.stuck,)),
+            **evidence_of(graph, (), (inversion.stuck,)),
         },
     )
 
@@ -976,9 +1001,9 @@ def doubled(graph: Graph, calls: Calls, witness: RankPasts) -> Iterable[Finding]
     call counts, as the last one of all.
     """
     last = _last_rows(graph)
-    for one in graph.stuck:
-        if one.transfer is None and not one.silent and lasting(graph, one):
-            yield from _of(graph, calls, witness, one, last)
+    for stuck in graph.stuck:
+        if stuck.transfer is None and not stuck.silent and lasting(graph, stuck):
+            yield from _of(graph, calls, witness, stuck, last)
 
 
 def _last_rows(graph: Graph) -> dict[int, int]:
@@ -988,20 +1013,20 @@ def _last_rows(graph: Graph) -> dict[int, int]:
 
 
 def _of(
-    graph: Graph, calls: Calls, witness: RankPasts, one: StuckCollective, last: dict[int, int]
+    graph: Graph, calls: Calls, witness: RankPasts, stuck: StuckCollective, last: dict[int, int]
 ) -> Iterable[Finding]:
-    at = graph.index.groups[one.group]
+    at = graph.index.groups[stuck.group]
     top = int(at.enqueued.max())
     ahead = at.members[at.enqueued == top].tolist()
     most = at.members[at.enqueued == top - 1].tolist()
-    if 2 * len(most) <= len(at.members) or top <= one.sequence:
+    if 2 * len(most) <= len(at.members) or top <= stuck.sequence:
         return
-    if not all(_ends_in(graph, one.group, last.get(rank)) for rank in (*ahead, *most)):
+    if not all(_ends_in(graph, stuck.group, last.get(rank)) for rank in (*ahead, *most)):
         return
     rows = [last[rank] for rank in ahead]
     same = all(_same(graph, calls, row - 1, row) for row in rows)
     if same and witness.of(rows) is Habit.UNUSUAL:
-        yield _doubled_root(graph, one, tuple(ahead), tuple(most), rows[0])
+        yield _doubled_root(graph, stuck, tuple(ahead), tuple(most), rows[0])
 
 
 def _ends_in(graph: Graph, group: int, row: int | None) -> bool:
@@ -1019,11 +1044,11 @@ def _same(graph: Graph, calls: Calls, before: int, row: int) -> bool:
 
 
 def _doubled_root(
-    graph: Graph, one: StuckCollective, ahead: tuple[int, ...], most: tuple[int, ...], row: int
+    graph: Graph, stuck: StuckCollective, ahead: tuple[int, ...], most: tuple[int, ...], row: int
 ) -> Finding:
     index, job = graph.index, graph.index.job
     sequence = int(job.columns["seq"][row])
-    op, label = index.op(row), job.groups[one.group].label
+    op, label = index.op(row), job.groups[stuck.group].label
     reason = (
         f"{wording.ranks_listed(job, ahead)} called {op} {sequence - 1} of {label} once more"
         f"{wording.site(index, row)}, as never at this place before: one call too many. Nothing "
@@ -1033,8 +1058,8 @@ def _doubled_root(
         graph,
         Fault.EXTRA,
         reason,
-        (one,),
+        (stuck,),
         culprits=ahead,
         row=row,
-        evidence=evidence_of(graph, ahead, (one,)),
+        evidence=evidence_of(graph, ahead, (stuck,)),
     )

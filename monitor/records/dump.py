@@ -74,11 +74,11 @@ def read_entries(rows: Sequence[Any] | EntryRows) -> EntryTable:
     payload, keys = payload_numbers(table)
     payloads = tuple(_payload(key) for key in keys)
     payload = table.spread(payload)
-    of_kind = _of(payload, [one.op in POINT_TO_POINT for one in payloads], np.bool_)
+    of_kind = _of(payload, [item.op in POINT_TO_POINT for item in payloads], np.bool_)
     p2p = table.spread(_flags(table, "is_p2p")) | of_kind
     seq = _integers(table, ("collective_seq_id", "seq_id"))
     sites = Sites()
-    state = [_STATES.get(one, CollectiveState.UNKNOWN) for one in table.column("state")]
+    state = [_STATES.get(item, CollectiveState.UNKNOWN) for item in table.column("state")]
     columns: dict[str, NDArray[Any]] = {
         "group": table.spread(group),
         "seq": np.where(p2p, _integers(table, ("p2p_seq_id", "seq_id")), seq),
@@ -90,7 +90,7 @@ def read_entries(rows: Sequence[Any] | EntryRows) -> EntryTable:
         ),
         "state": table.spread(np.array(state, np.int8)),
         "p2p": p2p,
-        "peer": np.where(p2p, _of(payload, [_peer(one) for one in payloads], np.int32), NONE),
+        "peer": np.where(p2p, _of(payload, [_peer(item) for item in payloads], np.int32), NONE),
         "created_ns": _times(table, "time_created_ns"),
         "started_ns": _times(table, "time_discovered_started_ns"),
         "completed_ns": _times(table, "time_discovered_completed_ns"),
@@ -146,14 +146,14 @@ def close_finished_batches(
     whole = _of(columns["payload"], [closes_coalesced(p.recorded) for p in payloads], np.bool_)
     order = np.argsort(columns["group"], kind="stable")
     cuts = np.searchsorted(columns["group"][order], np.arange(max(status, default=-1) + 2))
-    for index, known in status.items():
+    for index, head in status.items():
         mine = order[cuts[index] : cuts[index + 1]]
         moved = p2p[mine]
         sends = mine[moved & ~whole[mine]]
         seqs = columns["seq"][sends]
         batched = (whole[mine] & moved).any() or len(np.unique(seqs)) < len(seqs)
-        if batched and known.completed > columns["seq"][mine[~moved]].max(initial=0):
-            over = sends[seqs <= known.completed]
+        if batched and head.completed > columns["seq"][mine[~moved]].max(initial=0):
+            over = sends[seqs <= head.completed]
             columns["state"][over] = CollectiveState.COMPLETED
 
 
@@ -170,14 +170,14 @@ def _of(index: NDArray[np.int32], values: Sequence[Any], dtype: Any) -> NDArray[
 
 def _group_keys(rows: EntryRows) -> list[GroupKey]:
     ids = _given(rows, "pg_id").tolist()
-    known: dict[Any, tuple[str, str]] = {}
+    names: dict[Any, tuple[str, str]] = {}
     keys = []
     for name, pg_id in zip(rows.column("process_group", ""), ids, strict=True):
         # no more of a list than tells that it is too long: a pickle may name one a million times
         plain = tuple(name[:3]) if type(name) is list else name
-        named = known.get(plain)
+        named = names.get(plain)
         if named is None:
-            named = known[plain] = _named(plain)
+            named = names[plain] = _named(plain)
         keys.append((*named, pg_id))
     return keys
 
@@ -206,12 +206,12 @@ def _peer(payload: Payload) -> int:
 
 
 def _flags(rows: EntryRows, key: str) -> NDArray[np.bool_]:
-    return np.array([one is True for one in rows.column(key)], np.bool_)
+    return np.array([flag is True for flag in rows.column(key)], np.bool_)
 
 
 def _times(rows: EntryRows, key: str) -> NDArray[np.int64]:
     """Nanoseconds; pickles write None for an unset one and JSON writes 0."""
-    times = rows.numbers(key, _int64([one or NONE for one in rows.column(key)], key))
+    times = rows.numbers(key, _int64([time_ns or NONE for time_ns in rows.column(key)], key))
     return np.where((times > 0) & (times < _LAST_TIME), times, NONE)
 
 
@@ -272,15 +272,15 @@ class LocalGroup:
 def from_entries(keys: Sequence[GroupKey], config: Any) -> tuple[LocalGroup, ...]:
     """The groups of the entries, in their order, and after them those without any."""
     configured = _config(config)
-    found = []
+    active = []
     for name, desc, pg_id in keys:
-        told = configured.get(name) or _group(name)
-        found.append(replace(told, desc=desc or told.desc, pg_id=pg_id))
+        local = configured.get(name) or _group(name)
+        active.append(replace(local, desc=desc or local.desc, pg_id=pg_id))
     named = {name for name, _, _ in keys}
     idle = [
         group for name, group in configured.items() if name not in named and (name or group.members)
     ]
-    return _with_ages([*found, *idle])
+    return _with_ages([*active, *idle])
 
 
 def _group(name: str, desc: str = "", members: tuple[int, ...] = ()) -> LocalGroup:
@@ -288,10 +288,10 @@ def _group(name: str, desc: str = "", members: tuple[int, ...] = ()) -> LocalGro
     return LocalGroup(name, desc, members, generation=None if quorum is None else int(quorum[1]))
 
 
-def _with_ages(found: Sequence[LocalGroup]) -> tuple[LocalGroup, ...]:
+def _with_ages(groups: Sequence[LocalGroup]) -> tuple[LocalGroup, ...]:
     """A name may come again in a process (destroyed and made anew): the newest has age 0."""
     ids: dict[str, list[int]] = {}
-    for group in found:
+    for group in groups:
         ids.setdefault(group.name, []).append(group.pg_id)
     for listed in ids.values():
         listed.sort(reverse=True)
@@ -299,7 +299,7 @@ def _with_ages(found: Sequence[LocalGroup]) -> tuple[LocalGroup, ...]:
     for name, listed in ids.items():
         for at, pg_id in enumerate(listed):
             age.setdefault((name, pg_id), at)
-    return tuple(replace(group, age=age[group.name, group.pg_id]) for group in found)
+    return tuple(replace(group, age=age[group.name, group.pg_id]) for group in groups)
 
 
 def _config(config: Any) -> dict[str, LocalGroup]:
@@ -308,14 +308,14 @@ def _config(config: Any) -> dict[str, LocalGroup]:
         return {}
     if not isinstance(config, Mapping):
         raise FlightRecordError(f"pg_config is an object, not a {type(config).__name__}")
-    found = {}
-    for name, told in config.items():
-        if not isinstance(name, str) or not isinstance(told, Mapping):
+    groups = {}
+    for name, described in config.items():
+        if not isinstance(name, str) or not isinstance(described, Mapping):
             raise FlightRecordError("pg_config names groups and describes them")
-        desc = told.get("desc")
+        desc = described.get("desc")
         desc = desc if isinstance(desc, str) and desc != "undefined" else ""
-        found[name] = _group(name, desc, _ranks(told.get("ranks")))
-    return found
+        groups[name] = _group(name, desc, _ranks(described.get("ranks")))
+    return groups
 
 
 def _ranks(ranks: Any) -> tuple[int, ...]:
@@ -347,8 +347,8 @@ def statuses(status: Any) -> dict[int, GroupStatus]:
     if not isinstance(status, Mapping):
         raise FlightRecordError(f"pg_status is an object, not a {type(status).__name__}")
     return {
-        int(pg_id): GroupStatus(*(_group_number(told.get(key, NONE)) for key in _STATUS))
-        for pg_id, told in status.items()
+        int(pg_id): GroupStatus(*(_group_number(head.get(key, NONE)) for key in _STATUS))
+        for pg_id, head in status.items()
     }
 
 
@@ -378,7 +378,7 @@ def place(
     for pg_id, index in guessed.items():
         changed[index] = replace(changed[index], pg_id=pg_id)
     by_id |= guessed
-    placed = {by_id[pg_id]: one for pg_id, one in status.items() if pg_id in by_id}
+    placed = {by_id[pg_id]: head for pg_id, head in status.items() if pg_id in by_id}
     return tuple(changed), placed, len(status) - len(placed)
 
 
@@ -392,19 +392,19 @@ def _in_order(
     names = [group.name for group in seen]
     if len(set(names)) < len(names) or not all(name.isdecimal() for name in names):
         return {}
-    known = sorted((pg_id, int(names[index])) for pg_id, index in by_id.items())
-    if any(a[1] >= b[1] for a, b in pairwise(known)):
+    numbered = sorted((pg_id, int(names[index])) for pg_id, index in by_id.items())
+    if any(a[1] >= b[1] for a, b in pairwise(numbered)):
         return {}
-    bounds = [(-1, -1), *known, (1 << 62, 1 << 62)]
-    found: dict[int, int] = {}
+    bounds = [(-1, -1), *numbered, (1 << 62, 1 << 62)]
+    guessed: dict[int, int] = {}
     idle = sorted(idle, key=lambda index: int(names[index]))
     numbers = [int(names[index]) for index in idle]
     for (low_id, low), (high_id, high) in pairwise(bounds):
         ids = waiting[bisect_right(waiting, low_id) : bisect_left(waiting, high_id)]
         between = idle[bisect_right(numbers, low) : bisect_left(numbers, high)]
         if len(ids) == len(between):
-            found.update(zip(ids, between, strict=True))
-    return found
+            guessed.update(zip(ids, between, strict=True))
+    return guessed
 
 
 # -- one dump ----------------------------------------------------------------------------------
@@ -597,7 +597,7 @@ def _only_active(columns: Mapping[str, NDArray[Any]], status: Mapping[int, Group
     if len(columns["record"]):
         record = columns["record"]
         return bool(record[0] > 0 or record[-1] - record[0] >= len(record))
-    return any(one.enqueued > 0 for one in status.values())
+    return any(head.enqueued > 0 for head in status.values())
 
 
 def with_generation(dump: Dump, generation: int) -> Dump:
@@ -744,15 +744,15 @@ def assemble(
     """
     ordered = sorted(records, key=lambda record: record.rank)
     dumps, uncounted = by_group([record.dump for record in ordered])
-    ordered = [replace(r, dump=known) for r, known in zip(ordered, dumps, strict=True)]
+    ordered = [replace(r, dump=read) for r, read in zip(ordered, dumps, strict=True)]
     shifted = _global_members(ordered)
-    found = [*problems, *_unplaced(ordered)]
-    found += [] if uncounted is None else [Problem(ordered[0].path, uncounted)]
-    known = {one.rank for one in found if one.rank is not None}
-    known.update(record.rank for record in ordered)
-    told = set[int]().union(*{members for listed in shifted for members in listed})
-    told |= known.union(range(world_size or 0))
-    expected = tuple(sorted(told.union(gaps)))
+    complaints = [*problems, *_unplaced(ordered)]
+    complaints += [] if uncounted is None else [Problem(ordered[0].path, uncounted)]
+    read = {problem.rank for problem in complaints if problem.rank is not None}
+    read.update(record.rank for record in ordered)
+    ranks = set[int]().union(*{members for listed in shifted for members in listed})
+    ranks |= read.union(range(world_size or 0))
+    expected = tuple(sorted(ranks.union(gaps)))
     keys = _keys(ordered, shifted, dict(members or {}), expected if world_size else ())
     places, groups = _groups(ordered, keys, expected)
     columns, payloads, sites = _columns(ordered, places, groups)
@@ -763,8 +763,8 @@ def assemble(
         payloads=payloads,
         sites=sites,
         columns=columns,
-        problems=tuple(sorted(found, key=lambda one: (one.path, one.reason))),
-        gaps=tuple(sorted(set(gaps) - told)),
+        problems=tuple(sorted(complaints, key=lambda problem: (problem.path, problem.reason))),
+        gaps=tuple(sorted(set(gaps) - ranks)),
     )
 
 
@@ -775,10 +775,10 @@ def _global_members(records: Sequence[Record]) -> list[list[tuple[int, ...]]]:
     file's name tells the rank in the whole job: but for the first replica group, such a world does
     not have the rank. (Torch's `transform_ft` needs the size of a replica group as an option.)
     """
-    found = []
+    shifted = []
     for record in records:
         shift = _shift(record)
-        found.append(
+        shifted.append(
             [
                 tuple(rank + shift for rank in group.members)
                 if shift and record.rank not in group.members
@@ -786,7 +786,7 @@ def _global_members(records: Sequence[Record]) -> list[list[tuple[int, ...]]]:
                 for group in record.dump.groups
             ]
         )
-    return found
+    return shifted
 
 
 def _shift(record: Record) -> int:
@@ -810,11 +810,11 @@ def _keys(
         ]
         for record, listed in zip(records, shifted, strict=True)
     ]
-    told: dict[tuple[str, int], dict[_Key, None]] = {}
+    named: dict[tuple[str, int], dict[_Key, None]] = {}
     for key in {key: None for keys in first for key in keys if key.members}:
-        told.setdefault((key.name, key.age), {})[key] = None
+        named.setdefault((key.name, key.age), {})[key] = None
     return [
-        [_adopt(key, record.rank, told) for key in keys]
+        [_adopt(key, record.rank, named) for key in keys]
         for record, keys in zip(records, first, strict=True)
     ]
 
@@ -835,11 +835,13 @@ def _key(group: LocalGroup, members: tuple[int, ...], rank: int) -> _Key:
     return _Key("", (), group.age, group.generation, owner=rank)
 
 
-def _adopt(key: _Key, rank: int, told: Mapping[tuple[str, int], Mapping[_Key, None]]) -> _Key:
+def _adopt(key: _Key, rank: int, named: Mapping[tuple[str, int], Mapping[_Key, None]]) -> _Key:
     """The group that peers with more knowledge mean by the same name, if there is just one."""
     if key.members or key.owner != NONE:
         return key
-    fitting = [one for one in told.get((key.name, key.age), ()) if rank in one.members]
+    fitting = [
+        candidate for candidate in named.get((key.name, key.age), ()) if rank in candidate.members
+    ]
     return fitting[0] if len(fitting) == 1 else key
 
 
@@ -958,9 +960,9 @@ def _peers(
     for mine in np.split(given[order], cuts):
         index = int(columns["group"][rows][mine[0]])
         members = () if groups[index].inferred else groups[index].members
-        known = peers[mine] < len(members)
-        peers[mine[known]] = np.array(members, np.int32)[peers[mine[known]]]
-        peers[mine[~known]] = NONE
+        inside = peers[mine] < len(members)
+        peers[mine[inside]] = np.array(members, np.int32)[peers[mine[inside]]]
+        peers[mine[~inside]] = NONE
     return peers
 
 

@@ -61,8 +61,8 @@ class AlikeRows(EntryRows):
     def numbers(self, key: str, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Likewise; taken from the entries' bytes where it differs within a class."""
         every = values[self._classes.which]
-        found = self._classes.numbers.get(key)
-        return every if found is None else np.where(found.varies, found.values, every)
+        differing = self._classes.numbers.get(key)
+        return every if differing is None else np.where(differing.varies, differing.values, every)
 
 
 def document(data: bytes, fewest: int = FEWEST) -> dict[str, Any] | None:
@@ -91,7 +91,7 @@ class _Place(NamedTuple):
     def memo(self) -> tuple[int, ...]:
         """Memo numbers of the record and of the list."""
         groups = (*self.head.groups(), *self.entries.groups()[1:3])
-        return tuple(int.from_bytes(one, "little") for one in groups if one is not None)
+        return tuple(int.from_bytes(number, "little") for number in groups if number is not None)
 
 
 def _begins(data: bytes, first: int) -> NDArray[np.int64]:
@@ -116,10 +116,10 @@ def _begins(data: bytes, first: int) -> NDArray[np.int64]:
 def _found(raw: NDArray[np.uint8], text: bytes) -> NDArray[np.int64]:
     """Where a text stands in these bytes."""
     end = max(len(raw) - len(text) + 1, 0)
-    found = raw[:end] == text[0]
+    matches = raw[:end] == text[0]
     for place in (1, 2):
-        found &= raw[place : end + place] == text[place]
-    at = np.flatnonzero(found)
+        matches &= raw[place : end + place] == text[place]
+    at = np.flatnonzero(matches)
     for place in range(3, len(text)):
         at = at[raw[at + place] == text[place]]
     return at
@@ -127,18 +127,18 @@ def _found(raw: NDArray[np.uint8], text: bytes) -> NDArray[np.int64]:
 
 def _mark(data: bytes, first: int) -> tuple[bool, bytes] | None:
     """Whether entries are numbered, and what stands between their number and first value."""
-    found = _FIRST.match(data, first)
-    if found is None:
+    first_key = _FIRST.match(data, first)
+    if first_key is None:
         return None
-    size = found["size"]
+    size = first_key["size"]
     if size is not None:
-        text = _PUT.match(data, found.end() + int.from_bytes(size, "little"))
+        text = _PUT.match(data, first_key.end() + int.from_bytes(size, "little"))
         if text is None:
             return None
     else:
-        text = found
+        text = first_key
     kind = text.lastgroup or ""
-    return found[1] is not None, _TEXT[kind] + text[kind]
+    return first_key[1] is not None, _TEXT[kind] + text[kind]
 
 
 def _read(
@@ -147,7 +147,7 @@ def _read(
     excerpt = _excerpt(data, begins, classes)
     code = safe_pickle.inspect(excerpt, classes.values)
     wanted = code.gets()
-    if any((wanted == one).any() for one in place.memo()) or not _head_is_plain(code, place):
+    if any((wanted == number).any() for number in place.memo()) or not _head_is_plain(code, place):
         return None
     if classes.keep_givers(wanted):
         excerpt = _excerpt(data, begins, classes)
@@ -225,5 +225,5 @@ def _work(row: Mapping[str, Any]) -> int:
             continue
         total += len(value)
         if key.endswith("_sizes"):
-            total += sum(len(one) for one in value if isinstance(one, list | tuple | str))
+            total += sum(len(size) for size in value if isinstance(size, list | tuple | str))
     return total

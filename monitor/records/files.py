@@ -30,8 +30,9 @@ import msgspec
 
 from monitor.model.names import RankName, split_rank_name
 from monitor.model.plain import from_plain, readable
-from monitor.records import dump, ring
-from monitor.records.dump import Dump, Record, assemble
+from monitor.records import ring
+from monitor.records.dump import Dump, Record, assemble, decode, read_alike, with_generation
+from monitor.records.dump import read as read_dump
 from monitor.records.job import COPIED_NS, MOMENTS, NONE, Job, Problem, RankInfo
 from monitor.records.ring import RankRecord, from_answers
 from monitor.records.safe_pickle import FlightRecordError
@@ -82,8 +83,8 @@ class DumpFile:
     def prefix(self) -> str:
         """The path up to the rank: equal for the records of one job's ranks."""
         folder, _, name = self.path.rpartition("/")
-        found = _rank_in(_stem(name))
-        return f"{folder}/{_stem(name) if found is None else name[: found.start()]}"
+        match = _rank_in(_stem(name))
+        return f"{folder}/{_stem(name) if match is None else name[: match.start()]}"
 
     @property
     def rank_name(self) -> RankName | None:
@@ -174,13 +175,13 @@ def _problem(path: Path, exc: Exception) -> Problem:
 
 
 def _in_file(path: Path, *, named: bool) -> Iterator[DumpFile]:
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise ValueError("neither a file nor a folder")
     if path.suffix == ".zip" or (named and zipfile.is_zipfile(path)):
         yield from _zipped(path)
     else:
-        yield _source(str(path), str(path), found.st_size, named=named)
+        yield _source(str(path), str(path), status.st_size, named=named)
 
 
 def _zipped(path: Path) -> Iterator[DumpFile]:
@@ -214,17 +215,17 @@ def _source(
 
 def rank_of(name: str) -> int | None:
     """The rank that a file's name tells: 3 for `_dump_3`, `dump_rank3_node1.json`, `rank_3.pkl`."""
-    found = _rank_in(_stem(name))
-    return None if found is None else int(found["named"] or found["last"])
+    match = _rank_in(_stem(name))
+    return None if match is None else int(match["named"] or match["last"])
 
 
 def _rank_in(stem: str) -> re.Match[str] | None:
     """Where a name says `rank3`, else the number that ends it."""
-    found = list(_RANK.finditer(stem))
-    named = next((one for one in found if one["named"]), None)
+    matches = list(_RANK.finditer(stem))
+    named = next((match for match in matches if match["named"]), None)
     if named is not None and not _OTHER_END.search(stem):
         return named
-    return next((one for one in found if one["last"]), None)
+    return next((match for match in matches if match["last"]), None)
 
 
 def _whole_name(name: str) -> RankName | None:
@@ -271,7 +272,7 @@ def of_answers(
 ) -> Job:
     """The job of the WorkerServers' answers among `reads`; the newest of each rank."""
     best: dict[RankName, RankRecord] = {}
-    found = list(problems)
+    complaints = list(problems)
     lost: dict[RankName, Problem] = {}
     for read in reads:
         if read.answer is not None:
@@ -280,18 +281,20 @@ def of_answers(
             if kept is not read.answer:
                 kept, other = sorted((kept, read.answer), key=lambda a: (-a.taken_ns, a.path))
                 best[name] = kept
-                found.append(_superseded(other.path, kept.path))
+                complaints.append(_superseded(other.path, kept.path))
         elif read.dump is not None:
-            found.append(Problem(read.source.path, "left out: answers of WorkerServers say more"))
+            complaints.append(
+                Problem(read.source.path, "left out: answers of WorkerServers say more")
+            )
         elif read.problem is not None:
             problem = Problem(read.source.path, read.problem)
             named = read.source.rank_name
             if named is None:
-                found.append(problem)
+                complaints.append(problem)
             else:
                 lost[named] = problem
-    found += [lost.pop(name) for name in best if name in lost]
-    return from_answers(best.values(), lost=lost, members=members, problems=found)
+    complaints += [lost.pop(name) for name in best if name in lost]
+    return from_answers(best.values(), lost=lost, members=members, problems=complaints)
 
 
 def _superseded(path: str, kept: str) -> Problem:
@@ -308,19 +311,19 @@ def of_dumps(reads: Sequence[Read]) -> tuple[list[Record], list[Problem]]:
     best: dict[int, tuple[DumpFile, Dump]] = {}
     newest = max((r.source.quorum for r in reads if r.source.quorum is not None), default=None)
     for read in reads:
-        source, found = read.source, read.dump
-        if found is None:
+        source, dump = read.source, read.dump
+        if dump is None:
             continue
         if source.rank is None:
             problems.append(Problem(source.path, "its name tells no rank"))
         elif source.quorum != newest:
             problems.append(Problem(source.path, f"left out: quorum {newest} is newer"))
         elif source.rank in best:
-            kept, other = _newer(best[source.rank], (source, found))
+            kept, other = _newer(best[source.rank], (source, dump))
             best[source.rank] = kept
             problems.append(_superseded(other[0].path, kept[0].path))
         else:
-            best[source.rank] = source, found
+            best[source.rank] = source, dump
     alike = {source.prefix for source, _ in best.values()}
     for read in reads:
         if read.problem is not None:
@@ -336,7 +339,7 @@ def _newer(
     a: tuple[DumpFile, Dump], b: tuple[DumpFile, Dump]
 ) -> tuple[tuple[DumpFile, Dump], tuple[DumpFile, Dump]]:
     """The two, the one that speaks of later moments first; among equals by path."""
-    first, second = sorted((a, b), key=lambda one: (-one[1].newest_ns, one[0].path))
+    first, second = sorted((a, b), key=lambda pair: (-pair[1].newest_ns, pair[0].path))
     return first, second
 
 
@@ -345,10 +348,10 @@ def gaps(records: Sequence[Record]) -> frozenset[int]:
 
     Not of TorchFT's quorums: who was in none of the newest is no rank that is missing.
     """
-    known = {record.rank for record in records}
-    quorums = any(group.generation is not None for one in records for group in one.dump.groups)
-    world = max(known, default=-1) + 1
-    return frozenset(() if quorums or world > _ONE_IN * len(known) else range(world)) - known
+    numbers = {record.rank for record in records}
+    quorums = any(group.generation is not None for other in records for group in other.dump.groups)
+    world = max(numbers, default=-1) + 1
+    return frozenset(() if quorums or world > _ONE_IN * len(numbers) else range(world)) - numbers
 
 
 # -- an evidence bundle's manifest -------------------------------------------------------------
@@ -389,12 +392,12 @@ class SavedMoment(msgspec.Struct, frozen=True):
     @property
     def records(self) -> tuple[SavedPart, ...]:
         """The flight records that are there."""
-        return tuple(one for one in self.parts if one.part == RECORD and one.file is not None)
+        return tuple(part for part in self.parts if part.part == RECORD and part.file is not None)
 
     @property
     def lost(self) -> tuple[SavedPart, ...]:
         """The flight records that are not."""
-        return tuple(one for one in self.parts if one.part == RECORD and one.file is None)
+        return tuple(part for part in self.parts if part.part == RECORD and part.file is None)
 
 
 @readable
@@ -410,7 +413,7 @@ class Manifest(msgspec.Struct, frozen=True):
     @property
     def latest_s(self) -> float:
         """When somebody was last asked."""
-        return max((one.began_s for one in self.moments), default=0.0)
+        return max((moment.began_s for moment in self.moments), default=0.0)
 
     def chosen(self) -> SavedMoment | None:
         """The moment whose flight records speak: with the most of them, of equals the latest.
@@ -418,8 +421,8 @@ class Manifest(msgspec.Struct, frozen=True):
         Records of two moments are never mixed: a rank that was asked earlier than its peers
         would seem to be behind them.
         """
-        known = [one for one in self.moments if one.records]
-        return max(known, key=lambda one: (len(one.records), one.began_s), default=None)
+        answered = [moment for moment in self.moments if moment.records]
+        return max(answered, key=lambda moment: (len(moment.records), moment.began_s), default=None)
 
 
 def read_manifest(file: str) -> Manifest | None:
@@ -434,10 +437,10 @@ def read_manifest(file: str) -> Manifest | None:
 def parse(data: Any) -> Manifest | None:
     """The manifest in this JSON; None when it is none of ours, or damaged."""
     try:
-        found = from_plain(Manifest, data)
+        manifest = from_plain(Manifest, data)
     except ValueError:
         return None
-    return found if found.format == FORMAT else None
+    return manifest if manifest.format == FORMAT else None
 
 
 # -- evidence bundles among the zips -----------------------------------------------------------
@@ -476,38 +479,42 @@ def open_bundles(sources: Sequence[DumpFile]) -> OpenedBundles:
     whose records are of this one.
     """
     named = dict.fromkeys(source.file for source in sources if source.member == NAME)
-    found = [(file, read_manifest(file)) for file in named]
-    bundles = [Bundle(file, one, one.chosen()) for file, one in found if one is not None]
+    manifests = [(file, read_manifest(file)) for file in named]
+    bundles = [
+        Bundle(file, bundle, bundle.chosen()) for file, bundle in manifests if bundle is not None
+    ]
     if not bundles:
         return OpenedBundles(list(sources))
-    latest = max(bundles, key=lambda one: (one.manifest.latest_s, one.path))
+    latest = max(bundles, key=lambda bundle: (bundle.manifest.latest_s, bundle.path))
     kept: list[DumpFile] = []
-    files = {one.path for one in bundles}
+    files = {bundle.path for bundle in bundles}
     for source in sources:
         if source.file not in files:
             kept.append(source)
         elif source.file == latest.path and latest.moment is not None:
-            told = next((one for one in latest.moment.records if one.file == source.member), None)
-            if told is not None:
-                taken_ns = None if told.taken_s is None else int(told.taken_s * 1e9)
-                kept.append(replace(source, whose=told.rank, taken_ns=taken_ns))
+            part = next(
+                (bundle for bundle in latest.moment.records if bundle.file == source.member), None
+            )
+            if part is not None:
+                taken_ns = None if part.taken_s is None else int(part.taken_s * 1e9)
+                kept.append(replace(source, whose=part.rank, taken_ns=taken_ns))
     lost = () if latest.moment is None else latest.moment.lost
     return OpenedBundles(
         kept,
         latest,
-        tuple(_lost(latest, one) for one in lost),
+        tuple(_lost(latest, bundle) for bundle in lost),
         tuple(
-            Problem(one.path, f"left out: {latest.path} is of a later incident")
-            for one in bundles
-            if one is not latest
+            Problem(bundle.path, f"left out: {latest.path} is of a later incident")
+            for bundle in bundles
+            if bundle is not latest
         ),
     )
 
 
-def _lost(bundle: Bundle, one: SavedPart) -> Read:
+def _lost(bundle: Bundle, part: SavedPart) -> Read:
     moment = "" if bundle.moment is None else bundle.moment.name
-    where = DumpFile(f"{bundle.path}/{moment}/{one.rank}", bundle.path, whose=one.rank)
-    return Read(where, problem=f"no flight record: {one.error or one.status}")
+    where = DumpFile(f"{bundle.path}/{moment}/{part.rank}", bundle.path, whose=part.rank)
+    return Read(where, problem=f"no flight record: {part.error or part.status}")
 
 
 # -- load --------------------------------------------------------------------------------------
@@ -531,8 +538,8 @@ def load(
     called with how many files are done and how many there are. `workers` is the number of
     processes, by default one for each core where there is enough to do; 1 reads in this process.
     """
-    found, problems = find(paths)
-    opened = open_bundles(found)
+    files, problems = find(paths)
+    opened = open_bundles(files)
     sources, reads = opened.sources, list(opened.lost)
     problems += opened.problems
     for done, read in enumerate(_read_all(sources, workers), 1):
@@ -604,15 +611,15 @@ def _read(source: DumpFile) -> Read:
     gc.disable()  # millions of small objects, none of them in a cycle: a third of the time
     try:
         raw = source.read(_opened(source.file) if source.member else None)
-        found = dump.read_alike(raw)
-        if found is None:
-            data = dump.decode(raw)
+        dump = read_alike(raw)
+        if dump is None:
+            data = decode(raw)
             if "identity" in data and "schema" in data:
                 return _read_answer(source, data)
-            found = dump.read(data)
+            dump = read_dump(data)
         if source.quorum is not None:
-            found = dump.with_generation(found, source.quorum)
-        return Read(source, found)
+            dump = with_generation(dump, source.quorum)
+        return Read(source, dump)
     except FlightRecordError as exc:
         return Read(source, problem=str(exc))
     finally:

@@ -90,7 +90,7 @@ class Analysis:
     @property
     def culprits(self) -> tuple[int, ...]:
         """The union over all findings, sorted."""
-        return tuple(sorted({rank for one in self.findings for rank in one.culprits}))
+        return tuple(sorted({rank for finding in self.findings for rank in finding.culprits}))
 
 
 _LISTED = 8
@@ -168,8 +168,8 @@ def _heads(index: Index, stuck: StuckCollective, rank: int) -> Sequence[int]:
 
 def _age_ns(index: Index, row: int) -> int | None:
     """An entry's age, where a WorkerServer dated the record: a file may be a copy."""
-    known = index.job.ranks[int(index.job.columns["rank"][row])].alive is not None
-    return index.age_ns(row) if known else None
+    dated = index.job.ranks[int(index.job.columns["rank"][row])].alive is not None
+    return index.age_ns(row) if dated else None
 
 
 def last_call(index: Index, some: Sequence[int]) -> str:
@@ -230,25 +230,25 @@ def evidence_of(
     """Who is where in the collectives of a scene, and how far these ranks got in the first."""
     index, job = graph.index, graph.index.job
     evidence: dict[str, str] = {}
-    for one in scene[:4]:
-        inside = f"inside: {ranks_listed(job, one.inside)}"
-        if one.absent:
-            inside += f"; not come: {ranks_listed(job, one.absent)}"
-        if one.held:
-            inside += f"; stuck before it: {ranks_listed(job, one.held)}"
-        if one.silent:
-            inside += f"; without a record: {ranks_listed(job, one.silent)}"
-        evidence[collective(index, one)] = inside
-    sites = {index.site(one.row) for one in scene[:1]} - {None}
+    for stuck in scene[:4]:
+        inside = f"inside: {ranks_listed(job, stuck.inside)}"
+        if stuck.absent:
+            inside += f"; not come: {ranks_listed(job, stuck.absent)}"
+        if stuck.held:
+            inside += f"; stuck before it: {ranks_listed(job, stuck.held)}"
+        if stuck.silent:
+            inside += f"; without a record: {ranks_listed(job, stuck.silent)}"
+        evidence[collective(index, stuck)] = inside
+    sites = {index.site(stuck.row) for stuck in scene[:1]} - {None}
     for site in sites:
         evidence["called at"] = str(site)
     for rank in list(ranks)[:4]:
-        for one in scene[:1]:
-            if one.transfer is None:
-                at = index.groups[one.group]
+        for stuck in scene[:1]:
+            if stuck.transfer is None:
+                at = index.groups[stuck.group]
                 last = int(at.enqueued[at.members == rank].max(initial=0))
                 evidence[f"rank {job.name(rank)}"] = (
-                    f"enqueued up to {last} in {job.groups[one.group].label}"
+                    f"enqueued up to {last} in {job.groups[stuck.group].label}"
                 )
     return evidence
 

@@ -22,8 +22,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from monitor.model.names import RankName, rank_name, split_rank_name
-from monitor.records import dump
-from monitor.records.dump import Dump, LocalGroup, Record, assemble, numbered
+from monitor.records.dump import (
+    Dump,
+    LocalGroup,
+    Record,
+    assemble,
+    by_group,
+    numbered,
+)
+from monitor.records.dump import read as read_dump
 from monitor.records.job import (
     COLUMNS,
     NONE,
@@ -132,7 +139,7 @@ class RankRecord:
     record: FlightRecord
     path: str = ""
     ring: tuple[RingRow, ...] = ()
-    dumps: tuple[tuple[dump.Dump, tuple[GroupKey, ...]], ...] = ()
+    dumps: tuple[tuple[Dump, tuple[GroupKey, ...]], ...] = ()
     """Torch's records, and their groups in the ring's terms, as far as they can be told to be the
     same."""
     taken_ns: int = NONE
@@ -144,23 +151,23 @@ class RankRecord:
     def torch(self) -> tuple[RingRow, ...]:
         """Torch's records as rows."""
         owners = owners_of(self.ring)
-        return tuple(r for found, keys in self.dumps for r in torch_rows(found, keys, owners))
+        return tuple(r for dump, keys in self.dumps for r in torch_rows(dump, keys, owners))
 
 
 # -- torch's record, told in the ring's groups -------------------------------------------------
 
 
 def torch_rows(
-    found: dump.Dump, groups: Sequence[GroupKey], owners: Mapping[int, RingRow]
+    dump: Dump, groups: Sequence[GroupKey], owners: Mapping[int, RingRow]
 ) -> tuple[RingRow, ...]:
     """Torch's rows in the ring's groups, with what only the ring knows of them."""
-    columns = {name: column.tolist() for name, column in found.columns.items()}
+    columns = {name: column.tolist() for name, column in dump.columns.items()}
     found_rows = []
     for at, record in enumerate(columns["record"]):
         own, number = owners.get(record), columns["site"][at]
         # torch's own first: older calls, which the ring has forgotten, have no other
-        site = found.sites[number] if number != NONE else None if own is None else own.site
-        payload = found.payloads[columns["payload"][at]]
+        site = dump.sites[number] if number != NONE else None if own is None else own.site
+        payload = dump.payloads[columns["payload"][at]]
         if own is not None:
             payload = replace(payload, reduce_op=own.payload.reduce_op, root=own.payload.root)
         state = CollectiveState(columns["state"][at])
@@ -178,7 +185,7 @@ def torch_rows(
                 record=record,
                 site=site,
                 p2p=columns["p2p"][at],
-                peer=_torch_place(columns["peer"][at], found, columns["group"][at]),
+                peer=_torch_place(columns["peer"][at], dump, columns["group"][at]),
                 created_ns=columns["created_ns"][at],
                 started_ns=columns["started_ns"][at],
                 completed_ns=columns["completed_ns"][at],
@@ -188,14 +195,14 @@ def torch_rows(
     return tuple(found_rows)
 
 
-def _torch_place(peer: int, found: dump.Dump, group: int) -> int:
+def _torch_place(peer: int, dump: Dump, group: int) -> int:
     """A rank of the group as one of the replica group."""
-    members = found.groups[group].members
+    members = dump.groups[group].members
     return members[peer] if peer != NONE and peer < len(members) else NONE
 
 
 def torch_homes(
-    found: dump.Dump, ring: Sequence[RingRow], places: Mapping[str, tuple[int, ...]]
+    dump: Dump, ring: Sequence[RingRow], places: Mapping[str, tuple[int, ...]]
 ) -> tuple[GroupKey, ...]:
     """For each group of torch's the ring's: the one that most of its matched entries are in.
 
@@ -203,13 +210,13 @@ def torch_homes(
     """
     owners = owners_of(ring)
     votes: dict[int, Counter[GroupKey]] = {}
-    pairs = (found.columns[name].tolist() for name in ("record", "group"))
+    pairs = (dump.columns[name].tolist() for name in ("record", "group"))
     for record, index in zip(*pairs, strict=True):
         if record in owners:
             votes.setdefault(index, Counter())[owners[record].group] += 1
     named = {row.group.name: row.group for row in ring if not row.group.across}
     keys = []
-    for index, group in enumerate(found.groups):
+    for index, group in enumerate(dump.groups):
         world = group.desc == "default_pg"
         name = "default" if world else group.desc or group.name or f"unnamed {group.pg_id}"
         if index in votes:
@@ -223,20 +230,20 @@ def torch_homes(
 
 
 def apart(
-    homes: Sequence[tuple[GroupKey, ...]], dumps: Sequence[dump.Dump]
+    homes: Sequence[tuple[GroupKey, ...]], dumps: Sequence[Dump]
 ) -> list[tuple[GroupKey, ...]]:
     """Groups that several backends serve, each with a count of its own, as one for each."""
     taken: set[GroupKey] = set()
-    told = []
-    for keys, found in zip(homes, dumps, strict=True):
+    renamed = []
+    for keys, dump in zip(homes, dumps, strict=True):
         plain = [key._replace(places=()) for key in keys]
         kept = (
-            key._replace(name=f"{key.name}.{found.backend.name.lower()}") if of in taken else key
+            key._replace(name=f"{key.name}.{dump.backend.name.lower()}") if of in taken else key
             for key, of in zip(keys, plain, strict=True)
         )
-        told.append(tuple(kept))
+        renamed.append(tuple(kept))
         taken.update(plain)
-    return told
+    return renamed
 
 
 def owners_of(ring: Iterable[RingRow]) -> dict[int, RingRow]:
@@ -266,7 +273,7 @@ def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> RankReco
         FlightRecordError: a sequence id or a world that no program has.
     """
     check(record)
-    dumps: list[dump.Dump] = []
+    dumps: list[Dump] = []
     problems: list[str] = []
     alone: set[int] = set()
     first = {name: at * _STRIDE for at, (name, _) in enumerate(record.parts)}
@@ -274,18 +281,18 @@ def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> RankReco
         if part.error is not None:
             problems.append(part.error)
         try:
-            found = None if part.record is None else dump.read(part.record)
+            dump = None if part.record is None else read_dump(part.record)
         except FlightRecordError as exc:
             problems.append(f"torch's part{f' of {name}' if name else ''}: {exc}")
             continue
-        if found is not None:
-            number = found.columns["record"] + first[name]
-            dumps.append(replace(found, columns={**found.columns, "record": number}))
+        if dump is not None:
+            number = dump.columns["record"] + first[name]
+            dumps.append(replace(dump, columns={**dump.columns, "record": number}))
         alone.update(number + first[name] for number in part.only)
     entries = tuple(_numbered(entry, first) for entry in record.ring) if dumps[1:] else record.ring
     taken_ns = _taken(entries, dumps, taken_ns)
     ring = _ring_rows(replace(record, ring=entries), dumps, taken_ns)
-    homes = apart([torch_homes(found, ring, record.members) for found in dumps], dumps)
+    homes = apart([torch_homes(dump, ring, record.members) for dump in dumps], dumps)
     return RankRecord(
         record=record,
         path=path,
@@ -320,13 +327,13 @@ def check(record: FlightRecord) -> None:
             raise FlightRecordError(f"ring: an age of {entry.enter_age_s} s")
 
 
-def _taken(ring: Iterable[RingEntry], dumps: Iterable[dump.Dump], known: int) -> int:
+def _taken(ring: Iterable[RingEntry], dumps: Iterable[Dump], otherwise: int) -> int:
     """The moment that the ages count from: torch made its entry just after the ring its own."""
     created = {
         number: moment
-        for found in dumps
+        for dump in dumps
         for number, moment in zip(
-            found.columns["record"].tolist(), found.columns["created_ns"].tolist(), strict=True
+            dump.columns["record"].tolist(), dump.columns["created_ns"].tolist(), strict=True
         )
     }
     guesses = [
@@ -335,13 +342,11 @@ def _taken(ring: Iterable[RingEntry], dumps: Iterable[dump.Dump], known: int) ->
         for number in entry.torch_ids
         if created.get(number, NONE) != NONE
     ]
-    return min(guesses, default=known)
+    return min(guesses, default=otherwise)
 
 
-def _ring_rows(
-    record: FlightRecord, dumps: Iterable[dump.Dump], taken_ns: int
-) -> tuple[RingRow, ...]:
-    over = {number: state for found in dumps for number, state in _over(found).items()}
+def _ring_rows(record: FlightRecord, dumps: Iterable[Dump], taken_ns: int) -> tuple[RingRow, ...]:
+    over = {number: state for dump in dumps for number, state in _over(dump).items()}
     rows = [_ring_row(entry, key, taken_ns, over) for entry, key in _keyed(record)]
     rows = _close_unwaited(rows, record.ring)
     return _renumbered(rows) if is_whole(record) else tuple(rows)
@@ -385,8 +390,8 @@ def _ring_row(
         root=None if p2p or key.across else entry.root,
     )
     state = _state(entry, over)
-    known = taken_ns != NONE
-    left = known and entry.exit_age_s is not None and state is CollectiveState.COMPLETED
+    dated = taken_ns != NONE
+    left = dated and entry.exit_age_s is not None and state is CollectiveState.COMPLETED
     return RingRow(
         group=key,
         seq=entry.seq,
@@ -397,7 +402,7 @@ def _ring_row(
         site=entry.site,
         p2p=p2p,
         peer=entry.root if p2p and entry.root is not None and not key.across else NONE,
-        created_ns=taken_ns - int(entry.enter_age_s * _NS) if known else NONE,
+        created_ns=taken_ns - int(entry.enter_age_s * _NS) if dated else NONE,
         completed_ns=taken_ns - int((entry.exit_age_s or 0) * _NS) if left else NONE,
         torch_ids=entry.torch_ids,
     )
@@ -407,20 +412,20 @@ def _state(entry: RingEntry, over: Mapping[int, CollectiveState]) -> CollectiveS
     """With NCCL the host's exit does not mean that the GPU is done: torch's own state does."""
     if entry.error is not None:
         return CollectiveState.FAILED
-    told = [over[number] for number in entry.torch_ids if number in over]
-    if told:
-        return min(told)
+    states = [over[number] for number in entry.torch_ids if number in over]
+    if states:
+        return min(states)
     return CollectiveState.UNKNOWN if entry.exit_age_s is None else CollectiveState.COMPLETED
 
 
-def _over(found: dump.Dump) -> dict[int, CollectiveState]:
+def _over(dump: Dump) -> dict[int, CollectiveState]:
     """Torch's record id -> a state that is worth more than the ring's.
 
     NCCL's are real. Gloo only knows what is over, which matters for a work that nobody waited for.
     """
-    columns = found.columns
+    columns = dump.columns
     states = dict(zip(columns["record"].tolist(), columns["state"].tolist(), strict=True))
-    real = found.backend is Backend.NCCL
+    real = dump.backend is Backend.NCCL
     return {
         number: CollectiveState(state)
         for number, state in states.items()
@@ -505,8 +510,8 @@ def bounded(record: FlightRecord) -> FlightRecord:
         dropped=record.dropped + len(record.ring) - len(ring),
         torch=_newest(record.torch, most),
         recorders={
-            name: replace(one, record=_newest(one.record, most))
-            for name, one in record.recorders.items()
+            name: replace(recorder, record=_newest(recorder.record, most))
+            for name, recorder in record.recorders.items()
         },
     )
 
@@ -562,8 +567,8 @@ class _Ranks:
 
     def members(self, group: str, places: Iterable[int]) -> tuple[int, ...]:
         """Global ranks of a replica group's ranks; empty when one of them is none."""
-        found = [self.number.get((group, place), NONE) for place in places]
-        return () if NONE in found else tuple(found)
+        members = [self.number.get((group, place), NONE) for place in places]
+        return () if NONE in members else tuple(members)
 
 
 def from_answers(
@@ -579,13 +584,15 @@ def from_answers(
     `expected` names ranks that must be there, also those of replica groups that did not answer;
     `lost` those whose answer cannot be read.
     """
-    known = _counted(sorted(answers, key=lambda one: split_rank_name(one.record.identity.rank)))
+    counted = _counted(
+        sorted(answers, key=lambda answer: split_rank_name(answer.record.identity.rank))
+    )
     lost = lost or {}
-    ranks = _ranks(known, [*expected, *lost])
-    by_torch = _groups_by_torch(known)
-    quorums = _quorums(known)
-    records = [_record(one, ranks, by_torch, quorums) for one in known]
-    odd = [Problem(one.path, one.problem) for one in known if one.problem is not None]
+    ranks = _ranks(counted, [*expected, *lost])
+    by_torch = _groups_by_torch(counted)
+    quorums = _quorums(counted)
+    records = [_record(answer, ranks, by_torch, quorums) for answer in counted]
+    odd = [Problem(answer.path, answer.problem) for answer in counted if answer.problem is not None]
     gone = [replace(lost[name], rank=ranks.number[split_rank_name(name)]) for name in lost]
     job = assemble(
         records,
@@ -595,37 +602,39 @@ def from_answers(
     )
     names = {number: rank_name(*place) for place, number in ranks.number.items()}
     infos = {
-        record.rank: replace(job.ranks[record.rank], alive=one.record.alive, taken_ns=one.taken_ns)
-        for one, record in zip(known, records, strict=True)
+        record.rank: replace(
+            job.ranks[record.rank], alive=answer.record.alive, taken_ns=answer.taken_ns
+        )
+        for answer, record in zip(counted, records, strict=True)
     }
     hosts = {
-        record.rank: str(one.record.identity.host)
-        for one, record in zip(known, records, strict=True)
+        record.rank: str(answer.record.identity.host)
+        for answer, record in zip(counted, records, strict=True)
     }
     return replace(job, names=names, hosts=hosts, ranks=infos)
 
 
 def _counted(answers: Sequence[RankRecord]) -> list[RankRecord]:
     """With the numbers that each group's calls have, whoever counted them."""
-    before = [found for one in answers for found, _ in one.dumps]
-    dumps, uncounted = dump.by_group(before)
+    before = [dump for answer in answers for dump, _ in answer.dumps]
+    dumps, uncounted = by_group(before)
     if all(map(is_, before, dumps)):
         return list(answers)
     after = iter(dumps)
     return [
         replace(
-            one,
-            dumps=tuple((next(after), keys) for _, keys in one.dumps),
-            problem="; ".join(filter(None, (one.problem, uncounted))) or None,
+            answer,
+            dumps=tuple((next(after), keys) for _, keys in answer.dumps),
+            problem="; ".join(filter(None, (answer.problem, uncounted))) or None,
         )
-        for one in answers
+        for answer in answers
     ]
 
 
 def _ranks(answers: Sequence[RankRecord], expected: Iterable[RankName]) -> _Ranks:
     places = {split_rank_name(name) for name in expected}
-    for one in answers:
-        identity = one.record.identity
+    for answer in answers:
+        identity = answer.record.identity
         places.update((identity.group, place) for place in range(identity.world_size))
     number: dict[tuple[str, int], int] = {place: at for at, place in enumerate(sorted(places))}
     lanes = 1 + max((lane for _, lane in places), default=0)
@@ -636,45 +645,45 @@ def _groups_by_torch(answers: Sequence[RankRecord]) -> frozenset[tuple[str, Grou
     """(replica group, process group) for which torch's record is taken; "" across them."""
     ring: dict[tuple[str, GroupKey], bool] = {}
     wanted: set[tuple[str, GroupKey]] = set()
-    for one in answers:
-        torch = {row.group for row in one.torch}
-        nccl = {key for found, keys in one.dumps for key in keys if found.backend is Backend.NCCL}
-        more = {row.group for row in one.torch if row.record in one.alone}
-        mixed = {row.group for row in one.ring if row.p2p}
-        mixed = set() if is_whole(one.record) else mixed
-        for key in {row.group for row in one.ring if not row.p2p} | torch:
-            where = _where(one, key)
+    for answer in answers:
+        torch = {row.group for row in answer.torch}
+        nccl = {key for dump, keys in answer.dumps for key in keys if dump.backend is Backend.NCCL}
+        more = {row.group for row in answer.torch if row.record in answer.alone}
+        mixed = {row.group for row in answer.ring if row.p2p}
+        mixed = set() if is_whole(answer.record) else mixed
+        for key in {row.group for row in answer.ring if not row.p2p} | torch:
+            where = _where(answer, key)
             ring[where] = ring.get(where, True) and key in torch
             if key in nccl or key in more or key in mixed:
                 wanted.add(where)
     return frozenset(where for where in wanted if ring[where])
 
 
-def _where(one: RankRecord, key: GroupKey) -> tuple[str, GroupKey]:
-    return ("" if key.across else one.record.identity.group), key
+def _where(answer: RankRecord, key: GroupKey) -> tuple[str, GroupKey]:
+    return ("" if key.across else answer.record.identity.group), key
 
 
 def _quorums(answers: Sequence[RankRecord]) -> dict[GroupKey, set[str]]:
     """Groups that span replica groups -> the replica groups that were in them."""
-    found: dict[GroupKey, set[str]] = {}
-    for one in answers:
-        for row in (*one.ring, *one.torch):
+    groups: dict[GroupKey, set[str]] = {}
+    for answer in answers:
+        for row in (*answer.ring, *answer.torch):
             if row.group.across:
-                found.setdefault(row.group, set()).add(one.record.identity.group)
-    return found
+                groups.setdefault(row.group, set()).add(answer.record.identity.group)
+    return groups
 
 
 def _record(
-    one: RankRecord,
+    answer: RankRecord,
     ranks: _Ranks,
     by_torch: frozenset[tuple[str, GroupKey]],
     quorums: Mapping[GroupKey, set[str]],
 ) -> Record:
-    identity = one.record.identity
-    rows = _rows(one, by_torch)
-    status = _status(one, by_torch)
+    identity = answer.record.identity
+    rows = _rows(answer, by_torch)
+    status = _status(answer, by_torch)
     group, groups = numbered([*(row.group for row in rows), *status])
-    payload, payloads = numbered(_with_root(row.payload, one, ranks) for row in rows)
+    payload, payloads = numbered(_with_root(row.payload, answer, ranks) for row in rows)
     sites = tuple(dict.fromkeys(row.site for row in rows if row.site is not None))
     site: dict[str | None, int] = {None: NONE, **{text: at for at, text in enumerate(sites)}}
     columns: dict[str, Iterable[Any]] = {
@@ -686,17 +695,17 @@ def _record(
         "site": [site[row.site] for row in rows],
         "peer": [ranks.number.get((identity.group, row.peer), NONE) for row in rows],
     }
-    backends = [found.backend for found, _ in one.dumps] or [Backend.RING]
+    backends = [dump.backend for dump, _ in answer.dumps] or [Backend.RING]
     backend = Backend.NCCL if Backend.NCCL in backends else backends[0]
     return Record(
         rank=ranks.number[identity.group, identity.group_rank],
-        path=one.path,
+        path=answer.path,
         dump=Dump(
-            backend=Backend.RING if one.ring else backend,
-            version="" if not one.dumps else one.dumps[0][0].version,
-            only_active=_only_active(one, rows),
-            dropped=one.record.dropped,
-            groups=tuple(_local(key, one, ranks, quorums) for key in groups),
+            backend=Backend.RING if answer.ring else backend,
+            version="" if not answer.dumps else answer.dumps[0][0].version,
+            only_active=_only_active(answer, rows),
+            dropped=answer.record.dropped,
+            groups=tuple(_local(key, answer, ranks, quorums) for key in groups),
             status={groups.index(key): head for key, head in status.items()},
             unplaced=0,
             payloads=payloads,
@@ -707,13 +716,15 @@ def _record(
     )
 
 
-def _rows(one: RankRecord, by_torch: frozenset[tuple[str, GroupKey]]) -> list[RingRow]:
+def _rows(answer: RankRecord, by_torch: frozenset[tuple[str, GroupKey]]) -> list[RingRow]:
     """Each group's rows from the one record that is taken for it, in order of their calls."""
-    mine = {row.group for row in one.ring if not row.p2p}
-    ring = [row for row in one.ring if row.p2p or _where(one, row.group) not in by_torch]
-    sends = {row.group for row in one.torch if row.p2p}
+    mine = {row.group for row in answer.ring if not row.p2p}
+    ring = [row for row in answer.ring if row.p2p or _where(answer, row.group) not in by_torch]
+    sends = {row.group for row in answer.torch if row.p2p}
     torch = [
-        row for row in one.torch if row.group not in mine or _where(one, row.group) in by_torch
+        row
+        for row in answer.torch
+        if row.group not in mine or _where(answer, row.group) in by_torch
     ]
     rows = [row for row in ring if not (row.p2p and row.group in sends)] + torch
     if all(row.created_ns != NONE for row in rows):
@@ -722,38 +733,40 @@ def _rows(one: RankRecord, by_torch: frozenset[tuple[str, GroupKey]]) -> list[Ri
 
 
 def _status(
-    one: RankRecord, by_torch: frozenset[tuple[str, GroupKey]]
+    answer: RankRecord, by_torch: frozenset[tuple[str, GroupKey]]
 ) -> dict[GroupKey, GroupStatus]:
     """Where torch says the groups are that are counted as it counts."""
-    mine = {row.group for row in one.ring if not row.p2p}
+    mine = {row.group for row in answer.ring if not row.p2p}
     heads = {
         keys[index]: head
-        for found, keys in one.dumps
-        for index, head in sorted(found.status.items())
+        for dump, keys in answer.dumps
+        for index, head in sorted(dump.status.items())
     }
     return {
-        key: head for key, head in heads.items() if key not in mine or _where(one, key) in by_torch
+        key: head
+        for key, head in heads.items()
+        if key not in mine or _where(answer, key) in by_torch
     }
 
 
-def _only_active(one: RankRecord, rows: Sequence[RingRow]) -> bool:
+def _only_active(answer: RankRecord, rows: Sequence[RingRow]) -> bool:
     """Whether only unfinished calls were asked for: evident from numbers that are missing."""
     if any(row.state is CollectiveState.COMPLETED for row in rows):
         return False
-    torch = any(found.only_active for found, _ in one.dumps)
-    ring = bool(one.record.ring) and (one.record.ring[0].id or 0) > one.record.dropped + 1
+    torch = any(dump.only_active for dump, _ in answer.dumps)
+    ring = bool(answer.record.ring) and (answer.record.ring[0].id or 0) > answer.record.dropped + 1
     return torch or ring
 
 
 def _local(
-    key: GroupKey, one: RankRecord, ranks: _Ranks, quorums: Mapping[GroupKey, set[str]]
+    key: GroupKey, answer: RankRecord, ranks: _Ranks, quorums: Mapping[GroupKey, set[str]]
 ) -> LocalGroup:
     """The group with its members as global ranks.
 
     Across replica groups every group rank has a group of its own, with its like in each replica
     group that was in the quorum; one that has not answered may have been in it too.
     """
-    identity = one.record.identity
+    identity = answer.record.identity
     if key.across:
         lane = identity.group_rank
         like = [(group, lane) for group in sorted(quorums.get(key, ()))]
@@ -771,8 +784,8 @@ def _local(
     )
 
 
-def _with_root(payload: Payload, one: RankRecord, ranks: _Ranks) -> Payload:
+def _with_root(payload: Payload, answer: RankRecord, ranks: _Ranks) -> Payload:
     if payload.root is None:
         return payload
-    root = ranks.number.get((one.record.identity.group, payload.root))
+    root = ranks.number.get((answer.record.identity.group, payload.root))
     return replace(payload, root=root)

@@ -268,13 +268,13 @@ class Classes:
         self.firsts = np.asarray(firsts)[order]
         """The first entry of each class."""
         self.counts = np.bincount(self.which)
-        self.shapes = [self._all_shapes[one] for one in self._shape_of[self.firsts].tolist()]
+        self.shapes = [self._all_shapes[shape] for shape in self._shape_of[self.firsts].tolist()]
 
     def _numbers(self) -> dict[str, Numbers]:
-        keys = sorted({one.key for shape in self._all_shapes for one in shape.numbers})
+        keys = sorted({number.key for shape in self._all_shapes for number in shape.numbers})
         column = {key: place for place, key in enumerate(keys)}
         places = [
-            [(column[one.key], one.at, one.width) for one in shape.numbers]
+            [(column[number.key], number.at, number.width) for number in shape.numbers]
             for shape in self._all_shapes
         ]
         every = np.arange(len(self._begins))
@@ -300,8 +300,8 @@ class Classes:
         of_shape = self._shape_of[rows]
         used = np.bincount(of_shape, minlength=len(self._all_shapes)) > 0
         places = [
-            [(place, *put) for place, put in enumerate(shape.puts)] if one else []
-            for one, shape in zip(used.tolist(), self._all_shapes, strict=True)
+            [(place, *put) for place, put in enumerate(shape.puts)] if needed else []
+            for needed, shape in zip(used.tolist(), self._all_shapes, strict=True)
         ]
         given, widths = self._gather(rows, places, max(map(len, places), default=0))
         if given.max(initial=0) > self.values:
@@ -401,7 +401,7 @@ class _Sorter:
         if self.work > _MOST_WORK * len(self.data):
             return None
         lined = _blanked(self.data, at, shape)
-        table = {one: number for number, one in enumerate(dict.fromkeys(lined))}
+        table = {row: number for number, row in enumerate(dict.fromkeys(lined))}
         mine = np.fromiter(map(table.__getitem__, lined), np.int64, len(lined))
         if len(table) == 1:
             self._add(rows, shape, mine, [0])
@@ -448,8 +448,8 @@ def _blanked(data: bytes, at: NDArray[np.int64], shape: Shape) -> list[Any]:
     windows = np.ndarray((len(data) - length + 1,), f"V{length}", data, strides=(1,))
     lined = windows[at].view(np.uint8).reshape(len(at), length)
     lined &= np.frombuffer(shape.same, np.uint8)
-    found: list[Any] = lined.view(f"V{length}").ravel().tolist()
-    return found
+    blanked: list[Any] = lined.view(f"V{length}").ravel().tolist()
+    return blanked
 
 
 # -- columns -----------------------------------------------------------------------------------
@@ -497,8 +497,8 @@ class EntryRows:
         """What the entries have under a key; `default` for those that lack it."""
         if self._columns is None:
             return [row.get(key, default) for row in self._rows]
-        found = self._columns.get(key)
-        return [default] * len(self._rows) if found is None else found
+        values = self._columns.get(key)
+        return [default] * len(self._rows) if values is None else values
 
     def spread(self, values: NDArray[_T]) -> NDArray[_T]:
         """One value for each entry, from one for each of those that `column` gives out."""
@@ -536,8 +536,8 @@ class _Payloads:
         compared with, so that no depth of a hostile row is ever gone down.
         """
         recent = self._recent.setdefault(row[0], [])
-        for known, number in recent:
-            if known == row:
+        for earlier, number in recent:
+            if earlier == row:
                 return number
         key = self._key(row)
         number = self.numbers.setdefault(key, len(self.numbers))
@@ -546,7 +546,10 @@ class _Payloads:
         return number
 
     def _key(self, row: tuple[Any, ...]) -> PayloadKey:
-        name, sizes_in, sizes_out, dtypes_in, dtypes_out = (row[0], *(one or () for one in row[1:]))
+        name, sizes_in, sizes_out, dtypes_in, dtypes_out = (
+            row[0],
+            *(value or () for value in row[1:]),
+        )
         self._work += sum(map(len, (sizes_in, sizes_out, dtypes_in, dtypes_out)))
         if self._work <= MOST_WORK:
             self._work += sum(map(len, sizes_in)) + sum(map(len, sizes_out))

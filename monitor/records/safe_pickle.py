@@ -69,7 +69,7 @@ def instruction_starts(data: bytes, raw: NDArray[np.uint8], most: int) -> NDArra
     end = len(raw)
     steps = np.frombuffer(data.translate(_STEPS), np.uint8)
     varies, ends = _sized(raw, steps)
-    found, at, count = [], 0, 0
+    parts, at, count = [], 0, 0
     while at < end:
         block = steps[at : at + _BLOCK]
         jump = np.arange(len(block)) + block
@@ -77,12 +77,12 @@ def instruction_starts(data: bytes, raw: NDArray[np.uint8], most: int) -> NDArra
         part = slice(*np.searchsorted(varies, (at, at + len(block))))
         jump[varies[part] - at] = ends[part] - at
         here = _chain(jump)
-        found.append(here + at)
+        parts.append(here + at)
         at = min(end, at + int(jump[here[-1]]))
         count += len(here)
         if count > most:
             raise FlightRecordError(f"a pickle of more than {most} instructions")
-    return np.concatenate(found)
+    return np.concatenate(parts)
 
 
 def _sized(

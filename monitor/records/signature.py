@@ -116,11 +116,11 @@ def closes_coalesced(recorded: str) -> bool:
 
 def peers_of(recorded: str) -> tuple[int, int] | None:
     """Group ranks (from, to) in `nccl:send 0->1` and `nccl:recv 1<-0`; None: not in the name."""
-    found = _PEERS.fullmatch(recorded)
-    if found is None:
+    match = _PEERS.fullmatch(recorded)
+    if match is None:
         return None
-    left, right = int(found["left"]), int(found["right"])
-    return (left, right) if found["arrow"] == "->" else (right, left)
+    left, right = int(match["left"]), int(match["right"])
+    return (left, right) if match["arrow"] == "->" else (right, left)
 
 
 def dtype_name(recorded: str | None) -> str | None:
@@ -139,8 +139,8 @@ def dtype_nbytes(dtype: str) -> int | None:
     """Bytes of one element, by the name that `dtype_name` gives; None: not known."""
     if dtype in _ODD_WIDTHS:
         return _ODD_WIDTHS[dtype]
-    found = _BITS.fullmatch(dtype)
-    return None if found is None else max(1, int(found["bits"]) // 8)
+    match = _BITS.fullmatch(dtype)
+    return None if match is None else max(1, int(match["bits"]) // 8)
 
 
 # -- signatures -----------------------------------------------------------------------------------
@@ -272,8 +272,8 @@ def payload_of(
         recorded=recorded,
         sizes_in=sizes_in,
         sizes_out=sizes_out,
-        dtypes_in=tuple(dtype_name(one) or "" for one in dtypes_in),
-        dtypes_out=tuple(dtype_name(one) or "" for one in dtypes_out),
+        dtypes_in=tuple(dtype_name(dtype) or "" for dtype in dtypes_in),
+        dtypes_out=tuple(dtype_name(dtype) or "" for dtype in dtypes_out),
         # `ReduceOp.SUM`, `<RedOpType.SUM: 0>` and `sum` are the same
         reduce_op=reduce_op and reduce_op.rpartition(".")[2].strip("<>: ").lower(),
         root=root,
@@ -294,15 +294,15 @@ def signature_of(payload: Payload, size: int = UNKNOWN_SIZE) -> Signature:
     )
 
 
-def silent(one: Signature, other: Signature) -> bool:
+def silent(signature: Signature, other: Signature) -> bool:
     """Whether two differing calls may complete together and leave wrong numbers behind.
 
     So it is when both move the same bytes: int32 beside float32, or MAX beside SUM (seen with
     gloo, facts/torch_debug_plane.md section 3).
     """
-    if one == other or one.op != other.op or one.root != other.root:
+    if signature == other or signature.op != other.op or signature.root != other.root:
         return False
-    weight = _weight(one)
+    weight = _weight(signature)
     return weight is not None and weight == _weight(other)
 
 
@@ -311,7 +311,7 @@ def dtype_of(payload: Payload) -> str | None:
     gets = payload.op == "scatter" and not swapped(payload)
     pair = (payload.dtypes_in, payload.dtypes_out)
     # without the stand-ins for tensors that only a root has
-    first, second = (tuple(filter(None, one)) for one in (pair[::-1] if gets else pair))
+    first, second = (tuple(filter(None, dtypes)) for dtypes in (pair[::-1] if gets else pair))
     names = first or second
     return None if not names else names[0] if len(set(names)) == 1 else "+".join(names)
 
@@ -345,9 +345,9 @@ def odd_whole(payloads: Mapping[int, Payload], size: int) -> dict[int, Signature
 def _unbalanced(payloads: Mapping[int, Payload], common: Signature) -> dict[int, Signature]:
     """all_to_all: what all give together is what all get together (`check_size_alltoall`)."""
     totals = {
-        rank: tuple(sum(numbers(sizes)) for sizes in (one.sizes_in, one.sizes_out))
-        for rank, one in sorted(payloads.items())
-        if one.sizes_in and one.sizes_out
+        rank: tuple(sum(numbers(sizes)) for sizes in (payload.sizes_in, payload.sizes_out))
+        for rank, payload in sorted(payloads.items())
+        if payload.sizes_in and payload.sizes_out
     }
     given, got = (sum(total[n] for total in totals.values()) for n in (0, 1))
     if len(totals) < len(payloads) or given == got:
@@ -362,7 +362,7 @@ def _roots(payloads: Mapping[int, Payload], common: Signature) -> dict[int, Sign
     if (
         len(roots) == 1
         or len(payloads) == 1
-        or not all(one.sizes_in or one.sizes_out for one in payloads.values())
+        or not all(given.sizes_in or given.sizes_out for given in payloads.values())
     ):
         return {}
     return {rank: replace(common, root=rank) for rank in roots} or dict.fromkeys(claims, common)

@@ -28,8 +28,16 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.model import cohort
-from monitor.model.cohort import Bools, Floats
+from monitor.model.cohort import (
+    SMALL,
+    Bools,
+    Floats,
+    late_share,
+    middle,
+    slower,
+    usual,
+    z_scores,
+)
 from monitor.model.verdict import Confidence
 from monitor.model.wording import listed, plural
 from monitor.records.timings import TableError, TimeOwner, TimingTable, codes_of, direction
@@ -42,7 +50,7 @@ it stays where it is when the later half of the steps is slow."""
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
+class Cohort:
     """The ranks of one stage. All arrays are steps x ranks of the stage, NaN where no rows are."""
 
     stage: int
@@ -62,8 +70,8 @@ class Crew:
 class Work:
     """The own work of all ranks."""
 
-    crews: tuple[Crew, ...]
-    fleet: Crew | None = None
+    cohorts: tuple[Cohort, ...]
+    fleet: Cohort | None = None
     """The replicas as if they were ranks of one stage: their pace is what their microbatches asked
     of all of their stages, against the usual. None where microbatches cannot be told between
     stages."""
@@ -71,7 +79,7 @@ class Work:
     @property
     def busiest_s(self) -> Floats:
         """Seconds of work by step that the middle of the busiest stage has; steps x 1."""
-        seconds = np.concatenate([crew.seconds for crew in self.crews], axis=1)
+        seconds = np.concatenate([cohort.seconds for cohort in self.cohorts], axis=1)
         return np.asarray(np.max(seconds, axis=1, keepdims=True), dtype=np.float64)
 
 
@@ -91,7 +99,7 @@ class _Rows:
 
 
 def work(table: TimingTable, *, by_load: bool = True) -> Work:
-    """The work of every crew; `by_load` divides by what the microbatches asked of all stages.
+    """The work of every cohort; `by_load` divides by what the microbatches asked of all stages.
 
     Raises:
         TableError: so few rows that nothing could be compared.
@@ -111,14 +119,14 @@ def work(table: TimingTable, *, by_load: bool = True) -> Work:
     cells.reshape(-1)[keys] = middles
     number = np.zeros((kinds, ranks, steps), dtype=np.float32)
     number.reshape(-1)[keys] = counts
-    crews = tuple(
-        _crew(int(stage), table.crew(stage), rows, rows.base[:, place], (cells, number))
+    cohorts = tuple(
+        _cohort(int(stage), table.ranks_of(stage), rows, rows.base[:, place], (cells, number))
         for place, stage in enumerate(table.stages.tolist())
     )
     if load is None:
-        return Work(crews)
+        return Work(cohorts)
     members = np.arange(load.shape[1])
-    return Work(crews, Crew(-1, members, load, load, Work(crews).busiest_s, {}))
+    return Work(cohorts, Cohort(-1, members, load, load, Work(cohorts).busiest_s, {}))
 
 
 def _rows(table: TimingTable) -> tuple[_Rows, NDArray[np.intp]]:
@@ -131,9 +139,9 @@ def _rows(table: TimingTable) -> tuple[_Rows, NDArray[np.intp]]:
     stages = table.stages
     stage = np.searchsorted(stages, table.stage)[rank]
     duration = table.duration_s[picked]
-    keys, usual = quantiles(kind * len(stages) + stage, duration, _BASE)
+    keys, typical = quantiles(kind * len(stages) + stage, duration, _BASE)
     base = np.full(max(1, len(there)) * len(stages), np.nan)
-    base[keys] = usual
+    base[keys] = typical
     with np.errstate(all="ignore"):
         relative = duration / base[kind * len(stages) + stage]
     good = np.isfinite(relative)  # a kind that takes no time at all has no ratio
@@ -168,8 +176,8 @@ def _load(table: TimingTable, rows: _Rows, picked: NDArray[np.intp]) -> tuple[Fl
     asked = rows.relative[order[starts + (counts - 1) // 2]]
     by_rank = rows.rank[order]
     if len(starts):
-        told = np.minimum.reduceat(by_rank, starts) != np.maximum.reduceat(by_rank, starts)
-        asked = np.where(told, asked, 1.0)
+        compared = np.minimum.reduceat(by_rank, starts) != np.maximum.reduceat(by_rank, starts)
+        asked = np.where(compared, asked, 1.0)
     of_row = np.empty(len(ordered))
     of_row[order] = np.repeat(asked, counts)
     keys, middles, _ = medians(ordered[starts] // (microbatches * len(table.ops)), asked)
@@ -178,16 +186,16 @@ def _load(table: TimingTable, rows: _Rows, picked: NDArray[np.intp]) -> tuple[Fl
     return of_row, by_replica.reshape(len(replicas), len(table.steps)).T
 
 
-def _crew(
+def _cohort(
     stage: int,
     ranks: NDArray[np.intp],
     rows: _Rows,
     base: Floats,
     cells: tuple[Floats, NDArray[np.float32]],
-) -> Crew:
+) -> Cohort:
     """One stage from the medians and numbers of all cells: kinds x ranks x steps."""
     shape = (cells[0].shape[2], len(ranks))
-    mine, usual, whole = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    mine, expected, whole = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     seconds = np.zeros((shape[0], 1))
     ratios: dict[str, list[Floats]] = {}
     for kind, name in enumerate(rows.names):
@@ -195,18 +203,18 @@ def _crew(
         there = ~np.isnan(held)
         if not there.any():
             continue
-        centre = cohort.middle(held)
+        centre = middle(held)
         weight = base[kind] * np.max(cells[1][kind][ranks], axis=0)[:, None]
         mine += np.where(there, weight * held, 0.0)
-        usual += np.where(there, weight * centre, 0.0)
+        expected += np.where(there, weight * centre, 0.0)
         whole += np.where(there, weight, 0.0)
         seconds += np.nan_to_num(weight * centre)
         with np.errstate(all="ignore"):
-            ratios.setdefault(name, []).append(held / cohort.usual(held))
+            ratios.setdefault(name, []).append(held / usual(held))
     with np.errstate(all="ignore"):
-        pace, own = mine / usual, mine / whole
+        pace, own = mine / expected, mine / whole
     by_op = {name: _mean(held) for name, held in sorted(ratios.items())}
-    return Crew(stage, ranks, pace, own, seconds, by_op)
+    return Cohort(stage, ranks, pace, own, seconds, by_op)
 
 
 def _mean(held: list[Floats]) -> Floats:
@@ -272,7 +280,9 @@ def step_seconds(table: TimingTable, work: Work) -> Floats:
     np.maximum.at(end, key, table.start_s + table.duration_s)
     spans = (end - begin).reshape(len(table.ranks), steps)
     spans[~np.isfinite(spans)] = np.nan
-    middles = np.array([np.median(one[~np.isnan(one)]) for one in spans.T])
+    middles = np.array(
+        [np.median(spans_of_step[~np.isnan(spans_of_step)]) for spans_of_step in spans.T]
+    )
     return np.asarray(np.maximum(middles, least), dtype=np.float64)
 
 
@@ -324,18 +334,18 @@ def stretches(
     """
     steps, members = slow.shape
     least = max(LEAST, min(_LONGEST_LEAST, int(np.ceil(_LEAST_SHARE * steps))))
-    peers = cohort.usual(_rates(slow, seen)[None, :])[0]
-    alarms = _FALSE_ALARMS if members >= cohort.SMALL else _FEW_FALSE_ALARMS
+    peers = usual(_rates(slow, seen)[None, :])[0]
+    alarms = _FALSE_ALARMS if members >= SMALL else _FEW_FALSE_ALARMS
     needed = log(max(1, tests) * len(_SICK) / alarms)
-    found = []
+    longest = []
     for member in np.flatnonzero(slow.sum(axis=0) >= LEAST).tolist():
         chance = max(least_chance, float(np.nan_to_num(peers[member])))
         for sick in _SICK:
-            one = _stretch(slow, seen, member, (chance, sick), needed)
-            if one is not None and one.seen >= least:
-                found.append(one)
+            stretch = _stretch(slow, seen, member, (chance, sick), needed)
+            if stretch is not None and stretch.seen >= least:
+                longest.append(stretch)
                 break
-    return found
+    return longest
 
 
 def _rates(slow: Bools, seen: Bools) -> Floats:
@@ -365,7 +375,7 @@ def _stretch(
         outside = np.ones(len(mine), dtype=np.bool_)
         outside[first : last + 1] = False
         rate = float(np.nanmax(_rates(slow[outside], seen[outside]), initial=0.0))
-        enough = slow.shape[1] >= cohort.SMALL or np.count_nonzero(outside) < LEAST
+        enough = slow.shape[1] >= SMALL or np.count_nonzero(outside) < LEAST
         if enough or rate <= chance:
             inside = slice(first, last + 1)
             count = int((mine & there)[inside].sum())
@@ -501,7 +511,7 @@ class Report:
     @property
     def culprits(self) -> tuple[int, ...]:
         """Codes of all ranks that are named, sorted."""
-        return tuple(sorted({rank for one in self.verdicts for rank in one.culprits}))
+        return tuple(sorted({rank for verdict in self.verdicts for rank in verdict.culprits}))
 
 
 # -- ranks whose own work is slow (class S1) ---------------------------------------------------
@@ -548,35 +558,43 @@ class Suspect:
 
 
 def suspects(
-    crew: Crew,
+    cohort: Cohort,
     step_s: Floats,
     tests: int,
     *,
-    raw: Crew | None = None,
+    raw: Cohort | None = None,
     elsewhere: Floats | None = None,
 ) -> list[Suspect]:
     """Slow ranks of one stage; where peers are few, other witnesses are asked.
 
-    They are `raw`, the same crew without regard to what microbatches asked, and `elsewhere`, the
+    They are `raw`, the same cohort without regard to what microbatches asked, and `elsewhere`, the
     seconds of own work by step, median of the ranks of the other stages.
     """
-    members = len(crew.ranks)
+    members = len(cohort.ranks)
     if members < 2:
-        return _alone(crew, raw, step_s)
-    found = list(_against_peers(crew, step_s, tests, SCORE))
-    if members < cohort.SMALL:
-        return [_with_few(crew, raw, elsewhere, one) for one in found if steady(crew, one.stretch)]
-    named = {one.rank for one in found}
-    more = [one for one in _against_peers(crew, step_s, tests, 0.0) if one.rank not in named]
-    found += [one for one in more if _stands_out(crew, one.stretch)]
-    if not found and 2 * len(more) == members:  # half of a crew against the other half: a tie
-        return [replace(one, sure=False) for one in more]
-    return found
+        return _alone(cohort, raw, step_s)
+    slow = list(_against_peers(cohort, step_s, tests, SCORE))
+    if members < SMALL:
+        return [
+            _with_few(cohort, raw, elsewhere, suspect)
+            for suspect in slow
+            if steady(cohort, suspect.stretch)
+        ]
+    named = {suspect.rank for suspect in slow}
+    more = [
+        suspect
+        for suspect in _against_peers(cohort, step_s, tests, 0.0)
+        if suspect.rank not in named
+    ]
+    slow += [suspect for suspect in more if _stands_out(cohort, suspect.stretch)]
+    if not slow and 2 * len(more) == members:  # half of a cohort against the other half: a tie
+        return [replace(suspect, sure=False) for suspect in more]
+    return slow
 
 
-def slow_steps(crew: Crew, step_s: Floats, least_score: float = SCORE, block: int = 1) -> Bools:
+def slow_steps(cohort: Cohort, step_s: Floats, least_score: float = SCORE, block: int = 1) -> Bools:
     """Blocks of steps x members: whether a member was slow, and to the job's cost."""
-    pace, seconds = blocked(crew.pace, block), blocked(crew.seconds, block)
+    pace, seconds = blocked(cohort.pace, block), blocked(cohort.seconds, block)
     return _slower(pace, seconds, blocked(step_s[:, None], block), RATIO, least_score)
 
 
@@ -584,11 +602,11 @@ def _slower(
     values: Floats, weight: Floats | float, step: Floats, ratio: float, least_score: float
 ) -> Bools:
     """Steps x members: whether a member's value, in seconds by `weight`, is a slow one's."""
-    slow = cohort.slower(
+    slow = slower(
         values * weight,
-        cohort.usual(values) * weight,
+        usual(values) * weight,
         step=step,
-        score=cohort.z_scores(values),
+        score=z_scores(values),
         members=np.sum(~np.isnan(values), axis=1, keepdims=True),
         ratio=ratio,
         share=SHARE_OF_STEP,
@@ -604,121 +622,125 @@ def blocked(values: Floats, block: int) -> Floats:
     short = -len(values) % block
     filled = np.concatenate((values, np.full((short, *values.shape[1:]), np.nan)))
     blocks = filled.reshape(-1, block, *values.shape[1:])
-    return cohort.middle(np.moveaxis(blocks, 1, -1))[..., 0]
+    return middle(np.moveaxis(blocks, 1, -1))[..., 0]
 
 
-def _against_peers(crew: Crew, step_s: Floats, tests: int, least_score: float) -> Iterator[Suspect]:
+def _against_peers(
+    cohort: Cohort, step_s: Floats, tests: int, least_score: float
+) -> Iterator[Suspect]:
     named: set[int] = set()
-    steps = len(crew.pace)
+    steps = len(cohort.pace)
     for block in _BLOCKS:
         if block > 1 and steps < LEAST * block:
             return
-        slow = slow_steps(crew, step_s, least_score, block)
-        seen = ~np.isnan(blocked(crew.pace, block))
-        for found in stretches(slow, seen, tests):
-            if found.member not in named:
-                named.add(found.member)
-                yield _suspect(crew, _unblocked(crew, found, block))
+        slow = slow_steps(cohort, step_s, least_score, block)
+        seen = ~np.isnan(blocked(cohort.pace, block))
+        for stretch in stretches(slow, seen, tests):
+            if stretch.member not in named:
+                named.add(stretch.member)
+                yield _suspect(cohort, _unblocked(cohort, stretch, block))
 
 
-def _unblocked(crew: Crew, found: Stretch, block: int) -> Stretch:
+def _unblocked(cohort: Cohort, stretch: Stretch, block: int) -> Stretch:
     if block == 1:
-        return found
-    first, last = found.first * block, min(len(crew.pace), (found.last + 1) * block) - 1
+        return stretch
+    first, last = stretch.first * block, min(len(cohort.pace), (stretch.last + 1) * block) - 1
     mine = slice(first, last + 1)
-    above = crew.pace[mine, found.member] > cohort.usual(crew.pace)[mine, found.member]
-    seen = int(np.count_nonzero(~np.isnan(crew.pace[mine, found.member])))
-    return Stretch(found.member, first, last, int(np.count_nonzero(above)), seen, found.chance)
+    above = cohort.pace[mine, stretch.member] > usual(cohort.pace)[mine, stretch.member]
+    seen = int(np.count_nonzero(~np.isnan(cohort.pace[mine, stretch.member])))
+    return Stretch(stretch.member, first, last, int(np.count_nonzero(above)), seen, stretch.chance)
 
 
-def _suspect(crew: Crew, stretch: Stretch) -> Suspect:
+def _suspect(cohort: Cohort, stretch: Stretch) -> Suspect:
     mine = slice(stretch.first, stretch.last + 1)
-    pace = crew.pace[mine, stretch.member]
-    peers = cohort.usual(crew.pace[mine])[:, stretch.member]
-    lost = (pace - peers) * crew.seconds[mine, 0]
+    pace = cohort.pace[mine, stretch.member]
+    peers = usual(cohort.pace[mine])[:, stretch.member]
+    lost = (pace - peers) * cohort.seconds[mine, 0]
     ratios = pace / peers
     slow = ratios[ratios > 1.0]
     return Suspect(
-        rank=int(crew.ranks[stretch.member]),
+        rank=int(cohort.ranks[stretch.member]),
         stretch=stretch,
         ratio=float(np.median(slow)) if len(slow) else 1.0,
         lost_s=float(np.nansum(np.maximum(lost, 0.0))),
-        peers=len(crew.ranks) - 1,
+        peers=len(cohort.ranks) - 1,
     )
 
 
-def steady(crew: Crew, stretch: Stretch) -> bool:
+def steady(cohort: Cohort, stretch: Stretch) -> bool:
     """Whether a rank's distance from one or two peers is greater than its own changes.
 
     A slow machine is slow by the same factor each time; long sequences are not.
     """
     mine = slice(stretch.first, stretch.last + 1)
-    ratios = (crew.pace / cohort.usual(crew.pace))[mine, stretch.member]
+    ratios = (cohort.pace / usual(cohort.pace))[mine, stretch.member]
     logs = np.log(ratios[np.isfinite(ratios) & (ratios > 0)])
     centre = float(np.median(logs))
     return bool(centre > _STEADY * 1.4826 * float(np.median(np.abs(logs - centre))))
 
 
-def _with_few(crew: Crew, raw: Crew | None, elsewhere: Floats | None, one: Suspect) -> Suspect:
+def _with_few(
+    cohort: Cohort, raw: Cohort | None, elsewhere: Floats | None, suspect: Suspect
+) -> Suspect:
     """One or two peers do not say which of them is the odd one: a second witness must.
 
     That is the rank's own past; or the other stages, if the peers take as long as those do; or
     slowness too great and too long to be a matter of taste.
     """
-    member = one.stretch.member
-    rise = change(crew.own[:, member])
+    member = suspect.stretch.member
+    rise = change(cohort.own[:, member])
     before = None if raw is None else change(raw.own[:, member])
     changed = None if rise is None or before is None else min(rise.ratio, before.ratio)
-    lasting = one.ratio >= FEW_RATIO and one.stretch.slow >= FEW_STEPS
-    odd = one.ratio >= ODD_RATIO and _as_elsewhere(crew, elsewhere, one.stretch)
+    lasting = suspect.ratio >= FEW_RATIO and suspect.stretch.slow >= FEW_STEPS
+    odd = suspect.ratio >= ODD_RATIO and _as_elsewhere(cohort, elsewhere, suspect.stretch)
     sure = lasting or odd or (changed is not None and changed >= CHANGED)
-    return replace(one, changed=changed, odd=odd, sure=sure)
+    return replace(suspect, changed=changed, odd=odd, sure=sure)
 
 
-def _as_elsewhere(crew: Crew, elsewhere: Floats | None, stretch: Stretch) -> bool:
+def _as_elsewhere(cohort: Cohort, elsewhere: Floats | None, stretch: Stretch) -> bool:
     """Whether the peers of a rank work about as long as the ranks of other stages."""
     if elsewhere is None:
         return False
     mine = slice(stretch.first, stretch.last + 1)
-    peers = cohort.usual(crew.pace)[mine, stretch.member] * crew.seconds[mine, 0]
+    peers = usual(cohort.pace)[mine, stretch.member] * cohort.seconds[mine, 0]
     with np.errstate(all="ignore"):
         against = float(np.nanmedian(peers / elsewhere[mine]))
     return 1 / RATIO < against < RATIO
 
 
-def _stands_out(crew: Crew, stretch: Stretch) -> bool:
+def _stands_out(cohort: Cohort, stretch: Stretch) -> bool:
     """Whether a rank stands out over its whole stretch, if not in each step of it.
 
     Among long sequences no single step has a score; the medians over many steps have.
     """
-    mine = crew.pace[stretch.first : stretch.last + 1]
-    over = cohort.middle(mine.T)[:, 0]
-    pace, peers = over[stretch.member], cohort.usual(over)[stretch.member]
-    return bool(pace > RATIO * peers and cohort.z_scores(over)[stretch.member] > SCORE)
+    mine = cohort.pace[stretch.first : stretch.last + 1]
+    over = middle(mine.T)[:, 0]
+    pace, peers = over[stretch.member], usual(over)[stretch.member]
+    return bool(pace > RATIO * peers and z_scores(over)[stretch.member] > SCORE)
 
 
-def _alone(crew: Crew, raw: Crew | None, step_s: Floats) -> list[Suspect]:
+def _alone(cohort: Cohort, raw: Cohort | None, step_s: Floats) -> list[Suspect]:
     """A rank without peers, against its own past and what the other stages did meanwhile."""
     if raw is None:
         return []
-    rise, seen = change(crew.own[:, 0]), change(raw.own[:, 0])
+    rise, seen = change(cohort.own[:, 0]), change(raw.own[:, 0])
     if rise is None or seen is None or min(rise.ratio, seen.ratio) < ALONE_CHANGED:
         return []
-    series = crew.own[rise.at :, 0]
-    excess = (series - rise.before) * crew.seconds[rise.at :, 0]
+    series = cohort.own[rise.at :, 0]
+    excess = (series - rise.before) * cohort.seconds[rise.at :, 0]
     if np.nanmedian(excess) <= SHARE_OF_STEP * np.nanmedian(step_s):
         return []
     slow = series > (rise.before + rise.after) / 2
     stretch = Stretch(
         member=0,
         first=rise.at,
-        last=len(crew.own) - 1,
+        last=len(cohort.own) - 1,
         slow=int(np.count_nonzero(slow)),
         seen=int(np.count_nonzero(~np.isnan(series))),
         chance=0.0,
     )
     lost_s = float(np.nansum(np.maximum(excess, 0.0)))
-    return [Suspect(int(crew.ranks[0]), stretch, rise.ratio, lost_s, 0, rise.ratio)]
+    return [Suspect(int(cohort.ranks[0]), stretch, rise.ratio, lost_s, 0, rise.ratio)]
 
 
 # -- late arrival or slow transfer -------------------------------------------------------------
@@ -764,7 +786,7 @@ def collectives(table: TimingTable) -> Iterator[tuple[int, str, NDArray[np.intp]
         there = np.bincount(key, minlength=inside.size) > 0
         inside.reshape(-1)[there] = sums[there]
         for stage in table.stages.tolist():
-            ranks = table.crew(stage)
+            ranks = table.ranks_of(stage)
             mine = inside[ranks].T
             if len(ranks) > 1 and not np.isnan(mine).all():
                 mine[np.isnan(mine).any(axis=1)] = np.nan  # who came last cannot be told there
@@ -773,7 +795,7 @@ def collectives(table: TimingTable) -> Iterator[tuple[int, str, NDArray[np.intp]
 
 def late(table: TimingTable, step_s: Floats, tests: int) -> list[Late]:
     """Ranks that come last, and late, for long."""
-    found = []
+    latecomers = []
     for _, op, ranks, inside in collectives(table):
         least, share, lost = _parts(inside)
         bad = (share >= LATE) & (lost > np.maximum(SHARE_OF_STEP * step_s, 3 * _spread(least)))
@@ -786,7 +808,7 @@ def late(table: TimingTable, step_s: Floats, tests: int) -> list[Late]:
         for stretch in stretches(last, ~np.isnan(inside), tests, least_chance=turns):
             mine = slice(stretch.first, stretch.last + 1)
             steps = last[mine, stretch.member]
-            found.append(
+            latecomers.append(
                 Late(
                     rank=int(ranks[stretch.member]),
                     op=op,
@@ -795,7 +817,7 @@ def late(table: TimingTable, step_s: Floats, tests: int) -> list[Late]:
                     lost_s=float(lost[mine][steps].sum()),
                 )
             )
-    return found
+    return latecomers
 
 
 def slow_groups(table: TimingTable, step_s: Floats) -> Iterator[SlowVerdict]:
@@ -838,7 +860,7 @@ def _parts(inside: Floats) -> tuple[Floats, Floats, Floats]:
     there = least[~np.isnan(least)]
     base = np.full(len(least), np.median(there) if len(there) else np.nan)
     # A step may be faster than the usual: then the base is what it took itself.
-    return least, cohort.late_share(inside, np.fmin(base, least)), np.nan_to_num(lost)
+    return least, late_share(inside, np.fmin(base, least)), np.nan_to_num(lost)
 
 
 def _spread(values: Floats) -> float:
@@ -856,15 +878,15 @@ def slow_links(table: TimingTable, step_s: Floats, tests: int) -> list[SlowLink]
     if not {"dp_rank", "seq_id"} <= table.tells or len(table.stages) < 2:
         return []
     replicas = np.unique(table.replica)
-    found = []
+    links = []
     for below, seconds in enumerate(_link_seconds(table, replicas)):
         slow = _slower(seconds, 1.0, step_s[:, None], _LINK_RATIO, SCORE)
         for stretch in stretches(slow, ~np.isnan(seconds), tests):
-            one = _link(table, below, int(replicas[stretch.member]), stretch, seconds)
-            few = len(replicas) < cohort.SMALL
-            if not (few and (one.ratio < FEW_RATIO or stretch.slow < FEW_STEPS)):
-                found.append(one)
-    return found
+            link = _link(table, below, int(replicas[stretch.member]), stretch, seconds)
+            few = len(replicas) < SMALL
+            if not (few and (link.ratio < FEW_RATIO or stretch.slow < FEW_STEPS)):
+                links.append(link)
+    return links
 
 
 def _link(
@@ -877,14 +899,14 @@ def _link(
         for stage in both
     ]
     mine = slice(stretch.first, stretch.last + 1)
-    usual = cohort.usual(seconds[mine])[:, stretch.member]
+    of_peers = usual(seconds[mine])[:, stretch.member]
     held = seconds[mine, stretch.member]
     return SlowLink(
         ranks=(ends[0], ends[1]),
         replica=replica,
         stretch=stretch,
-        ratio=float(np.nanmedian(held / usual)),
-        lost_s=float(np.nansum(np.maximum(held - usual, 0.0))),
+        ratio=float(np.nanmedian(held / of_peers)),
+        lost_s=float(np.nansum(np.maximum(held - of_peers, 0.0))),
     )
 
 
@@ -937,106 +959,110 @@ def _source(what: str, resolution: str = "one step") -> dict[str, str]:
     return {"source": source, "resolution": resolution}
 
 
-def slow_rank(table: TimingTable, crew: Crew, one: Suspect) -> SlowVerdict:
+def slow_rank(table: TimingTable, cohort: Cohort, suspect: Suspect) -> SlowVerdict:
     """A rank slower than its peers, or than it was."""
-    place = one.stretch.member
-    mine = slice(one.stretch.first, one.stretch.last + 1)
-    by_op = {name: float(column_medians(held[mine])[place]) for name, held in crew.by_op.items()}
+    place = suspect.stretch.member
+    mine = slice(suspect.stretch.first, suspect.stretch.last + 1)
+    by_op = {name: float(column_medians(held[mine])[place]) for name, held in cohort.by_op.items()}
     by_op = {name: ratio for name, ratio in by_op.items() if np.isfinite(ratio)}
-    who = f"{named(table, [one.rank])} ({_place(table, one.rank)})"
-    if one.peers:
-        others = "the other rank" if one.peers == 1 else f"the {one.peers} other ranks"
+    who = f"{named(table, [suspect.rank])} ({_place(table, suspect.rank)})"
+    if suspect.peers:
+        others = "the other rank" if suspect.peers == 1 else f"the {suspect.peers} other ranks"
         parts = ", ".join(f"{name} {ratio:.2f}" for name, ratio in by_op.items())
         reason = (
-            f"{who} takes {one.ratio:.2f} times as long for its own work as {others} of its stage "
-            f"in {_when(table, one.stretch)}" + (f" ({parts})" if len(by_op) > 1 else "")
+            f"{who} takes {suspect.ratio:.2f} times as long for its own work as {others} of its "
+            f"stage in {_when(table, suspect.stretch)}" + (f" ({parts})" if len(by_op) > 1 else "")
         )
     else:
         reason = (
-            f"{who} takes {one.ratio:.2f} times as long for its own work as it did, in "
-            f"{_when(table, one.stretch)}, while the other stages take what they took"
+            f"{who} takes {suspect.ratio:.2f} times as long for its own work as it did, in "
+            f"{_when(table, suspect.stretch)}, while the other stages take what they took"
         )
     return SlowVerdict(
         kind=SlowKind.STRAGGLER,
         reason=reason,
-        culprits=(one.rank,),
-        stage=crew.stage,
-        replica=table.replica_of(one.rank),
-        ratio=one.ratio,
+        culprits=(suspect.rank,),
+        stage=cohort.stage,
+        replica=table.replica_of(suspect.rank),
+        ratio=suspect.ratio,
         by_op=by_op,
-        lost_s=one.lost_s,
-        evidence=_evidence(table, crew, one),
-        stretch=one.stretch,
+        lost_s=suspect.lost_s,
+        evidence=_evidence(table, cohort, suspect),
+        stretch=suspect.stretch,
     )
 
 
-def _evidence(table: TimingTable, crew: Crew, one: Suspect) -> dict[str, str]:
-    ops = ", ".join(crew.by_op)
-    of_stage = f"{counted(len(crew.ranks), 'rank')} of stage {crew.stage}"
-    found = _source(f"{ops} of {of_stage}", _resolution(table))
-    mine = slice(one.stretch.first, one.stretch.last + 1)
-    if one.peers:
-        others = np.delete(crew.pace[mine], one.stretch.member, axis=1)
-        scores = cohort.z_scores(crew.pace[mine])[:, one.stretch.member]
-        if one.peers + 1 >= cohort.SMALL:
-            found["score"] = f"{np.nanmedian(scores):.0f} robust standard deviations from the stage"
-            found["peers"] = f"differ by {_spread_told(others):.1%} among themselves"
-            found["chance"] = f"a peer is slow in {one.stretch.chance:.0%} of the steps at most"
+def _evidence(table: TimingTable, cohort: Cohort, suspect: Suspect) -> dict[str, str]:
+    ops = ", ".join(cohort.by_op)
+    of_stage = f"{counted(len(cohort.ranks), 'rank')} of stage {cohort.stage}"
+    evidence = _source(f"{ops} of {of_stage}", _resolution(table))
+    mine = slice(suspect.stretch.first, suspect.stretch.last + 1)
+    if suspect.peers:
+        others = np.delete(cohort.pace[mine], suspect.stretch.member, axis=1)
+        scores = z_scores(cohort.pace[mine])[:, suspect.stretch.member]
+        if suspect.peers + 1 >= SMALL:
+            evidence["score"] = (
+                f"{np.nanmedian(scores):.0f} robust standard deviations from the stage"
+            )
+            evidence["peers"] = f"differ by {_spread_told(others):.1%} among themselves"
+            evidence["chance"] = (
+                f"a peer is slow in {suspect.stretch.chance:.0%} of the steps at most"
+            )
         else:
-            found["peers"] = f"{one.peers} only, too few for a robust score: low confidence"
+            evidence["peers"] = f"{suspect.peers} only, too few for a robust score: low confidence"
     else:
-        found["peers"] = "none, its own past only: low confidence"
-    if one.odd:
-        found["other stages"] = "their ranks take as long as its peers"
-    if one.changed is not None:
-        found["own past"] = f"{one.changed:.2f} times as long as before"
-    elif one.peers + 1 < cohort.SMALL:
-        found["own past"] = "no change: it was so from the beginning of the table"
-    return found
+        evidence["peers"] = "none, its own past only: low confidence"
+    if suspect.odd:
+        evidence["other stages"] = "their ranks take as long as its peers"
+    if suspect.changed is not None:
+        evidence["own past"] = f"{suspect.changed:.2f} times as long as before"
+    elif suspect.peers + 1 < SMALL:
+        evidence["own past"] = "no change: it was so from the beginning of the table"
+    return evidence
 
 
 def _spread_told(others: Floats) -> float:
-    middle = cohort.middle(others)
-    apart = np.abs(others - middle) / middle
+    centre = middle(others)
+    apart = np.abs(others - centre) / centre
     return float(np.nanmedian(apart)) if np.isfinite(apart).any() else 0.0
 
 
-def tie(table: TimingTable, crew: Crew, found: Sequence[Suspect]) -> SlowVerdict:
+def tie(table: TimingTable, cohort: Cohort, suspects: Sequence[Suspect]) -> SlowVerdict:
     """Slow ranks against as many, or one against one."""
-    ranks = sorted(one.rank for one in found)
-    rest = sorted(set(crew.ranks.tolist()) - set(ranks))
-    worst = max(found, key=lambda one: (one.ratio, -one.rank))
+    ranks = sorted(suspect.rank for suspect in suspects)
+    rest = sorted(set(cohort.ranks.tolist()) - set(ranks))
+    worst = max(suspects, key=lambda suspect: (suspect.ratio, -suspect.rank))
     return SlowVerdict(
         kind=SlowKind.STRAGGLER,
         reason=(
-            f"{named(table, ranks)} of stage {crew.stage} {plural(ranks, 'takes', 'take')} "
+            f"{named(table, ranks)} of stage {cohort.stage} {plural(ranks, 'takes', 'take')} "
             f"{worst.ratio:.2f} times as long for own work as {named(table, rest)} in "
             f"{_when(table, worst.stretch)}; peers are too few to tell who is the odd one"
         ),
         between=(tuple(ranks), tuple(rest)),
-        stage=crew.stage,
+        stage=cohort.stage,
         ratio=worst.ratio,
-        lost_s=max(one.lost_s for one in found),
-        evidence=_source(", ".join(crew.by_op), _resolution(table)),
+        lost_s=max(suspect.lost_s for suspect in suspects),
+        evidence=_source(", ".join(cohort.by_op), _resolution(table)),
         stretch=worst.stretch,
     )
 
 
-def slow_replica(table: TimingTable, replica: int, one: Suspect) -> SlowVerdict:
+def slow_replica(table: TimingTable, replica: int, suspect: Suspect) -> SlowVerdict:
     ranks = np.flatnonzero(table.replica == replica).tolist()
     return SlowVerdict(
         kind=SlowKind.STRAGGLER,
         reason=(
-            f"all stages of data-parallel rank {replica} take {one.ratio:.2f} times as long for "
-            f"the same microbatches as the other replicas in {_when(table, one.stretch)}: its data "
-            "or its hosts, the table does not tell"
+            f"all stages of data-parallel rank {replica} take {suspect.ratio:.2f} times as long "
+            f"for the same microbatches as the other replicas in {_when(table, suspect.stretch)}: "
+            "its data or its hosts, the table does not tell"
         ),
         between=(tuple(ranks),),
         replica=replica,
-        ratio=one.ratio,
-        lost_s=one.lost_s,
+        ratio=suspect.ratio,
+        lost_s=suspect.lost_s,
         evidence=_source("lower median over the stages of each microbatch", _resolution(table)),
-        stretch=one.stretch,
+        stretch=suspect.stretch,
     )
 
 
@@ -1075,33 +1101,33 @@ def tell_slow_links(
     )
 
 
-def late_rank(table: TimingTable, one: Late, replica: int | None) -> SlowVerdict:
+def late_rank(table: TimingTable, comer: Late, replica: int | None) -> SlowVerdict:
     """Somebody for whom a collective waits, though its recorded work is as usual."""
-    when = _when(table, one.stretch)
-    lost = f"its peers waited {one.lost_s:.1f} s for it (late share P = {one.share:.2f})"
+    when = _when(table, comer.stretch)
+    lost = f"its peers waited {comer.lost_s:.1f} s for it (late share P = {comer.share:.2f})"
     if replica is None:
         reason = (
-            f"{named(table, [one.rank])} comes last to {one.op} in {when} and {lost}, while its "
-            "recorded work is like its peers': the time goes outside of the recorded operations"
+            f"{named(table, [comer.rank])} comes last to {comer.op} in {when} and {lost}, while "
+            "its recorded work is like its peers': the time goes outside of the recorded operations"
         )
-        ranks = [one.rank]
+        ranks = [comer.rank]
     else:
         ranks = np.flatnonzero(table.replica == replica).tolist()
         reason = (
-            f"data-parallel rank {replica} comes last to {one.op} in {when} and {lost}, while the "
-            "recorded work of all its stages is like that of others: which rank began it cannot "
-            "be told"
+            f"data-parallel rank {replica} comes last to {comer.op} in {when} and {lost}, while "
+            "the recorded work of all its stages is like that of others: which rank began it "
+            "cannot be told"
         )
     return SlowVerdict(
         kind=SlowKind.STRAGGLER,
         reason=reason,
         culprits=tuple(ranks) if replica is None else (),
         between=() if replica is None else tuple((rank,) for rank in ranks),
-        stage=int(table.stage[one.rank]) if replica is None else None,
-        replica=table.replica_of(one.rank),
-        lost_s=one.lost_s,
-        evidence=_source(f"seconds inside {one.op}"),
-        stretch=one.stretch,
+        stage=int(table.stage[comer.rank]) if replica is None else None,
+        replica=table.replica_of(comer.rank),
+        lost_s=comer.lost_s,
+        evidence=_source(f"seconds inside {comer.op}"),
+        stretch=comer.stretch,
     )
 
 
@@ -1143,7 +1169,7 @@ def counted(number: int, noun: str) -> str:
 
 def column_medians(values: Floats) -> Floats:
     """Median of each column over the rows that have a value."""
-    return cohort.middle(values.T)[:, 0]
+    return middle(values.T)[:, 0]
 
 
 # -- judge -------------------------------------------------------------------------------------
@@ -1160,35 +1186,39 @@ def judge(table: TimingTable) -> Report:
     step_s = step_seconds(table, done)
     tests = len(table.ranks) * len(table.steps)
     raw: Work | None = None
-    if any(len(crew.ranks) < cohort.SMALL for crew in done.crews):
+    if any(len(cohort.ranks) < SMALL for cohort in done.cohorts):
         raw = work(table, by_load=False)
     verdicts: list[SlowVerdict] = []
-    for place, crew in enumerate(done.crews):
-        mine = suspects(
-            crew,
+    for place, cohort in enumerate(done.cohorts):
+        slow = suspects(
+            cohort,
             step_s,
             tests,
-            raw=None if raw is None else raw.crews[place],
+            raw=None if raw is None else raw.cohorts[place],
             elsewhere=None if raw is None else _elsewhere(done, place),
         )
-        verdicts += [slow_rank(table, crew, one) for one in mine if one.sure]
-        tied = [one for one in mine if not one.sure and one.ratio >= ODD_RATIO]
-        verdicts += [tie(table, crew, tied)] if tied else []
-    told = _explained(table, verdicts)
-    verdicts += [one for one in _loads(table, done, step_s, tests) if one.replica not in told]
+        verdicts += [slow_rank(table, cohort, suspect) for suspect in slow if suspect.sure]
+        tied = [suspect for suspect in slow if not suspect.sure and suspect.ratio >= ODD_RATIO]
+        verdicts += [tie(table, cohort, tied)] if tied else []
+    explained = _explained(table, verdicts)
+    verdicts += [
+        verdict
+        for verdict in _loads(table, done, step_s, tests)
+        if verdict.replica not in explained
+    ]
     comers = late(table, step_s, tests)
     links = slow_links(table, step_s, tests)
-    verdicts = [_with_transfers(table, one, comers, links) for one in verdicts]
+    verdicts = [_with_transfers(table, verdict, comers, links) for verdict in verdicts]
     verdicts += _links(table, links, _explained(table, verdicts))
-    comers = [one for one in comers if not _by_own_work(table, done, one)]
+    comers = [comer for comer in comers if not _by_own_work(table, done, comer)]
     verdicts += _late(table, comers, _explained(table, verdicts))
-    stages = {one.stage for one in verdicts}
-    verdicts += [one for one in slow_groups(table, step_s) if one.stage not in stages]
+    stages = {verdict.stage for verdict in verdicts}
+    verdicts += [verdict for verdict in slow_groups(table, step_s) if verdict.stage not in stages]
     return Report(
         verdicts=tuple(
             sorted(
                 verdicts,
-                key=lambda one: (one.confidence is Confidence.UNSURE, -one.lost_s, one.culprits),
+                key=lambda v: (v.confidence is Confidence.UNSURE, -v.lost_s, v.culprits),
             )
         ),
         paces=tuple(_paces(table, done, step_s)),
@@ -1199,9 +1229,9 @@ def judge(table: TimingTable) -> Report:
 
 def _elsewhere(done: Work, place: int) -> Floats | None:
     """Seconds of own work by step, median of the ranks of other stages; None for under 3."""
-    others = [crew.pace * crew.seconds for at, crew in enumerate(done.crews) if at != place]
+    others = [cohort.pace * cohort.seconds for at, cohort in enumerate(done.cohorts) if at != place]
     ranks = np.concatenate(others, axis=1) if others else np.empty((0, 0))
-    return cohort.middle(ranks)[:, 0] if ranks.shape[1] >= _LEAST_ELSEWHERE else None
+    return middle(ranks)[:, 0] if ranks.shape[1] >= _LEAST_ELSEWHERE else None
 
 
 def _loads(table: TimingTable, done: Work, step_s: Floats, tests: int) -> Iterator[SlowVerdict]:
@@ -1210,32 +1240,32 @@ def _loads(table: TimingTable, done: Work, step_s: Floats, tests: int) -> Iterat
     if fleet is None or len(fleet.ranks) < 2:
         return
     replicas = np.unique(table.replica)
-    for one in suspects(fleet, step_s, tests):
-        if one.sure and steady(fleet, one.stretch):
-            yield slow_replica(table, int(replicas[one.rank]), one)
+    for suspect in suspects(fleet, step_s, tests):
+        if suspect.sure and steady(fleet, suspect.stretch):
+            yield slow_replica(table, int(replicas[suspect.rank]), suspect)
 
 
 def _explained(table: TimingTable, verdicts: list[SlowVerdict]) -> set[int]:
     """Replicas of which something is said already: lateness follows from it."""
-    found = {one.replica for one in verdicts if one.replica is not None}
-    for one in verdicts:
-        accused = (*one.culprits, *(rank for side in one.between[:1] for rank in side))
-        found.update(table.replica[list(accused)].tolist())
-    return found
+    replicas = {verdict.replica for verdict in verdicts if verdict.replica is not None}
+    for verdict in verdicts:
+        accused = (*verdict.culprits, *(rank for side in verdict.between[:1] for rank in side))
+        replicas.update(table.replica[list(accused)].tolist())
+    return replicas
 
 
 def _with_transfers(
-    table: TimingTable, one: SlowVerdict, comers: list[Late], links: list[SlowLink]
+    table: TimingTable, verdict: SlowVerdict, comers: list[Late], links: list[SlowLink]
 ) -> SlowVerdict:
     """A slow rank with what its replica's collectives and its links show."""
-    if not one.culprits:
-        return one
-    kind, evidence = one.kind, dict(one.evidence)
+    if not verdict.culprits:
+        return verdict
+    kind, evidence = verdict.kind, dict(verdict.evidence)
     mine = [
         comer
         for comer in comers
-        if comer.rank in one.culprits
-        or (one.replica is not None and table.replica_of(comer.rank) == one.replica)
+        if comer.rank in verdict.culprits
+        or (verdict.replica is not None and table.replica_of(comer.rank) == verdict.replica)
     ]
     if mine:
         worst = max(mine, key=lambda comer: comer.lost_s)
@@ -1243,14 +1273,14 @@ def _with_transfers(
             f"its replica comes last to {worst.op}, where the others waited {worst.lost_s:.1f} s; "
             f"late share P = {worst.share:.2f}"
         )
-    touching = [link for link in links if set(link.ranks) & set(one.culprits)]
+    touching = [link for link in links if set(link.ranks) & set(verdict.culprits)]
     if touching:
         kind, slowest = SlowKind.MIXED, max(touching, key=lambda link: link.ratio)
         evidence["slow transfer"] = (
             f"the link between {named(table, slowest.ranks)} takes {slowest.ratio:.1f} times "
             "as long as in the other replicas"
         )
-    return replace(one, kind=kind, evidence=evidence)
+    return replace(verdict, kind=kind, evidence=evidence)
 
 
 def _links(table: TimingTable, links: list[SlowLink], sick: set[int]) -> Iterator[SlowVerdict]:
@@ -1267,18 +1297,18 @@ def _links(table: TimingTable, links: list[SlowLink], sick: set[int]) -> Iterato
                 yield tell_slow_links(table, [link], None)
 
 
-def _by_own_work(table: TimingTable, done: Work, one: Late) -> bool:
+def _by_own_work(table: TimingTable, done: Work, comer: Late) -> bool:
     """Whether the recorded work of a rank of the replica is what makes it late.
 
     Then the rules for slow ranks have judged it, and found it too little or too few.
     """
-    mine = slice(one.stretch.first, one.stretch.last + 1)
-    for crew in done.crews:
-        excess = (crew.pace - cohort.usual(crew.pace)) * crew.seconds
-        for place, rank in enumerate(crew.ranks.tolist()):
-            same = rank == one.rank or table.replica_of(rank) == table.replica_of(one.rank)
+    mine = slice(comer.stretch.first, comer.stretch.last + 1)
+    for cohort in done.cohorts:
+        excess = (cohort.pace - usual(cohort.pace)) * cohort.seconds
+        for place, rank in enumerate(cohort.ranks.tolist()):
+            same = rank == comer.rank or table.replica_of(rank) == table.replica_of(comer.rank)
             spent = excess[mine, place]
-            if same and np.nansum(np.maximum(spent, 0.0)) > _EXPLAINS * one.lost_s:
+            if same and np.nansum(np.maximum(spent, 0.0)) > _EXPLAINS * comer.lost_s:
                 return True
     return False
 
@@ -1295,24 +1325,24 @@ def _late(table: TimingTable, comers: list[Late], sick: set[int]) -> Iterator[Sl
         replica = table.replica_of(comer.rank)
         if (alone or replica is not None) and table.replica[comer.rank] not in sick:
             by_replica.setdefault(comer.rank if replica is None else replica, []).append(comer)
-    for replica, found in sorted(by_replica.items()):
-        worst = max(found, key=lambda one: (one.lost_s, -one.rank))
+    for replica, late_ranks in sorted(by_replica.items()):
+        worst = max(late_ranks, key=lambda each: (each.lost_s, -each.rank))
         yield late_rank(table, worst, None if alone else replica)
 
 
 def _paces(table: TimingTable, done: Work, step_s: Floats) -> list[RankPace]:
-    found = []
-    for crew in done.crews:
+    paces = []
+    for cohort in done.cohorts:
         with np.errstate(all="ignore"):
-            ratios = column_medians(crew.pace / cohort.usual(crew.pace))
-        slow = slow_steps(crew, step_s)
-        seen = ~np.isnan(crew.pace)
-        by_op = {name: column_medians(held) for name, held in crew.by_op.items()}
-        for place, rank in enumerate(crew.ranks.tolist()):
-            found.append(
+            ratios = column_medians(cohort.pace / usual(cohort.pace))
+        slow = slow_steps(cohort, step_s)
+        seen = ~np.isnan(cohort.pace)
+        by_op = {name: column_medians(held) for name, held in cohort.by_op.items()}
+        for place, rank in enumerate(cohort.ranks.tolist()):
+            paces.append(
                 RankPace(
                     rank=rank,
-                    stage=crew.stage,
+                    stage=cohort.stage,
                     replica=table.replica_of(rank),
                     ratio=float(ratios[place]),
                     slow=int(slow[:, place].sum()),
@@ -1320,18 +1350,18 @@ def _paces(table: TimingTable, done: Work, step_s: Floats) -> list[RankPace]:
                     by_op={name: float(held[place]) for name, held in by_op.items()},
                 )
             )
-    return sorted(found, key=lambda one: (-one.slow, -np.nan_to_num(one.ratio), one.rank))
+    return sorted(paces, key=lambda pace: (-pace.slow, -np.nan_to_num(pace.ratio), pace.rank))
 
 
 def _notes(table: TimingTable, done: Work) -> Iterator[str]:
     if len(table.steps) < LEAST:
         yield f"{len(table.steps)} steps are too few to call anything persistent: {LEAST} are asked"
-    few = sorted({len(crew.ranks) for crew in done.crews if len(crew.ranks) < cohort.SMALL})
+    few = sorted({len(cohort.ranks) for cohort in done.cohorts if len(cohort.ranks) < SMALL})
     if few:
         sizes = " or ".join(str(size) for size in few)
         yield (
             f"stages of {sizes} {'rank' if few == [1] else 'ranks'}: too few peers for a robust "
             "score, so a rank is named only if its own past or a great ratio agrees"
         )
-    if not any(np.isfinite(crew.pace).any() for crew in done.crews):
+    if not any(np.isfinite(cohort.pace).any() for cohort in done.cohorts):
         yield "no operation is known as a rank's own work: expected names such as forward-compute"

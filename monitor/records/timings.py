@@ -71,7 +71,7 @@ class TimingTable:
         """Stages that there are, sorted."""
         return np.unique(self.stage)
 
-    def crew(self, stage: int) -> NDArray[np.intp]:
+    def ranks_of(self, stage: int) -> NDArray[np.intp]:
         """Codes of the ranks of one stage, sorted."""
         return np.flatnonzero(self.stage == stage)
 
@@ -104,8 +104,8 @@ def build(columns: Mapping[str, NDArray[Any]], ops: Sequence[str]) -> TimingTabl
     ranks, rank = coded(columns["rank"])
     steps, step = coded(columns["step"])
     if len(ranks) * len(steps) > max(_LEAST_CELLS, _CELLS_A_ROW * len(rank)):
-        told = f"{len(rank):,} rows are too few for {len(ranks):,} ranks in {len(steps):,} steps"
-        raise TableError(f"{told}: ranks that share no steps cannot be compared")
+        what = f"{len(rank):,} rows are too few for {len(ranks):,} ranks in {len(steps):,} steps"
+        raise TableError(f"{what}: ranks that share no steps cannot be compared")
     stage, other = _of_rank(rank, columns["stage"], len(ranks))
     if other:
         notes.append(f"{other:,} rows name another stage than most of their rank's; judged by most")
@@ -242,16 +242,16 @@ class Columns:
 
     def whole(self) -> tuple[dict[str, NDArray[Any]], list[str]]:
         """All batches of each column as one array; the batches go. Operations sorted by name."""
-        found = {}
+        arrays = {}
         for name in sorted(self._parts):
-            found[name] = np.concatenate(self._parts.pop(name))
+            arrays[name] = np.concatenate(self._parts.pop(name))
         names = sorted(self.ops)
-        if "optype" in found and names:
+        if "optype" in arrays and names:
             place = np.full(len(names) + 1, -1, dtype=np.int16)  # the last is for -1
             for code, name in enumerate(names):
                 place[self.ops[name]] = code
-            found["optype"] = place[found["optype"]]
-        return found, names
+            arrays["optype"] = place[arrays["optype"]]
+        return arrays, names
 
 
 def wanted(there: Iterable[str]) -> list[str]:
@@ -352,8 +352,8 @@ def read_csv(path: Path, tell: Callable[[int, int], None]) -> tuple[Columns, lis
             head = [name.strip() for name in next(reader, [])]
             names = wanted(head)
             if not names:
-                told = ", ".join(name[:40] for name in head[:8])
-                raise TableError(f"none of the expected columns in its first line: {told}")
+                columns_there = ", ".join(name[:40] for name in head[:8])
+                raise TableError(f"none of the expected columns in its first line: {columns_there}")
             places = [head.index(name) for name in names]
             for name in names:
                 columns.add(name, np.empty(0))
@@ -554,5 +554,5 @@ def direction(name: str) -> int:
 
 def codes_of(names: Sequence[str], wanted: TimeOwner) -> NDArray[np.int16]:
     """Codes of the operations with a role."""
-    found = [code for code, name in enumerate(names) if role(name) is wanted]
-    return np.array(found, dtype=np.int16)
+    codes = [code for code, name in enumerate(names) if role(name) is wanted]
+    return np.array(codes, dtype=np.int16)

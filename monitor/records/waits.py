@@ -91,9 +91,9 @@ def _parts_of_the_past(job: Job) -> Bools:
     whole = whole[columns["payload"]] & columns["p2p"]
     kinds = [group.desc or group.name for group in job.groups]
     batching = {kinds[group] for group in np.unique(columns["group"][whole]).tolist()}
-    known = np.array([kind in batching for kind in kinds], dtype=np.bool_)
+    batched = np.array([kind in batching for kind in kinds], dtype=np.bool_)
     partial = [r for r, i in job.ranks.items() if i.only_active and i.backend is Backend.NCCL]
-    parts = columns["p2p"] & ~whole & known[columns["group"]]
+    parts = columns["p2p"] & ~whole & batched[columns["group"]]
     parts &= np.isin(columns["rank"], partial) & (columns["state"] == CollectiveState.SCHEDULED)
     ends: dict[int, int] = {}
     wholes = np.flatnonzero(whole)
@@ -132,13 +132,13 @@ def collective_heads(job: Job, chosen: Bools) -> dict[tuple[int, int], int]:
 
 def transfer_heads(job: Job, chosen: Bools) -> list[int]:
     """Rows of the first unfinished send and the first unfinished recv of each pair and group."""
-    found: dict[tuple[int, int, int, str], int] = {}
+    heads: dict[tuple[int, int, int, str], int] = {}
     columns = job.columns
     for row in np.flatnonzero(chosen).tolist():
         op = job.payloads[int(columns["payload"][row])].op
         key = (int(columns["rank"][row]), int(columns["group"][row]), int(columns["peer"][row]), op)
-        found.setdefault(key, row)
-    return list(found.values())
+        heads.setdefault(key, row)
+    return list(heads.values())
 
 
 def front_of(job: Job, heads: list[int]) -> tuple[int, ...]:
@@ -207,7 +207,7 @@ class Standings:
     """Global ranks, those without a record too."""
     read: Bools
     """Whether the rank's record was read."""
-    known: Bools
+    recorded: Bools
     """Whether its record tells what it enqueued here, be it nothing."""
     enqueued: Ints
     """Highest sequence it is known to have enqueued; 0: none."""
@@ -380,8 +380,8 @@ def _trusted_counters(
     away. Gloo's counts what it does not record.
     """
     columns = job.columns
-    known = (columns["op_id"] != NONE) & ~columns["p2p"]
-    mixed = columns["p2p"] | (known & (columns["op_id"] != columns["seq"]))
+    numbered = (columns["op_id"] != NONE) & ~columns["p2p"]
+    mixed = columns["p2p"] | (numbered & (columns["op_id"] != columns["seq"]))
     transferring = set(np.unique(columns["group"][mixed]).tolist())
     doubtful = {
         group
@@ -397,14 +397,14 @@ def _hidden(job: Job, heads: Mapping[int, list[int]]) -> dict[int, tuple[int, ..
 
     Gloo's sends and recvs are such (facts, section 2).
     """
-    found = {}
+    hidden = {}
     for rank, info in job.ranks.items():
         if rank in heads or info.backend is Backend.NCCL:
             continue
         groups = [g for g, s in sorted(info.status.items()) if s.enqueued > max(s.completed, 0)]
         if groups:
-            found[rank] = tuple(groups)
-    return found
+            hidden[rank] = tuple(groups)
+    return hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,11 +428,11 @@ def _standings(facts: _Facts, group: int, seen: tuple[int, ...]) -> Standings:
     if not members or facts.job.groups[group].inferred:
         members = tuple(sorted({*members, *seen}))
     lines = [_line(facts, group, rank) for rank in members]
-    known, enqueued, head, front, passed = zip(*lines, strict=True) if lines else ((),) * 5
+    recorded, enqueued, head, front, passed = zip(*lines, strict=True) if lines else ((),) * 5
     return Standings(
         members=np.array(members, dtype=np.int64),
         read=np.array([rank in facts.job.ranks for rank in members], dtype=np.bool_),
-        known=np.array(known, dtype=np.bool_),
+        recorded=np.array(recorded, dtype=np.bool_),
         enqueued=np.array(enqueued, dtype=np.int64),
         head=np.array(head, dtype=np.int64),
         front=np.array(front, dtype=np.bool_),
@@ -447,14 +447,14 @@ def _line(facts: _Facts, group: int, rank: int) -> tuple[bool, int, int, bool, i
     enqueued, passed = facts.enqueued.get(key, 0), facts.passed.get(key, 0)
     if info is None:
         return False, 0, NEVER, False, 0
-    known = key in facts.enqueued or rank in facts.whole
+    recorded = key in facts.enqueued or rank in facts.whole
     if info.backend is Backend.NCCL:
         status = info.status.get(group)
         if status is not None and group in facts.trusted and key not in facts.enqueued:
-            known, enqueued = True, max(status.enqueued, 0)
+            recorded, enqueued = True, max(status.enqueued, 0)
         if row is not None and group not in facts.buffering:  # a communicator works in order
             passed = max(passed, head - 1 - _UNSEEN)
-    return known, enqueued, head, row is not None and row in facts.front[rank], passed
+    return recorded, enqueued, head, row is not None and row in facts.front[rank], passed
 
 
 _DOUBT_NS: Final = 5_000_000_000
@@ -469,12 +469,12 @@ healthy job that is asked often gets accused. Higher: nothing is lost but that s
 
 def moved(index: Index) -> frozenset[int]:
     """Ranks that went on after their dump: peers completed what they had not enqueued."""
-    found: set[int] = set()
+    ranks: set[int] = set()
     for group, at in index.groups.items():
         if group in index.retired or not len(at.passed):
             continue
-        found.update(at.members[at.known & (at.enqueued < at.passed.max())].tolist())
-    return frozenset(found)
+        ranks.update(at.members[at.recorded & (at.enqueued < at.passed.max())].tolist())
+    return frozenset(ranks)
 
 
 def lost(index: Index) -> dict[int, int]:
@@ -482,7 +482,7 @@ def lost(index: Index) -> dict[int, int]:
 
     Gloo's records are left out: what one ended by an error looks completed.
     """
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for group, at in index.groups.items():
         if group in index.retired:
             continue
@@ -494,8 +494,8 @@ def lost(index: Index) -> dict[int, int]:
             mine = int(at.enqueued[at.members == rank][0])
             trailing = min(top, mine) - head + 1
             if not gloo and _believed(index, at, head, index.op(row), trailing):
-                found[rank] = found.get(rank, 0) + trailing
-    return found
+                counts[rank] = counts.get(rank, 0) + trailing
+    return counts
 
 
 def _believed(index: Index, at: Standings, sequence: int, op: str, trailing: int) -> bool:
@@ -551,7 +551,7 @@ def unbegun(index: Index) -> frozenset[int]:
         place = index.place(row)
         if place is not None:
             at_front.setdefault(place, []).append(row)
-    found: set[int] = set()
+    late_ranks: set[int] = set()
     for place, rows in at_front.items():
         states = columns["state"][rows]
         late = [row for row, s in zip(rows, states, strict=True) if s == CollectiveState.SCHEDULED]
@@ -560,8 +560,8 @@ def unbegun(index: Index) -> frozenset[int]:
             at, sequence = index.groups[place[0]], place[1]
             begun += int((at.read & (at.enqueued >= sequence) & (at.head > sequence)).sum())
         if 0 < len(late) <= begun:
-            found.update(int(columns["rank"][row]) for row in late)
-    return frozenset(found)
+            late_ranks.update(int(columns["rank"][row]) for row in late)
+    return frozenset(late_ranks)
 
 
 def timed_out(index: Index) -> list[int]:
@@ -580,7 +580,7 @@ def timed_out(index: Index) -> list[int]:
     missing: dict[int, list[tuple[int, int]]] = {}
     for group in set(top) - index.retired:
         at = index.groups[group]
-        short = at.known & (at.head == NEVER) & (at.enqueued < top[group])
+        short = at.recorded & (at.head == NEVER) & (at.enqueued < top[group])
         for rank, enqueued in zip(at.members[short], at.enqueued[short], strict=True):
             missing.setdefault(group, []).append((int(rank), int(enqueued) + 1))
             low[group] = min(low[group], enqueued + 1)
@@ -589,7 +589,7 @@ def timed_out(index: Index) -> list[int]:
     for row in rows:
         group, number = int(columns["group"][row]), int(columns["seq"][row])
         by_number.setdefault(group, {}).setdefault(number, []).append(int(row))
-    found: list[int] = []
+    ended: list[int] = []
     for group, candidates in missing.items():
         numbers = by_number[group]
         firsts = [
@@ -598,8 +598,8 @@ def timed_out(index: Index) -> list[int]:
             if _never_came(index, rank, numbers.get(first, ()), last=first == top[group])
         ]
         since = min(firsts, default=NEVER)
-        found += sorted(row for number, at in numbers.items() if number >= since for row in at)
-    return found
+        ended += sorted(row for number, at in numbers.items() if number >= since for row in at)
+    return ended
 
 
 def _never_came(index: Index, rank: int, rows: Sequence[int], *, last: bool) -> bool:
@@ -699,11 +699,11 @@ class Graph:
         """Ranks that wait, directly or not, for one of the nodes, those themselves included."""
         seen = set(nodes)
         todo = list(seen)
-        known = sum(node < len(self.ranks) for node in seen)
-        while todo and known < len(self.ranks):  # no more can be found than all
+        count = sum(node < len(self.ranks) for node in seen)
+        while todo and count < len(self.ranks):  # no more can be found than all
             new = [node for node in self.back.get(todo.pop(), ()) if node not in seen]
             seen.update(new)
-            known += sum(node < len(self.ranks) for node in new)
+            count += sum(node < len(self.ranks) for node in new)
             todo += new
         return tuple(sorted(self.ranks[node] for node in seen if node < len(self.ranks)))
 
@@ -715,46 +715,56 @@ class Graph:
 def build_graph(index: Index) -> Graph:
     """The wait-for graph of a job."""
     stuck = tuple(_stuck_all(index))
-    involved = {rank for one in stuck for rank in (*one.absent, *one.held, *one.silent)}
+    involved = {
+        rank
+        for collective in stuck
+        for rank in (*collective.absent, *collective.held, *collective.silent)
+    }
     ranks = tuple(sorted({*index.job.expected, *index.job.ranks, *index.heads, *involved}))
     place = {rank: node for node, rank in enumerate(ranks)}
     edges: list[list[int]] = [[] for _ in range(len(ranks) + 2 * len(stuck))]
     behind, late = lost(index), unbegun(index)
     alone = late.union(behind)
-    for number, one in enumerate(stuck):
+    for number, collective in enumerate(stuck):
         front = len(ranks) + 2 * number
-        for rank in set(one.front) - alone:
+        for rank in set(collective.front) - alone:
             edges[place[rank]].append(front)
-        for rank in set(one.later) - alone:
+        for rank in set(collective.later) - alone:
             edges[place[rank]].append(front + 1)
-        edges[front] = [place[r] for r in (*one.absent, *one.held, *one.silent)]
-        edges[front + 1] = [place[r] for r in (*one.absent, *one.silent)] if one.later else []
+        edges[front] = [
+            place[r] for r in (*collective.absent, *collective.held, *collective.silent)
+        ]
+        edges[front + 1] = (
+            [place[r] for r in (*collective.absent, *collective.silent)] if collective.later else []
+        )
     # a later head that nobody holds up says nothing: its ranks have their front to explain it
     empty = {n for n in range(len(ranks) + 1, len(edges), 2) if not edges[n]}
     empty |= {n for n in range(len(ranks), len(edges), 2) if not stuck[(n - len(ranks)) // 2].front}
     kept = [tuple(t for t in targets if t not in empty) for targets in edges]
     waited = {target for targets in kept for target in targets}
-    found = components(kept)
+    parts = components(kept)
     leaving = {
         number
-        for number, nodes in enumerate(found)
+        for number, nodes in enumerate(parts)
         if any(target not in nodes for node in nodes for target in kept[node])
     }
     roots = [
         nodes
-        for number, nodes in enumerate(found)
+        for number, nodes in enumerate(parts)
         if number not in leaving and (len(nodes) > 1 or next(iter(nodes)) in waited)
     ]
-    fronts = {len(ranks) + 2 * n for n, one in enumerate(stuck) if one.transfer is None}
+    fronts = {
+        len(ranks) + 2 * n for n, collective in enumerate(stuck) if collective.transfer is None
+    }
     knots = _knots(kept, len(ranks), fronts, set().union(*roots))
     back: dict[int, list[int]] = {}
     for node, targets in enumerate(kept):
         for target in targets:
             back.setdefault(target, []).append(node)
     of_group: dict[int, list[int]] = {}
-    for number, one in enumerate(stuck):
-        if one.transfer is None:
-            of_group.setdefault(one.group, []).append(number)
+    for number, collective in enumerate(stuck):
+        if collective.transfer is None:
+            of_group.setdefault(collective.group, []).append(number)
     return Graph(
         index=index,
         stuck=stuck,
@@ -769,19 +779,19 @@ def build_graph(index: Index) -> Graph:
     )
 
 
-def _sorted(found: Iterable[frozenset[int]]) -> tuple[tuple[int, ...], ...]:
-    return tuple(sorted(tuple(sorted(nodes)) for nodes in found))
+def _sorted(parts: Iterable[frozenset[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(sorted(tuple(sorted(nodes)) for nodes in parts))
 
 
 def _knots(
-    edges: Sequence[Sequence[int]], ranks: int, fronts: set[int], known: set[int]
+    edges: Sequence[Sequence[int]], ranks: int, fronts: set[int], taken: set[int]
 ) -> list[frozenset[int]]:
     """Cycles through fronts of collectives alone, but for those already known."""
     only = [
         [t for t in targets if node in fronts or (node < ranks and t in fronts)]
         for node, targets in enumerate(edges)
     ]
-    return [nodes for nodes in components(only) if len(nodes) > 1 and not nodes & known]
+    return [nodes for nodes in components(only) if len(nodes) > 1 and not nodes & taken]
 
 
 def _stuck_all(index: Index) -> Iterable[StuckCollective]:
@@ -826,8 +836,8 @@ def _collective(index: Index, group: int, sequence: int, rows: list[int]) -> Stu
 
 def _unseen(index: Index, group: int) -> tuple[int, ...]:
     """Ranks without a record, which may be members of a group whose members were only inferred."""
-    known = index.job.groups[group]
-    return index.job.silent if known.inferred or not known.members else ()
+    team = index.job.groups[group]
+    return index.job.silent if team.inferred or not team.members else ()
 
 
 def _gone(index: Index, group: int, inside: Sequence[int]) -> list[int]:
@@ -873,7 +883,7 @@ def components(edges: Sequence[Sequence[int]]) -> list[frozenset[int]]:
     low: dict[int, int] = {}
     path: list[int] = []
     open_nodes: set[int] = set()
-    found: list[frozenset[int]] = []
+    parts: list[frozenset[int]] = []
     for start in range(len(edges)):
         todo = [] if start in number else [(start, iter(edges[start]))]
         while todo:
@@ -893,8 +903,8 @@ def components(edges: Sequence[Sequence[int]]) -> list[frozenset[int]]:
                 if todo:
                     low[todo[-1][0]] = min(low[todo[-1][0]], low[node])
                 if low[node] == number[node]:
-                    found.append(_cut(path, open_nodes, node))
-    return found
+                    parts.append(_cut(path, open_nodes, node))
+    return parts
 
 
 def _cut(path: list[int], open_nodes: set[int], node: int) -> frozenset[int]:
