@@ -291,7 +291,7 @@ def build(
         permit=lease.why_not,
         durable=store.flush,
         paused=pause.why,
-        told=[sink.name for sink in options.sinks],
+        sinks=[sink.name for sink in options.sinks],
     )
     stack.callback(evictors.close)
     if gatekeeper is not None:
@@ -319,7 +319,7 @@ def build(
         stack.callback(reconciler.close)
     audit_log = _audit_log(options, stack)
     auditor = Auditor(store, instruments, options.config, audit_log)
-    quarantine.told, rules.told = auditor.quarantined, auditor.reloaded
+    quarantine.on_event, rules.told = auditor.quarantined, auditor.reloaded
     pipeline = Pipeline(options.config, policy=rules.current.policy)
     return Components(
         config=options.config,

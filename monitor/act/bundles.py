@@ -65,10 +65,10 @@ def concerned(
     victims each group gives one before any gives a second: what waits in one group looks alike,
     what waits across groups does not.
     """
-    present = {one.rank: one for one in seen}
+    present = {observation.rank: observation for observation in seen}
     accused: tuple[RankName, ...] = () if incident is None else incident.culprits
     homes = {*groups, *(() if incident is None else incident.groups)}
-    own = [one.rank for one in seen if one.identity.group in homes]
+    own = [observation.rank for observation in seen if observation.identity.group in homes]
     wanted = [*accused, *own]
     if incident is not None:
         verdict = incident.verdict
@@ -78,14 +78,14 @@ def concerned(
     order = list(dict.fromkeys(wanted))
     there = [present[name] for name in order if name in present]
     gone = [name for name in order if name not in present]
-    return Whom(tuple(there[:limit]), (*gone, *(one.rank for one in there[limit:])))
+    return Whom(tuple(there[:limit]), (*gone, *(observation.rank for observation in there[limit:])))
 
 
 def _in_turn(seen: Iterable[Observation]) -> list[RankName]:
     """Ranks of several groups: the first of each, then the second of each."""
     groups: dict[GroupName, list[RankName]] = {}
-    for one in seen:
-        groups.setdefault(one.identity.group, []).append(one.rank)
+    for observation in seen:
+        groups.setdefault(observation.identity.group, []).append(observation.rank)
     rounds = zip_longest(*(groups[name] for name in sorted(groups)))
     return [rank for turn in rounds for rank in turn if rank is not None]
 
@@ -150,17 +150,17 @@ class BundleDir:
             OSError: it cannot be written.
         """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found = {}
+        files = {}
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 if entry.name.endswith(_TEMPORARY):
                     with contextlib.suppress(OSError):
                         os.unlink(entry.path)
                 elif entry.name.endswith(_END) and entry.is_file(follow_symlinks=False):
-                    known = entry.stat(follow_symlinks=False)
-                    found[entry.name] = BundleView(known.st_size, known.st_mtime)
+                    stat = entry.stat(follow_symlinks=False)
+                    files[entry.name] = BundleView(stat.st_size, stat.st_mtime)
         with self._changed:
-            self._files = found
+            self._files = files
 
     def view(self, incident_id: IncidentId) -> BundleView | None:
         """What there is of an incident; asks no disk."""
@@ -194,10 +194,10 @@ class BundleDir:
             with contextlib.suppress(OSError):
                 made.unlink(missing_ok=True)
             raise
-        known = (self.folder / name).stat()
+        stat = (self.folder / name).stat()
         with self._changed:
-            self._files[name] = BundleView(known.st_size, known.st_mtime)
-        return known.st_size
+            self._files[name] = BundleView(stat.st_size, stat.st_mtime)
+        return stat.st_size
 
     def tidy(self, now_s: float) -> None:
         """Remove what is too old or too much, the oldest first, but never the newest.
@@ -208,7 +208,7 @@ class BundleDir:
         with self._changed:
             files = dict(self._files)
         kept, nbytes, gone = 0, 0, []
-        for name, file in sorted(files.items(), key=lambda one: (-one[1].written_s, one[0])):
+        for name, file in sorted(files.items(), key=lambda item: (-item[1].written_s, item[0])):
             fits = kept < self._keep.count and nbytes + file.nbytes <= self._keep.nbytes
             young = now_s - file.written_s <= self._keep.age_s
             if young and (fits or not kept):
@@ -281,29 +281,33 @@ def weigh(
 ) -> tuple[PartStatus, float | None, str | None]:
     """What an answer of status 200 is worth: status, age of what it tells, what is wrong."""
     if not kind.json:
-        found = _AGO.search(body[:400].decode(errors="replace"))
-        return (PartStatus.OK, None if found is None else float(found[1]), None)
+        match = _AGO.search(body[:400].decode(errors="replace"))
+        return (PartStatus.OK, None if match is None else float(match[1]), None)
     try:
         data = json.loads(body)
-        told = parse_identity(data["identity"])
+        answering = parse_identity(data["identity"])
     except (KeyError, TypeError):
         return PartStatus.GARBAGE, None, f"no identity: {_excerpt(body)}"
     except (ValueError, RecursionError) as exc:  # WireError is a ValueError
         return PartStatus.GARBAGE, None, f"{' '.join(str(exc).split())[:160]}: {_excerpt(body)}"
-    if (told.rank, told.incarnation) != (identity.rank, identity.incarnation):
-        return PartStatus.STRANGER, None, f"{told.rank} pid {told.pid} ({told.incarnation})"[:200]
+    if (answering.rank, answering.incarnation) != (identity.rank, identity.incarnation):
+        return (
+            PartStatus.STRANGER,
+            None,
+            f"{answering.rank} pid {answering.pid} ({answering.incarnation})"[:200],
+        )
     return PartStatus.OK, _age_s(kind, data), None
 
 
 def _age_s(kind: BundleKind, data: Mapping[str, Any]) -> float | None:
     """Of the black box: since the rank died, or since torch's record was read."""
     process = data.get("process")
-    known = data.get("torch_age_s") if kind.name == RECORD else None
+    age_s = data.get("torch_age_s") if kind.name == RECORD else None
     if isinstance(process, dict):
-        known = process.get("dead_age_s")
-    if not isinstance(known, int | float) or isinstance(known, bool):
+        age_s = process.get("dead_age_s")
+    if not isinstance(age_s, int | float) or isinstance(age_s, bool):
         return None
-    return float(known) if 0 <= known < 1e9 else None
+    return float(age_s) if 0 <= age_s < 1e9 else None
 
 
 def _excerpt(body: bytes) -> str:
@@ -339,18 +343,18 @@ def fill(
     says beside them.
     """
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as bundle:
-        told: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
         problems: list[str] = []
         eviction = manifest["eviction"]
         if before is not None:
-            old, problem = _carry_over(before, bundle, {one.name for one in moments})
-            told += [one for one in old.get("moments", []) if isinstance(one, dict)]
+            old, problem = _carry_over(before, bundle, {moment.name for moment in moments})
+            rows += [row for row in old.get("moments", []) if isinstance(row, dict)]
             eviction = eviction or old.get("eviction")
             problems += [] if problem is None else [problem]
-        told += [_write(bundle, one) for one in moments]
-        told.sort(key=lambda one: one.get("began_s", 0.0))
+        rows += [_write(bundle, moment) for moment in moments]
+        rows.sort(key=lambda row: row.get("began_s", 0.0))
         whole = {
-            "format": FORMAT, "schema": SCHEMA, **manifest, "eviction": eviction, "moments": told,
+            "format": FORMAT, "schema": SCHEMA, **manifest, "eviction": eviction, "moments": rows,
             "problems": problems,
         }  # fmt: skip
         _member(bundle, NAME, json.dumps(whole, indent=1).encode(), manifest["written_s"])
@@ -363,9 +367,9 @@ def _carry_over(
     try:
         with zipfile.ZipFile(before) as old:
             manifest: Any = json.loads(old.read(NAME))
-            kept = [one for one in manifest["moments"] if one["moment"] not in replaced]
-            for one in kept:
-                files = [part["file"] for part in one["parts"]] + [one["fleet"].get("file")]
+            kept = [row for row in manifest["moments"] if row["moment"] not in replaced]
+            for row in kept:
+                files = [part["file"] for part in row["parts"]] + [row["fleet"].get("file")]
                 for name in filter(None, files):
                     bundle.writestr(old.getinfo(name), old.read(name), zipfile.ZIP_DEFLATED)
             return {**manifest, "moments": kept}, None
@@ -391,7 +395,7 @@ def _write(bundle: zipfile.ZipFile, moment: Moment) -> dict[str, Any]:
         "moment": str(moment.name),
         "began_s": moment.began_s,
         "ended_s": moment.ended_s,
-        "ranks": [one.rank for one in moment.whom.asked],
+        "ranks": [observation.rank for observation in moment.whom.asked],
         "left_out": len(left_out),
         "left_out_ranks": list(left_out[:NAMED]),
         "fleet": fleet,

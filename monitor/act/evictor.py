@@ -97,19 +97,24 @@ def probe(parties: Parties, eviction: Eviction) -> ProbeResult:
     lighthouse, gate, registry = parties.lighthouse, parties.gate, parties.registry
     look_s = parties.timeouts.look_s
     page = None if lighthouse is None else lighthouse.begin_look(look_s)
-    states = [(one, parties.fetcher.submit(_state(parties, one))) for one in eviction.accused]
+    states = [
+        (accused, parties.fetcher.submit(_state(parties, accused))) for accused in eviction.accused
+    ]
     lives: dict[RankName, Liveness] = {}
     details: dict[RankName, str] = {}
     progress: dict[RankName, int] = {}
-    for one, state in states:
+    for accused, state in states:
         seen = state.result(look_s + _LOOP_LATE_S)
-        asked = eviction.ask(Rung.WORKER_EVICT, one.rank)
+        asked = eviction.ask(Rung.WORKER_EVICT, accused.rank)
         said_gone = asked is not None and asked.done is True
-        lives[one.rank], details[one.rank] = _judge(parties, one, seen, said_gone)
+        lives[accused.rank], details[accused.rank] = _judge(parties, accused, seen, said_gone)
         if isinstance(seen, StateReport) and seen.step is not None:
-            progress[one.rank] = seen.step.progress
+            progress[accused.rank] = seen.step.progress
     view = LighthouseAway("none configured") if page is None else page.result(look_s + _LOOP_LATE_S)
-    known = {one.rank: registry.standing(one.rank, one.incarnation) for one in eviction.accused}
+    standings = {
+        accused.rank: registry.standing(accused.rank, accused.incarnation)
+        for accused in eviction.accused
+    }
     replica_id = eviction.replica_id
     refused_s = None
     if gate is not None and replica_id is not None:
@@ -119,8 +124,10 @@ def probe(parties: Parties, eviction: Eviction) -> ProbeResult:
         details,
         LighthouseSeen(view, refused_s),
         progress,
-        current=frozenset(rank for rank, is_ in known.items() if is_ is Registered.CURRENT),
-        superseded=frozenset(rank for rank, is_ in known.items() if is_ is Registered.SUPERSEDED),
+        current=frozenset(rank for rank, is_ in standings.items() if is_ is Registered.CURRENT),
+        superseded=frozenset(
+            rank for rank, is_ in standings.items() if is_ is Registered.SUPERSEDED
+        ),
         gate_trouble=None if gate is None else gate.trouble(),
     )
 
@@ -140,17 +147,17 @@ async def _state(parties: Parties, accused: Accused) -> StateReport | str:
 
 
 def _judge(
-    parties: Parties, one: Accused, state: StateReport | str, said_gone: bool
+    parties: Parties, accused: Accused, state: StateReport | str, said_gone: bool
 ) -> tuple[Liveness, str]:
     if isinstance(state, str):
-        standing = parties.registry.standing(one.rank, one.incarnation)
+        standing = parties.registry.standing(accused.rank, accused.incarnation)
         if standing in (Registered.SUPERSEDED, Registered.LEFT):
             return Liveness.GONE, f"{standing}"
         if said_gone:
             return Liveness.GONE, "its WorkerServer said gone, and ended"
         return Liveness.UNSEEN, state
     identity, process = state.identity, state.process
-    if (identity.rank, identity.incarnation) != (one.rank, one.incarnation):
+    if (identity.rank, identity.incarnation) != (accused.rank, accused.incarnation):
         return Liveness.GONE, f"another process answers (pid {identity.pid})"
     if not process.alive:
         return Liveness.GONE, "its process is gone"
@@ -213,7 +220,7 @@ def eviction_words(status: int, said: Any) -> str:
         return ""
     if not signals:
         return "was gone already" if gone else "got no signal"
-    how = " and then ".join(str(one)[:20] for one in signals[:4])
+    how = " and then ".join(str(signal)[:20] for signal in signals[:4])
     started = said.get("started_gone")
     with_own = f", with {started} of its own" if type(started) is int and started > 0 else ""
     return f"got {how} and is {'gone' if gone else 'not gone yet'}{with_own}"
@@ -252,7 +259,7 @@ class Asker:
             case Rung.LIGHTHOUSE_KILL if parties.lighthouse is not None and replica_id is not None:
                 return self._press(parties.lighthouse, replica_id)
             case Rung.WORKER_EVICT:
-                (accused,) = (one for one in eviction.accused if one.rank == whom)
+                (accused,) = (accused for accused in eviction.accused if accused.rank == whom)
                 return parties.fetcher.submit(self._evict(accused, eviction.reason))
             case Rung.SCHEDULER:
                 return self._remove(eviction, whom)
@@ -274,42 +281,44 @@ class Asker:
     def _press(self, lighthouse: Lighthouse, replica_id: ReplicaId) -> Future[Answered]:
         answer: Future[Answered] = Future()
 
-        def told(said: Future[str]) -> None:
+        def pass_on(said: Future[str]) -> None:
             answer.set_result(Answered(Rung.LIGHTHOUSE_KILL, "", said.result()))
 
-        lighthouse.begin_kill(replica_id, self._parties.timeouts.kill_s).add_done_callback(told)
+        lighthouse.begin_kill(replica_id, self._parties.timeouts.kill_s).add_done_callback(pass_on)
         return answer
 
-    async def _evict(self, one: Accused, reason: str) -> Answered:
+    async def _evict(self, accused: Accused, reason: str) -> Answered:
         grace_s = self._parties.timeouts.grace_s
         question = Question(
-            one.url + PATH_EVICT,
+            accused.url + PATH_EVICT,
             timeout_s=grace_s + ASK_MARGIN_S,
             max_bytes=ANSWER_MAX_BYTES,
             method="POST",
-            json={"reason": reason, "grace_s": grace_s, "incarnation": one.incarnation},
-            group=group_of(one.rank),
+            json={"reason": reason, "grace_s": grace_s, "incarnation": accused.incarnation},
+            group=group_of(accused.rank),
         )
         try:
             answer = await self._parties.fetcher.fetch(question)
         except FetchError as exc:
-            return Answered(Rung.WORKER_EVICT, one.rank, str(exc))
+            return Answered(Rung.WORKER_EVICT, accused.rank, str(exc))
         try:
             said = json.loads(answer.body)
         except (ValueError, RecursionError):
             said = None
         gone = answer.status == 200 and isinstance(said, dict) and said.get("gone") is True
         words = eviction_words(answer.status, said) or answer.summary
-        return Answered(Rung.WORKER_EVICT, one.rank, words, done=True if gone else None)
+        return Answered(Rung.WORKER_EVICT, accused.rank, words, done=True if gone else None)
 
     def _remove(self, eviction: Eviction, name: str) -> Future[Answered]:
-        (scheduler,) = (one for one in self._parties.schedulers if one.name == name)
-        places = [Place(one.rank, one.host, one.place) for one in eviction.accused]
+        (scheduler,) = (
+            scheduler for scheduler in self._parties.schedulers if scheduler.name == name
+        )
+        places = [Place(accused.rank, accused.host, accused.place) for accused in eviction.accused]
         answer: Future[Answered] = Future()
 
         def ask() -> None:
             try:
-                told = scheduler.remove(
+                outcome = scheduler.remove(
                     eviction.group,
                     places,
                     eviction.reason,
@@ -317,8 +326,8 @@ class Asker:
                     self._parties.timeouts.scheduler_s,
                 )
             except Exception as exc:  # noqa: BLE001 - a driver that breaks its promise has failed
-                told = Outcome(done=False, detail=f"crashed: {type(exc).__name__}: {exc}")
-            answer.set_result(Answered(Rung.SCHEDULER, name, told.detail, told.done))
+                outcome = Outcome(done=False, detail=f"crashed: {type(exc).__name__}: {exc}")
+            answer.set_result(Answered(Rung.SCHEDULER, name, outcome.detail, outcome.done))
 
         threading.Thread(target=ask, name=f"remove by {name}", daemon=True).start()
         return answer
@@ -359,23 +368,25 @@ class EvictionLog:
         with self._lock:
             self._known, self._changes, self._acting = {}, [], True
             newest: dict[IncidentId, Key] = {}
-            for eviction in sorted(evictions, key=lambda one: one.of_s):
+            for eviction in sorted(evictions, key=lambda eviction: eviction.of_s):
                 self._known[eviction.key] = eviction
                 self.post(eviction.key, Interrupted())
                 older = newest.get(eviction.incident_id)
                 if older is not None and self._known[older].open:
                     self.post(older, Revoked("decided again"))
                 newest[eviction.incident_id] = eviction.key
-            going = [one for one in self._known.values() if one.open]
-        for one in going:
-            log.warning("eviction of %s has no end: it is asked again or abandoned", one.group)
+            going = [eviction for eviction in self._known.values() if eviction.open]
+        for eviction in going:
+            log.warning("eviction of %s has no end: it is asked again or abandoned", eviction.group)
         since_s = self._clock.now_s() - PROGRESS_KEPT_S
-        return tuple(one for one in self.all() if one.taken_up and one.asked_s >= since_s)
+        return tuple(
+            eviction for eviction in self.all() if eviction.taken_up and eviction.asked_s >= since_s
+        )
 
     def follow(self, evictions: Iterable[Eviction]) -> None:
         """Nothing is under way here any more; show what the active monitor recorded."""
         with self._lock:
-            self._known = {one.key: one for one in evictions}
+            self._known = {eviction.key: eviction for eviction in evictions}
             self._changes, self._acting = [], False
 
     # -- asking ---------------------------------------------------------------------------------
@@ -389,25 +400,27 @@ class EvictionLog:
         """Every one, oldest first."""
         with self._lock:
             self._forget()
-            known = tuple(self._known.values())
-        return tuple(sorted(known, key=lambda one: (one.asked_s, one.incident_id)))
+            evictions = tuple(self._known.values())
+        return tuple(
+            sorted(evictions, key=lambda eviction: (eviction.asked_s, eviction.incident_id))
+        )
 
     def progress(self) -> tuple[Eviction, ...]:
         """Of the last hour those that the evictor has, or had: what others are shown."""
         since_s, acting = self._clock.now_s() - PROGRESS_KEPT_S, self._acting
         return tuple(
-            one
-            for one in self.all()
-            if one.asked_s >= since_s
-            and one.taken_up
-            and (not acting or one.interrupted_s is None)
-            and one.state is not EvictionState.DECIDED
+            eviction
+            for eviction in self.all()
+            if eviction.asked_s >= since_s
+            and eviction.taken_up
+            and (not acting or eviction.interrupted_s is None)
+            and eviction.state is not EvictionState.DECIDED
         )
 
     def open_about(self, incident_id: IncidentId) -> Eviction | None:
         """The eviction for an incident that has no end yet."""
-        found = (one for one in self.all() if one.incident_id == incident_id and one.open)
-        return next(found, None)
+        about = (each for each in self.all() if each.incident_id == incident_id and each.open)
+        return next(about, None)
 
     def take_changes(self) -> tuple[Change, ...]:
         with self._lock:
@@ -416,7 +429,11 @@ class EvictionLog:
 
     def _forget(self) -> None:
         since_s = self._clock.now_s() - PROGRESS_KEPT_S
-        kept = {k: one for k, one in self._known.items() if one.open or one.asked_s >= since_s}
+        kept = {
+            k: eviction
+            for k, eviction in self._known.items()
+            if eviction.open or eviction.asked_s >= since_s
+        }
         self._known = kept
 
     # -- changing -------------------------------------------------------------------------------
@@ -440,8 +457,12 @@ class EvictionLog:
         """As `post`, unless the group is being evicted already."""
         with self._lock:
             mine = self.get(key)
-            others = (one for one in self._known.values() if one.key != key and one.under_way)
-            if mine is not None and any(one.group == mine.group for one in others):
+            others = (
+                eviction
+                for eviction in self._known.values()
+                if eviction.key != key and eviction.under_way
+            )
+            if mine is not None and any(eviction.group == mine.group for eviction in others):
                 return self.post(key, Revoked("its group is being evicted already"))
             return self.post(key, event)
 
@@ -472,7 +493,7 @@ class Evictors:
         permit: why nobody may be asked at this moment, or None.
         durable: write to disk what was recorded; whether that worked.
         paused: why nothing that the monitor decided may go on, or None.
-        told: names of those whom a failure is told to.
+        sinks: names of those whom a failure is told to.
     """
 
     def __init__(
@@ -483,7 +504,7 @@ class Evictors:
         permit: Callable[[], str | None] = lambda: None,
         durable: Callable[[], bool] = lambda: True,
         paused: Callable[[], str | None] = lambda: None,
-        told: Sequence[str] = (),
+        sinks: Sequence[str] = (),
     ) -> None:
         self._parties = parties
         self._permit = permit
@@ -492,8 +513,8 @@ class Evictors:
         deps = EvictionDeps(
             timeouts=parties.timeouts,
             gate=parties.gate is not None,
-            schedulers=tuple(one.name for one in parties.schedulers),
-            sinks=tuple(told),
+            schedulers=tuple(scheduler.name for scheduler in parties.schedulers),
+            sinks=tuple(sinks),
         )
         self.log = EvictionLog(parties.clock, deps, record)
         self._jobs = BackgroundQueue("evict", self._carry_out)
@@ -509,17 +530,21 @@ class Evictors:
     def note(self, view: LighthouseView | LighthouseAway) -> None:
         """What a look at the Lighthouse shows: a group may leave long after it is gone."""
         gate = self._parties.gate
-        for one in self.log.all():
-            if one.replica_id is not None and one.left_quorum_s is None:
-                refused_s = None if gate is None else gate.refusing_for_s(one.replica_id)
-                self.log.post(one.key, LighthouseSeen(view, refused_s))
+        for eviction in self.log.all():
+            if eviction.replica_id is not None and eviction.left_quorum_s is None:
+                refused_s = None if gate is None else gate.refusing_for_s(eviction.replica_id)
+                self.log.post(eviction.key, LighthouseSeen(view, refused_s))
 
     def progress(self) -> tuple[Eviction, ...]:
         """Evictions under way and those of the last hour, oldest first."""
         return self.log.progress()
 
     def active(self) -> tuple[Eviction, ...]:
-        return tuple(one for one in self.log.all() if self.log.get(one.key) and one.under_way)
+        return tuple(
+            eviction
+            for eviction in self.log.all()
+            if self.log.get(eviction.key) and eviction.under_way
+        )
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Stop; an eviction under way is left as it is, for whoever goes on."""
@@ -593,8 +618,8 @@ class Evictors:
         self.note(seen.lighthouse.view)
         revoked = self._revoked(eviction)
         may = revoked is None and self._permit() is None
-        told = self.log.post(job.key, Probed(seen, may))
-        return told if revoked is None else self.log.post(job.key, revoked)
+        instructions = self.log.post(job.key, Probed(seen, may))
+        return instructions if revoked is None else self.log.post(job.key, revoked)
 
     def _revoked(self, eviction: Eviction) -> Revoked | None:
         """Whether nobody may be asked any more: a pause stops what the monitor decided."""

@@ -83,12 +83,14 @@ class Memory:
 
     def push(self, snapshot: Snapshot) -> Seen:
         """Take in one tick; costs little while nobody falls silent."""
-        silent = {one.rank for one in snapshot.observations if one.report is None}
+        silent = {
+            observation.rank for observation in snapshot.observations if observation.report is None
+        }
         lost = {rank: self._lost[rank] for rank in silent & self._lost.keys()}
         if self._before is not None and silent - lost.keys() - self._unknown:
-            for one in self._before.observations:
-                if one.report is not None and one.rank in silent:
-                    lost[one.rank] = (self._before.now_s, one.report)
+            for observation in self._before.observations:
+                if observation.report is not None and observation.rank in silent:
+                    lost[observation.rank] = (self._before.now_s, observation.report)
         self._before, self._lost, self._unknown = snapshot, lost, silent - lost.keys()
         fresh = {
             rank: (snapshot.now_s, record)
@@ -106,11 +108,16 @@ def records_in_hand(seen: Seen, whom: Whom) -> list[Part]:
 
     Of that in which the first of them was read, a culprit: others were read since for what they do.
     """
-    held = {one.rank: seen.records[one.rank] for one in whom.asked if one.rank in seen.records}
+    held = {
+        observation.rank: seen.records[observation.rank]
+        for observation in whom.asked
+        if observation.rank in seen.records
+    }
     of_now = {
-        one.rank: held[one.rank]
-        for one in whom.asked
-        if one.rank in held and held[one.rank][1].identity.incarnation == one.identity.incarnation
+        observation.rank: held[observation.rank]
+        for observation in whom.asked
+        if observation.rank in held
+        and held[observation.rank][1].identity.incarnation == observation.identity.incarnation
     }
     first_s = next((at_s for at_s, _ in of_now.values()), None)
     kind = next(kind for kind in KINDS if kind.name == RECORD)
@@ -124,12 +131,15 @@ def records_in_hand(seen: Seen, whom: Whom) -> list[Part]:
 def fleet_json(seen: Seen, whom: Whom) -> tuple[bytes, dict[str, Any]]:
     """`fleet.json`, the states of all ranks as last seen, and what the manifest says of it."""
     snapshot = seen.snapshot
-    first = {one.rank for one in whom.asked}
-    order = [*whom.asked, *(one for one in snapshot.observations if one.rank not in first)]
+    first = {observation.rank for observation in whom.asked}
+    order = [
+        *whom.asked,
+        *(observation for observation in snapshot.observations if observation.rank not in first),
+    ]
     rows: list[bytes] = []
     left = FLEET_MAX_BYTES
-    for one in order:
-        row = _dump(_rank(seen, one))
+    for observation in order:
+        row = _dump(_rank(seen, observation))
         if len(row) > left:
             break
         rows.append(row)
@@ -143,22 +153,22 @@ def fleet_json(seen: Seen, whom: Whom) -> tuple[bytes, dict[str, Any]]:
         "lighthouse": lighthouse_to_json(snapshot.lighthouse),
     }
     body = _dump(head)[:-1] + b',"ranks":[\n' + b",\n".join(rows) + b"\n]}\n"
-    told = {
+    counts = {
         "ranks": len(rows),
         "left_out": len(out),
-        "left_out_ranks": [one.rank for one in out[:NAMED]],
+        "left_out_ranks": [observation.rank for observation in out[:NAMED]],
     }
-    return body, {"seen_s": snapshot.now_s, "tick": snapshot.tick, **told}
+    return body, {"seen_s": snapshot.now_s, "tick": snapshot.tick, **counts}
 
 
-def _rank(seen: Seen, one: Observation) -> dict[str, Any]:
-    at_s, report = seen.lost.get(one.rank, (None, None))
-    if one.report is not None:
-        at_s, report = seen.snapshot.now_s, one.report
-    away = one.outcome if isinstance(one.outcome, Unreachable) else None
+def _rank(seen: Seen, observation: Observation) -> dict[str, Any]:
+    at_s, report = seen.lost.get(observation.rank, (None, None))
+    if observation.report is not None:
+        at_s, report = seen.snapshot.now_s, observation.report
+    away = observation.outcome if isinstance(observation.outcome, Unreachable) else None
     return {
-        "rank": one.rank,
-        "url": one.url,
+        "rank": observation.rank,
+        "url": observation.url,
         "seen_s": at_s,
         "state": None if report is None else to_json(report),
         "unreachable": None
@@ -215,8 +225,10 @@ class Capture:
     @property
     def incident_id(self) -> IncidentId:
         """Also of an eviction by hand."""
-        known = self.incident.id if self.incident is not None else None
-        return known or (self.eviction.incident_id if self.eviction is not None else IncidentId(""))
+        subject = self.incident.id if self.incident is not None else None
+        if subject is None and self.eviction is not None:
+            subject = self.eviction.incident_id
+        return subject or IncidentId("")
 
 
 _LOOP_LATE_S: Final = 0.5
@@ -238,7 +250,7 @@ class BundleFullError(FetchError):
 class Raw:
     """What came of one request, not looked into yet."""
 
-    one: Observation
+    observation: Observation
     kind: BundleKind
     answer: Answer | None = None
     taken_s: float | None = None
@@ -248,7 +260,7 @@ class Raw:
 
 def judged(raw: Sequence[Raw]) -> list[Part]:
     """What the answers are worth; nothing of a rank as which a stranger answers."""
-    parts = [_judge(one) for one in raw]
+    parts = [_judge(reply) for reply in raw]
     strange = {part.rank: part.error for part in parts if part.status is PartStatus.STRANGER}
     return [
         replace(part, status=PartStatus.STRANGER, body=None, error=strange[part.rank])
@@ -259,7 +271,7 @@ def judged(raw: Sequence[Raw]) -> list[Part]:
 
 
 def _judge(raw: Raw) -> Part:
-    bare = Part(raw.one.rank, raw.kind, PartStatus.OK, taken_s=raw.taken_s)
+    bare = Part(raw.observation.rank, raw.kind, PartStatus.OK, taken_s=raw.taken_s)
     if raw.answer is None:
         status, why = _failure(raw)
         return replace(bare, status=status, error=why)
@@ -267,7 +279,7 @@ def _judge(raw: Raw) -> Part:
     if raw.answer.status != 200:
         error = f"{describe_status(raw.answer.status)}: {_told(raw.answer.body)}"
         return replace(said, status=PartStatus.REFUSED, error=error)
-    status, age_s, wrong = weigh(raw.kind, raw.one.identity, raw.answer.body)
+    status, age_s, wrong = weigh(raw.kind, raw.observation.identity, raw.answer.body)
     if status is not PartStatus.OK:
         return replace(said, status=status, error=wrong)
     if raw.cut:
@@ -391,14 +403,14 @@ class Evidence:
     # -- what is shown ------------------------------------------------------------------------
 
     def views(self, ids: Iterable[IncidentId]) -> Mapping[IncidentId, BundleView]:
-        found = ((one, self.bundles.view(one)) for one in ids)
-        return {one: view for one, view in found if view is not None}
+        views = ((incident_id, self.bundles.view(incident_id)) for incident_id in ids)
+        return {incident_id: view for incident_id, view in views if view is not None}
 
     def troubles(self) -> tuple[str, ...]:
-        found, since = tuple(self._troubles.values()), self._writing_since
+        troubles, since = tuple(self._troubles.values()), self._writing_since
         if since is not None and time.monotonic() - since > STUCK_S:
-            found += (f"no evidence is kept: {self.bundles.folder} does not answer",)
-        return found
+            troubles += (f"no evidence is kept: {self.bundles.folder} does not answer",)
+        return troubles
 
     # -- taking it, in the lanes' threads -----------------------------------------------------
 
@@ -454,13 +466,13 @@ class Evidence:
         )
         raw = self._ask(whom.asked)
         seconds = time.monotonic() - began
-        answered = sum(one.answer is not None and one.answer.status == 200 for one in raw)
+        answered = sum(reply.answer is not None and reply.answer.status == 200 for reply in raw)
         ticket.done(f"{answered} of {len(raw)} parts of {len(whom.asked)} ranks in {seconds:.1f} s")
         self._metrics.seconds.observe(seconds)
         parts = judged(raw)
-        fleet, told = fleet_json(job.seen, whom)
+        fleet, fleet_row = fleet_json(job.seen, whom)
         moments = [
-            Moment(ticket.moment, began_s, began_s + seconds, whom, parts, fleet, told),
+            Moment(ticket.moment, began_s, began_s + seconds, whom, parts, fleet, fleet_row),
             *self._in_hand(job, ticket, whom),
         ]
         self._write(job, moments)
@@ -471,7 +483,7 @@ class Evidence:
         deadline_s = self._config.evidence_deadline_s
         end = time.monotonic() + deadline_s
         budget = Budget(int(self._config.evidence_mib * _MIB))
-        asked = [(one, kind) for one in whom for kind in KINDS]
+        asked = [(observation, kind) for observation in whom for kind in KINDS]
 
         async def all_of_them() -> list[Raw]:
             return await asyncio.gather(*(self._one(*each, end, budget) for each in asked))
@@ -482,18 +494,20 @@ class Evidence:
         except (FutureTimeoutError, CancelledError):
             future.cancel()
             late = FetchError(Failure.TIMEOUT, "the monitor's own loop is late or has ended")
-            return [Raw(one, kind, failed=late) for one, kind in asked]
+            return [Raw(observation, kind, failed=late) for observation, kind in asked]
 
-    async def _one(self, one: Observation, kind: BundleKind, end: float, budget: Budget) -> Raw:
+    async def _one(
+        self, observation: Observation, kind: BundleKind, end: float, budget: Budget
+    ) -> Raw:
         """One part; a smaller answer where the whole is too large."""
-        whole = await self._get(one, kind, "", end, budget)
+        whole = await self._get(observation, kind, "", end, budget)
         if not kind.smaller or whole.failed is None or not whole.failed.too_large:
             return whole
-        less = await self._get(one, kind, kind.smaller, end, budget)
+        less = await self._get(observation, kind, kind.smaller, end, budget)
         return replace(less, cut=True) if less.failed is None else whole
 
     async def _get(
-        self, one: Observation, kind: BundleKind, query: str, end: float, budget: Budget
+        self, observation: Observation, kind: BundleKind, query: str, end: float, budget: Budget
     ) -> Raw:
         taken = 0
 
@@ -505,18 +519,18 @@ class Evidence:
                 raise BundleFullError(Failure.GARBAGE, "the bundle is full")
 
         question = Question(
-            one.url + kind.path + query,
+            observation.url + kind.path + query,
             timeout_s=end - time.monotonic(),
             max_bytes=kind.max_bytes,
-            group=one.identity.group,
+            group=observation.identity.group,
             meter=take,
         )
         try:
             answer = await self._fetcher.fetch(question)
         except FetchError as exc:
             budget.left += taken
-            return Raw(one, kind, failed=exc)
-        return Raw(one, kind, answer, self._clock.now_s())
+            return Raw(observation, kind, failed=exc)
+        return Raw(observation, kind, answer, self._clock.now_s())
 
     def _in_hand(self, job: Capture, ticket: Ticket, whom: Whom) -> list[Moment]:
         """What the detectors had read before, beside the first moment."""

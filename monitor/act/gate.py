@@ -63,7 +63,7 @@ class Incarnation:
 class ReplicaHosts:
     """All incarnations of the last day."""
 
-    known: dict[ReplicaId, Incarnation] = field(default_factory=dict)
+    lives: dict[ReplicaId, Incarnation] = field(default_factory=dict)
     _looked: bool = False
 
     def saw(
@@ -84,7 +84,7 @@ class ReplicaHosts:
             self._looked = True
             told_s = born(seen.rank)
             born_s = unknown_s if told_s is None else told_s
-            one = self.known.get(step.replica_id) or Incarnation(
+            life = self.lives.get(step.replica_id) or Incarnation(
                 replica_id=step.replica_id,
                 group=identity.group,
                 world_size=identity.world_size,
@@ -94,20 +94,20 @@ class ReplicaHosts:
                 first_seen_s=now_s,
                 seen_s=now_s,
             )
-            self.known[step.replica_id] = replace(
-                one,
-                hosts=one.hosts | {identity.host},
-                ranks=one.ranks | {seen.rank},
-                born_s=min(one.born_s, born_s),
+            self.lives[step.replica_id] = replace(
+                life,
+                hosts=life.hosts | {identity.host},
+                ranks=life.ranks | {seen.rank},
+                born_s=min(life.born_s, born_s),
                 seen_s=now_s,
             )
-        for replica_id, one in list(self.known.items()):
-            if now_s - one.seen_s > LASTS_S:
-                del self.known[replica_id]
+        for replica_id, life in list(self.lives.items()):
+            if now_s - life.seen_s > LASTS_S:
+                del self.lives[replica_id]
 
     def all(self) -> tuple[Incarnation, ...]:
         """Sorted by replica id."""
-        return tuple(self.known[name] for name in sorted(self.known))
+        return tuple(self.lives[name] for name in sorted(self.lives))
 
 
 # -- denials -----------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ SETTLE_S: Final = 3.0
 def deny_list(
     evictions: Iterable[Eviction],
     quarantine: Sequence[QuarantineEntry],
-    known: Sequence[Incarnation],
+    lives: Sequence[Incarnation],
     now_s: float,
     groups: Sequence[QuarantineEntry] = (),
 ) -> tuple[Denial, ...]:
@@ -151,20 +151,22 @@ def deny_list(
     hosts = {entry.host: entry for entry in quarantine if _in_force(entry, now_s)}
     denials = [*evicted.values()]
     for host, entry in sorted(hosts.items()):
-        if not any(host in one.hosts and _settled(one, entry, evicted, now_s) for one in known):
+        if not any(host in life.hosts and _settled(life, entry, evicted, now_s) for life in lives):
             reason = f"host quarantined: {entry.reason}"
             denials.append(
                 _denial(DenialScope.HOST, host, reason, entry.until_s, entry.incident_id)
             )
-    by_name = {one.name: one for one in _groups(hosts, known, evicted, now_s)}
+    by_name = {denial.name: denial for denial in _groups(hosts, lives, evicted, now_s)}
     for entry in groups:
         if _in_force(entry, now_s):
             by_host = by_name.get(entry.name)
             astray = frozenset() if by_host is None else by_host.refused
-            by_name[entry.name] = _held_out(entry, known, evicted, now_s, astray)
+            by_name[entry.name] = _held_out(entry, lives, evicted, now_s, astray)
     denials += by_name.values()
-    sound = (one for one in denials if one.name.isprintable() and len(one.name) <= NAME_MAX)
-    return tuple(sorted(sound, key=lambda one: (one.scope, one.name)))[:DENIALS_MAX]
+    sound = (
+        denial for denial in denials if denial.name.isprintable() and len(denial.name) <= NAME_MAX
+    )
+    return tuple(sorted(sound, key=lambda denial: (denial.scope, denial.name)))[:DENIALS_MAX]
 
 
 def _in_force(entry: QuarantineEntry, now_s: float) -> bool:
@@ -172,46 +174,48 @@ def _in_force(entry: QuarantineEntry, now_s: float) -> bool:
 
 
 def _evicted(evictions: Iterable[Eviction], now_s: float) -> dict[ReplicaId, Denial]:
-    found: dict[ReplicaId, Denial] = {}
-    for one in sorted(evictions, key=lambda one: (one.asked_s, one.incident_id)):
-        if one.replica_id is None or not any(rung.rung in ASKING for rung in one.rungs):
+    denials: dict[ReplicaId, Denial] = {}
+    for eviction in sorted(
+        evictions, key=lambda eviction: (eviction.asked_s, eviction.incident_id)
+    ):
+        if eviction.replica_id is None or not any(rung.rung in ASKING for rung in eviction.rungs):
             continue
-        until_s = one.asked_s + LASTS_S
-        if one.gone_s is not None and one.left_quorum_s is not None:
-            until_s = min(until_s, max(one.gone_s, one.left_quorum_s) + LINGER_S)
+        until_s = eviction.asked_s + LASTS_S
+        if eviction.gone_s is not None and eviction.left_quorum_s is not None:
+            until_s = min(until_s, max(eviction.gone_s, eviction.left_quorum_s) + LINGER_S)
         if until_s > now_s:
-            reason = f"{one.group} was evicted ({one.incident_id})"
-            found[one.replica_id] = _denial(
-                DenialScope.REPLICA, one.replica_id, reason, until_s, one.incident_id
+            reason = f"{eviction.group} was evicted ({eviction.incident_id})"
+            denials[eviction.replica_id] = _denial(
+                DenialScope.REPLICA, eviction.replica_id, reason, until_s, eviction.incident_id
             )
-    return found
+    return denials
 
 
 def _settled(
-    one: Incarnation,
+    life: Incarnation,
     entry: QuarantineEntry,
     evicted: Mapping[ReplicaId, Denial],
     now_s: float,
 ) -> bool:
     """Whether an incarnation ran on a host before it was quarantined, and may go on."""
-    runs = now_s - one.seen_s <= PRESENT_S
-    return runs and one.born_s < entry.since_s and one.replica_id not in evicted
+    runs = now_s - life.seen_s <= PRESENT_S
+    return runs and life.born_s < entry.since_s and life.replica_id not in evicted
 
 
 def _groups(
     hosts: Mapping[Host, QuarantineEntry],
-    known: Sequence[Incarnation],
+    lives: Sequence[Incarnation],
     evicted: Mapping[ReplicaId, Denial],
     now_s: float,
 ) -> list[Denial]:
     barred: dict[GroupName, QuarantineEntry] = {}
     refused: dict[GroupName, set[ReplicaId]] = {}
-    for one in known:
-        entries = [hosts[host] for host in sorted(one.hosts) if host in hosts]
-        unsettled = [entry for entry in entries if not _settled(one, entry, evicted, now_s)]
+    for life in lives:
+        entries = [hosts[host] for host in sorted(life.hosts) if host in hosts]
+        unsettled = [entry for entry in entries if not _settled(life, entry, evicted, now_s)]
         if unsettled:
-            barred.setdefault(one.group, unsettled[0])
-            refused.setdefault(one.group, set()).add(one.replica_id)
+            barred.setdefault(life.group, unsettled[0])
+            refused.setdefault(life.group, set()).add(life.replica_id)
     return [
         _denial(
             DenialScope.GROUP,
@@ -219,7 +223,7 @@ def _groups(
             f"{group} must not run on {entry.host}: {entry.reason}",
             entry.until_s,
             entry.incident_id,
-            admitted=_admitted(group, known, refused[group], evicted, now_s),
+            admitted=_admitted(group, lives, refused[group], evicted, now_s),
             refused=frozenset(sorted(refused[group])[-IDS_MAX:]),
         )
         for group, entry in barred.items()
@@ -228,16 +232,16 @@ def _groups(
 
 def _held_out(
     entry: QuarantineEntry,
-    known: Sequence[Incarnation],
+    lives: Sequence[Incarnation],
     evicted: Mapping[ReplicaId, Denial],
     now_s: float,
     astray: frozenset[ReplicaId],
 ) -> Denial:
     """A group that may come back nowhere; what ran before goes on, unless its host forbids it."""
-    mine = [one for one in known if one.group == entry.name]
-    settled = {one.replica_id for one in mine if _settled(one, entry, evicted, now_s)}
+    mine = [life for life in lives if life.group == entry.name]
+    settled = {life.replica_id for life in mine if _settled(life, entry, evicted, now_s)}
     admitted = settled - astray
-    refused = [one.replica_id for one in mine if one.replica_id not in admitted]
+    refused = [life.replica_id for life in mine if life.replica_id not in admitted]
     return _denial(
         DenialScope.GROUP,
         entry.name,
@@ -251,20 +255,20 @@ def _held_out(
 
 def _admitted(
     group: GroupName,
-    known: Sequence[Incarnation],
+    lives: Sequence[Incarnation],
     refused: set[ReplicaId],
     evicted: Mapping[ReplicaId, Denial],
     now_s: float,
 ) -> frozenset[ReplicaId]:
-    found = [
-        one.replica_id
-        for one in known
-        if one.group == group
-        and one.replica_id not in refused
-        and one.replica_id not in evicted
-        and (len(one.ranks) >= one.world_size or now_s - one.first_seen_s >= SETTLE_S)
+    ids = [
+        life.replica_id
+        for life in lives
+        if life.group == group
+        and life.replica_id not in refused
+        and life.replica_id not in evicted
+        and (len(life.ranks) >= life.world_size or now_s - life.first_seen_s >= SETTLE_S)
     ]
-    return frozenset(found[-IDS_MAX:])
+    return frozenset(ids[-IDS_MAX:])
 
 
 def _denial(
@@ -383,7 +387,7 @@ class Gatekeeper:
 
     def remember(self, evictions: Iterable[Eviction]) -> None:
         with self._lock:
-            self._past.update({one.incident_id: one for one in evictions})
+            self._past.update({eviction.incident_id: eviction for eviction in evictions})
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Stop; the gate keeps its list."""
@@ -464,14 +468,14 @@ class Gatekeeper:
 
     def wanted(self) -> tuple[Denial, ...]:
         now_s = self._clock.now_s()
-        self._past.update({one.incident_id: one for one in self._evictions()})
-        for incident_id, one in list(self._past.items()):
-            if now_s - one.asked_s > LASTS_S:
+        self._past.update({eviction.incident_id: eviction for eviction in self._evictions()})
+        for incident_id, eviction in list(self._past.items()):
+            if now_s - eviction.asked_s > LASTS_S:
                 del self._past[incident_id]
         with self._lock:
-            known = self._where.all()
+            lives = self._where.all()
         hosts, groups = self._quarantine.active(), self._quarantine.groups()
-        return deny_list(self._past.values(), hosts, known, now_s, groups)
+        return deny_list(self._past.values(), hosts, lives, now_s, groups)
 
     def _note(self, view: GateView | GateAway) -> None:
         if isinstance(view, GateAway) and isinstance(self._view, GateView):
@@ -479,11 +483,13 @@ class Gatekeeper:
         self._view = view
         if isinstance(view, GateAway):
             return  # what it refused it refuses still, or has forgotten: its next answer tells
-        refused = {ReplicaId(one.name) for one in view.denied if one.scope is DenialScope.REPLICA}
+        refused = {
+            ReplicaId(denial.name) for denial in view.denied if denial.scope is DenialScope.REPLICA
+        }
         now_s = self._clock.now_s()
         self._since_s = {name: self._since_s.get(name, now_s) for name in refused}
 
 
 def _same(wanted: Iterable[Denial], shown: Iterable[Denial], now_s: float) -> bool:
-    lasting = {one for one in wanted if not one.expired(now_s + SAME_S)}
-    return lasting == {one for one in shown if not one.expired(now_s + SAME_S)}
+    lasting = {denial for denial in wanted if not denial.expired(now_s + SAME_S)}
+    return lasting == {denial for denial in shown if not denial.expired(now_s + SAME_S)}

@@ -54,12 +54,12 @@ class Tokens:
     def of(self, group: GroupName) -> str | None:
         return self._of.get(group, self.own)
 
-    def is_own(self, told: bytes) -> bool:
-        return self.own is not None and hmac.compare_digest(told, self.own.encode())
+    def is_own(self, token: bytes) -> bool:
+        return self.own is not None and hmac.compare_digest(token, self.own.encode())
 
-    def groups(self, told: bytes) -> Set[GroupName]:
+    def groups(self, token: bytes) -> Set[GroupName]:
         """Those of which ranks may register with it."""
-        return self._groups.get(sha256(told).digest(), frozenset())
+        return self._groups.get(sha256(token).digest(), frozenset())
 
 
 T = TypeVar("T")
@@ -292,8 +292,8 @@ class _Connection(asyncio.Protocol):
     def eof_received(self) -> None:
         """The end of a body that tells no length."""
         headers = self._reply.headers if self._asked is not None else {}
-        told = headers.keys() & {b"content-length", b"transfer-encoding"}
-        if self._asked is not None and self._reply.status and not told:
+        length_headers = headers.keys() & {b"content-length", b"transfer-encoding"}
+        if self._asked is not None and self._reply.status and not length_headers:
             self.on_message_complete()
 
     def connection_lost(self, _exc: Exception | None) -> None:
@@ -361,8 +361,8 @@ class KeptConnections:
             raise BadAnswerError("it hung up without an answer") from None
 
     def close(self) -> None:
-        for one in tuple(self._open):
-            one.abort()
+        for connection in tuple(self._open):
+            connection.abort()
 
     def _made(self) -> _Connection:
         made = _Connection(self._open.discard)
@@ -371,18 +371,18 @@ class KeptConnections:
 
     async def _ask(
         self,
-        one: _Connection,
+        connection: _Connection,
         where: tuple[str, int],
         request: bytes,
         end: float,
         question: Question,
     ) -> Reply:
-        reply = await one.ask(request, end, question)
-        if not one.reusable or len(self._open) > self._most:
-            one.abort()
+        reply = await connection.ask(request, end, question)
+        if not connection.reusable or len(self._open) > self._most:
+            connection.abort()
             return reply
-        one.idle_since_s = now_s = time.monotonic()
-        self._idle.setdefault(where, []).append(one)
+        connection.idle_since_s = now_s = time.monotonic()
+        self._idle.setdefault(where, []).append(connection)
         if now_s >= self._next_look_s:
             self._next_look_s = now_s + _LOOK_EVERY_S
             self._drop_old(now_s - KEPT_S)
@@ -391,9 +391,9 @@ class KeptConnections:
     def _drop_old(self, until_s: float) -> None:
         """End those that nobody has used since then: the newest of a place is asked first."""
         for place, idle in tuple(self._idle.items()):
-            kept = [one for one in idle if one.idle_since_s >= until_s]
-            for one in idle[: len(idle) - len(kept)]:
-                one.abort()
+            kept = [connection for connection in idle if connection.idle_since_s >= until_s]
+            for connection in idle[: len(idle) - len(kept)]:
+                connection.abort()
             if kept:
                 self._idle[place] = kept
             else:
@@ -498,8 +498,8 @@ class Fetcher:
 
     def _headers(self, question: Question) -> dict[str, str]:
         token = None if question.group is None else self.tokens.of(question.group)
-        told = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return {**question.headers, **told}
+        authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return {**question.headers, **authorization}
 
     def _plain(self, question: Question) -> Address | None:
         """Where to, if it can be asked without aiohttp."""
@@ -508,7 +508,7 @@ class Fetcher:
         return address_of(question.url)
 
     async def _get(self, question: Question, address: Address, began: float) -> Answer:
-        headers = "".join(f"{name}: {told}\r\n" for name, told in self._headers(question).items())
+        headers = "".join(f"{name}: {value}\r\n" for name, value in self._headers(question).items())
         end = self._loop.time() + max(0.0, question.timeout_s)
         try:
             reply = await self._kept.get(address, headers.encode(), end, question)

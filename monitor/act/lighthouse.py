@@ -199,19 +199,19 @@ def _member(replica_id: str, text: str, recovering: bool) -> Member:
 
 
 def _heartbeat(line: str) -> tuple[ReplicaId, float]:
-    found = _HEARTBEAT.match(line)
-    if found is None:
+    match = _HEARTBEAT.match(line)
+    if match is None:
         raise PageError(f"a heartbeat line that reads {line.strip()[:80]!r}")
-    return ReplicaId(found["id"].strip()), _seconds(found["age"])
+    return ReplicaId(match["id"].strip()), _seconds(match["age"])
 
 
 def _seconds(text: str) -> float:
     """A duration as Rust prints it: `0.3s`, `1.5ms`."""
-    found = _DURATION.match(text)
-    if found is None:
+    match = _DURATION.match(text)
+    if match is None:
         raise PageError(f"a duration that reads {text[:40]!r}")
     try:
-        return max(0.0, float(found[1]) * _UNIT_S[found[2]])
+        return max(0.0, float(match[1]) * _UNIT_S[match[2]])
     except ValueError as exc:
         raise PageError(f"a duration that reads {text[:40]!r}") from exc
 

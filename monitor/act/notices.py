@@ -77,8 +77,8 @@ class Notice:
 
     def id(self, status: Status) -> str:
         """The same for the same message, also when it is sent again: the idempotency key."""
-        told = f"{self.key}\n{status}\n{self.severity}\n{self.since_s:.3f}"
-        return hashlib.sha256(told.encode()).hexdigest()[:32]
+        text = f"{self.key}\n{status}\n{self.severity}\n{self.since_s:.3f}"
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def notice_from_json(body: Mapping[str, Any]) -> Notice:
@@ -94,79 +94,87 @@ def notice_from_json(body: Mapping[str, Any]) -> Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class NoticeFacts:
+    """All that notices follow from."""
+
     now_s: float
     incidents: Sequence[Incident]
     decisions: Mapping[IncidentId, Sequence[DecisionRow]]
     evictions: Iterable[Eviction]
 
 
-def notices(known: Known, *, url: str, hold_s: float) -> dict[str, Notice]:
+def notices(facts: NoticeFacts, *, url: str, hold_s: float) -> dict[str, Notice]:
     """What a person should know now, by key.
 
     `url`: of the monitor, as people reach it. `hold_s`: a guard must stand for so long.
     """
-    found: dict[str, Notice] = {}
-    by_id = {one.id: one for one in known.incidents}
-    fired = [one for one in known.incidents if one.state in (State.FIRING, State.EVICTING)]
-    for one in sorted(fired, key=lambda i: (i.milestones.first_seen_s, i.id)):
-        notice = _fires(one, known, url)
-        found.setdefault(notice.key, notice)
-        held = _held(one, known, url, hold_s)
+    standing: dict[str, Notice] = {}
+    by_id = {incident.id: incident for incident in facts.incidents}
+    fired = [
+        incident for incident in facts.incidents if incident.state in (State.FIRING, State.EVICTING)
+    ]
+    for incident in sorted(fired, key=lambda i: (i.milestones.first_seen_s, i.id)):
+        notice = _fires(incident, facts, url)
+        standing.setdefault(notice.key, notice)
+        held = _held(incident, facts, url, hold_s)
         if held is not None:
-            found.setdefault(held.key, held)
-    for progress in known.evictions:
-        failed = _failed(progress, by_id.get(progress.incident_id), known.now_s, url)
+            standing.setdefault(held.key, held)
+    for progress in facts.evictions:
+        failed = _failed(progress, by_id.get(progress.incident_id), facts.now_s, url)
         if failed is not None:
-            found[failed.key] = failed
-    return found
+            standing[failed.key] = failed
+    return standing
 
 
-def _fires(one: Incident, known: Known, url: str) -> Notice:
+def _fires(incident: Incident, facts: NoticeFacts, url: str) -> Notice:
     return Notice(
-        key=one.fingerprint,
+        key=incident.fingerprint,
         event=Event.INCIDENT,
-        incident_id=one.id,
-        severity=one.severity.value,
-        title=f"{', '.join(one.culprits[:8]) or 'lightkeeper'}: {one.kind.replace('_', ' ')}",
-        text=str(face_of(one, known.decisions.get(one.id, ()), one.last_seen_s)),
-        since_s=one.milestones.firing_s or one.milestones.first_seen_s,
-        labels=_labels(one),
-        url=page_of(url, one.id),
-        incident=_facts(one),
+        incident_id=incident.id,
+        severity=incident.severity.value,
+        title=f"{_names(incident.culprits[:8])}: {incident.kind.replace('_', ' ')}",
+        text=str(face_of(incident, facts.decisions.get(incident.id, ()), incident.last_seen_s)),
+        since_s=incident.milestones.firing_s or incident.milestones.first_seen_s,
+        labels=_labels(incident),
+        url=page_of(url, incident.id),
+        incident=_incident_facts(incident),
     )
 
 
-def _held(one: Incident, known: Known, url: str, hold_s: float) -> Notice | None:
+def _held(incident: Incident, facts: NoticeFacts, url: str, hold_s: float) -> Notice | None:
     """The guard that the last decision met, if only a person can lift it."""
-    rows = known.decisions.get(one.id, ())
-    if one.state is not State.FIRING or not rows or rows[-1].guard is None or not one.groups:
+    rows = facts.decisions.get(incident.id, ())
+    if (
+        incident.state is not State.FIRING
+        or not rows
+        or rows[-1].guard is None
+        or not incident.groups
+    ):
         return None  # of what accuses nobody the incident itself is the page
     row = rows[-1]
-    if row.guard in PASSING or known.now_s - row.at_s < hold_s:
+    if row.guard in PASSING or facts.now_s - row.at_s < hold_s:
         return None
     return Notice(
-        key=f"held {row.guard} {one.fingerprint}",
+        key=f"held {row.guard} {incident.fingerprint}",
         event=Event.HELD,
-        incident_id=one.id,
-        severity=max(one.severity.value, "warning", key=LOUDNESS.index),
-        title=f"{', '.join(one.groups) or 'lightkeeper'}: nobody is evicted, "
-        "a person has to decide",
-        text=str(face_of(one, rows, one.last_seen_s)),
+        incident_id=incident.id,
+        severity=max(incident.severity.value, "warning", key=LOUDNESS.index),
+        title=f"{_names(incident.groups)}: nobody is evicted, a person has to decide",
+        text=str(face_of(incident, rows, incident.last_seen_s)),
         since_s=row.at_s,
-        labels={**_labels(one), "guard": str(row.guard)},
-        url=page_of(url, one.id),
-        incident=_facts(one),
+        labels={**_labels(incident), "guard": str(row.guard)},
+        url=page_of(url, incident.id),
+        incident=_incident_facts(incident),
     )
 
 
-def _failed(progress: Eviction, one: Incident | None, now_s: float, url: str) -> Notice | None:
+def _failed(progress: Eviction, incident: Incident | None, now_s: float, url: str) -> Notice | None:
     if progress.failed is None:
         return None
-    over = now_s - progress.asked_s > BY_HAND_S if one is None else not one.open
+    over = now_s - progress.asked_s > BY_HAND_S if incident is None else not incident.open
     if over:
         return None
-    labels = {"replica_group": progress.group} if one is None else _labels(one)
+    labels = {"replica_group": progress.group} if incident is None else _labels(incident)
     return Notice(
         key=f"eviction failed {progress.incident_id} {progress.asked_s:.3f}",
         event=Event.EVICTION_FAILED,
@@ -177,7 +185,7 @@ def _failed(progress: Eviction, one: Incident | None, now_s: float, url: str) ->
         since_s=progress.asked_s,
         labels=labels,
         url=page_of(url, progress.incident_id),
-        incident={} if one is None else _facts(one),
+        incident={} if incident is None else _incident_facts(incident),
     )
 
 
@@ -193,20 +201,24 @@ def page_of(url: str, incident_id: str) -> str:
     return f"{url}/incidents/{quote(incident_id, safe='')}" if url else ""
 
 
-def _labels(one: Incident) -> dict[str, str]:
-    return {"kind": str(one.kind), "replica_group": ",".join(one.groups[:8])}
+def _names(culprits: Sequence[str]) -> str:
+    return ", ".join(culprits) or "lightkeeper"
 
 
-def _facts(one: Incident) -> dict[str, Any]:
+def _labels(incident: Incident) -> dict[str, str]:
+    return {"kind": str(incident.kind), "replica_group": ",".join(incident.groups[:8])}
+
+
+def _incident_facts(incident: Incident) -> dict[str, Any]:
     return {
-        "id": one.id,
-        "kind": str(one.kind),
-        "culprits": list(one.culprits),
-        "groups": list(one.groups),
-        "victims": list(one.verdict.victims[:100]),
-        "confidence": str(one.verdict.confidence),
-        "fingerprint": one.fingerprint,
-        "first_seen_s": one.milestones.first_seen_s,
+        "id": incident.id,
+        "kind": str(incident.kind),
+        "culprits": list(incident.culprits),
+        "groups": list(incident.groups),
+        "victims": list(incident.verdict.victims[:100]),
+        "confidence": str(incident.verdict.confidence),
+        "fingerprint": incident.fingerprint,
+        "first_seen_s": incident.milestones.first_seen_s,
     }
 
 
@@ -218,13 +230,13 @@ class NoticeEnding:
 
 def ending(notice: Notice, incidents: Iterable[Incident], now_s: float) -> NoticeEnding:
     """Why a notice that stood stands no more."""
-    for one in incidents:
-        if one.id != notice.incident_id:
+    for incident in incidents:
+        if incident.id != notice.incident_id:
             continue
-        if one.ended_s is not None:
-            return NoticeEnding(one.ended_s, one.resolution or "over")
+        if incident.ended_s is not None:
+            return NoticeEnding(incident.ended_s, incident.resolution or "over")
         if notice.event is Event.INCIDENT:
-            return NoticeEnding(now_s, f"it is another's fault: {one.verdict.reason}")
+            return NoticeEnding(now_s, f"it is another's fault: {incident.verdict.reason}")
         return NoticeEnding(now_s, "over")
     return NoticeEnding(now_s, "over; the monitor does not remember how")
 
@@ -400,7 +412,7 @@ class Alertmanager(Sink):
         headers = {"Content-Type": "application/json"}
         if self.authorization is not None:
             headers["Authorization"] = self.authorization
-        body = _dump([self._alert(one) for one in messages])
+        body = _dump([self._alert(message) for message in messages])
         return Post(self.url.rstrip("/") + "/api/v2/alerts", body, headers)
 
     def _alert(self, message: Message) -> dict[str, Any]:

@@ -21,9 +21,9 @@ from monitor.act.http import Answer, Fetcher, FetchError, Question
 from monitor.act.notices import (
     BY_HAND_S,
     Event,
-    Known,
     Message,
     Notice,
+    NoticeFacts,
     Sink,
     ending,
     louder,
@@ -121,8 +121,8 @@ class NotificationLog:
         again_s = self._sink.resend_s
         if row.dropped or again_s is None or now_s - row.sent_s < again_s:
             return None
-        known = row.notice  # labels, severity and beginning make the alert: they stay
-        return Message(replace(known, title=notice.title, text=notice.text), now_s)
+        sent = row.notice  # labels, severity and beginning make the alert: they stay
+        return Message(replace(sent, title=notice.title, text=notice.text), now_s)
 
     def _stands_on(self, row: Row, wanted: Wanted) -> bool:
         """A guard that comes and goes is told once for each incident, and so is a failed eviction.
@@ -131,9 +131,9 @@ class NotificationLog:
         """
         if row.notice.event is Event.INCIDENT:
             return False
-        mine = [one for one in wanted.incidents if one.id == row.notice.incident_id]
+        mine = [incident for incident in wanted.incidents if incident.id == row.notice.incident_id]
         young = wanted.now_s - row.notice.since_s <= BY_HAND_S
-        return any(one.open for one in mine) or (not mine and young)
+        return any(incident.open for incident in mine) or (not mine and young)
 
     def _give_up(self, messages: Iterable[Message], now_s: float) -> None:
         """Too old to be news, or too many: dropped, and never sent."""
@@ -154,9 +154,9 @@ class NotificationLog:
 
     def put(self, notice: Notice, sent_s: float, *, dropped: bool = False) -> None:
         """Write a row; sending again changes only when, which is not worth a write."""
-        known = self._rows.get(notice.key)
+        sent = self._rows.get(notice.key)
         self._rows[notice.key] = Row(notice, sent_s, dropped)
-        if known is None or known.dropped != dropped or louder(notice, known.notice):
+        if sent is None or sent.dropped != dropped or louder(notice, sent.notice):
             body = {"notice": to_plain(notice), "sent_s": sent_s, "dropped": dropped}
             self._keep(notice.key, body)
 
@@ -365,21 +365,21 @@ class Notifier:
             for sink in sinks
         )
 
-    def push(self, known: Known) -> None:
+    def push(self, facts: NoticeFacts) -> None:
         """One tick; never waits for a sink."""
-        found = self._lasting(notices(known, url=self._url, hold_s=self._hold_s), known.now_s)
-        wanted = Wanted(known.now_s, found, tuple(known.incidents))
+        standing = self._lasting(notices(facts, url=self._url, hold_s=self._hold_s), facts.now_s)
+        wanted = Wanted(facts.now_s, standing, tuple(facts.incidents))
         for worker in self._workers:
             worker.push(wanted)
 
-    def _lasting(self, found: dict[str, Notice], now_s: float) -> dict[str, Notice]:
+    def _lasting(self, standing: dict[str, Notice], now_s: float) -> dict[str, Notice]:
         """Without evictions that failed just now: one that a restart of the monitor cut short is
         asked again, and one of a group that had restarted is resolved.
         """
-        failed = [key for key, one in found.items() if one.event is Event.EVICTION_FAILED]
+        failed = [key for key, notice in standing.items() if notice.event is Event.EVICTION_FAILED]
         self._failed = {key: self._failed.get(key, now_s) for key in failed}
         young = {key for key in failed if now_s - self._failed[key] < self._hold_s}
-        return {key: one for key, one in found.items() if key not in young}
+        return {key: notice for key, notice in standing.items() if key not in young}
 
     def troubles(self) -> tuple[str, ...]:
         """Sinks that do not take messages, one sentence each."""

@@ -208,10 +208,10 @@ class Poller:
         end = time.monotonic() + deadline_s
         self._unidentified, self._overheard = frozenset(unidentified), {}
         self._not_all_known = {_address(url) for url in unidentified}
-        first, then = (dict.fromkeys(one[:RECORDS_AT_ONCE]) for one in (wanted, past))
+        first, then = (dict.fromkeys(ranks[:RECORDS_AT_ONCE]) for ranks in (wanted, past))
         chosen = first | then
-        of = {one.identity.rank: one for one in targets if one.identity.rank in chosen}
-        asked, early = ([of[rank] for rank in one if rank in of] for one in (first, then))
+        of = {target.identity.rank: target for target in targets if target.identity.rank in chosen}
+        asked, early = ([of[rank] for rank in ranks if rank in of] for ranks in (first, then))
         observations, records, answers, steps = await asyncio.gather(
             self._observe(targets, watched, end),
             asyncio.gather(*(self._record(target, end) for target in asked)),
@@ -233,7 +233,7 @@ class Poller:
         """
         turns, wanted = asyncio.Semaphore(_AT_ONCE), set(urls)
         self._failed = {url: times for url, times in self._failed.items() if url in wanted}
-        found: dict[str, StateReport | Unreachable] = {}
+        states: dict[str, StateReport | Unreachable] = {}
         asked = sorted(urls, key=lambda url: self._failed.get(url, 0))
         if len(asked) > _AT_ONCE:
             spoken = {_address(url) for url in self._covers}
@@ -244,12 +244,14 @@ class Poller:
             async with turns:
                 if time.monotonic() >= end:
                     return
-                found[url] = told = await self._state(url, NO_GROUP, end)
-                if isinstance(told, Unreachable):
+                states[url] = state = await self._state(url, NO_GROUP, end)
+                if isinstance(state, Unreachable):
                     self._failed[url] = self._failed.get(url, 0) + 1
 
         await asyncio.gather(*map(ask, asked))
-        return {url: told.identity for url, told in found.items() if isinstance(told, StateReport)}
+        return {
+            url: state.identity for url, state in states.items() if isinstance(state, StateReport)
+        }
 
     async def _observe(
         self, targets: Sequence[Target], watched: frozenset[RankName], end: float
@@ -257,25 +259,29 @@ class Poller:
         """One for each target, in their order."""
         now_s, urls = time.monotonic(), {target.url for target in targets}
         self._hosts.most = 1024 + 2 * len(targets)
-        self._covers = {url: told for url, told in self._covers.items() if url in urls}
+        self._covers = {url: lives for url, lives in self._covers.items() if url in urls}
         self._dumb = {url: until_s for url, until_s in self._dumb.items() if until_s > now_s}
-        others = [one for one in targets if one.rank not in watched] if watched else [*targets]
+        others = (
+            [target for target in targets if target.rank not in watched] if watched else [*targets]
+        )
         if self._left:
-            others.sort(key=lambda one: one.rank not in self._left)
+            others.sort(key=lambda target: target.rank not in self._left)
         todo: list[_Questions | Target] = []
         if watched:
-            todo += [one for one in targets if one.rank in watched]
+            todo += [target for target in targets if target.rank in watched]
         if self._planned is None or self._planned[0] != others:
             self._planned = others, self._plan(others)
         todo.extend(self._planned[1])
         if self._dumb or self._unidentified:  # whom to ask may change by itself
             self._planned = None
         seen = await _Round(self, todo, end, self._silent).seen()
-        observations = tuple([seen.get(one.identity.rank) or _unasked(one) for one in targets])
+        observations = tuple(
+            [seen.get(target.identity.rank) or _unasked(target) for target in targets]
+        )
         failed = [
-            (one.rank, one.outcome.reason)
-            for one in observations
-            if isinstance(one.outcome, Unreachable)
+            (observation.rank, observation.outcome.reason)
+            for observation in observations
+            if isinstance(observation.outcome, Unreachable)
         ]
         self._left = frozenset(rank for rank, why in failed if why is Failure.UNASKED)
         self._silent = frozenset(
@@ -304,13 +310,13 @@ class Poller:
         for (_, address, _), members in hosts.items():
             few = 0 if address in self._not_all_known else 1
             left = {target.identity.life: target for target in members}
-            known = [one for one in members if one.url in self._covers]
-            for speaker in known:
-                told = [left.pop(one) for one in self._covers[speaker.url] if one in left]
-                if told:
-                    plan.append(_Questions(speaker if len(told) > few else None, tuple(told)))
+            speakers = [target for target in members if target.url in self._covers]
+            for speaker in speakers:
+                covered = [left.pop(life) for life in self._covers[speaker.url] if life in left]
+                if covered:
+                    plan.append(_Questions(speaker if len(covered) > few else None, tuple(covered)))
             rest = tuple(left.values())
-            able = (one for one in rest if one.url not in self._dumb)
+            able = (target for target in rest if target.url not in self._dumb)
             plan.append(_Questions(next(able, None) if len(rest) > few else None, rest))
         return plan
 
@@ -408,11 +414,11 @@ def _recognise(target: Target, answer: T | Unreachable) -> T | Unreachable:
     """The answer, unless it is another's."""
     if isinstance(answer, Unreachable):
         return answer
-    told, known = answer.identity, target.identity
-    if (told.rank, told.incarnation) == (known.rank, known.incarnation):
+    theirs, expected = answer.identity, target.identity
+    if (theirs.rank, theirs.incarnation) == (expected.rank, expected.incarnation):
         return answer
-    who = "another incarnation" if told.rank == known.rank else "another rank"
+    who = "another incarnation" if theirs.rank == expected.rank else "another rank"
     return Unreachable(
         Failure.STRANGER,
-        f"{who} answers: {told.rank} pid {told.pid} ({told.incarnation})"[:200],
+        f"{who} answers: {theirs.rank} pid {theirs.pid} ({theirs.incarnation})"[:200],
     )

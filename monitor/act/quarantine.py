@@ -84,8 +84,8 @@ class Quarantine:
         self._clock = clock
         self._store = store
         self._config = config or KeeperConfig()
-        self.told: Callable[[QuarantineEvent], None] = lambda _: None
-        """Who else is told of each event; must not wait."""
+        self.on_event: Callable[[QuarantineEvent], None] = lambda _: None
+        """Called with each event; must not wait."""
         self._lock = threading.RLock()
         self._entries: dict[_Key, QuarantineEntry] = {}
         self._events: dict[_Key, list[QuarantineEvent]] = {}
@@ -151,8 +151,8 @@ class Quarantine:
         """Remember what incidents say about hosts; what is known already is not told twice."""
         with self._lock:
             for event in events:
-                told = self._events.get((event.scope, event.name), ())
-                if all(one.id != event.id for one in told):
+                history = self._events.get((event.scope, event.name), ())
+                if all(past.id != event.id for past in history):
                     self._append(event)
 
     # -- asking -------------------------------------------------------------------------------
@@ -172,19 +172,19 @@ class Quarantine:
 
     def admission(self, host: Host, group: GroupName | None = None) -> Admission:
         """Whether a launcher may start this group on this host."""
-        found = (self.get(host), None if group is None else self.get(group, Scope.GROUP))
-        entries = tuple(entry for entry in found if entry is not None)
+        entries_ = (self.get(host), None if group is None else self.get(group, Scope.GROUP))
+        entries = tuple(entry for entry in entries_ if entry is not None)
         if not entries:
             return Admission(True, f"{host} is not quarantined")
         ends = [entry.until_s for entry in entries]
-        known = [end for end in ends if end is not None]
-        until_s = max(known) if len(known) == len(ends) else None
+        dated = [end for end in ends if end is not None]
+        until_s = max(dated) if len(dated) == len(ends) else None
         return Admission(False, "; ".join(map(sentence, entries)), until_s, entries)
 
     def history(self, name: str, scope: Scope = Scope.HOST) -> tuple[QuarantineEvent, ...]:
         with self._lock:
             self._expire()
-            events = sorted(self._events.get((scope, name), ()), key=lambda one: one.at_s)
+            events = sorted(self._events.get((scope, name), ()), key=lambda event: event.at_s)
         return tuple(events[::-1])
 
     def records(self) -> Mapping[Host, HostRecord]:
@@ -193,8 +193,8 @@ class Quarantine:
             now_s = self._clock.now_s()
             if self._records is None or now_s - self._made_s > _FRESH_S:
                 self._forget(now_s)
-                told = [event for events in self._events.values() for event in events]
-                self._records, self._made_s = records(told, now_s, self._config), now_s
+                all_events = [event for events in self._events.values() for event in events]
+                self._records, self._made_s = records(all_events, now_s, self._config), now_s
             return self._records
 
     # -- inside -------------------------------------------------------------------------------
@@ -244,20 +244,20 @@ class Quarantine:
         )
 
     def _append(self, event: QuarantineEvent) -> None:
-        told = self._events.setdefault((event.scope, event.name), [])
-        told[:] = [one for one in told if one.id != event.id]
-        told.append(event)
+        history = self._events.setdefault((event.scope, event.name), [])
+        history[:] = [past for past in history if past.id != event.id]
+        history.append(event)
         self._store.save_quarantine_event(event)
-        self.told(event)
-        while len(told) > NAME_EVENTS:
-            self._store.drop_quarantine_event(told.pop(0))
+        self.on_event(event)
+        while len(history) > NAME_EVENTS:
+            self._store.drop_quarantine_event(history.pop(0))
         self._records = None
 
     def _record_of(self, name: str, *more: QuarantineEvent) -> HostRecord:
         """Of a host, with what is about to happen to it."""
-        told = [event for events in self._events.values() for event in events]
-        found = records([*told, *more], self._clock.now_s(), self._config)
-        return found.get(Host(name), HostRecord(Host(name)))
+        all_events = [event for events in self._events.values() for event in events]
+        by_host = records([*all_events, *more], self._clock.now_s(), self._config)
+        return by_host.get(Host(name), HostRecord(Host(name)))
 
     def _in_force(self, scope: Scope) -> tuple[QuarantineEntry, ...]:
         with self._lock:
@@ -284,7 +284,7 @@ class Quarantine:
         for key, events in list(self._events.items()):
             if key in self._entries:
                 continue
-            for event in [one for one in events if one.at_s < since_s]:
+            for event in [event for event in events if event.at_s < since_s]:
                 events.remove(event)
                 self._store.drop_quarantine_event(event)
             if not events:
@@ -359,9 +359,9 @@ def evictions(
 def hosts_of(snapshot: Snapshot) -> dict[RankName, Host]:
     """Where each rank runs, as far as a node is known."""
     return {
-        one.rank: one.identity.host
-        for one in snapshot.observations
-        if not one.identity.host.startswith(_NO_NODE)
+        observation.rank: observation.identity.host
+        for observation in snapshot.observations
+        if not observation.identity.host.startswith(_NO_NODE)
     }
 
 
@@ -391,8 +391,8 @@ def _told(
 
 
 def findings_of(incident: Incident) -> str:
-    told = "; ".join(f"{source}: {seen}" for source, seen in incident.verdict.evidence.items())
-    line = " ".join(told.split())
+    text = "; ".join(f"{source}: {seen}" for source, seen in incident.verdict.evidence.items())
+    line = " ".join(text.split())
     return line if len(line) <= FINDINGS_MAX_CHARS else line[: FINDINGS_MAX_CHARS - 3] + "..."
 
 

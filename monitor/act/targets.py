@@ -91,10 +91,10 @@ class Target:
         return self.identity.incarnation, self.identity.group_rank, self.launched
 
 
-def older(one: Target, other: Target) -> bool:
-    if one.born_s is None or other.born_s is None:
+def older(target: Target, than: Target) -> bool:
+    if target.born_s is None or than.born_s is None:
         return False
-    return one.born_s < other.born_s - _AGE_SLACK_S
+    return target.born_s < than.born_s - _AGE_SLACK_S
 
 
 def rank_of(body: Mapping[str, Any]) -> RankName | None:
@@ -161,12 +161,12 @@ SUPERSEDED_KEPT: Final = 16
 def _network(address: str) -> str:
     """Whom a client counts as: one host can have every address of its IPv6 /64, and of 127/8."""
     try:
-        found = routed(address)
+        ip = routed(address)
     except ValueError:
         return address
-    if found.is_loopback:
+    if ip.is_loopback:
         return "loopback"
-    return str(found) if found.version == 4 else str(ip_network((int(found), 64), strict=False))
+    return str(ip) if ip.version == 4 else str(ip_network((int(ip), 64), strict=False))
 
 
 class Registry:
@@ -220,11 +220,11 @@ class Registry:
 
     def save_all(self, stored: Sequence[Mapping[str, Any]]) -> None:
         """Write every target that is not stored like this: this monitor has begun to write."""
-        known = {rank_of(one): one for one in stored}
+        saved = {rank_of(body): body for body in stored}
         with self._lock:
             for rank, target in self._targets.items():
                 body = target_to_json(target, self._superseded.get(rank, ()))
-                if body != known.get(rank):
+                if body != saved.get(rank):
                     self._store.save_target(rank, body)
 
     def register(self, registration: Registration, address: str = "") -> Registered:
@@ -255,7 +255,7 @@ class Registry:
     def troubles(self) -> Iterator[str]:
         since_s = self._clock.now_s() - STRANGE_S
         with self._lock:
-            lately = [one for one, at_s in self._strange.items() if at_s >= since_s]
+            lately = [address for address, at_s in self._strange.items() if at_s >= since_s]
         if lately:
             more = f" and {len(lately) - 3:,} more" if len(lately) > 3 else ""
             yield (
@@ -402,9 +402,9 @@ class Registry:
         now_s = self._clock.now_s()
         with self._lock:
             for rank, alive in ranks.items():
-                one = self._targets.get(rank)
-                if one is not None and one.dead is alive:
-                    self._targets[rank] = replace(one, dead=not alive)
+                target = self._targets.get(rank)
+                if target is not None and target.dead is alive:
+                    self._targets[rank] = replace(target, dead=not alive)
             self._answered.update(dict.fromkeys(ranks.keys() & self._targets.keys(), now_s))
 
     def _heard_s(self, target: Target) -> float:
@@ -462,8 +462,8 @@ class Registry:
     def unidentified(self) -> tuple[str, ...]:
         """URLs of the file of which it is not known, or no longer, which rank answers there."""
         with self._lock:
-            known = {target.url for target in self._targets.values()} - self._strangers
-            return tuple(url for url in self._file_urls if url not in known)
+            identified = {target.url for target in self._targets.values()} - self._strangers
+            return tuple(url for url in self._file_urls if url not in identified)
 
     def estrange(self, target: Target) -> None:
         """Somebody else answered at a file target's URL: ask again who it is."""

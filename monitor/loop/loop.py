@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from monitor.act.notices import Known
+from monitor.act.notices import NoticeFacts
 from monitor.act.poller import Sweep
 from monitor.act.quarantine import SWITCH
 from monitor.decide.pipeline import TickResult
@@ -433,7 +433,7 @@ class Keeper:
         if notifier is not None:
             evictions = recent.evictions().values()
             known = (recent.incidents(), recent.decisions(), evictions)
-            notifier.push(Known(snapshot.now_s, *known))
+            notifier.push(NoticeFacts(snapshot.now_s, *known))
 
     def _show(self, snapshot: Snapshot, result: TickResult) -> None:
         components = self._components

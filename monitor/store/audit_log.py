@@ -104,8 +104,8 @@ class LogFile:
         if not lines:
             return
         with self._changed:
-            for one in lines:
-                self._queue.append(_encoded(one))
+            for entry in lines:
+                self._queue.append(_encoded(entry))
                 if len(self._queue) > WAITING:
                     self._queue.popleft()
                     self.lost += 1
@@ -147,8 +147,8 @@ class LogFile:
         return more_s if problem is None else self._again_s
 
     def _take_out(self, written: list[bytes]) -> None:
-        for one in written:
-            if self._queue and self._queue[0] is one:
+        for data in written:
+            if self._queue and self._queue[0] is data:
                 self._queue.popleft()
             else:  # given up for newer ones while it was written after all
                 self.lost -= 1
@@ -158,12 +158,12 @@ class LogFile:
         """Write these; how many were written, and why not all."""
         written = 0
         try:
-            self._follow(sum(len(one) for one in batch))
+            self._follow(sum(len(data) for data in batch))
             if untold:
                 what = f"{untold} lines were lost"
                 self._append(_encoded(line(time.time(), "lost", OURSELVES, what, "no disk")))
-            for one in batch:
-                self._append(one)
+            for data in batch:
+                self._append(data)
                 written += 1
             os.fsync(self._fd)
         except OSError as exc:
@@ -227,5 +227,5 @@ class LogFile:
             return file.read(1) not in (b"\n", b"")
 
 
-def _encoded(one: Line) -> bytes:
-    return json.dumps(one, separators=(",", ":"), default=str).encode() + b"\n"
+def _encoded(entry: Line) -> bytes:
+    return json.dumps(entry, separators=(",", ":"), default=str).encode() + b"\n"

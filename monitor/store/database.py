@@ -62,10 +62,10 @@ _INTEGERS: Final = frozenset({"epoch", "beat", "writes"})
 def _table(name: str, keys: str, columns: str = "body") -> Table:
     """Names of columns say their type: seconds end in `_s`; `?`: may be missing."""
 
-    def column(told: str, *, key: bool) -> Column[Any]:
-        named = told.removesuffix("?")
+    def column(spec: str, *, key: bool) -> Column[Any]:
+        named = spec.removesuffix("?")
         kind = Integer if named in _INTEGERS else Double if named.endswith("_s") else Text
-        return Column(named, kind, primary_key=key, nullable=told != named)
+        return Column(named, kind, primary_key=key, nullable=spec != named)
 
     made = [column(each, key=True) for each in keys.split()]
     return Table(name, METADATA, *made, *(column(each, key=False) for each in columns.split()))
@@ -216,7 +216,7 @@ class Database:
         except exc.SQLAlchemyError as error:
             self.close()
             hint = " (move it away to start with an empty one)" if place.path is not None else ""
-            raise StoreError(f"cannot use store {place}: {told(error)}{hint}") from None
+            raise StoreError(f"cannot use store {place}: {message_of(error)}{hint}") from None
 
     @property
     def lease(self) -> LeaseTable:
@@ -236,7 +236,7 @@ class Database:
             with self.engine.begin() as db:
                 yield db
         except exc.SQLAlchemyError as error:
-            raise StoreError(told(error)) from None
+            raise StoreError(message_of(error)) from None
 
     def write(self, batch: Mapping[Key, Row | None], fence: Fence | None) -> tuple[Key, ...]:
         """Upserts and deletes in one transaction; returns rows that no database would take.
@@ -267,7 +267,7 @@ class Database:
         except (exc.DataError, exc.IntegrityError, exc.ProgrammingError, exc.InterfaceError):
             return self._write_singly(batch, fence)
         except exc.SQLAlchemyError as error:
-            raise StoreError(told(error)) from None
+            raise StoreError(message_of(error)) from None
         return ()
 
     def _write_singly(
@@ -284,7 +284,7 @@ class Database:
                 except exc.OperationalError:
                     raise
                 except exc.SQLAlchemyError as error:
-                    log.warning("the store refuses a row of %s: %s", table, told(error))
+                    log.warning("the store refuses a row of %s: %s", table, message_of(error))
                     bad.append((table, key))
         return tuple(bad)
 
@@ -335,7 +335,7 @@ class Database:
                 db.execute(delete(table).where(orphan))
 
 
-def told(error: exc.SQLAlchemyError) -> str:
+def message_of(error: exc.SQLAlchemyError) -> str:
     """What the database said, on one line: no statement, no values, no URL."""
     said = getattr(error, "orig", None) or error
     if isinstance(error, exc.StatementError) and not isinstance(error, exc.DBAPIError):
@@ -415,11 +415,11 @@ def _file_engine(place: StorePlace) -> Engine:
 
 def _close_to_others(path: Path) -> None:
     """The store, and what sqlite keeps beside it, is for its owner alone, also one made before."""
-    for one in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+    for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
         with contextlib.suppress(OSError):  # another's: it is not ours to change
-            if one == path:
-                os.close(os.open(one, os.O_RDWR | os.O_CREAT, 0o600))
-            one.chmod(0o600)
+            if file == path:
+                os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
+            file.chmod(0o600)
 
 
 def _postgres_engine(place: StorePlace) -> Engine:

@@ -194,9 +194,9 @@ class LeaseStanding:
         return f"this monitor stands by: {self.holder} is active, at {self.url or 'no known URL'}"
 
     def to_json(self) -> dict[str, Any]:
-        told = asdict(self)
-        del told["active"]
-        return {"role": self.role, **told}
+        body = asdict(self)
+        del body["active"]
+        return {"role": self.role, **body}
 
 
 # -- lease -------------------------------------------------------------------------------------

@@ -59,8 +59,8 @@ def parse_place(text: str | Path | StorePlace) -> StorePlace:
         return text
     if isinstance(text, Path):
         return _file(text)
-    scheme, found, rest = text.partition("://")
-    if not found:
+    scheme, separator, rest = text.partition("://")
+    if not separator:
         return _file(Path(text))
     if scheme == "sqlite":
         if not rest.startswith("/") or not rest[1:]:

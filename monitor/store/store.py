@@ -112,11 +112,11 @@ class Store:
         """
         self.follow()
         self.database.prune()
-        found = self.remembered()
+        saved = self.remembered()
         with self._changed:
             self._muted, self._fence = False, fence
             self.last_error = None
-        return found
+        return saved
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -243,11 +243,11 @@ class Store:
             StoreError: the database cannot be read.
         """
         try:
-            found, unreadable = remembered(self.database.rows)
+            saved, unreadable = remembered(self.database.rows)
         except StoreError as exc:
             raise StoreError(f"cannot read store {self.place}: {exc}") from exc
         self.errors += unreadable
-        return found
+        return saved
 
 
 def _held(hold: Hold, rungs: Sequence[Rung]) -> dict[str, Any]:
@@ -279,7 +279,7 @@ def remembered(rows: Rows) -> tuple[Remembered, int]:
     holds = read("holds", partial(from_plain, DecisionRow), order="at_s")
     evictions = read("evictions", partial(from_plain, Eviction), order="asked_s")
     decisions = (*holds, *map(row_of, evictions))
-    found = Remembered(
+    saved = Remembered(
         incidents=read("incidents", incident_from_json, order="-first_seen_s"),
         decisions=tuple(sorted(decisions, key=lambda row: (row.at_s, row.incident_id))),
         evictions=evictions,
@@ -292,4 +292,4 @@ def remembered(rows: Rows) -> tuple[Remembered, int]:
         audit=read("audit", lambda *row: row, "incident_id", "part", order="incident_id"),
         switches=dict(rows("switches", "name", "body", order="name")),
     )
-    return found, bad
+    return saved, bad

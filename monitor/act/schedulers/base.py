@@ -44,10 +44,10 @@ def in_job(others: Sequence[Place], job: str, step: str | None) -> str | None:
     A rank that tells no place may be anywhere; one that is known to be in a pod is not in Slurm.
     """
     for other in others:
-        told = other.labels.get(_SLURM)
-        if told is None and _POD not in other.labels:
+        job_id = other.labels.get(_SLURM)
+        if job_id is None and _POD not in other.labels:
             return f"{other.rank} does not tell its place and may run in job {job} too"
-        if told != job:
+        if job_id != job:
             continue
         if step is None:
             return f"job {job} carries {other.rank} too"
@@ -63,10 +63,10 @@ def in_pod(others: Sequence[Place], uid: str, hosts: Iterable[str]) -> str | Non
     """
     near = frozenset(hosts)
     for other in others:
-        told = other.labels.get(_POD)
-        if told == uid:
+        pod_uid = other.labels.get(_POD)
+        if pod_uid == uid:
             return f"pod {uid} carries {other.rank} too"
-        if told is None and _SLURM not in other.labels and other.host in near:
+        if pod_uid is None and _SLURM not in other.labels and other.host in near:
             return f"{other.rank} does not tell its place and may run in pod {uid} too"
     return None
 

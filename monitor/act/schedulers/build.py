@@ -61,7 +61,7 @@ DRIVERS: Final = (
 def driver_of(text: str) -> tuple[Driver, str] | None:
     """The driver that `slurm` or `webhook=URL` names, and the URL; None: nothing of the kind."""
     name, at, url = text.partition("=")
-    driver = next((one for one in DRIVERS if one.name == name), None)
+    driver = next((driver for driver in DRIVERS if driver.name == name), None)
     return None if driver is None or bool(at) != driver.at_url else (driver, url)
 
 

@@ -77,8 +77,8 @@ def configured(context: str | None = None) -> client.Configuration:
     try:
         from kubernetes import client, config  # noqa: PLC0415 - an extra, 0.5 s to import
     except ImportError as exc:
-        told = "its client is not installed: pip install 'lightkeeper[kubernetes]'"
-        raise KubeUnusableError(told) from exc
+        hint = "its client is not installed: pip install 'lightkeeper[kubernetes]'"
+        raise KubeUnusableError(hint) from exc
     made = client.Configuration()
     try:
         if "KUBERNETES_SERVICE_HOST" in os.environ and not os.environ.get("KUBECONFIG"):
@@ -161,9 +161,9 @@ class KubeApi:
         return status.get("allowed") is True, _line(status.get("reason") or "")
 
     def close(self) -> None:
-        for one in (self._client, self._merging):
+        for api_client in (self._client, self._merging):
             with contextlib.suppress(Exception):
-                one.close()
+                api_client.close()
 
     def _ask(
         self, call: Callable[..., Any], deadline: Deadline, *args: Any, **options: Any
@@ -177,10 +177,10 @@ class KubeApi:
         if not 200 <= status < 300:
             raise KubeError(status, _told(status, raw))
         try:
-            found = json.loads(raw)
+            body = json.loads(raw)
         except (ValueError, RecursionError) as exc:
             raise KubeError(0, "the API server's answer is no JSON") from exc
-        return found if isinstance(found, dict) else {}
+        return body if isinstance(body, dict) else {}
 
 
 def _translated(exc: Exception) -> KubeError:
@@ -200,7 +200,7 @@ def _told(status: int, raw: bytes | str) -> str:
 
 
 def _items(body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    return [one for one in body.get("items") or [] if isinstance(one, dict)]
+    return [item for item in body.get("items") or [] if isinstance(item, dict)]
 
 
 def _line(what: object) -> str:
@@ -266,7 +266,7 @@ def cordon(
 ) -> NodeChange:
     hold, spec = hold_of(node), node.get("spec") or {}
     unschedulable = spec.get("unschedulable") is True
-    taints = [one for one in spec.get("taints") or [] if one.get("key") != KEY]
+    taints = [taint for taint in spec.get("taints") or [] if taint.get("key") != KEY]
     tainted = len(taints) < len(spec.get("taints") or [])
     if owner in hold.by and tainted:
         return NodeChange(None, "is cordoned already" + _beside(node, hold, owner))
@@ -305,7 +305,7 @@ def uncordon(node: Mapping[str, Any], owner: str) -> NodeChange:
     if hold.cordoned and (sentinel := sentinel_of(node)) is not None:
         return NodeChange(None, f"stays cordoned for now: {sentinel}", ours=False, wait=True)
     changed: dict[str, Any] = {
-        "taints": [one for one in spec.get("taints") or [] if one.get("key") != KEY]
+        "taints": [taint for taint in spec.get("taints") or [] if taint.get("key") != KEY]
     }
     if hold.cordoned:
         changed["unschedulable"] = False
@@ -328,18 +328,21 @@ def sentinel_of(node: Mapping[str, Any]) -> str | None:
     events = _meta(node, "annotations").get(_SENTINEL, "")
     if not events.strip("[] {}") and _meta(node, "labels").get(label) != value:
         return None
-    found = [
-        str(one.get("type"))
-        for one in (node.get("status") or {}).get("conditions") or []
-        if one.get("status") == "True" and one.get("type") not in _OWN_CONDITIONS
+    faults = [
+        str(condition.get("type"))
+        for condition in (node.get("status") or {}).get("conditions") or []
+        if condition.get("status") == "True" and condition.get("type") not in _OWN_CONDITIONS
     ]
-    return "NVSentinel holds it" + (f" ({', '.join(sorted(found)[:5])})" if found else "")
+    return "NVSentinel holds it" + (f" ({', '.join(sorted(faults)[:5])})" if faults else "")
 
 
 def is_ready(node: Mapping[str, Any]) -> bool:
     """Whether its kubelet reports."""
     conditions = (node.get("status") or {}).get("conditions") or []
-    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+    return any(
+        condition.get("type") == "Ready" and condition.get("status") == "True"
+        for condition in conditions
+    )
 
 
 def node_condition(
@@ -351,8 +354,8 @@ def node_condition(
     """
     status = "True" if bad else "False"
     conditions: Sequence[Mapping[str, Any]] = (node.get("status") or {}).get("conditions") or []
-    known = next((one for one in conditions if one.get("type") == kind), None)
-    if (known is None and not bad) or (known is not None and known.get("status") == status):
+    current = next((condition for condition in conditions if condition.get("type") == kind), None)
+    if (current is None and not bad) or (current is not None and current.get("status") == status):
         return None
     made = {
         "type": kind,
@@ -425,15 +428,15 @@ def wanted_of(
     if not places:
         raise Refusal("no rank of it is known")
     others = strangers(group, everyone)
-    found: dict[str, WantedPod] = {}
+    pods: dict[str, WantedPod] = {}
     for place in places:
-        one = _wanted(place)
-        hosts = {each.host for each in places if each.labels.get("pod_uid") == one.uid}
-        obstacle = in_pod(others, one.uid, hosts)
+        pod = _wanted(place)
+        hosts = {each.host for each in places if each.labels.get("pod_uid") == pod.uid}
+        obstacle = in_pod(others, pod.uid, hosts)
         if obstacle is not None:
             raise Refusal(obstacle)
-        found.setdefault(one.uid, one)
-    return tuple(found[uid] for uid in sorted(found))
+        pods.setdefault(pod.uid, pod)
+    return tuple(pods[uid] for uid in sorted(pods))
 
 
 def _wanted(place: Place) -> WantedPod:
@@ -610,7 +613,7 @@ class Kubernetes(Scheduler):
         self._options = options or KubeOptions()
 
     def checks(self, timeout_s: float) -> Sequence[Check]:
-        namespaces = {one.labels.get("namespace", "") for one in self._everyone()} - {""}
+        namespaces = {place.labels.get("namespace", "") for place in self._everyone()} - {""}
         asked = rules(namespaces or {""}, primus=self._options.primus_safe is not None)
 
         try:
@@ -647,8 +650,8 @@ class Kubernetes(Scheduler):
 
     def _cordoned(self, deadline: Deadline) -> Iterable[Host]:
         owner = self._owner()
-        found = self._api.nodes(KEY, deadline)
-        return [Host(str(one["metadata"]["name"])) for one in found if owner in hold_of(one).by]
+        nodes = self._api.nodes(KEY, deadline)
+        return [Host(str(node["metadata"]["name"])) for node in nodes if owner in hold_of(node).by]
 
     def _change(
         self,
@@ -712,32 +715,32 @@ class Kubernetes(Scheduler):
         Raises:
             Refusal: a pod of the group carries, or may carry, somebody else's rank.
         """
-        found: dict[str, WantedPod] = {}
+        pods: dict[str, WantedPod] = {}
         others = strangers(group, everyone)
-        for one in wanted:
-            pod = self._look(one, deadline)
+        for sought in wanted:
+            pod = self._look(sought, deadline)
             if pod is None:
                 continue
-            for each in (pod, *self._group_of(one.namespace, pod, deadline)):
+            for each in (pod, *self._group_of(sought.namespace, pod, deadline)):
                 uid, node = uid_of(each), node_of(each)
                 obstacle = in_pod(others, uid, {node, POD_HOST + name_of(each)})
                 if obstacle is not None:
                     raise Refusal(obstacle)
-                found[uid] = WantedPod(one.namespace, uid, name_of(each), node)
-        return tuple(found[uid] for uid in sorted(found))
+                pods[uid] = WantedPod(sought.namespace, uid, name_of(each), node)
+        return tuple(pods[uid] for uid in sorted(pods))
 
     def _carry_out(self, pods: Sequence[WantedPod], deadline: Deadline) -> str:
         """Delete these, and wait until they are gone; what was done."""
         if not pods:
             return "its pods are gone"
-        forced = [self._delete(one, deadline) for one in pods]
+        forced = [self._delete(pod, deadline) for pod in pods]
         left = list(pods)
         while left:
-            left = [one for one in left if self._look(one, deadline) is not None]
+            left = [pod for pod in left if self._look(pod, deadline) is not None]
             if left:
                 still = f"{', '.join(map(str, left))} terminating still"
                 deadline.pause(_LOOK_AGAIN_S, still)
-        said = ", ".join(str(one) for one in pods)
+        said = ", ".join(str(pod) for pod in pods)
         if any(forced):
             return f"deleted {said} by force: processes may live on until the node is back"
         return f"deleted {said}"

@@ -91,7 +91,7 @@ def parse_node(text: str) -> SlurmNode | None:
     said = "" if parts is None else parts["said"]
     return SlurmNode(
         name=name.group(1),
-        states=frozenset(one.rstrip(_SUFFIXES) for one in state.group(1).split("+")),
+        states=frozenset(word.rstrip(_SUFFIXES) for word in state.group(1).split("+")),
         reason="" if said in ("(null)", "none") else said,
         author="" if parts is None else parts["who"] or "",
     )
@@ -130,12 +130,12 @@ def parse_job(text: str, number: str) -> SlurmJob | None:
 
 
 def _words(text: str) -> Mapping[str, str]:
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for word in text.split():
         key, equals, value = word.partition("=")
         if equals:
-            found.setdefault(key, value)
-    return found
+            fields.setdefault(key, value)
+    return fields
 
 
 # -- slurm -------------------------------------------------------------------------------------
@@ -397,8 +397,10 @@ class Slurm(Scheduler):
         no place for a reason.
         """
         targets = targets_of(group, places, self._everyone())
-        jobs = {one.job: self._job(one, deadline) for one in targets}
-        return Outcome(True, "; ".join(self._end(one, jobs[one.job], deadline) for one in targets))
+        jobs = {target.job: self._job(target, deadline) for target in targets}
+        return Outcome(
+            True, "; ".join(self._end(target, jobs[target.job], deadline) for target in targets)
+        )
 
     def _job(self, target: SlurmTarget, deadline: Deadline) -> SlurmJob | None:
         """The job of a target as it runs now; None when it is gone."""

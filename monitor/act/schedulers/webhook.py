@@ -128,7 +128,8 @@ class WebhookScheduler(Scheduler):
         body = {
             "group": group,
             "places": [
-                {"rank": one.rank, "host": one.host, "labels": dict(one.labels)} for one in places
+                {"rank": place.rank, "host": place.host, "labels": dict(place.labels)}
+                for place in places
             ],
             "reason": _line(reason),
             "incident_id": incident_id,
@@ -138,7 +139,7 @@ class WebhookScheduler(Scheduler):
     def _cordoned(self, deadline: Deadline) -> Sequence[Host] | None:
         """What the receiver lists as held by us; None when it does not list (404, 501)."""
         hosts = self._answer("list", {}, deadline).get("hosts")
-        if not isinstance(hosts, list) or not all(isinstance(one, str) for one in hosts):
+        if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
             return None
         return hosts
 

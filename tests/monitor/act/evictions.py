@@ -44,7 +44,7 @@ class Bench:
     durable: Callable[[], bool] = lambda: True
     gate: FakeGate | None = None
     schedulers: tuple[Scheduler, ...] = ()
-    told: tuple[str, ...] = ("pager",)
+    sinks: tuple[str, ...] = ("pager",)
     pause: str | None = None
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Bench:
             permit=self.permit,
             durable=self.durable,
             paused=lambda: self.pause,
-            told=self.told,
+            sinks=self.sinks,
         )
         if self.keeper is not None:
             self.keeper.start(self.evictors.progress)

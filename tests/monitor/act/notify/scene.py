@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from monitor.act.http import Fetcher
-from monitor.act.notices import Known, Sink
+from monitor.act.notices import NoticeFacts, Sink
 from monitor.act.notify import Notifier
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import DecisionRow
@@ -79,7 +79,7 @@ class Bench:
     def tell(
         self, *incidents: Incident, now_s: float = NOW_S, decisions=None, evictions=()
     ) -> None:
-        self.notifier.push(Known(now_s, incidents, decisions or {}, evictions))
+        self.notifier.push(NoticeFacts(now_s, incidents, decisions or {}, evictions))
 
     def counted(self, sink: str, outcome: str) -> float:
         labels = {"sink": sink, "outcome": outcome}

@@ -13,10 +13,10 @@ import pytest
 from monitor.act.notices import (
     SIGNATURE,
     Alertmanager,
-    Known,
     Message,
     Notice,
     NoticeEnding,
+    NoticeFacts,
     Slack,
     Status,
     Webhook,
@@ -33,7 +33,7 @@ from tests.monitor.samples import incident
 
 def notice(**changes) -> Notice:
     (made,) = notices(
-        Known(NOW_S, (incident(),), {}, ()), url="http://head:8470", hold_s=0.0
+        NoticeFacts(NOW_S, (incident(),), {}, ()), url="http://head:8470", hold_s=0.0
     ).values()
     return replace(made, **changes)
 
@@ -142,7 +142,7 @@ def test_alertmanagers_alert_and_its_end() -> None:
 @pytest.mark.parametrize("severity", list(Severity))
 def test_as_loud_as_the_incident(severity: Severity) -> None:
     one = replace(incident(), severity=severity)
-    (made,) = notices(Known(NOW_S, (one,), {}, ()), url="", hold_s=0.0).values()
+    (made,) = notices(NoticeFacts(NOW_S, (one,), {}, ()), url="", hold_s=0.0).values()
     assert made.severity == severity.value
 
 
