@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker_server.pages import identity
-from worker_server import home, wire
+from worker_server import home
 from worker_server.home import TokenFileError, find_token, make_token_file, read_token_file
 from worker_server.rank.settings import LOOPBACK, Settings
-from worker_server.sidecar.serve import Registrar, bind_towards
+from worker_server.sidecar.serve import bind_towards
 
 
 def secret(path: Path, content: str = "sesame\n", mode: int = 0o600) -> Path:
@@ -153,32 +152,6 @@ def test_the_token_goes_to_the_default_address_only_where_its_owner_listens(tmp_
     (tmp_path / "tcp6").write_text(v6)
     why = home.not_ours(tmp_path)
     assert (why is None) if says is None else says in str(why)
-
-
-def test_who_is_not_fit_to_be_talked_to_is_not_and_the_rank_hears_why_and_what_to_do(monkeypatch):
-    monkeypatch.setattr("worker_server.sidecar.serve._ALONE_S", 0.0)
-    heard: list[str] = []
-    came = threading.Event()
-
-    def complain(text: str) -> None:
-        heard.append(text)
-        came.set()
-
-    lease = Registrar(
-        "http://127.0.0.1:9", lambda: wire.Registration(identity(), "http://127.0.0.1:8", 0.06),
-        "sesame", refused=lambda *_: None, known_as=lambda _: None, complained=complain,
-        unfit=lambda: "uid 4711 listens there, not you", hint=" (start `lightkeeper monitor`)",
-    )  # fmt: skip
-    lease.start()
-    assert came.wait(10)
-    lease.stop()
-    assert heard == [
-        (
-            "the monitor at http://127.0.0.1:9 does not answer (uid 4711 listens there, not you); "
-            "it is asked again and again (start `lightkeeper monitor`). Until then it does not see "
-            f"{identity().rank}."
-        )
-    ]
 
 
 # -- where a WorkerServer listens ------------------------------------------------------------------

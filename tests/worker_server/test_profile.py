@@ -11,9 +11,11 @@ import pytest
 
 from tests.worker_server.ranks import eventually
 from worker_server import wire
-from worker_server.sidecar.black_box import Profiles, black_box_of
+from worker_server.sidecar.black_box import BlackBox, Profiles
 from worker_server.sidecar.process import PidfdProcess
 from worker_server.sidecar.queries import RefusalError
+from worker_server.sidecar.recorders import ControlPlane
+from worker_server.sidecar.stacks import Stacks
 
 
 class FakeRank:
@@ -130,7 +132,8 @@ def box_of(rank):
 
     path = next(p for p in rank.run_dir.glob("*.page") if PageReader(p).identity.pid == rank.pid)
     page = PageReader(path)
-    return black_box_of(page, PidfdProcess(rank.pid, page.start_ticks), RankFiles(path))
+    process, files = PidfdProcess(rank.pid, page.start_ticks), RankFiles(path)
+    return BlackBox(page, process, ControlPlane(files.socket), Stacks(process.pid), files)
 
 
 @pytest.mark.integration

@@ -11,7 +11,6 @@ import pytest
 from tests.worker_server.ranks import eventually
 from worker_server.rank.attach import SidecarProcess as Companion
 from worker_server.run_dir import RankFiles, state_of
-from worker_server.sidecar.serve import mark_answers
 
 
 class FakeLauncher:
@@ -154,17 +153,6 @@ def test_one_that_was_killed_before_it_was_let_in_is_started_again(bench):
     bench.pass_s(4)
     assert bench.started_at == [100, 103]
     assert bench.companion.settled
-
-
-def test_a_server_marks_its_endpoint_when_it_answers_itself(tmp_path):
-    endpoint = tmp_path / "a.json"
-    endpoint.touch()
-    os.utime(endpoint, ns=(0, 0))
-    mark_answers(lambda: False, endpoint)
-    assert endpoint.stat().st_mtime_ns == 0
-    mark_answers(lambda: True, endpoint)
-    assert endpoint.stat().st_mtime_ns > 0
-    mark_answers(lambda: True, tmp_path / "gone")
 
 
 def test_one_that_does_not_come_up_is_one_warning(bench, tmp_path):

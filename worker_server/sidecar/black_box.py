@@ -417,7 +417,3 @@ class BlackBox:
             f"died\n{text.rstrip()}\n"
             for age_s, source, text in sorted(known)
         )
-
-
-def black_box_of(page: PageReader, process: PidfdProcess, files: run_dir.RankFiles) -> BlackBox:
-    return BlackBox(page, process, ControlPlane(files.socket), Stacks(process.pid), files)

@@ -34,10 +34,12 @@ from worker_server.rank.page.layout import SharedPageError
 from worker_server.rank.page.reader import PageReader
 from worker_server.rank.settings import LOOPBACK, SettingError, Settings
 from worker_server.sidecar.app import THREADS, RequestGuard, Served, make_app
-from worker_server.sidecar.black_box import BlackBox, black_box_of
+from worker_server.sidecar.black_box import BlackBox
 from worker_server.sidecar.host import HostView, have_port
 from worker_server.sidecar.metrics import make_registry
 from worker_server.sidecar.process import EvictionResult, Family, GoneError, PidfdProcess, evict
+from worker_server.sidecar.recorders import ControlPlane
+from worker_server.sidecar.stacks import Stacks
 
 # -- Asks the monitor to be polled: a lease, renewed thrice in its time, returned at the end ------
 # A monitor that is away is no news: the next try comes a little later, and nothing is logged
@@ -65,9 +67,53 @@ _UNAUTHORIZED = "HTTP 401"
 _REFUSED, _BROKEN, _FULL = 400, 500, 503
 
 
+class EndpointFile:
+    """What a sidecar publishes: where it listens, under which name, what its rank is to warn of."""
+
+    def __init__(self, box: BlackBox, files: run_dir.RankFiles, url: str) -> None:
+        self._box, self._files, self._url = box, files, url
+        self._words: dict[str, str] = {}
+
+    def registration(self) -> wire.Registration:
+        return wire.Registration(self._box.identity, self._url, LEASE_S)
+
+    def publish(self) -> None:
+        who = self._box.identity
+        self._files.write_endpoint(
+            {
+                "rank": who.rank,
+                "url": self._url,
+                "pid": who.pid,
+                "incarnation": who.incarnation,
+                "sidecar_pid": os.getpid(),
+                "sidecar_ticks": run_dir.start_ticks(os.getpid()),
+                "pid_namespace": run_dir.pid_namespace(),
+                **self._words,
+            }
+        )
+        _log.info("rank %s (pid %d) at %s", who.rank, who.pid, self._url)
+
+    def know_as(self, name: str) -> None:
+        """How the group was called before."""
+        self._box.know_as(name)
+        self._words["known_as"] = name
+        self.publish()
+
+    def complain(self, why: str) -> None:
+        """What people at the rank should read."""
+        self._words["complaint"] = why
+        self.publish()
+
+    def refuse(self, name: str, why: str) -> None:
+        """A name that is another group's."""
+        self._box.refuse(name)
+        self._words["refused"] = name
+        self.complain(why)
+
+
 def give_back(leases: Sequence[Registrar]) -> None:
     """All leases of one rank, side by side; once."""
-    stops = [threading.Thread(target=one.stop, daemon=True) for one in leases]
+    stops = [threading.Thread(target=lease.stop, daemon=True) for lease in leases]
     for thread in stops:
         thread.start()
     for thread in stops:
@@ -75,40 +121,33 @@ def give_back(leases: Sequence[Registrar]) -> None:
 
 
 class Registrar(threading.Thread):
-    """Keeps the lease of one rank with the monitor."""
+    """Keeps the lease of one rank with one monitor."""
 
     def __init__(
         self,
         monitor: str,
-        registration: Callable[[], wire.Registration],
+        endpoint: EndpointFile,
         token: str | None,
         *,
-        refused: Callable[[str, str], None],
-        known_as: Callable[[str], None],
-        complained: Callable[[str], None],
         unfit: Callable[[], str | None] = lambda: None,
         hint: str = "",
     ) -> None:
-        """`refused` hears of a name that is another group's, and why; `known_as` how the group was
-        called before; `complained` what people at the rank should read. `unfit` says why the
-        monitor is not to be talked to now, `hint` what people do where it does not answer.
+        """`unfit` says why the monitor is not to be talked to now, `hint` what people do where it
+        does not answer.
         """
         super().__init__(name="registrar", daemon=True)
         self._monitor = urlsplit(monitor)
-        self._registration = registration
-        self._refused = refused
-        self._known_as = known_as
-        self._complained = complained
+        self._endpoint = endpoint
         self._unfit = unfit
         self._hint = hint
         self._complaint = ""
         """The last one."""
         self._came = False
         """Whether it was registered once."""
-        self._why = ""
-        """The monitor's own words for its last refusal."""
+        self._refusal = ""
+        """The monitor's own words for its last one, unless it refuses the name only."""
         self._began_s = time.monotonic()
-        self._told = registration().identity
+        self._identity = endpoint.registration().identity
         """As whom the rank was registered last."""
         self._token = token
         self._stop_asked = threading.Event()
@@ -119,10 +158,10 @@ class Registrar(threading.Thread):
         """Renew until asked to stop."""
         wait, up, due_s = 0.0, True, time.monotonic()
         while not self._stop_asked.wait(min(_LOOK_S, max(0.0, due_s - time.monotonic()))):
-            registration = self._registration()
-            if time.monotonic() < due_s and registration.identity == self._told:
+            registration = self._endpoint.registration()
+            if time.monotonic() < due_s and registration.identity == self._identity:
                 continue
-            self._told = registration.identity
+            self._identity = registration.identity
             problem = self._call("POST", wire.PATH_REGISTER, self._body(registration))
             later = min(_MAX_WAIT_S, max(1.0, 2 * wait))
             wait = max(registration.lease_s / 3, self._renew_s) if problem is None else later
@@ -136,20 +175,22 @@ class Registrar(threading.Thread):
         """Say why nobody watches here, once for each reason; of what is alike for all ranks of a
         group the first says it.
         """
-        where, rank = f"{self._monitor.scheme}://{self._monitor.netloc}", self._told.rank
+        where, rank = f"{self._monitor.scheme}://{self._monitor.netloc}", self._identity.rank
         words, alike = "", True
         if problem is None:
             self._came = True
         elif problem == _UNAUTHORIZED:
             what = "a token" if self._token is None else "another token"
             words = f"wants {what}: set LIGHTKEEPER_TOKEN_FILE to a file that holds its token"
-        elif self._why:
-            words, alike = f"refuses rank {rank}: {self._why}", False
+        elif self._refusal:
+            words, alike = f"refuses rank {rank}: {self._refusal}", False
         elif not self._came and time.monotonic() - self._began_s >= _ALONE_S:
             words = f"does not answer ({problem}); it is asked again and again{self._hint}"
-        if words and words != self._complaint and (self._told.group_rank == 0 or not alike):
+        if words and words != self._complaint and (self._identity.group_rank == 0 or not alike):
             self._complaint = words
-            self._complained(f"the monitor at {where} {words}. Until then it does not see {rank}.")
+            self._endpoint.complain(
+                f"the monitor at {where} {words}. Until then it does not see {rank}."
+            )
 
     def _body(self, registration: wire.Registration) -> bytes:
         age_s = time.monotonic() - self._began_s
@@ -161,8 +202,8 @@ class Registrar(threading.Thread):
             return
         self._stop_asked.set()
         self.join(_ANSWER_S)  # a renewal on its way must not come after the return
-        query = urlencode({"incarnation": self._told.incarnation})
-        rank = quote(self._told.rank, safe="")
+        query = urlencode({"incarnation": self._identity.incarnation})
+        rank = quote(self._identity.rank, safe="")
         self._call("DELETE", f"{wire.PATH_REGISTER}/{rank}?{query}", None)
 
     def _call(self, method: str, path: str, body: bytes | None) -> str | None:
@@ -181,9 +222,7 @@ class Registrar(threading.Thread):
                 response = connection.getresponse()
                 status = response.status
                 if method == "POST":
-                    said = response.read(_MAX_ANSWER)
-                    self._why = _reason(status, said)
-                    self._heed(said)
+                    self._heed(status, response.read(_MAX_ANSWER))
             finally:
                 connection.close()
         except OSError as exc:
@@ -192,35 +231,27 @@ class Registrar(threading.Thread):
             return repr(exc)
         return None if status == http.HTTPStatus.OK else f"HTTP {status}"
 
-    def _heed(self, body: bytes) -> None:
-        """Act on what the monitor says of the name, and of when to come again; any other answer is
-        no news here.
+    def _heed(self, status: int, body: bytes) -> None:
+        """Act on what the monitor says of the name, of when to come again, and of why it refuses;
+        any other answer is no news here.
         """
+        self._refusal = ""
         try:
             answer = json.loads(body)
             refused, known_as = answer.get("refused_name"), answer.get("known_as")
-            renew_s = answer.get("renew_s")
+            renew_s, error = answer.get("renew_s"), answer.get("error")
         except (ValueError, AttributeError, RecursionError):
             return
+        refuses = _REFUSED <= status < _BROKEN or status == _FULL
+        if refuses and isinstance(error, str) and refused is None:
+            self._refusal = wire.one_line(error).rstrip(".")
         if type(renew_s) in (int, float) and 0 <= renew_s <= _RENEW_MOST_S:
             self._renew_s = renew_s
-        renamed = self._told.launched_as is not None
-        if renamed and refused == self._told.group:
-            self._refused(refused, wire.one_line(str(answer.get("error"))))
+        renamed = self._identity.launched_as is not None
+        if renamed and refused == self._identity.group:
+            self._endpoint.refuse(refused, wire.one_line(str(error)))
         elif not renamed and isinstance(known_as, str):
-            self._known_as(known_as)
-
-
-def _reason(status: int, body: bytes) -> str:
-    """Why the monitor refuses this rank, in its own words; empty: it does not, or only its name."""
-    if status < _REFUSED or (status >= _BROKEN and status != _FULL):
-        return ""
-    try:
-        answer = json.loads(body)
-        why, name = answer.get("error"), answer.get("refused_name")
-    except (ValueError, AttributeError, RecursionError):
-        return ""
-    return wire.one_line(why).rstrip(".") if isinstance(why, str) and name is None else ""
+            self._endpoint.know_as(known_as)
 
 
 # -- Where a sidecar listens: sockets, how many connections fit, and the name for its URL ---------
@@ -275,15 +306,23 @@ def bind_towards(settings: Settings) -> str:
     """
     if settings.token is None or settings.unnamed or not settings.monitors:
         return LOOPBACK
-    host = urlsplit(settings.monitors[0]).hostname
     try:
-        family, kind, *_, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(address)  # picks a route, sends nothing
-            own = str(probe.getsockname()[0])
+        own, address = _route(urlsplit(settings.monitors[0]).hostname)
     except OSError:
         return LOOPBACK
-    return LOOPBACK if own == address[0] or ipaddress.ip_address(own).is_loopback else own
+    return LOOPBACK if own == address or ipaddress.ip_address(own).is_loopback else own
+
+
+def _route(host: str | None, family: int = socket.AF_UNSPEC) -> tuple[str, str]:
+    """Our address on the way to this host, and its own; nothing is sent.
+
+    Raises:
+        OSError: there is no such host, or no way.
+    """
+    family, kind, *_, address = socket.getaddrinfo(host, 9, family, socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0]), str(address[0])
 
 
 def reachable_host(settings: Settings) -> str:
@@ -294,9 +333,7 @@ def reachable_host(settings: Settings) -> str:
     if target is None:
         return socket.gethostname()
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((target, 9))  # picks a route, sends nothing
-            return str(probe.getsockname()[0])
+        return _route(target, socket.AF_INET)[0]
     except OSError:
         return socket.gethostname()
 
@@ -333,39 +370,27 @@ _TIMEOUT_S = 5.0
 _ANY = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}  # noqa: S104
 
 
-def mark_answers(answers: Callable[[], bool], endpoint: Path) -> None:
+def check_self(settings: Settings, port: int, endpoint: Path) -> None:
     """Ask ourselves for our health, and mark the endpoint file when we answer.
 
     The rank looks at that mark: a server that does not answer itself is replaced, see
     `worker_server.rank.attach`. Any answer counts, also that a token is missing.
     """
-    if answers():
-        with contextlib.suppress(OSError):
-            os.utime(endpoint)
-
-
-def _check_self(settings: Settings, port: int, endpoint: Path) -> None:
-    """Until the process ends."""
-    pause = threading.Event()
-    while not pause.wait(_EVERY_S):
-        mark_answers(lambda: answers(settings, port), endpoint)
-
-
-def answers(settings: Settings, port: int) -> bool:
-    """Whether the server on this port says anything to a question for its health."""
     host = _ANY.get(settings.bind, settings.bind)
     connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
     if settings.scheme == "https":
         whoever = ssl._create_unverified_context()  # noqa: S323  it is ourselves
         connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_S, context=whoever)
-    try:
+    with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
         connection.request("GET", wire.PATH_HEALTHZ)
         connection.getresponse().read()
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-    return True
+        os.utime(endpoint)
+
+
+def _keep_checking_self(settings: Settings, port: int, endpoint: Path) -> None:
+    while True:
+        time.sleep(_EVERY_S)
+        check_self(settings, port, endpoint)
 
 
 _TICK_S = 1.0
@@ -394,7 +419,7 @@ def serve(page_path: Path, rank_fd: int | None = None) -> int:
     except (SharedPageError, SettingError, GoneError, OSError) as exc:
         _log.error("cannot start: %s", exc)
         return 1
-    box = black_box_of(page, process, files)
+    box = BlackBox(page, process, ControlPlane(files.socket), Stacks(process.pid), files)
     try:
         _serve(box, process, files, settings)
     except (TlsError, OSError) as exc:
@@ -435,47 +460,13 @@ def _serve(
             lambda: listening_socket(settings.bind, settings.host_port), server.also,
         )  # fmt: skip
 
-    names: dict[str, str] = {}
-
-    def publish() -> None:
-        files.write_endpoint(
-            {
-                "rank": box.identity.rank,
-                "url": url,
-                "pid": box.identity.pid,
-                "incarnation": box.identity.incarnation,
-                "sidecar_pid": os.getpid(),
-                "sidecar_ticks": run_dir.start_ticks(os.getpid()),
-                "pid_namespace": run_dir.pid_namespace(),
-                **names,
-            }
-        )
-        _log.info("rank %s (pid %d) at %s", box.identity.rank, box.identity.pid, url)
-
-    def know_as(name: str) -> None:
-        box.know_as(name)
-        names.update(known_as=name)
-        publish()
-
-    def complain(why: str) -> None:
-        names.update(complaint=why)
-        publish()
-
-    def refuse(name: str, why: str) -> None:
-        box.refuse(name)
-        names.update(refused=name)
-        complain(why)
-
     unnamed: dict[str, Any] = {"unfit": home.not_ours, "hint": _HINT} if settings.unnamed else {}
-    publish()
-    _in_background("self-check", _check_self, settings, server.port, files.endpoint)
+    endpoint = EndpointFile(box, files, url)
+    endpoint.publish()
+    _in_background("self-check", _keep_checking_self, settings, server.port, files.endpoint)
     leases = [
-        Registrar(
-            monitor, lambda: wire.Registration(box.identity, url, LEASE_S), settings.token,
-            refused=refuse, known_as=know_as, complained=complain, **unnamed,
-        )
-        for monitor in settings.monitors
-    ]  # fmt: skip
+        Registrar(monitor, endpoint, settings.token, **unnamed) for monitor in settings.monitors
+    ]
     for lease in leases:
         lease.start()
     run_dir.sweep(files.page.parent)
@@ -500,18 +491,18 @@ def _watch(
 
     A rank that closed is not the monitor's business.
     """
-    told = False
+    given_back = False
     while not process.wait_death(_TICK_S):
         try:
             box.tick()
         except Exception:  # noqa: BLE001  one failed look must not end the black box
             _log.exception("keeping the black box failed")
-        if box.closed and not told:
-            told = True
+        if box.closed and not given_back:
+            given_back = True
             deregister()
     _in_background("ending", box.learn_ending)
     closed = box.closed
-    if closed and not told:
+    if closed:
         deregister()
     _log.info("the rank is gone (%s)", "its work was over" if closed else "not announced")
     threading.Event().wait(min(linger_s, _CLOSED_LINGER_S) if closed else linger_s)
