@@ -1,4 +1,4 @@
-"""The one way to run in the background: a thread that does the same work again and again.
+"""The one way to run in the background: a thread that does the same work again and again, or once.
 
 The tick waits for nobody. Who asks a scheduler, a gate or a chat, or writes evidence, does it in a
 worker of its own, so that one that hangs delays no other; the store, the journal and the audit log
@@ -13,6 +13,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,20 @@ T = TypeVar("T")
 def backoff_s(failures: int, first_s: float, longest_s: float) -> float:
     """How long to wait after so many failures in a row: twice as long each time."""
     return min(first_s * 2.0 ** min(failures - 1, 20), longest_s)
+
+
+def in_thread(name: str, work: Callable[[], T]) -> Future[T]:
+    """What `work` returns or raises, once, from a thread that keeps no process alive."""
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(work())
+        except BaseException as exc:  # noqa: BLE001 - it is raised where it is waited for
+            answer.set_exception(exc)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return answer
 
 
 class BackgroundWorker:

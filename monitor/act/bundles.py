@@ -24,7 +24,7 @@ from typing import IO, Any, Final
 
 from monitor.model.config import KeeperConfig
 from monitor.model.incident import BundleView, Incident
-from monitor.model.names import GroupName, IncidentId, RankName
+from monitor.model.names import GroupName, IncidentId, RankName, one_line
 from monitor.model.observation import Observation
 from monitor.model.verdict import Kind
 from monitor.records.files import FORMAT, NAME, RECORD, SCHEMA
@@ -289,7 +289,7 @@ def weigh(
     except (KeyError, TypeError):
         return PartStatus.GARBAGE, None, f"no identity: {_excerpt(body)}"
     except (ValueError, RecursionError) as exc:  # WireError is a ValueError
-        return PartStatus.GARBAGE, None, f"{' '.join(str(exc).split())[:160]}: {_excerpt(body)}"
+        return PartStatus.GARBAGE, None, f"{one_line(exc, 160)}: {_excerpt(body)}"
     if (answering.rank, answering.incarnation) != (identity.rank, identity.incarnation):
         return (
             PartStatus.STRANGER,

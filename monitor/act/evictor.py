@@ -24,9 +24,9 @@ from monitor.act.http import Fetcher, FetchError, Question
 from monitor.act.lighthouse import ANSWER_MAX_BYTES, Lighthouse
 from monitor.act.poller import STATE_MAX_BYTES
 from monitor.act.quarantine import Quarantine
-from monitor.act.schedulers.base import Outcome, Place, Scheduler
+from monitor.act.schedulers.base import Place, Scheduler
 from monitor.act.targets import Registered, Registry
-from monitor.background import BackgroundQueue
+from monitor.background import BackgroundQueue, in_thread
 from monitor.clock import Clock
 from monitor.model.escalation import (
     Answered,
@@ -314,23 +314,15 @@ class Asker:
             scheduler for scheduler in self._parties.schedulers if scheduler.name == name
         )
         places = [Place(accused.rank, accused.host, accused.place) for accused in eviction.accused]
-        answer: Future[Answered] = Future()
+        timeout_s = self._parties.timeouts.scheduler_s
 
-        def ask() -> None:
-            try:
-                outcome = scheduler.remove(
-                    eviction.group,
-                    places,
-                    eviction.reason,
-                    eviction.incident_id,
-                    self._parties.timeouts.scheduler_s,
-                )
-            except Exception as exc:  # noqa: BLE001 - a driver that breaks its promise has failed
-                outcome = Outcome(done=False, detail=f"crashed: {type(exc).__name__}: {exc}")
-            answer.set_result(Answered(Rung.SCHEDULER, name, outcome.detail, outcome.done))
+        def remove() -> Answered:
+            outcome = scheduler.remove(
+                eviction.group, places, eviction.reason, eviction.incident_id, timeout_s
+            )
+            return Answered(Rung.SCHEDULER, name, outcome.detail, outcome.done)
 
-        threading.Thread(target=ask, name=f"remove by {name}", daemon=True).start()
-        return answer
+        return in_thread(f"remove by {name}", remove)
 
 
 # -- the log of evictions ---------------------------------------------------------------------

@@ -42,7 +42,7 @@ from monitor.clock import Clock
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Eviction
 from monitor.model.incident import BundleView, Incident, State, incident_to_json
-from monitor.model.names import IncidentId, RankName
+from monitor.model.names import IncidentId, RankName, one_line
 from monitor.model.observation import (
     Failure,
     Observation,
@@ -277,7 +277,8 @@ def _judge(raw: Raw) -> Part:
         return replace(bare, status=status, error=why)
     said = replace(bare, seconds=raw.answer.seconds)
     if raw.answer.status != 200:
-        error = f"{describe_status(raw.answer.status)}: {_told(raw.answer.body)}"
+        body = raw.answer.body[:200].decode(errors="replace")
+        error = f"{describe_status(raw.answer.status)}: {one_line(body)}"
         return replace(said, status=PartStatus.REFUSED, error=error)
     status, age_s, wrong = weigh(raw.kind, raw.observation.identity, raw.answer.body)
     if status is not PartStatus.OK:
@@ -297,10 +298,6 @@ def _failure(raw: Raw) -> tuple[PartStatus, str]:
     if failed.failure is Failure.GARBAGE:
         return PartStatus.GARBAGE, failed.detail
     return PartStatus.UNREACHABLE, failed.detail
-
-
-def _told(body: bytes) -> str:
-    return " ".join(body[:200].decode(errors="replace").split())
 
 
 TIDY_S: Final = 3600.0

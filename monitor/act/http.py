@@ -32,7 +32,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from monitor.model.names import GroupName
+from monitor.model.names import GroupName, one_line
 from monitor.model.observation import Failure
 
 NO_GROUP: Final = GroupName("")
@@ -101,8 +101,8 @@ class Answer:
 
     @property
     def summary(self) -> str:
-        text = " ".join(self.body.decode("utf-8", "replace").split())
-        return f"answered {self.status}: {text[:160]}" if text else f"answered {self.status}"
+        text = one_line(self.body.decode("utf-8", "replace"), 160)
+        return f"answered {self.status}: {text}" if text else f"answered {self.status}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,7 +494,7 @@ class Fetcher:
             too_large = isinstance(exc, TooLargeError)
             raise FetchError(Failure.GARBAGE, str(exc), too_large=too_large) from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
-            raise FetchError(Failure.GARBAGE, _short(exc)) from exc
+            raise FetchError(Failure.GARBAGE, one_line(f"{type(exc).__name__}: {exc}")) from exc
 
     def _headers(self, question: Question) -> dict[str, str]:
         token = None if question.group is None else self.tokens.of(question.group)
@@ -574,8 +574,3 @@ def _failed(exc: OSError) -> FetchError:
 
 def _seconds(text: str) -> float | None:
     return float(text) if text.isascii() and text.isdigit() and len(text) < 7 else None
-
-
-def _short(exc: BaseException) -> str:
-    """One printable line about an exception, at most 200 characters."""
-    return " ".join(f"{type(exc).__name__}: {exc}".split())[:200]

@@ -20,7 +20,7 @@ from monitor.model.eviction import DecisionRow, Eviction, Guard
 from monitor.model.incident import Incident, State
 from monitor.model.names import IncidentId
 from monitor.model.plain import from_plain, readable
-from monitor.model.wording import face_of
+from monitor.model.wording import face_of, rfc3339
 
 # -- notices -----------------------------------------------------------------------------------
 
@@ -434,12 +434,6 @@ class Alertmanager(Sink):
         if notice.url:
             alert["generatorURL"] = notice.url
         return alert
-
-
-def rfc3339(at_s: float) -> str:
-    """UTC to the millisecond."""
-    at = datetime.fromtimestamp(at_s, UTC)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _dump(body: Any) -> bytes:

@@ -25,7 +25,7 @@ from msgspec.json import decode
 
 from monitor.act.http import NO_GROUP, Fetcher, FetchError, Question
 from monitor.act.targets import Target
-from monitor.model.names import GroupName, Host, RankName
+from monitor.model.names import GroupName, Host, RankName, one_line
 from monitor.model.observation import Failure, Observation, Unreachable, with_pauses
 from worker_server.wire import (
     PATH_FLIGHT_RECORDER,
@@ -385,7 +385,7 @@ class Poller:
         except FetchError as exc:
             return Unreachable(exc.failure, exc.detail)
         except (ValueError, RecursionError) as exc:  # WireError is a ValueError
-            return Unreachable(Failure.GARBAGE, " ".join(str(exc).split())[:200])
+            return Unreachable(Failure.GARBAGE, one_line(exc))
 
 
 def _unasked(target: Target) -> Observation:

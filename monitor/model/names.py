@@ -60,6 +60,11 @@ def host_and_port(text: str) -> tuple[str, int] | None:
     return host, int(port)
 
 
+def one_line(text: object, max_chars: int = 200) -> str:
+    """In words, with single blanks between them, and cut."""
+    return " ".join(str(text).split())[:max_chars]
+
+
 def shown_url(url: str) -> str:
     """Scheme, host and port: what stands behind them may be the secret."""
     parts = urlsplit(url)

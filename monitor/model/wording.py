@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from monitor.model.eviction import DecisionRow, DecisionState
 from monitor.model.incident import Incident, State
 from monitor.model.names import GroupName, RankName, group_of
 from monitor.model.verdict import Severity
+
+
+def rfc3339(at_s: float) -> str:
+    """UTC to the millisecond."""
+    at = datetime.fromtimestamp(at_s, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def listed(ranks: Sequence[str], at_most: int = 4) -> str:

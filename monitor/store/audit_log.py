@@ -18,11 +18,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from monitor.background import BackgroundWorker
+from monitor.model.wording import rfc3339
 
 OURSELVES: Final = "lightkeeper"
 Line = dict[str, Any]
@@ -44,10 +44,9 @@ def line(
 
 def _utc(at_s: float) -> str | None:
     try:
-        at = datetime.fromtimestamp(at_s, UTC)
+        return rfc3339(at_s)
     except (OverflowError, ValueError, OSError):
         return None
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 WAITING: Final = 10_000

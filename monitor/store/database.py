@@ -45,6 +45,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from monitor.model.eviction import Fence
+from monitor.model.names import one_line
 from monitor.store.place import LeaseRow, StoreError, StorePlace
 
 # -- tables ------------------------------------------------------------------------------------
@@ -340,7 +341,7 @@ def message_of(error: exc.SQLAlchemyError) -> str:
     said = getattr(error, "orig", None) or error
     if isinstance(error, exc.StatementError) and not isinstance(error, exc.DBAPIError):
         said = f"{type(error.orig).__name__}: a value that cannot be stored"
-    return " ".join(str(said).split())[:300]
+    return one_line(said, 300)
 
 
 def _write_rows(db: Connection, batch: Iterable[tuple[Key, Row | None]]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from monitor.model.names import GroupName, Host, IncidentId, RankName, group_of
+from monitor.model.names import GroupName, Host, IncidentId, RankName, group_of, one_line
 
 # -- protocol ----------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class Outcome:
 
     def __post_init__(self) -> None:
         line = "".join(char if char.isprintable() else " " for char in self.detail)
-        object.__setattr__(self, "detail", " ".join(line.split())[:DETAIL_MAX_CHARS])
+        object.__setattr__(self, "detail", one_line(line, DETAIL_MAX_CHARS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ import os
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -37,7 +36,8 @@ from monitor.act.schedulers.base import (
     plain,
     strangers,
 )
-from monitor.model.names import GroupName, Host, IncidentId
+from monitor.background import in_thread
+from monitor.model.names import GroupName, Host, IncidentId, one_line
 
 if TYPE_CHECKING:
     from kubernetes import client
@@ -86,7 +86,7 @@ def configured(context: str | None = None) -> client.Configuration:
         else:
             config.load_kube_config(context=context, client_configuration=made)
     except (config.ConfigException, OSError, ValueError) as exc:
-        raise KubeUnusableError(f"no cluster is configured: {_line(exc)}") from exc
+        raise KubeUnusableError(f"no cluster is configured: {one_line(exc, 300)}") from exc
     made.retries = False  # a retry is ours to make, within the deadline
     return made
 
@@ -158,7 +158,7 @@ class KubeApi:
         }
         said = self._ask(self._review.create_self_subject_access_review, deadline, body)
         status = said.get("status") or {}
-        return status.get("allowed") is True, _line(status.get("reason") or "")
+        return status.get("allowed") is True, one_line(status.get("reason") or "", 300)
 
     def close(self) -> None:
         for api_client in (self._client, self._merging):
@@ -187,7 +187,7 @@ def _translated(exc: Exception) -> KubeError:
     status = getattr(exc, "status", None)
     if isinstance(status, int) and status:
         return KubeError(status, _told(status, getattr(exc, "body", None) or b""))
-    return KubeError(0, _line(exc))
+    return KubeError(0, one_line(exc, 300))
 
 
 def _told(status: int, raw: bytes | str) -> str:
@@ -196,15 +196,11 @@ def _told(status: int, raw: bytes | str) -> str:
         words = str(said.get("message") or said.get("reason") or "")
     except (ValueError, AttributeError, RecursionError):
         words = ""
-    return f"the API server answers {status}" + (f": {_line(words)}" if words else "")
+    return f"the API server answers {status}" + (f": {one_line(words, 300)}" if words else "")
 
 
 def _items(body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return [item for item in body.get("items") or [] if isinstance(item, dict)]
-
-
-def _line(what: object) -> str:
-    return " ".join(str(what).split())[:300]
 
 
 # -- kube node ---------------------------------------------------------------------------------
@@ -525,17 +521,14 @@ def aside(work: Callable[[], T], timeout_s: float) -> T:
     """
     if not _places.acquire(blocking=False):
         raise Busy(f"{_MOST} earlier requests have not ended")
-    answer: Future[T] = Future()
 
-    def run() -> None:
+    def run() -> T:
         try:
-            answer.set_result(work())
-        except BaseException as exc:  # noqa: BLE001 - it is raised where it is waited for
-            answer.set_exception(exc)
+            return work()
         finally:
             _places.release()
 
-    threading.Thread(target=run, name="scheduler request", daemon=True).start()
+    answer = in_thread("scheduler request", run)
     try:
         return answer.result(timeout_s + _SLACK_S)
     except FutureTimeoutError:

@@ -35,7 +35,7 @@ from monitor.act.schedulers.base import (
     marked,
     strangers,
 )
-from monitor.model.names import GroupName, Host, IncidentId
+from monitor.model.names import GroupName, Host, IncidentId, one_line
 
 # -- slurm text --------------------------------------------------------------------------------
 # What `scontrol show` and `sinfo` say, as values.
@@ -154,8 +154,7 @@ class Ran:
 
     @property
     def said(self) -> str:
-        words = " ".join((self.err or self.out).split())
-        return words[:300] or f"exit status {self.status}"
+        return one_line(self.err or self.out, 300) or f"exit status {self.status}"
 
 
 class RunError(NotDone):
