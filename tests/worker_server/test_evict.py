@@ -115,7 +115,7 @@ def found(table, leads=None, spared=(), dead=False):
     if dead:
         del relations[RANK]
         relations = {pid: one._replace(parent=1) for pid, one in relations.items()}
-    return family._found(relations)
+    return family._find(relations)
 
 
 TREE = {  # pid: parent, group, session

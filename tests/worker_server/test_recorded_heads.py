@@ -27,7 +27,7 @@ def header(heads, groups=WORLD):
 def told(record, now_s=10.0, moved_s=10.0):
     heads = RecordedHeads()
     heads.take(ASKED, record, now_s, moved_s)
-    return heads.told(now_s, moved_s)
+    return heads.by_now(now_s, moved_s)
 
 
 def test_a_group_with_its_name_its_size_and_what_the_device_has_done():
@@ -45,11 +45,11 @@ def test_counts_in_quotes_are_counts_and_minus_one_is_none():
 def test_a_header_without_entries_is_understood_by_the_last_dump_and_ages():
     heads = RecordedHeads()
     heads.take(ASKED, header((1, 1, 1)), 9.0, 9.0)
-    assert heads.told(9.0, 9.0) == ()  # nobody knows whose number 0 is
+    assert heads.by_now(9.0, 9.0) == ()  # nobody knows whose number 0 is
     heads.take(ASKED, dump(entry(0, 1), heads=(1, 1, 1)), 10.0, 10.0)
     heads.take(ASKED, header((2, 1, 1)), 20.0, 12.0)
     heads.take(ASKED, header((2, 1, 1)), 21.0, 12.0)
-    (head,) = heads.told(23.0, 12.0)
+    (head,) = heads.by_now(23.0, 12.0)
     assert (head.enqueued, head.inside, head.op) == (2, 2, "")  # its entry was never read
     assert (head.age_s, head.read_age_s) == (3.0, 2.0)
 
@@ -61,19 +61,19 @@ def test_one_that_is_seen_first_while_its_rank_stands_stands_as_long():
 def test_an_old_reading_tells_nothing():
     heads = RecordedHeads()
     heads.take(ASKED, dump(entry(0, 1)), 10.0, 10.0)
-    assert heads.told(40.0, 10.0)
-    assert not heads.told(40.1, 10.0)
+    assert heads.by_now(40.0, 10.0)
+    assert not heads.by_now(40.1, 10.0)
 
 
 def test_what_was_aborted_is_left_out_once_its_rank_has_gone_on_for_long():
     heads = RecordedHeads()
     for now_s in (10.0, 40.0, 69.0):
         heads.take(ASKED, dump(entry(0, 1), pending(1, 2)), now_s, now_s)
-        assert heads.told(now_s, now_s)[0].inside == 2
+        assert heads.by_now(now_s, now_s)[0].inside == 2
     heads.take(ASKED, dump(entry(0, 1), pending(1, 2)), 71.0, 71.0)
-    assert heads.told(71.0, 71.0) == ()
+    assert heads.by_now(71.0, 71.0) == ()
     # a rank that stands all the while is in it
-    assert heads.told(71.0, 10.0)[0].inside == 2
+    assert heads.by_now(71.0, 10.0)[0].inside == 2
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_of_several_recorders_each_has_its_own():
     gloo = dump(entry(0, 1, profiling_name="gloo:all_reduce"), heads=(3, 3, 3))
     heads.take("fr_trace_json?backend=gloo", gloo, 1.0, 1.0)
     heads.take(ASKED, header((2, 2, 2)), 2.0, 2.0)
-    assert {h.name: h.enqueued for h in heads.told(2.0, 2.0)} == {
+    assert {h.name: h.enqueued for h in heads.by_now(2.0, 2.0)} == {
         "nccl:default_pg": 2, "gloo:default_pg": 3,
     }  # fmt: skip
 

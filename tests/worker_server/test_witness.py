@@ -157,17 +157,17 @@ def test_samples_in_a_row_agree_until_the_frame_differs_or_the_rank_moves():
     wait = std("threading.py", "wait")
     witness.add(StackSample((wait, USER, MAIN), 100.0), (1,), waits=False)
     witness.add(StackSample((USER, MAIN), 102.5), (1,), waits=False)
-    told = witness.told((1,), 103.0)
+    told = witness.witness((1,), 103.0)
     assert told == wire.Witness(
         wire.Frame("Deadlock.log_step", "train.py", 66), Doing.UNKNOWN, 2, 2.5, 0.5
     )
-    assert witness.told((2,), 103.0) is None
+    assert witness.witness((2,), 103.0) is None
     witness.add(StackSample((USER._replace(line=67), MAIN), 104.0), (1,), waits=False)
-    assert (witness.told((1,), 104.0).samples, witness.told((1,), 104.0).same_s) == (1, 0.0)
+    assert (witness.witness((1,), 104.0).samples, witness.witness((1,), 104.0).same_s) == (1, 0.0)
     witness.add(StackSample((USER._replace(line=67), MAIN), 109.0), (2,), waits=False)
-    assert witness.told((2,), 109.0).samples == 1
+    assert witness.witness((2,), 109.0).samples == 1
     witness.add(StackSample((), 110.0), (2,), waits=False)
-    assert witness.told((2,), 110.0).age_s == 1.0
+    assert witness.witness((2,), 110.0).age_s == 1.0
 
 
 def test_who_moves_within_an_installed_package_does_not_stand():
@@ -175,14 +175,14 @@ def test_who_moves_within_an_installed_package_does_not_stand():
     for second in range(3):
         at = lib("transformers/trainer.py")._replace(line=second)
         witness.add(StackSample((at, USER, MAIN), float(second)), (1,), waits=False)
-    assert witness.told((1,), 3.0).samples == 1
+    assert witness.witness((1,), 3.0).samples == 1
 
 
 def test_a_note_that_was_read_before_is_no_other_sample():
     witness = StandstillWitness()
     for _ in range(2):
         witness.add(StackSample((USER,), 100.0), (1,), waits=False)
-    assert witness.told((1,), 101.0).samples == 1
+    assert witness.witness((1,), 101.0).samples == 1
 
 
 @pytest.fixture

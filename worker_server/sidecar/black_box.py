@@ -163,7 +163,7 @@ class BlackBox:
         self._clock = ClockPairs().read()
         self._last_stacks: Taken | None = None
         self._hangs = HangWatch()
-        self._witness = StandstillWitness()
+        self._standstill = StandstillWitness()
         self._hang_kept_s = 0.0
         """When the rank had moved last, whose hang has its record."""
 
@@ -196,13 +196,13 @@ class BlackBox:
         """The answer of `GET /v1/state`."""
         process = self.process()
         step, heads = self._stand()
-        stands = self._witness.told(mark_of(step, heads), time.monotonic())
+        witness = self._standstill.witness(mark_of(step, heads), time.monotonic())
         return wire.StateReport(
             identity=self.identity,
             process=process,
             step=step,
             heads=heads,
-            witness=stands if process.alive else None,
+            witness=witness if process.alive else None,
             ending=None if process.alive else self._remains.ending(process),
             unhooked=self._page.unhooked,
         )
@@ -255,11 +255,11 @@ class BlackBox:
         whole = merge.merge(entries, main.record, now_ns, clock)
         others: dict[str, wire.BackendRecord] = {}
         for name in kept.keys() - {MAIN}:
-            one = merge.merge(whole.ring, kept[name].record, now_ns, clock, name)
-            whole = replace(whole, ring=one.ring)
-            one = merge.chosen(one, clock, only_active=only_active, since=after)
+            other = merge.merge(whole.ring, kept[name].record, now_ns, clock, name)
+            whole = replace(whole, ring=other.ring)
+            other = merge.chosen(other, clock, only_active=only_active, since=after)
             others[name] = wire.BackendRecord(
-                one.torch, kept[name].age_s, kept[name].error, one.torch_only
+                other.torch, kept[name].age_s, kept[name].error, other.torch_only
             )
         merged, cursor = merge.select(whole, now_ns, only_active=only_active, since=after)
         return wire.FlightRecord(
@@ -299,15 +299,15 @@ class BlackBox:
 
     def _keep_record(self) -> None:
         entered, kept = self._page.entered, self.recorders.kept.values()
-        taken_s = max(one.taken_s for one in kept)
+        taken_s = max(answer.taken_s for answer in kept)
         if not (entered or self._page.backends):
             return
         if not taken_s:
             self.recorders.refresh(_RECORD_EVERY_S, entered)
             return
-        cost_s, age_s = sum(one.cost_s for one in kept), time.monotonic() - taken_s
+        cost_s, age_s = sum(answer.cost_s for answer in kept), time.monotonic() - taken_s
         due = age_s > max(_RECORD_EVERY_S, cost_s / _RECORD_DUTY)
-        moved = len(kept) > 1 or all(one.entered != entered for one in kept)
+        moved = len(kept) > 1 or all(answer.entered != entered for answer in kept)
         stands = self._hangs.hanging and self.recorders.blind
         if stands and age_s > max(_STANDS_EVERY_S, cost_s / _STANDS_DUTY):
             due = moved = True
@@ -325,7 +325,7 @@ class BlackBox:
         due = self._hangs.due(process, step, heads, time.monotonic())
         mark = mark_of(step, heads)
         recorded = any(head.read_age_s is not None for head in heads)
-        if recorded or (self._shares and self._witness.told(mark, 0.0) is None):
+        if recorded or (self._shares and self._standstill.witness(mark, 0.0) is None):
             self._share()
         if not due or self.closed:
             return
@@ -338,12 +338,12 @@ class BlackBox:
             return
         waits = any(head.inside for head in heads)
         waits = waits or (step is not None and step.waits_in is not None)
-        self._witness.add(sample, mark, waits=waits)
+        self._standstill.add(sample, mark, waits=waits)
         self._share()
 
     def _stand(self) -> tuple[wire.StepState | None, tuple[wire.GroupHead, ...]]:
         now_ns = time.monotonic_ns()
-        recorded = self.recorders.heads.told(now_ns * 1e-9, self._hangs.since_s)
+        recorded = self.recorders.heads.by_now(now_ns * 1e-9, self._hangs.since_s)
         return self._page.step_state(now_ns), self._page.heads(now_ns) + recorded
 
     def _sample(self, process: wire.Process) -> StackSample | None:
@@ -399,21 +399,21 @@ class BlackBox:
 
     def _stacks_of_the_dead(self) -> str:
         """All that is left, newest first."""
-        known, now_ns = [], time.monotonic_ns()
+        kept, now_ns = [], time.monotonic_ns()
         if self._last_stacks is not None:
             age_s = now_ns * 1e-9 - self._last_stacks.taken_s
-            known.append((age_s, "by py-spy", self._last_stacks.text))
+            kept.append((age_s, "by py-spy", self._last_stacks.text))
         note = self._page.note(layout.NOTE_STACKS, now_ns)
         if note is not None:
-            known.append((note[1], "by the rank's own beat, once a second", note[0]))
+            kept.append((note[1], "by the rank's own beat, once a second", note[0]))
         crash = self._remains.crash()
         if crash is not None:
-            known.append((crash.age_s or 0.0, f"by {crash.source}", crash.text))
-        if not known:
+            kept.append((crash.age_s or 0.0, f"by {crash.source}", crash.text))
+        if not kept:
             raise RefusalError(410, "the rank is dead and no stacks were taken before it died")
         dead_age_s = self.process().dead_age_s or 0.0
         return "\n".join(
             f"# {source}, {age_s:.1f} s ago: {max(0.0, age_s - dead_age_s):.1f} s before the rank "
             f"died\n{text.rstrip()}\n"
-            for age_s, source, text in sorted(known)
+            for age_s, source, text in sorted(kept)
         )

@@ -6,6 +6,7 @@ read spoils its own entry and no other.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -47,26 +48,26 @@ def share(path: Path, report: wire.StateReport, now_s: float) -> bool:
     if report.witness is None and report.ending is None and not heads:
         path.unlink(missing_ok=True)
         return False
-    told = wire.to_json(structs.replace(report, step=None, heads=heads))
-    run_dir.write_json(path, {"written_s": now_s, "report": told})
+    answer = wire.to_json(structs.replace(report, step=None, heads=heads))
+    run_dir.write_json(path, {"written_s": now_s, "report": answer})
     return True
 
 
 def with_shared(path: Path, report: wire.StateReport, now_s: float) -> wire.StateReport:
     """The report, with what the file says beside it."""
-    told = run_dir.read_json(path)
+    content = run_dir.read_json(path)
     try:
-        kept = wire.parse_state(told["report"]) if told else None
-        written_s = float(told["written_s"]) if told else 0.0
+        kept = wire.parse_state(content["report"]) if content else None
+        written_s = float(content["written_s"]) if content else 0.0
     except (wire.WireError, ValueError, KeyError, TypeError):
         return report
     if kept is None or kept.identity.incarnation != report.identity.incarnation:
         return report
     late_s = max(0.0, now_s - written_s)
     if not report.process.alive:
-        process, known = report.process, kept.process
-        if process.dead_age_s is None and known.dead_age_s is not None:  # it ended before we came
-            process = structs.replace(known, dead_age_s=known.dead_age_s + late_s)
+        process, then = report.process, kept.process
+        if process.dead_age_s is None and then.dead_age_s is not None:  # it ended before we came
+            process = structs.replace(then, dead_age_s=then.dead_age_s + late_s)
         return structs.replace(report, process=process, ending=kept.ending)
     heads = (
         structs.replace(
@@ -96,15 +97,13 @@ class _Neighbour:
         self._files = run_dir.RankFiles(path)
         self._page = PageReader(path)
         self._process: PidfdProcess | None = None
-        try:
+        with contextlib.suppress(GoneError):
             self._process = PidfdProcess(self._page.identity.pid, self._page.start_ticks)
-        except GoneError:
-            self._process = None
 
     def identity(self) -> wire.Identity:
         """Who it is by now, to its own WorkerServer as well."""
-        told = self._files.read_endpoint() or {}
-        self._page.refused, self._page.known_as = told.get("refused"), told.get("known_as")
+        names = self._files.read_endpoint() or {}
+        self._page.refused, self._page.known_as = names.get("refused"), names.get("known_as")
         return self._page.identity
 
     def report(self) -> wire.StateReport:
@@ -136,11 +135,12 @@ class _Neighbour:
 
     def url(self) -> str | None:
         """Of its own WorkerServer, as long as that lives."""
-        said = self._files.read_endpoint() or {}
-        url, pid, ticks = said.get("url"), said.get("sidecar_pid"), said.get("sidecar_ticks")
-        lives = run_dir.is_elsewhere(said) or (
+        endpoint = self._files.read_endpoint() or {}
+        pid, ticks = endpoint.get("sidecar_pid"), endpoint.get("sidecar_ticks")
+        lives = run_dir.is_elsewhere(endpoint) or (
             isinstance(pid, int) and ticks and run_dir.start_ticks(pid) == ticks
         )
+        url = endpoint.get("url")
         return url if lives and isinstance(url, str) else None
 
     def close(self) -> None:
@@ -159,17 +159,16 @@ class HostView:
         self._identity = identity
         self._own = own
         self._lock = threading.Lock()
-        self._known: dict[Path, _Neighbour] = {}
+        self._neighbours: dict[Path, _Neighbour] = {}
 
     def report(self) -> wire.HostReport:
         """The answer of `GET /v1/host`, sorted by rank."""
         with self._lock:
             paths = sorted(self._folder.glob("*.page"))
-            for gone in self._known.keys() - set(paths):
-                self._known.pop(gone).close()
-            found = [self._entry(path) for path in paths]
-        entries = sorted((one for one in found if one is not None), key=_order)
-        return wire.HostReport(self._identity.host, tuple(entries))
+            for gone in self._neighbours.keys() - set(paths):
+                self._forget(gone)
+            entries = [entry for path in paths if (entry := self._entry(path)) is not None]
+        return wire.HostReport(self._identity.host, tuple(sorted(entries, key=_order)))
 
     def _entry(self, path: Path) -> wire.HostEntry | None:
         try:
@@ -185,23 +184,22 @@ class HostView:
         size = path.stat().st_size
         if size != layout.TOTAL_BYTES:  # reading on in what is mapped would end this process
             raise SharedPageError(f"{path} has {size} bytes, a page has {layout.TOTAL_BYTES}")
-        one = self._known.get(path)
-        if one is None:
-            one = self._known[path] = _Neighbour(path)
-        who = one.identity()
+        neighbour = self._neighbours.get(path)
+        if neighbour is None:
+            neighbour = self._neighbours[path] = _Neighbour(path)
+        who = neighbour.identity()
         if who.job != self._identity.job:
             return None
-        if who.incarnation == self._identity.incarnation:
-            return wire.HostEntry(who.rank, one.url(), self._own())
+        own = who.incarnation == self._identity.incarnation
         try:
-            return wire.HostEntry(who.rank, one.url(), one.report())
+            report = self._own() if own else neighbour.report()
+            return wire.HostEntry(who.rank, neighbour.url(), report)
         except LookupError as exc:
-            return wire.HostEntry(who.rank, one.url(), error=str(exc))
+            return wire.HostEntry(who.rank, neighbour.url(), error=str(exc))
 
     def _forget(self, path: Path) -> None:
-        one = self._known.pop(path, None)
-        if one is not None:
-            one.close()
+        if (neighbour := self._neighbours.pop(path, None)) is not None:
+            neighbour.close()
 
 
 def _order(entry: wire.HostEntry) -> tuple[str, int, str]:
@@ -225,13 +223,13 @@ def have_port(
     retry_s: float = 1.0,
 ) -> None:
     """Try to have the host's port until it is ours; we keep it to the end."""
-    told: int | None = errno.EADDRINUSE  # a neighbour has it: no news
+    problem: int | None = errno.EADDRINUSE  # a neighbour has it: no news
     while True:
         try:
             listener = listen()
         except OSError as exc:
-            if exc.errno != told:
-                told = exc.errno
+            if exc.errno != problem:
+                problem = exc.errno
                 _log.warning("the host's port: %s", os.strerror(exc.errno or 0))
             time.sleep(retry_s)
         else:

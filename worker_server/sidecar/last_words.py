@@ -104,12 +104,12 @@ class StderrTail:
 
     def _launchers(self) -> set[int]:
         """Its parent, that one's parent, and so on."""
-        found: set[int] = set()
+        ancestors: set[int] = set()
         pid = parent_of(self._pid, self._proc)
-        while pid and pid not in found:
-            found.add(pid)
+        while pid and pid not in ancestors:
+            ancestors.add(pid)
             pid = parent_of(pid, self._proc)
-        return found
+        return ancestors
 
     def read(self) -> tuple[wire.Trace | None, str | None]:
         """The last lines, or why there are none."""
@@ -329,11 +329,11 @@ class Remains:
         """What torchelastic's `record` writes when an exception ends its function."""
         trace = self._elastic() if process.exit_code else None
         try:
-            told = json.loads(trace.text)["message"] if trace else None
-            stack = told["extraInfo"]["py_callstack"] if told else ""
-            return last_raised(stack) or (
-                Raised(_one_line(told["message"]), None) if told else None
-            )
+            error = json.loads(trace.text)["message"] if trace else None
+            if not error:
+                return None
+            stack = error["extraInfo"]["py_callstack"]
+            return last_raised(stack) or Raised(_one_line(error["message"]), None)
         except (ValueError, KeyError, TypeError):
             return None
 

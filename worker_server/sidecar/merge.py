@@ -234,9 +234,9 @@ def merge(
 def last_age_s(merged: Merged, now_ns: int, clock: ClockPairs) -> float | None:
     """Age of torch's youngest entry; None when there is none or its stamp cannot be placed."""
     stamps = [
-        (number, one.time_created_ns)
-        for number, one in numbered(merged.entries)
-        if one.time_created_ns
+        (number, entry.time_created_ns)
+        for number, entry in numbered(merged.entries)
+        if entry.time_created_ns
     ]
     moment = clock.monotonic_ns(max(stamps)[1]) if stamps else None
     return None if moment is None else max(0.0, (now_ns - moment) * _NS)
@@ -280,7 +280,7 @@ def unfinished(merged: Merged) -> Merged:
             left.update(own)
         else:
             ring.append(entry)
-    return _keep(merged, ring, lambda one: not one.over and one.record_id not in left)
+    return _keep(merged, ring, lambda entry: not entry.over and entry.record_id not in left)
 
 
 def chosen(
@@ -297,7 +297,7 @@ def chosen(
             return not entry.over
         stamps = (entry.time_created_ns, entry.time_discovered_completed_ns)
         moments = [clock.monotonic_ns(stamp) for stamp in stamps if stamp]
-        return since is None or any(one is None or one >= since_ns for one in moments)
+        return since is None or any(ns is None or ns >= since_ns for ns in moments)
 
     return _keep(merged, merged.ring, wanted)
 
@@ -360,11 +360,11 @@ def newer(merged: Merged, cursor: Cursor, now_ns: int) -> Merged:
         for entry in merged.ring
         if (entry.id or 0) > cursor.ring or entry.exit_age_s is None or entry.exit_age_s <= since_s
     )
-    told = {number for entry in ring for number in entry.torch_ids}
+    theirs = {number for entry in ring for number in entry.torch_ids}
 
     def wanted(entry: TorchEntry) -> bool:
         number = entry.record_id
-        return number is None or number > cursor.torch or number in told
+        return number is None or number > cursor.torch or number in theirs
 
     return _keep(merged, ring, wanted)
 

@@ -87,30 +87,29 @@ class OomWatch:
     """Counts the OOM kills in the cgroup of a process; remembers where, while it lives."""
 
     def __init__(self, pid: int, cgroups: Path = Path("/sys/fs/cgroup")) -> None:
-        self._file, self._key = _find_counter(pid, cgroups)
-        self.before = self._count()
-        """Kills up to the last look while the process was alive."""
+        self._file = _find_counter(pid, cgroups)
+        self.look()
 
     def look(self) -> None:
         """Take the count again; call while the process lives."""
-        self.before = self._count()
+        self._before = self._count()
 
     def kills(self) -> int | None:
         """OOM kills in the cgroup since the last look; None when it cannot be known."""
         now = self._count()
-        return None if now is None or self.before is None else now - self.before
+        return None if now is None or self._before is None else now - self._before
 
     def _count(self) -> int | None:
         if self._file is None:
             return None
         try:
             lines = self._file.read_text(encoding="ascii", errors="replace").splitlines()
-            return next(int(line.split()[1]) for line in lines if line.startswith(self._key))
+            return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
         except (OSError, ValueError, IndexError, StopIteration):
             return None
 
 
-def _find_counter(pid: int, cgroups: Path) -> tuple[Path | None, str]:
+def _find_counter(pid: int, cgroups: Path) -> Path | None:
     """`memory.events` of version 2, `memory.oom_control` of version 1.
 
     In a container the path is often that of the host: then the container's own root is meant.
@@ -118,7 +117,7 @@ def _find_counter(pid: int, cgroups: Path) -> tuple[Path | None, str]:
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
-        return None, ""
+        return None
     for line in lines:
         number, controllers, path = line.split(":", 2)
         if number == "0" and not controllers:
@@ -130,8 +129,8 @@ def _find_counter(pid: int, cgroups: Path) -> tuple[Path | None, str]:
         for root in roots:
             for folder in (root / path.lstrip("/"), root):
                 if (folder / name).is_file():
-                    return folder / name, "oom_kill "
-    return None, ""
+                    return folder / name
+    return None
 
 
 # What the kernel counts of a rank: cores used, cores waited for, bytes moved. Over some seconds.
@@ -166,15 +165,45 @@ class Rates(NamedTuple):
     bytes_s: float | None = None
 
 
+def counts(pid: int) -> Counts:
+    """As far as they can be read."""
+    threads: dict[str, tuple[float, float]] = {}
+    children: list[str] = []
+    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/task") as tasks:
+        for task in islice(tasks, _THREADS):
+            with contextlib.suppress(OSError, ValueError):  # it has gone, or this kernel counts not
+                threads[task.name] = _seconds(task.path)
+    with contextlib.suppress(OSError):
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()[:_CHILDREN]
+    for child in children:
+        with contextlib.suppress(OSError, ValueError):
+            threads[child] = _seconds(f"/proc/{child}")[0], 0.0
+    moved = [nbytes for each in (str(pid), *children) if (nbytes := _bytes(each)) is not None]
+    return Counts(threads, sum(moved) if moved else None)
+
+
+def _seconds(folder: str) -> tuple[float, float]:
+    ran, waited, _ = Path(folder, "schedstat").read_text("ascii").split()
+    return int(ran) / 1e9, int(waited) / 1e9
+
+
+def _bytes(pid: str) -> int | None:
+    try:
+        words = Path(f"/proc/{pid}/io").read_text("ascii").split()
+        return int(words[words.index("rchar:") + 1]) + int(words[words.index("wchar:") + 1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 class Activity:
     """Compares what is counted now with what was 5 s ago, or longer where nobody asks."""
 
     def __init__(
-        self, pid: int, clock: Callable[[], float], count: Callable[[int], Counts] | None = None
+        self, pid: int, clock: Callable[[], float], count: Callable[[int], Counts] = counts
     ) -> None:
         self._pid = pid
         self._clock = clock
-        self._count = count or counts
+        self._count = count
         self._taken: deque[tuple[float, Counts]] = deque()
 
     def rates(self) -> Rates:
@@ -194,45 +223,14 @@ class Activity:
             if task in before.threads
         ]
         waits = [waited_s / span_s for _, waited_s in used]
-        told = before.bytes is not None and now.bytes is not None
+        bytes_s = None
+        if before.bytes is not None and now.bytes is not None:
+            bytes_s = round(max(0.0, (now.bytes - before.bytes) / span_s), 0)
         return Rates(
             cores=round(max(0.0, sum(ran_s for ran_s, _ in used) / span_s), 3),
             starved=round(min(1.0, max(0.0, *waits)), 3) if waits else 0.0,
-            bytes_s=round(max(0.0, ((now.bytes or 0) - (before.bytes or 0)) / span_s), 0)
-            if told
-            else None,
+            bytes_s=bytes_s,
         )
-
-
-def counts(pid: int) -> Counts:
-    """As far as they can be read."""
-    threads: dict[str, tuple[float, float]] = {}
-    children: list[str] = []
-    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/task") as tasks:
-        for task in islice(tasks, _THREADS):
-            with contextlib.suppress(OSError, ValueError):  # it has gone, or this kernel counts not
-                threads[task.name] = _seconds(task.path)
-    with contextlib.suppress(OSError):
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()[:_CHILDREN]
-    for child in children:
-        with contextlib.suppress(OSError, ValueError):
-            threads[child] = _seconds(f"/proc/{child}")[0], 0.0
-    moved = [_bytes(one) for one in (str(pid), *children)]
-    told = [each for each in moved if each is not None]
-    return Counts(threads, sum(told) if told else None)
-
-
-def _seconds(folder: str) -> tuple[float, float]:
-    ran, waited, _ = Path(folder, "schedstat").read_text("ascii").split()
-    return int(ran) / 1e9, int(waited) / 1e9
-
-
-def _bytes(pid: str) -> int | None:
-    try:
-        words = Path(f"/proc/{pid}/io").read_text("ascii").split()
-        return int(words[words.index("rchar:") + 1]) + int(words[words.index("wchar:") + 1])
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 _SIDECAR = b"worker_server.sidecar"
@@ -317,7 +315,6 @@ class PidfdProcess:
                 exit_code=code,
                 exit_signal=signum,
             )
-        rates = self._activity.rates()
         status = _status(self.pid)
         rss = status.get("VmRSS", "").split()
         threads = status.get("Threads", "")
@@ -328,12 +325,16 @@ class PidfdProcess:
             rss_bytes=int(rss[0]) * 1024 if rss else None,
             interpreter_age_s=interpreter_age_s,
             tracer=_tracer(status),
-            **rates._asdict(),
+            **self._activity.rates()._asdict(),
         )
 
     def tracer_of_a_thread(self) -> wire.Tracer | None:
         """Who traces one of its threads: `strace -p THREAD` leaves the others alone."""
-        tracers = (_tracer(_status(f"{self.pid}/task/{tid}")) for tid in _tasks(self.pid))
+        try:
+            tasks = sorted(os.listdir(f"/proc/{self.pid}/task"))
+        except OSError:
+            return None
+        tracers = (_tracer(_status(f"{self.pid}/task/{task}")) for task in tasks)
         return next((tracer for tracer in tracers if tracer is not None), None)
 
     def syscall(self) -> int | None:
@@ -358,13 +359,6 @@ def _tracer(status: dict[str, str]) -> wire.Tracer | None:
     except OSError:
         parent = []
     return None if _SIDECAR in parent else wire.Tracer(pid, tracer["Name"])
-
-
-def _tasks(pid: int) -> list[str]:
-    try:
-        return sorted(os.listdir(f"/proc/{pid}/task"))
-    except OSError:
-        return []
 
 
 def _open(pid: int, start_ticks: int) -> int:
@@ -451,11 +445,11 @@ class Relation(NamedTuple):
     start_ticks: int
 
 
-def process_table(proc: Path = Path("/proc")) -> dict[int, Relation]:
+def process_table() -> dict[int, Relation]:
     """All processes that can be seen, without the dead ones."""
     table = {}
-    for pid in (int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal()):
-        state, *numbers = run_dir.stat_fields(pid, proc) or ["X"]
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
+        state, *numbers = run_dir.stat_fields(pid) or ["X"]
         if state not in "ZX":
             parent, group, session = map(int, numbers[:3])
             table[pid] = Relation(parent, group, session, int(numbers[18]))
@@ -477,7 +471,8 @@ class Family:
         self._spared = spared
         self._table = table
         self._own_group = os.getpgid(0) if own_group is None else own_group
-        self._leads: Relation | None = table().get(pid)
+        self._rank: Relation | None = table().get(pid)
+        """As it was seen last."""
         self._lock = threading.Lock()
         self._members: dict[tuple[int, int], PidfdProcess] = {}
 
@@ -485,35 +480,34 @@ class Family:
         """Find who there is now, beside those found before."""
         table = self._table()
         with self._lock:
-            for pid in self._found(table):
+            for pid in self._find(table):
                 key = pid, table[pid].start_ticks
                 if key not in self._members:
                     with contextlib.suppress(GoneError, OSError):
                         self._members[key] = PidfdProcess(*key)
 
-    def _found(self, table: dict[int, Relation]) -> set[int]:
+    def _find(self, table: dict[int, Relation]) -> set[int]:
         others = set(self._spared())
-        others |= {pid for pid, one in table.items() if one.group == self._own_group}
+        others |= {pid for pid, relation in table.items() if relation.group == self._own_group}
         others |= _below(others, table, {self._pid})
         spared = {self._pid, *others, *_ancestors(self._pid, table)}
-        known = {
+        roots = {
             pid for pid, ticks in self._members if pid in table and table[pid].start_ticks == ticks
         }
-        leads = self._leads
-        now = table.get(self._pid, leads)
-        found: set[int] = set()
-        if leads is not None and now is not None and now.start_ticks == leads.start_ticks:
-            known.add(self._pid)  # else the number has gone to a stranger
-            self._leads = leads = now
-            found = {
+        rank = self._rank
+        now = table.get(self._pid, rank)
+        led: set[int] = set()
+        if rank is not None and now is not None and now.start_ticks == rank.start_ticks:
+            roots.add(self._pid)  # else the number has gone to a stranger
+            self._rank = rank = now
+            led = {
                 pid
-                for pid, one in table.items()
-                if one.group == self._pid == leads.group
-                or one.session == self._pid == leads.session
+                for pid, relation in table.items()
+                if relation.group == self._pid == rank.group
+                or relation.session == self._pid == rank.session
             }
-        found -= spared
-        found |= _below(known | found, table, spared)
-        return found
+        led -= spared
+        return led | _below(roots | led, table, spared)
 
     def end(self, wait_s: float) -> tuple[int, int]:
         """SIGKILL to all; how many are gone, and how many are not within this time."""
@@ -542,11 +536,11 @@ def _below(roots: set[int], table: dict[int, Relation], spared: set[int]) -> set
     children: dict[int, list[int]] = {}
     for pid, relation in table.items():
         children.setdefault(relation.parent, []).append(pid)
-    found: set[int] = set()
+    descendants: set[int] = set()
     queue = list(roots)
     while queue:
         for child in children.get(queue.pop(), ()):
-            if child not in spared and child not in found:
-                found.add(child)
+            if child not in spared and child not in descendants:
+                descendants.add(child)
                 queue.append(child)
-    return found
+    return descendants

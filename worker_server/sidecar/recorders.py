@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
-from msgspec import Struct, ValidationError, convert
+from msgspec import Struct, ValidationError, convert, field
 from msgspec.structs import astuple
 
 from worker_server import wire
@@ -117,8 +117,8 @@ class ControlPlane:
             raise ControlPlaneError(f"{name}: no answer within {timeout_s:g} s") from exc
         except (OSError, http.client.HTTPException, ControlPlaneError) as exc:
             connection.close()
-            told = str(exc) if isinstance(exc, ControlPlaneError) else repr(exc)
-            raise ControlPlaneError(f"{name}: {told}") from exc
+            problem = str(exc) if isinstance(exc, ControlPlaneError) else repr(exc)
+            raise ControlPlaneError(f"{name}: {problem}") from exc
         connection.close()
         return body
 
@@ -161,12 +161,6 @@ _MOST: Final = 10**18
 _DIGITS: Final = re.compile(r"\d{1,18}", re.ASCII)
 
 
-class _Counts(NamedTuple):
-    enqueued: int
-    started: int
-    completed: int
-
-
 @dataclass(frozen=True, slots=True)
 class _Group:
     name: str
@@ -181,6 +175,14 @@ class _Head:
     counts: _Counts
     since_s: float
     read_s: float
+
+
+class _Counts(Struct, frozen=True):
+    """Of one process group: sequence ids, as numbers or in quotes, and -1 for none."""
+
+    enqueued: int = field(default=0, name="last_enqueued_collective")
+    started: int = field(default=0, name="last_started_collective")
+    completed: int = field(default=0, name="last_completed_collective")
 
 
 class RecordedHeads:
@@ -211,10 +213,10 @@ class RecordedHeads:
             heads[question, number] = _Head(group, counts, since_s, now_s)
         self._heads = heads
 
-    def told(self, now_s: float, moved_s: float) -> tuple[GroupHead, ...]:
-        """The heads by now; `moved_s`: when anything else of the rank moved last."""
+    def by_now(self, now_s: float, moved_s: float) -> tuple[GroupHead, ...]:
+        """The heads; `moved_s`: when anything else of the rank moved last."""
         by_name = {
-            head.group.name: _told(head, now_s)
+            head.group.name: _on_the_wire(head, now_s)
             for _, head in sorted(self._heads.items())
             if now_s - head.read_s <= _STALE_S
             and not (_unfinished(head) and moved_s - head.since_s > _ABANDONED_S)
@@ -226,8 +228,8 @@ def _unfinished(head: _Head) -> bool:
     return head.counts.enqueued > head.counts.completed
 
 
-def _told(head: _Head, now_s: float) -> GroupHead:
-    enqueued, started, completed = head.counts
+def _on_the_wire(head: _Head, now_s: float) -> GroupHead:
+    enqueued, started, completed = astuple(head.counts)
     seq, op = head.group.last
     return GroupHead(
         name=head.group.name,
@@ -242,40 +244,33 @@ def _told(head: _Head, now_s: float) -> GroupHead:
     )
 
 
-class _Status(Struct):
-    """Of one process group: sequence ids, as numbers or in quotes, and -1 for none."""
-
-    last_enqueued_collective: int = 0
-    last_started_collective: int = 0
-    last_completed_collective: int = 0
-
-
 def _statuses(record: Mapping[str, Any]) -> Iterator[tuple[str, _Counts]]:
     """Counts that can be: nothing is completed before it was enqueued."""
     statuses = record.get("pg_status")
     for number, status in statuses.items() if isinstance(statuses, Mapping) else ():
         with suppress(ValidationError):
-            counts = _Counts(*(max(0, n) for n in astuple(convert(status, _Status, strict=False))))
-            if 0 < counts.enqueued == max(counts) < _MOST:
+            stated = astuple(convert(status, _Counts, strict=False))
+            counts = _Counts(*(max(0, n) for n in stated))
+            if 0 < counts.enqueued == max(stated) < _MOST:
                 yield str(number), counts
 
 
 def _groups(record: Mapping[str, Any]) -> dict[str, _Group | None]:
     """The process groups that have entries, by torch's number."""
-    found: dict[str, _Group | None] = {}
+    groups: dict[str, _Group | None] = {}
     for _, entry in numbered(read(record)):
         key, seq = str(entry.pg_id), entry.collective_seq_id
         if entry.pg_id is None or seq is None or not entry.profiling_name:
             continue
-        if key in found and found[key] is None:
+        if groups.get(key, ...) is None:
             continue
         backend = entry.profiling_name.rpartition(":")[0] or "torch"
         name, size = _named(entry.process_group), _size(record, entry.process_group)
         if entry.is_p2p is not False or name is None or size < 2:
-            found[key] = None
+            groups[key] = None
         else:
-            found[key] = _Group(f"{backend}:{name}", size, (seq, entry.call))
-    return found
+            groups[key] = _Group(f"{backend}:{name}", size, (seq, entry.call))
+    return groups
 
 
 def _named(names: tuple[str, ...] | None) -> str | None:
@@ -343,7 +338,7 @@ class Recorders:
     ) -> None:
         self._plane, self._process, self._backends = plane, process, backends
         self._lock = threading.Lock()
-        self._one = False
+        self._ignores_backend = False
         """This torch knows no `?backend=`."""
         self.kept: dict[str, Kept] = {MAIN: Kept()}
         """By the question that was asked."""
@@ -355,23 +350,23 @@ class Recorders:
         """Ask those whose last answer is older; never raises."""
         with self._lock:
             due_s = monotonic() - max_age_s
-            if all(one.taken_s > due_s for one in self.kept.values()):
+            if all(kept.taken_s > due_s for kept in self.kept.values()):
                 return
             try:
                 handlers = self._asked(self._plane.handlers)
             except ControlPlaneError as exc:
-                told = str(exc)
-                self.kept = {name: replace(one, error=told) for name, one in self.kept.items()}
+                why = str(exc)
+                self.kept = {name: replace(kept, error=why) for name, kept in self.kept.items()}
                 return
-            backends = () if self._one else self._backends()
-            found = dict.fromkeys([MAIN, *questions(handlers, backends)])
-            for question in found:
+            backends = () if self._ignores_backend else self._backends()
+            asked = dict.fromkeys([MAIN, *questions(handlers, backends)])
+            for question in asked:
                 kept = self.kept.get(question, Kept())
                 if kept.taken_s <= due_s:
                     self.kept[question] = self._refreshed(question, kept, handlers, entered)
-            for question in [one for one in found if self._is_mains(one)]:
+            for question in filter(self._is_mains, asked):
                 del self.kept[question]
-                self._one = True
+                self._ignores_backend = True
 
     @property
     def blind(self) -> bool:

@@ -104,14 +104,14 @@ def innermost(calls: Sequence[Call]) -> int | None:
 def frame_of(calls: Sequence[Call], index: int) -> wire.Frame:
     """A call as it is told: a lambda or a generator by the function that it stands in."""
     call = calls[index]
-    name = _told(call.function)
+    name = _plain_name(call.function)
     if name.startswith("<") and name != "<module>":
-        outer = (_told(c.function) for c in calls[index + 1 :] if c.path == call.path)
-        name = next((known for known in outer if not known.startswith("<")), name)
+        outer = (_plain_name(c.function) for c in calls[index + 1 :] if c.path == call.path)
+        name = next((around for around in outer if not around.startswith("<")), name)
     return wire.Frame(name, call.path.rpartition("/")[2], call.line)
 
 
-def _told(function: str) -> str:
+def _plain_name(function: str) -> str:
     """`Loader.rows.<locals>.<genexpr>` is `Loader.rows`, `main.<locals>.helper` is `helper`."""
     parts = function.split(".<locals>.")
     while len(parts) > 1 and parts[-1].startswith("<"):
@@ -124,8 +124,11 @@ _KILL_S = 1.0
 """For one that was killed to be gone."""
 _FRESH_S = 1.0
 """An answer younger than this is given again: py-spy stops the rank for a moment."""
-_TRUSTED_EXIT = 0
 _CALL = re.compile(r"    (.+?) \((.+):(\d+)\)$")
+_PTRACE = (
+    ". It needs ptrace: the sidecar must run as the rank's user, and a container needs "
+    "CAP_SYS_PTRACE or kernel.yama.ptrace_scope <= 1"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLook:
-    """One look at a process that goes on."""
+    """A look at a process that goes on."""
 
     taken: Taken
     main: tuple[Call, ...]
@@ -232,9 +235,10 @@ class Stacks:
         if native:
             command.append("--native")
         done = self._finish(command)
-        if done.returncode != _TRUSTED_EXIT or not done.stdout.strip():
+        if done.returncode or not done.stdout.strip():
             reason = " ".join((done.stderr or done.stdout).split())[:300] or "no output"
-            raise StacksError(f"py-spy failed: {reason}{_advice(reason)}")
+            advice = _PTRACE if "perm" in reason.lower() else ""
+            raise StacksError(f"py-spy failed: {reason}{advice}")
         return done.stdout
 
     def _finish(self, command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -290,15 +294,6 @@ def calls_of(text: str) -> tuple[Call, ...]:
             break
         calls.append(Call(at[1], at[2], int(at[3])))
     return tuple(calls)
-
-
-def _advice(reason: str) -> str:
-    if "perm" not in reason.lower():
-        return ""
-    return (
-        ". It needs ptrace: the sidecar must run as the rank's user, and a container needs "
-        "CAP_SYS_PTRACE or kernel.yama.ptrace_scope <= 1"
-    )
 
 
 # Where a rank stands that makes no progress: one sample after the other, until it moves.
@@ -534,7 +529,7 @@ class StandstillWitness:
             first_s, samples = stand.first_s, stand.samples + 1
         self._stand = _Stand(mark, frame, at, doing, samples, first_s, sample.taken_s)
 
-    def told(self, mark: Mark, now_s: float) -> wire.Witness | None:
+    def witness(self, mark: Mark, now_s: float) -> wire.Witness | None:
         """What the wire says of a rank whose mark this is now; None once it has moved."""
         stand = self._stand
         if stand is None or stand.mark != mark:

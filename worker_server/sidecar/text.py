@@ -15,6 +15,7 @@ from worker_server.sidecar.recorders import WORLD, TorchEntry, numbered, read
 from worker_server.wire import (
     FlightRecord,
     GroupHead,
+    HostEntry,
     HostReport,
     Identity,
     LastWords,
@@ -161,7 +162,7 @@ def _step(step: StepState) -> Iterator[tuple[str, str]]:
     if step.tokens:
         yield "tokens", f"{step.tokens:,}"
     if step.seconds:
-        longest = sorted(step.seconds.items(), key=lambda one: -one[1])
+        longest = sorted(step.seconds.items(), key=lambda phase: -phase[1])
         yield "spent", ", ".join(f"{name} {_duration(spent_s)}" for name, spent_s in longest)
     if step.tags:
         yield "says it does", ", ".join(step.tags)
@@ -177,8 +178,8 @@ def _head(head: GroupHead) -> str:
     state = f"inside of {head.op}" if head.inside else f"last {head.op}"
     open_ones = head.enqueued - head.completed
     left = f", {open_ones} not complete" if open_ones else ""
-    known = f"{head.name} ({head.size} ranks): {head.enqueued}"
-    return f"{known}, {state} {_duration(head.age_s)} ago{left}"
+    group = f"{head.name} ({head.size} ranks): {head.enqueued}"
+    return f"{group}, {state} {_duration(head.age_s)} ago{left}"
 
 
 def _uses(process: Process) -> Iterator[str]:
@@ -241,15 +242,15 @@ def _(answer: HostReport, rows: int) -> str:
     shown, more = _first(answer.entries, rows, "more")
     table = _table(
         ["rank", "step", "phase", "for", "last commit", "process", "WorkerServer"],
-        [(one.rank, *_of_host(one.report, one.error), one.url or "-") for one in shown],
+        [(entry.rank, *_of_host(entry), entry.url or "-") for entry in shown],
     )
     return "\n".join([f"host {answer.host}", *_listed(table, "no rank", more)])
 
 
-def _of_host(report: StateReport | None, error: str | None) -> tuple[str, ...]:
-    if report is None:
-        return ("-", "-", "-", "-", error or "unknown")
-    step, process = report.step, _life(report.process)
+def _of_host(entry: HostEntry) -> tuple[str, ...]:
+    if entry.report is None:
+        return ("-", "-", "-", "-", entry.error or "unknown")
+    step, process = entry.report.step, _life(entry.report.process)
     if step is None:
         return ("-", "-", "-", "-", process)
     committed = (
@@ -261,9 +262,9 @@ def _of_host(report: StateReport | None, error: str | None) -> tuple[str, ...]:
 @render.register(dict)
 def _(answer: Mapping[str, Any], rows: int) -> str:
     """Torch's wait counters, those first in which most time went."""
-    counters = {name: told for name, told in answer.items() if isinstance(told, Mapping)}
+    counters = {name: cells for name, cells in answer.items() if isinstance(cells, Mapping)}
     names = sorted(counters, key=lambda name: -_number(counters[name].get("total_time_us")))
-    columns = sorted({key for told in counters.values() for key in told})
+    columns = sorted({key for cells in counters.values() for key in cells})
     shown, more = _first(names, rows, "more")
     table = _table(
         ["counter", *columns],
@@ -272,8 +273,8 @@ def _(answer: Mapping[str, Any], rows: int) -> str:
     return "\n".join(_listed(table, "no counters", more))
 
 
-def _number(told: object) -> float:
-    return float(told) if isinstance(told, int | float) else 0.0
+def _number(cell: object) -> float:
+    return float(cell) if isinstance(cell, int | float) else 0.0
 
 
 # -- flight record ---------------------------------------------------------------------------------
@@ -307,9 +308,9 @@ def _header(record: FlightRecord) -> Iterable[str]:
     if record.torch_error:
         torch += f" ({record.torch_error})"
     yield _cut(torch, _WIDTH)
-    for name, one in record.recorders.items():
-        taken = "none" if one.age_s is None else f"taken {_duration(one.age_s)} ago"
-        yield _cut(f"{name}: {taken}" + (f" ({one.error})" if one.error else ""), _WIDTH)
+    for name, other in record.recorders.items():
+        taken = "none" if other.age_s is None else f"taken {_duration(other.age_s)} ago"
+        yield _cut(f"{name}: {taken}" + (f" ({other.error})" if other.error else ""), _WIDTH)
     if record.dropped:
         yield f"the ring has overwritten {record.dropped} older entries"
 
@@ -383,18 +384,18 @@ def _torch_ages(record: FlightRecord, entries: dict[int, TorchEntry]) -> Mapping
     torch's youngest entry does, and where nobody knows that, it is taken to be as old as its
     record, which is the least that it can be.
     """
-    known = {n: one.time_created_ns for n, one in entries.items() if one.time_created_ns}
-    if not known:
+    stamps = {n: entry.time_created_ns for n, entry in entries.items() if entry.time_created_ns}
+    if not stamps:
         return {}
     ties = [
-        (known[number], entry.enter_age_s)
-        for entry in record.ring
-        for number in entry.torch_ids[:1]
-        if number in known
+        (stamps[number], call.enter_age_s)
+        for call in record.ring
+        for number in call.torch_ids[:1]
+        if number in stamps
     ]
     last_age_s = record.torch_age_s if record.torch_last_age_s is None else record.torch_last_age_s
-    at_ns, age_s = ties[-1] if ties else (known[max(known)], last_age_s or 0.0)
-    return {number: max(0.0, age_s + (at_ns - stamp) * _NS) for number, stamp in known.items()}
+    at_ns, age_s = ties[-1] if ties else (stamps[max(stamps)], last_age_s or 0.0)
+    return {number: max(0.0, age_s + (at_ns - stamp) * _NS) for number, stamp in stamps.items()}
 
 
 def _torch_lines(record: FlightRecord) -> Iterator[_Line]:
