@@ -10,6 +10,7 @@ from monitor.model.observation import Failure, Snapshot, Unreachable
 from monitor.model.verdict import Confidence
 from tests.changed import replace
 from tests.monitor.fleet import (
+    At,
     Drive,
     SimFleet,
     at,
@@ -31,96 +32,135 @@ from worker_server.wire import SOURCE_REPORTER, StepLog, StepRow, StepState
 WATCHING = KeeperConfig(observe=True)
 ALL = ("rg_0.0", "rg_1.0", "rg_2.0")
 DAY_S = 86_400.0
+OF_THE_SYSTEM = "the operating system's view of the process"
 
 
-def fired(drive: Drive) -> list[tuple[str, float]]:
-    """Kinds fired and their seconds, in order."""
-    found = ((drive.seen[key].kind, at_s) for key, at_s in drive.fired.items())
-    return sorted(((str(kind), at_s) for kind, at_s in found), key=lambda one: one[1])
+# -- when a hang is called one, and why then ---------------------------------------------------
 
 
-# -- what is stated ------------------------------------------------------------------------
+def pauses(*at_s: float, rank: str = "rg_1.0", for_s: float = 40.0) -> list[At]:
+    """Pauses that nobody declared."""
+    return [at(begin_s, pause([rank], "other", for_s)) for begin_s in at_s]
 
 
-def test_an_ordinary_hang_fires_on_the_floor_and_says_so() -> None:
-    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))])).run(30)
-    incident = drive.incident("not_entered")
-    assert drive.fired[incident.id] == 27.0
-    assert incident.verdict.evidence["threshold"] == "5 s floor"
-    assert incident.verdict.evidence["source"] == "phases"
+def checkpoint(at_s: float, for_s: float) -> At:
+    return at(at_s, pause(["rg_1.0"], "checkpoint", for_s))
+
+
+@pytest.mark.parametrize(
+    ("script", "fires_s", "threshold"),
+    [
+        pytest.param([at(20, hang("rg_1.0"))], [27.0], "5 s floor", id="an ordinary one"),
+        pytest.param(
+            [at(20, pause(["rg_1.0"], "other", 29.0)), at(21, gil("rg_1.0"))],
+            [27.0], "5 s floor", id="between phases, the GIL held",
+        ),
+        pytest.param(
+            [at(20, pause(["rg_1.0"], "other", 29.0)), at(21, stop("rg_1.0"))],
+            [27.0], "5 s floor", id="between phases, SIGSTOP",
+        ),
+        pytest.param(
+            pauses(20, 100, 180), [52.0], "30 s where no phase is declared",
+            id="a first long pause, and not the next ones",
+        ),
+        pytest.param(
+            [*pauses(20, rank="rg_0.0"), *pauses(90)], [52.0], "30 s where no phase is declared",
+            id="one learned from the same role of another group",
+        ),
+        pytest.param(
+            [*pauses(20, for_s=20.0), *pauses(80, for_s=DAY_S)],
+            [122.0], "2 x learned gap 20 s of 'other': 40 s", id="where the job pauses",
+        ),
+        pytest.param(
+            [*pauses(20, for_s=30.0), at(100, hang("rg_1.0"))],
+            [107.0], "5 s floor", id="elsewhere after a long pause",
+        ),
+        pytest.param(
+            [at(20 + 10 * n, cpu_stall("rg_1.0", 2.4)) for n in range(10)]
+            + [at(150, hang("rg_1.0"))],
+            [157.0], "5 s floor", id="after short stalls of a busy host",
+        ),
+        pytest.param(
+            [checkpoint(20 + 30 * n, 8.0) for n in range(4)] + [checkpoint(140, DAY_S)],
+            [222.0], "10 x learned gap 8.0 s of 'checkpoint', at least 60 s: 80 s",
+            id="a checkpoint that usually takes 8 s",
+        ),
+        pytest.param(
+            [at(19, runs("rg_1.0")), at(20, hang("rg_1.0"))],
+            [37.0], "3 x (5 s floor), its main thread runs: 15 s", id="an endless loop",
+        ),
+    ],
+)  # fmt: skip
+def test_a_hang_fires_when_it_exceeds_what_speaks_for_it_and_says_so(
+    script, fires_s, threshold
+) -> None:
+    ticks = int(max(fires_s[-1], script[-1].at_s)) + 45
+    drive = Drive(SimFleet(3, 1, script), WATCHING).run(ticks)
+    assert drive.kinds() == ["not_entered"] * len(fires_s)
+    assert sorted(drive.fired.values()) == fires_s
+    last = drive.seen[max(drive.fired, key=lambda key: drive.fired[key])]
+    assert last.verdict.evidence["threshold"] == threshold
+    assert last.verdict.evidence["source"] in ("phases", OF_THE_SYSTEM)
 
 
 def test_a_slow_program_states_its_learned_step() -> None:
     drive = Drive(SimFleet(3, 1, [at(60, hang("rg_1.0"))], pace=4.0)).run(90)
-    threshold = drive.incident("not_entered").verdict.evidence["threshold"]
-    assert "10 x learned step 1.2 s" in threshold
+    incident = drive.incident("not_entered")
+    assert 73 <= drive.fired[incident.id] <= 76
+    assert "10 x learned step 1.2 s" in incident.verdict.evidence["threshold"]
 
 
-# -- pauses of one rank that nobody declared -----------------------------------------------
-
-
-def test_an_undeclared_pause_of_one_rank_under_half_of_torchfts_timeout_passes_in_silence() -> None:
-    script = [at(20, pause(["rg_1.0"], "other", 29.0))]
-    assert not Drive(SimFleet(3, 1, script)).run(80).seen
-
-
-def test_the_first_longer_one_is_taken_for_a_hang_the_next_ones_are_not() -> None:
-    script = [at(20 + 80 * n, pause(["rg_1.0"], "other", 40.0)) for n in range(3)]
-    drive = Drive(SimFleet(3, 1, script), WATCHING).run(240)
-    assert fired(drive) == [("not_entered", 52.0)]
-
-
-@pytest.mark.parametrize("fault", [gil, stop], ids=["GIL held", "SIGSTOP"])
-def test_what_the_operating_system_sees_between_phases_takes_the_plain_floor(fault) -> None:
-    script = [at(20, pause(["rg_1.0"], "other", 29.0)), at(21, fault("rg_1.0"))]
-    drive = Drive(SimFleet(3, 1, script)).run(40)
-    assert drive.incident("not_entered").verdict.evidence["threshold"] == "5 s floor"
-
-
-def test_a_pause_learned_from_the_same_role_of_another_group_excuses_this_one() -> None:
-    script = [at(20, pause(["rg_0.0"], "other", 40.0)), at(90, pause(["rg_1.0"], "other", 40.0))]
-    drive = Drive(SimFleet(3, 1, script), WATCHING).run(150)
-    assert fired(drive) == [("not_entered", 52.0)]
-
-
-def test_a_hang_where_the_job_pauses_takes_twice_the_learned_pause_and_says_so() -> None:
-    script = [at(20, pause(["rg_1.0"], "other", 20.0)), at(80, pause(["rg_1.0"], "other", DAY_S))]
-    drive = Drive(SimFleet(3, 1, script), WATCHING).run(140)
-    assert fired(drive) == [("not_entered", 122.0)]
-    threshold = drive.incident("not_entered").verdict.evidence["threshold"]
-    assert threshold == "2 x learned gap 20 s of 'other': 40 s"
-
-
-def test_a_hang_elsewhere_still_takes_the_floor_after_a_long_pause() -> None:
-    script = [at(20, pause(["rg_1.0"], "other", 30.0)), at(100, hang("rg_1.0"))]
-    drive = Drive(SimFleet(3, 1, script), WATCHING).run(140)
-    assert fired(drive)[-1] == ("not_entered", 107.0)
+def test_a_declared_phase_has_its_budget_until_its_usual_length_is_known() -> None:
+    config = KeeperConfig(long_phase_budget_s=90.0, observe=True)
+    drive = Drive(SimFleet(3, 1, [checkpoint(20, DAY_S)]), config).run(120)
+    verdict = drive.incident("not_entered").verdict
+    assert list(drive.fired.values()) == [112.0]
+    assert "'checkpoint'" in verdict.reason
+    assert verdict.evidence["threshold"] == "90 s for checkpoint"
 
 
 def test_a_hang_that_an_eviction_ended_teaches_nothing() -> None:
-    script = [at(20, hang("rg_1.0")), at(120, hang("rg_2.0"))]
-    drive = Drive(SimFleet(3, 1, script)).run(140)
-    assert [at_s for _, at_s in fired(drive)] == [27.0, 127.0]
+    script = [at(20, hang("rg_1.0")), at(90, hang("rg_2.0"))]
+    drive = Drive(SimFleet(3, 1, script)).run(105)
+    assert list(drive.fired.values()) == [27.0, 97.0]
 
 
-def test_short_stalls_of_a_busy_host_leave_the_floor_where_it_is() -> None:
-    script = [at(20 + 10 * n, cpu_stall("rg_1.0", 2.4)) for n in range(10)]
-    drive = Drive(SimFleet(3, 1, [*script, at(150, hang("rg_1.0"))])).run(160)
-    assert [at_s for _, at_s in fired(drive)] == [157.0]
+# -- what is no hang ---------------------------------------------------------------------------
+
+NO_HANG = {
+    "half of torchfts timeout": pauses(20, for_s=29.0),
+    "a pause of all, short": [at(20, pause(ALL, "other", 8.0))],
+    "a pause of all": [at(20, pause(ALL, "other", 90.0))],
+    "a pause of all that ends raggedly": [
+        at(20, pause([name], "other", 20.0 + 6.0 * n)) for n, name in enumerate(ALL)
+    ],
+    "a pause of all, of whom most cannot be seen": [
+        at(20, pause(ALL, "other", 28.0)), *(at(30, silent(name, 12.0)) for name in ALL[1:]),
+    ],
+    "a first pause in which it runs": [at(20, runs("rg_1.0", "R")), *pauses(20, for_s=14.0)],
+    "a first pause in which it waits for the disk": [
+        at(20, runs("rg_1.0", "D")), *pauses(20, for_s=14.0),
+    ],
+    "a garbage collection": [
+        at(20, runs("rg_1.0")), at(20, gil("rg_1.0")), at(26, recover("rg_1.0")),
+    ],
+    "stalls just under the floor that come often": [
+        *(at(20 + 9 * n * n, pause(["rg_1.0"], "other", 4.0)) for n in range(4)),
+        *pauses(110, for_s=7.5),
+    ],
+    "first steps after a heal compile": [at(20, restart("rg_1")), *pauses(27.2, for_s=60.0)],
+}  # fmt: skip
 
 
-def test_stalls_just_under_the_floor_that_come_often_raise_it() -> None:
-    script = [at(20 + 9 * n * n, pause(["rg_1.0"], "other", 4.0)) for n in range(4)]
-    script += [at(130, pause(["rg_1.0"], "other", 7.5))]
-    assert not Drive(SimFleet(3, 1, script)).run(160).fired
-
-
-compiling = steps(lambda step: replace(step, tags=("compile",)), "rg_1.0")
-"""rg_1.0 says by its tag what it does in whatever phase."""
+@pytest.mark.parametrize("why", NO_HANG)
+def test_nobody_is_called_hung_for(why) -> None:
+    assert not Drive(SimFleet(3, 1, NO_HANG[why])).run(135).fired
 
 
 @pytest.mark.parametrize("source", [SOURCE_REPORTER, "torchft", "optimizer"])
 def test_a_compilation_in_the_middle_of_a_phase_is_no_hang(source) -> None:
+    """rg_1.0 says by its tag what it does in whatever phase."""
+    compiling = steps(lambda step: replace(step, tags=("compile",)), "rg_1.0")
     fleet = SimFleet(2, 2, [at(20, hang("rg_1.0"))], source=source, across=True)
     assert not Drive(fleet, alter=compiling).run(90).seen
 
@@ -187,23 +227,6 @@ def test_pauses_of_peers_at_the_same_time_are_one_event() -> None:
 # -- the whole job pauses ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("for_s", [8.0, 90.0])
-def test_a_pause_of_all_ranks_at_once_is_never_one_ranks_hang(for_s) -> None:
-    script = [at(20, pause(ALL, "other", for_s))]
-    assert not Drive(SimFleet(3, 1, script)).run(int(for_s) + 60).seen
-
-
-def test_a_pause_of_all_that_ends_raggedly_accuses_nobody() -> None:
-    script = [at(20, pause([name], "other", 20.0 + 6.0 * n)) for n, name in enumerate(ALL)]
-    assert not Drive(SimFleet(3, 1, script)).run(100).seen
-
-
-def test_a_pause_of_all_of_whom_most_cannot_be_seen_is_no_hang_of_the_one_who_can() -> None:
-    script = [at(20, pause(ALL, "other", 28.0))]
-    script += [at(30, silent(name, 12.0)) for name in ALL[1:]]
-    assert not Drive(SimFleet(3, 1, script)).run(80).seen
-
-
 def test_one_left_behind_when_a_pause_of_all_is_over_is_found_after_twice_its_length() -> None:
     script = [at(20, pause(["rg_0.0"], "other", 20.0)), at(20, pause(["rg_0.1"], "other", DAY_S))]
     drive = Drive(SimFleet(1, 2, script), WATCHING).run(70)
@@ -222,58 +245,6 @@ def test_a_job_that_stands_still_for_ever_is_told_and_nobody_is_accused() -> Non
     assert {verdict.confidence for verdict in verdicts} == {Confidence.UNSURE}
     assert set(drive.fired.values()) == {82.0}
     assert not drive.evicts
-
-
-# -- declared phases -----------------------------------------------------------------------
-
-
-def test_a_declared_phase_has_its_budget_until_its_usual_length_is_known() -> None:
-    config = KeeperConfig(long_phase_budget_s=90.0, observe=True)
-    script = [at(20, pause(["rg_1.0"], "checkpoint", DAY_S))]
-    drive = Drive(SimFleet(3, 1, script), config).run(120)
-    assert fired(drive) == [("not_entered", 112.0)]
-    threshold = drive.incident("not_entered").verdict.evidence["threshold"]
-    assert threshold == "90 s for checkpoint"
-
-
-def test_a_checkpoint_that_usually_takes_8_s_is_a_hang_after_80() -> None:
-    script = [at(20 + 30 * n, pause(["rg_1.0"], "checkpoint", 8.0)) for n in range(4)]
-    script += [at(140, pause(["rg_1.0"], "checkpoint", DAY_S))]
-    drive = Drive(SimFleet(3, 1, script), WATCHING).run(240)
-    assert fired(drive) == [("not_entered", 222.0)]
-    threshold = drive.incident("not_entered").verdict.evidence["threshold"]
-    assert "10 x learned gap 8.0 s of 'checkpoint', at least 60 s" in threshold
-
-
-# -- a main thread that runs ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize("state", ["R", "D"])
-def test_a_first_pause_of_14_s_in_which_the_main_thread_runs_is_no_hang(state) -> None:
-    script = [at(20, runs("rg_1.0", state)), at(20, pause(["rg_1.0"], "other", 14.0))]
-    assert not Drive(SimFleet(3, 1, script)).run(60).fired
-
-
-def test_a_garbage_collection_of_6_s_is_no_hang() -> None:
-    script = [at(20, runs("rg_1.0")), at(20, gil("rg_1.0")), at(26, recover("rg_1.0"))]
-    assert not Drive(SimFleet(3, 1, script)).run(60).fired
-
-
-def test_an_endless_loop_is_a_hang_after_three_times_the_floor() -> None:
-    script = [at(19, runs("rg_1.0")), at(20, hang("rg_1.0"))]
-    drive = Drive(SimFleet(3, 1, script)).run(60)
-    incident = drive.incident("not_entered")
-    assert drive.fired[incident.id] == 37.0
-    threshold = incident.verdict.evidence["threshold"]
-    assert threshold == "3 x (5 s floor), its main thread runs: 15 s"
-
-
-# -- starts and heals ----------------------------------------------------------------------
-
-
-def test_the_first_steps_after_a_heal_compile_for_a_minute() -> None:
-    script = [at(20, restart("rg_1")), at(27.2, pause(["rg_1.0"], "other", 60.0))]
-    assert not Drive(SimFleet(3, 1, script)).run(140).fired
 
 
 # -- steps so long that ten of them are more than TorchFT's 60 s -----------------------------
@@ -309,12 +280,12 @@ def test_a_pause_of_three_long_steps_is_no_hang() -> None:
 def test_a_restarted_monitor_reads_the_jobs_pauses_from_the_ranks_own_steps() -> None:
     script = [at(20 + 60 * n, pause(["rg_1.0"], "other", 40.0)) for n in range(3)]
     drive = Drive(SimFleet(3, 1, script), WATCHING).run(70)
-    assert fired(drive) == [("not_entered", 52.0)]
+    assert list(drive.fired.values()) == [52.0]
     drive.pipeline = Pipeline(WATCHING)
     drive.run(130)
     assert drive.results[70].wants_steps == ("rg_0.0", "rg_1.0", "rg_2.0")
     assert drive.results[71].wants_steps == ()
-    assert fired(drive) == [("not_entered", 52.0)]
+    assert list(drive.fired.values()) == [52.0]
 
 
 def test_a_monitor_that_cannot_read_the_past_asks_three_times() -> None:

@@ -1,10 +1,13 @@
 """Slow ranks of TorchFT jobs that declare no phases: by what their main threads waited."""
 
+from collections.abc import Callable
+from functools import cache
+
 import numpy as np
 import pytest
 from msgspec import structs
 
-from monitor.detect.pace import FIGURES, Pace, Paces, Roster, Window
+from monitor.detect.pace import FIGURES, Paces, Roster, Window
 from monitor.detect.straggler import straggler
 from monitor.model.config import KeeperConfig
 from monitor.model.verdict import Confidence, Verdict
@@ -53,55 +56,54 @@ def plain(groups: int, size: int, *script: At, **options) -> SimFleet:
 )
 def test_a_slow_rank_is_named_alone_within_a_minute(groups, size, fault, most_s) -> None:
     drive = Drive(plain(groups, size, at(60, fault), noise=0.1), WATCHING).run(150)
-    incidents = [one for one in drive.seen.values() if one.kind == "straggler"]
-    assert {one.culprits for one in incidents} == {("rg_1.0",)}
+    incidents = [i for i in drive.seen.values() if i.kind == "straggler"]
+    assert {i.culprits for i in incidents} == {("rg_1.0",)}
     assert drive.fired[incidents[0].id] <= 60 + most_s
     assert incidents[0].verdict.confidence is Confidence.LIKELY
 
 
 def test_the_sentence_says_who_slows_whom_by_how_much_and_since_when() -> None:
-    fleet = plain(3, 1, at(40, slow_in("rg_1.0", "backward", 0.8)))
-    drive = Drive(fleet, WATCHING).run(110)
+    script = at(40, slow_in("rg_1.0", "backward", 0.8)), at(92, slow_in("rg_1.0", "backward", 0.0))
+    drive = Drive(plain(3, 1, *script), WATCHING).run(90)
     [verdict] = drive.last.verdicts
     assert verdict.reason == (
         "rg_1.0 slows everybody: its own work takes 1 s a step where its peers take 0.3 s; "
-        "rg_0.0 and rg_2.0 wait 0.7 s a step for that, for 69 s now"
+        "rg_0.0 and rg_2.0 wait 0.7 s a step for that, for 49 s now"
     )
     assert verdict.evidence["slow at"] == "its own work"
     assert verdict.evidence["source"].startswith("waits that its WorkerServer saw")
+    assert drive.run(60).incident("straggler").resolution == "keeps pace again"
 
 
-def test_it_says_where_the_main_thread_was_seen_to_stand() -> None:
-    def stands(report: StateReport) -> StateReport:
-        frame = Frame("Metrics.log_step", "train.py", 66)
-        return replace(report, witness=Witness(frame, Doing.IO, 2, 2.0, 0.5))
-
-    fleet = plain(3, 1, at(40, slow_in("rg_1.0", "backward", 4.0)))
-    drive = Drive(fleet, WATCHING, alter=reports(stands, "rg_1.0", after=60)).run(130)
-    [verdict] = drive.last.verdicts
-    assert "it was seen to stand in Metrics.log_step (train.py:66)" in verdict.reason
+def stands(report: StateReport) -> StateReport:
+    frame = Frame("Metrics.log_step", "train.py", 66)
+    return replace(report, witness=Witness(frame, Doing.IO, 2, 2.0, 0.5))
 
 
-def test_a_process_that_is_stopped_again_and_again_is_said_to_be() -> None:
-    def stopped(report: StateReport) -> StateReport:
-        return replace(report, process=replace(report.process, state="T"))
+def process(**changes) -> Callable[[StateReport], StateReport]:
+    return lambda report: replace(report, process=replace(report.process, **changes))
 
+
+@pytest.mark.parametrize(
+    ("tells", "says"),
+    [
+        (stands, "it was seen to stand in Metrics.log_step (train.py:66)"),
+        (process(state="T"), "a signal had stopped it at 100% of the looks"),
+        (process(starved=0.7), "for 70% of the time it was ready to run and got no core"),
+    ],
+    ids=["its stacks", "a signal", "no core"],
+)
+def test_it_says_what_else_was_seen_of_the_slow_rank(tells, says) -> None:
     fleet = plain(3, 1, at(40, slow_in("rg_1.0", "backward", 0.8)))
-    drive = Drive(fleet, WATCHING, alter=reports(stopped, "rg_1.0", after=40)).run(100)
+    drive = Drive(fleet, WATCHING, alter=reports(tells, "rg_1.0", after=40)).run(90)
     [verdict] = drive.last.verdicts
-    assert "a signal had stopped it at 100% of the looks" in verdict.reason
+    assert says in verdict.reason
 
 
 def test_it_is_evicted_once_it_cost_more_than_an_eviction() -> None:
-    drive = Drive(plain(3, 1, at(40, slow_in("rg_1.0", "backward", 0.8)))).run(120)
+    drive = Drive(plain(3, 1, at(40, slow_in("rg_1.0", "backward", 0.8)))).run(90)
     assert drive.evicted() == ["rg_1"]
     assert drive.incident("straggler").verdict.lost_s > 15.0
-
-
-def test_it_keeps_pace_again_when_it_does() -> None:
-    script = at(40, slow_in("rg_1.0", "backward", 0.8)), at(100, slow_in("rg_1.0", "backward", 0.0))
-    drive = Drive(plain(3, 1, *script), WATCHING).run(200)
-    assert drive.incident("straggler").resolution == "keeps pace again"
 
 
 def test_where_waiting_within_a_group_does_not_show_nobody_is_accused_alone() -> None:
@@ -117,7 +119,7 @@ def test_where_waiting_within_a_group_does_not_show_nobody_is_accused_alone() ->
         return replace(report, heads=heads, step=step)
 
     fleet = plain(2, 2, at(40, slow_in("rg_1.1", "backward", 0.8)))
-    drive = Drive(fleet, alter=reports(unseen, "rg_1.0", "rg_1.1")).run(150)
+    drive = Drive(fleet, alter=reports(unseen, "rg_1.0", "rg_1.1")).run(100)
     incident = drive.incident("straggler")
     assert incident.groups == ("rg_1",)
     assert incident.verdict.confidence is Confidence.UNSURE
@@ -135,9 +137,9 @@ def test_who_waits_for_the_slow_one_is_not_accused_beside_a_victim_that_looks_qu
     quick = at(60, slow_in("rg_1.1", "backward", -0.15))
     crowded = at(60, slow_in("rg_0.1", "backward", 0.2)), at(60, slow_in("rg_0.0", "backward", 0.2))
     slows = at(60, slow_in("rg_1.0", "backward", 1.0))
-    drive = Drive(plain(2, 2, quick, slows, *crowded, noise=0.1), WATCHING).run(260)
-    incidents = [one for one in drive.seen.values() if one.kind == "straggler"]
-    assert {one.culprits for one in incidents} == {("rg_1.0",)}
+    drive = Drive(plain(2, 2, quick, slows, *crowded, noise=0.1), WATCHING).run(180)
+    incidents = [i for i in drive.seen.values() if i.kind == "straggler"]
+    assert {i.culprits for i in incidents} == {("rg_1.0",)}
     peer, mate = (drive.pipeline._history.pace.windows[-1].paces[r] for r in ("rg_0.1", "rg_1.1"))
     assert peer.busy_s > 1.8 * mate.busy_s  # it did look slow
 
@@ -177,57 +179,57 @@ WITHIN_A_GROUP = ("evaluates every 5", "one garbage collection", "restarts", "de
 def test_nobody_is_named_for(groups, size, why) -> None:
     drive = Drive(plain(groups, size, *SLOWS_NOBODY[why], noise=0.2)).run(220)
     slow_ones = [i for i in drive.seen.values() if i.kind == "straggler" and i.culprits]
-    assert all(one.verdict.confidence is Confidence.UNSURE for one in slow_ones)
+    assert all(i.verdict.confidence is Confidence.UNSURE for i in slow_ones)
     assert not slow_ones or why == "evaluates every 5"
 
 
-def test_a_rank_that_strace_slows_is_not_named_while_it_is_traced() -> None:
-    def straced(report: StateReport) -> StateReport:
-        return replace(report, process=replace(report.process, tracer=Tracer(7, "strace")))
+def stops_telling() -> Callable[[StateReport], StateReport]:
+    """Its waits are told no more."""
+    waited_s: list[float] = []
 
-    fleet = plain(3, 1, at(40, slow("rg_1.0", 4.0)))
-    drive = Drive(fleet, alter=reports(straced, "rg_1.0", after=40)).run(150)
-    assert not [one for one in drive.seen.values() if one.kind == "straggler"]
+    def change(report: StateReport) -> StateReport:
+        waited_s.append(report.step.waited_s or 0.0)
+        step = replace(report.step, waited_s=waited_s[0], waits_s=None, waits_in=None)
+        heads = tuple(structs.replace(head, held=0) for head in report.heads)
+        return replace(report, step=step, heads=heads)
 
-
-def test_a_rank_that_stops_telling_its_waits_is_not_taken_for_busy() -> None:
-    frozen: list[float] = []
-
-    def freeze(report: StateReport) -> StateReport:
-        if report.step is None:
-            return report
-        frozen.append(report.step.waited_s or 0.0)
-        return replace(
-            report,
-            step=replace(report.step, waited_s=frozen[0], waits_s=None, waits_in=None),
-            heads=tuple(structs.replace(head, held=0) for head in report.heads),
-        )
-
-    assert not Drive(plain(3, 1), alter=reports(freeze, "rg_1.0", after=60)).run(180).seen
+    return change
 
 
-def test_a_rank_whose_collectives_are_recorded_no_more_is_not_taken_for_busy() -> None:
+def stops_recording() -> Callable[[StateReport], StateReport]:
+    """Its collectives are recorded no more."""
     seen: list[StateReport] = []
 
-    def stop_recording(report: StateReport) -> StateReport:
+    def change(report: StateReport) -> StateReport:
         seen.append(report)
-        step = report.step
-        if step is None:
-            return report
-        waited_s = (seen[0].step.waited_s or 0.0) + 0.01 * step.attempt if seen[0].step else 0.0
+        waited_s = (seen[0].step.waited_s or 0.0) + 0.01 * report.step.attempt
+        step = replace(report.step, waited_s=waited_s, waits_s=None, waits_in=None)
         heads = tuple(structs.replace(head, age_s=0.1, held=0) for head in seen[0].heads)
-        told = replace(step, waited_s=waited_s, waits_s=None, waits_in=None)
-        return replace(report, step=told, heads=heads)
+        return replace(report, step=step, heads=heads)
 
-    drive = Drive(plain(3, 1), alter=reports(stop_recording, "rg_1.0", after=60)).run(180)
-    assert not drive.seen
+    return change
+
+
+@pytest.mark.parametrize(
+    ("fault", "tells"),
+    [
+        (slow("rg_1.0", 4.0), process(tracer=Tracer(7, "strace"))),
+        (slow_network(0.8), stops_telling()),
+        (slow_network(0.8), stops_recording()),
+    ],
+    ids=["traced, which slows it", "it tells no waits any more", "it records nothing any more"],
+)
+def test_who_cannot_be_compared_is_not_taken_for_busy(fault, tells) -> None:
+    drive = Drive(plain(3, 1, at(40, fault)), alter=reports(tells, "rg_1.0", after=40)).run(130)
+    assert not [incident for incident in drive.seen.values() if incident.culprits]
 
 
 # -- steps so long that a window is noise -----------------------------------------------------
 
 
-def told(course: list[tuple[float, float, float]], low: float = 0.6) -> set[tuple[str, ...]]:
-    return {verdict.culprits for verdict in verdicts(course, low)}
+@cache
+def healthy() -> Drive:
+    return Drive(plain(3, 1), WATCHING).run(30)
 
 
 def verdicts(
@@ -239,58 +241,48 @@ def verdicts(
 
     `low`: of the slow one's, what 3 of 10 samples undercut; of its peers' it is a half.
     """
-    drive = Drive(plain(3, 1), WATCHING).run(60)
-    history = drive.pipeline._history
-    here = [(track.rank, track.identity.incarnation) for track in history.present()]
-    roster = Roster(*map(tuple, zip(*here, strict=True)))
+    history = healthy().pipeline._history
+    ranks = [(track.rank, track.identity.incarnation) for track in history.present()]
+    roster = Roster(*map(tuple, zip(*ranks, strict=True)))
     history.pace.windows.clear()
     for n, seconds in enumerate(course):
-        paces = [
-            Pace(
-                incarnation,
-                10,
-                busy_s,
-                busy_s * (low if rank == "rg_1.0" else 0.5),
-                0.55,
-                usual_s=0.13,
-                cohort=3,
-                calls=9,
-                starved=share,
-            )
-            for (rank, incarnation), busy_s, share in zip(here, seconds, starved, strict=True)
-        ]
-        rows = tuple(
-            np.array([getattr(pace, name) for pace in paces], np.float32).tobytes()
-            for name in FIGURES
-        )
+        figures = dict.fromkeys(FIGURES, [0.0] * 3) | {
+            "steps": [10] * 3,
+            "busy_s": seconds,
+            "low_s": [busy_s * part for busy_s, part in zip(seconds, (0.5, low, 0.5), strict=True)],
+            "step_s": [0.55] * 3,
+            "usual_s": [0.13] * 3,
+            "most_s": [np.inf] * 3,
+            "cohort": [3] * 3,
+            "work": [1.0] * 3,
+            "sees_group": [1] * 3,
+            "calls": [9] * 3,
+            "starved": starved,
+        }
+        rows = tuple(np.array(figures[name], np.float32).tobytes() for name in FIGURES)
         start_s = history.now_s - 5.5 * (len(course) - n)
-        window = Window(start_s, start_s + 5.5, Paces(roster, (), rows, {}))
-        history.pace.windows.append(window)
+        history.pace.windows.append(Window(start_s, start_s + 5.5, Paces(roster, (), rows, {})))
     return straggler(history)
 
 
 NOISY = [(0.13, 0.22, 0.14), (0.18, 0.21, 0.17), (0.10, 0.20, 0.09), (0.14, 0.25, 0.15)]
 
 
-def test_a_rank_that_is_the_slowest_in_nearly_every_window_is_named_though_each_is_noisy() -> None:
-    assert told(4 * NOISY) == {("rg_1.0",)}
-
-
 @pytest.mark.parametrize(
-    "course",
+    ("course", "low", "culprits"),
     [
-        pytest.param(3 * NOISY, id="not yet for long enough"),
-        pytest.param([*(3 * NOISY), *(4 * [(0.21, 0.20, 0.14)])], id="not in nearly every window"),
-        pytest.param(16 * [(0.13, 0.18, 0.14)], id="too little of a step"),
-        pytest.param(16 * [(0.06, 0.22, 0.15)], id="peers that do not agree"),
+        pytest.param(4 * NOISY, 0.6, {"rg_1.0"}, id="the slowest in nearly every window"),
+        pytest.param(3 * NOISY, 0.6, set(), id="not yet for long enough"),
+        pytest.param([*(3 * NOISY), *(4 * [(0.21, 0.20, 0.14)])], 0.6, set(), id="not in nearly"),
+        pytest.param(16 * [(0.13, 0.18, 0.14)], 0.6, set(), id="too little of a step"),
+        pytest.param(16 * [(0.06, 0.22, 0.15)], 0.6, set(), id="peers that do not agree"),
+        pytest.param(4 * NOISY, 0.35, set(), id="more work in every fifth step only"),
     ],
 )
-def test_what_is_not_steady_names_nobody(course) -> None:
-    assert told(course) == set()
-
-
-def test_who_works_more_in_every_fifth_step_only_is_not_named() -> None:
-    assert told(4 * NOISY, low=0.35) == set()
+def test_where_each_window_is_noisy_only_who_is_steadily_slow_is_named(
+    course, low, culprits
+) -> None:
+    assert {rank for verdict in verdicts(course, low) for rank in verdict.culprits} == culprits
 
 
 # -- ready to run, and no core ----------------------------------------------------------------
@@ -320,13 +312,3 @@ def test_who_gets_less_of_cores_for_which_all_wait_is_not_accused() -> None:
 
 def test_starving_alone_is_no_fault_while_nobody_waits_for_it() -> None:
     assert verdicts(16 * [(0.13, 0.14, 0.14)], starved=(0.06, 0.9, 0.06)) == ()
-
-
-def test_the_share_that_a_worker_server_tells_comes_into_the_windows() -> None:
-    def starves(report: StateReport) -> StateReport:
-        return replace(report, process=replace(report.process, starved=0.7))
-
-    fleet = plain(3, 1, at(40, slow_in("rg_1.0", "backward", 0.8)))
-    drive = Drive(fleet, WATCHING, alter=reports(starves, "rg_1.0", after=40)).run(130)
-    [verdict] = drive.last.verdicts
-    assert "for 70% of the time it was ready to run and got no core" in verdict.reason

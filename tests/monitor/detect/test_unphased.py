@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from monitor.model.config import KeeperConfig
-from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
+from monitor.model.observation import Observation, Snapshot
 from monitor.model.verdict import Confidence
 from tests.changed import replace
 from tests.monitor.fleet import (
@@ -20,7 +20,7 @@ from tests.monitor.fleet import (
     shut_out,
     stop,
 )
-from tests.monitor.fleet.told import reports
+from tests.monitor.fleet.told import reports, without_records
 
 DAY_S = 86_400.0
 
@@ -30,30 +30,30 @@ def attached(groups: int, size: int, *script, across: bool = True) -> SimFleet:
     return SimFleet(groups, size, script, source=None, across=across)
 
 
-@pytest.mark.parametrize("phase", ["data", "forward", "backward"])
+@pytest.mark.parametrize(
+    ("groups", "size", "culprit", "phase"),
+    [
+        (2, 2, "rg_1.1", "data"),
+        (2, 2, "rg_1.1", "forward"),
+        (2, 2, "rg_1.1", "backward"),
+        (2, 2, "rg_0.0", "forward"),
+        (1, 4, "rg_0.2", "forward"),
+    ],
+    ids=["data", "forward", "backward", "rank zero", "a plain job of one group"],
+)
 def test_a_hang_of_a_rank_that_only_attached_fires_32_s_after_it_on_its_groups_records(
-    phase,
+    groups, size, culprit, phase
 ) -> None:
-    drive = Drive(attached(2, 2, at(20, hang("rg_1.1", phase)))).run(60)
+    fleet = attached(groups, size, at(20, hang(culprit, phase)), across=groups > 1)
+    drive = Drive(fleet).run(55)
     incident = drive.incident("not_entered")
-    assert incident.culprits == ("rg_1.1",)
+    assert incident.culprits == (culprit,)
     assert drive.fired[incident.id] <= 52.0
     evidence = incident.verdict.evidence
     assert evidence["source"] == "flight records, found by heads at 1 s polls"
     assert evidence["threshold"] == "30 s where no phase is declared"
-    assert incident.verdict.victims == ("rg_0.0", "rg_0.1", "rg_1.0")
-
-
-def test_names_the_rank_that_hangs_even_when_it_is_rank_zero() -> None:
-    drive = Drive(attached(2, 2, at(20, hang("rg_0.0")))).run(60)
-    assert drive.incident("not_entered").culprits == ("rg_0.0",)
-
-
-def test_a_plain_job_of_one_group_is_diagnosed_as_well() -> None:
-    drive = Drive(attached(1, 4, at(20, hang("rg_0.2")), across=False)).run(60)
-    incident = drive.incident("not_entered")
-    assert incident.culprits == ("rg_0.2",)
-    assert drive.fired[incident.id] <= 52.0
+    others = {rank.name for rank in fleet.ranks()} - {culprit}
+    assert set(incident.verdict.victims) == others
 
 
 def test_a_group_of_one_rank_is_missed_in_torchfts_own_group() -> None:
@@ -94,19 +94,12 @@ def test_a_process_that_cannot_run_is_named_by_the_operating_system(fault) -> No
     assert incident.verdict.evidence["source"] == "the operating system's view of the process"
 
 
-def test_a_mismatch_needs_no_steps() -> None:
-    drive = Drive(attached(3, 3, at(20, mismatch("rg_1.1")))).run(60)
-    assert drive.incident("mismatch").culprits == ("rg_1.1",)
-
-
-def test_a_death_needs_no_steps() -> None:
-    drive = Drive(attached(2, 2, at(20, crash("rg_1.1")))).run(30)
-    assert drive.incident("dead").culprits == ("rg_1.1",)
-
-
-def without_records(snapshot: Snapshot) -> Snapshot:
-    lost = Unreachable(Failure.TIMEOUT, "no answer")
-    return replace(snapshot, records=dict.fromkeys(snapshot.records, lost))
+@pytest.mark.parametrize(
+    ("fault", "kind"), [(mismatch("rg_1.1"), "mismatch"), (crash("rg_1.1"), "dead")]
+)
+def test_a_mismatch_or_a_death_needs_no_steps(fault, kind) -> None:
+    drive = Drive(attached(2, 2, at(20, fault))).run(45)
+    assert drive.incident(kind).culprits == ("rg_1.1",)
 
 
 def test_without_records_it_is_told_later_and_nobody_is_evicted() -> None:
@@ -138,10 +131,6 @@ hidden = reports(lambda report: replace(report, heads=()))
 """Heads that show nothing: all collectives are C++'s own."""
 
 
-def test_ranks_that_show_nothing_at_all_are_unknown_and_not_accused() -> None:
-    assert not Drive(attached(2, 2, at(20, hang("rg_1.1"))), alter=hidden).run(60).seen
-
-
 def ddp(size: int, *script) -> SimFleet:
     """A job of one group whose collectives are all C++'s own, and whose optimizer counts steps."""
     return SimFleet(1, size, script, source="optimizer", across=False)
@@ -161,26 +150,41 @@ def test_a_hang_that_no_head_shows_is_found_in_the_records_of_a_group_that_stand
     assert drive.fired[incident.id] <= 53.0
 
 
-def test_a_group_is_read_whole_though_only_a_few_records_are_read_in_a_tick() -> None:
+def test_a_group_is_read_whole_though_only_one_record_is_read_in_a_tick() -> None:
+    """The first is due again before the last was read."""
+
     def few(snapshot: Snapshot) -> Snapshot:
-        first = dict(sorted(snapshot.records.items())[:2])
-        return replace(hidden(snapshot), records=first)
+        return replace(hidden(snapshot), records=dict(sorted(snapshot.records.items())[:1]))
 
-    drive = Drive(ddp(20, at(20, hang("rg_0.19", "data"))), alter=few).run(80)
-    assert drive.incident("not_entered").culprits == ("rg_0.19",)
-
-
-def test_without_records_a_group_that_stands_still_accuses_nobody() -> None:
-    def blind(snapshot: Snapshot) -> Snapshot:
-        return without_records(hidden(snapshot))
-
-    assert not Drive(ddp(4, at(20, hang("rg_0.2", "data"))), alter=blind).run(120).seen
+    drive = Drive(ddp(12, at(20, hang("rg_0.11", "data"))), alter=few).run(70)
+    assert drive.incident("not_entered").culprits == ("rg_0.11",)
 
 
-def test_a_pause_of_all_that_no_head_shows_accuses_nobody() -> None:
-    names = [f"rg_0.{rank}" for rank in range(4)]
-    script = [at(20, pause(names, "other", 90.0)), at(130, pause(names[:1], "other", 20.0))]
-    assert not Drive(ddp(4, *script), alter=hidden).run(180).seen
+def blind(snapshot: Snapshot) -> Snapshot:
+    return without_records(hidden(snapshot))
+
+
+EVERYBODY = [f"rg_0.{rank}" for rank in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("fleet", "alter"),
+    [
+        pytest.param(
+            attached(2, 2, at(20, hang("rg_1.1"))), hidden, id="a hang, and heads show nothing"
+        ),
+        pytest.param(
+            ddp(4, at(20, hang("rg_0.2", "data"))), blind, id="a group that stands, and no records"
+        ),
+        pytest.param(
+            ddp(4, at(20, pause(EVERYBODY, "other", 90.0)),
+                at(130, pause(EVERYBODY[:1], "other", 20.0))),
+            hidden, id="a pause of all",
+        ),
+    ],
+)  # fmt: skip
+def test_where_nothing_shows_who_is_missing_nobody_is_accused(fleet, alter) -> None:
+    assert not Drive(fleet, alter=alter).run(160).seen
 
 
 def test_a_pause_of_one_that_came_before_is_excused_though_no_head_shows_who_waits() -> None:

@@ -10,6 +10,7 @@ from monitor.model.eviction import Evict, Hold
 from monitor.model.incident import Incident, State
 from monitor.model.names import RankName
 from monitor.model.observation import Snapshot
+from monitor.model.verdict import Confidence
 from tests.monitor.fleet.fleet import SimFleet
 from tests.monitor.fleet.rank import START_S
 
@@ -74,6 +75,16 @@ class Drive:
         found = [i for i in self.seen.values() if i.kind == kind and i.id in self.fired]
         assert len(found) == 1, [(i.id, i.state, i.resolution) for i in self.seen.values()]
         return found[0]
+
+    def kinds(self) -> list[str]:
+        """Of those that fired, sorted."""
+        return sorted(str(self.seen[key].kind) for key in self.fired)
+
+    def accused(self) -> set[str]:
+        """Everybody who was ever named with more than doubt, by an incident that fired."""
+        incidents = [self.seen[key] for key in self.fired]
+        sure = [i for i in incidents if i.verdict.confidence is not Confidence.UNSURE]
+        return {rank for incident in sure for rank in incident.culprits}
 
     def evicted(self) -> list[str]:
         return [decision.group for _, decision in self.evicts]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from monitor.model.observation import Observation, Snapshot
+from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
 from tests.changed import replace
 from worker_server.wire import StateReport, StepState
 
@@ -14,6 +14,12 @@ Alter = Callable[[Snapshot], Snapshot]
 def observed(change: Callable[[Observation], Observation]) -> Alter:
     """Every observation changed so."""
     return lambda seen: replace(seen, observations=tuple(map(change, seen.observations)))
+
+
+def without_records(seen: Snapshot) -> Snapshot:
+    """No flight record comes."""
+    lost = Unreachable(Failure.TIMEOUT, "no answer")
+    return replace(seen, records=dict.fromkeys(seen.records, lost))
 
 
 def reports(change: Callable[[StateReport], StateReport], *ranks: str, after: int = 0) -> Alter:
