@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from monitor.detect.track import RankTrack
 from monitor.detect.weights import PrintBook
 from monitor.model.names import GroupName, Host
@@ -31,12 +33,46 @@ def later(*values, step=20, **how):
     return [voice(n, [(10, 5), (step, value)], **how) for n, value in enumerate(values)]
 
 
-def test_the_odd_one_is_told_once_all_were_seen_to_be_equal():
-    assert told(EQUAL, later(7, 8, 7)) == [(20, ("rg_1.0",))]
+MENDED = [voice(0, [(30, 9)]), voice(1, [(30, 9)], lineage=1), voice(2, [(30, 9)])]
 
 
-def test_without_having_been_equal_nobody_is_the_odd_one():
-    assert told([voice(n, [(20, value)]) for n, value in enumerate((7, 8, 7))]) == [(20, ())]
+@pytest.mark.parametrize(
+    ("sweeps", "dissents"),
+    [
+        pytest.param([EQUAL, later(7, 8, 7)], [(20, ("rg_1.0",))], id="the odd one of equals"),
+        pytest.param(
+            [[voice(n, [(20, value)]) for n, value in enumerate((7, 8, 7))]], [(20, ())],
+            id="they were never seen to be equal",
+        ),
+        pytest.param(
+            [EQUAL, later(7, 8, 7, participants=6)], [(20, ())],
+            id="groups that this monitor does not know count as late",
+        ),
+        pytest.param(
+            [EQUAL, [*later(7, 8), voice(2, [(20, 8)], lineage=1)]], [(20, ())],
+            id="who healed since has no vote",
+        ),
+        pytest.param(
+            [EQUAL, [*later(7, 8), voice(2, [(20, 8)], life="b")]], [(20, ())],
+            id="nor has who started anew",
+        ),
+        pytest.param(
+            [EQUAL, [*later(7, 7), voice(2, [(20, 8)], lineage=1)]], [(20, ("rg_2.0",))],
+            id="who healed is the odd one against two that did not",
+        ),
+        pytest.param([EQUAL, later(7, 8, 7), MENDED], [], id="a heal mends the odd one"),
+        pytest.param(
+            [EQUAL, [voice(0, [(20, 7)]), voice(1, [(20, 8)], lane=2), voice(2, [(20, 7)])]], [],
+            id="other shapes or shards are not compared",
+        ),
+        pytest.param(
+            [EQUAL, [*later(8), *(voice(n, [(10, 5), (20, 7)], gone=True) for n in (1, 2))]], [],
+            id="who ended bears no witness",
+        ),
+    ],
+)  # fmt: skip
+def test_who_is_outvoted_at_which_step(sweeps, dissents):
+    assert told(*sweeps) == dissents
 
 
 def test_a_value_that_is_late_can_turn_no_vote():
@@ -46,35 +82,6 @@ def test_a_value_that_is_late_can_turn_no_vote():
     assert told(five, [*some, *rest]) == [(20, ())]
     all_five = [*some, *(voice(n, [(20, 7)], participants=5) for n in (3, 4))]
     assert told(five, [*some, *rest], all_five) == [(20, ("rg_1.0",))]
-
-
-def test_a_group_that_this_monitor_does_not_know_counts_as_late():
-    assert told(EQUAL, later(7, 8, 7, participants=6)) == [(20, ())]
-
-
-def test_a_group_that_healed_since_has_no_vote():
-    healed = voice(2, [(20, 8)], lineage=1)
-    assert told(EQUAL, [*later(7, 8), healed]) == [(20, ())]
-
-
-def test_nor_has_one_that_started_anew():
-    again = voice(2, [(20, 8)], life="b")
-    assert told(EQUAL, [*later(7, 8), again]) == [(20, ())]
-
-
-def test_one_that_healed_is_the_odd_one_against_two_that_did_not():
-    healed = voice(2, [(20, 8)], lineage=1)
-    assert told(EQUAL, [*later(7, 7), healed]) == [(20, ("rg_2.0",))]
-
-
-def test_after_a_heal_the_odd_one_is_forgotten():
-    mended = [voice(0, [(30, 9)]), voice(1, [(30, 9)], lineage=1), voice(2, [(30, 9)])]
-    assert told(EQUAL, later(7, 8, 7), mended) == []
-
-
-def test_other_shapes_or_shards_are_not_compared():
-    mixed = [voice(0, [(20, 7)]), voice(1, [(20, 8)], lane=2), voice(2, [(20, 7)])]
-    assert told(EQUAL, mixed) == []
 
 
 def test_ranks_of_one_group_that_hold_the_same_vote_too():
@@ -95,11 +102,6 @@ def test_a_job_that_starts_anew_is_not_compared_with_the_one_before():
     # rg_0 is back at step 20 with another history; the others still say what they said
     assert told(EQUAL, later(7, 7, 7), [voice(0, [(10, 1), (20, 2)], life="b"), *later(7, 7, 7)[1:]]
                 ) == []  # fmt: skip
-
-
-def test_a_rank_that_ended_bears_no_witness():
-    ended = [voice(n, [(10, 5), (20, 7)], gone=True) for n in (1, 2)]
-    assert told(EQUAL, [*later(8), *ended]) == []
 
 
 def test_steps_done_again_from_a_checkpoint_are_compared_with_each_other_only():
