@@ -2,8 +2,8 @@
 
 Theory of operation. `analyse` draws the wait-for graph (`waits`), looks for calls that differ
 (`divergence`), and asks each witness in this file whom the standing ranks wait for: cycles, ranks
-that did not come, ranks without a record. What a divergence explains is not said twice, and what
-the records do not show as one moment is not said at all.
+that did not come or do not get out, ranks without a record. What a divergence explains is not said
+twice, and what the records do not show as one moment is not said at all.
 """
 
 from __future__ import annotations
@@ -22,11 +22,8 @@ from monitor.records.divergence import (
     divergences,
     doubled,
     hidden,
-    inside,
     mismatch,
     orders,
-    settled,
-    young,
 )
 from monitor.records.findings import (
     Analysis,
@@ -44,8 +41,13 @@ from monitor.records.waits import (
     StuckCollective,
     build_graph,
     build_index,
+    lasting,
     moved,
+    old,
+    settled,
+    stopped_short,
     timed_out,
+    young,
 )
 
 _MOST = 64
@@ -76,7 +78,7 @@ def cycles(graph: Graph, witness: RankPasts) -> Iterable[Finding]:
 def _cycle(graph: Graph, witness: RankPasts, nodes: tuple[int, ...]) -> Finding:
     sides = _sides(graph, nodes)
     if all(side.stuck.transfer is not None for side in sides):
-        return _root(graph, nodes, Fault.POINT_TO_POINT, sides, ())
+        return _cycle_finding(graph, nodes, Fault.POINT_TO_POINT, sides, ())
     collectives = [side for side in sides if side.stuck.transfer is None][:_MOST]
     culprits: set[int] = set()
     for left, right in combinations(collectives, 2):
@@ -85,7 +87,7 @@ def _cycle(graph: Graph, witness: RankPasts, nodes: tuple[int, ...]) -> Finding:
     if len(collectives) < len(sides) and not culprits:
         culprits.update(_out_of_habit(graph, witness, sides))
         kind = Fault.POINT_TO_POINT if culprits else kind
-    return _root(graph, nodes, kind, sides, tuple(sorted(culprits)))
+    return _cycle_finding(graph, nodes, kind, sides, tuple(sorted(culprits)))
 
 
 def _out_of_habit(graph: Graph, witness: RankPasts, sides: Sequence[_Side]) -> tuple[int, ...]:
@@ -156,7 +158,7 @@ def _sides(graph: Graph, nodes: tuple[int, ...]) -> list[_Side]:
     return sorted(stuck_sides, key=lambda side: side.ranks)
 
 
-def _root(
+def _cycle_finding(
     graph: Graph,
     nodes: tuple[int, ...],
     kind: Fault,
@@ -231,7 +233,11 @@ def absent(graph: Graph, witness: RankPasts, different: Collection[int] = ()) ->
         if stuck.inside and _blames(stuck, doubted.get(stuck), still)
         for rank in still.intersection(stuck.absent)
     }
-    _infect(waited, guilty)
+    real = {
+        rank: [stuck for stuck in scene if stuck.transfer is None] for rank, scene in waited.items()
+    }
+    # who is missing beside a guilty rank is guilty too: what they are missed in is real
+    guilty.update(*_linked(guilty, real, waited.keys()))
     for ranks in sorted(map(sorted, _linked(guilty, waited, guilty)), key=max):
         scene = _scene(waited, ranks)
         for kind in sorted({_kind(graph, rank, waited[rank]) for rank in ranks}):
@@ -262,15 +268,6 @@ def _usual(
         return Habit.UNKNOWN
     asked = [rank for rank in stuck.inside if rank not in different] or stuck.inside
     return witness.of(graph.index.collective_heads[rank, stuck.group] for rank in asked)
-
-
-def _infect(waited: Mapping[int, Iterable[StuckCollective]], guilty: set[int]) -> None:
-    """Who is missing beside a guilty rank is guilty too: what they are missed in is real."""
-    real = {
-        rank: [stuck for stuck in scene if stuck.transfer is None] for rank, scene in waited.items()
-    }
-    for ranks in _linked(guilty, real, waited.keys()):
-        guilty |= ranks
 
 
 def _linked(
@@ -385,6 +382,141 @@ def _ahead(graph: Graph, stuck: StuckCollective, *, sure: bool) -> Finding:
         sides=sorted((stuck.joined, stuck.absent)),
         victims=tuple(rank for rank in stuck.absent if rank in job.ranks) if sure else (),
         evidence=evidence_of(graph, stuck.joined, (stuck,)),
+    )
+
+
+def inside(graph: Graph) -> Iterable[Finding]:
+    """Collectives that nobody is missing from, and that some or all do not get out of.
+
+    With NCCL an entry stays unfinished until the GPU completed it. A rank whose peers completed
+    what it has unfinished, or began what it has not begun, is behind by itself (see `lost`). If all
+    are equal, it is the group and not a rank. A running job looks the same in places, so what may
+    be a moment's delay is told only when it is known to last.
+    """
+    state, heads = graph.index.job.columns["state"], graph.index.collective_heads
+    for nodes in graph.roots:
+        if len(nodes) > 1 or graph.rank_of(nodes[0]) is not None:
+            continue
+        stuck = graph.stuck_of(nodes[0])
+        if graph.unbegun.intersection(stuck.front):
+            continue
+        failed = 0
+        if stuck.transfer is None and not stuck.done:
+            failed = sum(
+                state[heads[rank, stuck.group]] == CollectiveState.FAILED for rank in stuck.front
+            )
+        last_one = len(stuck.front) == 1 and len(stuck.done) > 1
+        if failed or ((not stuck.done or last_one) and lasting(graph, stuck)):
+            yield _nobodys(graph, stuck, timed_out=failed == len(stuck.front))
+    yield from _behind(graph)
+
+
+def _behind(graph: Graph) -> Iterable[Finding]:
+    """Ranks whose GPU did not finish what it finished on their peers, or did not come to it."""
+    waited = {graph.rank_of(nodes[0]) for nodes in graph.roots if len(nodes) == 1}
+    where = _where_lost(graph)
+    accused = {
+        rank: stuck
+        for rank, unfinished in sorted(graph.lost.items())
+        if rank in waited
+        for stuck in (where[rank],)
+        if _really_behind(graph, stuck, rank, unfinished)
+    }
+    if accused and 2 * len(accused) < len(graph.index.job.ranks):
+        yield _gpu_behind(graph, list(accused), list(accused.values()), graph.lost)
+    late = {
+        rank: stuck
+        for stuck in graph.stuck
+        for rank in stuck.front
+        if rank in graph.unbegun and rank not in graph.lost
+        if (rank in waited or len(stuck.front) > 1) and lasting(graph, stuck)
+    }
+    if late:
+        ranks = sorted(late)
+        yield _gpu_behind(graph, ranks, [late[rank] for rank in ranks], None)
+
+
+def _where_lost(graph: Graph) -> dict[int, StuckCollective]:
+    """By rank the first collective that it does not finish and peers did, in its own order."""
+    first: dict[int, tuple[int, StuckCollective]] = {}
+    for stuck in graph.stuck:
+        if stuck.done and not stuck.transfer:
+            for rank in stuck.inside:
+                row = graph.index.collective_heads[rank, stuck.group]
+                if rank not in first or row < first[rank][0]:
+                    first[rank] = row, stuck
+    return {rank: stuck for rank, (_, stuck) in first.items()}
+
+
+def _really_behind(graph: Graph, stuck: StuckCollective, rank: int, unfinished: int) -> bool:
+    """Whether it cannot be that this rank was merely dumped before its peers."""
+    if old(graph, stuck):
+        return True
+    partial = graph.index.job.ranks[rank].only_active
+    return unfinished > 1 and (partial or stopped_short(graph.index, rank))
+
+
+def _gpu_behind(
+    graph: Graph, ranks: list[int], at: list[StuckCollective], trailing: Mapping[int, int] | None
+) -> Finding:
+    index, job = graph.index, graph.index.job
+    behind = set(ranks)
+    scene = tuple(
+        stuck
+        for stuck in graph.stuck
+        if stuck.front and behind.intersection((*stuck.absent, *stuck.held))
+    )
+    who = wording.ranks_listed(job, ranks)
+    what = listed(list(dict.fromkeys(wording.collective(index, stuck) for stuck in at))[:3])
+    gpus = f"the {plural(ranks, 'GPU', 'GPUs')} of {who}"
+    if trailing is None:
+        has = plural(ranks, "has", "have")
+        reason = f"{gpus} {has} not begun {what}, which those of peers have"
+    else:
+        reason = f"{gpus} stopped in {what}, which those of all peers finished"
+    if scene:
+        reason += (
+            f": {wording.waiting(index, scene[0], f'in {wording.collective(index, scene[0])}')}"
+        )
+    evidence = {
+        f"rank {job.name(rank)}": f"first unfinished: {wording.collective(index, stuck)}"
+        + (f"; {trailing[rank]} unfinished that peers finished" if trailing else "")
+        for rank, stuck in zip(ranks, at, strict=True)
+    }
+    return at_scene(
+        graph,
+        Fault.GPU_BEHIND,
+        f"{reason}.",
+        (*dict.fromkeys((*at, *scene)),),
+        culprits=ranks,
+        victims=victims_of(graph, graph.nodes_of(ranks), ranks),
+        evidence=evidence | evidence_of(graph, (), scene),
+    )
+
+
+def _nobodys(graph: Graph, stuck: StuckCollective, *, timed_out: bool) -> Finding:
+    """A standstill of which the records do not tell whose fault it is."""
+    what = wording.collective(graph.index, stuck)
+    waiting = wording.waiting(graph.index, stuck, f"in {what}")
+    if stuck.transfer is not None:
+        kind, members = Fault.POINT_TO_POINT, stuck.inside
+        reason = f"{waiting}: both are there and it does not end; the records cannot tell whose"
+        reason += " fault."
+    else:
+        kind, members = Fault.TIMED_OUT if timed_out else Fault.STUCK_INSIDE, stuck.front
+        ended = "all of them did" if timed_out else "none gets out"
+        reason = (
+            f"{waiting}, nobody is missing, and {ended}: a GPU or the network between them; the "
+            "records cannot tell whose."
+        )
+    return at_scene(
+        graph,
+        kind,
+        reason,
+        (stuck,),
+        sides=(*((rank,) for rank in members), *((stuck.done,) if stuck.done else ())),
+        victims=victims_of(graph, (graph.front_node(graph.stuck.index(stuck)),), members),
+        evidence=evidence_of(graph, (), (stuck,)),
     )
 
 

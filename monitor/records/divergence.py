@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from monitor.model.wording import listed, plural
 from monitor.records import findings as wording
-from monitor.records.findings import Fault, Finding, at_scene, evidence_of, victims_of
-from monitor.records.job import NONE, Backend, CollectiveState, Job
+from monitor.records.findings import Fault, Finding, at_scene, evidence_of
+from monitor.records.job import NONE, Backend, Job
 from monitor.records.signature import (
     REDUCING,
     ROOTED,
@@ -31,17 +31,14 @@ from monitor.records.signature import (
     silent,
 )
 from monitor.records.waits import (
-    CLOCKS_NS,
     NEVER,
-    YOUNG_NS,
     Bools,
     Graph,
     Index,
     Ints,
     StuckCollective,
     by_stream,
-    moved,
-    stopped_short,
+    lasting,
 )
 
 _LONGEST: Final = 64
@@ -541,7 +538,10 @@ def _slip_by_site(graph: Graph, calls: Calls, stuck: StuckCollective) -> Diverge
     """
     size = len(graph.index.job.groups[stuck.group].members)
     behind, ahead = stuck.absent, stuck.joined
-    if not behind or stuck.silent or not _one_behind(graph, stuck):
+    if not behind or stuck.silent:
+        return None
+    at = graph.index.groups[stuck.group]
+    if (at.enqueued[np.isin(at.members, behind)] != stuck.sequence - 1).any():
         return None
     few, many, by = (behind, ahead, 1) if len(behind) < len(ahead) else (ahead, behind, -1)
     if 2 * len(many) <= size or len(few) > _FEW:
@@ -565,13 +565,6 @@ def _slip_by_site(graph: Graph, calls: Calls, stuck: StuckCollective) -> Diverge
         culprits=few,
         live=True,
     )
-
-
-def _one_behind(graph: Graph, stuck: StuckCollective) -> bool:
-    """Whether all who have not come are exactly one call short of it."""
-    at = graph.index.groups[stuck.group]
-    short = at.enqueued[np.isin(at.members, stuck.absent)]
-    return bool(np.all(short == stuck.sequence - 1))
 
 
 def _places(calls: Calls, group: int, rank: int) -> _Places:
@@ -620,230 +613,6 @@ def _whole(graph: Graph, calls: Calls, stuck: StuckCollective) -> Divergence | N
         said=tuple(map(str, sides.values())),
         culprits=(),
         live=True,
-    )
-
-
-def settled(graph: Graph, scene: Iterable[StuckCollective], culprits: Iterable[int]) -> bool:
-    """Whether what is seen around these collectives can be one moment, but for the culprits.
-
-    A culprit may have lost track of its GPU; it may not have moved, for then it did come.
-
-    Ranks are not dumped at one moment. In a hang that does not matter, for nothing moves between
-    the dumps. In a running job it makes ranks look absent or behind that were merely dumped first.
-    Two things are impossible while nothing moves, and so give it away:
-
-    - somebody completed a collective that another has not even enqueued, although nobody gets out
-      of such a one before all are in: the other moved after its dump;
-    - ranks that are not to blame are at different points of one communicator: what one of them
-      completed, the healthy complete too, within milliseconds.
-    """
-    restless = moved(graph.index) | (frozenset(graph.lost) - frozenset(culprits))
-    around = {rank for stuck in scene for rank in (*stuck.joined, *stuck.absent)}
-    return not (restless & around)
-
-
-def young(graph: Graph, scene: Iterable[StuckCollective]) -> bool:
-    """Whether it is known of all who wait that they have only just begun to."""
-    ages = [age for stuck in scene for rank in stuck.inside for age in _ages(graph, stuck, rank)]
-    return bool(ages) and all(-CLOCKS_NS < age < YOUNG_NS for age in ages)
-
-
-def _old(graph: Graph, stuck: StuckCollective) -> bool:
-    """Whether it is known of somebody who waits that it does so for long."""
-    return any(age >= _LONG_NS for rank in stuck.inside for age in _ages(graph, stuck, rank))
-
-
-def _ages(graph: Graph, stuck: StuckCollective, rank: int) -> list[int]:
-    rows = graph.index.head_rows.get((rank, stuck.group, stuck.sequence), ())
-    return [age for row in rows if (age := graph.index.age_ns(row)) is not None]
-
-
-_LONG_NS: Final = 10_000_000_000
-"""A collective that all are in and that is known to last so long is stuck. Lower: a slow one is
-called stuck. Higher: a stuck one is said later; nobody is accused of it anyway."""
-
-
-def inside(graph: Graph) -> Iterable[Finding]:
-    """Collectives that nobody is missing from, and that some or all do not get out of.
-
-    With NCCL an entry stays unfinished until the GPU completed it. A rank whose peers completed
-    what it has unfinished, or began what it has not begun, is behind by itself (see `lost`). If all
-    are equal, it is the group and not a rank. A running job looks the same in places, so what may
-    be a moment's delay is told only when it is known to last.
-    """
-    for nodes in graph.roots:
-        if len(nodes) > 1 or graph.rank_of(nodes[0]) is not None:
-            continue
-        stuck = graph.stuck_of(nodes[0])
-        if graph.unbegun.intersection(stuck.front):
-            continue
-        if stuck.transfer is not None:
-            if lasting(graph, stuck):
-                yield _transfer(graph, stuck)
-        elif not stuck.done:
-            yield from _all_in(graph, stuck)
-        elif len(stuck.front) == 1 and len(stuck.done) > 1 and lasting(graph, stuck):
-            yield _stuck_inside(graph, stuck, timed_out=False)
-    yield from _behind(graph)
-
-
-def _behind(graph: Graph) -> Iterable[Finding]:
-    """Ranks whose GPU did not finish what it finished on their peers, or did not come to it."""
-    waited = {graph.rank_of(nodes[0]) for nodes in graph.roots if len(nodes) == 1}
-    where = _where_lost(graph)
-    accused = {
-        rank: stuck
-        for rank, unfinished in sorted(graph.lost.items())
-        if rank in waited
-        for stuck in (where[rank],)
-        if _really_behind(graph, stuck, rank, unfinished)
-    }
-    if accused and 2 * len(accused) < len(graph.index.job.ranks):
-        yield _gpu_behind(graph, list(accused), list(accused.values()), graph.lost)
-    late = {
-        rank: stuck
-        for stuck in graph.stuck
-        for rank in stuck.front
-        if rank in graph.unbegun and rank not in graph.lost
-        if (rank in waited or len(stuck.front) > 1) and lasting(graph, stuck)
-    }
-    if late:
-        ranks = sorted(late)
-        yield _gpu_behind(graph, ranks, [late[rank] for rank in ranks], None)
-
-
-def _where_lost(graph: Graph) -> dict[int, StuckCollective]:
-    """By rank the first collective that it does not finish and peers did, in its own order."""
-    first: dict[int, tuple[int, StuckCollective]] = {}
-    for stuck in graph.stuck:
-        if stuck.done and not stuck.transfer:
-            for rank in stuck.inside:
-                row = graph.index.collective_heads[rank, stuck.group]
-                if rank not in first or row < first[rank][0]:
-                    first[rank] = row, stuck
-    return {rank: stuck for rank, (_, stuck) in first.items()}
-
-
-def _really_behind(graph: Graph, stuck: StuckCollective, rank: int, unfinished: int) -> bool:
-    """Whether it cannot be that this rank was merely dumped before its peers."""
-    if _old(graph, stuck):
-        return True
-    partial = graph.index.job.ranks[rank].only_active
-    return unfinished > 1 and (partial or stopped_short(graph.index, rank))
-
-
-def _gpu_behind(
-    graph: Graph, ranks: list[int], at: list[StuckCollective], trailing: Mapping[int, int] | None
-) -> Finding:
-    index, job = graph.index, graph.index.job
-    scene = _waiting_for(graph, ranks)
-    who = wording.ranks_listed(job, ranks)
-    what = listed(list(dict.fromkeys(wording.collective(index, stuck) for stuck in at))[:3])
-    gpus = f"the {plural(ranks, 'GPU', 'GPUs')} of {who}"
-    if trailing is None:
-        has = plural(ranks, "has", "have")
-        reason = f"{gpus} {has} not begun {what}, which those of peers have"
-    else:
-        reason = f"{gpus} stopped in {what}, which those of all peers finished"
-    if scene:
-        reason += (
-            f": {wording.waiting(index, scene[0], f'in {wording.collective(index, scene[0])}')}"
-        )
-    evidence = {
-        f"rank {job.name(rank)}": f"first unfinished: {wording.collective(index, stuck)}"
-        + (f"; {trailing[rank]} unfinished that peers finished" if trailing else "")
-        for rank, stuck in zip(ranks, at, strict=True)
-    }
-    return at_scene(
-        graph,
-        Fault.GPU_BEHIND,
-        f"{reason}.",
-        (*dict.fromkeys((*at, *scene)),),
-        culprits=ranks,
-        victims=victims_of(graph, graph.nodes_of(ranks), ranks),
-        evidence=evidence | evidence_of(graph, (), scene),
-    )
-
-
-def _waiting_for(graph: Graph, ranks: Iterable[int]) -> tuple[StuckCollective, ...]:
-    some = set(ranks)
-    return tuple(
-        stuck
-        for stuck in graph.stuck
-        if stuck.front and some.intersection((*stuck.absent, *stuck.held))
-    )
-
-
-def _all_in(graph: Graph, stuck: StuckCollective) -> Iterable[Finding]:
-    state, heads = graph.index.job.columns["state"], graph.index.collective_heads
-    failed = [r for r in stuck.front if state[heads[r, stuck.group]] == CollectiveState.FAILED]
-    if failed or lasting(graph, stuck):
-        yield _stuck_inside(graph, stuck, timed_out=len(failed) == len(stuck.front))
-
-
-def lasting(graph: Graph, stuck: StuckCollective) -> bool:
-    """Whether a collective that all are in is known to last long.
-
-    So it is too when only unfinished entries were written: because something was stuck.
-    """
-    ranks = graph.index.job.ranks.values()
-    if _old(graph, stuck):
-        return True
-    return any(info.only_active and info.backend is Backend.NCCL for info in ranks)
-
-
-def _stuck_inside(graph: Graph, stuck: StuckCollective, *, timed_out: bool) -> Finding:
-    what = wording.collective(graph.index, stuck)
-    ended = "all of them did" if timed_out else "none gets out"
-    reason = (
-        f"{wording.waiting(graph.index, stuck, f'in {what}')}, nobody is missing, and {ended}: a "
-        "GPU or the network between them; the records cannot tell whose."
-    )
-    return _nobodys(
-        graph,
-        stuck,
-        kind=Fault.TIMED_OUT if timed_out else Fault.STUCK_INSIDE,
-        members=stuck.front,
-        between=tuple((rank,) for rank in stuck.front) + ((stuck.done,) if stuck.done else ()),
-        reason=reason,
-    )
-
-
-def _transfer(graph: Graph, stuck: StuckCollective) -> Finding:
-    what = wording.collective(graph.index, stuck)
-    reason = (
-        f"{wording.waiting(graph.index, stuck, f'in {what}')}: both are there and it does not end; "
-        "the records cannot tell whose fault."
-    )
-    between = tuple((rank,) for rank in stuck.inside)
-    return _nobodys(
-        graph,
-        stuck,
-        kind=Fault.POINT_TO_POINT,
-        members=stuck.inside,
-        between=between,
-        reason=reason,
-    )
-
-
-def _nobodys(
-    graph: Graph,
-    stuck: StuckCollective,
-    *,
-    kind: Fault,
-    members: tuple[int, ...],
-    between: tuple[tuple[int, ...], ...],
-    reason: str,
-) -> Finding:
-    """A standstill of which the records do not tell whose fault it is."""
-    return at_scene(
-        graph,
-        kind,
-        reason,
-        (stuck,),
-        sides=between,
-        victims=victims_of(graph, (graph.front_node(graph.stuck.index(stuck)),), members),
-        evidence=evidence_of(graph, (), (stuck,)),
     )
 
 
@@ -898,7 +667,7 @@ def orders(graph: Graph, witness: RankPasts) -> Iterable[Finding]:
     for inversion in _inversions(graph):
         if inversion.wrong not in reported and witness.of(inversion.rows[:1]) is not Habit.USUAL:
             reported.add(inversion.wrong)
-            yield _root(graph, inversion)
+            yield _order_finding(graph, inversion)
 
 
 def _inversions(graph: Graph) -> Iterable[Inversion]:
@@ -964,7 +733,7 @@ def _judge_order(
         yield Inversion((pair[0], pair[1]), wrong, others, stuck)
 
 
-def _root(graph: Graph, inversion: Inversion) -> Finding:
+def _order_finding(graph: Graph, inversion: Inversion) -> Finding:
     index, job = graph.index, graph.index.job
     columns = job.columns
     first, second = (
@@ -1000,19 +769,15 @@ def doubled(graph: Graph, calls: Calls, witness: RankPasts) -> Iterable[Finding]
     rank that simply got further would call what comes next, and go on from there; so only the same
     call counts, as the last one of all.
     """
-    last = _last_rows(graph)
-    for stuck in graph.stuck:
-        if stuck.transfer is None and not stuck.silent and lasting(graph, stuck):
-            yield from _of(graph, calls, witness, stuck, last)
-
-
-def _last_rows(graph: Graph) -> dict[int, int]:
     ranks = graph.index.job.columns["rank"]
     ends = np.flatnonzero(np.diff(ranks, append=-1))
-    return dict(zip(ranks[ends].tolist(), ends.tolist(), strict=True))
+    last = dict(zip(ranks[ends].tolist(), ends.tolist(), strict=True))
+    for stuck in graph.stuck:
+        if stuck.transfer is None and not stuck.silent and lasting(graph, stuck):
+            yield from _doubled(graph, calls, witness, stuck, last)
 
 
-def _of(
+def _doubled(
     graph: Graph, calls: Calls, witness: RankPasts, stuck: StuckCollective, last: dict[int, int]
 ) -> Iterable[Finding]:
     at = graph.index.groups[stuck.group]
@@ -1026,7 +791,7 @@ def _of(
     rows = [last[rank] for rank in ahead]
     same = all(_same(graph, calls, row - 1, row) for row in rows)
     if same and witness.of(rows) is Habit.UNUSUAL:
-        yield _doubled_root(graph, stuck, tuple(ahead), tuple(most), rows[0])
+        yield _doubled_finding(graph, stuck, tuple(ahead), tuple(most), rows[0])
 
 
 def _ends_in(graph: Graph, group: int, row: int | None) -> bool:
@@ -1043,7 +808,7 @@ def _same(graph: Graph, calls: Calls, before: int, row: int) -> bool:
     return bool(calls.by_row[before] == calls.by_row[row])
 
 
-def _doubled_root(
+def _doubled_finding(
     graph: Graph, stuck: StuckCollective, ahead: tuple[int, ...], most: tuple[int, ...], row: int
 ) -> Finding:
     index, job = graph.index, graph.index.job

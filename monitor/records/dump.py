@@ -51,19 +51,12 @@ GroupKey = tuple[str, str, int]
 """Name, description, pg_id."""
 
 
-@dataclass(frozen=True, slots=True)
-class EntryTable:
-    """Entries of one dump in the order of their record ids."""
-
-    columns: Mapping[str, NDArray[Any]]
-    retired: NDArray[np.bool_]
-    groups: tuple[GroupKey, ...]
-    payloads: tuple[Payload, ...]
-    sites: tuple[str, ...]
+Entries = tuple[dict[str, NDArray[Any]], tuple[GroupKey, ...], tuple[Payload, ...], tuple[str, ...]]
+"""Columns in the order of record ids, and what their numbers name: groups, payloads, sites."""
 
 
-def read_entries(rows: Sequence[Any] | EntryRows) -> EntryTable:
-    """Columns of the entries; keys that a schema does not have are filled in.
+def read_entries(rows: Sequence[Any] | EntryRows) -> Entries:
+    """Columns of the entries and `retired`; keys that a schema does not have are filled in.
 
     Raises:
         FlightRecordError: a value is not what it should be.
@@ -94,14 +87,13 @@ def read_entries(rows: Sequence[Any] | EntryRows) -> EntryTable:
         "created_ns": _times(table, "time_created_ns"),
         "started_ns": _times(table, "time_discovered_started_ns"),
         "completed_ns": _times(table, "time_discovered_completed_ns"),
+        "retired": table.spread(_flags(table, "retired")),
     }
-    retired = table.spread(_flags(table, "retired"))
     record = columns["record"]
     if (record[1:] < record[:-1]).any():
         order = np.argsort(record, kind="stable")
         columns = {name: column[order] for name, column in columns.items()}
-        retired = retired[order]
-    return EntryTable(columns, retired, groups, payloads, sites.texts)
+    return columns, groups, payloads, sites.texts
 
 
 def spread_coalesced(columns: Mapping[str, NDArray[Any]], payloads: Sequence[Payload]) -> None:
@@ -510,22 +502,22 @@ def _read(data: Mapping[str, Any], version: str) -> Dump:
     rows = data.get("entries")  # the key is absent when nothing was recorded
     if rows is not None and not isinstance(rows, list | tuple | EntryRows):
         raise FlightRecordError(f"entries are a list, not a {type(rows).__name__}")
-    table = read_entries(() if rows is None else rows)
-    backend = _backend(data, table.payloads)
-    seen = from_entries(table.groups, data.get("pg_config"))
+    columns, keys, payloads, sites = read_entries(() if rows is None else rows)
+    retired = columns.pop("retired")
+    backend = _backend(data, payloads)
+    seen = from_entries(keys, data.get("pg_config"))
     # gloo counts sends, receives and barriers' parts too: nothing that a peer could be held against
     raw = {} if backend is Backend.GLOO else statuses(data.get("pg_status"))
     seen, status, unplaced = place(seen, raw)
-    columns = dict(table.columns)
-    one_count = _one_count(data, table)
+    one_count = _one_count(data, keys, payloads)
     if one_count:  # its communicators have names, and all the same description
         seen = tuple(replace(group, desc="") for group in seen)
     no_events = backend is Backend.GLOO or (one_count and (columns["started_ns"] == NONE).all())
-    columns["state"] = _states_known(columns, table.retired, no_events, one_count)
+    columns["state"] = _states_known(columns, retired, no_events, one_count)
     active = _only_active(columns, raw)
-    spread_coalesced(columns, table.payloads)
+    spread_coalesced(columns, payloads)
     if active:
-        close_finished_batches(columns, table.payloads, status)
+        close_finished_batches(columns, payloads, status)
     first = columns["record"][:1]
     return Dump(
         backend=backend,
@@ -535,17 +527,19 @@ def _read(data: Mapping[str, Any], version: str) -> Dump:
         groups=seen,
         status=status,
         unplaced=unplaced,
-        payloads=table.payloads,
-        sites=table.sites,
+        payloads=payloads,
+        sites=sites,
         columns=columns,
         one_count=one_count,
     )
 
 
-def _one_count(data: Mapping[str, Any], table: EntryTable) -> bool:
+def _one_count(
+    data: Mapping[str, Any], keys: Sequence[GroupKey], payloads: Sequence[Payload]
+) -> bool:
     """Whether torchcomms wrote it: no status, and groups described by their backend's name."""
-    writers = {payload.recorded.partition(":")[0] for payload in table.payloads}
-    described = {desc for _, desc, _ in table.groups}
+    writers = {payload.recorded.partition(":")[0] for payload in payloads}
+    described = {desc for _, desc, _ in keys}
     return bool(described) and described == writers and not data.get("pg_status")
 
 

@@ -89,9 +89,12 @@ class DumpFile:
     @property
     def rank_name(self) -> RankName | None:
         """The rank's name that ends the file's: `rg_1.0` for `bundle.zip/rg_1.0.json`."""
-        if self.whose is not None:
-            return _whole_name(self.whose)
-        return _whole_name(_stem(self.path.rpartition("/")[2]))
+        name = self.whose or RankName(_stem(self.path.rpartition("/")[2]))
+        try:
+            split_rank_name(name)
+        except ValueError:
+            return None
+        return name
 
     def read(self, bundle: zipfile.ZipFile | None = None) -> bytes:
         """The whole file; `bundle` is the zip that it is a member of.
@@ -228,14 +231,6 @@ def _rank_in(stem: str) -> re.Match[str] | None:
     return next((match for match in matches if match["last"]), None)
 
 
-def _whole_name(name: str) -> RankName | None:
-    try:
-        split_rank_name(name)
-    except ValueError:
-        return None
-    return RankName(name)
-
-
 def _stem(name: str) -> str:
     end = next((end for end in _ENDS if name.lower().endswith(end)), "")
     return name[: len(name) - len(end)]
@@ -319,7 +314,10 @@ def of_dumps(reads: Sequence[Read]) -> tuple[list[Record], list[Problem]]:
         elif source.quorum != newest:
             problems.append(Problem(source.path, f"left out: quorum {newest} is newer"))
         elif source.rank in best:
-            kept, other = _newer(best[source.rank], (source, dump))
+            kept, other = sorted(  # the one that speaks of later moments first
+                (best[source.rank], (source, dump)),
+                key=lambda pair: (-pair[1].newest_ns, pair[0].path),
+            )
             best[source.rank] = kept
             problems.append(_superseded(other[0].path, kept[0].path))
         else:
@@ -335,21 +333,13 @@ def of_dumps(reads: Sequence[Read]) -> tuple[list[Record], list[Problem]]:
     return [Record(rank, d, source.path) for rank, (source, d) in best.items()], problems
 
 
-def _newer(
-    a: tuple[DumpFile, Dump], b: tuple[DumpFile, Dump]
-) -> tuple[tuple[DumpFile, Dump], tuple[DumpFile, Dump]]:
-    """The two, the one that speaks of later moments first; among equals by path."""
-    first, second = sorted((a, b), key=lambda pair: (-pair[1].newest_ns, pair[0].path))
-    return first, second
-
-
 def gaps(records: Sequence[Record]) -> frozenset[int]:
     """Ranks that the others' numbers leave out: ranks are numbered from 0.
 
     Not of TorchFT's quorums: who was in none of the newest is no rank that is missing.
     """
-    numbers = {record.rank for record in records}
-    quorums = any(group.generation is not None for other in records for group in other.dump.groups)
+    numbers = {r.rank for r in records}
+    quorums = any(group.generation is not None for r in records for group in r.dump.groups)
     world = max(numbers, default=-1) + 1
     return frozenset(() if quorums or world > _ONE_IN * len(numbers) else range(world)) - numbers
 
@@ -481,7 +471,9 @@ def open_bundles(sources: Sequence[DumpFile]) -> OpenedBundles:
     named = dict.fromkeys(source.file for source in sources if source.member == NAME)
     manifests = [(file, read_manifest(file)) for file in named]
     bundles = [
-        Bundle(file, bundle, bundle.chosen()) for file, bundle in manifests if bundle is not None
+        Bundle(file, manifest, manifest.chosen())
+        for file, manifest in manifests
+        if manifest is not None
     ]
     if not bundles:
         return OpenedBundles(list(sources))

@@ -66,9 +66,8 @@ _FAMILY: Final[Mapping[str, str]] = {
 torchcomms and TorchFT as torch 2.13 and torchft 0.2.0 write them."""
 
 _END_OF: Final[Mapping[str, str]] = {
-    "coalesced": "coalesced",
-    "allgather_coalesced": "all_gather",
-    "reduce_scatter_coalesced": "reduce_scatter",
+    "ALLGATHER_coalesced": "all_gather",
+    "REDUCE_SCATTER_coalesced": "reduce_scatter",
 }
 """Entries that close a coalesced operation -> what the whole of it is. NCCL writes an uneven
 all_gather as one `_broadcast_oop` a member, then `nccl:ALLGATHER_coalesced`; an uneven
@@ -102,9 +101,7 @@ _PEERS = re.compile(r"\S+ (?P<left>\d+)(?P<arrow>->|<-)(?P<right>\d+)")
 def op_name(recorded: str) -> str:
     """One name for one collective: `nccl:_all_gather_base` and `all_gather` are the same."""
     name = recorded.rpartition(":")[2].split(" ")[0]
-    if name in ("ALLGATHER_coalesced", "REDUCE_SCATTER_coalesced"):
-        return _END_OF[name.lower()]
-    return _FAMILY.get(name.lower(), name.lower())
+    return _END_OF.get(name) or _FAMILY.get(name.lower(), name.lower())
 
 
 def closes_coalesced(recorded: str) -> bool:

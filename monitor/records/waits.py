@@ -290,9 +290,7 @@ def build_index(job: Job) -> Index:
     columns = job.columns
     retired, current = generations(job)
     unfinished = live(job) & current
-    collective = ~columns["p2p"]
-    enqueued = highest(job, collective)
-    heads_at = collective_heads(job, unfinished & collective)
+    heads_at = collective_heads(job, unfinished & ~columns["p2p"])
     rows_of_heads = sorted(
         [*heads_at.values(), *transfer_heads(job, unfinished & columns["p2p"])],
     )
@@ -303,33 +301,65 @@ def build_index(job: Job) -> Index:
         heads.setdefault(rank, []).append(row)
         head_rows.setdefault((rank, group, seq), []).append(row)
     front = {rank: front_of(job, rows) for rank, rows in heads.items()}
-    hidden = _hidden(job, heads)
-    sync = synchronising(job)
-    facts = _Facts(
-        job=job,
-        enqueued=enqueued,
-        passed=highest(job, collective & _surely_completed(job) & sync),
-        heads=heads_at,
-        front=front,
-        trusted=_trusted_counters(job, enqueued, heads_at),
-        whole=_whole(job),
-        buffering=frozenset(np.unique(columns["group"][~sync]).tolist()),
-    )
-    seen: dict[int, list[int]] = {}
-    for rank, group in enqueued:
-        seen.setdefault(group, []).append(rank)
-    groups = {group: _standings(facts, group, tuple(ranks)) for group, ranks in seen.items()}
     return Index(
         job=job,
         live=unfinished,
-        groups=groups,
+        groups=_standings(job, heads_at, front),
         heads={rank: tuple(rows) for rank, rows in sorted(heads.items())},
         collective_heads=heads_at,
         head_rows={place: tuple(rows) for place, rows in head_rows.items()},
         front=front,
-        hidden=hidden,
+        hidden=_hidden(job, heads),
         retired=retired,
     )
+
+
+def _standings(
+    job: Job, heads: Mapping[tuple[int, int], int], front: Mapping[int, tuple[int, ...]]
+) -> dict[int, Standings]:
+    collective, sync = ~job.columns["p2p"], synchronising(job)
+    enqueued = highest(job, collective)
+    passed = highest(job, collective & _surely_completed(job) & sync)
+    trusted, whole = _trusted_counters(job, enqueued, heads), _whole(job)
+    buffering = set(np.unique(job.columns["group"][~sync]).tolist())
+
+    def standing(rank: int, group: int) -> tuple[bool, int, int, bool, int]:
+        info, key = job.ranks.get(rank), (rank, group)
+        if info is None:
+            return False, 0, NEVER, False, 0
+        row = heads.get(key)
+        head = NEVER if row is None else int(job.columns["seq"][row])
+        recorded, last = key in enqueued or rank in whole, enqueued.get(key, 0)
+        through = passed.get(key, 0)
+        if info.backend is Backend.NCCL:
+            status = info.status.get(group)
+            if status is not None and group in trusted and key not in enqueued:
+                recorded, last = True, max(status.enqueued, 0)
+            if row is not None and group not in buffering:  # a communicator works in order
+                through = max(through, head - 1 - _UNSEEN)
+        return recorded, last, head, row is not None and row in front[rank], through
+
+    seen: dict[int, list[int]] = {}
+    for rank, group in enqueued:
+        seen.setdefault(group, []).append(rank)
+    standings = {}
+    for group, ranks in seen.items():
+        members = job.groups[group].members
+        if not members or job.groups[group].inferred:
+            members = tuple(sorted({*members, *ranks}))
+        recorded, last, head, at_front, through = zip(
+            *(standing(rank, group) for rank in members), strict=True
+        )
+        standings[group] = Standings(
+            members=np.array(members, dtype=np.int64),
+            read=np.array([rank in job.ranks for rank in members], dtype=np.bool_),
+            recorded=np.array(recorded, dtype=np.bool_),
+            enqueued=np.array(last, dtype=np.int64),
+            head=np.array(head, dtype=np.int64),
+            front=np.array(at_front, dtype=np.bool_),
+            passed=np.array(through, dtype=np.int64),
+        )
+    return standings
 
 
 def _whole(job: Job) -> frozenset[int]:
@@ -351,8 +381,6 @@ def _whole(job: Job) -> frozenset[int]:
 def synchronising(job: Job) -> Bools:
     """By row: whether nobody gets out of it before everybody is in."""
     by_payload = np.array([p.op in SYNCHRONISING for p in job.payloads], dtype=np.bool_)
-    if not len(job):
-        return np.zeros(0, dtype=np.bool_)
     return np.asarray(by_payload[job.columns["payload"]], dtype=np.bool_)
 
 
@@ -407,61 +435,14 @@ def _hidden(job: Job, heads: Mapping[int, list[int]]) -> dict[int, tuple[int, ..
     return hidden
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """What `_standings` draws on, for all groups."""
-
-    job: Job
-    enqueued: Mapping[tuple[int, int], int]
-    passed: Mapping[tuple[int, int], int]
-    heads: Mapping[tuple[int, int], int]
-    front: Mapping[int, tuple[int, ...]]
-    trusted: frozenset[int]
-    whole: frozenset[int]
-    """Ranks whose record goes back to their first calls."""
-    buffering: frozenset[int]
-    """Groups in which something else than a synchronising collective was seen."""
-
-
-def _standings(facts: _Facts, group: int, seen: tuple[int, ...]) -> Standings:
-    members = facts.job.groups[group].members
-    if not members or facts.job.groups[group].inferred:
-        members = tuple(sorted({*members, *seen}))
-    lines = [_line(facts, group, rank) for rank in members]
-    recorded, enqueued, head, front, passed = zip(*lines, strict=True) if lines else ((),) * 5
-    return Standings(
-        members=np.array(members, dtype=np.int64),
-        read=np.array([rank in facts.job.ranks for rank in members], dtype=np.bool_),
-        recorded=np.array(recorded, dtype=np.bool_),
-        enqueued=np.array(enqueued, dtype=np.int64),
-        head=np.array(head, dtype=np.int64),
-        front=np.array(front, dtype=np.bool_),
-        passed=np.array(passed, dtype=np.int64),
-    )
-
-
-def _line(facts: _Facts, group: int, rank: int) -> tuple[bool, int, int, bool, int]:
-    info, key = facts.job.ranks.get(rank), (rank, group)
-    row = facts.heads.get(key)
-    head = NEVER if row is None else int(facts.job.columns["seq"][row])
-    enqueued, passed = facts.enqueued.get(key, 0), facts.passed.get(key, 0)
-    if info is None:
-        return False, 0, NEVER, False, 0
-    recorded = key in facts.enqueued or rank in facts.whole
-    if info.backend is Backend.NCCL:
-        status = info.status.get(group)
-        if status is not None and group in facts.trusted and key not in facts.enqueued:
-            recorded, enqueued = True, max(status.enqueued, 0)
-        if row is not None and group not in facts.buffering:  # a communicator works in order
-            passed = max(passed, head - 1 - _UNSEEN)
-    return recorded, enqueued, head, row is not None and row in facts.front[rank], passed
-
-
 _DOUBT_NS: Final = 5_000_000_000
 """What is less apart on two hosts, or on one and in a file's date, has no order. Lower: who came
 late to a running job's collective is said to be missing. Higher: short timeouts stay unsolved."""
 CLOCKS_NS: Final = 10_000_000_000
 """By so much a file's date and a rank's clock may differ before the date is not believed."""
+_LONG_NS: Final = 10_000_000_000
+"""A collective that all are in and that is known to last so long is stuck. Lower: a slow one is
+called stuck. Higher: a stuck one is said later; nobody is accused of it anyway."""
 YOUNG_NS: Final = 1_000_000_000
 """Whoever waits for less than a second is not stuck, whatever the records look like. Lower: a
 healthy job that is asked often gets accused. Higher: nothing is lost but that second."""
@@ -817,37 +798,28 @@ def _split(index: Index, rows: Sequence[int]) -> tuple[tuple[int, ...], tuple[in
 
 def _collective(index: Index, group: int, sequence: int, rows: list[int]) -> StuckCollective:
     front, later = _split(index, rows)
-    at = index.groups[group]
-    gone = np.isin(at.members, _gone(index, group, front + later))
+    at, job, team = index.groups[group], index.job, index.job.groups[group]
+    left = np.zeros(len(at.members), dtype=np.bool_)
+    if group in index.retired:  # members may have left this generation for a newer one
+        left = ~np.isin(at.members, front + later)
     enqueued = at.read & (at.enqueued >= sequence)
     behind = enqueued & ((at.head < sequence) | ((at.head == sequence) & ~at.front))
+    # without a record, and perhaps members where they were only inferred
+    unseen = job.silent if team.inferred or not team.members else ()
     return StuckCollective(
         group=group,
         sequence=sequence,
         row=min(rows),
         front=front,
         later=later,
-        absent=_of(at.members[at.read & ~enqueued & ~gone]),
+        absent=_of(at.members[at.read & ~enqueued & ~left]),
         held=_of(at.members[behind]),
-        silent=tuple(sorted({*_of(at.members[~at.read]), *_unseen(index, group)})),
+        silent=tuple(sorted({*_of(at.members[~at.read]), *unseen})),
         done=_of(at.members[enqueued & (at.head > sequence)]),
     )
 
 
-def _unseen(index: Index, group: int) -> tuple[int, ...]:
-    """Ranks without a record, which may be members of a group whose members were only inferred."""
-    team = index.job.groups[group]
-    return index.job.silent if team.inferred or not team.members else ()
-
-
-def _gone(index: Index, group: int, inside: Sequence[int]) -> list[int]:
-    """Members that left this generation of the group for a newer one."""
-    if group not in index.retired:
-        return []
-    return [rank for rank in index.job.ranks if rank not in inside]
-
-
-def _of(ranks: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[int, ...]:
+def _of(ranks: Ints) -> tuple[int, ...]:
     return tuple(sorted(ranks.tolist()))
 
 
@@ -913,3 +885,49 @@ def _cut(path: list[int], open_nodes: set[int], node: int) -> frozenset[int]:
         component.add(path.pop())
     open_nodes -= component
     return frozenset(component)
+
+
+def settled(graph: Graph, scene: Iterable[StuckCollective], culprits: Iterable[int]) -> bool:
+    """Whether what is seen around these collectives can be one moment, but for the culprits.
+
+    A culprit may have lost track of its GPU; it may not have moved, for then it did come.
+
+    Ranks are not dumped at one moment. In a hang that does not matter, for nothing moves between
+    the dumps. In a running job it makes ranks look absent or behind that were merely dumped first.
+    Two things are impossible while nothing moves, and so give it away:
+
+    - somebody completed a collective that another has not even enqueued, although nobody gets out
+      of such a one before all are in: the other moved after its dump;
+    - ranks that are not to blame are at different points of one communicator: what one of them
+      completed, the healthy complete too, within milliseconds.
+    """
+    restless = moved(graph.index) | (frozenset(graph.lost) - frozenset(culprits))
+    around = {rank for stuck in scene for rank in (*stuck.joined, *stuck.absent)}
+    return not (restless & around)
+
+
+def young(graph: Graph, scene: Iterable[StuckCollective]) -> bool:
+    """Whether it is known of all who wait that they have only just begun to."""
+    ages = [age for stuck in scene for rank in stuck.inside for age in _ages(graph, stuck, rank)]
+    return bool(ages) and all(-CLOCKS_NS < age < YOUNG_NS for age in ages)
+
+
+def old(graph: Graph, stuck: StuckCollective) -> bool:
+    """Whether it is known of somebody who waits that it does so for long."""
+    return any(age >= _LONG_NS for rank in stuck.inside for age in _ages(graph, stuck, rank))
+
+
+def _ages(graph: Graph, stuck: StuckCollective, rank: int) -> list[int]:
+    rows = graph.index.head_rows.get((rank, stuck.group, stuck.sequence), ())
+    return [age for row in rows if (age := graph.index.age_ns(row)) is not None]
+
+
+def lasting(graph: Graph, stuck: StuckCollective) -> bool:
+    """Whether a collective that all are in is known to last long.
+
+    So it is too when only unfinished entries were written: because something was stuck.
+    """
+    ranks = graph.index.job.ranks.values()
+    if old(graph, stuck):
+        return True
+    return any(info.only_active and info.backend is Backend.NCCL for info in ranks)
