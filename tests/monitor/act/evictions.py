@@ -14,7 +14,7 @@ from monitor.act.schedulers.base import Scheduler
 from monitor.act.targets import Registry
 from monitor.clock import SteadyClock
 from monitor.model.escalation import HandedOver, Timeouts, decided
-from monitor.model.eviction import KEEPER, Accused, Evict, Eviction, Rung
+from monitor.model.eviction import KEEPER, Accused, Evict, Eviction, Rung, RungOutcome
 from monitor.model.names import GroupName, Host, IncidentId, ReplicaId
 from tests.changed import replace
 from tests.http_server import Hang
@@ -55,13 +55,19 @@ class Bench:
         self.lighthouse.on_kill = self.kill_rank_zero
         self.ranks: list[FakeRank] = []
         self.fetcher.tokens = Tokens(self.token)
+        self.keeper: Gatekeeper | None = None
+        if self.gate is not None:
+            self.keeper = Gatekeeper(
+                Gate(self.gate.url, self.fetcher),
+                clock=self.clock, quarantine=self.quarantine, period_s=0.2,
+            )  # fmt: skip
         parties = Parties(
             clock=self.clock,
             fetcher=self.fetcher,
             registry=self.registry,
             quarantine=self.quarantine,
             lighthouse=Lighthouse(self.lighthouse.url, self.fetcher),
-            gate=self.gatekeeper(),
+            gate=self.keeper,
             schedulers=self.schedulers,
             timeouts=self.timeouts,
         )
@@ -75,15 +81,6 @@ class Bench:
         )
         if self.keeper is not None:
             self.keeper.start(self.evictors.progress)
-
-    def gatekeeper(self) -> Gatekeeper | None:
-        self.keeper: Gatekeeper | None = None
-        if self.gate is not None:
-            client = Gate(self.gate.url, self.fetcher)
-            self.keeper = Gatekeeper(
-                client, clock=self.clock, quarantine=self.quarantine, period_s=0.2
-            )
-        return self.keeper
 
     def close(self) -> None:
         if self.keeper is not None:
@@ -135,10 +132,6 @@ def rungs(progress: Eviction) -> list[str]:
     return [str(outcome.rung) for outcome in progress.rungs]
 
 
-def detail(progress: Eviction, rung: Rung) -> str:
-    return next(outcome.detail for outcome in progress.rungs if outcome.rung is rung)
-
-
 def answer(text: bytes, status: int = 200, *, dies: bool) -> Callable[[FakeRank], Page]:
     def evict(rank: FakeRank) -> Page:
         if dies:
@@ -153,5 +146,5 @@ def never_answers(rank: FakeRank) -> Page:
     raise Hang
 
 
-def outcome(progress: Eviction, rung: Rung):
-    return next(one for one in progress.rungs if one.rung is rung)
+def outcome(progress: Eviction, rung: Rung) -> RungOutcome:
+    return next(step for step in progress.rungs if step.rung is rung)

@@ -10,7 +10,7 @@ from monitor.act.gate import LASTS_S, LINGER_S, ReplicaHosts, deny_list
 from monitor.gate.denylist import Denial, DenialScope, denials_json, parse_denials
 from monitor.model.eviction import Eviction, QuarantineEntry, Rung, RungOutcome
 from monitor.model.eviction import Scope as QuarantineScope
-from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from monitor.model.names import GroupName, Host, IncidentId, ReplicaId
 from monitor.model.observation import Failure, Observation, Unreachable
 from tests.changed import replace
 from worker_server.wire import Identity, Process, StateReport, StepState
@@ -74,19 +74,19 @@ def test_an_evicted_replica_id_is_refused_from_the_first_rung_on() -> None:
 
 
 @pytest.mark.parametrize(
-    "rungs",
-    [(), (Rung.EVIDENCE,), (Rung.EVIDENCE, Rung.QUARANTINE)],
-    ids=["refused", "it moved again", "before the first rung that asks"],
+    ("rungs", "refused"),
+    [
+        ((), 0),
+        ((Rung.EVIDENCE, Rung.QUARANTINE), 0),
+        ((Rung.LIGHTHOUSE_KILL,), 1),
+        ((Rung.WORKER_EVICT,), 1),
+        ((Rung.SCHEDULER,), 1),
+    ],
+    ids=["refused", "before the first rung that asks", "killed", "asked", "by its scheduler"],
 )
-def test_one_that_was_called_off_or_has_not_begun_is_not_refused(rungs) -> None:
-    told = tuple(RungOutcome(rung, NOW, NOW, "") for rung in rungs)
-    assert deny_list([evicted(rungs=told, failed="it moves again")], (), (), NOW) == ()
-
-
-@pytest.mark.parametrize("rung", [Rung.LIGHTHOUSE_KILL, Rung.WORKER_EVICT, Rung.SCHEDULER])
-def test_one_that_failed_is_refused_all_the_same(rung: Rung) -> None:
-    told = (RungOutcome(rung, NOW, NOW, ""),)
-    assert len(deny_list([evicted(rungs=told, failed="not gone")], (), (), NOW)) == 1
+def test_one_that_failed_is_refused_once_somebody_was_asked(rungs, refused: int) -> None:
+    begun = tuple(RungOutcome(rung, NOW, NOW, "") for rung in rungs)
+    assert len(deny_list([evicted(rungs=begun, failed="not gone")], (), (), NOW)) == refused
 
 
 def test_ten_minutes_after_it_was_gone_and_had_left_it_is_let_go() -> None:
@@ -116,36 +116,25 @@ def test_a_quarantined_host_is_refused_until_its_time_is_over() -> None:
     assert deny_list((), [barred()], (), NOW + 3600) == ()
 
 
-def test_the_evicted_group_is_denied_by_name_its_next_life_elsewhere_admitted() -> None:
-    known = where(
-        (-60, seen("rg_1.0", "rg_1:a", "node1"), seen("rg_0.0", "rg_0:x", "node0")),
-        (0, seen("rg_1.0", "rg_1:b", "node2")),
-    ).all()
-    replica, host, group = sorted(
-        deny_list([evicted()], [barred()], known, NOW),
-        key=lambda one: [DenialScope.REPLICA, DenialScope.HOST, DenialScope.GROUP].index(one.scope),
-    )
-    assert (replica.name, host.name, group.name) == ("rg_1:a", "node1", "rg_1")
-    assert (group.admitted, group.refused) == (frozenset({"rg_1:b"}), frozenset({"rg_1:a"}))
+@pytest.mark.parametrize(
+    ("first", "second", "admitted"),
+    [(["node1"], ["node2"], True), (["node1"], ["node1"], False),
+     (["node1", "node2"], ["node3", "node1"], False)],
+    ids=["elsewhere", "on the quarantined host", "with one of its ranks"],
+)  # fmt: skip
+def test_the_evicted_group_is_denied_by_name_its_next_life_elsewhere_admitted(
+    first: list[str], second: list[str], admitted: bool
+) -> None:
+    def life(name: str, hosts: list[str]):
+        return [seen(f"rg_1.{n}", name, host, world=len(hosts)) for n, host in enumerate(hosts)]
 
-
-def test_one_that_comes_back_on_the_quarantined_host_is_refused() -> None:
-    known = where(
-        (-60, seen("rg_1.0", "rg_1:a", "node1")), (0, seen("rg_1.0", "rg_1:b", "node1"))
-    ).all()
-    group = next(d for d in deny_list([evicted()], [barred()], known, NOW) if d.scope == "group")
-    assert group.refused == {"rg_1:a", "rg_1:b"}
-    assert group.admitted == frozenset()
-
-
-def test_one_with_a_single_rank_on_it_is_refused_too() -> None:
-    def life(name: str, *hosts: str):
-        return [seen(f"rg_1.{n}", name, host, world=2) for n, host in enumerate(hosts)]
-
-    first, second = life("rg_1:a", "node1", "node2"), life("rg_1:b", "node3", "node1")
-    known = where((-60, *first), (0, *second)).all()
-    group = next(d for d in deny_list([evicted()], [barred()], known, NOW) if d.scope == "group")
-    assert group.refused == {"rg_1:a", "rg_1:b"}
+    healthy = seen("rg_0.0", "rg_0:x", "node0")
+    lives = where((-60, *life("rg_1:a", first), healthy), (0, *life("rg_1:b", second))).all()
+    denials = deny_list([evicted()], [barred()], lives, NOW)
+    assert names(denials) == ["group rg_1", "host node1", "replica rg_1:a"]
+    (group, *_) = denials
+    assert group.admitted == ({"rg_1:b"} if admitted else frozenset())
+    assert group.refused == ({"rg_1:a"} if admitted else {"rg_1:a", "rg_1:b"})
 
 
 @pytest.mark.parametrize(("after_s", "admitted"), [(1.0, False), (3.5, True)])
@@ -253,8 +242,3 @@ def test_every_list_is_one_that_a_gate_takes_and_stays_the_same(lives, gone, hos
         assert one.until_s is not None
     refused = {one.name for one in denials if one.scope is DenialScope.REPLICA}
     assert refused == {f"rg_1:{name}" for name in gone}
-
-
-def test_a_rank_name_is_no_more_than_a_name() -> None:
-    known = where((0, seen("rg_1.0", "rg_1:a", "h"))).all()
-    assert known[0].ranks == {RankName("rg_1.0")}

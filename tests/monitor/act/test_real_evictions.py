@@ -33,6 +33,7 @@ from monitor.model.eviction import Accused, Evict, Eviction, Rung, RungResult
 from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.model.observation import LighthouseView
 from tests.changed import replace
+from tests.monitor.act.evictions import outcome
 from tests.monitor.doubles import Memory
 from tests.monitor.gate.groups import Gate as RealGate
 from tests.monitor.lighthouses import Groups, installations, lighthouse_process
@@ -210,7 +211,7 @@ def results(progress: Eviction) -> dict[Rung, RungResult | None]:
 
 
 def detail(progress: Eviction, rung: Rung) -> str:
-    return next(one.detail for one in progress.rungs if one.rung is rung)
+    return outcome(progress, rung).detail
 
 
 def assert_out(scene: Scene, progress: Eviction) -> None:
@@ -235,22 +236,22 @@ def test_a_kill_that_works_answers_500_and_ends_group_rank_zero_alone(scene: Sce
     assert detail(progress, Rung.WORKER_EVICT).startswith("rg_1.1 got ")  # and no other
 
 
-def test_a_stopped_manager_is_not_killed_but_ended_by_its_workerserver(scene: Scene) -> None:
-    scene.start(2)
+@pytest.mark.parametrize(
+    ("sign", "state"), [(signal.SIGSTOP, "T"), (signal.SIGKILL, "Z"), (None, None)],
+    ids=["stopped", "defunct and not reaped", "GIL held"],
+)  # fmt: skip
+def test_a_rank_that_cannot_carry_out_a_kill_is_out(scene: Scene, sign, state) -> None:
+    scene.start(1, action="hang" if sign else "gil")
     scene.in_quorum()
-    scene.ranks[0].kill(signal.SIGSTOP)
-    wait_for(lambda: scene.ranks[0].state().process.state == "T", within_s=10, what="it stops")
+    if sign is not None:
+        scene.ranks[0].kill(sign)
+        seen = scene.ranks[0].state
+        wait_for(lambda: seen().process.state == state, within_s=10, what=f"state {state}")
     progress = scene.evict()
     assert_out(scene, progress)
-    assert results(progress)[Rung.LIGHTHOUSE_KILL] is RungResult.SKIPPED
-    assert "stopped (state T)" in detail(progress, Rung.LIGHTHOUSE_KILL)
-
-
-def test_an_interpreter_that_is_stuck_while_its_manager_beats_on(scene: Scene) -> None:
-    scene.start(1, action="gil")
-    scene.in_quorum()
-    progress = scene.evict()
-    assert_out(scene, progress)
+    if state == "T":
+        assert results(progress)[Rung.LIGHTHOUSE_KILL] is RungResult.SKIPPED
+        assert "stopped (state T)" in detail(progress, Rung.LIGHTHOUSE_KILL)
 
 
 def test_a_hung_manager_that_takes_the_kill_and_never_answers(scene: Scene) -> None:
@@ -288,18 +289,6 @@ def test_a_kill_that_hits_another_process_is_not_believed(scene: Scene) -> None:
     assert_out(scene, progress)
     assert results(progress)[Rung.LIGHTHOUSE_KILL] is RungResult.FAILED
     assert "answered 500" in detail(progress, Rung.LIGHTHOUSE_KILL)
-
-
-def test_a_defunct_process_that_nobody_reaps_is_gone(scene: Scene) -> None:
-    scene.start(1)
-    scene.in_quorum()
-    scene.ranks[0].kill(signal.SIGKILL)
-    state = wait_for(
-        lambda: (s := scene.ranks[0].state().process).alive is False and s, within_s=10, what="dead"
-    )
-    assert state.state == "Z"
-    progress = scene.evict()
-    assert_out(scene, progress)
 
 
 def test_who_can_be_neither_killed_nor_ended_is_out_of_the_quorum_by_the_gate(
