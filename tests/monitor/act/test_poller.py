@@ -8,6 +8,8 @@ import socket
 import time
 from collections.abc import Callable
 
+import pytest
+
 from monitor.act.http import Fetcher
 from monitor.act.poller import Poller
 from monitor.act.targets import Source, Target
@@ -87,10 +89,18 @@ def test_bad_targets_are_named_for_what_they_do_and_share_one_deadline(
     ]
 
 
-def test_a_port_where_nobody_listens_is_refused(fetcher: Fetcher) -> None:
-    gone = Target(identity(), f"http://127.0.0.1:{unused_port()}", 15.0, Source.LEASE, 0.0)
-    sweep = Poller(fetcher).sweep([gone], deadline_s=DEADLINE_S)
-    assert outcome(sweep.observations[0]) is Failure.REFUSED
+@pytest.mark.parametrize(
+    ("url", "failure"),
+    [
+        (lambda: f"http://127.0.0.1:{unused_port()}", Failure.REFUSED),
+        (lambda: "http://no-such-host.invalid:1", Failure.UNRESOLVED),
+    ],
+    ids=["nobody listens", "a name without an address"],
+)
+def test_who_cannot_be_reached_is_named_for_why(url, failure: Failure, fetcher: Fetcher) -> None:
+    away = Target(identity(), url(), 15.0, Source.LEASE, 0.0)
+    sweep = Poller(fetcher).sweep([away], deadline_s=5.0)
+    assert outcome(sweep.observations[0]) is failure
 
 
 def test_a_monitor_without_a_file_left_has_not_asked(fleet: FakeFleet, fetcher: Fetcher) -> None:
@@ -102,12 +112,6 @@ def test_a_monitor_without_a_file_left_has_not_asked(fleet: FakeFleet, fetcher: 
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert got.outcome == Unreachable(Failure.UNASKED, "this monitor: Too many open files")
-
-
-def test_a_name_without_an_address_is_unresolved(fetcher: Fetcher) -> None:
-    lost = Target(identity(), "http://no-such-host.invalid:1", 15.0, Source.LEASE, 0.0)
-    sweep = Poller(fetcher).sweep([lost], deadline_s=5.0)
-    assert outcome(sweep.observations[0]) is Failure.UNRESOLVED
 
 
 def test_another_incarnation_at_the_same_url_is_a_stranger(

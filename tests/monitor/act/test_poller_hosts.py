@@ -191,25 +191,14 @@ def test_a_worker_server_tells_who_the_others_at_its_address_are(
     fleet: FakeFleet, fetcher: Fetcher
 ) -> None:
     known, listed, elsewhere, another = add(fleet, 0, 1, 2, 3)
-    listed_url, far_url = listed.url, "http://127.9.9.9:1/rg_0.2"
-    report = HostEntry(another.identity.rank, "http://unlisted:1", another.report())
-    fleet.host_page = lambda _: page(
-        to_json(
-            HostReport(
-                known.identity.host,
-                (
-                    HostEntry(known.identity.rank, known.url, known.report()),
-                    HostEntry(listed.identity.rank, listed_url, listed.report()),
-                    HostEntry(elsewhere.identity.rank, far_url, elsewhere.report()),
-                    report,
-                ),
-            )
-        )
+    urls = [known.url, listed.url, "http://127.9.9.9:1/rg_0.2", "http://unlisted:1"]
+    entries = tuple(
+        HostEntry(rank.identity.rank, url, rank.report())
+        for rank, url in zip((known, listed, elsewhere, another), urls, strict=True)
     )
-    sweep = Poller(fetcher).sweep(
-        [known.target()], deadline_s=DEADLINE_S, unidentified=[listed_url, far_url]
-    )
-    assert dict(sweep.identified) == {listed_url: listed.identity}
+    fleet.host_page = lambda _: page(to_json(HostReport(known.identity.host, entries)))
+    sweep = Poller(fetcher).sweep([known.target()], deadline_s=DEADLINE_S, unidentified=urls[1:3])
+    assert dict(sweep.identified) == {listed.url: listed.identity}
 
 
 def test_of_thousands_that_nobody_knows_one_at_an_address_is_asked_first(

@@ -59,14 +59,9 @@ class TestNames:
 
     def test_a_process_that_is_renamed_is_one_target(self) -> None:
         self.register("0")
-        assert self.register("my_0", "0") is Registered.CURRENT
-        assert self.ranks() == ["my_0.0"]
-        assert list(self.memory.targets) == ["my_0.0"]
-
-    def test_a_process_that_is_renamed_twice_is_one_target(self) -> None:
         for name in ("my_0", "my_1"):
-            self.register(name, "0")
-        assert self.ranks() == ["my_1.0"]
+            assert self.register(name, "0") is Registered.CURRENT
+            assert self.ranks() == [*self.memory.targets] == [f"{name}.0"]
 
     def test_a_file_target_that_is_renamed_is_one_target(self) -> None:
         before, after = named("0"), named("my_0", "0")
@@ -131,10 +126,8 @@ class TestNames:
         assert self.registry.known_as(named("0", None, "b").identity) == "my_0"
         assert self.registry.known_as(named("1", None, "b").identity) is None
         assert self.registry.known_as(named("my_0", "0", "b").identity) is None
-
-    def test_groups_that_no_launcher_names_have_no_former_name(self) -> None:
-        self.register("my_0", "job", "a")
-        assert self.registry.known_as(named("job", None, "b").identity) is None
+        self.register("my_1", "job", "c")  # a group that no launcher names
+        assert self.registry.known_as(named("job", None, "d").identity) is None
 
     def test_a_restarted_monitor_knows_the_names_again(self) -> None:
         self.register("my_0", "0", "a")
@@ -162,16 +155,6 @@ class TestLeases:
         self.registry._targets.update({RankName(f"x.{n}"): None for n in range(20_000)})
         assert self.registry.renew_s == 60
 
-    def test_a_registered_rank_is_a_target(self) -> None:
-        self.registry.register(registration())
-        assert [target.rank for target in self.registry.targets()] == [RANK]
-
-    def test_a_new_incarnation_replaces_the_old_one_at_once(self) -> None:
-        self.registry.register(registration("one", "http://h:1"))
-        self.registry.register(registration("two", "http://h:2"))
-        assert self.incarnation() == "two"
-        assert self.registry.targets()[0].url == "http://h:2"
-
     def test_a_late_renewal_of_an_old_incarnation_never_displaces_a_newer_one(self) -> None:
         for incarnation in ("one", "two", "three"):
             self.registry.register(registration(incarnation))
@@ -188,18 +171,17 @@ class TestLeases:
         assert self.registry.register(registration("younger", age_s=0.5)) is Registered.CURRENT
         assert self.incarnation() == "younger"
 
-    def test_an_old_incarnation_does_not_unregister_a_newer_one(self) -> None:
-        self.registry.register(registration("one"))
-        self.registry.register(registration("two"))
+    def test_unregistering_removes_the_target_if_it_still_bears_the_name(self) -> None:
+        for incarnation in ("one", "two"):
+            self.registry.register(registration(incarnation))
         assert not self.registry.unregister(RANK, "one")
         assert self.incarnation() == "two"
-
-    def test_unregistering_removes_the_target_and_says_that_it_left(self) -> None:
-        self.registry.register(registration("one"))
-        assert self.registry.unregister(RANK, "one")
+        assert self.registry.unregister(RANK, "two")
         assert self.registry.targets() == ()
-        assert self.registry.standing(RANK, "one") is Registered.LEFT
+        assert self.registry.standing(RANK, "two") is Registered.LEFT
         assert self.memory.targets == {}
+        # the only known incarnation may come back after the newer one left
+        assert self.registry.register(registration("one")) is Registered.CURRENT
 
     def test_a_lapsed_lease_is_kept_for_the_grace_so_that_a_dead_host_is_seen(self) -> None:
         self.registry.register(registration(lease_s=15.0))
@@ -264,35 +246,22 @@ class TestLeases:
         self.registry.register(registration(lease_s=asked))
         assert self.registry.targets()[0].lease_s == given
 
-    def test_the_only_known_incarnation_may_come_back_after_the_newer_one_left(self) -> None:
-        self.registry.register(registration("one"))
-        self.registry.register(registration("two"))
-        self.registry.unregister(RANK, "two")
-        assert self.registry.register(registration("one")) is Registered.CURRENT
-
 
 class TestFileTargets:
     def setup_method(self) -> None:
         self.registry = Registry(HandClock(), Memory())
         self.registry.follow(["http://h:1"])
 
-    def test_a_listed_url_is_asked_who_it_is(self) -> None:
+    def test_a_listed_url_is_asked_who_it_is_and_again_after_a_restart(self) -> None:
         assert self.registry.unidentified() == ("http://h:1",)
-        self.registry.identify("http://h:1", identity())
-        assert self.registry.unidentified() == ()
-        assert self.registry.targets()[0].source is Source.FILE
-
-    def test_a_restarted_rank_behind_a_listed_url_is_asked_again(self) -> None:
-        self.registry.identify("http://h:1", identity())
-        self.registry.estrange(self.registry.targets()[0])
-        assert self.registry.unidentified() == ("http://h:1",)
-        self.registry.identify("http://h:1", identity(incarnation="two"))
-        assert self.registry.unidentified() == ()
-        assert self.registry.targets()[0].identity.incarnation == "two"
-
-    def test_a_url_that_is_listed_no_more_is_dropped(self) -> None:
-        self.registry.identify("http://h:1", identity())
-        self.registry.follow([])
+        for incarnation in ("one", "two"):
+            self.registry.identify("http://h:1", identity(incarnation=incarnation))
+            assert self.registry.unidentified() == ()
+            (target,) = self.registry.targets()
+            assert (target.source, target.identity.incarnation) == (Source.FILE, incarnation)
+            self.registry.estrange(target)
+            assert self.registry.unidentified() == ("http://h:1",)
+        self.registry.follow([])  # listed no more
         assert self.registry.targets() == ()
 
     def test_a_listed_target_needs_no_lease(self) -> None:

@@ -47,13 +47,23 @@ def snapshot(http: FakeFleet, now_s: float = 1_000_000.0) -> Snapshot:
     return Snapshot(now_s, 7, 0.0, seen, LighthouseAway("none configured"))
 
 
+@pytest.fixture
+def seen(http: FakeFleet) -> Snapshot:
+    """Three groups of a rank."""
+    return fleet_of(http)
+
+
+@pytest.fixture
+def bench(make) -> Bench:
+    return make()
+
+
 def evict(name: str = "inc-1", group: str = "rg_1") -> Evict:
     return Evict(IncidentId(name), GroupName(group), ReplicaId(f"{group}:uuid"), (), "hung")
 
 
-def test_everything_of_everybody_concerned_is_in_the_zip(make, http: FakeFleet) -> None:
-    bench: Bench = make()
-    bench.take(fleet_of(http), incident())
+def test_everything_of_everybody_concerned_is_in_the_zip(bench, seen) -> None:
+    bench.take(seen, incident())
     bundle = bench.bundle("inc-1", "firing")
     assert bundle.moments["firing"]["ranks"] == ["rg_1.0", "rg_0.0"]
     for rank in ("rg_1.0", "rg_0.0"):
@@ -71,17 +81,14 @@ def test_everything_of_everybody_concerned_is_in_the_zip(make, http: FakeFleet) 
     assert bench.counted(moment="firing", outcome="complete") == 1
 
 
-def test_ranks_that_want_the_token_get_it(make, http: FakeFleet) -> None:
-    bench: Bench = make()
-    seen = fleet_of(http)
+def test_ranks_that_want_the_token_get_it(bench, http, seen) -> None:
     rank_of(http, "rg_1.0").guarded = True
     bench.take(seen, incident())
     assert bench.bundle("inc-1", "firing").statuses("rg_1.0") == dict.fromkeys(EVERY, "ok")
     assert {token for _, token in rank_of(http, "rg_1.0").asked} == {"Bearer secret"}
 
 
-def test_odd_names_lie_in_folders_of_their_own(make, http: FakeFleet) -> None:
-    bench: Bench = make()
+def test_odd_names_lie_in_folders_of_their_own(bench, http) -> None:
     names = ("a b", "../../x", "ä:1", "CON")
     groups = tuple(GroupName(name) for name in names)
     odd = [replace(http.add("rg_0").identity, group=group) for group in groups]
@@ -99,8 +106,7 @@ def test_odd_names_lie_in_folders_of_their_own(make, http: FakeFleet) -> None:
     ]  # fmt: skip
 
 
-def test_the_fleet_as_last_seen_is_there_with_those_who_are_silent_now(make, http) -> None:
-    bench: Bench = make()
+def test_the_fleet_as_last_seen_is_there_with_those_who_are_silent_now(bench, http) -> None:
     first = fleet_of(http)
     bench.take(first)
     gone = Unreachable(Failure.TIMEOUT, "no answer")
@@ -152,11 +158,10 @@ ODD = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_an_odd_rank_costs_its_own_part_and_is_named(name: str, make, http: FakeFleet) -> None:
+def test_an_odd_rank_costs_its_own_part_and_is_named(name: str, make, http, seen) -> None:
     options, status = ODD[name]
     waits = status == "late"
     bench: Bench = make(evidence_deadline_s=0.6 if waits else 10.0)
-    seen = fleet_of(http)
     for key, value in options.items():
         setattr(rank_of(http, "rg_1.0"), key, value)
     bench.take(seen, incident())
@@ -169,9 +174,7 @@ def test_an_odd_rank_costs_its_own_part_and_is_named(name: str, make, http: Fake
         assert bundle.statuses("rg_0.0") == dict.fromkeys(EVERY, "ok")
 
 
-def test_a_rank_as_which_a_newer_process_answers_gives_no_evidence(make, http: FakeFleet) -> None:
-    bench: Bench = make()
-    seen = fleet_of(http)
+def test_a_rank_as_which_a_newer_process_answers_gives_no_evidence(bench, http, seen) -> None:
     rank_of(http, "rg_1.0").restart("two")
     bench.take(seen, incident())
     bundle = bench.bundle("inc-1", "firing")
@@ -181,7 +184,7 @@ def test_a_rank_as_which_a_newer_process_answers_gives_no_evidence(make, http: F
 
 
 def test_a_flight_record_that_is_too_large_is_asked_for_its_unfinished_part(
-    make, http: FakeFleet, monkeypatch: pytest.MonkeyPatch
+    bench, http, seen, monkeypatch
 ) -> None:
     small = replace(bundle.KINDS[1], max_bytes=2000)
     monkeypatch.setattr("monitor.act.evidence.KINDS", (bundle.KINDS[0], small))
@@ -196,16 +199,14 @@ def test_a_flight_record_that_is_too_large_is_asked_for_its_unfinished_part(
         )
 
     http.serve_record = serve
-    bench: Bench = make()
-    bench.take(fleet_of(http), incident())
+    bench.take(seen, incident())
     part = bench.bundle("inc-1", "firing").part("rg_1.0", "flight_recorder")
     assert (part["status"], part["file"]) == ("cut", "firing/rg_1.0/flight_recorder.json")
     assert part["error"] == "all of it is over 2000 bytes: only what is unfinished"
 
 
-def test_a_full_bundle_names_what_it_left_out(make, http: FakeFleet) -> None:
+def test_a_full_bundle_names_what_it_left_out(make, http, seen) -> None:
     bench: Bench = make(evidence_mib=1.0)
-    seen = fleet_of(http)
     rank_of(http, "rg_1.0").stacks = b"x" * 1_000_000
     rank_of(http, "rg_0.0").stacks = b"y" * 1_000_000
     bench.take(seen, incident())
@@ -228,8 +229,7 @@ def test_ranks_beyond_the_limit_are_named_and_the_culprits_group_comes_first(mak
     assert bench.counted(moment="firing", outcome="partial") == 1
 
 
-def test_of_a_stragglers_victims_a_few_are_asked(make, http: FakeFleet) -> None:
-    bench: Bench = make()
+def test_of_a_stragglers_victims_a_few_are_asked(bench, http) -> None:
     seen = fleet_of(http, groups=9)
     known = replace(incident(), kind=Kind.STRAGGLER)
     victims = tuple(RankName(f"rg_{g}.0") for g in (0, 2, 3, 4, 5, 6, 7, 8))
@@ -261,19 +261,17 @@ def test_any_answer_is_weighed(body: bytes) -> None:
 # -- once for each incident, and again before the eviction ----------------------------------------
 
 
-def test_an_eviction_right_after_firing_waits_for_the_first_moment_alone(make, http) -> None:
-    bench: Bench = make()
-    bench.take(fleet_of(http), incident())
+def test_an_eviction_right_after_firing_waits_for_the_first_moment_alone(bench, seen) -> None:
+    bench.take(seen, incident())
     assert bench.evict(evict(), incident()).startswith("10 of 10 parts of 2 ranks in ")
     bundle = bench.bundle("inc-1", "firing")
     assert list(bundle.moments) == ["firing"]
 
 
 def test_a_later_eviction_has_its_own_moment_beside_the_first_and_the_latest_is_kept(
-    make, http: FakeFleet
+    make, http, seen
 ) -> None:
     bench: Bench = make(evidence_fresh_s=0.0)
-    seen = fleet_of(http)
     bench.take(seen, incident())
     first = bench.bundle("inc-1", "firing")
     rank_of(http, "rg_1.0").step = 77
@@ -295,9 +293,8 @@ def test_a_later_eviction_has_its_own_moment_beside_the_first_and_the_latest_is_
     }  # fmt: skip
 
 
-def test_an_incident_that_goes_on_firing_is_captured_once(make, http: FakeFleet) -> None:
+def test_an_incident_that_goes_on_firing_is_captured_once(make, seen) -> None:
     bench: Bench = make()
-    seen = fleet_of(http)
     for _ in range(5):
         bench.take(seen, incident())
     bench.bundle("inc-1", "firing")
@@ -310,18 +307,15 @@ def test_an_incident_that_goes_on_firing_is_captured_once(make, http: FakeFleet)
     assert again.counted(moment="firing", outcome="complete") == 1
 
 
-def test_an_eviction_by_hand_is_captured_without_an_incident(make, http: FakeFleet) -> None:
-    bench: Bench = make()
-    bench.take(fleet_of(http))
+def test_an_eviction_by_hand_is_captured_without_an_incident(bench, seen) -> None:
+    bench.take(seen)
     bench.evict(evict("manual-rg_1-3"))
     bundle = bench.bundle("manual-rg_1-3", "eviction")
     assert bundle.manifest["incident"] is None
     assert bundle.statuses("rg_1.0", "eviction") == dict.fromkeys(EVERY, "ok")
 
 
-def test_the_story_in_the_bundle_ends_with_the_incident(make, http: FakeFleet) -> None:
-    bench: Bench = make()
-    seen = fleet_of(http)
+def test_the_story_in_the_bundle_ends_with_the_incident(bench, seen) -> None:
     bench.take(seen, incident())
     bench.bundle("inc-1", "firing")
     over = replace(incident(state=State.RESOLVED), resolution="recovered by itself")
@@ -332,9 +326,8 @@ def test_the_story_in_the_bundle_ends_with_the_incident(make, http: FakeFleet) -
     assert bench.bundle("inc-1").statuses("rg_1.0") == dict.fromkeys(EVERY, "ok")
 
 
-def test_a_pending_incident_is_not_captured(make, http: FakeFleet) -> None:
-    bench: Bench = make()
-    bench.take(fleet_of(http), incident(state=State.PENDING), incident("inc-2"))
+def test_a_pending_incident_is_not_captured(bench, seen) -> None:
+    bench.take(seen, incident(state=State.PENDING), incident("inc-2"))
     bench.bundle("inc-2", "firing")
     assert bench.bundles.path(IncidentId("inc-1")) is None
 
@@ -342,9 +335,10 @@ def test_a_pending_incident_is_not_captured(make, http: FakeFleet) -> None:
 # -- nobody waits too long ------------------------------------------------------------------------
 
 
-def test_the_tick_waits_for_nobody_and_the_eviction_for_the_deadline_at_most(make, http) -> None:
+def test_the_tick_waits_for_nobody_and_the_eviction_for_the_deadline_at_most(
+    make, http, seen
+) -> None:
     bench: Bench = make(evidence_deadline_s=0.6)
-    seen = fleet_of(http)
     for rank in http.ranks.values():
         rank.answer, rank.stacks = hangs, None
     began = time.monotonic()
@@ -357,11 +351,8 @@ def test_the_tick_waits_for_nobody_and_the_eviction_for_the_deadline_at_most(mak
     assert bench.bundle("inc-1", "firing").statuses("rg_1.0")["stacks"] == "late"
 
 
-def test_a_disk_that_hangs_holds_up_no_eviction_and_is_told(
-    make, http: FakeFleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_hangs_holds_up_no_eviction_and_is_told(bench, seen, monkeypatch) -> None:
     monkeypatch.setattr("monitor.act.evidence.STUCK_S", 0.2)
-    bench: Bench = make()
     gate = threading.Event()
 
     def stuck(path: Path):
@@ -369,7 +360,6 @@ def test_a_disk_that_hangs_holds_up_no_eviction_and_is_told(
         return path.open("w+b")
 
     bench.bundles._opener = stuck
-    seen = fleet_of(http)
     try:
         began = time.monotonic()
         bench.take(seen, incident())
@@ -386,8 +376,7 @@ def test_a_disk_that_hangs_holds_up_no_eviction_and_is_told(
     wait_until(lambda: not bench.evidence.troubles(), 10, "it answers again")
 
 
-def test_a_full_disk_is_a_trouble_until_it_is_not_full_any_more(make, http: FakeFleet) -> None:
-    bench: Bench = make()
+def test_a_full_disk_is_a_trouble_until_it_is_not_full_any_more(bench, seen) -> None:
 
     class Full:
         def __init__(self, path: Path) -> None:
@@ -408,7 +397,6 @@ def test_a_full_disk_is_a_trouble_until_it_is_not_full_any_more(make, http: Fake
             return self.file.write(data)
 
     good, bench.bundles._opener = bench.bundles._opener, Full
-    seen = fleet_of(http)
     bench.take(seen, incident())
     assert bench.evict(evict(), incident()).startswith("10 of 10 parts")
     wait_until(bench.evidence.troubles, 10, "the trouble")
@@ -421,14 +409,11 @@ def test_a_full_disk_is_a_trouble_until_it_is_not_full_any_more(make, http: Fake
     wait_until(lambda: not bench.evidence.troubles(), 10, "the trouble is over")
 
 
-def test_a_folder_that_cannot_be_made_is_a_trouble_and_is_tried_again(
-    make, http: FakeFleet, tmp_path: Path
-) -> None:
+def test_a_folder_that_cannot_be_made_is_a_trouble_and_is_tried_again(make, seen, tmp_path) -> None:
     (tmp_path / "file").write_text("in the way")
     bench: Bench = make(tmp_path / "file" / "evidence")
     (said,) = bench.evidence.troubles()
     assert said.startswith(f"no evidence can be kept in {tmp_path}/file/evidence: ")
-    seen = fleet_of(http)
     bench.take(seen, incident())
     assert bench.evict(evict(), incident()).startswith("10 of 10 parts")
     (tmp_path / "file").unlink()
@@ -437,9 +422,8 @@ def test_a_folder_that_cannot_be_made_is_a_trouble_and_is_tried_again(
     wait_until(lambda: not bench.evidence.troubles(), 10, "the trouble is over")
 
 
-def test_a_damaged_bundle_is_replaced_and_that_is_said(make, http: FakeFleet) -> None:
+def test_a_damaged_bundle_is_replaced_and_that_is_said(make, seen) -> None:
     bench: Bench = make(evidence_fresh_s=0.0)
-    seen = fleet_of(http)
     bench.take(seen, incident())
     path = bench.bundle("inc-1", "firing").path
     path.write_bytes(path.read_bytes()[:300])
@@ -457,9 +441,8 @@ def test_a_damaged_bundle_is_replaced_and_that_is_said(make, http: FakeFleet) ->
     assert said.startswith("the earlier bundle was damaged and is left out: ")
 
 
-def test_bundles_grow_too_old_while_nothing_happens(make, http: FakeFleet) -> None:
+def test_bundles_grow_too_old_while_nothing_happens(make, seen) -> None:
     bench: Bench = make(evidence_days=1.0)
-    seen = fleet_of(http)
     bench.take(replace(seen, now_s=time.time()), incident(), incident("inc-2"))
     paths = [bench.bundle(name, "firing").path for name in ("inc-1", "inc-2")]
     os.utime(paths[0], (1e9, 1e9))
@@ -468,14 +451,14 @@ def test_bundles_grow_too_old_while_nothing_happens(make, http: FakeFleet) -> No
     assert [path.exists() for path in paths] == [False, True]
 
 
-def test_switched_off_it_takes_and_makes_nothing(make, http: FakeFleet) -> None:
+def test_switched_off_it_takes_and_makes_nothing(make, seen) -> None:
     bench: Bench = make(evidence_count=0)
-    bench.take(fleet_of(http), incident())
+    bench.take(seen, incident())
     assert bench.evidence.before_eviction(decided(evict(), (), 0.0), incident()) is None
     assert not bench.bundles.folder.exists()
 
 
-def test_more_incidents_than_there_is_room_for_are_counted(make, http: FakeFleet) -> None:
+def test_more_incidents_than_there_is_room_for_are_counted(make, http) -> None:
     bench: Bench = make(evidence_deadline_s=0.3)
     seen = fleet_of(http, groups=1)
     rank_of(http, "rg_0.0").answer = hangs

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,8 @@ import pytest
 import requests
 
 from monitor.cli import main
-from monitor.model.escalation import HandedOver, decided
-from monitor.model.eviction import Accused, Evict, Rung
-from monitor.model.names import GroupName, Host, IncidentId, ReplicaId
+from monitor.model.eviction import Evict, Rung
+from monitor.model.names import GroupName, IncidentId, ReplicaId
 from monitor.service import Service
 from tests.changed import replace
 from tests.monitor.api import READERS, Api, Script, app_client, options
@@ -95,35 +93,6 @@ def test_an_eviction_goes_on_when_evidence_crashes(api: Api, http: FakeFleet) ->
     wait_until(lambda: not rank.alive, 10, "it is evicted")
     for part in ("evidence", "witness"):
         assert api.metric("part_failures_total", part=part) == 1
-
-
-def carried_out(api: Api, rank, **more):
-    evict = Evict(IncidentId("inc-1"), GroupName("rg_1"), None, (Host("node1"),), "hung")
-    accused = (Accused(rank.identity.rank, rank.identity.incarnation, rank.url),)
-    evictors = api.components.evictors
-    evidence, now_s = more.pop("evidence", None), time.time()
-    evictors.log.add(eviction := decided(evict, accused, now_s))
-    evictors.submit(eviction.key, HandedOver(now_s, accused, **more), evidence)
-    api.evictions_end()
-    (progress,) = evictors.progress()
-    return progress
-
-
-def test_a_rank_that_moves_again_while_its_evidence_is_saved_is_let_go(
-    api: Api, http: FakeFleet
-) -> None:
-    rank = http.add("rg_1", host="node1")
-    api.register(rank)
-    stood = {rank.identity.rank: rank.report().step.progress}
-
-    def recover() -> str:
-        rank.step += 1
-        return "5 of 5 parts"
-
-    progress = carried_out(api, rank, stood=stood, evidence=recover)
-    assert progress.failed == "it moves again: nobody is evicted"
-    assert rank.alive
-    assert api.components.quarantine.active() == ()
 
 
 def test_the_tick_tells_how_far_the_culprits_had_come(api: Api, http: FakeFleet) -> None:

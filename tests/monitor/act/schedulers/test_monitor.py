@@ -13,7 +13,7 @@ from monitor.model.names import RankName
 from tests.changed import replace
 from tests.monitor.act.schedulers import real_slurm
 from tests.monitor.act.schedulers.receiver import SECRET, Receiver, served
-from tests.monitor.fakes import FakeFleet, FakeLighthouse, page
+from tests.monitor.fakes import page
 from tests.monitor.process import TOKEN, Monitor, lightkeeper
 from tests.ports import free_port
 from tests.waiting import wait_for
@@ -44,9 +44,26 @@ def words(tmp_path, token_file):
     ]  # fmt: skip
 
 
-def hook(receiver, tmp_path):
+@pytest.fixture
+def start(port):
+    """Starts a monitor, one after the other."""
+    running = []
+
+    def begin(*words, **env):
+        running.append(Monitor(*words, port=port, **env))
+        running[-1].ready()
+        return running[-1]
+
+    yield begin
+    for monitor in running:
+        monitor.end(signal.SIGTERM)
+
+
+@pytest.fixture
+def hook(receiver, words, tmp_path):
     secret = str(tmp_path / "secret")
-    return ["--scheduler", f"webhook={receiver.url}", "--scheduler-webhook-secret-file", secret]
+    url = f"webhook={receiver.url}"
+    return [*words, "--scheduler", url, "--scheduler-webhook-secret-file", secret]
 
 
 def until(condition, what):
@@ -65,83 +82,40 @@ def quarantine(monitor, host):
 
 
 def test_quarantine_reaches_the_scheduler_and_so_does_the_release_by_the_next_monitor(
-    words, port, receiver, tmp_path
+    hook, start, receiver
 ):
-    monitor = Monitor(*words, *hook(receiver, tmp_path), port=port)
-    try:
-        monitor.ready()
-        quarantine(monitor, "node1")
-        until(lambda: receiver.hosts["node1"], "cordoned")
-        (owner,) = receiver.hosts["node1"]
-        metric = 'lightkeeper_scheduler_hosts{scheduler="webhook",state="ours"} 1.0'
-        until(lambda: metric in monitor.call("GET", "/metrics").text, "counted")
-    finally:
-        monitor.end(signal.SIGKILL)
-    monitor = Monitor(*words, *hook(receiver, tmp_path), port=port)
-    try:
-        monitor.ready()
-        assert receiver.hosts["node1"] == {owner}
-        assert monitor.call("DELETE", "/v1/quarantine/node1").status_code == 200
-        until(lambda: not receiver.hosts["node1"], "uncordoned")
-        assert {body["owner"] for body, _ in receiver.requests} == {owner}
-    finally:
-        monitor.end(signal.SIGTERM)
+    receiver.answers = [(403, {}, b"who are you?")] * 3
+    monitor = start(*hook)
+    quarantine(monitor, "node1")
+    said = "scheduler webhook: node1 not cordoned: it answered 403: who are you?"
+    until(lambda: said in json.dumps(monitor.get("/v1/snapshot")), "a trouble")
+    until(lambda: receiver.hosts["node1"], "cordoned all the same")
+    (owner,) = receiver.hosts["node1"]
+    metric = 'lightkeeper_scheduler_hosts{scheduler="webhook",state="ours"} 1.0'
+    until(lambda: metric in monitor.call("GET", "/metrics").text, "counted")
+    monitor.end(signal.SIGKILL)
+    monitor = start(*hook)
+    assert receiver.hosts["node1"] == {owner}
+    assert monitor.call("DELETE", "/v1/quarantine/node1").status_code == 200
+    until(lambda: not receiver.hosts["node1"], "uncordoned")
+    assert {body["owner"] for body, _ in receiver.requests} == {owner}
 
 
-def test_a_scheduler_that_fails_is_a_trouble_on_the_page_and_holds_up_no_tick(
-    words, port, receiver, tmp_path
-):
-    receiver.answers = [(403, {}, b"who are you?")] * 1000
-    monitor = Monitor(*words, *hook(receiver, tmp_path), port=port)
-    try:
-        monitor.ready()
-        quarantine(monitor, "node1")
-        said = "scheduler webhook: node1 not cordoned: it answered 403: who are you?"
-        until(lambda: said in json.dumps(monitor.get("/v1/snapshot")), "a trouble")
-    finally:
-        monitor.end(signal.SIGTERM)
-
-
-def test_observe_mode_asks_no_scheduler_for_anything(words, port, receiver, tmp_path):
-    monitor = Monitor(*words, "--observe", *hook(receiver, tmp_path), port=port)
-    try:
-        monitor.ready()
-        quarantine(monitor, "node1")
-        metric = 'lightkeeper_scheduler_hosts{scheduler="webhook",state="ours"} 0.0'
-        until(lambda: metric in monitor.call("GET", "/metrics").text, "a round")
-        ticks = lambda: monitor.get("/v1/snapshot")["tick"]  # noqa: E731
-        begun = ticks()
-        until(lambda: ticks() > begun + 10, "two seconds of ticks")
-        assert receiver.requests == []
-    finally:
-        monitor.end(signal.SIGTERM)
-
-
-@pytest.mark.skipif(real_slurm.missing() is not None, reason=str(real_slurm.missing()))
-def test_quarantine_drains_a_real_node_of_slurm_and_the_release_undrains_it(words, port, tmp_path):
-    (tmp_path / "slurm").mkdir()
-    with real_slurm.cluster(tmp_path / "slurm") as cluster:
-        env = {name: cluster.environ[name] for name in ("SLURM_CONF", "PATH")}
-        checked = lightkeeper("check", "scheduler", "--scheduler", "slurm", **env)
-        assert checked.returncode == 0, checked.stdout + checked.stderr
-        monitor = Monitor(*words, "--scheduler", "slurm", port=port, **env)
-        try:
-            monitor.ready()
-            quarantine(monitor, "node1")
-            until(lambda: "DRAIN" in cluster.state("node1"), "drained")
-            assert "ECC errors" in cluster.reason("node1")
-            monitor.call("DELETE", "/v1/quarantine/node1")
-            until(lambda: cluster.state("node1") == "IDLE", "undrained")
-        finally:
-            monitor.end(signal.SIGTERM)
+def test_observe_mode_asks_no_scheduler_for_anything(hook, start, receiver):
+    monitor = start(*hook, "--observe")
+    quarantine(monitor, "node1")
+    metric = 'lightkeeper_scheduler_hosts{scheduler="webhook",state="ours"} 0.0'
+    until(lambda: metric in monitor.call("GET", "/metrics").text, "a round")
+    begun = monitor.get("/v1/snapshot")["tick"]
+    until(lambda: monitor.get("/v1/snapshot")["tick"] > begun + 10, "two seconds of ticks")
+    assert receiver.requests == []
 
 
 @pytest.mark.skipif(real_slurm.missing() is not None, reason=str(real_slurm.missing()))
 def test_a_group_that_nobody_else_can_end_is_ended_by_its_real_step_and_no_other(
-    words, port, tmp_path
+    words, start, tmp_path, lighthouse, fleet
 ):
     (tmp_path / "slurm").mkdir()
-    lighthouse, fleet = FakeLighthouse(), FakeFleet()
     with real_slurm.cluster(tmp_path / "slurm") as cluster:
         steps = " & ".join(["srun --exact -n1 sleep 100"] * 3)
         job = cluster.submit(f"{steps} & wait", "-n3")
@@ -163,21 +137,16 @@ def test_a_group_that_nobody_else_can_end_is_ended_by_its_real_step_and_no_other
 
         sick.answer = state
         env = {name: cluster.environ[name] for name in ("SLURM_CONF", "PATH")}
-        told = ["--lighthouse", lighthouse.url, "--scheduler", "slurm"]
-        monitor = Monitor(*words, *told, port=port, **env)
-        try:
-            monitor.ready()
-            monitor.register(*fleet.ranks.values())
-            until(lambda: len(monitor.get("/v1/ranks")["ranks"]) == 3, "three ranks")
-            shown = {one["rank"]: one["place"] for one in monitor.get("/v1/ranks")["ranks"]}
-            assert shown["rg_1.0"]["slurm_step_id"] == "1"
-            said = monitor.call("POST", "/v1/groups/rg_1/evict", json={"reason": "by hand"})
-            assert said.status_code == 200, said.text
-            wait_for(lambda: not sick.alive, within_s=60, what="its step is gone")
-            assert {f"{job}.0", f"{job}.2"} <= cluster.steps(job)
-            # or "slurm: asked": the ladder may see the group gone before scancel's word is in
-            until(lambda: "slurm: " in evictions(tmp_path / "m.db"), "the rung's outcome")
-        finally:
-            monitor.end(signal.SIGTERM)
-            lighthouse.close()
-            fleet.close()
+        checked = lightkeeper("check", "scheduler", "--scheduler", "slurm", **env)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        monitor = start(*words, "--lighthouse", lighthouse.url, "--scheduler", "slurm", **env)
+        monitor.register(*fleet.ranks.values())
+        until(lambda: len(monitor.get("/v1/ranks")["ranks"]) == 3, "three ranks")
+        shown = {one["rank"]: one["place"] for one in monitor.get("/v1/ranks")["ranks"]}
+        assert shown["rg_1.0"]["slurm_step_id"] == "1"
+        said = monitor.call("POST", "/v1/groups/rg_1/evict", json={"reason": "by hand"})
+        assert said.status_code == 200, said.text
+        wait_for(lambda: not sick.alive, within_s=60, what="its step is gone")
+        assert {f"{job}.0", f"{job}.2"} <= cluster.steps(job)
+        # or "slurm: asked": the ladder may see the group gone before scancel's word is in
+        until(lambda: "slurm: " in evictions(tmp_path / "m.db"), "the rung's outcome")

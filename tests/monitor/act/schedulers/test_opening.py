@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,29 +17,20 @@ def path(tmp_path):
     return tmp_path / "m.db"
 
 
-def test_the_name_is_made_up_once_and_kept(path):
-    store = Store(path)
-    first = StoredName(store)()
-    assert StoredName(store)() == first
-    store.close()
-    again = Store(path)
-    assert StoredName(again)() == first
-    again.close()
-
-
-def test_two_lists_have_two_names(path, tmp_path):
-    one, other = Store(path), Store(tmp_path / "n.db")
-    assert StoredName(one)() != StoredName(other)()
-    one.close()
-    other.close()
+def test_the_name_of_a_list_is_made_up_once_and_kept(path, tmp_path):
+    with closing(Store(path)) as store:
+        first = StoredName(store)()
+        assert StoredName(store)() == first
+    with closing(Store(path)) as again, closing(Store(tmp_path / "n.db")) as other:
+        assert StoredName(again)() == first
+        assert StoredName(other)() != first
 
 
 def test_a_monitor_that_may_not_write_makes_no_name_that_nobody_would_know(path):
-    store = Store(path)
-    store.follow()
-    with pytest.raises(StoreError, match="does not keep the name"):
-        StoredName(store)()
-    store.close()
+    with closing(Store(path)) as store:
+        store.follow()
+        with pytest.raises(StoreError, match="does not keep the name"):
+            StoredName(store)()
 
 
 @pytest.mark.parametrize("driver", DRIVERS, ids=lambda driver: driver.name)
@@ -49,14 +41,12 @@ def test_every_driver_passes_the_conformance_suite(driver):
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "url"),
-    [("slurm", "slurm", ""), ("webhook=https://h/x?a=b", "webhook", "https://h/x?a=b")],
-)
-def test_a_driver_is_named_alone_or_with_its_url(text, name, url):
-    driver, at = driver_of(text)
-    assert (driver.name, at) == (name, url)
-
-
-@pytest.mark.parametrize("text", ["", "webhook", "slurm=", "kubernetes=https://h", "lsf"])
-def test_what_names_no_driver_is_none(text):
-    assert driver_of(text) is None
+    ("text", "meant"),
+    [
+        ("slurm", ("slurm", "")), ("webhook=https://h/x?a=b", ("webhook", "https://h/x?a=b")),
+        *((text, None) for text in ("", "webhook", "slurm=", "kubernetes=https://h", "lsf")),
+    ],
+)  # fmt: skip
+def test_a_driver_is_named_alone_or_with_its_url(text, meant):
+    driver = driver_of(text)
+    assert (driver and (driver[0].name, driver[1])) == meant

@@ -92,80 +92,53 @@ def job_place(rank, job, host=NODE, **labels):
     return place_of(rank, host, {"slurm_job_id": job, **labels})
 
 
-def test_a_job_without_a_step_that_carries_one_group_alone_is_cancelled(world):
-    world.slurm.jobs["20"] = FakeJob("20", set())
-    world.slurm.jobs["21"] = FakeJob("21", set())
-    mine, other = job_place("rg_1.0", "20"), job_place("rg_2.0", "21")
-    world.places += [mine, other]
-    assert remove(world, mine).detail == "cancelled job 20"
-    assert world.slurm.jobs["20"].state == "CANCELLED"
-    assert world.slurm.jobs["21"].state == "RUNNING"
-
-
-def test_a_job_that_carries_all_groups_is_not_cancelled_for_one(world):
-    world.slurm.jobs["20"] = FakeJob("20", set())
-    world.places += [job_place("rg_1.0", "20"), job_place("rg_2.0", "20")]
+@pytest.mark.parametrize(
+    ("removal", "job", "others", "done", "said", "state"),
+    [
+        (Removal.CANCEL, {}, [job_place("rg_2.0", "21")], True, "cancelled job 20", "CANCELLED"),
+        (Removal.CANCEL, {}, [place_of("rg_2.0", "n", {"pod_uid": "u"})], True,
+         "cancelled job 20", "CANCELLED"),
+        (Removal.CANCEL, {}, [job_place("rg_2.0", "20")], False,
+         "rg_1 not removed: job 20 carries rg_2.0 too", "RUNNING"),
+        (Removal.CANCEL, {}, [place_of("rg_2.0", "elsewhere", {})], False,
+         "rg_1 not removed: rg_2.0 does not tell its place and may run in job 20 too", "RUNNING"),
+        (Removal.CANCEL, {"het": True}, [], False,
+         "rg_1 not removed: job 20 is a part of a heterogeneous job and has no step", "RUNNING"),
+        (Removal.REQUEUE, {}, [], True, "requeued job 20", "PENDING"),
+        (Removal.REQUEUE, {"requeue": False}, [], False,
+         "rg_1 not removed: job 20 cannot be requeued (sbatch --requeue)", "RUNNING"),
+    ],
+    ids=["alone", "others in pods", "carries another group", "may carry another group",
+         "a part of a heterogeneous job", "requeued", "cannot be requeued"],
+)  # fmt: skip
+def test_a_job_without_a_step_is_ended_if_it_carries_the_group_alone(
+    removal, job, others, done, said, state
+):
+    world = SlurmWorld(removal)
+    world.slurm.jobs["20"], world.slurm.jobs["21"] = (
+        FakeJob("20", set(), **job),
+        FakeJob("21", set()),
+    )
+    world.places += [job_place("rg_1.0", "20"), *others]
     outcome = remove(world, world.places[0])
-    assert outcome.detail == "rg_1 not removed: job 20 carries rg_2.0 too"
-    assert world.slurm.jobs["20"].state == "RUNNING"
+    assert (outcome.done, outcome.detail) == (done, said)
+    assert (world.slurm.jobs["20"].state, world.slurm.jobs["21"].state) == (state, "RUNNING")
+    if removal is Removal.REQUEUE and done:
+        assert remove(world, world.places[0]).detail == "job 20 is gone"
 
 
-def test_a_job_may_carry_a_rank_that_tells_nothing_and_is_left_alone(world):
-    world.slurm.jobs["20"] = FakeJob("20", set())
-    world.places += [job_place("rg_1.0", "20"), place_of("rg_2.0", "elsewhere", {})]
-    outcome = remove(world, world.places[0])
-    assert "rg_2.0 does not tell its place" in outcome.detail
-    assert world.slurm.jobs["20"].state == "RUNNING"
-
-
-def test_a_rank_that_is_in_a_pod_is_in_no_job_of_slurm(world):
-    world.slurm.jobs["20"] = FakeJob("20", set())
-    world.places += [job_place("rg_1.0", "20"), place_of("rg_2.0", "n", {"pod_uid": "u"})]
-    assert remove(world, world.places[0]).done
-
-
-def test_the_last_task_of_an_array_bears_its_number_and_is_ended_alone(world):
+def test_a_task_of_an_array_is_ended_alone_even_if_it_bears_the_arrays_number(world):
     for number, task in (("30", "3"), ("31", "1"), ("32", "2")):
         world.slurm.jobs[number] = FakeJob(number, {"0"}, array="30", task=task)
     world.places += [job_place(f"rg_{n}.0", f"3{n}") for n in range(3)]
-    outcome = remove(world, world.places[0], group=GroupName("rg_0"))
-    assert outcome.done
+    assert remove(world, world.places[0], group=GroupName("rg_0")).done
     assert ["scancel", "30_3"] in world.slurm.asked
-    assert [world.slurm.jobs[one].state for one in ("30", "31", "32")] == [
+    assert [world.slurm.jobs[number].state for number in ("30", "31", "32")] == [
         "CANCELLED", "RUNNING", "RUNNING",
     ]  # fmt: skip
-
-
-def test_a_step_of_an_array_task_is_named_by_array_and_task(world):
-    world.slurm.jobs["31"] = FakeJob("31", {"0"}, array="30", task="1")
-    place = job_place("rg_1.0", "31", slurm_step_id="0")
-    world.places.append(place)
-    assert remove(world, place).done
+    world.places[1] = job_place("rg_1.0", "31", slurm_step_id="0")
+    assert remove(world, world.places[1]).done
     assert ["scancel", "30_1.0"] in world.slurm.asked
-
-
-def test_a_part_of_a_heterogeneous_job_is_ended_by_its_step_only(world):
-    world.slurm.jobs["20"] = FakeJob("20", {"0"}, het=True)
-    world.places.append(job_place("rg_1.0", "20"))
-    assert "heterogeneous" in remove(world, world.places[0]).detail
-    assert world.slurm.jobs["20"].state == "RUNNING"
-
-
-def test_a_job_is_requeued_where_that_is_wanted_and_comes_back_elsewhere():
-    world = SlurmWorld(Removal.REQUEUE)
-    world.slurm.jobs["20"] = FakeJob("20", set())
-    world.places.append(job_place("rg_1.0", "20"))
-    assert remove(world, world.places[0]).detail == "requeued job 20"
-    assert world.slurm.jobs["20"].state == "PENDING"
-    assert remove(world, world.places[0]).detail == "job 20 is gone"
-
-
-def test_a_job_that_cannot_be_requeued_is_left_alone():
-    world = SlurmWorld(Removal.REQUEUE)
-    world.slurm.jobs["20"] = FakeJob("20", set(), requeue=False)
-    world.places.append(job_place("rg_1.0", "20"))
-    assert "cannot be requeued" in remove(world, world.places[0]).detail
-    assert world.slurm.jobs["20"].state == "RUNNING"
 
 
 @pytest.mark.parametrize("odd", ["12_3", "1,2", "", "$(id)", "12.0", "1" * 11, "-u"])
