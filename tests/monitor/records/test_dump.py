@@ -75,15 +75,12 @@ def test_the_states_of_nccl_are_real_and_a_retired_unfinished_one_has_timed_out(
     assert states(found) == ["completed", "started", "scheduled", "failed", "unknown"]
 
 
-def test_gloo_says_only_what_is_over() -> None:
+def test_gloo_says_only_what_is_over_and_counts_sends_too() -> None:
     found = read(gloo(entry(0, 1), pending(1, 2)), as_json)
     assert found.backend is Backend.GLOO
     assert states(found) == ["completed", "unknown"]
     assert column(found, "started_ns") == [-1, -1]
-
-
-def test_the_status_of_gloo_is_left_out_because_it_counts_sends_too() -> None:
-    assert read(gloo(entry(0, 1))).status == {}
+    assert found.status == {}
 
 
 def test_sends_have_their_own_sequence_and_a_peer_in_the_group() -> None:
@@ -163,37 +160,27 @@ def test_the_nearest_frame_of_the_program_is_the_site() -> None:
 THREE = config(**{"0": ("default_pg", range(4)), "5": ("TP", (0, 1)), "11": ("DP", (0, 2))})
 
 
-def placed(found):
-    return {found.groups[index].name: head.enqueued for index, head in found.status.items()}
+NOT_NUMBERS = config(**{"0": ("default_pg", range(4)), "b3f": ("", (0, 1)), "a9c": ("", (0, 2))})
+HEADS = status(p0=(9, 9, 9), p3=(7, 7, 7), p8=(6, 6, 6))
+OF_5 = entry(1, 1, pg_id=3, process_group=("5", "TP"))
 
 
-def test_a_status_finds_its_group_by_the_order_in_which_groups_were_made() -> None:
-    found = read(nccl(entry(0, 1), pg_config=THREE,
-                      pg_status=status(p0=(9, 9, 9), p3=(7, 7, 7), p8=(6, 6, 6))))  # fmt: skip
-    assert placed(found) == {"0": 9, "5": 7, "11": 6}
-    assert found.unplaced == 0
-
-
-def test_a_status_that_may_be_of_either_group_is_of_neither() -> None:
-    found = read(nccl(entry(0, 1), pg_config=THREE,
-                      pg_status=status(p0=(9, 9, 9), p3=(7, 7, 7))))  # fmt: skip
-    assert placed(found) == {"0": 9}
-    assert found.unplaced == 1
-
-
-def test_entries_narrow_down_whose_a_status_is() -> None:
-    both = [entry(0, 1), entry(1, 1, pg_id=3, process_group=("5", "TP"))]
-    found = read(nccl(*both, pg_config=THREE,
-                      pg_status=status(p0=(9, 9, 9), p3=(7, 7, 7), p8=(6, 6, 6))))  # fmt: skip
-    assert placed(found) == {"0": 9, "5": 7, "11": 6}
-
-
-def test_names_that_are_no_numbers_tell_no_order() -> None:
-    odd = config(**{"0": ("default_pg", range(4)), "b3f": ("", (0, 1)), "a9c": ("", (0, 2))})
-    found = read(nccl(entry(0, 1), pg_config=odd,
-                      pg_status=status(p0=(9, 9, 9), p3=(7, 7, 7), p8=(6, 6, 6))))  # fmt: skip
-    assert placed(found) == {"0": 9}
-    assert found.unplaced == 2
+@pytest.mark.parametrize(
+    ("entries", "groups", "heads", "found", "unplaced"),
+    [
+        pytest.param([], THREE, HEADS, {"0": 9, "5": 7, "11": 6}, 0,
+                     id="by the order in which groups were made"),
+        pytest.param([], THREE, status(p0=(9, 9, 9), p3=(7, 7, 7)), {"0": 9}, 1,
+                     id="of either group, so of neither"),
+        pytest.param([OF_5], THREE, HEADS, {"0": 9, "5": 7, "11": 6}, 0,
+                     id="narrowed down by entries"),
+        pytest.param([], NOT_NUMBERS, HEADS, {"0": 9}, 2, id="names that are no numbers"),
+    ],
+)  # fmt: skip
+def test_a_status_finds_its_group(entries, groups, heads, found, unplaced) -> None:
+    dumped = read(nccl(entry(0, 1), *entries, pg_config=groups, pg_status=heads))
+    placed = {dumped.groups[index].name: head.enqueued for index, head in dumped.status.items()}
+    assert (placed, dumped.unplaced) == (found, unplaced)
 
 
 def old(row, *gone, **more):

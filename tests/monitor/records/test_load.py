@@ -7,8 +7,6 @@ import zipfile
 import pytest
 
 from monitor.records import files
-from monitor.records import files as choose
-from monitor.records import files as loading
 from monitor.records.files import load
 from tests.monitor.records.answers import answer, call
 from tests.monitor.records.dumps import as_json, as_pickle, entry, gloo, nccl
@@ -43,9 +41,16 @@ def reasons(job):
         ("gloo-4.JSON", 4),
         ("job2_rank", None),
         ("fault_injection.log", None),
+        ("dump_rank3_host7_2026.json", 3),
+        ("dump_rank3_1732280000.pickle", 3),
+        ("local_rank_0_rank_5", 5),
+        ("rank_1_of_8", 1),
+        ("rank3_10.0.0.17", 3),
+        ("rank3.log", None),
+        ("trace_1732280000", None),
     ],
 )
-def test_the_rank_ends_the_name(name, rank) -> None:
+def test_the_rank_is_what_the_name_says_rank_of_or_ends_in(name, rank) -> None:
     assert files.rank_of(name) == rank
 
 
@@ -73,35 +78,30 @@ def test_a_file_that_is_named_twice_is_read_once(tmp_path) -> None:
     assert (len(found), found.problems) == (1, ())
 
 
-def test_a_bad_file_is_one_problem_and_spoils_its_rank_only(tmp_path) -> None:
-    write(tmp_path, d_0=nccl(entry()), d_1=as_pickle(nccl(entry()))[:50], d_9=b"")
-    found = load([tmp_path])
+BAD = {
+    "that ends in the middle": ("d_1", as_pickle(nccl(entry()))[:50],
+                                "broken pickle: it ends in the middle", 1),
+    "that is empty": ("d_9", b"", "empty", 9),
+    "of another name that ends in a number": ("notes_2024", b"hello",
+                                              "neither a pickle nor JSON", None),
+    "that is no zip": ("b__zip", b"PK\x05\x06 not", "File is not a zip file", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "data", "reason", "rank"), BAD.values(), ids=BAD)
+def test_a_bad_file_is_one_problem_and_spoils_its_rank_only(
+    name, data, reason, rank, tmp_path
+) -> None:
+    found = load([write(tmp_path, d_0=nccl(entry()), **{name: data})])
     assert ranks(found) == (0,)
-    assert reasons(found) == [
-        ("d_1", "broken pickle: it ends in the middle", 1),
-        ("d_9", "empty", 9),
-    ]
-    assert found.silent == (1, 2, 3, 9)
-
-
-def test_a_stray_file_that_ends_in_a_number_makes_no_rank(tmp_path) -> None:
-    write(tmp_path, d_0=nccl(entry()), notes_2024=b"hello")
-    found = load([tmp_path])
-    assert reasons(found) == [("notes_2024", "neither a pickle nor JSON", None)]
-    assert 2024 not in found.expected
+    assert reasons(found) == [(name.replace("__", "."), reason, rank)]
+    assert found.silent == (1, 2, 3, *((rank,) if rank == 9 else ()))
 
 
 def test_a_path_that_is_not_there_is_a_problem(tmp_path) -> None:
     found = load([tmp_path / "nothing"])
     assert reasons(found) == [("nothing", "No such file or directory", None)]
     assert len(found) == 0
-
-
-def test_a_zip_that_is_none_is_a_problem(tmp_path) -> None:
-    write(tmp_path, b__zip=b"PK\x05\x06 not", d_0=nccl(entry()))
-    found = load([tmp_path])
-    assert reasons(found) == [("b.zip", "File is not a zip file", None)]
-    assert ranks(found) == (0,)
 
 
 def test_a_zip_that_would_unpack_for_days_is_a_problem(tmp_path, monkeypatch) -> None:
@@ -161,11 +161,11 @@ def test_processes_read_the_same_as_one(tmp_path) -> None:
 
 class _NoPool:
     def __init__(self, *args, **options) -> None:
-        raise loading.BrokenProcessPool("no more processes")
+        raise files.BrokenProcessPool("no more processes")
 
 
 def test_without_processes_it_reads_by_itself(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(loading, "ProcessPoolExecutor", _NoPool)
+    monkeypatch.setattr(files, "ProcessPoolExecutor", _NoPool)
     write(tmp_path, d_0=nccl(entry()), d_1=nccl(entry()))
     assert ranks(load([tmp_path], workers=2)) == (0, 1)
 
@@ -197,4 +197,3 @@ def test_the_newer_of_two_answers_counts(tmp_path) -> None:
         write(tmp_path / folder, **{"rg_0.0__json": json.dumps(value).encode()})
     found = load([tmp_path])
     assert found.columns["seq"].tolist() == [1]
-    assert choose.Read is not None

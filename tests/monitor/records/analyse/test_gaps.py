@@ -12,7 +12,6 @@ import pytest
 
 from monitor.cli import main
 from monitor.model.verdict import Confidence
-from monitor.records import files
 from monitor.records.analyse import analyse
 from monitor.records.files import load
 from monitor.records.findings import Fault
@@ -68,75 +67,55 @@ def test_a_gap_in_the_numbers_is_a_rank_without_a_dump(
     assert any(f"Rank {missing} left no dump" in note for note in analysis.notes)
 
 
-def test_dumps_of_mixed_versions_have_gaps_too(tmp_path: Path) -> None:
-    dumps = {
-        "rank_0": waiting(nccl),
-        "rank_1": waiting(nccl, version="2.12"),
-        "rank_3": old(waiting(nccl)),
-    }
-    assert analyse(loaded(tmp_path, dumps)).culprits == (2,)
+EIGHT = config(**{"0": ("default_pg", range(8))})
+TP = config(**{"0": ("default_pg", (0, 1)), "5": ("tp", (0, 1))})
 
 
-def test_dumps_that_tell_neither_members_nor_what_a_group_is_have_gaps_too(tmp_path: Path) -> None:
-    found = analyse(loaded(tmp_path, named((0, 1, 3), dump=old(waiting(nccl)))))
-    assert found.culprits == (2,)
+def in_tp(dump: Dump) -> Dump:
+    rows = [row | {"process_group": ["5", "tp"], "pg_id": 5} for row in dump["entries"]]
+    return dump | {"entries": rows}
 
 
-def test_one_missing_at_the_end_is_told_by_the_members_that_records_name(tmp_path: Path) -> None:
-    eight = config(**{"0": ("default_pg", range(8))})
-    found = loaded(tmp_path, named(range(7), dump=waiting(nccl, pg_config=eight)))
-    assert (found.silent, found.gaps) == ((7,), ())
-    assert analyse(found).culprits == (7,)
-
-
-def test_of_one_missing_in_the_middle_and_one_at_the_end_either_may_hold_up_the_rest(
-    tmp_path: Path,
-) -> None:
-    eight = config(**{"0": ("default_pg", range(8))})
-    found = loaded(tmp_path, named((0, 1, 3, 4, 5, 6), dump=waiting(nccl, pg_config=eight)))
-    assert found.silent == (2, 7)
-    (one,) = analyse(found).findings
-    assert (one.kind, one.confidence, one.culprits) == (Fault.SILENT, Confidence.UNSURE, ())
-    assert one.between == ((2,), (7,))
-
-
-def test_who_is_missing_is_not_accused_of_what_another_explains(tmp_path: Path) -> None:
-    found = analyse(loaded(tmp_path, named((0, 3, 4)) | {"rank_1": idle()}))
-    assert found.culprits == (1,)
-    assert any("Rank 2 left no dump" in note for note in found.notes)
-
-
-def test_in_a_job_that_stands_nowhere_it_is_only_said_that_a_dump_is_missing(
-    tmp_path: Path,
-) -> None:
-    found = analyse(loaded(tmp_path, named((0, 1, 3), dump=idle())))
-    assert not found.findings
-    assert any("Rank 2 left no dump" in note for note in found.notes)
-
-
-def test_a_rank_of_another_group_is_not_accused_of_a_group_s_wait(tmp_path: Path) -> None:
-    tp = config(**{"0": ("default_pg", (0, 1)), "5": ("tp", (0, 1))})
-    rows = [row | {"process_group": ("5", "tp"), "pg_id": 5} for row in waiting()["entries"]]
-    dumps = {"rank_0": nccl(*rows, pg_config=tp), "rank_1": nccl(*rows, pg_config=tp)}
-    dumps["rank_3"] = idle(nccl, pg_config=config(**{"0": ("default_pg", (3,))}))
+@pytest.mark.parametrize(
+    ("dumps", "silent", "gaps", "findings"),
+    [
+        pytest.param(
+            {"rank_0": waiting(nccl), "rank_1": waiting(nccl, version="2.12"),
+             "rank_3": old(waiting(nccl))},
+            (2,), (), [(Fault.SILENT, (2,), ())], id="mixed versions"),
+        pytest.param(
+            named((0, 1, 3), dump=old(waiting(nccl))),
+            (2,), (2,), [(Fault.SILENT, (2,), ())], id="neither members nor what a group is"),
+        pytest.param(
+            named(range(7), dump=waiting(nccl, pg_config=EIGHT)),
+            (7,), (), [(Fault.SILENT, (7,), ())], id="one at the end, by the members of a group"),
+        pytest.param(
+            named((0, 1, 3, 4, 5, 6), dump=waiting(nccl, pg_config=EIGHT)),
+            (2, 7), (), [(Fault.SILENT, (), ((2,), (7,)))], id="in the middle and at the end"),
+        pytest.param(
+            named((0, 3, 4)) | {"rank_1": idle()},
+            (2,), (2,), [(Fault.NOT_ENTERED, (1,), ())], id="another explains the wait"),
+        pytest.param(named((0, 1, 3), dump=idle()), (2,), (2,), [], id="nobody waits"),
+        pytest.param(
+            named((0, 1), dump=in_tp(waiting(nccl, pg_config=TP)))
+            | {"rank_3": idle(nccl, pg_config=config(**{"0": ("default_pg", (3,))}))},
+            (2,), (2,), [], id="of another group"),
+        pytest.param(
+            named((0, 1), dump=in_tp(waiting())) | named((3, 4), dump=idle()),
+            (2,), (2,), [(Fault.SILENT, (), ((2,),))], id="perhaps of another group"),
+        pytest.param(named((0, 1, 2)), (), (), [], id="nobody is missing"),
+        pytest.param(named((12341, 12399, 14000)), (), (), [], id="numbered by pids"),
+    ],
+)  # fmt: skip
+def test_who_left_no_dump(dumps, silent, gaps, findings, tmp_path: Path) -> None:
     found = loaded(tmp_path, dumps)
-    assert found.gaps == (2,)
-    assert not analyse(found).culprits
-
-
-def test_where_members_are_unknown_a_missing_rank_may_be_of_another_group(tmp_path: Path) -> None:
-    tp = waiting()
-    tp["entries"] = [row | {"process_group": ["5", "tp"], "pg_id": 5} for row in tp["entries"]]
-    dumps = {"rank_0": tp, "rank_1": tp, "rank_3": idle(), "rank_4": idle()}
-    (one,) = analyse(loaded(tmp_path, dumps)).findings
-    assert (one.confidence, one.culprits) == (Confidence.UNSURE, ())
-    assert "nothing tells whether the others wait for it" in one.reason
-
-
-@pytest.mark.parametrize("ranks", [(0, 1, 2), (12341, 12399, 14000)], ids=["whole", "pids"])
-def test_without_a_gap_nobody_is_missing(ranks: tuple[int, ...], tmp_path: Path) -> None:
-    found = loaded(tmp_path, named(ranks))
-    assert (found.silent, found.gaps) == ((), ())
+    assert (found.silent, found.gaps) == (silent, gaps)
+    analysis = analyse(found)
+    assert [(one.kind, one.culprits, one.between) for one in analysis.findings] == findings
+    notes = " ".join(analysis.notes)
+    assert all(f"Rank {rank} left no dump" in notes for rank in gaps)
+    tied = [one.reason for one in analysis.findings if one.between == ((2,),)]
+    assert all("nothing tells whether the others wait for it" in reason for reason in tied)
 
 
 def test_whoever_is_in_no_quorum_is_not_missing(tmp_path: Path) -> None:
@@ -146,22 +125,6 @@ def test_whoever_is_in_no_quorum_is_not_missing(tmp_path: Path) -> None:
     for rank in (0, 1, 3):
         (folder / str(rank)).write_bytes(as_pickle({"version": "2.10", "entries": [row]}))
     assert load([tmp_path], workers=1).gaps == ()
-
-
-@pytest.mark.parametrize(
-    ("name", "rank"),
-    [
-        ("dump_rank3_host7_2026.json", 3),
-        ("dump_rank3_1732280000.pickle", 3),
-        ("local_rank_0_rank_5", 5),
-        ("rank_1_of_8", 1),
-        ("rank3_10.0.0.17", 3),
-        ("rank3.log", None),
-        ("trace_1732280000", None),
-    ],
-)
-def test_where_a_name_says_rank_it_means_it(name: str, rank: int | None) -> None:
-    assert files.rank_of(name) == rank
 
 
 def test_the_command_says_who_is_missing(

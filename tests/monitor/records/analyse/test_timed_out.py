@@ -58,63 +58,59 @@ def accused(found: Analysis) -> list[tuple[Fault, Confidence, tuple[int, ...], t
 NEVER_CAME = [(Fault.NOT_ENTERED, Confidence.LIKELY, (3,), (0, 1, 2))]
 
 
-@pytest.mark.parametrize("make", [nccl, gloo])
-def test_who_never_entered_what_its_peers_left_is_named(make: Make, tmp_path: Path) -> None:
-    dumps = {r: left(make) for r in range(3)} | {3: finished(make)}
-    found = analysed(tmp_path, dumps)
-    assert accused(found) == NEVER_CAME
-    assert found.findings[0].sequence == 4
+TP = ("5", "tp")
+GROUPS = config(**{"0": ("default_pg", range(4)), "5": ("tp", (3,))})
+LATER = entry(3, 9, process_group=TP, pg_id=5, time_created_ns=CREATED + 29 * S)
+WRAPPED = [entry(900 + i, 50 + i, process_group=TP, pg_id=5) for i in range(3)]
 
 
-@pytest.mark.parametrize("make", [nccl, gloo])
-def test_where_some_left_and_one_is_inside_still_both_wait_for_who_never_came(
-    make: Make, tmp_path: Path
-) -> None:
-    dumps = {0: left(make), 1: left(make), 2: inside(make), 3: finished(make)}
-    assert accused(analysed(tmp_path, dumps)) == NEVER_CAME
+def three(leave: Dump, other: Dump) -> dict[int, Dump]:
+    return {0: leave, 1: leave, 2: leave, 3: other}
 
 
-@pytest.mark.parametrize("make", [nccl, gloo])
-def test_whose_dump_is_older_than_its_peers_entry_may_have_come_later(
-    make: Make, tmp_path: Path
-) -> None:
-    dumps = {r: left(make) for r in range(3)} | {3: finished(make)}
-    found = analysed(tmp_path, dumps, {0: 60, 1: 60, 2: 60, 3: 1})
-    assert not found.findings
+def broadcast(dump: Dump) -> Dump:
+    dump["entries"][3]["profiling_name"] = "nccl:broadcast"
+    return dump
 
 
-def test_whose_dump_is_much_older_than_its_peers_leaving_may_have_come_in_between(
+@pytest.mark.parametrize(
+    ("dumps", "taken_s", "findings"),
+    [
+        *(
+            pytest.param(dumps, taken_s, findings, id=f"{name}, {make.__name__}")
+            for make in (nccl, gloo)
+            for name, dumps, taken_s, findings in (
+                ("never entered what all left", three(left(make), finished(make)), 60, NEVER_CAME),
+                ("one is inside still",
+                 three(left(make), finished(make)) | {2: inside(make)}, 60, NEVER_CAME),
+                ("its dump is older than their entry: it may have come later",
+                 three(left(make), finished(make)), {0: 60, 1: 60, 2: 60, 3: 1}, []),
+            )
+        ),
+        pytest.param(three(left(after_s=600), finished()), {0: 601, 1: 601, 2: 601, 3: 20}, [],
+                     id="its dump is much older than their leaving: it may have come in between"),
+        pytest.param(three(left(after_s=0.02), finished()), 60, [],
+                     id="copied dumps of a running job"),
+        pytest.param(three(left(), finished()), None, [],  # files of today say nothing of 2025
+                     id="without any date"),
+        pytest.param(
+            three(left(), nccl(*finished()["entries"], LATER, pg_config=GROUPS)), None, NEVER_CAME,
+            id="its own later calls date a record that nothing else dates"),
+        pytest.param(three(left(), nccl(*WRAPPED, pg_config=GROUPS, pg_status={})), 60, [],
+                     id="a ring that wrapped past the group says nothing of it"),
+        pytest.param({0: broadcast(left())} | dict.fromkeys((1, 2, 3), finished()), 60, [],
+                     id="a broadcast is left by its root before a member enters"),
+    ],
+)  # fmt: skip
+def test_who_never_came_is_named_where_the_dates_prove_it(
+    dumps: dict[int, Dump],
+    taken_s: float | dict[int, float] | None,
+    findings: list[Any],
     tmp_path: Path,
 ) -> None:
-    dumps = {r: left(after_s=600) for r in range(3)} | {3: finished()}
-    found = analysed(tmp_path, dumps, {0: 601, 1: 601, 2: 601, 3: 20})
-    assert not found.findings
-
-
-def test_copied_dumps_of_a_running_job_accuse_nobody(tmp_path: Path) -> None:
-    dumps = {r: left(after_s=0.02) for r in range(3)} | {3: finished()}
-    assert not analysed(tmp_path, dumps).findings
-
-
-def test_without_any_date_nobody_is_accused(tmp_path: Path) -> None:
-    dumps = {r: left() for r in range(3)} | {3: finished()}
-    assert not analysed(tmp_path, dumps, None).findings  # files of today say nothing of 2025
-
-
-def test_its_own_later_calls_date_a_record_that_nothing_else_dates(tmp_path: Path) -> None:
-    later = entry(3, 9, process_group=("5", "tp"), pg_id=5, time_created_ns=CREATED + 29 * S)
-    groups = config(**{"0": ("default_pg", range(4)), "5": ("tp", (3,))})
-    busy = nccl(*(entry(i, i + 1) for i in range(3)), later, pg_config=groups)
-    dumps = {r: left() for r in range(3)} | {3: busy}
-    assert accused(analysed(tmp_path, dumps, None)) == NEVER_CAME
-
-
-def test_a_ring_that_wrapped_past_the_group_says_nothing_of_it(tmp_path: Path) -> None:
-    groups = config(**{"0": ("default_pg", range(4)), "5": ("tp", (3,))})
-    rows = [entry(900 + i, 50 + i, process_group=("5", "tp"), pg_id=5) for i in range(3)]
-    wrapped = nccl(*rows, pg_config=groups, pg_status={})
-    dumps = {r: left() for r in range(3)} | {3: wrapped}
-    assert not analysed(tmp_path, dumps).culprits
+    found = analysed(tmp_path, dumps, taken_s)
+    assert accused(found) == findings
+    assert all(one.sequence == 4 for one in found.findings)
 
 
 def test_who_hangs_in_another_group_is_no_culprit_of_what_its_peers_left(tmp_path: Path) -> None:
@@ -128,15 +124,6 @@ def test_who_hangs_in_another_group_is_no_culprit_of_what_its_peers_left(tmp_pat
     found = analysed(tmp_path, dumps)
     assert found.culprits == (7,)
     assert found.findings[0].victims == (0, 1, 2, 3)
-
-
-def test_a_broadcast_is_left_by_its_root_before_a_member_enters(tmp_path: Path) -> None:
-    def sent(dump: Dump) -> Dump:
-        dump["entries"][3]["profiling_name"] = "nccl:broadcast"
-        return dump
-
-    dumps = {0: sent(left()), 1: finished(), 2: finished(), 3: finished()}
-    assert not analysed(tmp_path, dumps).findings
 
 
 @pytest.mark.parametrize("error", [None, "Timed out waiting 30000ms for recv operation"])
