@@ -13,7 +13,6 @@ from worker_server.rank.settings import Settings
 from worker_server.sidecar.app import RequestGuard, Served, make_app
 from worker_server.sidecar.metrics import make_registry
 from worker_server.sidecar.process import EvictionResult
-from worker_server.sidecar.queries import RefusalError
 
 TOKEN = "sesame"
 WITH_TOKEN = {"Authorization": f"Bearer {TOKEN}"}
@@ -155,10 +154,6 @@ class FakeBox:
         self._note("profile", duration_s)
         self._wait()
         return b'{"traceEvents":[]}'
-
-
-def busy_profile() -> RefusalError:
-    return RefusalError(409, "a profile is being taken")
 
 
 def host_report() -> wire.HostReport:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.worker_server.boxes import IDENTITY, WITH_TOKEN, FakeBox, app_of, host_report
+from tests.worker_server.boxes import (
+    IDENTITY,
+    TOKEN,
+    WITH_TOKEN,
+    FakeBox,
+    app_of,
+    host_report,
+)
 from worker_server import wire
 from worker_server.sidecar.app import BOTH, ENDPOINTS, JSON
 from worker_server.sidecar.process import EvictionResult
@@ -73,6 +79,9 @@ def test_a_path_that_is_not_there_says_where_the_others_are(client):
     assert (answer.status_code, answer.json["error"]) == (
         404, "not found: /nosuch; GET / says what is here",
     )  # fmt: skip
+    answer = client.get(wire.PATH_EVICT, headers=WITH_TOKEN)
+    assert (answer.status_code, answer.json["error"]) == (405, "method not allowed: /v1/evict")
+    assert "POST" in answer.headers["Allow"]
 
 
 @pytest.mark.parametrize(
@@ -213,10 +222,40 @@ def test_a_browser_gets_a_page_of_its_own_with_everything_escaped(box):
     assert "http://localhost/v1/evict -H &#34;Authorization" in answer.text
 
 
-def test_a_body_over_the_limit_is_one_line_of_json(client):
-    order = json.dumps({"reason": "x" * 17_000})
-    answer = client.post(wire.PATH_EVICT, data=order, headers=WITH_TOKEN)
-    assert (answer.status_code, list(answer.json)) == (413, ["error"])
+@pytest.mark.parametrize(
+    ("body", "token", "status", "error"),
+    [
+        (b'{"reason": "x"}', None, 401, "wrong or missing bearer token"),
+        (b'{"reason": "x"}', "no", 401, "wrong or missing bearer token"),
+        (b'{"reason": "x"}', "\u00e4", 401, "wrong or missing bearer token"),
+        (b"[]", TOKEN, 400, "no order to evict: Expected `object`"),
+        (b"{}", TOKEN, 400, "missing required field `reason`"),
+        (b'{"reason": 1}', TOKEN, 400, "at `$.reason`"),
+        (b'{"reason": " "}', TOKEN, 400, "at `$.reason`"),
+        (b'{"reason": "x", "incarnation": null}', TOKEN, 400, "at `$.incarnation`"),
+        (b'{"reason": "x", "grace_s": "1"}', TOKEN, 400, "got `str` - at `$.grace_s`"),
+        (b'{"reason": "x", "grace_s": -1}', TOKEN, 400, ">= 0.0 - at `$.grace_s`"),
+        (b'{"reason": "x", "grace_s": 1e9}', TOKEN, 400, "<= 60.0 - at `$.grace_s`"),
+        (b'{"reason": "x", "grace_s": ' + b"9" * 400 + b"}", TOKEN, 400, "at `$.grace_s`"),
+        (b'{"reason": "x", "grace_s": NaN}', TOKEN, 400, "the body is not JSON"),
+        (b'{"reason": "x", "incarnation": "older"}', TOKEN, 409, "meant for incarnation 'older'"),
+        (b"{", TOKEN, 400, "the body is not JSON"),
+        (b'{"new":' + b"[" * 9000, TOKEN, 400, "the body is not JSON"),
+        (b"\xff", TOKEN, 400, "the body is not JSON"),
+        (b"1" * 17_000, TOKEN, 413, "request entity too large"),
+    ],
+    ids=lambda cell: str(cell)[:40],
+)  # fmt: skip
+def test_a_bad_order_to_evict_gets_one_line_of_json(box, body, token, status, error):
+    def evictor(grace_s):
+        raise AssertionError("evicted")
+
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    client = app_of(box, evictor=evictor).test_client()
+    answer = client.post(wire.PATH_EVICT, data=body, headers=headers)
+    assert (answer.status_code, list(answer.json)) == (status, ["error"])
+    assert error in answer.json["error"]
+    assert answer.text.count("\n") == 1
 
 
 def test_a_path_that_is_no_utf8_costs_its_own_characters_and_not_the_answer():

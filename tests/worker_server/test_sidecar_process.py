@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import warnings
 
 import pytest
 
-from tests.worker_server.ranks import eventually
 from worker_server.rank.attach import SidecarProcess as Companion
-from worker_server.run_dir import RankFiles, state_of
+from worker_server.run_dir import RankFiles
 
 
 class FakeLauncher:
@@ -160,50 +158,3 @@ def test_one_that_does_not_come_up_is_one_warning(bench, tmp_path):
     with pytest.warns(RuntimeWarning, match="did not come up: see ") as said:
         bench.pass_s(200)
     assert len(said) == 1
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_sidecar_that_is_lost_is_replaced_and_answers_with_stacks(start_rank, signum):
-    rank = start_rank("hang")
-    rank.says("ready")
-    first = rank.endpoint
-    os.kill(first["sidecar_pid"], signum)
-
-    def replaced():
-        rank._endpoint = None
-        return rank.endpoint["sidecar_pid"] != first["sidecar_pid"]
-
-    eventually(replaced, "another sidecar publishes its URL")
-    assert state_of(first["sidecar_pid"], first["sidecar_ticks"]) is None
-    assert rank.state().step.commits == 3
-    status, stacks = rank.ask("/v1/stacks")
-    assert (status, "rank_script.py" in stacks) == (200, True)
-
-
-@pytest.mark.integration
-def test_a_sidecar_is_beyond_its_ranks_signals_and_gets_a_share_of_its_ranks_cores(start_rank):
-    rank = start_rank("steps")
-    sidecar = rank.endpoint["sidecar_pid"]
-    assert os.getpgid(sidecar) != os.getpgid(rank.pid)  # Ctrl-C, Ctrl-Z
-    assert os.getsid(sidecar) == os.getsid(rank.pid)  # autogroup shares cores out by session
-    assert os.getpriority(os.PRIO_PROCESS, sidecar) > os.getpriority(os.PRIO_PROCESS, rank.pid)
-
-
-@pytest.mark.integration
-def test_a_rank_that_dies_at_once_has_a_sidecar_that_tells_how(start_rank):
-    rank = start_rank("die_at_once")
-    assert rank.process.wait(20) == 7
-    process = rank.state().process
-    assert not process.alive
-    assert process.exit_code in (7, None)  # None before Linux 6.15
-    assert rank.ask("/v1/stacks")[0] in (200, 410)
-
-
-@pytest.mark.integration
-def test_a_rank_that_closes_and_ends_at_once_leaves_nothing_after_some_seconds(start_rank):
-    rank = start_rank("finish_at_once")
-    assert rank.process.wait(20) == 0
-    eventually(
-        lambda: {path.suffix for path in rank.run_dir.iterdir()} == {".log"}, "all is cleaned up"
-    )

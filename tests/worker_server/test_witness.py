@@ -10,7 +10,6 @@ import pytest
 from tests.changed import replace
 from tests.worker_server.doubles import Bench
 from tests.worker_server.pages import enter, write_step
-from tests.worker_server.ranks import eventually
 from worker_server import wire
 from worker_server.rank.page import layout
 from worker_server.sidecar.host import with_shared
@@ -223,20 +222,3 @@ def test_a_rank_that_waits_for_others_is_told_as_such(page, bench):
     bench.process.state = "T"
     bench.box.tick()
     assert bench.box.state().witness.doing is Doing.COLLECTIVE
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("action", ["hang", "gil"])
-def test_where_a_real_rank_hangs_is_told_by_two_samples(start_rank, action):
-    rank = start_rank(action)
-    rank.says("ready")
-    rank.state()
-
-    def told_twice():
-        witness = rank.state().witness
-        return witness is not None and witness.samples >= 2
-
-    eventually(told_twice, "two samples agree", within_s=30)
-    witness = rank.state().witness
-    assert (witness.frame.function, witness.frame.file) == ("main", "rank_script.py")
-    assert witness.doing is (Doing.SLEEP if _SYSCALLS else Doing.UNKNOWN)
