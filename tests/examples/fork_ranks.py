@@ -6,6 +6,7 @@ the environment, and the file for what rank 0 prints. Answers with each rank's p
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import runpy
@@ -17,6 +18,24 @@ import torch.nn.parallel
 import torch.utils.data
 
 from tests import forks
+
+
+def never_freed(make):
+    """A Reducer that is freed joins gloo's thread and holds the GIL, which that thread may want.
+
+    Its work releases the Python context of the backward pass. So any DDP job on gloo can hang at its
+    end (torch 2.13), in one of some hundred runs.
+    """
+
+    def made(*args, **options):
+        reducer = make(*args, **options)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(reducer))
+        return reducer
+
+    return made
+
+
+torch.distributed.Reducer = never_freed(torch.distributed.Reducer)
 
 
 def rank(job, number, world_size):
