@@ -128,16 +128,18 @@ def test_a_full_file_is_kept_under_a_number_and_the_oldest_goes(tmp_path: Path) 
     assert len(list(tmp_path.iterdir())) == KEPT + 1
 
 
-def test_a_file_that_logrotate_took_away_is_made_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("torn", [False, True], ids=["taken by logrotate", "half a line"])
+def test_what_happened_to_the_file_spoils_no_later_line(torn: bool, tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
+    path.write_text('{"at":"19' if torn else "")  # a monitor that was killed in a line
     log = LogFile(path)
+    if not torn:
+        path.rename(tmp_path / "taken")
     log.put(one(1))
     assert log.flush(10)
-    path.rename(tmp_path / "taken")
-    log.put(one(2))
-    assert log.flush(10)
     log.close()
-    assert whats(path) == ["evict rg_2"]
+    *before, last = path.read_text().splitlines()
+    assert (json.loads(last)["what"], len(before)) == ("evict rg_1", int(torn))
 
 
 class Disk:
@@ -191,18 +193,6 @@ def test_more_lines_than_memory_holds_are_counted_and_said(tmp_path: Path) -> No
     assert "5 lines were lost" in told
     assert told[-1] == f"evict rg_{WAITING + 4}"
     assert len(told) == WAITING + 1
-
-
-def test_a_monitor_that_was_killed_in_the_middle_of_a_line_spoils_that_line_alone(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "audit.jsonl"
-    path.write_text('{"at":"19')
-    log = LogFile(path)
-    log.put(one(1))
-    assert log.flush(10)
-    log.close()
-    assert json.loads(path.read_text().splitlines()[-1])["what"] == "evict rg_1"
 
 
 def test_closing_on_a_dead_disk_waits_for_nobody(tmp_path: Path) -> None:

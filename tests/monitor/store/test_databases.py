@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import sqlite3
+import sys
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
 
 from monitor.model.eviction import Fence, Scope
 from monitor.model.names import RankName
 from monitor.store.lease import Lease
 from monitor.store.place import StoreError, parse_place
 from monitor.store.store import Store
+from tests.monitor.doubles import HandClock
 from tests.monitor.fakes import wait_until
 from tests.monitor.samples import EVENT, GROUP_ENTRY, incident
 from tests.monitor.store.postgres import PASSWORD, Cluster
@@ -27,21 +34,17 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return request.getfixturevalue("postgres").new_database()
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
+@pytest.fixture
+def store(place: str) -> Iterator[Store]:
+    with closing(Store(place)) as made:
+        yield made
 
 
-def test_everything_comes_back(place: str) -> None:
-    store = Store(place)
-    fill(store)
-    store.save_switch("pause", "since noon")
-    store.save_notice("page", "inc-1", {"notice": 1})
-    store.close()
-    store = Store(place)
+def test_everything_comes_back(place: str, store: Store) -> None:
+    with closing(Store(place)) as earlier:
+        fill(earlier)
+        earlier.save_switch("pause", "since noon")
+        earlier.save_notice("page", "inc-1", {"notice": 1})
     assert store.remembered() == replace(
         EVERYTHING, switches={"pause": "since noon"}, notices=(("page", "inc-1", {"notice": 1}),)
     )
@@ -53,74 +56,66 @@ def test_everything_comes_back(place: str) -> None:
     found = store.remembered()
     assert (found.quarantine, found.switches) == ((GROUP_ENTRY,), {})
     assert (found.quarantine_events, found.targets) == ((), ())
-    store.close()
 
 
-def test_of_two_that_write_only_the_one_with_the_lease_does(place: str) -> None:
-    one, other, clock = Store(place), Store(place), Clock()
-    leases = [
-        Lease(s.database.lease, name, f"http://{name}", clock=clock)
-        for s, name in ((one, "a one"), (other, "b one"))
-    ]
-    for store in (one, other):
-        store.follow()
-    for lease in leases:
-        lease.turn()
-    fence = leases[0].fence()
-    assert fence == Fence("a one", 1)
-    assert leases[1].fence() is None
-    one.lead(fence)
-    one.save_incidents([incident()])
-    other.save_incidents([incident("inc-2")])  # dropped: it only reads
-    assert one.flush()
-    assert other.flush()
-    clock.now_s += 20  # the first is stopped, the second is not
-    leases[1].turn()
-    clock.now_s += 6
-    leases[1].turn()
-    taken = leases[1].fence()
-    assert taken == Fence("b one", 2)
-    assert [i.id for i in other.lead(taken).incidents] == ["inc-1"]
-    other.save_incidents([incident("inc-3", 300.0)])
-    assert other.flush()
-    one.save_incidents([incident("inc-4")])
-    assert not one.flush()
-    assert one.last_error == "another monitor holds the lease: nothing is written from here"
-    assert one.follow() > 0
-    assert [i.id for i in one.remembered().incidents] == ["inc-3", "inc-1"]
-    writes = leases[1]._table.read().writes
-    other.save_incidents([incident("inc-5", 400.0)])
-    other.flush()
-    assert leases[1]._table.read().writes == writes + 1
-    leases[1].close()
-    leases[0].turn()
-    leases[0].turn()
-    assert leases[0].fence() is not None
-    assert leases[0].fence().epoch == 3
-    one.close()
-    other.close()
+def test_of_two_that_write_only_the_one_with_the_lease_does(place: str, store: Store) -> None:
+    with closing(Store(place)) as other:
+        clock = HandClock(0.0)
+        leases = [
+            Lease(each.database.lease, name, f"http://{name}", clock=clock.now_s)
+            for each, name in ((store, "a one"), (other, "b one"))
+        ]
+        for each in (store, other):
+            each.follow()
+        for lease in leases:
+            lease.turn()
+        fence = leases[0].fence()
+        assert fence == Fence("a one", 1)
+        assert leases[1].fence() is None
+        store.lead(fence)
+        store.save_incidents([incident()])
+        other.save_incidents([incident("inc-2")])  # dropped: it only reads
+        assert store.flush()
+        assert other.flush()
+        for seconds in (20, 6):  # the first is stopped, the second is not
+            clock.advance(seconds)
+            leases[1].turn()
+        taken = leases[1].fence()
+        assert taken == Fence("b one", 2)
+        assert [i.id for i in other.lead(taken).incidents] == ["inc-1"]
+        other.save_incidents([incident("inc-3", 300.0)])
+        assert other.flush()
+        store.save_incidents([incident("inc-4")])
+        assert not store.flush()
+        said = "another monitor holds the lease: nothing is written from here"
+        assert store.last_error == said
+        assert store.follow() > 0
+        assert [i.id for i in store.remembered().incidents] == ["inc-3", "inc-1"]
+        writes = leases[1]._table.read().writes
+        other.save_incidents([incident("inc-5", 400.0)])
+        other.flush()
+        assert leases[1]._table.read().writes == writes + 1
+        leases[1].close()
+        for _ in range(2):
+            leases[0].turn()
+        assert leases[0].fence() == Fence(leases[0]._holder, 3)
 
 
-def test_text_that_a_database_cannot_hold_is_made_so_that_it_can(place: str) -> None:
-    store = Store(place)
+def test_text_that_a_database_cannot_hold_is_made_so_that_it_can(store: Store) -> None:
     store.save_switch("pause", "a\0b \ud800")
     assert store.flush()
     assert store.remembered().switches == {"pause": "a\ufffdb ?"}
-    store.close()
 
 
-def test_a_row_that_no_database_takes_does_not_hold_up_the_others(place: str) -> None:
-    store = Store(place)
+def test_a_row_that_no_database_takes_does_not_hold_up_the_others(store: Store) -> None:
     store._put("holds", {"incident_id": "bad", "at_s": 1.0}, {"body": None})
     store.save_target(RankName("rg_1.0"), {"url": "http://h:1"})
     assert store.flush()
     assert (store.pending, store.errors) == (0, 1)
     assert store.remembered().targets == ({"url": "http://h:1"},)
-    store.close()
 
 
-def test_the_lease_is_renewed_while_thousands_of_targets_are_written(place: str) -> None:
-    store = Store(place)
+def test_the_lease_is_renewed_while_thousands_of_targets_are_written(store: Store) -> None:
     lease = Lease(store.database.lease, "one", "http://one")
     lease.turn()
     fence = lease.fence()
@@ -136,32 +131,15 @@ def test_the_lease_is_renewed_while_thousands_of_targets_are_written(place: str)
     assert renewed > 2
     assert (store.errors, len(store.remembered().targets)) == (0, 8_000)
     lease.close()
-    store.close()
 
 
-def test_two_that_make_a_store_at_once_both_get_it(tmp_path: Path) -> None:
-    import threading
-
-    problems = []
-
-    def begin() -> None:
-        try:
-            Store(tmp_path / "m.db").close()
-        except StoreError as exc:
-            problems.append(str(exc))
-
-    threads = [threading.Thread(target=begin) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert problems == []
+def test_those_that_make_a_store_at_once_all_get_it(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        for store in pool.map(Store, [tmp_path / "m.db"] * 4):
+            store.close()
 
 
 def test_who_opens_a_file_waits_for_who_has_it_locked(tmp_path: Path) -> None:
-    import sqlite3
-    import threading
-
     other = sqlite3.connect(tmp_path / "m.db", check_same_thread=False)
     other.execute("BEGIN EXCLUSIVE")
     timer = threading.Timer(0.6, other.rollback)  # longer than a write waits
@@ -239,8 +217,6 @@ def test_another_kind_of_database_is_one_clear_line(text: str) -> None:
 
 
 def test_without_psycopg_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(StoreError, match=r"pip install 'lightkeeper\[postgres\]'"):
         Store("postgresql://u@h/d")
@@ -249,8 +225,6 @@ def test_without_psycopg_the_message_says_what_to_install(monkeypatch: pytest.Mo
 def test_a_decision_survives_a_power_cut_and_the_rest_may_lose_its_last_second(
     tmp_path: Path,
 ) -> None:
-    from sqlalchemy import event
-
     store = Store(tmp_path / "m.db")
     said: list[str] = []
 
