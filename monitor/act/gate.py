@@ -368,7 +368,7 @@ class Gatekeeper:
         self._lock = threading.Lock()
         self._where = ReplicaHosts()
         self._past: dict[IncidentId, Eviction] = {}
-        self._view: GateView | GateAway = GateAway("not looked at yet")
+        self.view: GateView | GateAway = GateAway("not looked at yet")
         self._since_s: dict[ReplicaId, float] = {}
         self._problem: str | None = None
         self.taught = 0
@@ -406,15 +406,11 @@ class Gatekeeper:
 
     @property
     def up(self) -> bool:
-        return isinstance(self._view, GateView)
-
-    @property
-    def view(self) -> GateView | GateAway:
-        return self._view
+        return isinstance(self.view, GateView)
 
     def trouble(self) -> str | None:
         """Why the gate cannot be looked at or taught; None while it can."""
-        view, crash = self._view, self._worker.crash
+        view, crash = self.view, self._worker.crash
         if isinstance(view, GateAway):
             return f"the gate is away: {view.reason}"
         return self._problem if crash is None else f"teaching the gate {crash}"
@@ -429,7 +425,7 @@ class Gatekeeper:
 
         One that never spoke to this gate may speak to the Lighthouse by another way.
         """
-        view, since_s = self._view, self._since_s.get(replica_id)
+        view, since_s = self.view, self._since_s.get(replica_id)
         if isinstance(view, GateAway) or since_s is None or view.seen(replica_id) is None:
             return None
         return max(0.0, self._clock.now_s() - since_s)
@@ -478,9 +474,9 @@ class Gatekeeper:
         return deny_list(self._past.values(), hosts, lives, now_s, groups)
 
     def _note(self, view: GateView | GateAway) -> None:
-        if isinstance(view, GateAway) and isinstance(self._view, GateView):
+        if isinstance(view, GateAway) and isinstance(self.view, GateView):
             log.warning("the gate is away: %s", view.reason)
-        self._view = view
+        self.view = view
         if isinstance(view, GateAway):
             return  # what it refused it refuses still, or has forgotten: its next answer tells
         refused = {

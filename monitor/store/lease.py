@@ -2,16 +2,16 @@
 
 Theory of operation. The store has one row: holder, epoch, and a beat that every renewal raises by
 one. The holder renews every second; another monitor reads the row every second and takes it when
-it has stood still for `ttl_s` (5 s). Taking and renewing are each one conditional UPDATE, so the
+it has stood still for `TTL_S` (5 s). Taking and renewing are each one conditional UPDATE, so the
 database's own atomicity lets one of two win. Taking raises the epoch: the fencing token.
 
 Why there are never two that act, whatever any wall clock does: no wall clock is read. The holder
 counts from the moment *before* it sent the last renewal that went through, on its own clock, and
-acts for `ttl_s - margin_s` (4 s) after it. Another one counts from the moment *after* it first
-read this beat, on its own clock, and takes the row `ttl_s` later at the earliest. The renewal was
+acts for `TTL_S - MARGIN_S` (4 s) after it. Another one counts from the moment *after* it first
+read this beat, on its own clock, and takes the row `TTL_S` later at the earliest. The renewal was
 committed after the first moment and before the second; so the holder has stopped acting at least
-`margin_s` before another begins, as long as the two clocks do not run apart by a fifth
-(`margin_s / ttl_s`). Both are CLOCK_BOOTTIME, which goes on while a process is stopped and while
+`MARGIN_S` before another begins, as long as the two clocks do not run apart by a fifth
+(`MARGIN_S / TTL_S`). Both are CLOCK_BOOTTIME, which goes on while a process is stopped and while
 its host sleeps: who wakes knows at its next look that its time is over. "Unchanged" is meant by
 the beat, which never goes back, so a watcher that was itself stopped between two looks draws no
 wrong conclusion.
@@ -55,16 +55,12 @@ if TYPE_CHECKING:
 # -- grip --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """How long a lease lasts, in seconds."""
-
-    ttl_s: float = 5.0
-    """Shorter hands over sooner, and for a pause of a busy database too."""
-    renew_s: float = 1.0
-    margin_s: float = 1.0
-    """The holder stops acting so long before anybody may take over. Above what two clocks run
-    apart in `ttl_s`, and the time of a request that is on its way."""
+TTL_S: Final = 5.0
+"""Shorter hands over sooner, and for a pause of a busy database too."""
+RENEW_S: Final = 1.0
+MARGIN_S: Final = 1.0
+"""The holder stops acting so long before anybody may take over. Above what two clocks run apart in
+`TTL_S`, and the time of a request that is on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +72,10 @@ class Grip:
     epoch: int
     asked_s: float
     """Just before the last renewal that went through was sent."""
-    beat_s: float
-    """How long it lasts from then."""
 
     def left_s(self, now_s: float) -> float:
         """For how long one may still act; not positive when one may not."""
-        return self.asked_s + self.beat_s - now_s
+        return self.asked_s + TTL_S - MARGIN_S - now_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +90,9 @@ class Watch:
         same = (row.epoch, row.beat, row.holder) == (self.row.epoch, self.row.beat, self.row.holder)
         return Watch(row, self.since_s if same else read_s)
 
-    def lapsed(self, now_s: float, ttl_s: float) -> bool:
+    def lapsed(self, now_s: float) -> bool:
         """Whether its holder cannot be acting any more. Of two opinions the longer counts."""
-        return now_s - self.since_s >= max(ttl_s, self.row.ttl_s)
+        return now_s - self.since_s >= max(TTL_S, self.row.ttl_s)
 
 
 # -- holder ------------------------------------------------------------------------------------
@@ -224,27 +218,26 @@ class Lease:
         holder: str,
         url: str,
         *,
-        times: Times | None = None,
         clock: Callable[[], float] = boot_time_s,
     ) -> None:
         self._table = table
         self._holder, self._url = holder, url
-        self._times, self._clock = times or Times(), clock
+        self._clock = clock
         self._lock = threading.Lock()
         self._grip: Grip | None = None
         self._watch: Watch | None = None
         self._since_s: float | None = None
         self._problem: str | None = None
-        self._worker = BackgroundWorker("lease", self._work, after_crash_s=self._times.renew_s)
+        self._worker = BackgroundWorker("lease", self._work, after_crash_s=RENEW_S)
 
     def start(self) -> None:
         """Try once, then go on in a thread."""
         self.turn()
-        self._worker.start(self._times.renew_s)
+        self._worker.start(RENEW_S)
 
     def close(self) -> None:
         """Stop, and give it back, if it is held."""
-        self._worker.close(self._times.ttl_s)
+        self._worker.close(TTL_S)
         with self._lock:
             grip, self._grip = self._grip, None
         if grip is not None:
@@ -304,7 +297,7 @@ class Lease:
 
     def _work(self) -> float:
         self.turn()
-        return self._times.renew_s
+        return RENEW_S
 
     def turn(self) -> None:
         """Renew it, or take it if that is allowed by now."""
@@ -336,21 +329,20 @@ class Lease:
             self._watch, self._problem = watch, None
         if row.holder == self._holder:  # taken before, and the answer was lost
             self._renew(row.epoch)
-        elif row.holder is None or gone(row.holder) or watch.lapsed(read_s, self._times.ttl_s):
+        elif row.holder is None or gone(row.holder) or watch.lapsed(read_s):
             self._take(row)
 
     def _take(self, row: LeaseRow) -> None:
         asked_s, wall_s = self._clock(), time.time()
-        if self._table.take(row, self._holder, self._url, wall_s, self._times.ttl_s):
+        if self._table.take(row, self._holder, self._url, wall_s, TTL_S):
             self._since_s = wall_s
             self._held(row.epoch + 1, asked_s)
 
     def _held(self, epoch: int, asked_s: float) -> None:
-        lasts_s = self._times.ttl_s - self._times.margin_s
         with self._lock:
             if self._grip is None:
                 log.info("this monitor holds the lease (epoch %d)", epoch)
-            self._grip = Grip(epoch, asked_s, lasts_s)
+            self._grip = Grip(epoch, asked_s)
             self._watch = self._problem = None
 
     def _lost(self) -> None:

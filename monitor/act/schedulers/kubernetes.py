@@ -42,6 +42,9 @@ from monitor.model.names import GroupName, Host, IncidentId, one_line
 if TYPE_CHECKING:
     from kubernetes import client
 
+Body = Mapping[str, Any]
+"""A node, a pod or a part of one, in JSON."""
+
 
 # -- kube api ----------------------------------------------------------------------------------
 
@@ -110,25 +113,25 @@ class KubeApi:
         self._merges = client.CoreV1Api(self._merging)
         self._review = client.AuthorizationV1Api(self._client)
 
-    def node(self, name: str, deadline: Deadline) -> Mapping[str, Any]:
+    def node(self, name: str, deadline: Deadline) -> Body:
         return self._ask(self._core.read_node, deadline, name)
 
-    def nodes(self, label: str, deadline: Deadline) -> Sequence[Mapping[str, Any]]:
+    def nodes(self, label: str, deadline: Deadline) -> Sequence[Body]:
         return _items(self._ask(self._core.list_node, deadline, label_selector=label))
 
-    def patch_node(self, name: str, patch: Mapping[str, Any], deadline: Deadline) -> None:
+    def patch_node(self, name: str, patch: Body, deadline: Deadline) -> None:
         self._ask(self._merges.patch_node, deadline, name, dict(patch))
 
-    def patch_status(self, name: str, patch: Mapping[str, Any], deadline: Deadline) -> None:
+    def patch_status(self, name: str, patch: Body, deadline: Deadline) -> None:
         """A strategic merge patch of nodes/status."""
         self._ask(self._core.patch_node_status, deadline, name, dict(patch))
 
-    def pod(self, namespace: str, name: str, deadline: Deadline) -> Mapping[str, Any]:
+    def pod(self, namespace: str, name: str, deadline: Deadline) -> Body:
         return self._ask(self._core.read_namespaced_pod, deadline, name, namespace)
 
     def pods(
         self, namespace: str, deadline: Deadline, *, node: str = "", label: str = ""
-    ) -> Sequence[Mapping[str, Any]]:
+    ) -> Sequence[Body]:
         """The pods of a namespace, on one node or with these labels."""
         selected = {"field_selector": f"spec.nodeName={node}"} if node else {}
         labelled = {"label_selector": label} if label else {}
@@ -167,7 +170,7 @@ class KubeApi:
 
     def _ask(
         self, call: Callable[..., Any], deadline: Deadline, *args: Any, **options: Any
-    ) -> Mapping[str, Any]:
+    ) -> Body:
         left_s = max(deadline.left_s(), _LAST_CALL_S)
         try:
             said = call(*args, **options, _preload_content=False, _request_timeout=left_s)
@@ -199,7 +202,7 @@ def _told(status: int, raw: bytes | str) -> str:
     return f"the API server answers {status}" + (f": {one_line(words, 300)}" if words else "")
 
 
-def _items(body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def _items(body: Body) -> Sequence[Body]:
     return [item for item in body.get("items") or [] if isinstance(item, dict)]
 
 
@@ -231,7 +234,7 @@ _OWN_CONDITIONS: Final = frozenset(
 class NodeChange:
     """A patch, or none because it is so already; and what there is to say."""
 
-    patch: Mapping[str, Any] | None
+    patch: Body | None
     said: str
     ours: bool = True
     wait: bool = False
@@ -247,10 +250,10 @@ class NodeHold:
     """Whether one of the holders made the cordon."""
 
 
-def hold_of(node: Mapping[str, Any]) -> NodeHold:
+def hold_of(node: Body) -> NodeHold:
     """The annotation; one that cannot be read holds nothing, and its cordon is not ours."""
     try:
-        said = json.loads(_meta(node, "annotations").get(KEY, "{}"))
+        said = json.loads(_at(node, "metadata", "annotations", KEY) or "{}")
         by = {str(name): dict(entry) for name, entry in said.get("by", {}).items()}
         return NodeHold(by, said.get("cordoned") is True)
     except (ValueError, TypeError, AttributeError, RecursionError):
@@ -258,100 +261,78 @@ def hold_of(node: Mapping[str, Any]) -> NodeHold:
 
 
 def cordon(
-    node: Mapping[str, Any], owner: str, reason: str, incident_id: IncidentId | None, since: str
+    node: Body, owner: str, reason: str, incident_id: IncidentId | None, since: str
 ) -> NodeChange:
-    hold, spec = hold_of(node), node.get("spec") or {}
-    unschedulable = spec.get("unschedulable") is True
-    taints = [taint for taint in spec.get("taints") or [] if taint.get("key") != KEY]
-    tainted = len(taints) < len(spec.get("taints") or [])
-    if owner in hold.by and tainted:
+    hold, unschedulable = hold_of(node), _is_unschedulable(node)
+    if owner in hold.by and any(taint.get("key") == KEY for taint in _taints(node)):
         return NodeChange(None, "is cordoned already" + _beside(node, hold, owner))
     entry = {"reason": plain(reason, REASON_MAX_CHARS), "incident": incident_id, "since": since}
-    cordoned = hold.cordoned or not unschedulable
-    said = _annotation({**hold.by, owner: entry}, cordoned)
-    patch = {
-        "metadata": {
-            "resourceVersion": _version(node),
-            "annotations": {KEY: said},
-            "labels": {KEY: "true"},
-        },
-        "spec": {"unschedulable": True, "taints": [*taints, TAINT]},
-    }
-    made = "cordoned and tainted" if not unschedulable else "tainted (it was cordoned before)"
+    spec = {"unschedulable": True, "taints": [*_others_taints(node), TAINT]}
+    patch = _patch(node, {**hold.by, owner: entry}, hold.cordoned or not unschedulable, spec)
+    made = "tainted (it was cordoned before)" if unschedulable else "cordoned and tainted"
     return NodeChange(patch, made + _beside(node, hold, owner))
 
 
-def uncordon(node: Mapping[str, Any], owner: str) -> NodeChange:
+def uncordon(node: Body, owner: str) -> NodeChange:
     """Take back what this owner holds; the last one takes taint and cordon along."""
-    hold, spec = hold_of(node), node.get("spec") or {}
+    hold, unschedulable = hold_of(node), _is_unschedulable(node)
     if owner not in hold.by:
-        other = _others(node, hold, owner)
-        held = other or spec.get("unschedulable") is True
-        said = "is not held by us" + (f"; {other or 'somebody cordoned it'}" if held else "")
-        return NodeChange(None, said, ours=not held)
-    rest = {name: entry for name, entry in hold.by.items() if name != owner}
-    if rest:
-        meta = {
-            "resourceVersion": _version(node),
-            "annotations": {KEY: _annotation(rest, hold.cordoned)},
-        }
-        return NodeChange(
-            {"metadata": meta}, f"is held by {', '.join(sorted(rest))} still", ours=False
-        )
+        other = _others(node, hold, owner) or ("somebody cordoned it" if unschedulable else "")
+        return NodeChange(None, "is not held by us" + (f"; {other}" if other else ""), not other)
+    by = {name: entry for name, entry in hold.by.items() if name != owner}
+    if by:
+        said = f"is held by {', '.join(sorted(by))} still"
+        return NodeChange(_patch(node, by, hold.cordoned), said, ours=False)
     if hold.cordoned and (sentinel := sentinel_of(node)) is not None:
         return NodeChange(None, f"stays cordoned for now: {sentinel}", ours=False, wait=True)
-    changed: dict[str, Any] = {
-        "taints": [taint for taint in spec.get("taints") or [] if taint.get("key") != KEY]
-    }
-    if hold.cordoned:
-        changed["unschedulable"] = False
-    patch = {
-        "metadata": {
-            "resourceVersion": _version(node),
-            "annotations": {KEY: None},
-            "labels": {KEY: None},
-        },
-        "spec": changed,
-    }
-    if hold.cordoned or spec.get("unschedulable") is not True:
+    freed = {"unschedulable": False} if hold.cordoned else {}
+    patch = _patch(node, {}, hold.cordoned, {"taints": _others_taints(node), **freed})
+    if hold.cordoned or not unschedulable:
         return NodeChange(patch, "uncordoned and untainted")
     return NodeChange(patch, "untainted; it was cordoned before us and stays so", ours=False)
 
 
-def sentinel_of(node: Mapping[str, Any]) -> str | None:
+def _patch(
+    node: Body, by: Mapping[str, Mapping[str, Any]], cordoned: bool, spec: Body | None = None
+) -> Body:
+    """Of the node as it was read; `by`: who holds it, nobody takes annotation and label away."""
+    said = json.dumps({"cordoned": cordoned, "by": dict(by)}, sort_keys=True) if by else None
+    meta: dict[str, Any] = {
+        "resourceVersion": str(_at(node, "metadata", "resourceVersion") or ""),
+        "annotations": {KEY: said},
+    }
+    if spec is None:
+        return {"metadata": meta}
+    return {"metadata": {**meta, "labels": {KEY: "true" if by else None}}, "spec": spec}
+
+
+def sentinel_of(node: Body) -> str | None:
     """That NVSentinel holds the node, and what it found; None when it does not."""
     label, value = _SENTINEL_LABEL
-    events = _meta(node, "annotations").get(_SENTINEL, "")
-    if not events.strip("[] {}") and _meta(node, "labels").get(label) != value:
+    events = _at(node, "metadata", "annotations", _SENTINEL) or ""
+    if not events.strip("[] {}") and _at(node, "metadata", "labels", label) != value:
         return None
     faults = [
         str(condition.get("type"))
-        for condition in (node.get("status") or {}).get("conditions") or []
+        for condition in _at(node, "status", "conditions") or []
         if condition.get("status") == "True" and condition.get("type") not in _OWN_CONDITIONS
     ]
     return "NVSentinel holds it" + (f" ({', '.join(sorted(faults)[:5])})" if faults else "")
 
 
-def is_ready(node: Mapping[str, Any]) -> bool:
-    """Whether its kubelet reports."""
-    conditions = (node.get("status") or {}).get("conditions") or []
-    return any(
-        condition.get("type") == "Ready" and condition.get("status") == "True"
-        for condition in conditions
-    )
+def condition_of(node: Body, kind: str) -> str | None:
+    """The status of one condition; None where there is none."""
+    conditions = _at(node, "status", "conditions") or []
+    return next((each.get("status") for each in conditions if each.get("type") == kind), None)
 
 
-def node_condition(
-    node: Mapping[str, Any], kind: str, *, bad: bool, message: str, now: str
-) -> Mapping[str, Any] | None:
+def node_condition(node: Body, kind: str, *, bad: bool, message: str, now: str) -> Body | None:
     """A patch of nodes/status that sets one condition; None when it is so already.
 
     A strategic merge patch: conditions are merged by type, those of others stay.
     """
     status = "True" if bad else "False"
-    conditions: Sequence[Mapping[str, Any]] = (node.get("status") or {}).get("conditions") or []
-    current = next((condition for condition in conditions if condition.get("type") == kind), None)
-    if (current is None and not bad) or (current is not None and current.get("status") == status):
+    if condition_of(node, kind) in ((status,) if bad else (status, None)):
         return None
     made = {
         "type": kind,
@@ -364,28 +345,35 @@ def node_condition(
     return {"status": {"conditions": [made]}}
 
 
-def _annotation(by: Mapping[str, Mapping[str, Any]], cordoned: bool) -> str:
-    return json.dumps({"cordoned": cordoned, "by": dict(by)}, sort_keys=True)
-
-
-def _beside(node: Mapping[str, Any], hold: NodeHold, owner: str) -> str:
+def _beside(node: Body, hold: NodeHold, owner: str) -> str:
     other = _others(node, hold, owner)
     return f"; {other}" if other else ""
 
 
-def _others(node: Mapping[str, Any], hold: NodeHold, owner: str) -> str:
+def _others(node: Body, hold: NodeHold, owner: str) -> str:
     names = sorted(name for name in hold.by if name != owner)
-    parts = [f"held by {', '.join(names)}"] if names else []
-    sentinel = sentinel_of(node)
-    return "; ".join(parts + ([sentinel] if sentinel else []))
+    held = f"held by {', '.join(names)}" if names else None
+    return "; ".join(filter(None, (held, sentinel_of(node))))
 
 
-def _meta(node: Mapping[str, Any], part: str) -> Mapping[str, str]:
-    return (node.get("metadata") or {}).get(part) or {}
+def _is_unschedulable(node: Body) -> bool:
+    return _at(node, "spec", "unschedulable") is True
 
 
-def _version(node: Mapping[str, Any]) -> str:
-    return str((node.get("metadata") or {}).get("resourceVersion", ""))
+def _taints(node: Body) -> Sequence[Body]:
+    return _at(node, "spec", "taints") or []
+
+
+def _others_taints(node: Body) -> Sequence[Body]:
+    return [taint for taint in _taints(node) if taint.get("key") != KEY]
+
+
+def _at(body: Body, *path: str) -> Any:
+    """What stands there; None where nothing does."""
+    value: Any = body
+    for name in path:
+        value = (value or {}).get(name)
+    return value
 
 
 # -- kube pods ---------------------------------------------------------------------------------
@@ -450,26 +438,20 @@ def _wanted(place: Place) -> WantedPod:
     return WantedPod(namespace, uid, name, node)
 
 
-def group_selector(pod: Mapping[str, Any]) -> str | None:
+def group_selector(pod: Body) -> str | None:
     """The labels that all pods of this pod's group share in Primus-SaFE; None when it has none."""
-    labels = (pod.get("metadata") or {}).get("labels") or {}
-    workload, group = labels.get(WORKLOAD_LABEL), labels.get(GROUP_LABEL)
+    workload, group = (
+        _at(pod, "metadata", "labels", name) for name in (WORKLOAD_LABEL, GROUP_LABEL)
+    )
     if not workload or group in (None, ""):
         return None
     return f"{WORKLOAD_LABEL}={workload},{GROUP_LABEL}={group}"
 
 
-def uid_of(pod: Mapping[str, Any]) -> str:
-    return str((pod.get("metadata") or {}).get("uid", ""))
-
-
-def name_of(pod: Mapping[str, Any]) -> str:
-    return str((pod.get("metadata") or {}).get("name", ""))
-
-
-def node_of(pod: Mapping[str, Any]) -> str:
-    """Where the API server says that it runs; empty before it is scheduled."""
-    return str((pod.get("spec") or {}).get("nodeName") or "")
+def pod_of(namespace: str, pod: Body) -> WantedPod:
+    """As the API server shows it; its node is empty before it is scheduled."""
+    uid, name = (str(_at(pod, "metadata", part) or "") for part in ("uid", "name"))
+    return WantedPod(namespace, uid, name, str(_at(pod, "spec", "nodeName") or ""))
 
 
 # -- kube --------------------------------------------------------------------------------------
@@ -508,19 +490,15 @@ _SLACK_S: Final = 0.2
 _places = threading.BoundedSemaphore(_MOST)
 
 
-class Busy(NotDone):
-    """Too many earlier requests have not ended."""
-
-
 def aside(work: Callable[[], T], timeout_s: float) -> T:
     """What `work` returns or raises.
 
     Raises:
         TooLate: it has not ended in time; its thread goes on, and ends with its own timeouts.
-        Busy: too many of those are still there.
+        NotDone: too many of those are still there.
     """
     if not _places.acquire(blocking=False):
-        raise Busy(f"{_MOST} earlier requests have not ended")
+        raise NotDone(f"{_MOST} earlier requests have not ended")
 
     def run() -> T:
         try:
@@ -613,7 +591,7 @@ class Kubernetes(Scheduler):
             return self._within(
                 timeout_s, lambda deadline: tuple(checks(self._api, asked, deadline))
             )
-        except (TooLate, Busy) as exc:
+        except NotDone as exc:
             return (Check("the API server answers", False, str(exc)),)
 
     def close(self) -> None:
@@ -714,12 +692,12 @@ class Kubernetes(Scheduler):
             pod = self._look(sought, deadline)
             if pod is None:
                 continue
-            for each in (pod, *self._group_of(sought.namespace, pod, deadline)):
-                uid, node = uid_of(each), node_of(each)
-                obstacle = in_pod(others, uid, {node, POD_HOST + name_of(each)})
+            for body in (pod, *self._group_of(sought.namespace, pod, deadline)):
+                each = pod_of(sought.namespace, body)
+                obstacle = in_pod(others, each.uid, {each.node, POD_HOST + each.name})
                 if obstacle is not None:
                     raise Refusal(obstacle)
-                pods[uid] = WantedPod(sought.namespace, uid, name_of(each), node)
+                pods[each.uid] = each
         return tuple(pods[uid] for uid in sorted(pods))
 
     def _carry_out(self, pods: Sequence[WantedPod], deadline: Deadline) -> str:
@@ -758,15 +736,15 @@ class Kubernetes(Scheduler):
         if not node:
             return False
         try:
-            return not is_ready(self._api.node(node, deadline))
+            return condition_of(self._api.node(node, deadline), "Ready") != "True"
         except KubeError as exc:
             return exc.status == 404
 
-    def _look(self, wanted: WantedPod, deadline: Deadline) -> Mapping[str, Any] | None:
+    def _look(self, wanted: WantedPod, deadline: Deadline) -> Body | None:
         """The pod as it is now; None when it is gone."""
         return patiently(lambda: self._read(wanted, deadline), deadline)
 
-    def _read(self, wanted: WantedPod, deadline: Deadline) -> Mapping[str, Any] | None:
+    def _read(self, wanted: WantedPod, deadline: Deadline) -> Body | None:
         if wanted.name:
             try:
                 pod = self._api.pod(wanted.namespace, wanted.name, deadline)
@@ -774,13 +752,11 @@ class Kubernetes(Scheduler):
                 if exc.status == 404:
                     return None
                 raise
-            return pod if uid_of(pod) == wanted.uid else None
+            return pod if _at(pod, "metadata", "uid") == wanted.uid else None
         pods = self._api.pods(wanted.namespace, deadline, node=wanted.node)
-        return next((pod for pod in pods if uid_of(pod) == wanted.uid), None)
+        return next((pod for pod in pods if _at(pod, "metadata", "uid") == wanted.uid), None)
 
-    def _group_of(
-        self, namespace: str, pod: Mapping[str, Any], deadline: Deadline
-    ) -> Sequence[Mapping[str, Any]]:
+    def _group_of(self, namespace: str, pod: Body, deadline: Deadline) -> Sequence[Body]:
         """Pods of the same replica group that told nobody where they are."""
         selector = None if self._options.primus_safe is None else group_selector(pod)
         return () if selector is None else self._api.pods(namespace, deadline, label=selector)

@@ -14,7 +14,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -29,7 +29,6 @@ from monitor.act.schedulers.base import (
     Place,
     Refusal,
     Scheduler,
-    TooLate,
     in_job,
     mark,
     marked,
@@ -157,19 +156,15 @@ class Ran:
         return one_line(self.err or self.out, 300) or f"exit status {self.status}"
 
 
-class RunError(NotDone):
-    """A command that did not run, or not to its end; the message is one line for a person."""
-
-
 Run = Callable[[Sequence[str], float], Ran]
-"""Runs an argument list within so many seconds. Raises `RunError`."""
+"""Runs an argument list within so many seconds. Raises `NotDone`."""
 
 
 def run(argv: Sequence[str], timeout_s: float) -> Ran:
     """Run a command that is found in PATH.
 
     Raises:
-        RunError: it is not installed, cannot be started, or has not ended in time (it is killed).
+        NotDone: it is not installed, cannot be started, or has not ended in time (it is killed).
     """
     environ = {**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
     try:
@@ -182,11 +177,11 @@ def run(argv: Sequence[str], timeout_s: float) -> Ran:
             check=False,
         )
     except FileNotFoundError as exc:
-        raise RunError(f"{argv[0]} is not installed here") from exc
+        raise NotDone(f"{argv[0]} is not installed here") from exc
     except subprocess.TimeoutExpired as exc:
-        raise RunError(f"{argv[0]} has not ended within {timeout_s:.1f} s") from exc
+        raise NotDone(f"{argv[0]} has not ended within {timeout_s:.1f} s") from exc
     except (OSError, ValueError) as exc:
-        raise RunError(f"{argv[0]} cannot be started: {exc}") from exc
+        raise NotDone(f"{argv[0]} cannot be started: {exc}") from exc
     out, err = (
         text[:OUTPUT_MAX_CHARS].decode(errors="replace") for text in (done.stdout, done.stderr)
     )
@@ -251,34 +246,23 @@ def checks(run: Run, deadline: Deadline) -> Iterator[Check]:
     for command in ("scontrol", "scancel", "sinfo"):
         yield _try(f"{command} is there", run, [command, "--version"], deadline)
     ping = _try("slurmctld answers", run, ["scontrol", "ping"], deadline)
-    yield Check(ping.what, ping.ok and " UP" in ping.said, ping.said)
-    yield _may_drain(run, deadline)
+    yield replace(ping, ok=ping.ok and " UP" in ping.said)
+    argv = ["scontrol", "update", f"NodeName={NOBODY}", "State=UNDRAIN"]
+    drain = _try("nodes may be drained", run, argv, deadline)
+    if "Invalid node name" in drain.said:
+        yield replace(drain, ok=True, said="this user may update nodes")
+    else:
+        who = " (needs SlurmUser, root, an operator or administrator)"
+        said = drain.said + (who if _REFUSED.search(drain.said) else "")
+        yield replace(drain, ok=False, said=said)
 
 
 def _try(what: str, run: Run, argv: Sequence[str], deadline: Deadline) -> Check:
-    said = _ask(run, argv, deadline)
-    if isinstance(said, str):
-        return Check(what, False, said)
-    return Check(what, said.status == 0, said.said)
-
-
-def _may_drain(run: Run, deadline: Deadline) -> Check:
-    what = "nodes may be drained"
-    argv = ["scontrol", "update", f"NodeName={NOBODY}", "State=UNDRAIN"]
-    said = _ask(run, argv, deadline)
-    if isinstance(said, str):
-        return Check(what, False, said)
-    if "Invalid node name" in said.said:
-        return Check(what, True, "this user may update nodes")
-    who = " (needs SlurmUser, root, an operator or administrator)"
-    return Check(what, False, said.said + (who if _REFUSED.search(said.said) else ""))
-
-
-def _ask(run: Run, argv: Sequence[str], deadline: Deadline) -> Ran | str:
     try:
-        return run(argv, deadline.left_s())
-    except (RunError, TooLate) as exc:
-        return str(exc)
+        ran = run(argv, deadline.left_s())
+    except NotDone as exc:
+        return Check(what, False, str(exc))
+    return Check(what, ran.status == 0, ran.said)
 
 
 REASON_MAX_CHARS: Final = 240
@@ -297,10 +281,6 @@ class Removal(StrEnum):
 
     CANCEL = "cancel"
     REQUEUE = "requeue"
-
-
-class SlurmError(NotDone):
-    """Slurm did not do it; the message is one line for a person."""
 
 
 class Slurm(Scheduler):
@@ -345,7 +325,7 @@ class Slurm(Scheduler):
                    deadline)  # fmt: skip
         node = self._node(host, deadline)
         if not node.drained:
-            raise SlurmError(f"scontrol took it and the node is {'+'.join(sorted(node.states))}")
+            raise NotDone(f"scontrol took it and the node is {'+'.join(sorted(node.states))}")
         return Outcome(True, f"drained {host}: {node.reason}", ours=self._is_ours(node))
 
     def _uncordon(self, host: Host, reason: str, deadline: Deadline) -> Outcome:
@@ -358,7 +338,7 @@ class Slurm(Scheduler):
         self._must(["scontrol", "update", f"NodeName={host}", "State=UNDRAIN"], deadline)
         node = self._node(host, deadline)
         if self._is_ours(node):
-            raise SlurmError("scontrol took it and the node is drained still")
+            raise NotDone("scontrol took it and the node is drained still")
         still = " (and down)" if node.down else ""
         return Outcome(True, f"undrained {host}{still}: {reason}")
 
@@ -375,11 +355,11 @@ class Slurm(Scheduler):
 
     def _node(self, host: Host, deadline: Deadline) -> SlurmNode:
         if not is_node(host):
-            raise SlurmError(f"{host!r:.80} is no name of one node")
+            raise NotDone(f"{host!r:.80} is no name of one node")
         said = self._run(["scontrol", "show", "node", host], deadline.left_s())
         node = parse_node(said.out) if said.status == 0 else None
         if node is None or node.name != host:
-            raise SlurmError(said.said if said.status else f"scontrol shows no node {host}")
+            raise NotDone(said.said if said.status else f"scontrol shows no node {host}")
         return node
 
     # -- jobs ----------------------------------------------------------------------------------
@@ -420,10 +400,10 @@ class Slurm(Scheduler):
         if said.status != 0:
             if "Invalid job id" in said.said:
                 return None
-            raise SlurmError(said.said)
+            raise NotDone(said.said)
         job = parse_job(said.out, target.job)
         if job is None:
-            raise SlurmError(f"scontrol shows no job {target.job}")
+            raise NotDone(f"scontrol shows no job {target.job}")
         return job
 
     def _end(self, target: SlurmTarget, job: SlurmJob | None, deadline: Deadline) -> str:
@@ -435,12 +415,15 @@ class Slurm(Scheduler):
             raise Refusal(f"{target} is a part of a heterogeneous job and has no step")
         if self._removal is Removal.REQUEUE and not job.requeues:
             raise Refusal(f"{target} cannot be requeued (sbatch --requeue)")
-        word = "requeue" if self._removal is Removal.REQUEUE else "cancel"
-        argv = ["scontrol", "requeue", job.name] if word == "requeue" else ["scancel", job.name]
+        if self._removal is Removal.REQUEUE:
+            argv, done = ["scontrol", "requeue", job.name], "requeued"
+        else:
+            argv, done = ["scancel", job.name], "cancelled"
         self._must(argv, deadline)
         while not self._is_over(target, deadline):
-            deadline.pause(_LOOK_AGAIN_S, f"{word} {job.name} was taken and has not ended")
-        return f"{'requeued' if word == 'requeue' else 'cancelled'} {target}"
+            said = f"{self._removal} {job.name} was taken and has not ended"
+            deadline.pause(_LOOK_AGAIN_S, said)
+        return f"{done} {target}"
 
     def _end_step(self, target: SlurmTarget, name: str, deadline: Deadline) -> str:
         if not self._has_step(name, deadline):
@@ -458,7 +441,7 @@ class Slurm(Scheduler):
         """`scancel` of what has just ended says "Invalid job id", which is no failure."""
         said = self._run(argv, deadline.left_s())
         if said.status != 0 and self._has_step(name, deadline):
-            raise SlurmError(said.said)
+            raise NotDone(said.said)
 
     def _has_step(self, name: str, deadline: Deadline) -> bool:
         said = self._run(["scontrol", "show", "step", name], deadline.left_s())
@@ -466,10 +449,9 @@ class Slurm(Scheduler):
             return "StepId=" in said.out
         if "not found" in said.said or "Invalid job id" in said.said:
             return False
-        raise SlurmError(said.said)
+        raise NotDone(said.said)
 
-    def _must(self, argv: Sequence[str], deadline: Deadline) -> Ran:
+    def _must(self, argv: Sequence[str], deadline: Deadline) -> None:
         said = self._run(argv, deadline.left_s())
         if said.status != 0:
-            raise SlurmError(said.said)
-        return said
+            raise NotDone(said.said)

@@ -27,12 +27,11 @@ from monitor.act.schedulers.base import (
     Place,
     Refusal,
     Scheduler,
-    TooLate,
     plain,
     strangers,
 )
 from monitor.background import backoff_s
-from monitor.model.names import GroupName, Host, IncidentId, RankName, shown_url, without_secrets
+from monitor.model.names import GroupName, Host, IncidentId, shown_url, without_secrets
 
 # Signed requests: how ours are signed, and what a receiver does to know them.
 #
@@ -57,10 +56,6 @@ ANSWER_MAX_BYTES: Final = 1024 * 1024
 REASON_MAX_CHARS: Final = 400
 _FIRST_RETRY_S: Final = 0.25
 _LONGEST_RETRY_S: Final = 5.0
-
-
-class WebhookError(NotDone):
-    """No usable answer; the message is one line for a person and shows no path of the URL."""
 
 
 class WebhookScheduler(Scheduler):
@@ -88,12 +83,12 @@ class WebhookScheduler(Scheduler):
         signed, forged = f"{where} takes a signed ping", f"{where} refuses a forged one"
         try:
             said = self._answer("ping", {}, deadline)
-        except (WebhookError, TooLate) as exc:
+        except NotDone as exc:
             return (Check(signed, False, str(exc)),)
         taken = Check(signed, True, _line(str(said.get("detail") or "accepted")))
         try:
             self._answer("ping", {}, deadline, uuid.uuid4().bytes)
-        except (WebhookError, TooLate) as exc:
+        except NotDone as exc:
             return taken, Check(forged, True, str(exc))
         return taken, Check(forged, False, "it takes what anybody sends: does it verify?")
 
@@ -199,19 +194,15 @@ class WebhookScheduler(Scheduler):
 
 def _shared(places: Sequence[Place], others: Sequence[Place]) -> str | None:
     """A rank of another group that tells the very same place: what ends one ends both."""
-    mine: dict[frozenset[tuple[str, str]], RankName] = {
-        frozenset(place.labels.items()): place.rank for place in places if place.labels
-    }
-    for other in others:
-        if other.labels and frozenset(other.labels.items()) in mine:
-            return f"{other.rank} runs in the same place"
-    return None
+    labels = [place.labels for place in places if place.labels]
+    hit = next((other for other in others if other.labels in labels), None)
+    return None if hit is None else f"{hit.rank} runs in the same place"
 
 
 def _said(answer: Answer) -> Mapping[str, Any]:
     """The answer's JSON object; an empty one is a plain yes."""
     if not 200 <= answer.status < 300:
-        raise WebhookError(_told(answer))
+        raise NotDone(_told(answer))
     if not answer.body.strip():
         return {}
     try:

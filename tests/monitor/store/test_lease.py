@@ -185,9 +185,11 @@ def test_after_a_failover_to_a_copy_that_lags_behind_the_loser_stays_a_loser(wor
 
 def test_of_two_opinions_about_how_long_it_lasts_the_longer_counts() -> None:
     watch = Watch(replace(EMPTY, holder="a", ttl_s=30.0), 0.0)
-    assert not watch.lapsed(29.0, 5.0)
-    assert watch.lapsed(30.0, 5.0)
-    assert not watch.lapsed(35.0, 60.0)
+    assert not watch.lapsed(29.0)
+    assert watch.lapsed(30.0)
+    shorter = Watch(replace(EMPTY, holder="a", ttl_s=1.0), 0.0)
+    assert not shorter.lapsed(4.9)
+    assert shorter.lapsed(5.0)
 
 
 def test_a_row_that_changed_is_watched_anew_and_another_write_is_no_change() -> None:
@@ -199,8 +201,8 @@ def test_a_row_that_changed_is_watched_anew_and_another_write_is_no_change() -> 
 
 
 def test_a_grip_lasts_from_before_it_was_asked_for() -> None:
-    assert Grip(1, 100.0, 4.0).left_s(103.0) == pytest.approx(1.0)
-    assert Grip(1, 100.0, 4.0).left_s(104.0) <= 0
+    assert Grip(1, 100.0).left_s(103.0) == pytest.approx(1.0)
+    assert Grip(1, 100.0).left_s(104.0) <= 0
 
 
 # -- property: whatever the processes and the database do ------------------------------------------

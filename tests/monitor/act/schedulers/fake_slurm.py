@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from monitor.act.schedulers.base import Clockwork, Place, Scheduler
-from monitor.act.schedulers.slurm import Ran, Removal, RunError, Slurm
+from monitor.act.schedulers.base import Clockwork, NotDone, Place, Scheduler
+from monitor.act.schedulers.slurm import Ran, Removal, Slurm
 from tests.monitor.act.schedulers.conformance import NODE, OTHER, OWNER, World, place_of
 
 
@@ -81,7 +81,7 @@ class FakeSlurm:
         self.asked.append(list(argv))
         if self.hanging:
             self.time.sleep(timeout_s)
-            raise RunError(f"{argv[0]} has not ended within {timeout_s:.1f} s")
+            raise NotDone(f"{argv[0]} has not ended within {timeout_s:.1f} s")
         if argv[1:] == ["--version"]:
             return Ran(0, "slurm-wlm 22.05.8\n", "")
         if self.down:

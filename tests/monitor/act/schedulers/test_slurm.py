@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from monitor.act.schedulers.slurm import Removal, RunError, is_node, parse_node, run
+from monitor.act.schedulers.base import NotDone
+from monitor.act.schedulers.slurm import Removal, is_node, parse_node, run
 from monitor.model.names import GroupName
 from tests.monitor.act.schedulers.conformance import (
     INCIDENT,
@@ -168,12 +169,12 @@ def test_the_author_of_a_reason_with_brackets_is_found():
 
 
 def test_a_command_that_is_not_installed_says_so():
-    with pytest.raises(RunError, match="no-such-scontrol is not installed here"):
+    with pytest.raises(NotDone, match="no-such-scontrol is not installed here"):
         run(["no-such-scontrol"], 1.0)
 
 
 def test_a_command_that_does_not_end_is_killed():
     began = time.monotonic()
-    with pytest.raises(RunError, match=r"has not ended within 0\.2 s"):
+    with pytest.raises(NotDone, match=r"has not ended within 0\.2 s"):
         run([sys.executable, "-c", "import time; time.sleep(60)"], 0.2)
     assert time.monotonic() - began < 5
