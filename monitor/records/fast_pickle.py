@@ -1,18 +1,22 @@
 """Pickled records of many entries that are written alike: read without making every entry.
 
-Theory of operation. Of 2,000 entries some 50 differ in more than numbers. So the bytes of the
-entries are laid beside each other: `_begins` finds where each begins by what it begins with,
-`rows.sort` puts into one class what is the same but for sequence ids, times and memo numbers
-(`rows.walk` says where those stand). An excerpt of the pickle is then made: all that stands before
-the entries, the first of every class, and the end. The excerpt is inspected and run as any pickle
-is; what it holds is what the whole would hold, less entries of which a like one is there, and the
-numbers of those are taken from their bytes.
+Theory of operation. The writer is the same for all entries: of 2,000 some 50 differ in more than
+numbers. `walk` runs over the bytes of one, keeping count of what the stack machine would have on
+its stack, and tells which bytes say what is to be done (instructions, lengths) and which are
+numbers that may be others in the next. An entry that has the same instructions in the same places
+needs no second walk: whatever its numbers are, the machine does the same. So the entries are laid
+beside each other: `_begins` finds where each begins by what it begins with, those of one length lie
+under each other, the numbers are blanked out by the shape of the first, and what is then equal is
+one class (`classes_of`). An excerpt of the pickle is then made: all that stands before the entries,
+the first of every class, and the end. The excerpt is inspected and run as any pickle is; what it
+holds is what the whole would hold, less entries of which a like one is there, and the numbers of
+those are taken from their bytes.
 
 Why the excerpt says the same. Entries follow each other without a gap, each ends where the next
-begins, and each is a dict that stands by itself (`rows.walk`). Leaving one out changes only the
-list, of which it is known that nothing else sees it, and the memo: an entry that gives a memo
-number that anything in the excerpt looks up is in the excerpt itself, and no such number is given
-twice.
+begins, and each is a dict that stands by itself: it is begun, filled and left on the stack, and its
+containers are filled right after they were made. Leaving one out changes only the list, of which it
+is known that nothing else sees it, and the memo: an entry that gives a memo number that anything in
+the excerpt looks up is in the excerpt itself, and no such number is given twice.
 
 Whatever is not like this is left to the way that reads anything: then `document` is None. All
 work is in proportion to the bytes of the file.
@@ -21,30 +25,457 @@ work is in proportion to the bytes of the file.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import mul
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from monitor.records import safe_pickle
-from monitor.records.rows import MOST_WORK, PAYLOAD, Classes, EntryRows, sort
-from monitor.records.safe_pickle import FlightRecordError
+from monitor.records.rows import MOST_WORK, PAYLOAD, EntryRows
+from monitor.records.safe_pickle import GET, LONG_GET, LONG_PUT, PUT, TUPLES, FlightRecordError
+
+# -- the shape of one entry --------------------------------------------------------------------
+
+NUMBERS: Final = {key.encode(): key for key in (
+    "record_id", "id", "collective_seq_id", "p2p_seq_id", "seq_id", "op_id",
+    "time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns",
+    "duration_ms",
+)}  # fmt: skip
+"""Keys whose numbers differ from entry to entry."""
+
+_MARK, _SETITEMS, _APPENDS, _SETITEM, _APPEND = b"(uesa"
+_DICT, _LIST = b"}]"
+_TEXT, _LONG = b"X\x8a"
+_FLOAT: Final = ord("G")
+_SCALARS: Final = {ord("N"): 0, 0x88: 0, 0x89: 0, ord("K"): 1, ord("M"): 2, ord("J"): 4, _FLOAT: 8}
+"""Instruction -> bytes of its number."""
+_PLAIN, _NEW_LIST, _NEW_DICT = 0, 1, 2
+"""What lies on the stack: something to be left alone, or an empty container to be filled."""
+_PUTS: Final = {PUT: 1, LONG_PUT: 4}
+_NEW: Final = {_LIST: _NEW_LIST, _DICT: _NEW_DICT}
+_CLOSES: Final = {_APPENDS: _NEW_LIST, _SETITEMS: _NEW_DICT}
+_ADDS: Final = {_APPEND: (1, _NEW_LIST), _SETITEM: (2, _NEW_DICT)}
+_WIDE: Final = 8
+"""Bytes of an integer that numpy has."""
+
+
+class Number(NamedTuple):
+    """One that may differ."""
+
+    pair: int
+    """Which of the dict's."""
+    key: str
+    at: int
+    width: int
+    of_type: type
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Which bytes of an entry are what; places are counted from its first."""
+
+    length: int
+    orders: bytes
+    """255 for the bytes of instructions and lengths, 0 for the others."""
+    same: bytes
+    """0 for the numbers that may differ between entries taken for alike, 255 for the others."""
+    puts: tuple[tuple[int, int], ...]
+    """Where memo numbers stand that this entry gives, and of how many bytes."""
+    numbers: tuple[Number, ...]
+    pairs: int
+    values: int
+    """Instructions."""
+    rest: bytes
+    """What follows the entry up to the next."""
+
+
+def walk(row: bytes, names: dict[int, bytes]) -> Shape | None:
+    """The shape of one entry with all up to the next, or None if it is not a plain one.
+
+    `names`: texts by memo number, as far as entries spelled them out; those of this one are added.
+    """
+    walker = _Walker(row, names)
+    try:
+        return walker.shape()
+    except (IndexError, _NotPlainError):
+        return None
+
+
+class _NotPlainError(Exception):
+    """Not written as a plain entry is."""
+
+
+class _Walker:
+    def __init__(self, row: bytes, names: dict[int, bytes]) -> None:
+        self.row, self.names = row, names
+        self.stack: list[int] = []
+        self.marks: list[int] = []
+        self.orders = bytearray(len(row))
+        self.same = bytearray(b"\xff" * len(row))
+        self.puts: list[tuple[int, int]] = []
+        self.numbers: list[Number] = []
+        self.key: bytes | None = None
+        self.pairs = 0
+
+    def shape(self) -> Shape:
+        """One long loop: a call for each instruction would double the time."""
+        row, names, orders, stack, marks = self.row, self.names, self.orders, self.stack, self.marks
+        at, values = 0, 0
+        text: bytes | None = None
+        while True:
+            op = row[at]
+            orders[at] = 255
+            values += 1
+            if op in _PUTS:
+                at = self._put(at, _PUTS[op], text)
+                continue
+            if op == GET:
+                text = names.get(row[at + 1])
+                at += 2
+            elif op == LONG_GET:
+                text = names.get(int.from_bytes(row[at + 1 : at + 5], "little"))
+                at += 5
+            elif op == _TEXT:
+                end = at + 5 + int.from_bytes(row[at + 1 : at + 5], "little")
+                orders[at + 1 : at + 5] = b"\xff" * 4
+                text = row[at + 5 : end]
+                at = end
+            elif op in _SCALARS or op == _LONG:
+                at, text = self._number(op, at), None
+            else:
+                self._container(op)
+                at, text = at + 1, None
+                if op == _SETITEMS and not marks:
+                    break
+                continue
+            stack.append(_PLAIN)
+            if len(marks) == 1 and (len(stack) - marks[0]) & 1:
+                self.key = text
+        if stack != [_PLAIN]:
+            raise _NotPlainError
+        orders[at:] = b"\xff" * (len(row) - at)
+        return Shape(
+            len(row), bytes(orders), bytes(self.same), tuple(self.puts), tuple(self.numbers),
+            self.pairs, values, row[at:],
+        )  # fmt: skip
+
+    def _number(self, op: int, at: int) -> int:
+        """One is about to be pushed; it may differ where it is the value of such a key."""
+        begin = at + 1
+        if op == _LONG:
+            width = self.row[begin]
+            self.orders[begin] = 255
+            begin += 1
+        else:
+            width = _SCALARS[op]
+        marks = self.marks
+        if width and len(marks) == 1 and self.key in NUMBERS and (op != _LONG or width == _WIDE):
+            place = len(self.stack) - marks[0]
+            if place & 1:
+                of_type = float if op == _FLOAT else int
+                self.numbers.append(Number(place // 2, NUMBERS[self.key], begin, width, of_type))
+                self._free(begin, width)
+        return begin + width
+
+    def _free(self, at: int, width: int) -> None:
+        if at + width > len(self.row):
+            raise _NotPlainError
+        self.same[at : at + width] = bytes(width)
+
+    def _put(self, at: int, width: int, text: bytes | None) -> int:
+        if not self.stack:
+            raise _NotPlainError
+        at += 1
+        self.puts.append((at, width))
+        self._free(at, width)
+        if text is not None:
+            self.names[int.from_bytes(self.row[at : at + width], "little")] = text
+        return at + width
+
+    def _container(self, op: int) -> None:
+        """What makes, fills or closes one; a mark is for filling what has just been made."""
+        stack, marks = self.stack, self.marks
+        if op in _NEW:
+            stack.append(_NEW[op])
+        elif op == _MARK:
+            if stack[-1] == _PLAIN:
+                raise _NotPlainError
+            marks.append(len(stack))
+        elif op in _CLOSES:
+            self._close(op)
+        elif op in _ADDS:
+            count, kind = _ADDS[op]
+            self._take(count)
+            if stack[-1] != kind:
+                raise _NotPlainError
+            stack[-1] = _PLAIN
+        elif op in TUPLES:
+            self._take(TUPLES[op])
+            stack.append(_PLAIN)
+        else:
+            raise _NotPlainError
+
+    def _take(self, count: int) -> None:
+        if len(self.stack) - count < (self.marks[-1] if self.marks else 0):
+            raise _NotPlainError
+        del self.stack[len(self.stack) - count :]
+
+    def _close(self, op: int) -> None:
+        mark = self.marks.pop()
+        stack = self.stack
+        if stack[mark - 1] != _CLOSES[op]:
+            raise _NotPlainError
+        if not self.marks:
+            self.pairs = (len(stack) - mark) // 2
+        if op == _SETITEMS and (len(stack) - mark) % 2:
+            raise _NotPlainError
+        del stack[mark:]
+        stack[mark - 1] = _PLAIN
+
+
+# -- classes of entries ------------------------------------------------------------------------
+
+_MOST_CLASSES: Final = 512
+"""More than this, and the entries are not alike."""
+_MOST_WORK: Final = 8
+"""How often all bytes may be gone over: once for each shape that entries of one length have."""
+_BETWEEN: Final = (b"", b"e(")
+"""What may stand between two entries; Python's pickler begins anew after 1,000."""
+_LAST: Final = re.compile(rb"eu(?:q.|r.{4})?\.", re.DOTALL)
+"""What stands after the last; torch numbers the record when all is in it."""
+_WORD: Final = 8
+
+
+class Numbers(NamedTuple):
+    """A key's numbers, where they differ within classes."""
+
+    varies: NDArray[np.bool_]
+    values: NDArray[np.int64]
+
+
+class Classes:
+    """Which entries are alike."""
+
+    def __init__(self, sorter: _Sorter) -> None:
+        self._data, self._begins = sorter.data, sorter.begins
+        self._all_shapes, self._shape_of = sorter.shapes, sorter.shape_of
+        counts = np.bincount(self._shape_of, minlength=len(self._all_shapes)).tolist()
+        self.values = sum(map(mul, counts, (shape.values for shape in self._all_shapes)))
+        """Instructions of all entries."""
+        self._arrange(sorter.class_of, sorter.firsts)
+        self.numbers = self._numbers()
+
+    def _arrange(self, class_of: NDArray[np.int64], firsts: Sequence[int]) -> None:
+        order = np.argsort(firsts)
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(len(order))
+        self.which = rank[class_of]
+        """For each entry its class; they are numbered in order of appearance."""
+        self.firsts = np.asarray(firsts)[order]
+        """The first entry of each class."""
+        self.counts = np.bincount(self.which)
+        self.shapes = [self._all_shapes[shape] for shape in self._shape_of[self.firsts].tolist()]
+
+    def _numbers(self) -> dict[str, Numbers]:
+        keys = sorted({number.key for shape in self._all_shapes for number in shape.numbers})
+        column = {key: place for place, key in enumerate(keys)}
+        places = [
+            [(column[number.key], number.at, number.width) for number in shape.numbers]
+            for shape in self._all_shapes
+        ]
+        every = np.arange(len(self._begins))
+        values, widths = self._gather(every, places, len(keys))
+        widths[-1] = 0  # its bytes end before a whole word; it is the first of its class anyway
+        short = widths == 4
+        values[short] = values[short].astype(np.uint32).view(np.int32)
+        return {
+            key: Numbers(widths[:, place] > 0, values[:, place]) for place, key in enumerate(keys)
+        }
+
+    def keep_givers(self, wanted: NDArray[np.int64]) -> bool:
+        """Make a class of its own of each entry that gives one of these memo numbers.
+
+        True if there were any.
+
+        Raises:
+            FlightRecordError: a number is out of all proportion, or there are too many classes.
+        """
+        left_out = np.ones(len(self.which), np.bool_)
+        left_out[self.firsts] = False
+        rows = np.flatnonzero(left_out)
+        of_shape = self._shape_of[rows]
+        used = np.bincount(of_shape, minlength=len(self._all_shapes)) > 0
+        places = [
+            [(place, *put) for place, put in enumerate(shape.puts)] if needed else []
+            for needed, shape in zip(used.tolist(), self._all_shapes, strict=True)
+        ]
+        given, widths = self._gather(rows, places, max(map(len, places), default=0))
+        if given.max(initial=0) > self.values:
+            raise FlightRecordError("broken pickle: a memo index beyond all values")
+        table = np.zeros(self.values + 1, np.bool_)
+        table[wanted[wanted <= self.values]] = True
+        more = rows[(table[given] & (widths > 0)).any(axis=1)]
+        if not len(more):
+            return False
+        firsts = np.append(self.firsts, more).tolist()
+        if len(firsts) > _MOST_CLASSES:
+            raise FlightRecordError("entries that are not alike")
+        self.which[more] = np.arange(len(self.firsts), len(firsts))
+        self._arrange(self.which, firsts)
+        return True
+
+    def _gather(
+        self,
+        rows: NDArray[np.int64],
+        places: Sequence[Iterable[tuple[int, int, int]]],
+        columns: int,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Little-endian numbers of these entries, and of how many bytes they are (0: none).
+
+        `places`: for each shape the columns that it has, where they stand and their bytes.
+        """
+        if len(rows) * columns > len(self._data):
+            raise FlightRecordError("entries that are not alike")
+        at = np.zeros((len(places), columns), np.int64)
+        width = np.zeros((len(places), columns), np.int64)
+        for shape, here in enumerate(places):
+            for column, place, size in here:
+                at[shape, column], width[shape, column] = place, size
+        mine = self._shape_of[rows]
+        words = np.ndarray((len(self._data) - _WORD + 1,), "<i8", self._data, strides=(1,))
+        where = at[mine]
+        where += self._begins[rows][:, None]
+        widths = width[mine]
+        values = words[np.minimum(where, len(words) - 1)]
+        keep = np.array([0, 0xFF, 0xFFFF, 0, 0xFFFFFFFF, 0, 0, 0, -1])
+        values &= keep[widths]
+        return values, widths
+
+
+def classes_of(data: bytes, begins: NDArray[np.int64]) -> Classes | None:
+    """The classes of entries that begin at these places; None if they are not written alike.
+
+    The last reaches up to the end of the pickle.
+    """
+    sorter = _Sorter(data, begins)
+    return Classes(sorter) if sorter.sort() else None
+
+
+class _Sorter:
+    def __init__(self, data: bytes, begins: NDArray[np.int64]) -> None:
+        self.data, self.begins = data, begins
+        self.names: dict[int, bytes] = {}
+        self.shapes: list[Shape] = []
+        self.shape_of = np.zeros(len(begins), np.int64)
+        self.class_of = np.zeros(len(begins), np.int64)
+        self.firsts: list[int] = []
+        self.work = 0
+
+    def sort(self) -> bool:
+        lengths = np.diff(self.begins)
+        order = np.argsort(lengths, kind="stable")
+        cuts = np.flatnonzero(np.diff(lengths[order])) + 1
+        if len(cuts) > _MOST_CLASSES:
+            return False
+        for rows in sorted(np.split(order, cuts), key=lambda rows: int(rows[0])):
+            rest: NDArray[np.int64] | None = rows
+            while rest is not None and len(rest):
+                rest = self._alike(rest)
+            if rest is None or len(self.firsts) > _MOST_CLASSES:
+                return False
+        return self._last()
+
+    def _last(self) -> bool:
+        shape = walk(self.data[int(self.begins[-1]) :], self.names)
+        if shape is None or _LAST.fullmatch(shape.rest) is None:
+            return False
+        self._add(np.array([len(self.begins) - 1]), shape, np.zeros(1, np.int64), [0])
+        return True
+
+    def _alike(self, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Sort those that have the shape of the first; the others, None if it has no plain one."""
+        at = self.begins[rows]
+        begin, end = int(at[0]), int(self.begins[rows[0] + 1])
+        first = self.data[begin:end]
+        shape = walk(first, self.names)
+        if shape is None or shape.rest not in _BETWEEN:
+            return None
+        if len(rows) == 1:
+            self._add(rows, shape, np.zeros(1, np.int64), [0])
+            return rows[1:]
+        self.work += len(rows) * shape.length
+        if self.work > _MOST_WORK * len(self.data):
+            return None
+        lined = _blanked(self.data, at, shape)
+        table = {row: number for number, row in enumerate(dict.fromkeys(lined))}
+        mine = np.fromiter(map(table.__getitem__, lined), np.int64, len(lined))
+        if len(table) == 1:
+            self._add(rows, shape, mine, [0])
+            return rows[:0]
+        return self._split(rows, shape, mine, table)
+
+    def _split(
+        self,
+        rows: NDArray[np.int64],
+        shape: Shape,
+        mine: NDArray[np.int64],
+        table: dict[bytes, int],
+    ) -> NDArray[np.int64]:
+        distinct = np.frombuffer(b"".join(table), np.uint8).reshape(-1, shape.length)
+        orders = distinct & np.frombuffer(shape.orders, np.uint8)
+        good = (orders == orders[0]).all(axis=1)
+        others = rows[:0]
+        if not good.all():
+            number = np.cumsum(good) - 1
+            stay = good[mine]
+            rows, others = rows[stay], rows[~stay]
+            mine = number[mine[stay]]
+        firsts = np.zeros(int(good.sum()), np.int64)
+        firsts[mine[::-1]] = np.arange(len(mine))[::-1]
+        self._add(rows, shape, mine, firsts.tolist())
+        return others
+
+    def _add(
+        self,
+        rows: NDArray[np.int64],
+        shape: Shape,
+        mine: NDArray[np.int64],
+        firsts: Sequence[int],
+    ) -> None:
+        self.shape_of[rows] = len(self.shapes)
+        self.class_of[rows] = mine + len(self.firsts)
+        self.shapes.append(shape)
+        self.firsts += rows[firsts].tolist()
+
+
+def _blanked(data: bytes, at: NDArray[np.int64], shape: Shape) -> list[Any]:
+    """The entries' bytes with zeros where numbers may differ."""
+    length = shape.length
+    windows = np.ndarray((len(data) - length + 1,), f"V{length}", data, strides=(1,))
+    lined = windows[at].view(np.uint8).reshape(len(at), length)
+    lined &= np.frombuffer(shape.same, np.uint8)
+    blanked: list[Any] = lined.view(f"V{length}").ravel().tolist()
+    return blanked
+
+
+# -- the record --------------------------------------------------------------------------------
 
 FEWEST: Final = 40
 """Entries; reading fewer takes as long as looking for those that are alike."""
 _HEAD: Final = re.compile(rb"\x80[\x02\x03]\}(?:q(.)|r(.{4}))?\(", re.DOTALL)
-_LIST: Final = re.compile(
+_ENTRIES: Final = re.compile(
     rb"(X\x07\0\0\0entries)(?:q.|r.{4})?\](?:q(.)|r(.{4}))?(\()(?=\})", re.DOTALL
 )
 _FIRST: Final = re.compile(
     rb"\}(q.|r.{4})?\((?:X(?P<size>.{4})|h(?P<get>.)|j(?P<long>.{4}))", re.DOTALL
 )
 _PUT: Final = re.compile(rb"q(?P<put>.)|r(?P<long>.{4})", re.DOTALL)
-_DICT: Final = ord("}")
 _BLOCK: Final = 1 << 16
 """Bytes looked at together; more than 128 KiB would be mapped anew each time."""
-_TEXT: Final = {"put": b"(h", "get": b"(h", "long": b"(j"}
+_LOOKUPS: Final = {"put": b"(h", "get": b"(h", "long": b"(j"}
 
 
 class AlikeRows(EntryRows):
@@ -69,14 +500,14 @@ def document(data: bytes, fewest: int = FEWEST) -> dict[str, Any] | None:
     """The object in a pickle, its entries as `AlikeRows`; None where they are not written alike."""
     if len(data) > safe_pickle.MAX_INSTRUCTIONS:
         return None
-    head, entries = _HEAD.match(data), _LIST.search(data)
+    head, entries = _HEAD.match(data), _ENTRIES.search(data)
     if head is None or entries is None:
         return None
     begins = _begins(data, entries.end())
     if len(begins) < max(fewest, 2) or (np.diff(begins) <= 0).any():
         return None
     try:
-        classes = sort(data, begins)
+        classes = classes_of(data, begins)
         return None if classes is None else _read(data, begins, classes, _Place(head, entries))
     except FlightRecordError:
         return None
@@ -138,7 +569,7 @@ def _mark(data: bytes, first: int) -> tuple[bool, bytes] | None:
     else:
         text = first_key
     kind = text.lastgroup or ""
-    return first_key[1] is not None, _TEXT[kind] + text[kind]
+    return first_key[1] is not None, _LOOKUPS[kind] + text[kind]
 
 
 def _read(
