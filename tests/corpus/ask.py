@@ -12,7 +12,7 @@ from pathlib import Path
 from monitor.records.analyse import analyse
 from monitor.records.files import load
 from tests.corpus.cases import Case, Labelled
-from tests.corpus.rivals import Answer, has_nvrx, missed, nvrx, readings, torchfrtrace
+from tests.corpus.rivals import Answer, Rival, has_nvrx, missed, readings
 
 OURS = "lightkeeper"
 FIRST = "torchfrtrace, first complaint"
@@ -52,8 +52,8 @@ def ask(cases: Iterator[Case], *, rivals: bool, keep: Path | None = None) -> Ite
     """Each case that has dumps, in order."""
     with ExitStack() as stack:
         place = keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        tool = stack.enter_context(torchfrtrace()) if rivals else None
-        nvidia = stack.enter_context(nvrx()) if rivals and has_nvrx() else None
+        tool = stack.enter_context(Rival("torchfrtrace")) if rivals else None
+        nvidia = stack.enter_context(Rival("nvrx")) if rivals and has_nvrx() else None
         for case in cases:
             labelled = case.build()
             if labelled is None:

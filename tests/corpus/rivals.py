@@ -20,8 +20,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,22 +108,13 @@ class Rival:
         answer: dict[str, str] = json.loads(self._process.stdout.readline())
         return answer
 
-    def close(self) -> None:
+    def __enter__(self) -> Rival:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
-
-
-@contextmanager
-def torchfrtrace() -> Iterator[Rival]:
-    with closing(Rival("torchfrtrace")) as tool:
-        yield tool
-
-
-@contextmanager
-def nvrx() -> Iterator[Rival]:
-    with closing(Rival("nvrx")) as tool:
-        yield tool
 
 
 def _serve(name: str) -> None:
@@ -140,11 +130,11 @@ def _torchfrtrace() -> Callable[[Path], dict[str, str]]:
 
     def answer(folder: Path) -> dict[str, str]:
         options = ["-p", PREFIX, str(folder)]
-        told = _forked(lambda: fr_trace.main(options), folder)
-        if "Missing dump files" in told["error"]:
+        said = _forked(lambda: fr_trace.main(options), folder)
+        if "Missing dump files" in said["error"]:
             options.append("--allow-incomplete-ranks")
-            told = _forked(lambda: fr_trace.main(options), folder)
-        return told
+            said = _forked(lambda: fr_trace.main(options), folder)
+        return said
 
     return answer
 

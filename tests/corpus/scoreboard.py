@@ -10,17 +10,106 @@ import importlib.metadata
 import itertools
 import os
 import platform
+import re
+import shutil
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.corpus.ask import EVERY, FIRST, NVRX, OURS, Result, ask
+from tests.corpus.ask import EVERY, FIRST, NVRX, OURS, Result, ask, ours
 from tests.corpus.cases import Case, coordinates
-from tests.corpus.reality import real_rows
-from tests.corpus.score import Tally, mark
+from tests.corpus.rivals import PREFIX, Answer, Rival, missed, readings
+from tests.corpus.truth import Truth
+
+# -- right, silent or wrong -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One answer, judged."""
+
+    tellable: bool
+    """Whether the records show at least one culprit."""
+    right: bool
+    """All culprits that the records show, and nobody innocent."""
+    innocents: int
+    """Innocent ranks that were accused."""
+    accused: int
+    abstained: bool
+    """The records show a culprit and it named nobody."""
+    unusable: bool
+    kind_right: bool
+
+
+def mark(truth: Truth, answer: Answer) -> Mark:
+    innocent = answer.accused - truth.must - truth.may
+    return Mark(
+        tellable=bool(truth.must),
+        right=truth.must <= answer.accused and not innocent,
+        innocents=len(innocent),
+        accused=len(answer.accused),
+        abstained=bool(truth.must) and not answer.accused,
+        unusable=bool(answer.error),
+        kind_right=bool(answer.kinds & truth.kinds) or not truth.must,
+    )
+
+
+@dataclass
+class Tally:
+    """Sums over cases."""
+
+    marks: list[Mark] = field(default_factory=list)
+
+    @property
+    def tellable(self) -> list[Mark]:
+        return [mark for mark in self.marks if mark.tellable]
+
+    @property
+    def untellable(self) -> list[Mark]:
+        return [mark for mark in self.marks if not mark.tellable]
+
+    @property
+    def exact(self) -> float:
+        """Share of the cases with a culprit to tell in which exactly the culprits were named."""
+        return share(sum(m.right for m in self.tellable), len(self.tellable))
+
+    @property
+    def abstained(self) -> float:
+        return share(sum(m.abstained for m in self.tellable), len(self.tellable))
+
+    @property
+    def wrong(self) -> float:
+        """Share of all cases in which somebody innocent was accused."""
+        return share(sum(m.innocents > 0 for m in self.marks), len(self.marks))
+
+    @property
+    def wrong_untold(self) -> int:
+        """Cases without a culprit to tell in which somebody innocent was accused."""
+        return sum(m.innocents > 0 for m in self.untellable)
+
+    @property
+    def innocents(self) -> float:
+        """Share of innocents among all ranks accused."""
+        return share(sum(m.innocents for m in self.marks), sum(m.accused for m in self.marks))
+
+    @property
+    def kinds(self) -> float:
+        """Of the exact answers, those that also say what happened."""
+        exact = [m for m in self.tellable if m.right]
+        return share(sum(m.kind_right for m in exact), len(exact))
+
+    @property
+    def unusable(self) -> int:
+        return sum(m.unusable for m in self.marks)
+
+
+def share(part: int, whole: int) -> float:
+    return part / whole if whole else float("nan")
+
 
 TEXT = """\
 # Scoreboard
@@ -114,12 +203,12 @@ class Board:
         self.cases += 1
         case, truth = result.case, result.labelled.truth
         for tool, answer in result.answers.items():
-            one = mark(truth, answer)
+            judged = mark(truth, answer)
             slices = [("all", ""), ("kind", case.kind)]
             slices += [(axis, of(case)) for axis, of in AXES.items()]
             for axis, value in slices:
-                self.tallies[tool, axis, value].marks.append(one)
-            if tool == OURS and (not one.right or one.unusable):
+                self.tallies[tool, axis, value].marks.append(judged)
+            if tool == OURS and (not judged.right or judged.unusable):
                 what = answer.error or f"named {sorted(answer.accused) or 'nobody'}"
                 wanted = sorted(truth.must) or "nobody"
                 self.misses.append(f"- `{case.name}`: {what}, to be named {wanted}")
@@ -166,6 +255,48 @@ class Board:
         return table(head, rows)
 
 
+# -- real records, with known culprits -------------------------------------------------------------
+
+SHARED = (Path(__file__).parents[2] / "../shared/data", Path("/work/shared/data"))
+
+
+def real_nccl() -> list[tuple[Path, set[int]]]:
+    """Folders of real NCCL dumps, and the ranks into which a fault was injected."""
+    root = next((folder for folder in SHARED if folder.exists()), None)
+    logs = [] if root is None else sorted(root.glob("flight_recorder_nccl/*/fault_injection.log"))
+    first_lines = ((log.parent, log.read_text().splitlines()[0]) for log in logs)
+    return [(folder, set(map(int, re.findall(r"\d+", line)))) for folder, line in first_lines]
+
+
+def real_rows(tools: list[str]) -> list[list[str]]:
+    """A row for each real record: what it is, the truth, and what each tool names."""
+    rows = []
+    for folder, truth in real_nccl():
+        answers = {OURS: ours(folder)}
+        if FIRST in tools:
+            with Rival("torchfrtrace") as tool:
+                answers[FIRST], answers[EVERY] = readings(_asked(tool, folder))
+        if NVRX in tools:
+            with Rival("nvrx") as tool:
+                answers[NVRX] = missed(_asked(tool, folder))
+        cells = [_cell(answers[tool]) for tool in tools]
+        rows.append([f"NCCL, 16 ranks, {folder.name}", str(sorted(truth)), *cells])
+    return rows
+
+
+def _cell(answer: Answer) -> str:
+    return f"error: {answer.error}" if answer.error else str(sorted(answer.accused) or "nobody")
+
+
+def _asked(tool: Rival, folder: Path) -> dict[str, str]:
+    with tempfile.TemporaryDirectory() as place:
+        copy = Path(place) / "dumps"
+        copy.mkdir()
+        for path in folder.glob("_dump_*"):
+            shutil.copy(path, copy / path.name.replace("_dump_", PREFIX))
+        return tool.ask(copy)
+
+
 def write(board: Board, out: Path, command: str) -> None:
     text = TEXT.format(
         command=command,
@@ -173,7 +304,6 @@ def write(board: Board, out: Path, command: str) -> None:
         python=platform.python_version(),
         ours=importlib.metadata.version("lightkeeper"),
         torch=importlib.metadata.version("torch"),
-        retry="; asked again with --allow-incomplete-ranks where it wants every rank",
         nvrx=WITH_NVRX if NVRX in board.tools() else NO_NVRX,
         cases=board.cases,
         total=board.total(),

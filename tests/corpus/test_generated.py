@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.corpus.cases import Case
+from tests.corpus.cases import Case, Labelled
 from tests.corpus.programs import Shape, programs
 from tests.corpus.records import Recorder, as_json, dump
 from tests.corpus.simulate import Simulation
@@ -23,6 +23,12 @@ def simulated(layout: str = "TPxPPxDP", **how: Any) -> dict[str, Any]:
     job = programs(Shape(layout), random.Random(1))
     run = Simulation(job, random.Random(2), blocking=False, gloo="backend" in how, eager=True).run()
     return dump(run, 1, run.last / 2, Recorder(**how))
+
+
+def built(kind: str, layout: str, dumps: str = "full", **how: Any) -> Labelled:
+    labelled = Case(kind, layout, dumps, **{"blocking": False} | how).build()
+    assert labelled is not None
+    return labelled
 
 
 def outline(value: Any) -> Any:
@@ -95,12 +101,8 @@ def test_a_cpu_that_does_not_wait_runs_ahead_of_its_gpu() -> None:
 
 
 def test_one_name_gives_the_same_dumps_every_time(tmp_path: Path) -> None:
-    case = Case("gpu_error", "TPxDP", "full", blocking=False, faults=2)
-    one, two = case.build(), case.build()
-    assert one is not None
-    assert two is not None
-    one.write(tmp_path / "1")
-    two.write(tmp_path / "2")
+    for folder in ("1", "2"):
+        built("gpu_error", "TPxDP", faults=2).write(tmp_path / folder)
     names = sorted(os.listdir(tmp_path / "1"))
     assert names == sorted(os.listdir(tmp_path / "2"))
     for name in names:
@@ -109,16 +111,14 @@ def test_one_name_gives_the_same_dumps_every_time(tmp_path: Path) -> None:
 
 def test_a_halted_cpu_launches_nothing_more() -> None:
     for layout in ("TPxDP", "HSDP", "TPxPPxDP"):
-        labelled = Case("not_entered", layout, "full", blocking=False).build()
-        assert labelled is not None
+        labelled = built("not_entered", layout)
         (culprit,) = labelled.truth.must
         calls = {rank: len(rows) for rank, rows in labelled.run.entries.items()}
         assert calls[culprit] < max(calls.values())
 
 
 def test_a_rank_that_does_not_come_has_nothing_pending_and_all_others_wait() -> None:
-    labelled = Case("not_entered", "DP", "full", blocking=True).build()
-    assert labelled is not None
+    labelled = built("not_entered", "DP", blocking=True)
     (culprit,) = labelled.truth.must
     for rank, document, _ in labelled.documents:
         pending = [e for e in document["entries"] if e["state"] != "completed"]
@@ -126,8 +126,7 @@ def test_a_rank_that_does_not_come_has_nothing_pending_and_all_others_wait() -> 
 
 
 def test_what_a_failed_gpu_completed_last_is_not_found_by_its_watchdog() -> None:
-    labelled = Case("gpu_error", "TPxDP", "full", blocking=False).build()
-    assert labelled is not None
+    labelled = built("gpu_error", "TPxDP")
     (culprit,) = labelled.truth.must
     done = {
         rank: sum(e["state"] == "completed" for e in document["entries"])
@@ -137,15 +136,13 @@ def test_what_a_failed_gpu_completed_last_is_not_found_by_its_watchdog() -> None
 
 
 def test_no_record_pins_a_failed_link_on_a_rank() -> None:
-    labelled = Case("stuck_inside", "TPxDP", "partial", blocking=False).build()
-    assert labelled is not None
+    labelled = built("stuck_inside", "TPxDP", "partial")
     assert not labelled.truth.must
     assert not labelled.truth.may
 
 
 def test_a_rank_that_another_fault_kept_from_its_own_is_labelled_no_culprit() -> None:
-    labelled = Case("most_absent", "TPxPPxDP", "full", blocking=True, faults=2).build()
-    assert labelled is not None
+    labelled = built("most_absent", "TPxPPxDP", blocking=True, faults=2)
     told_to = {rank for fault in labelled.faults for rank in fault.culprits}
     never_came = told_to - labelled.run.halted.keys() - {0}
     assert 1 in never_came
@@ -154,8 +151,7 @@ def test_a_rank_that_another_fault_kept_from_its_own_is_labelled_no_culprit() ->
 
 
 def test_idle_ranks_with_equal_records_have_equal_labels() -> None:
-    labelled = Case("most_absent", "DP", "partial", blocking=True, faults=2).build()
-    assert labelled is not None
+    labelled = built("most_absent", "DP", "partial", blocking=True, faults=2)
     idle = {rank for rank, document, _ in labelled.documents if not document["entries"]}
     assert len(idle) == 7
     assert (labelled.truth.must, labelled.truth.may) == (frozenset(), idle)
