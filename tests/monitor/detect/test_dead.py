@@ -210,26 +210,21 @@ def test_a_host_on_which_one_rank_still_answers_is_not_lost() -> None:
 # -- jobs that end -------------------------------------------------------------------------------
 
 
-def test_a_job_that_ends_as_a_whole_is_no_fault() -> None:
-    script = [at(20, crash(name)) for name in ("rg_0.0", "rg_1.0", "rg_2.0")]
-    drive = Drive(SimFleet(3, 1, script)).run(40)
-    assert not drive.seen
-
-
 @pytest.mark.parametrize(
-    "ends",
+    ("health", "ends"),
     [
-        [ended_by("rg_0.0", "SIGINT"), ended_by("rg_0.1", "SIGINT")],
-        [ended_by("rg_0.0", "SIGTERM"), ended_by("rg_0.1", "SIGTERM")],
-        [raises("rg_0.0", "KeyboardInterrupt"), raises("rg_0.1", "KeyboardInterrupt")],
-        [raises("rg_0.0", "KeyboardInterrupt"), raises("rg_0.1", RESET)],
+        (RankHealth.DEAD, [crash("rg_0.0"), crash("rg_0.1")]),
+        (RankHealth.FINISHED, [ended_by("rg_0.0", "SIGINT"), ended_by("rg_0.1", "SIGINT")]),
+        (RankHealth.FINISHED, [ended_by("rg_0.0", "SIGTERM"), ended_by("rg_0.1", "SIGTERM")]),
+        (RankHealth.FINISHED, [raises(f"rg_0.{n}", "KeyboardInterrupt") for n in range(2)]),
+        (RankHealth.FINISHED, [raises("rg_0.0", "KeyboardInterrupt"), raises("rg_0.1", RESET)]),
     ],
-    ids=["SIGINT", "SIGTERM", "KeyboardInterrupt", "its peer lost it"],
+    ids=["without a word", "SIGINT", "SIGTERM", "KeyboardInterrupt", "its peer lost it"],
 )
-def test_a_job_that_its_user_stops_is_no_fault(ends) -> None:
+def test_a_job_that_ends_as_a_whole_is_no_fault(health, ends) -> None:
     drive = Drive(SimFleet(1, 2, [at(20.1 + n / 10, end) for n, end in enumerate(ends)])).run(40)
     assert not drive.seen
-    assert drive.last.rank_health["rg_0.0"] is RankHealth.FINISHED
+    assert drive.last.rank_health["rg_0.0"] is health
 
 
 @pytest.mark.parametrize("later", ["SIGTERM", "SIGKILL"])
@@ -250,14 +245,6 @@ def test_one_rank_that_gets_ctrl_c_while_its_group_stands_is_dead() -> None:
     drive = Drive(SimFleet(2, 2, [at(20, ended_by("rg_1.1", "SIGINT"))])).run(45)
     assert drive.incident("dead").culprits == ("rg_1.1",)
     assert drive.last.rank_health["rg_1.1"] is RankHealth.DEAD
-
-
-def test_a_group_that_crashed_while_waiting_for_the_culprit_is_no_second_fault() -> None:
-    script = [at(20, hang("rg_1.0")), at(40, crash("rg_0.0"))]
-    fleet = SimFleet(4, 1, script)
-    fleet.evictor_works = False
-    drive = Drive(fleet).run(50)
-    assert {incident.kind for incident in drive.seen.values()} == {"not_entered"}
 
 
 def test_ranks_that_sigterm_took_from_a_group_that_stands_on_are_no_job_that_ends() -> None:

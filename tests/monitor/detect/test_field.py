@@ -474,13 +474,3 @@ def test_the_same_bug_again_keeps_its_group_out_and_the_others_train_on() -> Non
     assert not any(one.quarantine for _, one in drive.evicts)
     assert drive.fleet.rank("rg_0.0").commits > 250
     assert not drive.fleet.rank("rg_1.0").alive
-
-
-@pytest.mark.integration  # no processes, but 1 s of CPU
-@pytest.mark.parametrize("launched", [False, True], ids=["quorum", "C++"])
-@pytest.mark.parametrize("seed", range(2))
-def test_five_healthy_minutes_without_phases_is_silent(launched, seed) -> None:
-    fleet = SimFleet(3, 1, source="torchft", across=True, noise=0.3, seed=seed)
-    fleet.tells_waits, fleet.asynchronous = not launched, launched
-    drive = Drive(fleet).run(300)
-    assert not drive.seen

@@ -14,7 +14,6 @@ from tests.monitor.fleet import (
     cpu_stall,
     gil,
     hang,
-    late,
     lighthouse_away,
     pause,
     recover,
@@ -23,7 +22,7 @@ from tests.monitor.fleet import (
     silent,
     stop,
 )
-from tests.monitor.fleet.told import reports, steps
+from tests.monitor.fleet.told import reports
 from worker_server.wire import GroupHead, StateReport
 
 WATCHING = KeeperConfig(observe=True)
@@ -94,23 +93,6 @@ def test_a_hang_that_ends_by_itself_resolves_without_an_eviction_in_observe_mode
     assert [hold.guard for _, hold in drive.holds] == [Guard.OBSERVE]
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param([at(20, cpu_stall("rg_1.0", 3.0))], id="no core for 3 s"),
-        pytest.param([at(20, pause(["rg_1.0"], "evaluation", 60.0))], id="a declared evaluation"),
-        pytest.param([at(20, pause(["rg_1.0"], "checkpoint", 60.0))], id="a declared checkpoint"),
-        pytest.param([at(0.2, hang("rg_1.0"))], id="warm-up"),
-        pytest.param([at(19.5, late(30.0)), at(20, cpu_stall("rg_1.0", 3.0))], id="a late monitor"),
-        pytest.param(
-            [at(20, silent("rg_1.0", 30.0)), at(49, cpu_stall("rg_1.0", 3.0))], id="missed polls"
-        ),
-    ],
-)
-def test_nobody_is_suspected_though_all_others_wait(script) -> None:
-    assert not Drive(SimFleet(3, 1, script)).run(90).seen
-
-
 def test_a_restarting_group_is_not_accused_while_it_starts_for_a_minute() -> None:
     assert not Drive(SimFleet(3, 1, [at(20, restart("rg_1", start_s=60.0))])).run(100).fired
 
@@ -134,15 +116,6 @@ def test_an_unseen_rank_is_accused_only_when_its_own_group_stands_for_it() -> No
     assert incident.culprits == ("rg_1.1",)
     assert "cannot be seen" in incident.verdict.reason
     assert drive.fired[incident.id] >= 40
-
-
-def test_two_hung_groups_of_three_are_both_named_and_put_out_one_after_the_other() -> None:
-    """The third is seen waiting for them: it is no doubt of the monitor's own."""
-    script = [at(20, hang("rg_1.0")), at(20, hang("rg_2.0"))]
-    drive = Drive(SimFleet(3, 1, script)).run(80)
-    assert drive.evicted() == ["rg_1", "rg_2"]
-    assert drive.accused() == {"rg_1.0", "rg_2.0"}
-    assert drive.fleet.rank("rg_0.0").commits > 100
 
 
 def test_whoever_is_the_last_to_leave_a_collective_is_not_blamed_for_the_wait_for_others() -> None:
@@ -173,12 +146,6 @@ def test_who_has_entered_nothing_in_a_new_quorum_may_still_take_the_weights() ->
     drive = Drive(SimFleet(3, 1, script, across=True)).run(100)
     assert [incident.culprits for incident in drive.seen.values()] == [()]
     assert not drive.evicts
-
-
-def test_a_stopped_process_is_named_whoever_tells_its_steps() -> None:
-    callbacks = steps(lambda step: replace(step, source="lightning"))
-    drive = Drive(SimFleet(2, 2, [at(20, stop("rg_1.1"))]), alter=callbacks).run(40)
-    assert drive.incident("not_entered").culprits == ("rg_1.1",)
 
 
 def test_waiting_in_a_group_that_spans_replica_groups_is_not_waiting_for_ones_own() -> None:

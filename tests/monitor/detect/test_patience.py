@@ -19,6 +19,7 @@ from tests.monitor.fleet import (
     habit,
     hang,
     jam,
+    late,
     pause,
     recover,
     restart,
@@ -128,6 +129,14 @@ def test_a_hang_that_an_eviction_ended_teaches_nothing() -> None:
 # -- what is no hang ---------------------------------------------------------------------------
 
 NO_HANG = {
+    "no core for 3 s": [at(20, cpu_stall("rg_1.0", 3.0))],
+    "no core for 3 s, by a late monitor": [at(19.5, late(30.0)), at(20, cpu_stall("rg_1.0", 3.0))],
+    "no core for 3 s, after missed polls": [
+        at(20, silent("rg_1.0", 30.0)), at(49, cpu_stall("rg_1.0", 3.0)),
+    ],
+    "a declared evaluation": [at(20, pause(["rg_1.0"], "evaluation", 60.0))],
+    "a declared checkpoint": [checkpoint(20, 60.0)],
+    "warm-up": [at(0.2, hang("rg_1.0"))],
     "half of torchfts timeout": pauses(20, for_s=29.0),
     "a pause of all, short": [at(20, pause(ALL, "other", 8.0))],
     "a pause of all": [at(20, pause(ALL, "other", 90.0))],
@@ -154,7 +163,7 @@ NO_HANG = {
 
 @pytest.mark.parametrize("why", NO_HANG)
 def test_nobody_is_called_hung_for(why) -> None:
-    assert not Drive(SimFleet(3, 1, NO_HANG[why])).run(135).fired
+    assert not Drive(SimFleet(3, 1, NO_HANG[why])).run(135).seen
 
 
 @pytest.mark.parametrize("source", [SOURCE_REPORTER, "torchft", "optimizer"])

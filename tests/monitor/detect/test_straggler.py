@@ -180,6 +180,12 @@ def unequal_tokens(first: int) -> list[At]:
             3, 1, 0.0, 180, long_sequences(3, 80, 90.0, 1.0, 0.9), id="long sequences come up later"
         ),
         pytest.param(
+            2, 1, 0.2, 140, long_sequences(2, 35, 20.0, 3.0, 2.0), id="long sequences, of two"
+        ),
+        pytest.param(
+            6, 1, 0.2, 140, long_sequences(6, 35, 20.0, 3.0, 2.0), id="long sequences, of six"
+        ),
+        pytest.param(
             3, 1, 0.0, 260,
             [*checkpoints("rg_0.0", *LATER_SLOW), *checkpoints("rg_1.0", *LATER_SLOW)],
             id="all checkpoints become slow: the storage",
@@ -203,10 +209,3 @@ def test_nobody_is_called_slow_while_a_group_starts() -> None:
     script = [at(30, restart("rg_2", start_s=40.0)), at(31, slow("rg_1.0", 3.0))]
     drive = Drive(SimFleet(3, 1, script)).run(86)
     assert not [i for i in drive.seen.values() if i.kind == "straggler"]
-
-
-@pytest.mark.integration  # no processes, but 1 s of CPU
-@pytest.mark.parametrize("groups", [2, 4, 6])
-def test_long_sequences_on_a_rank_at_a_time_pass_in_silence(groups) -> None:
-    script = long_sequences(groups, 60, 20.0, 3.0, 2.0)
-    assert not Drive(SimFleet(groups, 1, script, noise=0.2)).run(220).seen

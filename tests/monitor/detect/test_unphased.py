@@ -86,10 +86,14 @@ def test_a_frameworks_phases_accuse_nobody_but_heads_and_records_do() -> None:
     assert "flight records" in incident.verdict.evidence["source"]
 
 
-@pytest.mark.parametrize("fault", [stop, gil], ids=["SIGSTOP", "GIL held"])
-def test_a_process_that_cannot_run_is_named_by_the_operating_system(fault) -> None:
-    drive = Drive(attached(2, 2, at(20, fault("rg_1.1")))).run(60)
-    incident = drive.incident("not_entered")
+@pytest.mark.parametrize(
+    ("fault", "source"),
+    [(stop, None), (gil, None), (stop, "lightning")],
+    ids=["SIGSTOP", "GIL held", "whoever tells its steps"],
+)
+def test_a_process_that_cannot_run_is_named_by_the_operating_system(fault, source) -> None:
+    fleet = SimFleet(2, 2, [at(20, fault("rg_1.1"))], source=source, across=True)
+    incident = Drive(fleet).run(40).incident("not_entered")
     assert incident.culprits == ("rg_1.1",)
     assert incident.verdict.evidence["source"] == "the operating system's view of the process"
 
