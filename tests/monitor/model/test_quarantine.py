@@ -49,24 +49,6 @@ def test_a_host_of_which_nothing_is_known_has_no_record() -> None:
     assert HostRecord("node1").clean
 
 
-def test_each_signal_is_counted() -> None:
-    record = of(
-        accused(20, wide=True), accused(15, "straggler"), accused(10, "mismatch", wide=True),
-        event(20, Change.EVICTED), added(20), expired(19), added(8, author="bob"), released(7),
-    )  # fmt: skip
-    assert record.incidents == {"mismatch": 1, "not_entered": 1, "straggler": 1}
-    assert (record.wide, record.narrow, record.evictions) == (2, 1, 1)
-    assert (record.quarantines, record.exclusions, record.readmissions) == (2, 1, 2)
-    assert (record.failed_readmissions, record.lemon, record.reset_s) == (0, None, NOW - 7 * DAY)
-
-
-def test_what_is_older_than_28_days_does_not_count() -> None:
-    quarantines = added(29), added(14), added(1)
-    assert of(*quarantines).counted_quarantines == 2
-    assert of(*quarantines).lemon is None
-    assert of(added(27), *quarantines[1:]).lemon == "3 quarantines in 28 days"
-
-
 def test_the_first_quarantine_lasts_a_day_the_second_three_a_lemons_until_released() -> None:
     lengths = [
         length_s(of(*[added(day) for day in days]), FIRST_S, CONFIG)
@@ -75,91 +57,101 @@ def test_the_first_quarantine_lasts_a_day_the_second_three_a_lemons_until_releas
     assert lengths == [24 * HOUR, 72 * HOUR, None]
 
 
-def test_quarantines_that_a_person_asked_for_make_no_lemon() -> None:
-    record = of(*[added(day, author="bob") for day in (20, 15, 10, 5)])
-    assert (record.exclusions, record.counted_quarantines, record.lemon) == (4, 0, None)
+MOVED = "not_entered:rg_1.0:data"
+HERE = [accused(day, signature=MOVED) for day in (9, 8, 7, 6, 5)]
+BEFORE = (added(20), added(10), added(5))
+RECORDS = {
+    "each signal is counted": (
+        [
+            accused(20, wide=True), accused(15, "straggler"), accused(10, "mismatch", wide=True),
+            event(20, Change.EVICTED), added(20), expired(19), added(8, author="bob"), released(7),
+        ],
+        {
+            "incidents": {"mismatch": 1, "not_entered": 1, "straggler": 1},
+            "wide": 2, "narrow": 1, "evictions": 1, "quarantines": 2, "exclusions": 1,
+            "readmissions": 2, "failed_readmissions": 0, "lemon": None, "reset_s": NOW - 7 * DAY,
+        },
+    ),
+    "what is older than 28 days does not count": (
+        [added(29), added(14), added(1)], {"counted_quarantines": 2, "lemon": None},
+    ),
+    "three quarantines": ([added(27), added(14), added(1)], {"lemon": "3 quarantines in 28 days"}),
+    "quarantines that a person asked for": (
+        [added(day, author="bob") for day in (20, 15, 10, 5)],
+        {"exclusions": 4, "counted_quarantines": 0, "lemon": None},
+    ),
+    "it failed once soon after it was let in": ([expired(10), accused(9.5)], {"lemon": None}),
+    "the second time more than a day later": (
+        [expired(10), accused(9.5), expired(5), accused(3.9)], {"lemon": None},
+    ),
+    "it failed twice soon after it was let in": (
+        [expired(10), accused(9.5), expired(5), accused(4.5)],
+        {"failed_readmissions": 2, "lemon": "failed 2 times soon after it was let in in 28 days"},
+    ),
+    "four separate faults": ([accused(day) for day in (9, 8, 7, 6)], {"lemon": None}),
+    "five, though nobody was evicted": (
+        [accused(day) for day in (9, 8, 7, 6, 5)], {"lemon": "5 separate faults in 28 days"},
+    ),
+    "incidents within an hour are one fault": (
+        [accused(5 - minute / 1440) for minute in range(0, 55, 5)],
+        {"offences": 1, "incidents": {"not_entered": 11}},
+    ),
+    **{
+        f"{kind} is a fault of the program": (
+            [accused(day, kind) for day in range(1, 20)],
+            {"incidents": {kind: 19}, "offences": 0, "lemon": None},
+        )
+        for kind in ("mismatch", "deadlock", "replica_lag", "lighthouse_away")
+    },
+    "a first death may be the program's": ([accused(9, "dead")], {"offences": 0}),
+    "a second death": ([accused(9, "dead"), accused(5, "dead")], {"offences": 1}),
+    "a fault that moves with its rank is the program's": (
+        [*HERE, accused(4, host="node2", signature=MOVED)], {"offences": 0, "lemon": None},
+    ),
+    "a fault of another rank elsewhere": (
+        [*HERE, accused(4, host="node2", signature="not_entered:rg_9.0:data")],
+        {"lemon": "5 separate faults in 28 days"},
+    ),
+    "one incident that names two hosts clears neither": (
+        [accused(3, host=host, incident="i", signature="s") for host in ("node1", "node2")],
+        {"offences": 1},
+    ),
+    "a release by a person resets what counts and keeps what is shown": (
+        [*BEFORE, accused(20), accused(10), released(3)],
+        {
+            "counted_quarantines": 0, "offences": 0, "lemon": None,
+            "quarantines": 3, "incidents": {"not_entered": 2},
+        },
+    ),
+    "it fails right after its release: it was not repaired": (
+        [*BEFORE, released(3), accused(2.9), added(2.9)],
+        {"reset_s": None, "counted_quarantines": 4, "lemon": "4 quarantines in 28 days"},
+    ),
+    "an earlier release that held still counts": (
+        [
+            added(20), added(15), released(10), added(5), released(3), accused(2.9), added(2.9),
+        ],
+        {"reset_s": NOW - 10 * DAY, "counted_quarantines": 2, "lemon": None},
+    ),
+    "the end of a quarantine resets nothing": (
+        [added(20), expired(19), added(10), expired(7)],
+        {"reset_s": None, "counted_quarantines": 2},
+    ),
+    "a fault after the next release is not told of the first": (
+        [released(3), released(2.9), accused(2.8)], {"failed_readmissions": 1},
+    ),
+}  # fmt: skip
 
 
-def test_a_host_that_fails_twice_soon_after_it_was_let_in_is_a_lemon() -> None:
-    once = (expired(10), accused(9.5))
-    assert of(*once).lemon is None
-    assert of(*once, expired(5), accused(3.9)).lemon is None  # more than a day later
-    record = of(*once, expired(5), accused(4.5))
-    assert record.failed_readmissions == 2
-    assert record.lemon == "failed 2 times soon after it was let in in 28 days"
+@pytest.mark.parametrize("what", RECORDS)
+def test_the_record_of_a_host(what: str) -> None:
+    events, expected = RECORDS[what]
+    record = of(*events)
+    assert {name: getattr(record, name) for name in expected} == expected
 
 
-def test_five_separate_faults_make_a_lemon_though_nobody_was_evicted() -> None:
-    assert of(*[accused(day) for day in (9, 8, 7, 6)]).lemon is None
-    assert of(*[accused(day) for day in (9, 8, 7, 6, 5)]).lemon == "5 separate faults in 28 days"
-
-
-def test_incidents_within_an_hour_are_one_fault() -> None:
-    minutes = [accused(5 - minute / 1440) for minute in range(0, 55, 5)]
-    assert of(*minutes).offences == 1
-    assert sum(of(*minutes).incidents.values()) == 11
-
-
-@pytest.mark.parametrize("kind", ["mismatch", "deadlock", "replica_lag", "lighthouse_away"])
-def test_faults_of_the_program_are_shown_and_count_for_nothing(kind: str) -> None:
-    record = of(*[accused(day, kind) for day in range(1, 20)])
-    assert (record.incidents, record.offences, record.lemon) == ({kind: 19}, 0, None)
-
-
-def test_a_first_death_may_be_the_programs() -> None:
-    assert of(accused(9, "dead")).offences == 0
-    assert of(accused(9, "dead"), accused(5, "dead")).offences == 1
-
-
-def test_a_fault_that_moves_with_its_rank_to_another_host_is_the_programs() -> None:
-    here = [accused(day, signature="not_entered:rg_1.0:data") for day in (9, 8, 7, 6, 5)]
-    there = accused(4, host="node2", signature="not_entered:rg_1.0:data")
-    assert of(*here).lemon is not None
-    assert of(*here, there).lemon is None
-    assert of(*here, there).offences == 0
-    assert of(*here, accused(4, host="node2", signature="not_entered:rg_9.0:data")).lemon
-
-
-def test_one_incident_that_names_two_hosts_does_not_clear_either() -> None:
-    both = [accused(3, host=host, incident="inc-1", signature="s") for host in ("node1", "node2")]
-    assert of(*both).offences == 1
-    assert of(*both, host="node2").offences == 1
-
-
-# -- releases -------------------------------------------------------------------------------------
-
-
-def test_a_release_by_a_person_resets_what_counts_and_keeps_what_is_shown() -> None:
-    before = (added(20), added(10), added(5), accused(20), accused(10))
-    assert of(*before).lemon
-    record = of(*before, released(3))
-    assert (record.counted_quarantines, record.offences, record.lemon) == (0, 0, None)
-    assert (record.quarantines, record.incidents) == (3, {"not_entered": 2})
-    assert length_s(of(*before, released(3), added(0)), FIRST_S, CONFIG) == 24 * HOUR
-
-
-def test_a_host_that_fails_right_after_its_release_was_not_repaired() -> None:
-    before = (added(20), added(10), added(5))
-    record = of(*before, released(3), accused(2.9), added(2.9))
-    assert record.reset_s is None
-    assert record.counted_quarantines == 4
-    assert record.lemon == "4 quarantines in 28 days"
-
-
-def test_an_earlier_release_that_held_still_counts() -> None:
-    record = of(added(20), added(15), released(10), added(5), released(3), accused(2.9), added(2.9))
-    assert record.reset_s == NOW - 10 * DAY
-    assert (record.counted_quarantines, record.lemon) == (2, None)
-
-
-def test_the_end_of_a_quarantine_resets_nothing() -> None:
-    record = of(added(20), expired(19), added(10), expired(7))
-    assert (record.reset_s, record.counted_quarantines) == (None, 2)
-
-
-def test_a_fault_after_the_next_release_is_not_told_of_the_first() -> None:
-    record = of(released(3), released(2.9), accused(2.8))
-    assert record.failed_readmissions == 1
+def test_after_a_release_a_quarantine_is_the_first_again() -> None:
+    assert length_s(of(*BEFORE, released(3), added(0)), FIRST_S, CONFIG) == 24 * HOUR
 
 
 # -- words ----------------------------------------------------------------------------------------
@@ -210,7 +202,7 @@ HAPPENINGS = st.lists(
 
 @given(HAPPENINGS, st.randoms(use_true_random=False))
 def test_the_order_in_which_events_are_told_changes_nothing(events, chance) -> None:
-    unlike = list({one.at_s: one for one in events}.values())
+    unlike = list({event.at_s: event for event in events}.values())
     shuffled = list(unlike)
     chance.shuffle(shuffled)
     assert records(shuffled, NOW, CONFIG) == records(unlike, NOW, CONFIG)
@@ -219,7 +211,7 @@ def test_the_order_in_which_events_are_told_changes_nothing(events, chance) -> N
 @given(HAPPENINGS)
 def test_dropping_an_accusation_makes_no_lemon_of_its_own_host(events) -> None:
     """But for the others: an accusation elsewhere may show that a fault moves with its rank."""
-    one = [event for event in events if event.name == "node1"]
-    fewer = [event for event in one if event.change is not Change.ACCUSED]
-    if of(*one).lemon is None and not any(e.change is Change.RELEASED for e in one):
+    own = [event for event in events if event.name == "node1"]
+    fewer = [event for event in own if event.change is not Change.ACCUSED]
+    if of(*own).lemon is None and not any(event.change is Change.RELEASED for event in own):
         assert of(*fewer).lemon is None
