@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -119,25 +120,26 @@ class ArrivalBook:
             self.readings.setdefault(key, deque(maxlen=_READINGS_KEPT)).append(reading)
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    place: tuple[str, int]
-    """Process group (and quorum), sequence id."""
-    enter_s: float
-    exit_s: float
+_Place = tuple[str, int]
+"""Process group (and quorum), sequence id."""
+_Spans = Mapping[_Place, tuple[float, float]]
+"""When one rank entered and left each."""
 
 
 def read(at_s: float, records: Mapping[RankName, FlightRecord]) -> CohortReading | None:
     """What these records say of each other; None when they have too little in common."""
-    spans: dict[RankName, list[_Span]] = {}
+    spans: dict[RankName, _Spans] = {}
     resolution_s = 0.0
     for rank, record in sorted(records.items()):
         nccl = _nccl(record)
         resolution_s = max(resolution_s, _NCCL_S if nccl else 0.0)
         spans[rank] = nccl or _ring(record)
-    groups = [_recent(places, next(iter(spans.values()))) for places in _common(spans.values())]
+    if len(spans) < 2:
+        return None
+    first = next(iter(spans.values()))
+    groups = [_recent(places, first) for places in _common(spans.values())]
     common = max(groups, key=len, default=[])
-    if len(spans) < 2 or len(common) < _COMMON_LEAST:
+    if len(common) < _COMMON_LEAST:
         return None
     rows = [_stretches(each, common) for each in spans.values()]
     busy = np.array([own_s for own_s, _ in rows]).T  # stretches x ranks
@@ -145,7 +147,7 @@ def read(at_s: float, records: Mapping[RankName, FlightRecord]) -> CohortReading
     middle = np.median(busy, axis=0)
     low = np.quantile(busy, 0.3, axis=0, method="lower")
     usual, scores = cohort.usual(middle), cohort.z_scores(middle, low)
-    inside = np.array([_inside(each, common) for each in spans.values()]).T
+    inside = _inside(spans.values(), common)
     arrivals = {
         rank: Arrival(
             busy_s=float(middle[place]),
@@ -156,27 +158,25 @@ def read(at_s: float, records: Mapping[RankName, FlightRecord]) -> CohortReading
         )
         for place, rank in enumerate(spans)
     }
-    lost = [
-        (_late(np.array([_inside(e, g) for e in spans.values()]).T, period_s), g) for g in groups
-    ]
-    (late, _), where = max(lost, key=lambda loss: loss[0][1])
-    return CohortReading(at_s, where[0][0], len(where), period_s, late, resolution_s, arrivals)
+    losses = [_late(_inside(spans.values(), group), period_s) for group in groups]
+    (late, _), places = max(zip(losses, groups, strict=True), key=lambda loss: loss[0][1])
+    return CohortReading(at_s, places[0][0], len(places), period_s, late, resolution_s, arrivals)
 
 
-def _ring(record: FlightRecord) -> list[_Span]:
-    return [
-        _Span((f"{entry.group}@{entry.quorum}", entry.seq), -entry.enter_age_s, -entry.exit_age_s)
+def _ring(record: FlightRecord) -> _Spans:
+    return {
+        (f"{entry.group}@{entry.quorum}", entry.seq): (-entry.enter_age_s, -entry.exit_age_s)
         for entry in record.ring
         if entry.exit_age_s is not None
         and entry.error is None
         and not entry.is_async
         and op_name(entry.op) not in POINT_TO_POINT
-    ]
+    }
 
 
-def _nccl(record: FlightRecord) -> list[_Span]:
+def _nccl(record: FlightRecord) -> _Spans:
     """Spans on the GPU, as the watchdog saw them; empty where torch's records have none."""
-    spans: list[_Span] = []
+    spans: dict[_Place, tuple[float, float]] = {}
     for _, part in record.parts:
         try:
             dump = None if part.record is None else read_dump(part.record)
@@ -186,54 +186,44 @@ def _nccl(record: FlightRecord) -> list[_Span]:
             continue
         names = ("group", "seq", "started_ns", "completed_ns", "p2p")
         columns: list[list[Any]] = [dump.columns[name].tolist() for name in names]
-        spans += [
-            _Span((dump.groups[group].name, seq), start / 1e9, end / 1e9)
+        spans |= {
+            (dump.groups[group].name, seq): (start / 1e9, end / 1e9)
             for group, seq, start, end, p2p in zip(*columns, strict=True)
             if NONE not in (start, end) and not p2p
-        ]
+        }
     return spans
 
 
-def _common(spans: Iterable[Sequence[_Span]]) -> list[list[tuple[str, int]]]:
+def _common(spans: Iterable[_Spans]) -> list[list[_Place]]:
     """Collectives that all of them left, by process group; in order."""
-    shared: set[tuple[str, int]] | None = None
-    for each in spans:
-        places = {span.place for span in each}
-        shared = places if shared is None else shared & places
-    by_group: dict[str, list[tuple[str, int]]] = {}
-    for place in sorted(shared or ()):
-        by_group.setdefault(place[0], []).append(place)
-    return list(by_group.values())
+    places = sorted(set.intersection(*map(set, spans)))
+    return [list(group) for _, group in groupby(places, key=itemgetter(0))]
 
 
-def _recent(places: list[tuple[str, int]], spans: Sequence[_Span]) -> list[tuple[str, int]]:
+def _recent(places: list[_Place], spans: _Spans) -> list[_Place]:
     """Those of the last half minute, but as many as a reading needs."""
-    exits = {span.place: span.exit_s for span in spans}
-    since_s = exits[places[-1]] - _RECENT_S
-    recent = [place for place in places if exits[place] >= since_s]
-    return places[-max(len(recent), _COMMON_LEAST) :][-_COMMON_MOST:]
+    since_s = spans[places[-1]][1] - _RECENT_S
+    recent = sum(spans[place][1] >= since_s for place in places)
+    return places[-max(recent, _COMMON_LEAST) :][-_COMMON_MOST:]
 
 
-def _inside(spans: Sequence[_Span], common: Sequence[tuple[str, int]]) -> list[float]:
-    inside_s = {span.place: span.exit_s - span.enter_s for span in spans}
-    return [inside_s[place] for place in common]
+def _inside(spans: Iterable[_Spans], common: Sequence[_Place]) -> cohort.Floats:
+    """Seconds inside each of these collectives: a row a collective, a column a rank."""
+    return np.array([[each[place][1] - each[place][0] for each in spans] for place in common])
 
 
-def _stretches(
-    spans: Sequence[_Span], common: Sequence[tuple[str, int]]
-) -> tuple[list[float], float]:
+def _stretches(spans: _Spans, common: Sequence[_Place]) -> tuple[list[float], float]:
     """Own seconds a collective in each stretch, and the seconds from one to the next."""
-    exits = {span.place: span.exit_s for span in spans}
-    ordered = sorted(spans, key=lambda span: span.enter_s)
-    enters = np.array([span.enter_s for span in ordered])
+    ordered = sorted(spans.values())
+    enters = np.array([enter_s for enter_s, _ in ordered])
     edges = np.linspace(0, len(common) - 1, _CHUNKS + 1).astype(int)
     own: list[float] = []
     for first, last in pairwise(edges.tolist()):
-        begin, end = exits[common[first]], exits[common[last]]
-        here = ordered[int(np.searchsorted(enters, begin)) : int(np.searchsorted(enters, end))]
-        covered = _covered((max(span.enter_s, begin), min(span.exit_s, end)) for span in here)
+        begin, end = spans[common[first]][1], spans[common[last]][1]
+        within = ordered[int(np.searchsorted(enters, begin)) : int(np.searchsorted(enters, end))]
+        covered = _covered((max(enter, begin), min(leave, end)) for enter, leave in within)
         own.append(max(0.0, end - begin - covered) / (last - first))
-    span_s = exits[common[-1]] - exits[common[0]]
+    span_s = spans[common[-1]][1] - spans[common[0]][1]
     return own, span_s / (len(common) - 1)
 
 

@@ -77,7 +77,7 @@ def _followers(
 
 def _on_its_own(track: RankTrack) -> bool:
     """Whether its end speaks of a cause of its own, and not of a peer that is gone."""
-    ending = None if track.report is None else track.report.ending
+    ending = track.ending
     if ending is not None and ending.exception is not None:
         return not (of_peers(ending.exception) or _stopped(track))
     return _signal(track) in _OWN_SIGNALS
@@ -228,16 +228,13 @@ def _lost_for_good(track: RankTrack, members: tuple[RankTrack, ...]) -> bool:
 
 def _waited_for_another(track: RankTrack, gone: list[RankTrack]) -> bool:
     """Whether a rank died inside a collective that another dead one had not entered."""
-    if track.report is None:
-        return False
-    for head in track.report.heads:
-        if not inside_own_group(head, track):
-            continue  # each rank's group across replica groups is another one
-        for other in gone:
-            there = () if other.report is None else other.report.heads
-            if any(h.name == head.name and h.enqueued < head.inside for h in there):
-                return True
-    return False
+    return any(
+        head.name == awaited.name and head.enqueued < awaited.inside
+        for awaited in track.heads
+        if inside_own_group(awaited, track)  # each rank's group across groups is another one
+        for other in gone
+        for head in other.heads
+    )
 
 
 def _taken_along(track: RankTrack, first: list[RankTrack]) -> bool:
@@ -249,7 +246,7 @@ def _taken_along(track: RankTrack, first: list[RankTrack]) -> bool:
 
 def _gave_up(track: RankTrack) -> bool:
     """Whether its own exception says that it waited for somebody who did not come, or is gone."""
-    ending = None if track.report is None else track.report.ending
+    ending = track.ending
     return ending is not None and ending.exception is not None and of_peers(ending.exception)
 
 

@@ -51,7 +51,7 @@ def deadlock(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
             verdict = _judge(history, graph, stuck)
             if verdict is not None:
                 verdicts[stuck.group] = verdict
-    return tuple(verdicts[group] for group in sorted(verdicts))
+    return tuple(verdicts.values())
 
 
 def _patient(history: History, stuck: Stuck) -> bool:

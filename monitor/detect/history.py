@@ -160,8 +160,8 @@ class History:
         """
         warm_up = self.config.warm_up_commits
         if track.step is None:
-            heads = () if track.report is None else track.report.heads
-            return sum(head.completed for head in heads) < COLLECTIVES_A_STEP * warm_up
+            done = sum(head.completed for head in track.heads)
+            return done < COLLECTIVES_A_STEP * warm_up
         return track.commits - (track.healed_commits or 0) < warm_up
 
     def learned_step_s(self, track: RankTrack) -> float:

@@ -137,10 +137,7 @@ def _crossed(graph: WaitGraph, stuck: Stuck) -> bool:
 
 
 def _passed(track: RankTrack, stuck: Stuck) -> bool:
-    return track.report is not None and any(
-        head.name == stuck.process_group and head.enqueued >= stuck.seq
-        for head in track.report.heads
-    )
+    return any(h.name == stuck.process_group and h.enqueued >= stuck.seq for h in track.heads)
 
 
 def _dead_scenes(history: History, graph: WaitGraph) -> Iterable[Stuck]:
@@ -542,13 +539,9 @@ def silent_mismatch(history: History) -> tuple[Verdict, ...]:
 
     Such a call is the program's, and an eviction would not take it back: it is shown, nobody goes.
     """
-    verdicts: dict[GroupName, Verdict] = {}
-    for group, members in history.groups().items():
-        if _just_read(history, members):
-            verdict = _judge_silent(history, group)
-            if verdict is not None:
-                verdicts[group] = verdict
-    return tuple(verdicts[group] for group in sorted(verdicts))
+    groups = [group for group, tracks in history.groups().items() if _just_read(history, tracks)]
+    judged = (_judge_silent(history, group) for group in groups)
+    return tuple(verdict for verdict in judged if verdict is not None)
 
 
 def sampled_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:

@@ -41,6 +41,11 @@ class Allowance:
         plain = self.source.startswith(f"{self.span_s:g} s")
         return self.source if plain else f"{self.source}: {seconds(self.span_s)}"
 
+    @classmethod
+    def flat(cls, span_s: float, what: str) -> Allowance:
+        """One of the configuration's own spans."""
+        return cls(span_s, f"{span_s:g} s {what}")
+
     def times(self, factor: float, why: str) -> Allowance:
         """So many times as long."""
         if factor == 1:
@@ -73,19 +78,15 @@ def undeclared(history: History, track: RankTrack) -> Allowance | None:
     config, witness = history.config, track.witness
     lasting = _lasting(track)
     if lasting is not None:
-        floor_s = config.lasting_floor_s
-        return Allowance(floor_s, f"{floor_s:g} s to {lasting}, by its stacks")
+        return Allowance.flat(config.lasting_floor_s, f"to {lasting}, by its stacks")
     if witness is None or (witness.doing is Doing.UNKNOWN and track.state in RUNNING):
-        floor_s = config.undeclared_floor_s
-        return Allowance(floor_s, f"{floor_s:g} s where no phase is declared")
+        return Allowance.flat(config.undeclared_floor_s, "where no phase is declared")
     if witness.doing in _FETCHES and _active(track):
-        floor_s = config.undeclared_floor_s
-        return Allowance(floor_s, f"{floor_s:g} s while a child or it is at work")
+        return Allowance.flat(config.undeclared_floor_s, "while a child or it is at work")
+    by_stacks = f"by {witness.samples} stacks"
     if witness.doing is Doing.DATA:
-        floor_s = config.data_floor_s
-        return Allowance(floor_s, f"{floor_s:g} s to wait for data, by {witness.samples} stacks")
-    floor_s = config.witnessed_floor_s
-    return Allowance(floor_s, f"{floor_s:g} s at one place, by {witness.samples} stacks")
+        return Allowance.flat(config.data_floor_s, f"to wait for data, {by_stacks}")
+    return Allowance.flat(config.witnessed_floor_s, f"at one place, {by_stacks}")
 
 
 def works(track: RankTrack) -> bool:
@@ -113,7 +114,7 @@ def _ordinary(history: History, track: RankTrack) -> Allowance:
     """What every rank has, whatever it does."""
     span_s, step_s = history.hang_after_s(track), history.learned_step_s(track)
     if span_s <= history.config.stall_floor_s:
-        return Allowance(span_s, f"{span_s:g} s floor")
+        return Allowance.flat(span_s, "floor")
     return Allowance(span_s, f"{span_s / step_s:.2g} x learned step {seconds(step_s)}")
 
 
@@ -121,8 +122,7 @@ def _reasons(history: History, track: RankTrack) -> Iterable[Allowance]:
     config, step = history.config, track.step
     yield _ordinary(history, track)
     for tag in () if step is None else sorted(LONG_PHASES.intersection(step.tags)):
-        budget_s = config.long_phase_budget_s
-        yield Allowance(budget_s, f"{budget_s:g} s for {tag}, by its tag")
+        yield Allowance.flat(config.long_phase_budget_s, f"for {tag}, by its tag")
     if track.doing in LONG_PHASES:
         yield _declared(history, track)
     else:
@@ -131,14 +131,11 @@ def _reasons(history: History, track: RankTrack) -> Iterable[Allowance]:
         yield Allowance(config.healing_budget_s, f"{seconds(config.healing_budget_s)} to heal")
     if history.starting(track):
         if _blocked(track):
-            floor_s = config.undeclared_floor_s
-            yield Allowance(floor_s, f"{floor_s:g} s at one place in its first steps")
+            yield Allowance.flat(config.undeclared_floor_s, "at one place in its first steps")
         elif track.healed_commits is None:
-            yield Allowance(config.warm_up_budget_s, f"{config.warm_up_budget_s:g} s to start")
+            yield Allowance.flat(config.warm_up_budget_s, "to start")
         else:
-            yield Allowance(
-                config.healing_budget_s, f"{config.healing_budget_s:g} s for first steps after heal"
-            )
+            yield Allowance.flat(config.healing_budget_s, "for first steps after heal")
 
 
 def _blocked(track: RankTrack) -> bool:
@@ -150,7 +147,7 @@ def _blocked(track: RankTrack) -> bool:
 def _declared(history: History, track: RankTrack) -> Allowance:
     """The budget of a declared long phase, or what the job has shown to be usual."""
     config, phase = history.config, track.doing
-    budget = Allowance(config.long_phase_budget_s, f"{config.long_phase_budget_s:g} s for {phase}")
+    budget = Allowance.flat(config.long_phase_budget_s, f"for {phase}")
     usual = history.habits.learned(track.identity.group_rank, phase, history.now_s, None)
     if usual is None or usual.events < _SEEN_OFTEN:
         return budget

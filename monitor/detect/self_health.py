@@ -94,9 +94,7 @@ class SelfHealth:
         score = max(self._eyes, self._strain)
         if score and not conditions:
             conditions[Condition.RECOVERING] = "it was late or cut off a moment ago"
-        ordered = {
-            condition: conditions[condition] for condition in Condition if condition in conditions
-        }
+        ordered = {key: conditions[key] for key in Condition if key in conditions}
         return Health(ordered, score, self._hold(ordered))
 
     def _hold(self, conditions: Mapping[Condition, str]) -> str | None:
@@ -117,9 +115,7 @@ class SelfHealth:
             seen.rank: self._silent_since.get(seen.rank, snapshot.now_s) for seen in silent
         }
         limit = self.config.unreachable_share * len(snapshot.observations)
-        if len(silent) < 2 or len(silent) <= limit:
-            return 0
-        if len({seen.identity.host for seen in silent}) < 2:
+        if len(silent) <= limit or len({seen.identity.host for seen in silent}) < 2:
             return 0
         conditions[Condition.CUT_OFF] = (
             f"{len(silent)} of {len(snapshot.observations)} targets are silent at once"

@@ -19,6 +19,7 @@ from worker_server.wire import (
     LONG_PHASES,
     SOURCE_REPORTER,
     WAITING_PHASE,
+    Ending,
     GroupHead,
     Identity,
     Process,
@@ -116,6 +117,16 @@ class RankTrack:
         self.fresh = None if observation is None else observation.report
 
     @property
+    def heads(self) -> tuple[GroupHead, ...]:
+        """Where it is in its process groups, by the latest report."""
+        return () if self.report is None else self.report.heads
+
+    @property
+    def ending(self) -> Ending | None:
+        """How it ended, by the latest report."""
+        return None if self.report is None else self.report.ending
+
+    @property
     def running(self) -> bool:
         """Whether its main thread was seen running in most sweeps of a stall, and in 3 at least."""
         return self.still_sweeps >= 3 and 4 * self.running_sweeps >= 3 * self.still_sweeps
@@ -199,8 +210,8 @@ class RankTrack:
     @property
     def only_whole(self) -> bool:
         """Whether all its process groups hold the whole replica group (or itself alone)."""
-        heads = () if self.report is None else self.report.heads
-        return bool(heads) and all(head.size in (1, self.identity.world_size) for head in heads)
+        sizes = {head.size for head in self.heads}
+        return bool(sizes) and sizes <= {1, self.identity.world_size}
 
     def take(self, report: StateReport, now_s: float) -> None:
         before, step = self.step, report.step

@@ -21,13 +21,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Final
 
 from monitor.detect.history import History
 from monitor.detect.intake import HEARTBEAT_TIMEOUT_S
 from monitor.detect.patience import Allowance, allowance, undeclared
 from monitor.detect.recorded import missed_by_records, quiet_groups
-from monitor.detect.track import RankTrack, inside_own_group
+from monitor.detect.track import RankTrack, of_own_group
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import RankStanding
 from worker_server.wire import (
@@ -79,53 +80,33 @@ def stuck_in(
     group: GroupName, members: tuple[RankTrack, ...], standing: Mapping[RankName, RankStanding]
 ) -> Iterable[Stuck]:
     """Each collective in which a member of the group stands, by process group and sequence."""
-    held = [track for track in members if standing[track.rank] is RankStanding.HELD]
-    if not held:
+    joined: dict[tuple[str, int], list[RankTrack]] = {}
+    for track in members:
+        if standing[track.rank] is RankStanding.HELD:
+            for head in track.inside:
+                if of_own_group(head, track):
+                    joined.setdefault((head.name, head.inside), []).append(track)
+    if not joined:
         return
-    heads = {
-        track.rank: {head.name: head for head in track.report.heads}
-        for track in members
-        if track.report is not None
-    }
-    names = sorted(
-        {
-            head.name
-            for track in held
-            for head in heads[track.rank].values()
-            if inside_own_group(head, track)
-        }
-    )
-    for name in names:
-        inside = [
-            t for t in held if name in heads[t.rank] and inside_own_group(heads[t.rank][name], t)
-        ]
-        for seq in sorted({heads[track.rank][name].inside for track in inside}):
-            joined = [t for t in inside if heads[t.rank][name].inside == seq]
-            size = heads[joined[0].rank][name].size
-            knowing = [t for t in members if name in heads.get(t.rank, {})]
-            pool = knowing if len(knowing) >= size else members
-            absent = tuple(
-                track.rank
-                for track in pool
-                if name not in heads.get(track.rank, {}) or heads[track.rank][name].enqueued < seq
-            )
-            completed = tuple(
-                track.rank
-                for track in pool
-                if name in heads.get(track.rank, {}) and heads[track.rank][name].completed >= seq
-            )
-            yield Stuck(
-                group=group,
-                process_group=name,
-                seq=seq,
-                size=size,
-                ops=tuple(sorted({heads[track.rank][name].op for track in joined})),
-                joined=tuple(track.rank for track in joined),
-                absent=absent,
-                completed=completed,
-                stall_s=min(track.stall_s for track in joined),
-                recorded=heads[joined[0].rank][name].read_age_s is not None,
-            )
+    heads = {track.rank: {head.name: head for head in track.heads} for track in members}
+    for (name, seq), inside in sorted(joined.items(), key=itemgetter(0)):
+        entered = {rank: by_name[name] for rank, by_name in heads.items() if name in by_name}
+        first = entered[inside[0].rank]
+        pool = [track.rank for track in members]
+        if len(entered) >= first.size:
+            pool = [rank for rank in pool if rank in entered]
+        yield Stuck(
+            group=group,
+            process_group=name,
+            seq=seq,
+            size=first.size,
+            ops=tuple(sorted({entered[track.rank].op for track in inside})),
+            joined=tuple(track.rank for track in inside),
+            absent=tuple(r for r in pool if r not in entered or entered[r].enqueued < seq),
+            completed=tuple(r for r in pool if r in entered and entered[r].completed >= seq),
+            stall_s=min(track.stall_s for track in inside),
+            recorded=first.read_age_s is not None,
+        )
 
 
 # -- outside -----------------------------------------------------------------------------------
@@ -246,8 +227,7 @@ def _may_be_outside(track: RankTrack, standing: RankStanding) -> bool:
 
 def across(track: RankTrack) -> Iterable[GroupHead]:
     """Heads of its process groups that span replica groups."""
-    heads = () if track.report is None else track.report.heads
-    return (head for head in heads if head.name.startswith(ACROSS))
+    return (head for head in track.heads if head.name.startswith(ACROSS))
 
 
 _Place = tuple[object, ...]
@@ -493,7 +473,7 @@ def patience(history: History, graph: WaitGraph, track: RankTrack) -> Allowance:
     if graph.fleet_pauses:
         budget_s = history.config.long_phase_budget_s
         if budget_s > allowed.span_s:
-            return Allowance(budget_s, f"{budget_s:g} s when all pause at once")
+            return Allowance.flat(budget_s, "when all pause at once")
     if graph.victims((track.rank,)):
         return allowed
     return allowed.times(longer, "nobody is seen waiting")

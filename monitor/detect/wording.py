@@ -202,8 +202,7 @@ def _place(track: RankTrack, held: bool = False, *, lasts: bool = False) -> str:
 def _waits_in(track: RankTrack) -> str:
     if track.waits_in is not None:
         return _WAITS.get(track.waits_in, track.waits_in)
-    heads = () if track.report is None else track.report.heads
-    inside = [head for head in heads if head.inside > 0 or head.enqueued > head.completed]
+    inside = [h for h in track.heads if h.inside > 0 or h.enqueued > h.completed]
     if inside:
         return max(inside, key=lambda head: head.age_s).op
     return f"phase {track.doing!r}" if track.phased and track.doing == WAITING_PHASE else ""
@@ -246,7 +245,7 @@ def of_hang(roots: Sequence[RankTrack]) -> str:
 
 def of_death(track: RankTrack) -> str:
     """Of a dead rank: its exception and where it was raised; a bare signal tells no bug."""
-    ending = None if track.report is None else track.report.ending
+    ending = track.ending
     if track.report is None or ending is None or ending.exception is None:
         return ""
     if of_peers(ending.exception) or stopped(track.report.process, ending):

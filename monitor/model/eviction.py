@@ -264,10 +264,8 @@ class Eviction:
         )
         return next(outcomes, None)
 
-    def with_rung(self, outcome: RungOutcome | None) -> Eviction:
+    def with_rung(self, outcome: RungOutcome) -> Eviction:
         """The same, with what one rung did."""
-        if outcome is None:
-            return self
         others = (other for other in self.rungs if other.rung is not outcome.rung)
         return replace(self, rungs=tuple(sorted((*others, outcome), key=lambda o: _ORDER[o.rung])))
 

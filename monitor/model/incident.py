@@ -157,12 +157,8 @@ STRAGGLER_COSTS_S: Final = 15.0
 
 
 def severity_of(verdict: Verdict, costs_s: float = STRAGGLER_COSTS_S) -> Severity:
-    """Severity of a fault, from its latest verdict.
-
-    How bad an incident is: by its kind, by who waits, by what it costs.
-
-    Severity says how soon a person should look, in Alertmanager's usual words; it does not say
-    whether anybody is evicted (that is policy) nor how sure the verdict is (that is confidence).
+    """How soon a person should look, from the latest verdict: by its kind, by who waits, by what
+    it costs. Whether anybody is evicted is policy, how sure the verdict is confidence.
 
     Critical: somebody waits for it, so the job (or a part of it) stands; or no rank can end it; or
     what is known for certain cannot end by itself; or the numbers of several groups are spoilt.

@@ -34,13 +34,8 @@ def plural(ranks: Sized, single: str, many: str) -> str:
 
 def seconds(span_s: float) -> str:
     """`0.04 s`, `3.1 s`, `12 s`."""
-    return (
-        f"{span_s:.0f} s"
-        if span_s >= 10
-        else f"{span_s:.1f} s"
-        if span_s >= 1
-        else f"{span_s:.2g} s"
-    )
+    digits = ".0f" if span_s >= 10 else ".1f" if span_s >= 1 else ".2g"
+    return f"{span_s:{digits}} s"
 
 
 def groups_of(ranks: Sequence[RankName]) -> tuple[GroupName, ...]:
