@@ -97,13 +97,11 @@ def probe(parties: Parties, eviction: Eviction) -> ProbeResult:
     lighthouse, gate, registry = parties.lighthouse, parties.gate, parties.registry
     look_s = parties.timeouts.look_s
     page = None if lighthouse is None else lighthouse.begin_look(look_s)
-    states = [
-        (accused, parties.fetcher.submit(_state(parties, accused))) for accused in eviction.accused
-    ]
+    states = [parties.fetcher.submit(_state(parties, accused)) for accused in eviction.accused]
     lives: dict[RankName, Liveness] = {}
     details: dict[RankName, str] = {}
     progress: dict[RankName, int] = {}
-    for accused, state in states:
+    for accused, state in zip(eviction.accused, states, strict=True):
         seen = state.result(look_s + _LOOP_LATE_S)
         asked = eviction.ask(Rung.WORKER_EVICT, accused.rank)
         said_gone = asked is not None and asked.done is True
@@ -111,25 +109,30 @@ def probe(parties: Parties, eviction: Eviction) -> ProbeResult:
         if isinstance(seen, StateReport) and seen.step is not None:
             progress[accused.rank] = seen.step.progress
     view = LighthouseAway("none configured") if page is None else page.result(look_s + _LOOP_LATE_S)
-    standings = {
-        accused.rank: registry.standing(accused.rank, accused.incarnation)
-        for accused in eviction.accused
-    }
-    replica_id = eviction.replica_id
-    refused_s = None
-    if gate is not None and replica_id is not None:
-        refused_s = gate.refusing_for_s(replica_id)
+
+    def ranks(standing: Registered) -> frozenset[RankName]:
+        return frozenset(
+            accused.rank
+            for accused in eviction.accused
+            if registry.standing(accused.rank, accused.incarnation) is standing
+        )
+
     return ProbeResult(
         lives,
         details,
-        LighthouseSeen(view, refused_s),
+        lighthouse_seen(view, gate, eviction.replica_id),
         progress,
-        current=frozenset(rank for rank, is_ in standings.items() if is_ is Registered.CURRENT),
-        superseded=frozenset(
-            rank for rank, is_ in standings.items() if is_ is Registered.SUPERSEDED
-        ),
+        current=ranks(Registered.CURRENT),
+        superseded=ranks(Registered.SUPERSEDED),
         gate_trouble=None if gate is None else gate.trouble(),
     )
+
+
+def lighthouse_seen(
+    view: LighthouseView | LighthouseAway, gate: Gatekeeper | None, replica_id: ReplicaId | None
+) -> LighthouseSeen:
+    refused_s = None if gate is None or replica_id is None else gate.refusing_for_s(replica_id)
+    return LighthouseSeen(view, refused_s)
 
 
 async def _state(parties: Parties, accused: Accused) -> StateReport | str:
@@ -392,10 +395,8 @@ class EvictionLog:
         """Every one, oldest first."""
         with self._lock:
             self._forget()
-            evictions = tuple(self._known.values())
-        return tuple(
-            sorted(evictions, key=lambda eviction: (eviction.asked_s, eviction.incident_id))
-        )
+            evictions = sorted(self._known.values(), key=lambda e: (e.asked_s, e.incident_id))
+        return tuple(evictions)
 
     def progress(self) -> tuple[Eviction, ...]:
         """Of the last hour those that the evictor has, or had: what others are shown."""
@@ -421,12 +422,9 @@ class EvictionLog:
 
     def _forget(self) -> None:
         since_s = self._clock.now_s() - PROGRESS_KEPT_S
-        kept = {
-            k: eviction
-            for k, eviction in self._known.items()
-            if eviction.open or eviction.asked_s >= since_s
-        }
-        self._known = kept
+        for eviction in tuple(self._known.values()):
+            if not eviction.open and eviction.asked_s < since_s:
+                del self._known[eviction.key]
 
     # -- changing -------------------------------------------------------------------------------
 
@@ -449,12 +447,10 @@ class EvictionLog:
         """As `post`, unless the group is being evicted already."""
         with self._lock:
             mine = self.get(key)
-            others = (
-                eviction
-                for eviction in self._known.values()
-                if eviction.key != key and eviction.under_way
-            )
-            if mine is not None and any(eviction.group == mine.group for eviction in others):
+            if mine is not None and any(
+                other.group == mine.group and other.under_way and other.key != key
+                for other in self._known.values()
+            ):
                 return self.post(key, Revoked("its group is being evicted already"))
             return self.post(key, event)
 
@@ -521,11 +517,10 @@ class Evictors:
 
     def note(self, view: LighthouseView | LighthouseAway) -> None:
         """What a look at the Lighthouse shows: a group may leave long after it is gone."""
-        gate = self._parties.gate
         for eviction in self.log.all():
             if eviction.replica_id is not None and eviction.left_quorum_s is None:
-                refused_s = None if gate is None else gate.refusing_for_s(eviction.replica_id)
-                self.log.post(eviction.key, LighthouseSeen(view, refused_s))
+                seen = lighthouse_seen(view, self._parties.gate, eviction.replica_id)
+                self.log.post(eviction.key, seen)
 
     def progress(self) -> tuple[Eviction, ...]:
         """Evictions under way and those of the last hour, oldest first."""

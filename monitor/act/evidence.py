@@ -108,34 +108,25 @@ def records_in_hand(seen: Seen, whom: Whom) -> list[Part]:
 
     Of that in which the first of them was read, a culprit: others were read since for what they do.
     """
-    held = {
-        observation.rank: seen.records[observation.rank]
-        for observation in whom.asked
-        if observation.rank in seen.records
-    }
-    of_now = {
-        observation.rank: held[observation.rank]
-        for observation in whom.asked
-        if observation.rank in held
-        and held[observation.rank][1].identity.incarnation == observation.identity.incarnation
-    }
-    first_s = next((at_s for at_s, _ in of_now.values()), None)
+    first_s, parts = None, []
     kind = next(kind for kind in KINDS if kind.name == RECORD)
-    return [
-        Part(rank, kind, PartStatus.OK, _dump(to_json(record)), taken_s=at_s)
-        for rank, (at_s, record) in of_now.items()
-        if at_s == first_s
-    ]
+    for observation in whom.asked:
+        at_s, record = seen.records.get(observation.rank, (0.0, None))
+        if record is None or record.identity.incarnation != observation.identity.incarnation:
+            continue
+        first_s = at_s if first_s is None else first_s
+        if at_s == first_s:
+            body = _dump(to_json(record))
+            parts.append(Part(observation.rank, kind, PartStatus.OK, body, taken_s=at_s))
+    return parts
 
 
 def fleet_json(seen: Seen, whom: Whom) -> tuple[bytes, dict[str, Any]]:
     """`fleet.json`, the states of all ranks as last seen, and what the manifest says of it."""
     snapshot = seen.snapshot
     first = {observation.rank for observation in whom.asked}
-    order = [
-        *whom.asked,
-        *(observation for observation in snapshot.observations if observation.rank not in first),
-    ]
+    others = (each for each in snapshot.observations if each.rank not in first)
+    order = [*whom.asked, *others]
     rows: list[bytes] = []
     left = FLEET_MAX_BYTES
     for observation in order:
@@ -153,12 +144,13 @@ def fleet_json(seen: Seen, whom: Whom) -> tuple[bytes, dict[str, Any]]:
         "lighthouse": lighthouse_to_json(snapshot.lighthouse),
     }
     body = _dump(head)[:-1] + b',"ranks":[\n' + b",\n".join(rows) + b"\n]}\n"
-    counts = {
+    return body, {
+        "seen_s": snapshot.now_s,
+        "tick": snapshot.tick,
         "ranks": len(rows),
         "left_out": len(out),
         "left_out_ranks": [observation.rank for observation in out[:NAMED]],
     }
-    return body, {"seen_s": snapshot.now_s, "tick": snapshot.tick, **counts}
 
 
 def _rank(seen: Seen, observation: Observation) -> dict[str, Any]:

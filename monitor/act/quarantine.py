@@ -19,6 +19,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 from monitor.clock import Clock
@@ -172,8 +173,8 @@ class Quarantine:
 
     def admission(self, host: Host, group: GroupName | None = None) -> Admission:
         """Whether a launcher may start this group on this host."""
-        entries_ = (self.get(host), None if group is None else self.get(group, Scope.GROUP))
-        entries = tuple(entry for entry in entries_ if entry is not None)
+        asked = (self.get(host), None if group is None else self.get(group, Scope.GROUP))
+        entries = tuple(entry for entry in asked if entry is not None)
         if not entries:
             return Admission(True, f"{host} is not quarantined")
         ends = [entry.until_s for entry in entries]
@@ -193,8 +194,8 @@ class Quarantine:
             now_s = self._clock.now_s()
             if self._records is None or now_s - self._made_s > _FRESH_S:
                 self._forget(now_s)
-                all_events = [event for events in self._events.values() for event in events]
-                self._records, self._made_s = records(all_events, now_s, self._config), now_s
+                events = tuple(chain.from_iterable(self._events.values()))
+                self._records, self._made_s = records(events, now_s, self._config), now_s
             return self._records
 
     # -- inside -------------------------------------------------------------------------------
@@ -223,10 +224,9 @@ class Quarantine:
         """With what the incident that it names has told of a host."""
         if entry.incident_id is None or entry.kind is not None:
             return entry
-        for events in self._events.values():
-            for event in events:
-                if event.incident_id == entry.incident_id and event.change is Change.ACCUSED:
-                    return replace(entry, kind=event.kind, findings=event.findings)
+        for event in chain.from_iterable(self._events.values()):
+            if event.incident_id == entry.incident_id and event.change is Change.ACCUSED:
+                return replace(entry, kind=event.kind, findings=event.findings)
         return entry
 
     def _event(self, entry: QuarantineEntry, change: Change) -> QuarantineEvent:
@@ -255,8 +255,8 @@ class Quarantine:
 
     def _record_of(self, name: str, *more: QuarantineEvent) -> HostRecord:
         """Of a host, with what is about to happen to it."""
-        all_events = [event for events in self._events.values() for event in events]
-        by_host = records([*all_events, *more], self._clock.now_s(), self._config)
+        events = (*chain.from_iterable(self._events.values()), *more)
+        by_host = records(events, self._clock.now_s(), self._config)
         return by_host.get(Host(name), HostRecord(Host(name)))
 
     def _in_force(self, scope: Scope) -> tuple[QuarantineEntry, ...]:

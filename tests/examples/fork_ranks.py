@@ -23,8 +23,8 @@ from tests import forks
 def never_freed(make):
     """A Reducer that is freed joins gloo's thread and holds the GIL, which that thread may want.
 
-    Its work releases the Python context of the backward pass. So any DDP job on gloo can hang at its
-    end (torch 2.13), in one of some hundred runs.
+    Its work releases the Python context of the backward pass. So any DDP job on gloo can hang at
+    its end (torch 2.13), in one of some hundred runs.
     """
 
     def made(*args, **options):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -38,37 +38,35 @@ def strangers(group: GroupName, everyone: Iterable[Place]) -> tuple[Place, ...]:
     return tuple(place for place in everyone if group_of(place.rank) != group)
 
 
-def in_job(others: Sequence[Place], job: str, step: str | None) -> str | None:
-    """Why a job (or one step of it) cannot be ended for a group alone; None when it can.
+def refuse_shared_job(others: Sequence[Place], job: str, step: str | None) -> None:
+    """A rank that tells no place may be anywhere; one that is known to be in a pod is not in Slurm.
 
-    A rank that tells no place may be anywhere; one that is known to be in a pod is not in Slurm.
+    Raises:
+        Refusal: the job (or this step of it) cannot be ended for a group alone.
     """
     for other in others:
         job_id = other.labels.get(_SLURM)
         if job_id is None and _POD not in other.labels:
-            return f"{other.rank} does not tell its place and may run in job {job} too"
-        if job_id != job:
-            continue
-        if step is None:
-            return f"job {job} carries {other.rank} too"
-        theirs = other.labels.get("slurm_step_id")
-        if theirs == step:
-            return f"step {job}.{step} carries {other.rank} too"
-    return None
+            raise Refusal(f"{other.rank} does not tell its place and may run in job {job} too")
+        if job_id == job and step is None:
+            raise Refusal(f"job {job} carries {other.rank} too")
+        if job_id == job and other.labels.get("slurm_step_id") == step:
+            raise Refusal(f"step {job}.{step} carries {other.rank} too")
 
 
-def in_pod(others: Sequence[Place], uid: str, hosts: Iterable[str]) -> str | None:
-    """Why a pod cannot be deleted for a group alone; None when it can. It stands on one of these
-    hosts, so that a rank elsewhere is in another pod even if it tells nothing.
+def refuse_shared_pod(others: Sequence[Place], uid: str, hosts: Collection[str]) -> None:
+    """The pod stands on one of these hosts, so that a rank elsewhere is in another pod even if it
+    tells nothing.
+
+    Raises:
+        Refusal: it cannot be deleted for a group alone.
     """
-    near = frozenset(hosts)
     for other in others:
         pod_uid = other.labels.get(_POD)
         if pod_uid == uid:
-            return f"pod {uid} carries {other.rank} too"
-        if pod_uid is None and _SLURM not in other.labels and other.host in near:
-            return f"{other.rank} does not tell its place and may run in pod {uid} too"
-    return None
+            raise Refusal(f"pod {uid} carries {other.rank} too")
+        if pod_uid is None and _SLURM not in other.labels and other.host in hosts:
+            raise Refusal(f"{other.rank} does not tell its place and may run in pod {uid} too")
 
 
 # What stands on a node for a person who finds it there, and for us who find it again.
@@ -100,8 +98,7 @@ def marked(owner: str, reason: str, incident_id: IncidentId | None, max_chars: i
 def plain(text: str, max_chars: int) -> str:
     """One line of plain ASCII without quotes, backslashes, backticks or dollars."""
     line = " ".join(_BAD.sub(" ", text).split())
-    line = line.translate({ord(char): "'" for char in '"`'} | {ord("\\"): "/", ord("$"): "S"})
-    line = line.replace("'", "")
+    line = line.translate({ord(char): None for char in "'\"`"} | {ord("\\"): "/", ord("$"): "S"})
     return line if len(line) <= max_chars else line[: max_chars - 3] + "..."
 
 

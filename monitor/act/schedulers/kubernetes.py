@@ -31,9 +31,9 @@ from monitor.act.schedulers.base import (
     Refusal,
     Scheduler,
     TooLate,
-    in_pod,
     marked,
     plain,
+    refuse_shared_pod,
     strangers,
 )
 from monitor.background import in_thread
@@ -416,9 +416,7 @@ def wanted_of(
     for place in places:
         pod = _wanted(place)
         hosts = {each.host for each in places if each.labels.get("pod_uid") == pod.uid}
-        obstacle = in_pod(others, pod.uid, hosts)
-        if obstacle is not None:
-            raise Refusal(obstacle)
+        refuse_shared_pod(others, pod.uid, hosts)
         pods.setdefault(pod.uid, pod)
     return tuple(pods[uid] for uid in sorted(pods))
 
@@ -694,9 +692,7 @@ class Kubernetes(Scheduler):
                 continue
             for body in (pod, *self._group_of(sought.namespace, pod, deadline)):
                 each = pod_of(sought.namespace, body)
-                obstacle = in_pod(others, each.uid, {each.node, POD_HOST + each.name})
-                if obstacle is not None:
-                    raise Refusal(obstacle)
+                refuse_shared_pod(others, each.uid, {each.node, POD_HOST + each.name})
                 pods[each.uid] = each
         return tuple(pods[uid] for uid in sorted(pods))
 

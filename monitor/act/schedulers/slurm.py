@@ -29,9 +29,9 @@ from monitor.act.schedulers.base import (
     Place,
     Refusal,
     Scheduler,
-    in_job,
     mark,
     marked,
+    refuse_shared_job,
     strangers,
 )
 from monitor.model.names import GroupName, Host, IncidentId, one_line
@@ -216,9 +216,7 @@ def targets_of(
     targets = sorted({_target(place) for place in places}, key=str)
     others = strangers(group, everyone)
     for target in targets:
-        obstacle = in_job(others, target.job, target.step)
-        if obstacle is not None:
-            raise Refusal(obstacle)
+        refuse_shared_job(others, target.job, target.step)
     return tuple(targets)
 
 

@@ -115,11 +115,12 @@ class WebhookScheduler(Scheduler):
         incident_id: IncidentId | None,
         deadline: Deadline,
     ) -> Outcome:
-        if not any(place.labels for place in places):
+        labels = [place.labels for place in places if place.labels]
+        if not labels:
             raise Refusal("none of its ranks tells its place")
-        hit = _shared(places, strangers(group, self._everyone()))
-        if hit is not None:
-            raise Refusal(hit)
+        for other in strangers(group, self._everyone()):
+            if other.labels in labels:  # what ends one ends both
+                raise Refusal(f"{other.rank} runs in the same place")
         body = {
             "group": group,
             "places": [
@@ -190,13 +191,6 @@ class WebhookScheduler(Scheduler):
             said = json.dumps([body["owner"], body["incident_id"], body["group"], body["places"]])
             return hashlib.sha256(said.encode()).hexdigest()[:32]
         return uuid.uuid4().hex
-
-
-def _shared(places: Sequence[Place], others: Sequence[Place]) -> str | None:
-    """A rank of another group that tells the very same place: what ends one ends both."""
-    labels = [place.labels for place in places if place.labels]
-    hit = next((other for other in others if other.labels in labels), None)
-    return None if hit is None else f"{hit.rank} runs in the same place"
 
 
 def _said(answer: Answer) -> Mapping[str, Any]:
