@@ -13,9 +13,8 @@ from tests.worker_server.pages import enter, write_step
 from worker_server import wire
 from worker_server.rank.page import layout
 from worker_server.sidecar.metrics import make_registry
-from worker_server.sidecar.queries import ControlPlaneError, StacksError
+from worker_server.sidecar.queries import ControlPlaneError
 from worker_server.sidecar.recorders import MAIN
-from worker_server.sidecar.stacks import Stacks
 
 
 @pytest.fixture
@@ -101,19 +100,6 @@ def test_the_last_stacks_outlive_the_rank(bench):
     assert "before the rank died\nmain (train.py:1)" in bench.box.stacks()
 
 
-def test_without_py_spy_the_answer_says_what_is_missing_and_what_there_is_instead():
-    with pytest.raises(StacksError, match=r"py-spy is not installed .*lightkeeper\[stacks\]"):
-        Stacks(7, find=lambda: None).take(pause=True)
-
-
-def test_a_py_spy_that_is_not_permitted_is_told_with_the_remedy(tmp_path):
-    tool = tmp_path / "py-spy"
-    tool.write_text("#!/bin/sh\necho 'Error: Permission Denied: Try running again' >&2\nexit 1\n")
-    tool.chmod(0o755)
-    with pytest.raises(StacksError, match=r"Permission Denied.*CAP_SYS_PTRACE"):
-        Stacks(7, find=lambda: str(tool)).take(pause=True)
-
-
 def test_a_tick_follows_the_steps_so_that_a_late_scrape_misses_none(page, bench):
     for ended in range(1, 6001):
         page.end_attempt(ended, ended, 1, 2, 1)
@@ -126,44 +112,6 @@ def test_a_tick_follows_the_steps_so_that_a_late_scrape_misses_none(page, bench)
     }
     assert told["lightkeeper_rank_steps_missed_total"] == 0
     assert told["lightkeeper_rank_step_seconds_count"] == 6000
-
-
-def test_metrics_tell_the_rank_and_leave_out_what_is_unknown(page, bench):
-    write_step(page, 5)
-    page.change_phase(page.phase_id("data"))
-    page.change_phase(page.phase_id("forward"))
-    page.leave(row := page.group_row("tp", 2), *enter(page, row))
-    registry = make_registry(bench.box.state, lambda: "http://h:1")
-    text = generate_latest(registry).decode()
-    labels = 'job_id="job",rank="0",replica_group="rg_1"'
-    for line in (
-        f"lightkeeper_rank_alive{{{labels}}} 1.0",
-        f"lightkeeper_rank_step{{{labels}}} 5.0",
-        f"lightkeeper_rank_attempts_total{{{labels}}} 5.0",
-        f"lightkeeper_rank_commits_total{{{labels}}} 5.0",
-        f"lightkeeper_rank_tokens_total{{{labels}}} 5.0",
-        f"lightkeeper_rank_loss{{{labels}}} 5.0",
-        f"lightkeeper_rank_quorum_id{{{labels}}} 5.0",
-        f"lightkeeper_rank_participants{{{labels}}} 5.0",
-        (
-            'lightkeeper_rank_collective_enqueued{job_id="job",process_group="tp",rank="0",'
-            'replica_group="rg_1"} 1.0'
-        ),
-        (
-            'lightkeeper_rank_collective_completed{job_id="job",process_group="tp",rank="0",'
-            'replica_group="rg_1"} 1.0'
-        ),
-    ):
-        assert line in text
-    assert 'lightkeeper_rank_phase_seconds_total{job_id="job",phase="data"' in text
-    assert "lightkeeper_rank_last_commit_timestamp_seconds{" in text
-    assert 'replica_id="rg:x",url="http://h:1"' in text
-
-
-def test_metrics_of_a_rank_that_never_reported_have_no_step(bench):
-    text = generate_latest(make_registry(bench.box.state, lambda: "")).decode()
-    assert "lightkeeper_rank_alive" in text
-    assert "lightkeeper_rank_step" not in text
 
 
 def test_a_stopped_rank_is_not_asked_for_torchs_record_and_the_answer_says_so(bench):

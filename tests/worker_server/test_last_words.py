@@ -226,13 +226,8 @@ def test_torchelastics_file_is_given_unless_a_former_attempt_wrote_it(tmp_path):
 
 SNIPPETS = {
     "quick exit": "",
-    "exception": "1 / 0",
     "long chain": "try: 1 / 0\nexcept Exception as e: raise ValueError('x' * 9000) from e",
-    "hook fails": "import sys; sys.excepthook = lambda *_: 1 / 0; {}['a']",
-    "text": "import sys; sys.exit('no more data')",
-    "thread": "import threading as t; x = t.Thread(target=lambda: 1 / 0); x.start(); x.join()",
     "recursion": "f = lambda: f()\nf()",
-    "aborts": "import os; os.abort()",
     "own faulthandler": "import faulthandler as f, os; f.enable(all_threads=False); os.abort()",
 }
 
@@ -240,7 +235,9 @@ SNIPPETS = {
 @pytest.mark.integration
 @pytest.mark.parametrize("snippet", SNIPPETS.values(), ids=SNIPPETS)
 def test_output_and_exit_code_are_the_same_with_and_without_us(run_dir, snippet):
-    """Also of files and processes left open, where such warnings are on."""
+    """Also of files and processes left open, where such warnings are on. `test_with_torch` has
+    exceptions, threads, hooks and signals.
+    """
     code = f"import worker_server; worker_server.attach()\n{snippet}\n"
     ways = []
     for switch in ("0", "1"):

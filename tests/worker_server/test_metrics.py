@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.worker_server.pages import enter
+from tests.worker_server.pages import enter, write_step
 from tests.worker_server.scraped import Rank, step
 from worker_server.rank.page import layout
 from worker_server.sidecar.metrics import BUCKETS_S
@@ -84,6 +84,21 @@ def test_steps_commits_and_failures_are_told(rank):
         "step": 5, "committed_step": 4, "attempts_total": 3, "commits_total": 1,
         "commit_failures_total": 2, "tokens_total": 8, "loss": 2.5, "steps_missed_total": 0,
     }  # fmt: skip
+
+
+def test_who_it_is_and_where_it_stands_in_quorums_and_groups_is_told(rank):
+    write_step(rank.page, 5)
+    rank.page.leave(row := rank.page.group_row("tp", 2), *enter(rank.page, row))
+    said = [
+        rank.value(f"lightkeeper_rank_{name}") for name in ("alive", "quorum_id", "participants")
+    ]
+    assert said == [1.0, 5.0, 5.0]
+    for name in ("enqueued", "completed"):
+        assert rank.value(f"lightkeeper_rank_collective_{name}", process_group="tp") == 1.0
+    assert rank.value("lightkeeper_rank_last_commit_timestamp_seconds") is not None
+    (info,) = rank.families()["lightkeeper_rank_info"].samples
+    labels = info.labels
+    assert (labels["host"], labels["replica_id"], labels["url"]) == ("h", "rg:x", "http://h:1")
 
 
 def test_every_attempt_is_in_the_histograms_once_however_often_they_are_scraped(rank):

@@ -189,20 +189,6 @@ def test_two_readers_within_a_second_cost_each_handler_one_question(serve, recor
     assert len(plane.asked) == 2
 
 
-def test_a_stopped_or_dead_rank_is_not_asked(serve, tmp_path):
-    plane = serve(fr_trace_json=by_backend)
-    for process, why in (
-        (wire.Process(alive=True, state="T"), "the rank is stopped (state T): it was not asked"),
-        (wire.Process(alive=False, state=None), "the rank is dead"),
-    ):
-        made = Recorders(ControlPlane(tmp_path / "plane.sock"), lambda p=process: p, list)
-        made.refresh(0.0, 1)
-        assert made.kept["fr_trace_json"].error == why
-        with pytest.raises(ControlPlaneError, match=why[:12]):
-            made.wait_counters()
-    assert plane.asked == []
-
-
 # -- the whole answer ---------------------------------------------------------------------------
 
 

@@ -134,14 +134,25 @@ def test_who_traces_a_single_thread_is_looked_for_while_the_rank_hangs(bench):
     assert bench.box.state().process.tracer == strace
 
 
+def test_without_py_spy_the_answer_says_what_is_missing():
+    with pytest.raises(StacksError, match=r"py-spy is not installed .*lightkeeper\[stacks\]"):
+        Stacks(7, find=lambda: None).take(pause=True)
+
+
+def test_a_py_spy_that_is_not_permitted_is_told_with_the_remedy(tmp_path):
+    tool = FakePySpy(tmp_path, exit_code=1, pause="0", says="Error: Permission Denied: Try")
+    with pytest.raises(StacksError, match=r"Permission Denied.*CAP_SYS_PTRACE"):
+        Stacks(7, find=tool).take(pause=True)
+
+
 class FakePySpy:
     """A program that counts its runs and takes a moment."""
 
-    def __init__(self, folder, exit_code=0, pause="0.2"):
+    def __init__(self, folder, exit_code=0, pause="0.2", says="stacks"):
         self.runs = folder / "runs"
         self.tool = folder / "py-spy"
         self.tool.write_text(
-            f'#!/bin/sh\necho "$@" >> {self.runs}\nsleep {pause}\necho stacks\nexit {exit_code}\n'
+            f'#!/bin/sh\necho "$@" >> {self.runs}\nsleep {pause}\necho {says}\nexit {exit_code}\n'
         )
         self.tool.chmod(0o755)
 
