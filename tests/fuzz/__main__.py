@@ -2,20 +2,21 @@
 
     python -m tests.fuzz [wire|registration|gate|dumps ...] [--minutes M] [--seed S]
 
-Each is a module of this folder with `run(seed, seconds)`, which returns what it found as sentences.
-The same seed explores the same. Exit status 1: something was found. `tests.fuzz.guided` is another
-way, for bytes of flight records alone.
+Each is a module of this folder with `play(dice)`, one game; `tests.fuzz.games` plays them. The same
+seed explores the same. Exit status 1: something was found. `tests.fuzz.guided` is another way, for
+bytes of flight records alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import random
 import sys
 import time
 from typing import Final
+
+from tests.fuzz.games import explore
 
 EVERY: Final = ("wire", "registration", "gate", "dumps")
 SLICE_S: Final = 60.0
@@ -31,23 +32,24 @@ def main(arguments: list[str] | None = None) -> int:
     args = top.parse_args(arguments)
     if unknown := set(args.what) - set(EVERY):
         top.error(f"no such exploration: {', '.join(sorted(unknown))}")
-    there = [name for name in args.what or EVERY if importlib.util.find_spec(f"tests.fuzz.{name}")]
+    what = args.what or EVERY
     seed = random.randrange(1 << 31) if args.seed is None else args.seed
-    print(f"seed {seed}: {', '.join(there)}, {args.minutes:g} minutes in all", flush=True)
-    slice_s = min(SLICE_S, 60 * args.minutes / len(there))
-    end_s, turn, found = time.monotonic() + 60 * args.minutes, 0, 0
+    print(f"seed {seed}: {', '.join(what)}, {args.minutes:g} minutes in all", flush=True)
+    slice_s = min(SLICE_S, 60 * args.minutes / len(what))
+    end_s, turn, total = time.monotonic() + 60 * args.minutes, 0, 0
     while (left_s := end_s - time.monotonic()) > 1.0:
-        name = there[turn % len(there)]
-        number = seed + turn // len(there)
-        said = importlib.import_module(f"tests.fuzz.{name}").run(number, min(slice_s, left_s))
-        told = f"{len(said)} findings" if said else "nothing"
+        name = what[turn % len(what)]
+        number = seed + turn // len(what)
+        play = importlib.import_module(f"tests.fuzz.{name}").play
+        findings = explore(play, number, min(slice_s, left_s))
+        counted = f"{len(findings)} findings" if findings else "nothing"
         left_s = max(0.0, end_s - time.monotonic())
-        print(f"{name} --seed {number}: {told}, {left_s / 60:.1f} minutes left", flush=True)
-        for sentence in said:
+        print(f"{name} --seed {number}: {counted}, {left_s / 60:.1f} minutes left", flush=True)
+        for sentence in findings:
             print(f"  {sentence}", flush=True)
-        found += len(said)
+        total += len(findings)
         turn += 1
-    return 1 if found else 0
+    return 1 if total else 0
 
 
 if __name__ == "__main__":

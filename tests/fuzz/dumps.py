@@ -1,7 +1,6 @@
 """Files and answers as nobody meant them, all the way to a verdict: by a seed, and checked.
 
-Each case is made from `(seed, number)` alone, so that what it finds can be made again. Reading one
-may end in a verdict or in the documented error, within some seconds and some memory.
+Reading a case may end in a verdict or in the documented error, within some seconds and some memory.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import resource
 import tempfile
 import time
 import zipfile
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from monitor.records.files import TooMuchError, load
 from monitor.records.ring import bounded, collectives, from_answers
 from monitor.records.safe_pickle import FlightRecordError
 from tests.fuzz import records
+from tests.fuzz.games import spoilt
 from tests.monitor.records.answers import answer, call
 from tests.monitor.records.dumps import CREATED, config, entry, nccl, pending, send, status
 from worker_server.wire import WireError, parse_flight_record
@@ -34,31 +33,20 @@ LARGE_MIB = 600
 _ALLOWED = (FlightRecordError, WireError, TooMuchError)
 
 
-def run(seed: int, seconds: float) -> list[str]:
-    """What was found in so many seconds: a sentence for each."""
-    until_s, found = time.monotonic() + seconds, []
-    for number in count():
-        if time.monotonic() >= until_s:
-            return found
-        found += one(seed, number)
-    return found
-
-
-def one(seed: int, number: int) -> list[str]:
+def play(rng: random.Random) -> list[str]:
     """What is wrong with how a case is read."""
-    rng = random.Random(f"{seed} {number}")
     case = rng.choice(CASES)
-    where = f"seed {seed}, case {number} ({case.__name__})"
     began_s, before = time.process_time(), _peak_mib()
     try:
         case(rng)
     except _ALLOWED:
         pass
-    except Exception as exc:  # noqa: BLE001 - is what is looked for
-        return [f"{where}: {type(exc).__name__}: {exc}"[:300]]
+    except Exception as exc:
+        exc.add_note(case.__name__)
+        raise
     took_s, grown = time.process_time() - began_s, _peak_mib() - before
-    found = [f"{where}: {took_s:.1f} s"] if took_s > SLOW_S else []
-    return found + ([f"{where}: {grown} MiB more"] if grown > LARGE_MIB else [])
+    findings = [f"{case.__name__}: {took_s:.1f} s"] if took_s > SLOW_S else []
+    return findings + ([f"{case.__name__}: {grown} MiB more"] if grown > LARGE_MIB else [])
 
 
 def _peak_mib() -> int:
@@ -70,7 +58,7 @@ def _peak_mib() -> int:
 
 def some_bytes(rng: random.Random) -> None:
     """A record's bytes, here and there others."""
-    records.read_bytes(_spoilt(rng, rng.choice(list(records.seeds()))))
+    records.read_bytes(spoilt(rng, rng.choice(list(records.seeds()))))
 
 
 def values(rng: random.Random) -> None:
@@ -114,7 +102,7 @@ def zipped(rng: random.Random) -> None:
             if rng.random() < 0.3:
                 bundle.writestr("manifest.json", json.dumps(_manifest(rng)))
         if rng.random() < 0.8:
-            path.write_bytes(_spoilt(rng, path.read_bytes()))
+            path.write_bytes(spoilt(rng, path.read_bytes()))
         analyse(load([path], workers=1))
 
 
@@ -123,22 +111,6 @@ def _manifest(rng: random.Random) -> Any:
             "file": rng.choice(("rank_0", None, 5)), "taken_s": rng.choice((1, 1e400))}  # fmt: skip
     moment = {"moment": "m", "began_s": rng.choice((1, -1, None)), "parts": [part, 7]}
     return {"format": "lightkeeper-evidence", "moments": rng.choice(([moment], [None], 3))}
-
-
-def _spoilt(rng: random.Random, data: bytes) -> bytes:
-    raw = bytearray(data)
-    for _ in range(rng.choice((1, 3, 20))):
-        at = rng.randrange(len(raw) + 1)
-        match rng.randrange(4):
-            case 0 if at < len(raw):
-                raw[at] ^= 1 << rng.randrange(8)
-            case 1:
-                raw[at:at] = rng.randbytes(rng.randrange(1, 9))
-            case 2:
-                del raw[at : at + rng.randrange(1, 30)]
-            case _:
-                raw[at:at] = raw[at : at + rng.randrange(1, 200)]
-    return bytes(raw)
 
 
 # -- what a job's ranks may have called --------------------------------------------------------

@@ -3,7 +3,7 @@
     python -m tests.fuzz.guided [bytes|values] [SECONDS]
 
 What it finds is left as crash-*, timeout-* or oom-* in the working directory; put it into
-`test_found.py` and mend the parser.
+`tests/monitor/records/test_dump.py` and mend the parser.
 """
 
 from __future__ import annotations

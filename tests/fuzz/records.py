@@ -15,6 +15,7 @@ from monitor.records import ring as ring_rows
 from monitor.records.dump import Record, assemble
 from monitor.records.ring import from_answers
 from monitor.records.safe_pickle import FlightRecordError
+from tests.fuzz.games import ODD, places
 from tests.monitor.records.answers import answer
 from tests.monitor.records.dumps import (
     as_json,
@@ -52,25 +53,12 @@ def templates():
 def seeds():
     """Files to begin with."""
     for template in templates():
-        yield as_json(template) if "version" in template else as_json_plain(template)
-        if "version" in template:
-            for protocol in (2, 4):
-                yield as_pickle(template, protocol)
-
-
-def as_json_plain(value):
-    """Bytes of an answer."""
-    return json.dumps(value).encode()
-
-
-ODD = (
-    None, True, -1, 0, 1 << 31, 1 << 63, -(1 << 63) - 1, 10**400, 1.5, float("nan"), float("inf"),
-    "", "0", "-1", "x" * 40, "nccl:send 0->99999999999", "nccl:", ":", " ", "[0, 0, 1]", "[[]]",
-    "{}", "[1e9]", "completed", "torchft_quorum_3_rank_0", "torchft", "\ud800", b"", b"\xff",
-    [], {}, [[]], [{}], [None], [[None]], [[1.5]], [["a"]], ["a"], (), ("a", "b"), (1, 2),
-    {"": {}}, {"0": None}, {"0": {"ranks": "[0,"}}, {"x": {"last_enqueued_collective": "y"}},
-)  # fmt: skip
-"""What has been seen to stand, or might stand, where something else was meant."""
+        if "version" not in template:
+            yield json.dumps(template).encode()
+            continue
+        yield as_json(template)
+        for protocol in (2, 4):
+            yield as_pickle(template, protocol)
 
 
 def read(value) -> None:
@@ -106,18 +94,9 @@ def read_mutated(data: bytes) -> None:
 
 def _replace(value, choice: int, by) -> None:
     """Put `by` at one of the places of `value`, or take away what is there."""
-    places = []
-    pile = [value]
-    while pile:
-        box = pile.pop()
-        keys = list(box) if isinstance(box, dict) else range(len(box))
-        for key in keys:
-            places.append((box, key))
-            if isinstance(box[key], dict | list) and box[key]:
-                pile.append(box[key])
-    if not places:
+    if not (every := places(value)):
         return
-    box, key = places[(choice * 7) % len(places)]
+    box, key = every[(choice * 7) % len(every)]
     if by is None and choice % 2 and isinstance(box, dict):
         del box[key]
     else:

@@ -1,6 +1,6 @@
 """Whatever is sent to `/v1/register` and `/v1/admission`, it changes what its token is for.
 
-Seeded: the same seed plays the same games. A game is a monitor's application in memory, with a
+A game is a monitor's application in memory, with a
 token, tokens of groups, or none, and some hundred requests: registrations as honest ranks send
 them, such in which values are replaced, other tokens, headers, addresses and bytes, and everything
 that a change needs a token for. A finding is: an answer of 500, or one that is no JSON; a request
@@ -15,7 +15,6 @@ import gc
 import json
 import random
 import re
-import sys
 import time
 import tracemalloc
 from collections import Counter
@@ -34,8 +33,7 @@ from monitor.model.eviction import QuarantineEntry
 from monitor.show import metrics_upkeep
 from monitor.show.metrics_upkeep import Live
 from monitor.show.server import create_app, is_here
-from tests.fuzz.records import ODD
-from tests.fuzz.wire import NUMBERS, RAW, TEXTS
+from tests.fuzz.games import NUMBERS, ODD, RAW, TEXTS
 from tests.monitor.api import app_context
 from tests.monitor.doubles import HandClock, Memory
 
@@ -347,35 +345,22 @@ class Game:
             self.say(f"{target.rank} is another after a restart")
 
 
-def run(seed: int, seconds: float, *, rounds: int = sys.maxsize) -> list[str]:
-    """Findings, as sentences; until the time is over, or so many games."""
-    until_s, found, dice = time.monotonic() + seconds, list[str](), random.Random(seed)
-    with (
-        mock.patch.object(registry, "RANKS_MOST", RANKS_MOST),
-        mock.patch.object(registry, "NEW_A_MINUTE", NEW_A_MINUTE),
-    ):
-        for _ in range(rounds):
-            if time.monotonic() >= until_s or len(found) >= 10:
-                break
-            number = dice.randrange(1 << 31)
-            found += [f"registration, game {number}: {one}" for one in play(number)]
-    return found
-
-
-def play(number: int) -> list[str]:
-    """One game; every sixteenth is watched for what it leaves in memory."""
-    watched = number % 16 == 0
+def play(dice: random.Random) -> list[str]:
+    """One game; some are watched for what they leave in memory."""
+    watched = dice.random() < 1 / 16
     if watched:
         tracemalloc.start()
-    game = Game(random.Random(number))
     try:
-        with closing(game.streams):
-            found = game.play()
+        with (
+            mock.patch.object(registry, "RANKS_MOST", RANKS_MOST),
+            mock.patch.object(registry, "NEW_A_MINUTE", NEW_A_MINUTE),
+        ):
+            game = Game(dice)
+            with closing(game.streams):
+                findings = game.play()
         gc.collect()  # a request and its environment hold each other until then
         grown = tracemalloc.get_traced_memory()[0] if watched else 0
-    except Exception as exc:  # noqa: BLE001 - whatever it is, it is a finding
-        return [*game.findings, f"{type(exc).__name__}: {exc}"[:600]]
     finally:
         if watched:
             tracemalloc.stop()
-    return found + ([f"{grown >> 20} MiB are left of it"] if grown > GROWN_MOST else [])
+    return findings + ([f"{grown >> 20} MiB are left of it"] if grown > GROWN_MOST else [])

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from tests.fuzz import wire
+from tests.fuzz.games import explore
 from tests.sim.faults import CAUSES, NOBODY, OFTEN, SHOWS, WORTHY, Fault, timeline
 from tests.sim.weeks import Weeks, told
 
@@ -78,4 +79,4 @@ def test_hours_that_are_skipped_change_no_verdict() -> None:
 
 @pytest.mark.integration  # no processes, but 3 s of CPU
 def test_odd_answers_of_one_host_stop_nobody_and_a_hang_beside_them_is_named() -> None:
-    assert wire.run(21, 60.0, rounds=4) == []
+    assert explore(wire.play, 21, 60.0, games=4) == []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.fuzz import gate
+from tests.fuzz.games import one_game
 
 
 def test_a_moment_of_fuzzing_finds_nothing() -> None:
-    assert [said for number in range(25) for said in gate.one(1, number)] == []
+    assert [said for number in range(25) for said in one_game(gate.play, number)] == []

@@ -16,7 +16,7 @@ from monitor.records.safe_pickle import FlightRecordError
 from tests.corpus.cases import Case
 from tests.corpus.fleet import MIXES, write_fleet
 from tests.corpus.gloo_captures import Captures
-from tests.fuzz.records import ODD
+from tests.fuzz.games import ODD
 from tests.monitor.records.dumps import as_pickle, entry, nccl, pending, send
 
 pytestmark = pytest.mark.integration  # many seconds
