@@ -21,10 +21,10 @@ from tests import forks
 
 
 def never_freed(make):
-    """A Reducer that is freed joins gloo's thread and holds the GIL, which that thread may want.
+    """A Reducer that is freed joins gloo's thread and holds the GIL, for which that may wait.
 
-    Its work releases the Python context of the backward pass. So any DDP job on gloo can hang at
-    its end (torch 2.13), in one of some hundred runs.
+    Work that is done releases the Python context of the backward pass. So any DDP job on gloo can
+    hang at its end (torch 2.13; seen twice here).
     """
 
     def made(*args, **options):
