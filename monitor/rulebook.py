@@ -43,13 +43,17 @@ def read_policy(path: Path) -> PolicyFile:
     except OSError as exc:
         raise PolicyError((f"{path}: {exc.strerror or exc}",)) from exc
     except PolicyError as exc:
-        raise PolicyError(tuple(f"{path}: {one}" for one in exc.problems)) from exc
+        raise PolicyError(tuple(f"{path}: {problem}" for problem in exc.problems)) from exc
     except (ValueError, RecursionError) as exc:  # no TOML, or no UTF-8
         raise PolicyError((f"{path}: no TOML: {' '.join(str(exc).split())}",)) from exc
 
 
 def effective(
-    path: Path | None, told: Mapping[str, Any], *, loaded_s: float, before: Effective | None = None
+    path: Path | None,
+    command_line: Mapping[str, Any],
+    *,
+    loaded_s: float,
+    before: Effective | None = None,
 ) -> Effective:
     """Defaults, then the file, then what the command line told.
 
@@ -62,16 +66,16 @@ def effective(
         PolicyError: all that is wrong with the file.
         ConfigError: the command line is wrong by itself.
     """
-    told = {name: value for name, value in told.items() if value is not None}
-    KeeperConfig.from_options(told)
+    command_line = {name: value for name, value in command_line.items() if value is not None}
+    KeeperConfig.from_options(command_line)
     file = PolicyFile() if path is None else read_policy(path)
     try:
-        config = KeeperConfig.from_options({**file.options, **told})
+        config = KeeperConfig.from_options({**file.options, **command_line})
     except ConfigError as exc:
         raise PolicyError((f"{path}: together with the command line: {exc}",)) from exc
     waiting: dict[str, Any] = {}
     if before is not None:
-        names = [one.name for one in fields(KeeperConfig) if needs_restart(one.name)]
+        names = [option.name for option in fields(KeeperConfig) if needs_restart(option.name)]
         held = {name: getattr(before.config, name) for name in names}
         waiting = {n: getattr(config, n) for n in names if getattr(config, n) != held[n]}
         config = replace(config, **held)
@@ -81,7 +85,7 @@ def effective(
         path=path,
         loaded_s=loaded_s,
         number=1 if before is None else before.number + 1,
-        said={**dict.fromkeys(file.options, "file"), **dict.fromkeys(told, "command line")},
+        said={**dict.fromkeys(file.options, "file"), **dict.fromkeys(command_line, "command line")},
         waiting=waiting,
     )
 
@@ -94,13 +98,13 @@ class Rulebook:
         told: options of the command line, which stay above the file.
     """
 
-    def __init__(self, first: Effective, told: Mapping[str, Any] | None = None) -> None:
-        self._told = dict(told or {})
+    def __init__(self, first: Effective, command_line: Mapping[str, Any] | None = None) -> None:
+        self._command_line = dict(command_line or {})
         self._lock = threading.Lock()
         self._current = self._applied = first
         self._fresh: Effective | None = None
         self._problems: tuple[str, ...] = ()
-        self.told: Callable[[Reload], None] = lambda _: None
+        self.on_reload: Callable[[Reload], None] = lambda _: None
         """Hears of every reload, refused ones too."""
 
     @property
@@ -131,16 +135,16 @@ class Rulebook:
             made, seen = self._load(now_s, by)
         except PolicyError as exc:
             held = self.current
-            self.told(Reload(now_s, by, held.path, held.number, problems=exc.problems))
+            self.on_reload(Reload(now_s, by, held.path, held.number, problems=exc.problems))
             raise
-        self.told(seen)
+        self.on_reload(seen)
         return made
 
     def _load(self, now_s: float, by: str) -> tuple[Effective, Reload]:
         with self._lock:
             try:
                 path = _file_of(self._current)
-                made = effective(path, self._told, loaded_s=now_s, before=self._current)
+                made = effective(path, self._command_line, loaded_s=now_s, before=self._current)
             except PolicyError as exc:
                 self._problems = exc.problems
                 raise
@@ -176,6 +180,10 @@ def _file_of(held: Effective) -> Path:
 
 def standing(config: KeeperConfig) -> Rulebook:
     default = KeeperConfig()
-    names = [one.name for one in fields(KeeperConfig)]
-    told = {n: getattr(config, n) for n in names if getattr(config, n) != getattr(default, n)}
-    return Rulebook(Effective(config, said=dict.fromkeys(told, "command line")), told)
+    names = [option.name for option in fields(KeeperConfig)]
+    command_line = {
+        n: getattr(config, n) for n in names if getattr(config, n) != getattr(default, n)
+    }
+    return Rulebook(
+        Effective(config, said=dict.fromkeys(command_line, "command line")), command_line
+    )

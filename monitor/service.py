@@ -319,7 +319,7 @@ def build(
         stack.callback(reconciler.close)
     audit_log = _audit_log(options, stack)
     auditor = Auditor(store, instruments, options.config, audit_log)
-    quarantine.on_event, rules.told = auditor.quarantined, auditor.reloaded
+    quarantine.on_event, rules.on_reload = auditor.quarantined, auditor.reloaded
     pipeline = Pipeline(options.config, policy=rules.current.policy)
     return Components(
         config=options.config,
@@ -523,7 +523,7 @@ class Service:
         components.instruments.event_streams.set_function(lambda: context.streams.open)
         stack.callback(context.streams.close)  # first: no open page holds up the rest
         server.start(create_app(context))
-        self._lasting = [one for one in threading.enumerate() if one.name in _LASTING]
+        self._lasting = [thread for thread in threading.enumerate() if thread.name in _LASTING]
 
     def _store_and_lease(self) -> tuple[Store, Lease]:
         """The store, read only until the lease lets this monitor write."""
@@ -587,12 +587,12 @@ class Service:
         )
 
 
-def _say(found: int, remembered: Remembered) -> None:
+def _say(ranks: int, remembered: Remembered) -> None:
     """What came from the store; `found`: ranks."""
-    if found or remembered.incidents or remembered.quarantine:
+    if ranks or remembered.incidents or remembered.quarantine:
         log.info(
             "from the store: %d ranks, %d incidents (%d open), %d in quarantine",
-            found,
+            ranks,
             len(remembered.incidents),
             sum(incident.open for incident in remembered.incidents),
             len(remembered.quarantine),

@@ -39,7 +39,7 @@ from monitor.journal.replay import (
     Side,
     compared,
     events,
-    found,
+    find_journals,
     pairs_to_json,
     parted_s,
     pipeline_of,
@@ -106,7 +106,7 @@ class Journey:
         number = one.tick.snapshot.tick
         if self.fresh:
             self._seed(one)
-        self.live.take(one.tick.told, number, one.now_s)
+        self.live.take(one.tick.outcome, number, one.now_s)
         self.now.take(one.again, number, one.now_s)
         if one.now_s < self.from_s:
             return
@@ -469,7 +469,7 @@ def replay(
     if check and any(what_if):
         raise CommandError("--check compares with what was decided live: not with --set, --policy")
     try:
-        opened, notes = found(paths)
+        opened, notes = find_journals(paths)
         journey = Journey(
             opened,
             *_span(from_, to, opened[0].head.began_s),

@@ -41,19 +41,19 @@ class FleetFacts:
 
 def facts_of(snapshot: Snapshot, groups: Collection[GroupName]) -> FleetFacts:
     """The fleet as this tick shows it, these groups being accused, or put out."""
-    own = [one for one in snapshot.observations if one.identity.group in groups]
-    rest = [one for one in snapshot.observations if one.identity.group not in groups]
-    others = [one for one in rest if one.report is not None and one.report.process.alive]
+    own = [seen for seen in snapshot.observations if seen.identity.group in groups]
+    rest = [seen for seen in snapshot.observations if seen.identity.group not in groups]
+    others = [seen for seen in rest if seen.report is not None and seen.report.process.alive]
     return FleetFacts(len(own), len(others), hosts_of(snapshot, groups))
 
 
 def hosts_of(snapshot: Snapshot, groups: Collection[GroupName]) -> Hosts:
     """Where these groups run."""
-    found: dict[GroupName, set[Host]] = {}
-    for one in snapshot.observations:
-        if one.identity.group in groups:
-            found.setdefault(one.identity.group, set()).add(one.identity.host)
-    return {group: tuple(sorted(hosts)) for group, hosts in sorted(found.items())}
+    by_group: dict[GroupName, set[Host]] = {}
+    for seen in snapshot.observations:
+        if seen.identity.group in groups:
+            by_group.setdefault(seen.identity.group, set()).add(seen.identity.host)
+    return {group: tuple(sorted(hosts)) for group, hosts in sorted(by_group.items())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,14 +205,14 @@ class Amount:
     """What it rests on, or why it cannot be told."""
 
     @property
-    def known(self) -> bool:
+    def bounded(self) -> bool:
         """Whether there is any bound."""
         return self.low is not None or self.high is not None
 
     def plus(self, other: Amount, words: str = "") -> Amount:
         """Both together; a bound that one of them lacks is lacking."""
-        told = words or "; ".join(one for one in (self.words, other.words) if one)
-        return Amount(_sum(self.low, other.low), _sum(self.high, other.high), told)
+        text = words or "; ".join(part for part in (self.words, other.words) if part)
+        return Amount(_sum(self.low, other.low), _sum(self.high, other.high), text)
 
     def minus(self, other: Amount, words: str) -> Amount:
         """The difference, as wide as both ranges make it."""
@@ -252,8 +252,8 @@ def nothing(words: str) -> Amount:
     return Amount(0.0, 0.0, words)
 
 
-def _sum(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one + other
+def _sum(value: float | None, other: float | None) -> float | None:
+    return None if value is None or other is None else value + other
 
 
 def _tenth(value: float | None) -> float | None:
@@ -376,12 +376,12 @@ class HoldSpan:
 
 def intervals(case: AuditedIncident) -> tuple[Interval, ...]:
     """All parts that are over, in order; they add up."""
-    at_s, found = case.began_s, []
+    at_s, parts = case.began_s, []
     for name, moment_s in (*_causes(case), *_effects(case)):
         end_s = max(at_s, moment_s)
-        found.append(Interval(name, at_s, end_s, jumped=moment_s < at_s))
+        parts.append(Interval(name, at_s, end_s, jumped=moment_s < at_s))
         at_s = end_s
-    return tuple(found)
+    return tuple(parts)
 
 
 def _causes(case: AuditedIncident) -> Iterator[tuple[str, float]]:
@@ -407,8 +407,8 @@ def _effects(case: AuditedIncident) -> list[tuple[str, float]]:
         ("survivors", marks.survivor_commit_s),
         ("rejoined", marks.rejoined_s),
     )
-    found = [(name, at_s) for name, at_s in moments if at_s is not None]
-    return sorted(found, key=lambda one: one[1])
+    happened = [(name, at_s) for name, at_s in moments if at_s is not None]
+    return sorted(happened, key=lambda moment: moment[1])
 
 
 def decided_s(case: AuditedIncident) -> float | None:
@@ -425,7 +425,7 @@ def _ended_by(case: AuditedIncident, after: DecisionRow | None) -> str | None:
 
 def hold_spans(case: AuditedIncident) -> tuple[HoldSpan, ...]:
     """Guards that held, oldest first; one that only changed its words goes on."""
-    found: list[HoldSpan] = []
+    spans: list[HoldSpan] = []
     rows = sorted(case.decisions, key=lambda row: row.at_s)
     for number, row in enumerate(rows):
         after = rows[number + 1] if number + 1 < len(rows) else None
@@ -433,13 +433,13 @@ def hold_spans(case: AuditedIncident) -> tuple[HoldSpan, ...]:
         if row.action == "evict" or row.guard is None:
             continue
         start_s = row.at_s
-        if found and found[-1].guard == row.guard and found[-1].end_s == row.at_s:
-            start_s = found.pop().start_s
+        if spans and spans[-1].guard == row.guard and spans[-1].end_s == row.at_s:
+            start_s = spans.pop().start_s
         release = row.body.get("release")
         release = None if release is None else str(release)
         ended_by = _ended_by(case, after)
-        found.append(HoldSpan(row.guard, start_s, end_s, row.reason, release, ended_by))
-    return tuple(found)
+        spans.append(HoldSpan(row.guard, start_s, end_s, row.reason, release, ended_by))
+    return tuple(spans)
 
 
 @readable
@@ -502,9 +502,9 @@ def _saved(case: AuditedIncident, without: Amount, lost: Amount) -> Amount:
     """The difference; nothing where we did nothing, or where nobody can say."""
     if not case.evicted:
         return nothing("nobody was evicted, so nothing was saved and nothing spent")
-    if not without.known:
+    if not without.bounded:
         return without
-    if not lost.known:
+    if not lost.bounded:
         return lost
     if (without.low, without.high) == (lost.low, lost.high):  # a crash: as it was
         return between(0.0, 0.0, without.words)
@@ -513,8 +513,8 @@ def _saved(case: AuditedIncident, without: Amount, lost: Amount) -> Amount:
 
 def _complete(case: AuditedIncident) -> bool:
     marks = case.incident.milestones
-    told = marks.survivor_commit_s is not None and marks.rejoined_s is not None
-    return told or not case.followed
+    seen = marks.survivor_commit_s is not None and marks.rejoined_s is not None
+    return seen or not case.followed
 
 
 def _outcome(case: AuditedIncident) -> str:
@@ -547,20 +547,20 @@ def _decided(case: AuditedIncident) -> tuple[str, str]:
 
 def all_hosts(hosts: Hosts) -> tuple[Host, ...]:
     """All of these groups, sorted, each once."""
-    return tuple(sorted({host for found in hosts.values() for host in found}))
+    return tuple(sorted({host for some in hosts.values() for host in some}))
 
 
 _AMOUNTS: Final = ("lost", "lost_by_others", "lost_by_own", "without_us", "saved")
 
 
-def account_to_json(one: IncidentAccount) -> dict[str, Any]:
+def account_to_json(shown: IncidentAccount) -> dict[str, Any]:
     """Plain JSON types; what is not known is null."""
-    told = to_plain(one.rounded())
+    plain = to_plain(shown.rounded())
     for name in ("intervals", "holds"):
-        spans: Sequence[Interval | HoldSpan] = getattr(one, name)
-        for span, body in zip(spans, told[name], strict=True):
+        spans: Sequence[Interval | HoldSpan] = getattr(shown, name)
+        for span, body in zip(spans, plain[name], strict=True):
             body["seconds"] = None if span.seconds is None else round(span.seconds, 3)
-    return told
+    return plain
 
 
 # -- totals ------------------------------------------------------------------------------------
@@ -576,12 +576,14 @@ class SummedAmount(Amount):
 
 def summed(amounts: Sequence[Amount]) -> SummedAmount:
     """To a tenth."""
-    known = [amount for amount in amounts if amount.known]
+    bounded = [amount for amount in amounts if amount.bounded]
     total = nothing("")
-    for amount in known:
+    for amount in bounded:
         total = total.plus(amount)
-    total, missing = total.rounded(), len(amounts) - len(known)
-    words = f"of {len(known)} incidents" + (f"; of {missing} it cannot be told" if missing else "")
+    total, missing = total.rounded(), len(amounts) - len(bounded)
+    words = f"of {len(bounded)} incidents" + (
+        f"; of {missing} it cannot be told" if missing else ""
+    )
     return SummedAmount(total.low, total.high, words, missing)
 
 
@@ -610,8 +612,8 @@ def span_costs(cases: Sequence[AuditedIncident], since_s: float | None, now_s: f
     """What these came to together, and by kind."""
     accounts = [account(case) for case in cases]
     kinds: dict[str, list[IncidentAccount]] = {}
-    for case, one in zip(cases, accounts, strict=True):
-        kinds.setdefault(str(case.incident.kind), []).append(one)
+    for case, audited in zip(cases, accounts, strict=True):
+        kinds.setdefault(str(case.incident.kind), []).append(audited)
     every = _costs(accounts)
     return SpanCosts(
         every.incidents,
@@ -620,17 +622,17 @@ def span_costs(cases: Sequence[AuditedIncident], since_s: float | None, now_s: f
         every.saved,
         since_s=since_s,
         until_s=now_s,
-        outcomes=dict(sorted(Counter(one.outcome for one in accounts).items())),
-        kinds={kind: _costs(found) for kind, found in sorted(kinds.items())},
+        outcomes=dict(sorted(Counter(audited.outcome for audited in accounts).items())),
+        kinds={kind: _costs(some) for kind, some in sorted(kinds.items())},
     )
 
 
 def _costs(accounts: Sequence[IncidentAccount]) -> Costs:
     return Costs(
         incidents=len(accounts),
-        evictions=sum(one.evicted for one in accounts),
-        lost=summed([one.lost for one in accounts]),
-        saved=summed([one.saved for one in accounts if one.evicted]),
+        evictions=sum(audited.evicted for audited in accounts),
+        lost=summed([audited.lost for audited in accounts]),
+        saved=summed([audited.saved for audited in accounts if audited.evicted]),
     )
 
 
@@ -655,10 +657,10 @@ def span_s(text: str) -> float:
     Raises:
         ChoiceError: it is none of these.
     """
-    found = _SPAN.fullmatch(text.strip())
-    if found is None:
+    match = _SPAN.fullmatch(text.strip())
+    if match is None:
         raise ChoiceError(f"since is {text!r}, expected a span such as 90s, 15m, 12h, 7d or 2w")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -694,19 +696,26 @@ class Choice:
             raise ChoiceError(f"state is {state[:60]!r}, expected one of {states}")
         return cls(since_s, Kind(kind) if kind else None, group or None, state or None)
 
-    def takes(self, one: Incident) -> bool:
-        if self.kind is not None and one.kind is not self.kind:
+    def takes(self, incident: Incident) -> bool:
+        if self.kind is not None and incident.kind is not self.kind:
             return False
-        if self.group is not None and self.group not in one.groups:
+        if self.group is not None and self.group not in incident.groups:
             return False
-        if self.state is not None and self.state not in (one.state, OPEN if one.open else ""):
+        if self.state is not None and self.state not in (
+            incident.state,
+            OPEN if incident.open else "",
+        ):
             return False
-        ended_s = math.inf if one.open else max(one.last_seen_s, one.milestones.first_seen_s)
+        ended_s = (
+            math.inf
+            if incident.open
+            else max(incident.last_seen_s, incident.milestones.first_seen_s)
+        )
         return self.since_s is None or ended_s >= self.since_s
 
     def among(self, incidents: Iterable[Incident]) -> list[Incident]:
         """Those that are asked for, in their order."""
-        return [one for one in incidents if self.takes(one)]
+        return [incident for incident in incidents if self.takes(incident)]
 
 
 def find(incidents: Sequence[Incident], prefix: str) -> Incident:
@@ -715,11 +724,11 @@ def find(incidents: Sequence[Incident], prefix: str) -> Incident:
     Raises:
         ChoiceError: several begin so; `NoSuchIncidentError`: none does.
     """
-    found = [one for one in incidents if one.id.startswith(prefix)]
-    exact = [one for one in found if one.id == prefix]
-    if len(exact or found) == 1:
-        return (exact or found)[0]
-    if not found or not prefix:
+    near = [incident for incident in incidents if incident.id.startswith(prefix)]
+    exact = [incident for incident in near if incident.id == prefix]
+    if len(exact or near) == 1:
+        return (exact or near)[0]
+    if not near or not prefix:
         raise NoSuchIncidentError(f"no such incident: {prefix}")
-    some = ", ".join(one.id for one in found[:5]) + (" ..." if len(found) > 5 else "")
-    raise ChoiceError(f"{len(found)} incidents begin with {prefix}: {some}")
+    some = ", ".join(incident.id for incident in near[:5]) + (" ..." if len(near) > 5 else "")
+    raise ChoiceError(f"{len(near)} incidents begin with {prefix}: {some}")

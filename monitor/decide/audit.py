@@ -61,14 +61,14 @@ def followed(after: Aftermath, snapshot: Snapshot, eviction: Eviction) -> Afterm
         return after
     others: list[Observation] = []
     own: list[Observation] = []
-    for one in snapshot.observations:
-        (own if one.identity.group == eviction.group else others).append(one)
+    for seen in snapshot.observations:
+        (own if seen.identity.group == eviction.group else others).append(seen)
     if after.survivors_s is None:
-        told = [_commit_s(one, snapshot.now_s) for one in others]
-        commits = [at_s for at_s in told if at_s is not None and at_s > out_s]
+        commits_s = [_commit_s(seen, snapshot.now_s) for seen in others]
+        commits = [at_s for at_s in commits_s if at_s is not None and at_s > out_s]
         after = replace(after, survivors_s=min(commits, default=None))
     if after.rejoined_s is None:
-        ran = {one.incarnation for one in eviction.accused}
+        ran = {culprit.incarnation for culprit in eviction.accused}
         after = replace(after, rejoined_s=_rejoined_s(ran, own, snapshot.now_s))
     return after
 
@@ -76,16 +76,16 @@ def followed(after: Aftermath, snapshot: Snapshot, eviction: Eviction) -> Afterm
 def _rejoined_s(ran: Collection[str], own: list[Observation], now_s: float) -> float | None:
     if not own or len(own) < own[0].identity.world_size:
         return None
-    if any(one.identity.incarnation in ran for one in own):
+    if any(seen.identity.incarnation in ran for seen in own):
         return None
-    commits = [_commit_s(one, now_s) for one in own]
-    told = [at_s for at_s in commits if at_s is not None]
-    return max(told) if len(told) == len(commits) else None
+    commits = [_commit_s(seen, now_s) for seen in own]
+    seen_s = [at_s for at_s in commits if at_s is not None]
+    return max(seen_s) if len(seen_s) == len(commits) else None
 
 
-def _commit_s(one: Observation, now_s: float) -> float | None:
+def _commit_s(seen: Observation, now_s: float) -> float | None:
     """When a rank that is alive committed last."""
-    report = one.report
+    report = seen.report
     if report is None or report.step is None or not report.process.alive:
         return None
     age_s = report.step.last_commit_age_s
@@ -117,7 +117,7 @@ class IncidentAudit:
             now_s=now_s,
             decisions=tuple(sorted(decisions, key=lambda row: row.at_s)),
             evictions=tuple(
-                sorted(self.evictions.get(incident.id, ()), key=lambda one: one.asked_s)
+                sorted(self.evictions.get(incident.id, ()), key=lambda eviction: eviction.asked_s)
             ),
             facts=self.facts.get(incident.id),
             config=self.config,
@@ -140,10 +140,10 @@ def audit_of(remembered: Remembered, config: KeeperConfig) -> IncidentAudit:
 def by_incident(
     evictions: Iterable[Eviction],
 ) -> dict[IncidentId, tuple[Eviction, ...]]:
-    found: dict[IncidentId, list[Eviction]] = {}
-    for one in evictions:
-        found.setdefault(one.incident_id, []).append(one)
-    return {incident_id: tuple(some) for incident_id, some in found.items()}
+    by_id: dict[IncidentId, list[Eviction]] = {}
+    for eviction in evictions:
+        by_id.setdefault(eviction.incident_id, []).append(eviction)
+    return {incident_id: tuple(some) for incident_id, some in by_id.items()}
 
 
 # -- by hand -----------------------------------------------------------------------------------
@@ -161,13 +161,15 @@ def with_by_hand(
     ids = [incident_id for incident_id in decisions if incident_id.startswith(MANUAL)]
     if not ids:
         return tuple(incidents)
-    made = [by_hand(one, decisions[one], audit) for one in ids]
-    found = sorted((one for one in made if one is not None), key=_newest)[:KEPT]
-    return tuple(sorted((*incidents, *found), key=_newest))
+    made = [by_hand(incident_id, decisions[incident_id], audit) for incident_id in ids]
+    by_hand_newest = sorted((incident for incident in made if incident is not None), key=_newest)[
+        :KEPT
+    ]
+    return tuple(sorted((*incidents, *by_hand_newest), key=_newest))
 
 
-def _newest(one: Incident) -> tuple[float, str]:
-    return -one.milestones.first_seen_s, one.id
+def _newest(incident: Incident) -> tuple[float, str]:
+    return -incident.milestones.first_seen_s, incident.id
 
 
 def by_hand(
@@ -251,9 +253,9 @@ def _story(row: DecisionRow, marks: Milestones, resolution: str | None) -> tuple
         (marks.rejoined_s, "rejoined", "the group commits again"),
         (None if resolution is None else ended_s, str(State.RESOLVED), resolution or ""),
     )
-    told = [Transition(at_s, to, why) for at_s, to, why in moments if at_s is not None]
+    lines = [Transition(at_s, to, why) for at_s, to, why in moments if at_s is not None]
     first = Transition(row.at_s, "asked", f"by {row.author}")
-    return (first, *sorted(told, key=lambda line: line.at_s))
+    return (first, *sorted(lines, key=lambda line: line.at_s))
 
 
 # -- lines --------------------------------------------------------------------------------------
@@ -267,24 +269,24 @@ _PROBLEMS_KEPT: Final = 20
 
 def decision(row: DecisionRow, group: str) -> Iterator[Line]:
     """What was decided, and what came of it."""
-    what, told = f"{row.action} {group}".strip(), {"guard": row.guard, "attempt": row.attempt}
+    what, details = f"{row.action} {group}".strip(), {"guard": row.guard, "attempt": row.attempt}
     by, why, incident = row.author, row.reason, row.incident_id
     match row.state:
         case DecisionState.HELD | DecisionState.DECIDED:
-            yield line(row.at_s, "decision", by, what, why, incident=incident, **told)
+            yield line(row.at_s, "decision", by, what, why, incident=incident, **details)
         case DecisionState.CARRIED_OUT:  # its rungs say so
             return
         case DecisionState.CONFIRMED | DecisionState.FAILED | DecisionState.ABANDONED:
             at_s = row.at_s if row.ended_s is None else row.ended_s
             what, why = f"{what} {row.state}", row.outcome or why
-            yield line(at_s, "decision", by, what, why, incident=incident, **told)
+            yield line(at_s, "decision", by, what, why, incident=incident, **details)
 
 
 def moves(before: Incident | None, after: Incident) -> Iterator[Line]:
     """States that an incident entered: firing and what comes after it."""
-    known = set() if before is None else {(step.at_s, step.to) for step in before.story}
+    before_steps = set() if before is None else {(step.at_s, step.to) for step in before.story}
     for step in after.story:
-        if (step.at_s, step.to) not in known and step.to in (State.FIRING, State.RESOLVED):
+        if (step.at_s, step.to) not in before_steps and step.to in (State.FIRING, State.RESOLVED):
             what = f"{after.kind} {', '.join(after.groups) or 'nobody'} {step.to}"
             yield line(step.at_s, "incident", OURSELVES, what, step.reason, incident=after.id)
 
@@ -292,9 +294,9 @@ def moves(before: Incident | None, after: Incident) -> Iterator[Line]:
 def rungs(before: Eviction | None, after: Eviction, now_s: float) -> Iterator[Line]:
     """Rungs that began or ended, and how the eviction ended."""
     by, incident, group = after.author, after.incident_id, after.group
-    told = {} if before is None else {(r.rung, r.started_s): r for r in before.rungs}
+    rungs_before = {} if before is None else {(r.rung, r.started_s): r for r in before.rungs}
     for rung in after.rungs:
-        old, over_s = told.get((rung.rung, rung.started_s)), rung.finished_s
+        old, over_s = rungs_before.get((rung.rung, rung.started_s)), rung.finished_s
         if old is not None and (old.finished_s is not None or over_s is None):
             continue
         at_s, how = (rung.started_s, "began") if over_s is None else (over_s, "ended")
@@ -341,9 +343,9 @@ def paused(before: Pause | None, after: Pause | None, now_s: float) -> Iterator[
 def reload(seen: Reload) -> Line:
     """The policy was read anew, or was not."""
     file = "no file" if seen.path is None else str(seen.path)
-    told: dict[str, Any] = {"file": file, "load": seen.number}
+    load: dict[str, Any] = {"file": file, "load": seen.number}
     if seen.problems:
         why = f"{len(seen.problems)} wrong: " + "; ".join(seen.problems[:_PROBLEMS_KEPT])
-        return line(seen.at_s, "policy", seen.by, "reload refused", why, changed=None, **told)
+        return line(seen.at_s, "policy", seen.by, "reload refused", why, changed=None, **load)
     keys = ", ".join(seen.changed) or "nothing changed"
-    return line(seen.at_s, "policy", seen.by, "reloaded", keys, changed=dict(seen.changed), **told)
+    return line(seen.at_s, "policy", seen.by, "reloaded", keys, changed=dict(seen.changed), **load)

@@ -72,8 +72,8 @@ def lesson_of(incident: Incident, *, observed: bool = False) -> Lesson | None:
     `observed`: somebody would have been, were it not for observe mode.
     """
     marks = incident.milestones
-    told = marks.evict_asked_s is not None or observed or incident.kind is Kind.DEAD
-    if incident.open or not told:
+    taught = marks.evict_asked_s is not None or observed or incident.kind is Kind.DEAD
+    if incident.open or not taught:
         return None
     asked_s = marks.evict_asked_s
     back_s, again_s = marks.survivor_commit_s, marks.rejoined_s
@@ -96,9 +96,9 @@ def _span_s(asked_s: float | None, at_s: float | None) -> float | None:
 def cost(lessons: Sequence[Lesson], groups: int, config: KeeperConfig) -> Cost:
     """What an eviction costs a fleet of so many groups: the median of those measured."""
     measured = [
-        one.stall_s + max(0.0, one.away_s - one.stall_s) / max(1, groups)
-        for one in lessons
-        if one.stall_s is not None and one.away_s is not None
+        lesson.stall_s + max(0.0, lesson.away_s - lesson.stall_s) / max(1, groups)
+        for lesson in lessons
+        if lesson.stall_s is not None and lesson.away_s is not None
     ][-COSTS_KEPT:]
     if not measured:
         return Cost(config.eviction_cost_s)
@@ -112,8 +112,8 @@ def min_replicas_told(status: str) -> int | None:
     TorchFT 0.2.0 names it whenever fewer participants have asked than that, so between any two
     quorums: `New quorum not ready, only have 0 participants, need min_replicas 3 [...]`.
     """
-    found = _TOLD.search(status)
-    return None if found is None else int(found[1])
+    match = _TOLD.search(status)
+    return None if match is None else int(match[1])
 
 
 # -- facts -------------------------------------------------------------------------------------
@@ -239,7 +239,11 @@ class Case:
         were, so that the record is what would have been.
         """
         again, own = self.fleet.cut_short, self.incident.id
-        past = tuple(one for one in self.fleet.past if one.incident_id != own or own not in again)
+        past = tuple(
+            eviction
+            for eviction in self.fleet.past
+            if eviction.incident_id != own or own not in again
+        )
         return (*past, *self.fleet.would) if self.only_observed else past
 
     def shares_stand(self, groups: Iterable[GroupName]) -> bool:
@@ -322,9 +326,9 @@ def not_worth_it(case: Case) -> Objection | None:
     lost_s = incident.verdict.lost_s
     if incident.kind is not Kind.STRAGGLER or lost_s > price.seconds:
         return None
-    told = f", measured on {price.evictions}" if price.evictions else ""
+    measured = f", measured on {price.evictions}" if price.evictions else ""
     return Objection(
-        f"it has cost less than an eviction would ({seconds(price.seconds)}{told})",
+        f"it has cost less than an eviction would ({seconds(price.seconds)}{measured})",
         f"It is evicted once it has cost more than {seconds(price.seconds)} (eviction_cost_s). "
         f"{case.by_hand}",
     )
@@ -387,9 +391,11 @@ def _came_again(case: Case) -> str:
         and (case.only_observed or not lesson.observed)
     ]
     here = set(incident.hosts)  # where either is not known it proves nothing
-    elsewhere = [one for one in before if here and one.hosts and here.isdisjoint(one.hosts)]
+    elsewhere = [
+        lesson for lesson in before if here and lesson.hosts and here.isdisjoint(lesson.hosts)
+    ]
     if len(elsewhere) >= config.program_bug_after:
-        hosts = listed(sorted({host for one in elsewhere for host in one.hosts}))
+        hosts = listed(sorted({host for lesson in elsewhere for host in lesson.hosts}))
         return f"the same as {_times(elsewhere)} before on {hosts}: a fault of the program"
     if len(before) >= config.crash_loop_after:
         return f"the same as {_times(before)} before: starting it again does not mend it"
@@ -423,8 +429,8 @@ def lighthouse_away(case: Case) -> Objection | None:
     why = case.fleet.lighthouse_away
     if why is None:
         return None
-    told = case.fleet.without_lighthouse.get(case.incident.id, "")
-    if told is None:
+    missing = case.fleet.without_lighthouse.get(case.incident.id, "")
+    if missing is None:
         return None
     if why == NO_LIGHTHOUSE:
         return Objection(
@@ -433,7 +439,7 @@ def lighthouse_away(case: Case) -> Objection | None:
             "Lighthouse: --lighthouse URL.",
         )
     return Objection(
-        f"cannot see the quorum: {why}" + (f"; {told}" if told else ""),
+        f"cannot see the quorum: {why}" + (f"; {missing}" if missing else ""),
         "Start the Lighthouse again: it goes on by itself once it answers.",
     )
 
@@ -462,12 +468,12 @@ def breaker(case: Case) -> Objection | None:
 
 def min_replicas(case: Case) -> Objection | None:
     """Too few healthy groups would be left; the Lighthouse's own flag counts where it is higher."""
-    told = case.fleet.min_replicas_told or 0
-    least = max(case.config.min_replicas, told)
+    flag = case.fleet.min_replicas_told or 0
+    least = max(case.config.min_replicas, flag)
     left = sum(view.healthy for name, view in case.fleet.groups.items() if name != case.group)
     if left >= least:
         return None
-    source = "the Lighthouse's own --min_replicas" if told == least else "min_replicas"
+    source = "the Lighthouse's own --min_replicas" if flag == least else "min_replicas"
     return Objection(
         f"{left} healthy groups would remain, at least {least} must ({source})",
         f"It is evicted once {least} other groups are healthy. {case.by_hand}",
@@ -500,7 +506,7 @@ def budget(case: Case) -> Objection | None:
 
 def group_budget(case: Case) -> Objection | None:
     """Too many evictions of this very group within the hour."""
-    recent = _recent(case, (one for one in case.past if one.group == case.group))
+    recent = _recent(case, (eviction for eviction in case.past if eviction.group == case.group))
     limit = case.config.budget_per_group
     if not limit or len(recent) < limit:
         return None
@@ -511,8 +517,8 @@ def group_budget(case: Case) -> Objection | None:
 
 
 def _recent(case: Case, past: Iterable[PastEviction]) -> list[PastEviction]:
-    found = [one for one in past if case.fleet.now_s - one.asked_s < HOUR_S]
-    return sorted(found, key=lambda one: one.asked_s)
+    recent = [eviction for eviction in past if case.fleet.now_s - eviction.asked_s < HOUR_S]
+    return sorted(recent, key=lambda eviction: eviction.asked_s)
 
 
 def _free(recent: list[PastEviction], limit: int) -> str:
@@ -525,11 +531,11 @@ def _free(recent: list[PastEviction], limit: int) -> str:
 def cool_down(case: Case) -> Objection | None:
     """Too soon after the last one, unless a dead host, or a stand, is common to both."""
     wait_s, now_s = case.config.cool_down_s, case.fleet.now_s
-    lately = [one for one in case.past if now_s - one.asked_s < wait_s]
-    groups = [one.group for one in lately]
+    lately = [eviction for eviction in case.past if now_s - eviction.asked_s < wait_s]
+    groups = [eviction.group for eviction in lately]
     if not lately or case.shares_dead_host(groups) or case.shares_stand(groups):
         return None
-    last_s = max(one.asked_s for one in lately)
+    last_s = max(eviction.asked_s for eviction in lately)
     return Objection(
         f"the last eviction is less than {seconds(wait_s)} ago",
         f"It goes on at {moment(last_s + wait_s)} (cool_down_s). {case.by_hand}",
@@ -538,10 +544,10 @@ def cool_down(case: Case) -> Objection | None:
 
 def maintenance(case: Case) -> Objection | None:
     """The policy names this time as one of maintenance."""
-    found = case.policy.window(case.fleet.now_s)
-    if found is None:
+    open_now = case.policy.window(case.fleet.now_s)
+    if open_now is None:
         return None
-    window, until_s = found
+    window, until_s = open_now
     return Objection(
         f"maintenance window '{window.name}': would evict {case.group}",
         f"It goes on when the window ends, at {moment(until_s)}. {case.by_hand}",
@@ -633,11 +639,12 @@ def decide(
 def _decide(case: Case) -> Decision:
     incident_id = case.incident.id
     settled = case.only_observed and any(
-        one.incident_id == incident_id and one.group == case.group for one in case.fleet.would
+        eviction.incident_id == incident_id and eviction.group == case.group
+        for eviction in case.fleet.would
     )
     guards = GUARDS[-1:] if settled else GUARDS  # what would have been done is not decided again
     if again(case):  # nobody waits for a budget that a group uses up by failing at one place
-        guards = tuple(one for one in guards if one[0] not in _FOR_THE_FIRST)
+        guards = tuple(guard for guard in guards if guard[0] not in _FOR_THE_FIRST)
     for guard, speak in guards:
         objection = speak(case)
         if objection is not None:

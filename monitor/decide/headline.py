@@ -123,10 +123,12 @@ class _Figures:
 
 
 def headline_of(view: View) -> Headline:
-    steps = [one.step for one in view.snapshot.observations if one.step is not None]
-    ages_s = [one.last_commit_age_s for one in steps if one.last_commit_age_s is not None]
+    steps = [
+        seen_rank.step for seen_rank in view.snapshot.observations if seen_rank.step is not None
+    ]
+    ages_s = [step.last_commit_age_s for step in steps if step.last_commit_age_s is not None]
     seen = _Figures(
-        step=max((one.step for one in steps), default=None),
+        step=max((step.step for step in steps), default=None),
         step_s=median_step_s(view.tempos),
         age_s=min(ages_s, default=None),
         ended=ended_of(view),
@@ -177,7 +179,7 @@ def _by_commits(view: View, seen: _Figures) -> JobState:
         return JobState.WATCHING if seen.step is None else JobState.STARTING
     if seen.healths[RankHealth.LATE] and not seen.healths[RankHealth.HEALTHY]:
         return JobState.STALLING
-    held = any(one.open and one.verdict.stops for one in view.incidents)
+    held = any(incident.open and incident.verdict.stops for incident in view.incidents)
     usual_s = seen.step_s or view.spent.usual_s or 0.0
     if seen.age_s > max(_HELD_S if held else _STILL_S, _STILL_STEPS * usual_s):
         return JobState.STALLING
@@ -205,12 +207,12 @@ def lead_of(view: View, *, stops: bool = False) -> Incident | None:
         view: with the incidents.
         stops: whether only those count that stop it.
     """
+    candidates = (i for i in view.incidents if i.open and (_stops(i) or not stops))
     return min(
-        (one for one in view.incidents if one.open and (_stops(one) or not stops)),
-        key=lambda one: (one.state is State.PENDING, not _stops(one),
-                         one.milestones.first_seen_s, one.id),
+        candidates,
+        key=lambda i: (i.state is State.PENDING, not _stops(i), i.milestones.first_seen_s, i.id),
         default=None,
-    )  # fmt: skip
+    )
 
 
 def _training(view: View, seen: _Figures) -> _Said:
@@ -233,9 +235,9 @@ def _undecided(view: View, seen: _Figures, state: JobState) -> _Said:
     usual = "" if usual_s is None else f" ({usual_s:.3g} s is usual)"
     quiet = f"no commit for {seconds(age_s)}{usual}"
     paused = [
-        (one.rank, one.step.phase)
-        for one in view.snapshot.observations
-        if one.step is not None and one.step.phase in LONG_PHASES
+        (seen_rank.rank, seen_rank.step.phase)
+        for seen_rank in view.snapshot.observations
+        if seen_rank.step is not None and seen_rank.step.phase in LONG_PHASES
     ]
     if paused and not seen.healths[RankHealth.LATE]:
         phase = Counter(phase for _, phase in paused).most_common(1)[0][0]
@@ -265,7 +267,7 @@ def _wrong(view: View, seen: _Figures) -> str:
     """The most telling of what is wrong with a job that trains and has no open incident."""
     if view.evicting:
         return f"{listed(sorted(view.evicting))} is being evicted"
-    if sick := sum(seen.healths[one] for one in SICK):
+    if sick := sum(seen.healths[health] for health in SICK):
         return f"{sick:,} {'rank is' if sick == 1 else 'ranks are'} unhealthy"
     if late := seen.healths[RankHealth.LATE]:
         return f"the next commit of {late:,} {'rank' if late == 1 else 'ranks'} is late"

@@ -74,44 +74,53 @@ class Experience:
 
     def all(self) -> tuple[Lesson, ...]:
         """Every lesson, oldest first."""
-        return tuple(sorted(self._lessons.values(), key=lambda one: (one.ended_s, one.incident_id)))
+        return tuple(
+            sorted(self._lessons.values(), key=lambda lesson: (lesson.ended_s, lesson.incident_id))
+        )
 
     def see(self, lighthouse: LighthouseView | LighthouseAway) -> None:
         """A Lighthouse's page; one that does not name its flag leaves what is known."""
         if isinstance(lighthouse, LighthouseView):
-            told = min_replicas_told(lighthouse.status)
-            self.min_replicas = self.min_replicas if told is None else told
+            flag = min_replicas_told(lighthouse.status)
+            self.min_replicas = self.min_replicas if flag is None else flag
 
     def take(self, incidents: Iterable[Incident], now_s: float, config: KeeperConfig) -> None:
         """Incidents as they are now; what is too old to matter goes."""
         open_ids: set[IncidentId] = set()
-        observed = {one.incident_id for one in self.would}
+        observed = {eviction.incident_id for eviction in self.would}
         for incident in incidents:
             if incident.open:
                 open_ids.add(incident.id)
-            elif (one := lesson_of(incident, observed=incident.id in observed)) is not None:
-                self._lessons[incident.id] = one
+            elif (lesson := lesson_of(incident, observed=incident.id in observed)) is not None:
+                self._lessons[incident.id] = lesson
         self.would = [
-            one
-            for one in self.would
-            if now_s - one.asked_s < _HOUR_S or one.incident_id in open_ids
+            eviction
+            for eviction in self.would
+            if now_s - eviction.asked_s < _HOUR_S or eviction.incident_id in open_ids
         ]
         self._forget(now_s, config)
 
     def hold_back(self, incident_id: IncidentId, group: GroupName, now_s: float) -> None:
         """An eviction that only observe mode held back."""
-        if not any(one.incident_id == incident_id and one.group == group for one in self.would):
+        if not any(
+            eviction.incident_id == incident_id and eviction.group == group
+            for eviction in self.would
+        ):
             self.would.append(PastEviction(incident_id, group, now_s))
 
     def _forget(self, now_s: float, config: KeeperConfig) -> None:
         """All but those young enough for a crash loop, and the latest that tell a cost."""
-        told = [one for one in self.all() if one.stall_s is not None and one.away_s is not None]
-        kept = {one.incident_id for one in told[-COSTS_KEPT:]}
+        priced = [
+            lesson
+            for lesson in self.all()
+            if lesson.stall_s is not None and lesson.away_s is not None
+        ]
+        kept = {lesson.incident_id for lesson in priced[-COSTS_KEPT:]}
         memory_s = max(config.crash_loop_memory_s, config.follow_s + _FOLLOW_S)
         self._lessons = {
-            key: one
-            for key, one in self._lessons.items()
-            if key in kept or now_s - one.ended_s <= memory_s
+            key: lesson
+            for key, lesson in self._lessons.items()
+            if key in kept or now_s - lesson.ended_s <= memory_s
         }
 
 
@@ -136,12 +145,16 @@ def rank_health(
     for incident in incidents:
         if incident.state is State.PENDING:
             continue
-        found = RankHealth.SLOW if incident.kind in SLOWS_ONLY else RankHealth.STALLED
-        found = RankHealth.CORRUPT if incident.kind is Kind.STATE_CORRUPT else found
+        health_of_kind = RankHealth.SLOW if incident.kind in SLOWS_ONLY else RankHealth.STALLED
+        health_of_kind = (
+            RankHealth.CORRUPT if incident.kind is Kind.STATE_CORRUPT else health_of_kind
+        )
         for rank in incident.culprits:
             track = history.tracks.get(rank)
             if track is not None and track.identity.incarnation in incident.incarnations:
-                blamed[rank] = min(found, blamed.get(rank, found), key=WORST_FIRST.index)
+                blamed[rank] = min(
+                    health_of_kind, blamed.get(rank, health_of_kind), key=WORST_FIRST.index
+                )
     health = {t.rank: _of(history, graph, t, blamed, victims or {}) for t in history.present()}
     return health | dict.fromkeys(over(history), RankHealth.FINISHED)
 
@@ -285,8 +298,10 @@ def _explained(history: History, incident: Incident) -> str | None:
         case Kind.DEAD | Kind.MISMATCH | Kind.DEADLOCK | Kind.STATE_CORRUPT:
             return None
         case Kind.NOT_ENTERED:
-            found = {rank: history.tracks.get(rank) for rank in incident.culprits}
-            waits = [r for r, t in found.items() if not t or not _by_itself(history, incident, t)]
+            culprits = {rank: history.tracks.get(rank) for rank in incident.culprits}
+            waits = [
+                r for r, t in culprits.items() if not t or not _by_itself(history, incident, t)
+            ]
             return f"{listed(tuple(waits))} may wait for it" if waits else None
         case _:
             return "the pace of a job without quorums says nothing"
@@ -356,10 +371,10 @@ def fleet_of(
             for group, members in history.groups().items()
         }
         | {
-            unseen_name(one): GroupFacts(
-                unseen_name(one), healthy=False, alive=(), replica_id=one, names=(unseen_name(one),)
+            (name := unseen_name(replica_id)): GroupFacts(
+                name, healthy=False, alive=(), replica_id=replica_id, names=(name,)
             )
-            for one in history.unseen()
+            for replica_id in history.unseen()
         },
         accused=accused,
         doubt=doubt,
@@ -391,12 +406,12 @@ def fleet_of(
 
 def _faults(fired: Iterable[Incident]) -> dict[Host, list[Incident]]:
     """Faults that are over, by the hosts of their culprits."""
-    found: dict[Host, list[Incident]] = {}
+    by_host: dict[Host, list[Incident]] = {}
     for incident in fired:
         if not incident.open and incident.kind in _OF_HOSTS and incident.groups:
             for host in incident.hosts:
-                found.setdefault(host, []).append(incident)
-    return found
+                by_host.setdefault(host, []).append(incident)
+    return by_host
 
 
 def _dead_hosts(history: History, config: KeeperConfig) -> frozenset[Host]:
@@ -558,10 +573,10 @@ class Pipeline:
         self._tracker.restore(incidents)
         self._tracker.warm(before)
         if deciding:
-            self._tracker.resume([one for one in evictions if one.open])
+            self._tracker.resume([eviction for eviction in evictions if eviction.open])
         self._deciding, self._past, self._holds = deciding, [], {}
         self._experience = Experience(self._experience.min_replicas, list(would))
-        now_s = max((one.last_seen_s for one in incidents), default=0.0)
+        now_s = max((incident.last_seen_s for incident in incidents), default=0.0)
         self._experience.take(incidents, now_s, self._config)
         self._take_past(evictions)
 
@@ -585,8 +600,8 @@ class Pipeline:
         self._tracker.take_evictions(self._history, snapshot.evictions)
         failures: dict[str, str] = {}
         graph = _guarded(_GRAPH, failures, lambda: build(self._history))
-        found, unknown = self._detect(graph, failures)
-        verdicts, inhibited = self._inhibit(found)
+        seen, unknown = self._detect(graph, failures)
+        verdicts, inhibited = self._inhibit(seen)
         changed = self._tracker.update(
             self._history, verdicts, unknown=unknown, inhibited=inhibited
         )
@@ -611,7 +626,8 @@ class Pipeline:
             ),
             detector_failures=failures,
             detectors={
-                one.name: graph is not None and one.name not in failures for one in self._detectors
+                detector.name: graph is not None and detector.name not in failures
+                for detector in self._detectors
             },
             unknown=self._unknown(failures),
             health=self._health,
@@ -621,29 +637,36 @@ class Pipeline:
     def _look_again_s(self, graph: WaitGraph | None, changed: Sequence[Incident]) -> float:
         """In how many seconds a hang is due, or is seen for the second time."""
         now_s = self._history.now_s
-        new = (one for one in changed if one.milestones.first_seen_s == now_s)
-        if any(one.kind is Kind.NOT_ENTERED and one.state is State.PENDING for one in new):
+        new = (incident for incident in changed if incident.milestones.first_seen_s == now_s)
+        if any(
+            incident.kind is Kind.NOT_ENTERED and incident.state is State.PENDING
+            for incident in new
+        ):
             return _SECOND_LOOK_S
         return math.inf if graph is None else graph.next_root_s + _ROUNDING_S
 
     def _learned(self, now_s: float) -> Learned:
-        known, groups = self._experience, len(self._history.groups())
-        price = cost(known.all(), groups, self._config)
-        past = [*self._past, *known.would] if self._config.observe else self._past
-        recent = Counter(one.group for one in past if now_s - one.asked_s < _HOUR_S)
+        experience, groups = self._experience, len(self._history.groups())
+        price = cost(experience.all(), groups, self._config)
+        past = [*self._past, *experience.would] if self._config.observe else self._past
+        recent = Counter(eviction.group for eviction in past if now_s - eviction.asked_s < _HOUR_S)
         measured_s = price.seconds if price.evictions else None
-        return Learned(known.min_replicas, measured_s, price.evictions, dict(recent))
+        return Learned(experience.min_replicas, measured_s, price.evictions, dict(recent))
 
     def _unknown(self, failures: Mapping[str, str]) -> dict[str, str]:
         """Kinds of fault that nobody looked for, and why."""
         blind = failures.get(_GRAPH)
-        found: dict[str, str] = {}
-        for one in self._detectors:
+        unknown: dict[str, str] = {}
+        for detector in self._detectors:
             if blind is not None:
-                found[one.kind.value] = f"what all detectors build on ({_GRAPH}) crashed: {blind}"
-            elif one.name in failures:
-                found[one.kind.value] = f"detector {one.name} crashed: {failures[one.name]}"
-        return found
+                unknown[detector.kind.value] = (
+                    f"what all detectors build on ({_GRAPH}) crashed: {blind}"
+                )
+            elif detector.name in failures:
+                unknown[detector.kind.value] = (
+                    f"detector {detector.name} crashed: {failures[detector.name]}"
+                )
+        return unknown
 
     # -- for the journal -------------------------------------------------------------------
 
@@ -657,9 +680,9 @@ class Pipeline:
         Raises:
             ValueError: it is of a pipeline that remembers other things.
         """
-        known = self.memory()
-        if not isinstance(memory, Mapping) or memory.keys() != known.keys():
-            raise ValueError(f"expected {sorted(known)}")
+        now = self.memory()
+        if not isinstance(memory, Mapping) or memory.keys() != now.keys():
+            raise ValueError(f"expected {sorted(now)}")
         vars(self).update(memory)
 
     def _detect(
@@ -667,7 +690,7 @@ class Pipeline:
     ) -> tuple[tuple[Verdict, ...], frozenset[Kind]]:
         if graph is None:
             return (), frozenset(FAULTS)
-        found: list[Verdict] = []
+        seen: list[Verdict] = []
         unknown: set[Kind] = set()
         for detector in self._detectors:
             call = partial(detector.look, self._history, graph)
@@ -675,22 +698,22 @@ class Pipeline:
             if verdicts is None:
                 unknown.add(detector.kind)
             else:
-                found += verdicts
-        return tuple(found), frozenset(unknown)
+                seen += verdicts
+        return tuple(seen), frozenset(unknown)
 
     def _inhibit(
-        self, found: tuple[Verdict, ...]
+        self, verdicts: tuple[Verdict, ...]
     ) -> tuple[tuple[Verdict, ...], Mapping[tuple[Kind, GroupName], str]]:
         shields = self._tracker.shielded(self._history.now_s)
         own = {(i.kind, group) for i in self._tracker.open() for group in i.groups}
         firing = [i.verdict for i in self._tracker.open() if i.state is not State.PENDING]
         faults = [verdict for verdict in firing if verdict.stops]
         self._pardon(
-            shields, [v for v in (*firing, *found) if v.stops or v.kind is Kind.STATE_CORRUPT]
+            shields, [v for v in (*firing, *verdicts) if v.stops or v.kind is Kind.STATE_CORRUPT]
         )
         blamed = self._tracker.blamed(self._history)
         standing, reasons = inhibit(
-            found,
+            verdicts,
             shielded=(
                 {
                     (kind, group)
@@ -703,7 +726,7 @@ class Pipeline:
             - own,
             blamed=blamed,
             ending=giving_up(self._history, blamed),
-            stalled=bool(faults) or any(verdict.stops for verdict in found),
+            stalled=bool(faults) or any(verdict.stops for verdict in verdicts),
             named=any(fault.culprits for fault in faults),
         )
         return standing, reasons
@@ -720,12 +743,12 @@ class Pipeline:
         """
         groups = self._history.groups()
         return frozenset(
-            one.group
-            for one in self._past
+            eviction.group
+            for eviction in self._past
             if all(
-                track.first_seen_s <= one.asked_s
-                and (track.died_s is not None or one.incident_id.startswith(MANUAL))
-                for track in groups.get(one.group, ())
+                track.first_seen_s <= eviction.asked_s
+                and (track.died_s is not None or eviction.incident_id.startswith(MANUAL))
+                for track in groups.get(eviction.group, ())
             )
         )
 
@@ -741,7 +764,7 @@ class Pipeline:
         for group in {*shields, *groups} & logs.keys():
             logs[group].forgive()
         since_s = [fault.since_s for fault in faults]
-        since_s += [one.milestones.evict_asked_s or 0.0 for one in shields.values()]
+        since_s += [incident.milestones.evict_asked_s or 0.0 for incident in shields.values()]
         if any(self._history.now_s - at_s < config.lag_window_s for at_s in since_s):
             for log in logs.values():
                 log.failures = []
@@ -793,13 +816,13 @@ class Pipeline:
 
         One that is decided and not taken up stands in the way of others by itself (`IN_FLIGHT`).
         """
-        past = {(one.incident_id, one.decided_s): one for one in self._past}
+        past = {(eviction.incident_id, eviction.decided_s): eviction for eviction in self._past}
         for progress in evictions:
             past[progress.incident_id, progress.of_s] = PastEviction(
                 progress.incident_id, progress.group, progress.asked_s, progress.of_s
             )
         now_s = self._history.now_s
-        self._past = [one for one in past.values() if now_s - one.asked_s < _HOUR_S]
+        self._past = [eviction for eviction in past.values() if now_s - eviction.asked_s < _HOUR_S]
 
 
 def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T | None:

@@ -149,8 +149,8 @@ class TempoBook:
                 continue
             here = ranks.get(rank)
             if here is None or here.incarnation != report.identity.incarnation:
-                known = None if here is None or here.tokens is None else 0
-                here = ranks[rank] = _Marked(report.identity.incarnation, known)
+                tokens = None if here is None or here.tokens is None else 0
+                here = ranks[rank] = _Marked(report.identity.incarnation, tokens)
             if step.tokens:
                 group = report.identity.group
                 grown = 0 if here.tokens is None else max(0, step.tokens - here.tokens)
@@ -226,7 +226,7 @@ class TrendBook:
         """The points, oldest first."""
         now_s = snapshot.now_s
         if not self._points or now_s - self._points[-1].at_s >= EVERY_S:
-            steps = (one.step.step for one in snapshot.observations if one.step is not None)
+            steps = (seen.step.step for seen in snapshot.observations if seen.step is not None)
             point = TrendPoint(now_s, max(steps, default=None), median_step_s(tempos))
             self._points.append(point)
             self._told = tuple(self._points)
@@ -316,12 +316,14 @@ class Situation:
             failed: whether its last attempt was not committed.
         """
         kind = str(self.open[0].kind) if self.open else None
-        found = self.named.get(group) or own or kind or self.others
-        return FAILED_COMMIT if found is None and failed else found
+        cause = self.named.get(group) or own or kind or self.others
+        return FAILED_COMMIT if cause is None and failed else cause
 
     def explains(self, at_s: float) -> str | None:
         """The kind of an open incident that began before a loss at `at_s`."""
-        return next((str(one.kind) for one in self.open if one.verdict.since_s <= at_s), None)
+        return next(
+            (str(incident.kind) for incident in self.open if incident.verdict.since_s <= at_s), None
+        )
 
 
 def own_cause(step: StepState, health: RankHealth | None, *, recovering: bool) -> str | None:
@@ -336,28 +338,34 @@ def own_cause(step: StepState, health: RankHealth | None, *, recovering: bool) -
 
 def situation(snapshot: Snapshot, result: TickResult, own: Iterable[str | None]) -> Situation:
     """One tick's; `own`: what each of its ranks does."""
-    standing = [one for one in result.incidents if one.open]
+    standing = [incident for incident in result.incidents if incident.open]
     standing.sort(
-        key=lambda one: (
-            _WORST_FIRST.index(one.severity), one.milestones.first_seen_s, one.id
+        key=lambda incident: (
+            _WORST_FIRST.index(incident.severity), incident.milestones.first_seen_s, incident.id
         )
     )  # fmt: skip
     named: dict[GroupName, str] = {}
-    for one in standing:
-        for group in one.groups:
-            named.setdefault(group, str(one.kind))
+    for incident in standing:
+        for group in incident.groups:
+            named.setdefault(group, str(incident.kind))
     times = [
-        (group, one.milestones.firing_s)
-        for one in result.incidents
-        if one.milestones.firing_s is not None
-        for group in one.groups
+        (group, incident.milestones.firing_s)
+        for incident in result.incidents
+        if incident.milestones.firing_s is not None
+        for group in incident.groups
     ]
-    recent = [one for one in snapshot.evictions if snapshot.now_s - one.asked_s <= _RECENT_S]
-    times += [(one.group, one.asked_s) for one in recent]
+    recent = [
+        eviction
+        for eviction in snapshot.evictions
+        if snapshot.now_s - eviction.asked_s <= _RECENT_S
+    ]
+    times += [(eviction.group, eviction.asked_s) for eviction in recent]
     fell: dict[GroupName, float] = {}
     for group, at_s in times:
         fell[group] = max(at_s, fell.get(group, at_s))
-    going = frozenset(one.group for one in recent if not one.out and one.failed is None)
+    going = frozenset(
+        eviction.group for eviction in recent if not eviction.out and eviction.failed is None
+    )
     doing = set(own)
     others = next((cause for cause in _ORDER if cause in doing), None)
     return Situation(tuple(standing), named, fell, going, others)

@@ -109,8 +109,10 @@ class Policy:
 
     def window(self, now_s: float) -> tuple[Window, float] | None:
         """The maintenance window that is open now, and when it ends; the one that ends last."""
-        found = [(one, until_s) for one in self.windows if (until_s := one.until_s(now_s))]
-        return max(found, key=lambda one: one[1], default=None)
+        open_now = [
+            (window, until_s) for window in self.windows if (until_s := window.until_s(now_s))
+        ]
+        return max(open_now, key=lambda entry: entry[1], default=None)
 
 
 DEFAULT: Final = Policy()
@@ -200,17 +202,17 @@ def _time(
     held: Mapping[str, Any], key: str, where: str, problems: list[str]
 ) -> time | datetime | None:
     value = held.get(key)
-    found: time | datetime | None = None
+    moment_of: time | datetime | None = None
     if isinstance(value, str):
-        found = _parsed(value)
+        moment_of = _parsed(value)
     elif isinstance(value, datetime):
-        found = value if value.tzinfo else value.replace(tzinfo=UTC)
+        moment_of = value if value.tzinfo else value.replace(tzinfo=UTC)
     elif isinstance(value, time):
-        found = value
-    if found is None:
+        moment_of = value
+    if moment_of is None:
         was = f"is {value!r}" if key in held else "is missing"
         problems.append(f"{where}.{key}: {was}, {_EXPECTED}")
-    return found
+    return moment_of
 
 
 def _parsed(text: str) -> time | datetime | None:
@@ -218,10 +220,10 @@ def _parsed(text: str) -> time | datetime | None:
     if clock is not None:
         return time(int(clock[1]), int(clock[2]))
     try:
-        found = datetime.fromisoformat(text)
+        moment_of = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return moment_of if moment_of.tzinfo else moment_of.replace(tzinfo=UTC)
 
 
 def _days(held: Mapping[str, Any], where: str, problems: list[str]) -> tuple[int, ...]:
@@ -251,7 +253,7 @@ GUARDS: Final = (
 MODE: Final = "observe"
 """Told by `mode` in table `policy`."""
 THRESHOLDS: Final = tuple(
-    one.name for one in fields(KeeperConfig) if one.name not in (*GUARDS, MODE)
+    option.name for option in fields(KeeperConfig) if option.name not in (*GUARDS, MODE)
 )
 """Table `thresholds`: everything else, mostly when a fault is one."""
 _DEFAULTS: Final = KeeperConfig()
@@ -282,12 +284,12 @@ def problem_of(name: str, value: Any) -> str | None:
     return None
 
 
-def suggestion(name: str, known: tuple[str, ...]) -> str:
+def suggestion(name: str, names: tuple[str, ...]) -> str:
     """What was meant by an unknown key, as far as one can tell."""
-    near = get_close_matches(name, known, n=1)
+    near = get_close_matches(name, names, n=1)
     if near:
         return f"did you mean {near[0]}?"
-    listed = ", ".join(known) if len(known) <= 12 else "a name that `lightkeeper policy show` lists"
+    listed = ", ".join(names) if len(names) <= 12 else "a name that `lightkeeper policy show` lists"
     return f"expected {listed}"
 
 
@@ -353,7 +355,7 @@ def policy_to_json(policy: Policy) -> dict[str, Any]:
             str(kind): {str(severity): str(policy.action(kind, severity)) for severity in Severity}
             for kind in FAULTS
         },
-        "maintenance": [window_to_json(one) for one in policy.windows],
+        "maintenance": [window_to_json(window) for window in policy.windows],
     }
 
 
@@ -378,31 +380,31 @@ def _mode(table: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
 
 
 def _options(data: Mapping[str, Any], name: str, problems: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    known = _OPTIONS[name]
+    options: dict[str, Any] = {}
+    names = _OPTIONS[name]
     for key, value in _table(data, name, problems).items():
         other = next((table for table, names in _OPTIONS.items() if key in names), None)
         if other is None:
-            problems.append(f"{name}.{key}: unknown key, {suggestion(key, known)}")
+            problems.append(f"{name}.{key}: unknown key, {suggestion(key, names)}")
         elif other != name:
             problems.append(f"{name}.{key}: belongs into table [{other}]")
         elif (problem := problem_of(key, value)) is not None:
             problems.append(f"{name}.{key}: {problem}")
         else:
-            found[key] = value
-    return found
+            options[key] = value
+    return options
 
 
 def _actions(
     table: Mapping[str, Any], problems: list[str]
 ) -> dict[tuple[Kind, Severity], PolicyAction]:
     """`kind = action`, or `kind = {severity = action}`."""
-    found: dict[tuple[Kind, Severity], PolicyAction] = {}
+    actions: dict[tuple[Kind, Severity], PolicyAction] = {}
     for name, said in table.items():
-        kind = next((one for one in FAULTS if one == name), None)
+        kind = next((fault for fault in FAULTS if fault == name), None)
         if kind is None:
-            known = tuple(map(str, FAULTS))
-            problems.append(f"actions.{name}: unknown kind of fault, {suggestion(name, known)}")
+            kinds = tuple(map(str, FAULTS))
+            problems.append(f"actions.{name}: unknown kind of fault, {suggestion(name, kinds)}")
             continue
         each = said if isinstance(said, Mapping) else dict.fromkeys(map(str, Severity), said)
         before = len(problems)
@@ -415,10 +417,10 @@ def _actions(
                 allowed = _NOBODY if kind is Kind.LIGHTHOUSE_AWAY else tuple(PolicyAction)
                 problems.append(f"{where}: is {word!r}, expected {', '.join(allowed)}")
             else:
-                found[kind, severity] = action
+                actions[kind, severity] = action
             if each is not said and len(problems) > before:
                 break  # one word for all severities is told once
-    return found
+    return actions
 
 
 _NOBODY: Final = (PolicyAction.OBSERVE, PolicyAction.PAGE)
@@ -426,19 +428,19 @@ _NOBODY: Final = (PolicyAction.OBSERVE, PolicyAction.PAGE)
 
 
 def _one_of(kind: type[_E], value: Any) -> _E | None:
-    return next((one for one in kind if one == value), None)
+    return next((member for member in kind if member == value), None)
 
 
 def _windows(held: Any, problems: list[str]) -> tuple[Window, ...]:
     if not isinstance(held, list | tuple):
         problems.append(f"maintenance: is {held!r}, expected tables [[maintenance]]")
         return ()
-    found: list[Window] = []
-    for number, one in enumerate(held, 1):
-        window = window_from(one, f"maintenance {number}", problems)
+    windows: list[Window] = []
+    for number, table in enumerate(held, 1):
+        window = window_from(table, f"maintenance {number}", problems)
         if window is not None:
-            found.append(window)
-    return tuple(found)
+            windows.append(window)
+    return tuple(windows)
 
 
 # -- effective ---------------------------------------------------------------------------------
@@ -477,15 +479,15 @@ def changes(before: Effective, after: Effective) -> dict[str, list[Any]]:
 
 def _flat(held: Effective) -> dict[str, Any]:
     rules = policy_to_json(held.policy)
-    found: dict[str, Any] = {
+    flat: dict[str, Any] = {
         f"actions.{kind}.{severity}": action
         for kind, row in rules["actions"].items()
         for severity, action in row.items()
     }
     for number, window in enumerate(rules["maintenance"], 1):
-        found[f"maintenance.{window.get('name') or number}"] = window
-    for one in fields(KeeperConfig):
-        found[one.name] = getattr(held.config, one.name)
-        if one.name in held.waiting:
-            found[f"{one.name} (after a restart)"] = held.waiting[one.name]
-    return found
+        flat[f"maintenance.{window.get('name') or number}"] = window
+    for option in fields(KeeperConfig):
+        flat[option.name] = getattr(held.config, option.name)
+        if option.name in held.waiting:
+            flat[f"{option.name} (after a restart)"] = held.waiting[option.name]
+    return flat

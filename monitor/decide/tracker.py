@@ -331,8 +331,8 @@ def _resuming(history: History, incident: Incident, since_s: float) -> Incident:
         return incident
     marks = replace(incident.milestones, resumed_s=at_s)
     groups, lost = incident.before.participants, incident.lost_steps
-    told = "" if lost is None else f"; {lost} step{'' if lost == 1 else 's'} lost"
-    reason = f"a commit of {groups} group{'' if groups == 1 else 's'}, as before{told}"
+    lost_too = "" if lost is None else f"; {lost} step{'' if lost == 1 else 's'} lost"
+    reason = f"a commit of {groups} group{'' if groups == 1 else 's'}, as before{lost_too}"
     return noted(replace(incident, milestones=marks), at_s, "resumed", reason)
 
 
@@ -580,23 +580,23 @@ class Tracker:
 
     def warm(self, other: Tracker) -> None:
         """Go on with how often another tracker saw the same incidents."""
-        known = self.incidents.keys()
-        self._sightings = {key: n for key, n in other._sightings.items() if key in known}
-        self._waited_s = {key: at for key, at in other._waited_s.items() if key[0] in known}
+        ids = self.incidents.keys()
+        self._sightings = {key: n for key, n in other._sightings.items() if key in ids}
+        self._waited_s = {key: at for key, at in other._waited_s.items() if key[0] in ids}
 
     def open(self) -> tuple[Incident, ...]:
         """Open incidents, oldest first."""
-        found = (incident for incident in self.incidents.values() if incident.open)
-        return tuple(sorted(found, key=lambda i: (i.milestones.first_seen_s, i.id)))
+        incidents = (incident for incident in self.incidents.values() if incident.open)
+        return tuple(sorted(incidents, key=lambda i: (i.milestones.first_seen_s, i.id)))
 
     def shown(self) -> tuple[Incident, ...]:
         """Open ones and those resolved that ever fired, newest first."""
-        found = (
+        incidents = (
             incident
             for incident in self.incidents.values()
             if incident.open or incident.milestones.firing_s is not None
         )
-        return tuple(sorted(found, key=lambda i: (-i.milestones.first_seen_s, i.id)))
+        return tuple(sorted(incidents, key=lambda i: (-i.milestones.first_seen_s, i.id)))
 
     def ripe(self, now_s: float) -> tuple[Incident, ...]:
         """Firing incidents that this very tick shows, held for long enough; oldest first."""
@@ -619,11 +619,11 @@ class Tracker:
 
     def shielded(self, now_s: float) -> Mapping[GroupName, Incident]:
         """Groups on their way out or back, by our own doing: they are not accused again."""
-        found: dict[GroupName, Incident] = {}
+        shields: dict[GroupName, Incident] = {}
         for incident in self.incidents.values():
             if under_eviction(incident, self._asked_s, now_s, self.config):
-                found.update(dict.fromkeys(incident.groups, incident))
-        return found
+                shields.update(dict.fromkeys(incident.groups, incident))
+        return shields
 
     def blamed(self, history: History) -> dict[RankName, GroupName]:
         """Victims of open incidents, and the group that they wait for (or waited for, and died).
@@ -631,7 +631,7 @@ class Tracker:
         Who committed after it was seen waiting has moved on, and is another process's victim no
         more; so is a process that started since.
         """
-        found: dict[RankName, GroupName] = {}
+        blamed: dict[RankName, GroupName] = {}
         for incident in self.open():
             if incident.state is State.PENDING or not incident.verdict.stops:
                 continue
@@ -641,15 +641,15 @@ class Tracker:
                 if track is None or track.first_seen_s > waited_s:
                     continue
                 if track.last_commit_s is None or track.last_commit_s <= waited_s:
-                    found[rank] = _cause(incident)
-        return found
+                    blamed[rank] = _cause(incident)
+        return blamed
 
     def owner(self, verdict: Verdict, taken: Collection[IncidentId] = ()) -> Incident | None:
         """The open incident that a verdict belongs to: of the same groups, else of some of them.
 
         `taken`: incidents that other verdicts of this tick belong to.
         """
-        found = [
+        candidates = [
             incident
             for incident in self.incidents.values()
             if incident.open
@@ -660,7 +660,7 @@ class Tracker:
                 or not (incident.groups or verdict.groups)
             )
         ]
-        return min(found, key=lambda one: one.groups != verdict.groups, default=None)
+        return min(candidates, key=lambda incident: incident.groups != verdict.groups, default=None)
 
     def update(
         self,
@@ -760,14 +760,14 @@ class Tracker:
         self._before = dict(self.incidents)
         latest: dict[IncidentId, Eviction] = {}
         for progress in evictions:
-            held = latest.get(progress.incident_id)
-            if held is None or progress.asked_s >= held.asked_s:
+            other = latest.get(progress.incident_id)
+            if other is None or progress.asked_s >= other.asked_s:
                 latest[progress.incident_id] = progress
         for incident in self.open():
-            told = latest.get(incident.id)
-            if told is not None and told.asked_s >= (incident.milestones.evict_asked_s or 0.0):
-                after = reported(history, incident, told, self.config)
-                if after.milestones.evict_asked_s != incident.milestones.evict_asked_s:
+            eviction, asked_s = latest.get(incident.id), incident.milestones.evict_asked_s
+            if eviction is not None and eviction.asked_s >= (asked_s or 0.0):
+                after = reported(history, incident, eviction, self.config)
+                if after.milestones.evict_asked_s != asked_s:
                     self._asked_s.pop(incident.id, None)
                 self._keep(after)
             elif incident.state is State.EVICTING:  # an earlier, ended one says nothing of this one

@@ -92,9 +92,9 @@ def ended(process: Process, ending: Ending | None) -> str:
         how.append(ending.exception and shorten(ending.exception, _SAYS, placeholder=" ..."))
         if ending.exception is None and not any(how):
             how.append(ending.sentence)
-    told = ", ".join(one for one in how if one)
+    text = ", ".join(part for part in how if part)
     where = "" if ending is None or ending.frame is None else f" in {ending.frame}"
-    return f"{told or 'nobody knows how'}{where}"
+    return f"{text or 'nobody knows how'}{where}"
 
 
 def stands(witness: Witness) -> str:
@@ -115,14 +115,14 @@ def trouble_of(seen: Observation) -> str:
     if not process.alive:
         ago = "" if process.dead_age_s is None else f" {seconds(process.dead_age_s)} ago"
         return f"ended{ago} ({ended(process, report.ending)}){_before(process, witness)}"
-    found = (
+    troubles = (
         process.tracer and f"traced by {process.tracer.name} (pid {process.tracer.pid})",
         process.stopped and f"its process is stopped ({process.state})",
         step and not step.loss_finite and "its loss is not finite",
         witness and stands(witness),
         step and step.errored and "this attempt has failed",
     )
-    return next((one for one in found if isinstance(one, str)), "")
+    return next((trouble for trouble in troubles if isinstance(trouble, str)), "")
 
 
 def _before(process: Process, witness: Witness | None) -> str:
@@ -158,7 +158,7 @@ class RecentIncidents:
             self._incidents[incident.id] = incident
         excess = len(self._incidents) - INCIDENTS_KEPT
         if excess > 0:
-            closed = [one for one in self.incidents()[::-1] if not one.open]
+            closed = [incident for incident in self.incidents()[::-1] if not incident.open]
             for incident in closed[:excess]:
                 self._incidents.pop(incident.id)
                 self._decisions.pop(incident.id, None)
@@ -167,8 +167,8 @@ class RecentIncidents:
     def take_decision(self, row: DecisionRow) -> None:
         """One more decision, or how far one came."""
         rows = self._decisions.get(row.incident_id, ())
-        for number, known in enumerate(rows):
-            if (known.at_s, known.action) == (row.at_s, row.action):
+        for number, before in enumerate(rows):
+            if (before.at_s, before.action) == (row.at_s, row.action):
                 changed = (*rows[:number], row, *rows[number + 1 :])
                 self._decisions[row.incident_id] = changed
                 return
@@ -181,8 +181,10 @@ class RecentIncidents:
 
     def incidents(self) -> tuple[Incident, ...]:
         """All, newest first."""
-        found = self._incidents.values()
-        return tuple(sorted(found, key=lambda one: (-one.milestones.first_seen_s, one.id)))
+        incidents = self._incidents.values()
+        return tuple(
+            sorted(incidents, key=lambda incident: (-incident.milestones.first_seen_s, incident.id))
+        )
 
     def get(self, incident_id: IncidentId) -> Incident | None:
         return self._incidents.get(incident_id)
@@ -240,20 +242,20 @@ class DepartureBook:
         """Those that are registered no more, by name."""
         now_s, here = snapshot.now_s, snapshot.by_rank
         for rank in absent(self._before, here):
-            if (told := self._told(rank)) is not None:
-                self._gone[rank] = departure_of(*told)
+            if (last := self._told(rank)) is not None:
+                self._gone[rank] = departure_of(*last)
         unheard = absent(here, snapshot.reports)
-        self._silent = {r: told for r in unheard if (told := self._told(r)) is not None}
+        self._silent = {r: last for r in unheard if (last := self._told(r)) is not None}
         self._before, self._before_s = here, now_s
         for seen in snapshot.observations if self._gone else ():
             launched = seen.identity.launched_as
             if launched is not None:  # it was here under its launcher's name, and is not gone
                 self._gone.pop(rank_name(launched, seen.identity.group_rank), None)
-        kept = [one for one in self._gone.values() if now_s - one.at_s <= _KEPT_S]
-        kept.sort(key=lambda one: one.at_s)
-        self._gone = {one.rank: one for one in kept[-_MOST:]}
+        kept = [departure for departure in self._gone.values() if now_s - departure.at_s <= _KEPT_S]
+        kept.sort(key=lambda departure: departure.at_s)
+        self._gone = {departure.rank: departure for departure in kept[-_MOST:]}
         return tuple(sorted((d for r, d in self._gone.items() if r not in here),
-                            key=lambda one: one.rank))  # fmt: skip
+                            key=lambda departure: departure.rank))  # fmt: skip
 
     def _told(self, rank: RankName) -> tuple[Observation, float] | None:
         """A rank's last report, and its time."""
@@ -339,7 +341,9 @@ class View:
     def waiting(self) -> frozenset[RankName]:
         """Ranks that wait for others, or whose commit is late."""
         waits = (RankHealth.WAITING, RankHealth.LATE)
-        return frozenset(rank for rank, one in self.result.rank_health.items() if one in waits)
+        return frozenset(
+            rank for rank, health in self.result.rank_health.items() if health in waits
+        )
 
     def case(self, incident: Incident) -> AuditedIncident:
         """Everything that the account of an incident is made from."""
@@ -376,7 +380,12 @@ class View:
         """At most `VICTIMS_TOLD`: those first whom another incident accuses."""
         if len(victims) <= VICTIMS_TOLD:
             return tuple(victims)
-        accused = {rank for one in self.result.incidents if one.open for rank in one.culprits}
+        accused = {
+            rank
+            for incident in self.result.incidents
+            if incident.open
+            for rank in incident.culprits
+        }
         first = [rank for rank in victims if rank in accused][:VICTIMS_TOLD]
         others = (rank for rank in victims if rank not in accused)
         return (*first, *islice(others, VICTIMS_TOLD - len(first)))
@@ -467,7 +476,7 @@ def groups_of(view: View) -> tuple[GroupView, ...]:
     if isinstance(lighthouse, LighthouseView):
         members = tuple(member.replica_id for member in lighthouse.members)
         ages_s = lighthouse.heartbeat_ages_s
-    known: dict[GroupName, ReplicaId] = {}
+    replica_ids: dict[GroupName, ReplicaId] = {}
     seen_as = frozenset(own.values())
     for replica_id in members:
         name = own.get(replica_id, group_of_replica(replica_id))
@@ -475,11 +484,16 @@ def groups_of(view: View) -> tuple[GroupView, ...]:
             if ages_s.get(replica_id, math.inf) > _BEATS_S:
                 continue  # what the group was before it started again
             name = unseen_name(replica_id)
-        known[name] = replica_id
-    ids, names = frozenset(members), ranks.keys() | known.keys()
+        replica_ids[name] = replica_id
+    ids, names = frozenset(members), ranks.keys() | replica_ids.keys()
     return tuple(
         _group(
-            view, name, ranks.get(name, ()), steps.get(name, ()), known=known.get(name), members=ids
+            view,
+            name,
+            ranks.get(name, ()),
+            steps.get(name, ()),
+            listed_as=replica_ids.get(name),
+            members=ids,
         )
         for name in sorted(names)
     )
@@ -488,31 +502,31 @@ def groups_of(view: View) -> tuple[GroupView, ...]:
 def _group(
     view: View,
     name: GroupName,
-    seen: Sequence[Observation],
+    observations: Sequence[Observation],
     steps: Sequence[StepState],
     *,
-    known: ReplicaId | None,
+    listed_as: ReplicaId | None,
     members: Collection[ReplicaId],
 ) -> GroupView:
-    """`known`: the replica id by which the Lighthouse has the group."""
+    """`listed_as`: the replica id by which the Lighthouse has the group."""
     lighthouse, healths = view.snapshot.lighthouse, view.result.rank_health
-    worst = {healths.get(one.rank) for one in seen}
-    replica_id = next((step.replica_id for step in steps if step.replica_id is not None), known)
+    worst = {healths.get(seen.rank) for seen in observations}
+    replica_id = next((step.replica_id for step in steps if step.replica_id is not None), listed_as)
     age_s = None
     if isinstance(lighthouse, LighthouseView) and replica_id is not None:
         age_s = lighthouse.heartbeat_ages_s.get(replica_id)
     return GroupView(
         group=name,
-        host=seen[0].identity.host if seen else None,
+        host=observations[0].identity.host if observations else None,
         replica_id=replica_id,
         in_quorum=None if isinstance(lighthouse, LighthouseAway) else replica_id in members,
-        ranks=tuple(one.rank for one in seen),
+        ranks=tuple(seen.rank for seen in observations),
         health=next((str(health) for health in WORST_FIRST if health in worst), "unknown"),
         step=max((step.step for step in steps), default=None),
         commits=max((step.commits for step in steps), default=None),
         heartbeat_age_s=finite(age_s),
         launched_as=next(
-            (one.identity.launched_as for one in seen if one.identity.launched_as), None
+            (seen.identity.launched_as for seen in observations if seen.identity.launched_as), None
         ),
         eviction="evicting" if name in view.evicting else None,
     )
@@ -548,19 +562,29 @@ def ended_of(view: View) -> Ended | None:
     if not gone:
         return None
     left = f"0 of {len(gone)} ranks left"
-    at_s = max(one.at_s for one in gone)
-    if all(one.clean for one in gone):
+    at_s = max(departure.at_s for departure in gone)
+    if all(departure.clean for departure in gone):
         return Ended(at_s, True, f"{len(gone):,} of {len(gone):,} ranks ended with exit code 0")
-    gone.sort(key=lambda one: (one.clean, one.ending is None or not one.ending.exception, one.at_s))
+    gone.sort(
+        key=lambda departure: (
+            departure.clean,
+            departure.ending is None or not departure.ending.exception,
+            departure.at_s,
+        )
+    )
     ways: dict[str, list[RankName]] = {}
-    for one in gone:
-        how = "not heard of any more" if one.process is None else ended(one.process, one.ending)
-        ways.setdefault(how, []).append(one.rank)
-    told = [f"{listed(ranks)} {how}" for how, ranks in ways.items()][:_NAMED]
+    for departure in gone:
+        how = (
+            "not heard of any more"
+            if departure.process is None
+            else ended(departure.process, departure.ending)
+        )
+        ways.setdefault(how, []).append(departure.rank)
+    says = [f"{listed(ranks)} {how}" for how, ranks in ways.items()][:_NAMED]
     others = sum(map(len, list(ways.values())[_NAMED:]))
     more = f" and {others:,} more" if others else ""
-    asked = all(one.clean or one.stopped for one in gone)
-    return Ended(at_s, False, f"{'; '.join(told)}{more}; {left}", asked)
+    asked = all(departure.clean or departure.stopped for departure in gone)
+    return Ended(at_s, False, f"{'; '.join(says)}{more}; {left}", asked)
 
 
 def warnings_of(view: View) -> tuple[str, ...]:
@@ -585,7 +609,7 @@ def warnings_of(view: View) -> tuple[str, ...]:
     if traced:
         made.append(f"somebody traces {listed(traced)}")
     running = {seen.identity.group for seen in view.snapshot.observations}
-    gone = {one.group for one in view.departures if not one.clean} - running
+    gone = {departure.group for departure in view.departures if not departure.clean} - running
     if gone and running:
         made.append(f"gone and not back: {listed(sorted(gone))}")
     return tuple(made)

@@ -61,13 +61,13 @@ def effective_to_json(held: Effective, now_s: float) -> dict[str, Any]:
 
 def learned_to_json(config: KeeperConfig, learned: Learned) -> dict[str, Any]:
     """What decisions rest on beyond the file."""
-    told = learned.min_replicas
+    flag = learned.min_replicas
     measured_s = learned.eviction_cost_s
     return {
         "min_replicas": {
             "configured": config.min_replicas,
-            "lighthouse": told,
-            "in_force": max(config.min_replicas, told or 0),
+            "lighthouse": flag,
+            "in_force": max(config.min_replicas, flag or 0),
         },
         "eviction_cost_s": {
             "configured": config.eviction_cost_s,
@@ -80,8 +80,8 @@ def learned_to_json(config: KeeperConfig, learned: Learned) -> dict[str, Any]:
 
 
 def _open_window(held: Effective | None, now_s: float) -> dict[str, Any] | None:
-    found = None if held is None else held.policy.window(now_s)
-    return None if found is None else {"name": found[0].name, "until_s": found[1]}
+    window = None if held is None else held.policy.window(now_s)
+    return None if window is None else {"name": window[0].name, "until_s": window[1]}
 
 
 def _option(held: Effective, name: str) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def report_to_json(report: IncidentReport) -> dict[str, Any]:
         "lost_s": finite(incident.verdict.lost_s),
         "decisions": [decision_to_json(row) for row in report.decisions],
         "eviction": None if report.latest is None else eviction_to_json(report.latest),
-        "evictions": [eviction_to_json(one) for one in report.evictions],
+        "evictions": [eviction_to_json(eviction) for eviction in report.evictions],
         "account": account_to_json(report.account),
         "bundle": None if bundle is None else {
             "url": bundle_url(incident.id), "bytes": bundle.nbytes, "written_s": bundle.written_s,
@@ -174,7 +174,7 @@ def report_from_json(body: Mapping[str, Any]) -> IncidentReport:
         incident=incident_from_json({**body, "lost_s": body["lost_s"] or 0.0}),
         face=Face(body["says"], body["next"]),
         account=from_plain(IncidentAccount, body["account"]),
-        evictions=[eviction_from_json(one) for one in body["evictions"]],
+        evictions=[eviction_from_json(eviction) for eviction in body["evictions"]],
         latest=None if latest is None else eviction_from_json(latest),
         bundle=None if bundle is None else BundleView(bundle["bytes"], bundle["written_s"]),
         for_s=body["for_s"],
@@ -187,13 +187,13 @@ def report_from_json(body: Mapping[str, Any]) -> IncidentReport:
 
 def decision_to_json(row: DecisionRow) -> dict[str, Any]:
     """One decision for a reader; `would` is the eviction that observe mode held back."""
-    told = to_plain(row)
-    del told["body"], told["incident_id"]
+    plain = to_plain(row)
+    del plain["body"], plain["incident_id"]
     if row.guard is not None:
-        told["release"] = row.body.get("release", "")
+        plain["release"] = row.body.get("release", "")
     if row.action == "would_evict":
-        told["would"] = {name: row.body.get(name) for name in ("group", "quarantine", "rungs")}
-    return told
+        plain["would"] = {name: row.body.get(name) for name in ("group", "quarantine", "rungs")}
+    return plain
 
 
 # The fleet: groups, ranks, the Lighthouse, the monitor's own health.
@@ -223,7 +223,9 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         "lighthouse": lighthouse_to_json(view.snapshot.lighthouse),
         "groups": view.groups,
         "ranks": ranks_to_json(view),
-        "incidents": [report_to_json(view.report(one)) for one in view.incidents if one.open],
+        "incidents": [
+            report_to_json(view.report(incident)) for incident in view.incidents if incident.open
+        ],
         "quarantine": [
             entry_to_json(entry, view.hosts, entry.incident_id in view.bundles)
             for entry in view.quarantine
@@ -242,7 +244,7 @@ def self_health_to_json(view: View) -> dict[str, Any]:
         "state": str(health.state),
         "scale": health.scale,
         "hold": health.hold,
-        "conditions": {str(one): seen for one, seen in health.conditions.items()},
+        "conditions": {str(condition): seen for condition, seen in health.conditions.items()},
     }
 
 

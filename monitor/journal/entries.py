@@ -130,23 +130,23 @@ class Unpacker:
         Raises:
             zlib.error: they are damaged.
         """
-        found = bytearray()
+        out = bytearray()
         while not self._stream.eof:
             some = self._stream.decompress(piece, _AT_ONCE)
-            found += some
+            out += some
             piece = self._stream.unconsumed_tail
             if not piece and len(some) < _AT_ONCE:
                 break
         self._follows = self._follows or bool(self._stream.unused_data) or bool(piece)
-        return bytes(found)
+        return bytes(out)
 
     def _bytewise(self, piece: bytes) -> Iterator[Any]:
         for place in range(len(piece)):
             try:
-                found = self._inflated(piece[place : place + 1])
+                inflated = self._inflated(piece[place : place + 1])
             except zlib.error as exc:
                 raise LineError(f"damaged: {exc}") from exc
-            yield from self._lines(found)
+            yield from self._lines(inflated)
 
     def _lines(self, more: bytes) -> Iterator[Any]:
         self._rest += more
@@ -186,9 +186,9 @@ COLUMNS: Final[Mapping[str, Sequence[str]]] = {
 }
 """What the numbers of a row are."""
 _MORE: Final = tuple(
-    (one.name, one.default)
-    for one in structs.fields(StateReport)
-    if one.name not in ("identity", "process", "step", "heads")
+    (part.name, part.default)
+    for part in structs.fields(StateReport)
+    if part.name not in ("identity", "process", "step", "heads")
 )
 """Parts of a report that are mostly empty."""
 _REST: Final = attrgetter(*(name for name, _ in _MORE))
@@ -203,7 +203,7 @@ def report_row(report: StateReport) -> list[Any]:
         report.heads,
     ]
     if _REST(report) != _USUAL:
-        row.append({n: told for n, usual in _MORE if (told := getattr(report, n)) != usual})
+        row.append({n: value for n, usual in _MORE if (value := getattr(report, n)) != usual})
     return row
 
 
@@ -238,7 +238,7 @@ _TOLD: Final = frozenset(
     {"now_s", "tick", "lateness_s", "observations", "lighthouse", "records", "evictions"}
 )
 _NO_CONFIG: Final = KeeperConfig()
-_MORE_SEEN: Final = tuple(one.name for one in fields(Snapshot) if one.name not in _TOLD)
+_MORE_SEEN: Final = tuple(part.name for part in fields(Snapshot) if part.name not in _TOLD)
 """What a snapshot has since this was written: told whole, as `memory` tells it."""
 
 
@@ -274,15 +274,15 @@ class SnapshotWriter:
         if order != self._order:
             plain["ranks"] = self._order = order
             here = set(order)
-            self._ranks = {rank: told for rank, told in self._ranks.items() if rank in here}
+            self._ranks = {rank: before for rank, before in self._ranks.items() if rank in here}
         seen = zip(order, snapshot.observations, strict=True)
-        plain["seen"] = [self._observation(rank, one) for rank, one in seen]
+        plain["seen"] = [self._observation(rank, observation) for rank, observation in seen]
         if snapshot.lighthouse != self._lighthouse:
             plain["lighthouse"] = _lighthouse(self._lighthouse, snapshot.lighthouse)
             self._lighthouse = snapshot.lighthouse
         if snapshot.records:
-            plain["records"] = {rank: _answer(one) for rank, one in snapshot.records.items()}
-        evictions = [to_plain(one) for one in snapshot.evictions]
+            plain["records"] = {rank: _answer(record) for rank, record in snapshot.records.items()}
+        evictions = [to_plain(eviction) for eviction in snapshot.evictions]
         if evictions != (self._evictions or []):
             plain["evictions"] = evictions
         self._evictions = evictions
@@ -290,23 +290,23 @@ class SnapshotWriter:
         return plain
 
     def _observation(self, rank: RankName, seen: Observation) -> dict[str, Any]:
-        told = self._ranks.get(rank)
-        if told is None:
-            told = self._ranks[rank] = _Told()
+        before = self._ranks.get(rank)
+        if before is None:
+            before = self._ranks[rank] = _Told()
         report = seen.report
         plain = _away(seen.outcome) if isinstance(seen.outcome, Unreachable) else {}
         if report is not None:
             plain = {"report": report_row(report)}
-            known = report.identity is told.answered_as and seen.identity is told.identity
-            if known or report.identity == seen.identity:
-                told.answered_as = report.identity
+            same = report.identity is before.answered_as and seen.identity is before.identity
+            if same or report.identity == seen.identity:
+                before.answered_as = report.identity
             else:
-                plain["as"], told.answered_as = report.identity, None
-        if seen.identity is not told.identity and seen.identity != told.identity:
+                plain["as"], before.answered_as = report.identity, None
+        if seen.identity is not before.identity and seen.identity != before.identity:
             plain["identity"] = seen.identity
-        told.identity = seen.identity
-        if seen.url != told.url:
-            plain["url"] = told.url = seen.url
+        before.identity = seen.identity
+        if seen.url != before.url:
+            plain["url"] = before.url = seen.url
         plain["took_s"] = seen.round_trip_s
         return plain
 
@@ -384,13 +384,15 @@ class SnapshotReader:
             now_s=float(plain["now_s"]),
             tick=int(plain["tick"]),
             lateness_s=float(plain["lateness_s"]),
-            observations=tuple(self._observation(rank, one) for rank, one in seen),
+            observations=tuple(self._observation(rank, seen) for rank, seen in seen),
             lighthouse=_lighthouse_of(self._lighthouse),
             records={
-                RankName(str(rank)): _away_of(one) if "away" in one else parse_flight_record(one)
-                for rank, one in plain.get("records", {}).items()
+                RankName(str(rank)): _away_of(record)
+                if "away" in record
+                else parse_flight_record(record)
+                for rank, record in plain.get("records", {}).items()
             },
-            evictions=tuple(eviction_from_json(one) for one in self._evictions),
+            evictions=tuple(eviction_from_json(eviction) for eviction in self._evictions),
             **{name: value for name, value in self._more.items() if name in _MORE_SEEN},
         )
 
@@ -409,15 +411,15 @@ class SnapshotReader:
         took_s = float(plain["took_s"])
         return Observation(self._known[rank], self._urls[rank], outcome, took_s)
 
-    def _read_lighthouse(self, told: Mapping[str, Any]) -> None:
-        if "away" in told:
-            self._lighthouse = {"away": str(told["away"])}
+    def _read_lighthouse(self, lighthouse: Mapping[str, Any]) -> None:
+        if "away" in lighthouse:
+            self._lighthouse = {"away": str(lighthouse["away"])}
             return
         if "away" in self._lighthouse:
             self._lighthouse = {}
-        self._lighthouse.update((k, v) for k, v in told.items() if k != "ages_in_s")
-        if "ages_in_s" in told:
-            self._lighthouse["ages_s"] = {**self._lighthouse["ages_s"], **told["ages_in_s"]}
+        self._lighthouse.update((k, v) for k, v in lighthouse.items() if k != "ages_in_s")
+        if "ages_in_s" in lighthouse:
+            self._lighthouse["ages_s"] = {**self._lighthouse["ages_s"], **lighthouse["ages_in_s"]}
 
 
 def _away_of(plain: Mapping[str, Any]) -> Unreachable:
@@ -482,7 +484,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TickOutcome:
     """What the live monitor made of a tick, in plain JSON types."""
 
     changed: Sequence[Mapping[str, Any]] = ()
@@ -500,13 +502,13 @@ class Tick:
     """One tick: what was seen, and what the live monitor made of it."""
 
     snapshot: Snapshot
-    told: Told
+    outcome: TickOutcome
 
 
-def told(result: TickResult, crash: str | None = None) -> Told:
-    return Told(
-        changed=[incident_to_json(one) for one in result.changed],
-        decisions=[decision_to_json(one) for one in result.decisions],
+def outcome_of(result: TickResult, crash: str | None = None) -> TickOutcome:
+    return TickOutcome(
+        changed=[incident_to_json(incident) for incident in result.changed],
+        decisions=[decision_to_json(decision) for decision in result.decisions],
         wanted=[str(rank) for rank in result.wants_records],
         failures=dict(result.detector_failures) or None,
         crash=crash,
@@ -536,19 +538,22 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
     return {**held, "action": "would_evict", "would": {k: would[k] for k in _WOULD}}
 
 
-def told_to_json(value: Told) -> dict[str, Any]:
+def outcome_to_json(outcome: TickOutcome) -> dict[str, Any]:
     """What there is to tell; mostly nothing."""
-    return {name: held for one in fields(value) if (held := getattr(value, (name := one.name)))}
+    names = (part.name for part in fields(outcome))
+    return {name: value for name in names if (value := getattr(outcome, name))}
 
 
-def told_from_json(plain: Mapping[str, Any]) -> Told:
-    return Told(**{one.name: plain[one.name] for one in fields(Told) if one.name in plain})
+def outcome_from_json(plain: Mapping[str, Any]) -> TickOutcome:
+    return TickOutcome(
+        **{part.name: plain[part.name] for part in fields(TickOutcome) if part.name in plain}
+    )
 
 
-def tick_text(sighting: Mapping[str, Any], value: Told) -> str:
+def tick_text(sighting: Mapping[str, Any], outcome: TickOutcome) -> str:
     """The line of a tick; `sighting` comes from `SnapshotWriter`."""
     plain = {"kind": "tick", **sighting}
-    if result := told_to_json(value):
+    if result := outcome_to_json(outcome):
         plain["told"] = result
     return dumped(plain)
 
@@ -564,10 +569,10 @@ def head_text(head: Head, remembered: str | None) -> str:
             "file": head.number,
             "began_s": head.began_s,
             "config": asdict(head.config),
-            "incidents": [incident_to_json(one) for one in head.incidents],
-            "evictions": [to_plain(one) for one in head.evictions],
+            "incidents": [incident_to_json(incident) for incident in head.incidents],
+            "evictions": [to_plain(eviction) for eviction in head.evictions],
             "policy": policy_to_json(head.policy),
-            "would": [asdict(one) for one in head.would],
+            "would": [asdict(eviction) for eviction in head.would],
             "after_tick": head.after_tick,
             "no_memory": head.no_memory,
             "lost": head.lost,
@@ -597,9 +602,9 @@ def head_from_json(plain: Any) -> Head:
 
 
 def _head(plain: Mapping[str, Any]) -> Head:
-    config, known = plain["config"], {one.name for one in fields(KeeperConfig)}
+    config, names = plain["config"], {option.name for option in fields(KeeperConfig)}
     try:
-        options = KeeperConfig.from_options({k: v for k, v in config.items() if k in known})
+        options = KeeperConfig.from_options({k: v for k, v in config.items() if k in names})
     except ConfigError as exc:
         raise JournalError(f"its configuration cannot be used here: {exc}") from exc
     after = plain["after_tick"]
@@ -609,10 +614,10 @@ def _head(plain: Mapping[str, Any]) -> Head:
         config=options,
         version=str(plain["lightkeeper"]),
         began_s=float(plain["began_s"]),
-        incidents=tuple(incident_from_json(one) for one in plain["incidents"]),
-        evictions=tuple(eviction_from_json(one) for one in plain["evictions"]),
+        incidents=tuple(incident_from_json(incident) for incident in plain["incidents"]),
+        evictions=tuple(eviction_from_json(eviction) for eviction in plain["evictions"]),
         policy=policy_from(plain["policy"]).policy,
-        would=tuple(_past(one) for one in plain["would"]),
+        would=tuple(_past(eviction) for eviction in plain["would"]),
         after_tick=None if after is None else int(after),
         memory=plain.get("memory"),
         no_memory=plain["no_memory"],
@@ -637,6 +642,6 @@ def tick_from_json(plain: Any, reader: SnapshotReader, config: KeeperConfig) -> 
         if plain["kind"] != "tick":
             raise JournalError(f"a line of kind {plain['kind']!r}, expected 'tick'")
         snapshot = reader.read(plain, config)
-        return Tick(snapshot, told_from_json(plain.get("told", {})))
+        return Tick(snapshot, outcome_from_json(plain.get("told", {})))
     except _UNUSABLE as exc:
         raise JournalError(f"no tick: {type(exc).__name__}: {exc}") from exc

@@ -87,7 +87,7 @@ def names_of(kind: type) -> tuple[str, ...]:
         return kind.__struct_fields__
     if not is_dataclass(kind):
         raise MemoryFormatError(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
-    return tuple(one.name for one in fields(kind))
+    return tuple(part.name for part in fields(kind))
 
 
 def _is_frozen(kind: Any) -> bool:
@@ -105,27 +105,27 @@ def freeze(value: Any) -> Any:
     return _freeze(value, {})
 
 
-def _freeze(value: Any, known: dict[int, _Node]) -> Any:  # noqa: PLR0911 - one type a line
+def _freeze(value: Any, nodes: dict[int, _Node]) -> Any:  # noqa: PLR0911 - one type a line
     kind = value.__class__
     if kind in ATOMS or kind is bytes or isinstance(value, Enum) or kind is KeeperConfig:
         return value
     if kind is tuple:
-        return tuple(_freeze(one, known) for one in value)
+        return tuple(_freeze(item, nodes) for item in value)
     if kind is dict or kind is Counter:
-        items = ((_freeze(k, known), _freeze(v, known)) for k, v in value.items())
+        items = ((_freeze(k, nodes), _freeze(v, nodes)) for k, v in value.items())
         return _Items("d" if kind is dict else "c", tuple(items))
     if kind is list:
-        return _Items("l", tuple(_freeze(one, known) for one in value))
+        return _Items("l", tuple(_freeze(item, nodes) for item in value))
     if kind is deque:
-        return _Items("q", (value.maxlen, *(_freeze(one, known) for one in value)))
+        return _Items("q", (value.maxlen, *(_freeze(item, nodes) for item in value)))
     if kind in _SETS:
-        return _Items(_SETS[kind], tuple(_freeze(one, known) for one in _sorted(value)))
+        return _Items(_SETS[kind], tuple(_freeze(item, nodes) for item in _sorted(value)))
     if _is_frozen(kind):
         return value
-    node = known.get(id(value))
+    node = nodes.get(id(value))
     if node is None:
-        node = known[id(value)] = _Node(kind)
-        node.values = tuple(_freeze(one, known) for one in _layouts[kind](value))
+        node = nodes[id(value)] = _Node(kind)
+        node.values = tuple(_freeze(item, nodes) for item in _layouts[kind](value))
     return node
 
 
@@ -150,11 +150,11 @@ class Writer:
 
     def classes(self) -> str:
         """JSON text of the classes that were met: module, name, fields."""
-        told = [
+        rows = [
             [kind.__module__, kind.__qualname__, [] if issubclass(kind, Enum) else names_of(kind)]
             for kind in self._classes
         ]
-        return _dumps(told)
+        return _dumps(rows)
 
     def _number(self, kind: type) -> int:
         if not kind.__module__.startswith(OURS):
@@ -184,9 +184,9 @@ class Writer:
     def _listed(self, tag: str, values: Iterable[Any]) -> None:
         out = self._out
         out.append(f'["{tag}"')
-        for one in values:
+        for item in values:
             out.append(",")
-            self._write(one)
+            self._write(item)
         out.append("]")
 
     def _object(self, value: Any) -> None:
@@ -203,9 +203,9 @@ class Writer:
             self._out.append(f"{head},{_dumps(row)[1:]}")
             return
         self._out.append(head)
-        for one in row:
+        for item in row:
             self._out.append(",")
-            self._write(one)
+            self._write(item)
         self._out.append("]")
 
 
@@ -236,20 +236,20 @@ def read(data: Any, config: KeeperConfig) -> Any:
         MemoryFormatError: not written by `write`, or by a version whose classes have other fields.
     """
     try:
-        return _Reader([_class(*one) for one in data["classes"]], config).read(data["value"])
+        return _Reader([_class(*row) for row in data["classes"]], config).read(data["value"])
     except MemoryFormatError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as exc:
         raise MemoryFormatError(f"no memory of a pipeline: {type(exc).__name__}: {exc}") from exc
 
 
-def _class(module: str, name: str, told: list[str]) -> type:
+def _class(module: str, name: str, names: list[str]) -> type:
     """A class of ours that is loaded; nothing is imported because a file names it."""
     loaded = sys.modules.get(module) if module.startswith(OURS) else None
     kind = getattr(loaded, name, None)
     if not isinstance(kind, type) or kind.__module__ != module:
         raise MemoryFormatError(f"there is no {module}.{name} here: another version wrote this")
-    if not issubclass(kind, Enum) and list(names_of(kind)) != told:
+    if not issubclass(kind, Enum) and list(names_of(kind)) != names:
         raise MemoryFormatError(
             f"{module}.{name} has other fields here: another version wrote this"
         )
@@ -287,7 +287,7 @@ class _Reader:
                 raise MemoryFormatError(f"unknown tag {tag!r}")
 
     def _container(self, tag: str, data: list[Any]) -> Any:
-        items = [self.read(one) for one in data[1:]]
+        items = [self.read(item) for item in data[1:]]
         match tag:
             case "l":
                 return items

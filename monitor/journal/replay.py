@@ -21,12 +21,12 @@ from monitor.journal.entries import (
     LineError,
     SnapshotReader,
     Tick,
-    Told,
+    TickOutcome,
     Unpacker,
     head_from_json,
+    outcome_of,
+    outcome_to_json,
     tick_from_json,
-    told,
-    told_to_json,
 )
 from monitor.journal.memory import read
 from monitor.journal.writer import files
@@ -39,8 +39,8 @@ from monitor.model.config import KeeperConfig
 class Replayed:
     tick: Tick
     result: TickResult
-    again: Told
-    """What this replay made of it; `tick.told` is what the live monitor made of it."""
+    again: TickOutcome
+    """What this replay made of it; `tick.outcome` is what the live monitor made of it."""
 
     @property
     def now_s(self) -> float:
@@ -48,10 +48,10 @@ class Replayed:
 
     def difference(self) -> str | None:
         """Where the two part, in one line; None where they agree."""
-        found = first_difference(told_to_json(self.tick.told), told_to_json(self.again))
-        if found is None:
+        parted = first_difference(outcome_to_json(self.tick.outcome), outcome_to_json(self.again))
+        if parted is None:
             return None
-        where, live, again = found
+        where, live, again = parted
         return f"tick {self.tick.snapshot.tick}: {where} was {live} live and is {again} now"
 
 
@@ -109,7 +109,7 @@ class Replay:
         Raises:
             ConfigError: that is none.
         """
-        live = {one.name: getattr(head.config, one.name) for one in fields(KeeperConfig)}
+        live = {option.name: getattr(head.config, option.name) for option in fields(KeeperConfig)}
         return KeeperConfig.from_options({**live, **self._changes})
 
     def tick(self, tick: Tick) -> Replayed:
@@ -124,7 +124,7 @@ class Replay:
         except Exception as exc:  # noqa: BLE001 - it crashed live as well, or this is the difference
             crash = f"{type(exc).__name__}: {exc}"
         self._result = result
-        return Replayed(tick, result, told(result, crash))
+        return Replayed(tick, result, outcome_of(result, crash))
 
 
 def pipeline_of(head: Head, config: KeeperConfig) -> Pipeline:
@@ -161,13 +161,13 @@ def first_difference(  # noqa: PLR0911
             inner = f"{where}.{key}" if where else str(key)
             if key not in live or key not in again:
                 return inner, _short(live.get(key)), _short(again.get(key))
-            if found := first_difference(live[key], again[key], inner):
-                return found
+            if difference := first_difference(live[key], again[key], inner):
+                return difference
         return None
     if isinstance(live, list | tuple) and isinstance(again, list | tuple):
-        for place, (one, other) in enumerate(zip(live, again, strict=False)):
-            if found := first_difference(one, other, f"{where}[{place}]"):
-                return found
+        for place, (was, now) in enumerate(zip(live, again, strict=False)):
+            if difference := first_difference(was, now, f"{where}[{place}]"):
+                return difference
         if len(live) != len(again):
             place = min(len(live), len(again))
             return f"{where}[{place}]", _short(_at(live, place)), _short(_at(again, place))
@@ -195,7 +195,7 @@ _PIECE: Final = 1 << 16
 class Opened:
     path: Path
     head: Head
-    """`found` leaves its memory out: that of 1,000 ranks takes 100 MB, `events` reads it again."""
+    """Without its memory from `find_journals`: that of 1,000 ranks takes 100 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class Closed:
 Event = Opened | Tick | Closed
 
 
-def found(paths: Sequence[Path]) -> tuple[tuple[Opened, ...], tuple[str, ...]]:
+def find_journals(paths: Sequence[Path]) -> tuple[tuple[Opened, ...], tuple[str, ...]]:
     """Files of these paths (folders: all in them) in the order in which they were written, and
     what is to be said of those that hold nothing yet.
 
@@ -227,10 +227,10 @@ def found(paths: Sequence[Path]) -> tuple[tuple[Opened, ...], tuple[str, ...]]:
     if not opened:
         raise JournalError(notes[0] if notes else "no journal given")
     starts: dict[str, float] = {}
-    for one in opened:
-        run = one.head.run
-        starts[run] = min(starts.get(run, one.head.began_s), one.head.began_s)
-    opened.sort(key=lambda one: (starts[one.head.run], one.head.run, one.head.number))
+    for file in opened:
+        run = file.head.run
+        starts[run] = min(starts.get(run, file.head.began_s), file.head.began_s)
+    opened.sort(key=lambda file: (starts[file.head.run], file.head.run, file.head.number))
     return tuple(opened), tuple(notes)
 
 
@@ -273,8 +273,8 @@ def events(opened: Sequence[Opened]) -> Iterator[Event]:
     Raises:
         JournalError: a file cannot be read any more.
     """
-    for one in opened:
-        yield from _inside(one)
+    for file in opened:
+        yield from _inside(file)
 
 
 def _inside(opened: Opened) -> Iterator[Event]:
@@ -311,10 +311,12 @@ class Account:
     incidents: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     decisions: list[Mapping[str, Any]] = field(default_factory=list)
 
-    def take(self, told: Told, tick: int, now_s: float) -> None:
-        for incident in told.changed:
+    def take(self, outcome: TickOutcome, tick: int, now_s: float) -> None:
+        for incident in outcome.changed:
             self.incidents[str(incident["id"])] = incident
-        self.decisions += [{"at_s": now_s, "tick": tick, **one} for one in told.decisions]
+        self.decisions += [
+            {"at_s": now_s, "tick": tick, **decision} for decision in outcome.decisions
+        ]
 
     def seed(self, incidents: Iterable[Mapping[str, Any]]) -> None:
         for incident in incidents:
@@ -323,28 +325,32 @@ class Account:
     def since(self, from_s: float) -> Account:
         """What concerns the time from then on: incidents that were not over, decisions since."""
         return Account(
-            {key: one for key, one in self.incidents.items() if _ended_s(one) >= from_s},
-            [one for one in self.decisions if one["at_s"] >= from_s],
+            {
+                key: incident
+                for key, incident in self.incidents.items()
+                if _ended_s(incident) >= from_s
+            },
+            [decision for decision in self.decisions if decision["at_s"] >= from_s],
         )
 
     def lasting(self) -> list[Mapping[str, Any]]:
         """Incidents that fired or are open, oldest first."""
-        found = (
-            one
-            for one in self.incidents.values()
-            if one["milestones"]["firing_s"] is not None or one["state"] != "resolved"
+        incidents = (
+            incident
+            for incident in self.incidents.values()
+            if incident["milestones"]["firing_s"] is not None or incident["state"] != "resolved"
         )
-        return sorted(found, key=_first_seen)
+        return sorted(incidents, key=_first_seen)
 
     def all(self) -> list[Mapping[str, Any]]:
         """Every incident, oldest first."""
         return sorted(self.incidents.values(), key=_first_seen)
 
     def of(self, incident_id: str) -> list[Mapping[str, Any]]:
-        return [one for one in self.decisions if one["incident_id"] == incident_id]
+        return [decision for decision in self.decisions if decision["incident_id"] == incident_id]
 
     def evictions(self) -> list[Mapping[str, Any]]:
-        return [one for one in self.decisions if one["action"] == "evict"]
+        return [decision for decision in self.decisions if decision["action"] == "evict"]
 
 
 def _first_seen(incident: Mapping[str, Any]) -> tuple[float, str]:
@@ -394,27 +400,27 @@ def compared(live: Account, now: Account) -> list[Pair]:
     """Faults of both accounts side by side, in order of time.
 
     The same fault is one of the same kind that shares a culprit and overlaps in time; of several
-    the one whose beginning is nearest.
+    the one whose beginning is neaunmatched.
     """
-    rest = {str(one["id"]): one for one in now.lasting()}
+    unmatched = {str(incident["id"]): incident for incident in now.lasting()}
     apart_s = parted_s(live, now)
     pairs: list[tuple[float, Pair]] = []
     for incident in live.lasting():
-        other = _nearest(incident, list(rest.values()))
+        other = _nearest(incident, list(unmatched.values()))
         if other is not None:
-            del rest[str(other["id"])]
+            del unmatched[str(other["id"])]
         pairs.append((_began_s(incident), _pair(incident, other, live, now)))
-    for one in rest.values():
-        pair = _pair(None, one, live, now)
-        after = apart_s is not None and one["milestones"]["first_seen_s"] >= apart_s
-        pairs.append((_began_s(one), replace(pair, conjecture=after)))
+    for incident in unmatched.values():
+        pair = _pair(None, incident, live, now)
+        after = apart_s is not None and incident["milestones"]["first_seen_s"] >= apart_s
+        pairs.append((_began_s(incident), replace(pair, conjecture=after)))
     return [pair for _, pair in sorted(pairs, key=lambda item: item[0])]
 
 
 def parted_s(live: Account, now: Account) -> float | None:
     """When the evictions of two accounts first differ: what was seen later is the live one's."""
-    mine = [(one["at_s"], one["group"]) for one in now.evictions()]
-    theirs = [(one["at_s"], one["group"]) for one in live.evictions()]
+    mine = [(decision["at_s"], decision["group"]) for decision in now.evictions()]
+    theirs = [(decision["at_s"], decision["group"]) for decision in live.evictions()]
     return min((at_s for at_s, _ in set(mine) ^ set(theirs)), default=None)
 
 
@@ -422,12 +428,12 @@ def _nearest(
     incident: Mapping[str, Any], others: Sequence[Mapping[str, Any]]
 ) -> Mapping[str, Any] | None:
     near = [
-        (abs(_began_s(one) - _began_s(incident)), one)
-        for one in others
-        if one["kind"] == incident["kind"]
-        and _share(one["culprits"], incident["culprits"])
-        and _began_s(one) <= _ended_s(incident)
-        and _began_s(incident) <= _ended_s(one)
+        (abs(_began_s(other) - _began_s(incident)), other)
+        for other in others
+        if other["kind"] == incident["kind"]
+        and _share(other["culprits"], incident["culprits"])
+        and _began_s(other) <= _ended_s(incident)
+        and _began_s(incident) <= _ended_s(other)
     ]
     return min(near, key=lambda item: item[0])[1] if near else None
 
@@ -453,10 +459,10 @@ def _resolved_s(incident: Mapping[str, Any]) -> float | None:
 def _pair(
     live: Mapping[str, Any] | None, now: Mapping[str, Any] | None, mine: Account, other: Account
 ) -> Pair:
-    one = live or now or {}
+    incident = live or now or {}
     return Pair(
-        kind=str(one["kind"]),
-        culprits=tuple(one["culprits"]),
+        kind=str(incident["kind"]),
+        culprits=tuple(incident["culprits"]),
         live=None if live is None else _side(live, mine),
         now=None if now is None else _side(now, other),
     )
@@ -464,8 +470,8 @@ def _pair(
 
 def _side(incident: Mapping[str, Any], account: Account) -> Side:
     decisions = account.of(str(incident["id"]))
-    asked = [one["at_s"] for one in decisions if one["action"] == "evict"]
-    guards = [one["guard"] for one in decisions if one["action"] != "evict"]
+    asked = [decision["at_s"] for decision in decisions if decision["action"] == "evict"]
+    guards = [decision["guard"] for decision in decisions if decision["action"] != "evict"]
     return Side(
         id=str(incident["id"]),
         fired_s=incident["milestones"]["firing_s"],

@@ -28,7 +28,7 @@ from monitor.background import BackgroundWorker
 from monitor.decide.pipeline import TickResult
 from monitor.decide.rules import Policy
 from monitor.journal import memory
-from monitor.journal.entries import Head, Packer, SnapshotWriter, head_text, tick_text, told
+from monitor.journal.entries import Head, Packer, SnapshotWriter, head_text, outcome_of, tick_text
 from monitor.model.config import KeeperConfig
 from monitor.model.observation import Snapshot
 
@@ -294,7 +294,7 @@ class Journal:
             self._begin(item)
             return
         sighting = self._sightings.write(item.snapshot)
-        self._put(tick_text(sighting, told(item.result, item.crash)))
+        self._put(tick_text(sighting, outcome_of(item.result, item.crash)))
         ticks, age_s = self._stats.ticks + 1, time.monotonic() - self._opened_s
         if ticks % _ROOM_EVERY == 0:
             self._dir.check_room()
@@ -304,7 +304,7 @@ class Journal:
         with self._lock:  # at once: who sees the tick counted finds the next file asked for
             self._stats = replace(self._stats, ticks=ticks)
             if over:  # but once: that file may be on its way, behind ticks that wait
-                self._turn_asked = not any(isinstance(one, _Turn) for one in self._queue)
+                self._turn_asked = not any(isinstance(item, _Turn) for item in self._queue)
 
     @property
     def _full_bytes(self) -> int:
@@ -345,13 +345,13 @@ class Journal:
             with contextlib.suppress(OSError):  # what could be written has been
                 file.close()
         with self._lock:
-            lost = [one for one in (item, *self._queue) if isinstance(one, _Seen)]
+            lost = [item for item in (item, *self._queue) if isinstance(item, _Seen)]
             self._queue.clear()
             self._lose(len(lost))
-            known, self._stats = self._stats.problem, replace(self._stats, problem=problem)
+            before, self._stats = self._stats.problem, replace(self._stats, problem=problem)
             self._broken, self._turn_asked = True, False
             self._retry_s = time.monotonic() + RETRY_S
-        if known != problem:
+        if before != problem:
             log.warning("the journal is not written: %s", problem)
 
     def _end_file(self) -> None:

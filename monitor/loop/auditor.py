@@ -74,15 +74,15 @@ class Auditor:
         for eviction in snapshot.evictions:
             if eviction.by_hand:
                 self._follow(snapshot, eviction)
-        found: list[Line] = []
+        entries: list[Line] = []
         for incident in changed:
-            found += lines.moves(before.get(incident.id), incident)
-        found += self._evictions(snapshot)
+            entries += lines.moves(before.get(incident.id), incident)
+        entries += self._evictions(snapshot)
         if self._looked:
-            found += lines.paused(self._pause, snapshot.pause, snapshot.now_s)
+            entries += lines.paused(self._pause, snapshot.pause, snapshot.now_s)
         self._pause, self._looked = snapshot.pause, True
-        found.sort(key=lambda line: float(line["at_s"]))
-        self._write(found, wait=False)
+        entries.sort(key=lambda line: float(line["at_s"]))
+        self._write(entries, wait=False)
 
     def decided(self, row: DecisionRow, incident: Incident | None) -> None:
         """A decision, or how far one came; an eviction waits for the line of its own."""
@@ -102,7 +102,7 @@ class Auditor:
         """Go on from what the store holds: at the start, and from another monitor."""
         self._audit = audit_of(remembered, self._audit.config)
         self._open, self._settled = set(), set()
-        self._known = {one.key: one for one in remembered.taken_up}
+        self._known = {eviction.key: eviction for eviction in remembered.taken_up}
 
     def count(
         self,
@@ -117,14 +117,16 @@ class Auditor:
         for incident in incidents:
             if incident.milestones.firing_s is None or incident.id in self._settled:
                 continue
-            one = account(self._audit.case(incident, decisions.get(incident.id, ()), now_s))
-            if not one.final:
+            audited = account(self._audit.case(incident, decisions.get(incident.id, ()), now_s))
+            if not audited.final:
                 self._open.add(incident.id)
                 continue
             self._settled.add(incident.id)
             if incident.id in self._open:
                 kind = str(incident.kind)
-                self._instruments.count_account(kind, lost=one.lost.low, saved=one.saved.low)
+                self._instruments.count_account(
+                    kind, lost=audited.lost.low, saved=audited.saved.low
+                )
         self._forget(incidents)
 
     @property
@@ -147,22 +149,22 @@ class Auditor:
         new: bool,
     ) -> None:
         """What nobody could tell later: ranks and hosts while it is new, hosts at the return."""
-        known = facts = self._audit.facts.get(key)
+        before = facts = self._audit.facts.get(key)
         if facts is None and new:
             facts = facts_of(snapshot, groups)
         if facts is not None and not facts.back_on and back_s is not None:
             facts = replace(facts, back_on=hosts_of(snapshot, groups))
-        if facts is not None and facts != known:
+        if facts is not None and facts != before:
             self._audit = replace(self._audit, facts={**self._audit.facts, key: facts})
             self._store.save_audit(key, FACTS, to_plain(facts))
 
     def _follow(self, snapshot: Snapshot, eviction: Eviction) -> None:
         """An eviction by hand, which no incident follows: that, and what comes after it."""
         key, asked_s = eviction.incident_id, eviction.asked_s
-        after = known = self._audit.aftermaths.get(key, Aftermath())
-        if not known.over and snapshot.now_s <= asked_s + self._audit.config.follow_s:
-            after = followed(known, snapshot, eviction)
-        if after != known:
+        after = before = self._audit.aftermaths.get(key, Aftermath())
+        if not before.over and snapshot.now_s <= asked_s + self._audit.config.follow_s:
+            after = followed(before, snapshot, eviction)
+        if after != before:
             aftermaths = {**self._audit.aftermaths, key: after}
             self._audit = replace(self._audit, aftermaths=aftermaths)
             self._store.save_audit(key, AFTERMATH, to_plain(after))
@@ -180,9 +182,9 @@ class Auditor:
         if changed:
             self._audit = replace(self._audit, evictions=by_incident(self._known.values()))
 
-    def _write(self, found: Sequence[Line], *, wait: bool) -> None:
+    def _write(self, entries: Sequence[Line], *, wait: bool) -> None:
         if self._log is not None:
-            self._log.put(*found)
+            self._log.put(*entries)
             if wait:
                 self._log.flush(_LOG_S)
 
@@ -200,7 +202,7 @@ class Auditor:
         if gone or keys:
             self._audit = replace(
                 audit,
-                facts={key: one for key, one in audit.facts.items() if key in shown},
-                aftermaths={key: one for key, one in audit.aftermaths.items() if key in shown},
+                facts={key: facts for key, facts in audit.facts.items() if key in shown},
+                aftermaths={key: after for key, after in audit.aftermaths.items() if key in shown},
                 evictions=by_incident(self._known.values()),
             )

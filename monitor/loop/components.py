@@ -80,17 +80,17 @@ class VitalSigns:
 
 def _waited_s() -> dict[str, float]:
     """Thread -> seconds for which it was ready to run and did not (proc(5), schedstat)."""
-    found: dict[str, float] = {}
+    waited_s: dict[str, float] = {}
     try:
         tasks = list(_TASKS.iterdir())
     except OSError:
-        return found
+        return waited_s
     for task in tasks:
         try:
-            found[task.name] = int((task / "schedstat").read_text().split()[1]) / 1e9
+            waited_s[task.name] = int((task / "schedstat").read_text().split()[1]) / 1e9
         except (OSError, ValueError, IndexError):
             continue  # the thread is gone, or this kernel does not count
-    return found
+    return waited_s
 
 
 # -- crashes -----------------------------------------------------------------------------------
@@ -206,8 +206,8 @@ def troubles(
     while it acts.
     """
     for condition, seen in result.health.conditions.items():
-        told = condition is Condition.CANNOT_WRITE and components.store.last_error is not None
-        if not told:  # the store says it better
+        better = condition is Condition.CANNOT_WRITE and components.store.last_error is not None
+        if not better:  # the store says it better
             yield f"the monitor doubts itself ({condition}): {seen}"
     if (error := components.store.last_error) is not None:
         waiting = components.store.pending

@@ -47,9 +47,11 @@ _STANDSTILLS: Final = frozenset({Kind.NOT_ENTERED, Kind.MISMATCH, Kind.DEADLOCK}
 
 def accused_in(group: GroupName, snapshot: Snapshot) -> tuple[Accused, ...]:
     return tuple(
-        Accused(one.rank, one.identity.incarnation, one.url, one.identity.host, one.identity.place)
-        for one in snapshot.observations
-        if one.identity.group == group
+        Accused(
+            seen.rank, seen.identity.incarnation, seen.url, seen.identity.host, seen.identity.place
+        )
+        for seen in snapshot.observations
+        if seen.identity.group == group
     )
 
 
@@ -67,25 +69,25 @@ def _stood(snapshot: Snapshot, incident: Incident | None) -> dict[RankName, int]
     """Culprits of a standstill, and how many phases they had changed by this tick."""
     if incident is None or incident.kind not in _STANDSTILLS:
         return {}
-    found = {one.rank: one.report for one in snapshot.observations if one.report is not None}
-    steps = {rank: found[rank].step for rank in incident.culprits if rank in found}
+    reports = {seen.rank: seen.report for seen in snapshot.observations if seen.report is not None}
+    steps = {rank: reports[rank].step for rank in incident.culprits if rank in reports}
     stood = {rank: step.progress for rank, step in steps.items() if step is not None}
     return stood if len(stood) == len(incident.culprits) else {}
 
 
 def _restarted(eviction: Eviction, snapshot: Snapshot, incident: Incident | None) -> str | None:
     """Why this group is not the one that was accused any more."""
-    for one in snapshot.observations:
-        if one.identity.group != eviction.group:
+    for seen in snapshot.observations:
+        if seen.identity.group != eviction.group:
             continue
-        mine = incident is not None and one.rank in incident.culprits
+        mine = incident is not None and seen.rank in incident.culprits
         accused = incident.incarnations if incident is not None and mine else ()
-        if accused and one.identity.incarnation not in accused:
-            return f"{one.rank} has restarted since it was accused"
-        step = None if one.report is None else one.report.step
-        told = None if step is None else step.replica_id
-        if None not in (told, eviction.replica_id) and told != eviction.replica_id:
-            return f"{one.rank} runs as {told} now, not as {eviction.replica_id}"
+        if accused and seen.identity.incarnation not in accused:
+            return f"{seen.rank} has restarted since it was accused"
+        step = None if seen.report is None else seen.report.step
+        replica_id = None if step is None else step.replica_id
+        if None not in (replica_id, eviction.replica_id) and replica_id != eviction.replica_id:
+            return f"{seen.rank} runs as {replica_id} now, not as {eviction.replica_id}"
     return None
 
 
@@ -113,15 +115,15 @@ class Acting:
     def _evictions(self) -> EvictionLog:
         return self._components.evictors.log
 
-    def adopt(self, found: Remembered) -> None:
-        self.recent = RecentIncidents(found)
-        self._components.auditor.adopt(found)
+    def adopt(self, remembered: Remembered) -> None:
+        self.recent = RecentIncidents(remembered)
+        self._components.auditor.adopt(remembered)
 
     def act(self, result: TickResult, snapshot: Snapshot, epoch: int) -> None:
         """Write down what was decided, then hand it over."""
         components = self._components
-        known = (self.recent.get(incident.id) for incident in result.changed)
-        before = {one.id: one for one in known if one is not None}
+        earlier = (self.recent.get(incident.id) for incident in result.changed)
+        before = {incident.id: incident for incident in earlier if incident is not None}
         components.instruments.count_incidents(result.changed, tuple(before.values()))
         components.store.save_incidents(result.changed)
         self.recent.take_incidents(result.changed)
@@ -147,11 +149,11 @@ class Acting:
         seen = snapshot.lighthouse
         if self._hosts_known or self._config().observe or not isinstance(seen, LighthouseView):
             return
-        groups = {one.identity.group for one in snapshot.observations}
+        groups = {seen.identity.group for seen in snapshot.observations}
         if len(groups) < 2 or len(groups) < len(seen.members):
             return  # not all are here
         self._hosts_known = True
-        hosts = {one.identity.host for one in snapshot.observations}
+        hosts = {seen.identity.host for seen in snapshot.observations}
         if len(hosts) == 1:
             log.warning(
                 "all %d groups run on host %s: an eviction that blames the host (a straggler, a "
@@ -168,8 +170,8 @@ class Acting:
                 self._held.pop(decision.incident_id, None)
                 self._decided(decision, snapshot, epoch)
             case Hold():
-                told = (decision.incident_id, decision.guard, decision.reason, decision.release)
-                log.warning("nobody is evicted for %s (%s): %s. %s", *told)
+                said = (decision.incident_id, decision.guard, decision.reason, decision.release)
+                log.warning("nobody is evicted for %s (%s): %s. %s", *said)
                 self._held[decision.incident_id] = f"{decision.guard}: {decision.reason}"
                 rungs = rungs_for(decision, components)
                 self._told(components.store.save_hold(decision, snapshot.now_s, rungs=rungs))
@@ -191,9 +193,12 @@ class Acting:
         """What becomes of those that nobody has: another monitor left them, or the disk."""
         config = self._config()
         times_s = (config.eviction_deadline_s, config.eviction_ack_s)
-        for one in self._evictions.all():
-            incident, held = self.recent.get(one.incident_id), self._held.get(one.incident_id)
-            self._evictions.post(one.key, Reviewed(snapshot, incident, held, *times_s))
+        for eviction in self._evictions.all():
+            incident, held = (
+                self.recent.get(eviction.incident_id),
+                self._held.get(eviction.incident_id),
+            )
+            self._evictions.post(eviction.key, Reviewed(snapshot, incident, held, *times_s))
 
     def _hand_over(self, snapshot: Snapshot) -> None:
         """What is written, with a look at this tick's fleet; all else waits."""
@@ -201,17 +206,21 @@ class Acting:
         waiting = self._waiting()
         if not waiting or not components.store.flush():
             return
-        for one in waiting:
+        for eviction in waiting:
             if components.lease.why_not() is not None:
                 return
-            incident = self.recent.get(one.incident_id)
-            event = handed_over(one, snapshot, incident)
-            evidence = None if event.refused is not None else self._evidence_for(one, incident)
-            components.evictors.submit(one.key, event, evidence)
+            incident = self.recent.get(eviction.incident_id)
+            event = handed_over(eviction, snapshot, incident)
+            evidence = None if event.refused is not None else self._evidence_for(eviction, incident)
+            components.evictors.submit(eviction.key, event, evidence)
         self._tell_changes()
 
     def _waiting(self) -> list[Eviction]:
-        return [one for one in self._evictions.all() if one.state is EvictionState.DECIDED]
+        return [
+            eviction
+            for eviction in self._evictions.all()
+            if eviction.state is EvictionState.DECIDED
+        ]
 
     def _evidence_for(self, eviction: Eviction, incident: Incident | None) -> Evidence | None:
         """Waits for what is saved before anybody is asked; None without, also when that crashes."""
@@ -241,9 +250,9 @@ class Acting:
 
     def troubles(self) -> Iterator[str]:
         """Decisions that wait for the disk."""
-        for one in self._waiting():
+        for eviction in self._waiting():
             why = self._components.store.last_error or "not on disk yet"
-            yield f"eviction of {one.group} waits: its decision is not written ({why})"
+            yield f"eviction of {eviction.group} waits: its decision is not written ({why})"
 
     def _remember_offences(
         self, result: TickResult, before: Mapping[IncidentId, Incident], snapshot: Snapshot
@@ -266,10 +275,10 @@ class Acting:
 
     def accounted(self) -> tuple[Incident, ...]:
         """Incidents, and evictions by hand, which have an account too."""
-        known, audit = self.recent.incidents(), self._components.auditor.audit
+        incidents, audit = self.recent.incidents(), self._components.auditor.audit
         with self._errors.part("by hand"):
-            known = with_by_hand(known, self.recent.decisions(), audit)
-        return known  # noqa: RET504 - if that crashed, without them
+            incidents = with_by_hand(incidents, self.recent.decisions(), audit)
+        return incidents  # noqa: RET504 - if that crashed, without them
 
     def by_hand(
         self, group: GroupName, reason: str, author: str, view: View | None, epoch: int
@@ -280,16 +289,16 @@ class Acting:
             NotPossible: there is no such group, or it is being evicted already.
         """
         groups = () if view is None else groups_of(view)
-        found = [one for one in groups if one.group == group]
-        if view is None or not found:
+        group_views = [view for view in groups if view.group == group]
+        if view is None or not group_views:
             raise NotPossible(f"no such group: {group}")
         incident_id = IncidentId(f"{MANUAL}{group}-{view.snapshot.tick}-{int(view.snapshot.now_s)}")
-        replica_id, told = found[0].replica_id, [one.replica_id for one in groups]
-        if told.count(replica_id) > 1 or (replica_id and not may_be_of(replica_id, group)):
+        replica_id, replica_ids = group_views[0].replica_id, [view.replica_id for view in groups]
+        if replica_ids.count(replica_id) > 1 or (replica_id and not may_be_of(replica_id, group)):
             replica_id = None  # it may be another group's, whom the Lighthouse would kill
         evict = Evict(incident_id, group, replica_id, (), reason)
         with self.deciding:
-            if any(one.group == group and one.open for one in self._evictions.all()):
+            if any(eviction.group == group and eviction.open for eviction in self._evictions.all()):
                 raise NotPossible(f"{group} is being evicted already")
             self._decided(evict, view.snapshot, epoch, author=author)
             self._hand_over(view.snapshot)

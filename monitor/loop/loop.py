@@ -152,17 +152,17 @@ class Observing:
         registry = self._components.registry
         registry.heard(
             {
-                one.identity.rank: one.outcome.process.alive
-                for one in sweep.observations
-                if isinstance(one.outcome, StateReport)
+                seen.identity.rank: seen.outcome.process.alive
+                for seen in sweep.observations
+                if isinstance(seen.outcome, StateReport)
             }
         )
-        for one in sweep.observations:
-            if isinstance(one.outcome, StateReport):
+        for seen in sweep.observations:
+            if isinstance(seen.outcome, StateReport):
                 continue
-            self._components.instruments.poll_failures.labels(str(one.outcome.reason)).inc()
-            target = registry.get(one.rank)
-            if one.outcome.reason is Failure.STRANGER and target is not None:
+            self._components.instruments.poll_failures.labels(str(seen.outcome.reason)).inc()
+            target = registry.get(seen.rank)
+            if seen.outcome.reason is Failure.STRANGER and target is not None:
                 registry.estrange(target)
         for url, identity in sweep.identified:
             registry.identify(url, identity)
@@ -238,34 +238,36 @@ class Leadership:
         writes = components.lease.writes()
         if writes == self._read or began_s < self._next_s:
             return
-        found = components.store.remembered()
-        components.evictors.log.follow(found.evictions)
-        progress, would = components.evictors.progress(), held_back(found.decisions)
-        components.judge.go_on(found.incidents, progress, deciding=False, would=would)
-        self._adopt(found)
+        remembered = components.store.remembered()
+        components.evictors.log.follow(remembered.evictions)
+        progress, would = components.evictors.progress(), held_back(remembered.decisions)
+        components.judge.go_on(remembered.incidents, progress, deciding=False, would=would)
+        self._adopt(remembered)
         self._read = writes
         now_s = components.clock.now_s()
         self._next_s = now_s + _READ_SHARE * (now_s - began_s)
 
     def _lead(self, fence: Fence, tick: int) -> None:
         components = self._components
-        found = components.store.lead(fence)
-        evictions = components.evictors.log.take_over(found.evictions)
-        components.judge.go_on(found.incidents, evictions, would=held_back(found.decisions))
-        self._adopt(found)
-        components.registry.save_all(found.targets)
+        remembered = components.store.lead(fence)
+        evictions = components.evictors.log.take_over(remembered.evictions)
+        components.judge.go_on(
+            remembered.incidents, evictions, would=held_back(remembered.decisions)
+        )
+        self._adopt(remembered)
+        components.registry.save_all(remembered.targets)
         components.evidence.look_again()
-        self.components = components.begin(found, evictions, tick)
+        self.components = components.begin(remembered, evictions, tick)
         self._fence = fence
         log.info("this monitor acts from now on (epoch %d)", fence.epoch)
 
-    def _adopt(self, found: Remembered) -> None:
-        self._components.quarantine.take_over(found.quarantine, found.quarantine_events)
-        self._components.registry.restore(found.targets)
-        self._components.pause.take_over(found.switches.get(SWITCH))
+    def _adopt(self, remembered: Remembered) -> None:
+        self._components.quarantine.take_over(remembered.quarantine, remembered.quarantine_events)
+        self._components.registry.restore(remembered.targets)
+        self._components.pause.take_over(remembered.switches.get(SWITCH))
         if self._components.gatekeeper is not None:
-            self._components.gatekeeper.remember(found.evictions)
-        self._show(found)
+            self._components.gatekeeper.remember(remembered.evictions)
+        self._show(remembered)
 
 
 # -- one tick after the other --------------------------------------------------------------------
@@ -381,8 +383,8 @@ class Keeper:
     def close(self) -> None:
         self._leadership.close()
 
-    def _show_stored(self, found: Remembered) -> None:
-        self._acting.adopt(found)
+    def _show_stored(self, remembered: Remembered) -> None:
+        self._acting.adopt(remembered)
         self._result = replace(self._result, incidents=self._acting.recent.incidents())
 
     def _reconfigure(self) -> None:
@@ -431,17 +433,18 @@ class Keeper:
         """What people should know now; each sink's worker sees what is new."""
         notifier, recent = self._leadership.components.notify, self._acting.recent
         if notifier is not None:
-            evictions = recent.evictions().values()
-            known = (recent.incidents(), recent.decisions(), evictions)
-            notifier.push(NoticeFacts(snapshot.now_s, *known))
+            incidents, evictions = recent.incidents(), recent.evictions().values()
+            facts = NoticeFacts(snapshot.now_s, incidents, recent.decisions(), evictions)
+            notifier.push(facts)
 
     def _show(self, snapshot: Snapshot, result: TickResult) -> None:
         components = self._components
         tempos = self._tempos.push(snapshot)
         quarantine = components.quarantine.active()
         components.store.flush()
-        fresh = {one.id: one for one in result.incidents}  # their sentences follow the time
-        incidents = tuple(fresh.get(one.id, one) for one in self._acting.accounted())
+        # their sentences follow the time
+        fresh = {incident.id: incident for incident in result.incidents}
+        incidents = tuple(fresh.get(incident.id, incident) for incident in self._acting.accounted())
         self._view = View(
             snapshot=snapshot,
             result=result,

@@ -12,7 +12,7 @@ from monitor.act.quarantine import SWITCH, PauseSwitch
 from monitor.clock import SteadyClock
 from monitor.decide.rules import PolicyAction, PolicyError
 from monitor.journal.entries import Tick
-from monitor.journal.replay import Opened, Replay, events, found
+from monitor.journal.replay import Opened, Replay, events, find_journals
 from monitor.rulebook import Rulebook, effective
 from monitor.service import Service
 from monitor.store.store import Store
@@ -157,7 +157,11 @@ def test_a_reload_holds_from_the_next_tick_on_and_is_replayed(
     assert api.components.judge._config.budget_per_hour == 1
 
     def journalled() -> list[tuple[int | None, int, bool, PolicyAction]]:
-        heads = [one.head for one in events(found([tmp_path / "j"])[0]) if isinstance(one, Opened)]
+        heads = [
+            one.head
+            for one in events(find_journals([tmp_path / "j"])[0])
+            if isinstance(one, Opened)
+        ]
         return [
             (h.after_tick, h.config.budget_per_hour, h.config.observe,
              next(iter(h.policy.actions.values())))
@@ -171,10 +175,10 @@ def test_a_reload_holds_from_the_next_tick_on_and_is_replayed(
     replay, follows, ticks = Replay(), [], []
 
     def ticks_on_disk() -> int:
-        return sum(isinstance(one, Tick) for one in events(found([tmp_path / "j"])[0]))
+        return sum(isinstance(one, Tick) for one in events(find_journals([tmp_path / "j"])[0]))
 
     wait_until(lambda: ticks_on_disk() == 5, 5, "all ticks are on disk")
-    for event in events(found([tmp_path / "j"])[0]):
+    for event in events(find_journals([tmp_path / "j"])[0]):
         if isinstance(event, Opened):
             follows.append(replay.begin(event.head))
         elif isinstance(event, Tick):

@@ -292,7 +292,7 @@ def test_an_account_never_raises_and_is_json(found: AuditedIncident) -> None:
     for key in ("lost", "saved", "without_us"):
         low, high = body[key]["low"], body[key]["high"]
         assert low is None or high is None or low <= high
-    if one.lost.known:
+    if one.lost.bounded:
         assert all(bound is None or bound >= 0 for bound in bounds(one.lost))
 
 

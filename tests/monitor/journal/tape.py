@@ -15,9 +15,9 @@ from monitor.journal.entries import (
     SnapshotWriter,
     head_from_json,
     head_text,
+    outcome_of,
     tick_from_json,
     tick_text,
-    told,
 )
 from monitor.journal.replay import Replay, Replayed
 from monitor.model.config import KeeperConfig
@@ -45,7 +45,7 @@ class Tape:
         result = self.pipeline.tick(snapshot)
         self.snapshots.append(snapshot)
         self.results.append(result)
-        self.files[-1].append(tick_text(self._writer.write(snapshot), told(result)))
+        self.files[-1].append(tick_text(self._writer.write(snapshot), outcome_of(result)))
         return result
 
     def turn(self) -> None:

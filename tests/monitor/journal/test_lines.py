@@ -21,7 +21,7 @@ from monitor.journal.entries import (
     Unpacker,
     head_from_json,
 )
-from monitor.journal.replay import Closed, Opened, Replay, events, found
+from monitor.journal.replay import Closed, Opened, Replay, events, find_journals
 from monitor.model.config import KeeperConfig
 from tests.monitor.fleet import Drive, SimFleet, at, hang
 from tests.monitor.journal.tape import Tape
@@ -40,7 +40,7 @@ LINES = TAPE.files[0]
 
 def read(path: Path) -> tuple[int, Closed]:
     """Ticks that were replayed as live, and how the file ended."""
-    opened, _ = found([path])
+    opened, _ = find_journals([path])
     replay, ticks, closed = Replay(), 0, None
     for event in events(opened):
         match event:
@@ -116,7 +116,7 @@ def test_any_bytes_raise_only_the_one_error(file: Path, data: bytes, pressed: bo
     stream = zlib.compressobj(1, zlib.DEFLATED, 31)
     file.write_bytes(stream.compress(data) + stream.flush() if pressed else data)
     with pytest.raises(JournalError):
-        found([file])
+        find_journals([file])
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -148,7 +148,7 @@ def test_any_json_in_a_sound_line_raises_only_the_one_error(
     file.write_bytes(b"".join(packer.line(json.dumps(line)) for line in lines) + packer.end())
     replay = Replay()
     try:
-        for event in events(found([file])[0]):
+        for event in events(find_journals([file])[0]):
             if isinstance(event, Opened):
                 replay.begin(event.head)
             elif isinstance(event, Tick):

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from monitor.decide.pipeline import Pipeline
-from monitor.journal.entries import Head, JournalError, Tick, head_from_json, told
+from monitor.journal.entries import Head, JournalError, Tick, head_from_json, outcome_of
 from monitor.journal.replay import Account, Replay, compared, first_difference, parted_s
 from monitor.model.config import ConfigError, KeeperConfig
 from monitor.model.incident import State
@@ -38,7 +38,7 @@ def accounts(tape: Tape, number: int = 0, **changes) -> tuple[Account, Account]:
     """What was decided live, and what the replay decides."""
     live, now = Account(), Account()
     for one in replay_file(tape.files[number], **changes)[1]:
-        live.take(one.tick.told, one.tick.snapshot.tick, one.now_s)
+        live.take(one.tick.outcome, one.tick.snapshot.tick, one.now_s)
         now.take(one.again, one.tick.snapshot.tick, one.now_s)
     return live, now
 
@@ -63,12 +63,12 @@ def test_files_that_follow_each_other_are_one_journey_and_a_missing_one_is_bridg
         for snapshot, result in list(zip(tape.snapshots, tape.results, strict=True))[
             20 * number : 20 * number + 20
         ]:
-            assert replay.tick(Tick(snapshot, told(result))).difference() is None
+            assert replay.tick(Tick(snapshot, outcome_of(result))).difference() is None
     assert followed == [False, True]
     replay = Replay()
     assert [replay.begin(heads[0]), replay.begin(heads[2])] == [False, False]
     for snapshot, result in list(zip(tape.snapshots, tape.results, strict=True))[40:]:
-        assert replay.tick(Tick(snapshot, told(result))).difference() is None
+        assert replay.tick(Tick(snapshot, outcome_of(result))).difference() is None
 
 
 def test_a_restarted_monitor_is_replayed_with_what_its_store_held() -> None:
@@ -80,7 +80,7 @@ def test_a_restarted_monitor_is_replayed_with_what_its_store_held() -> None:
     again.begin(head)
     for snapshot in before.snapshots:
         result = live.tick(snapshot)
-        assert again.tick(Tick(snapshot, told(result))).result == result
+        assert again.tick(Tick(snapshot, outcome_of(result))).result == result
 
 
 def test_a_result_that_is_not_as_live_is_told_with_tick_and_path() -> None:
@@ -89,7 +89,7 @@ def test_a_result_that_is_not_as_live_is_told_with_tick_and_path() -> None:
     (evicted,) = [one for one in ticks if one.again.decisions]
     live = [{**dict(evicted.again.decisions[0]), "group": "rg_2"}]
     other = replace(
-        evicted, tick=replace(evicted.tick, told=replace(evicted.tick.told, decisions=live))
+        evicted, tick=replace(evicted.tick, outcome=replace(evicted.tick.outcome, decisions=live))
     )
     assert other.difference() == "tick 28: decisions[0].group was 'rg_2' live and is 'rg_1' now"
 
@@ -193,7 +193,7 @@ def test_a_pipeline_that_crashes_is_replayed_as_the_loop_does_it() -> None:
     replay.begin(head_from_json(json.loads(tape.files[0][0])))
     assert replay.pipeline is not None
     replay.pipeline._tracker = None  # type: ignore[assignment]
-    one = replay.tick(Tick(tape.snapshots[0], told(tape.results[0])))
+    one = replay.tick(Tick(tape.snapshots[0], outcome_of(tape.results[0])))
     assert one.again.crash is not None
     assert one.result.decisions == ()
     assert "crash was nothing live" in (one.difference() or "")

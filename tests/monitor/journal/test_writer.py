@@ -15,7 +15,7 @@ from monitor.decide.pipeline import Pipeline, TickResult
 from monitor.journal import writer as shelf_module
 from monitor.journal import writer as writer_module
 from monitor.journal.entries import End, Head, Tick
-from monitor.journal.replay import Closed, Opened, Replay, events, found
+from monitor.journal.replay import Closed, Opened, Replay, events, find_journals
 from monitor.journal.writer import Journal, JournalDir, Limits, files
 from monitor.model.config import KeeperConfig
 from tests.monitor.fakes import wait_until
@@ -98,7 +98,7 @@ def runs() -> Iterator[list[Run]]:
 def ticks_of(folder: Path, results: dict[int, TickResult]) -> list[int]:
     """Ticks on disk, each file replayed as part of the whole, all of them as live."""
     replay, numbers = Replay(), []
-    for event in events(found([folder])[0]):
+    for event in events(find_journals([folder])[0]):
         match event:
             case Opened():
                 replay.begin(event.head)
@@ -117,7 +117,7 @@ def test_what_was_ticked_is_on_disk_and_decides_the_same(tmp_path: Path, runs: l
     run.close()
     assert ticks_of(tmp_path / "j", run.results) == list(range(1, 41))
     (path,) = files(tmp_path / "j")
-    assert list(events(found([path])[0]))[-1] == Closed(path, End.WHOLE)
+    assert list(events(find_journals([path])[0]))[-1] == Closed(path, End.WHOLE)
     stats = run.journal.stats
     assert (stats.ticks, stats.lost, stats.files, stats.problem) == (40, 0, 1, None)
     assert stats.bytes <= path.stat().st_size < stats.bytes + 100

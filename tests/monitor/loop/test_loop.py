@@ -22,7 +22,7 @@ from monitor.clock import SteadyClock
 from monitor.decide.pipeline import TickResult
 from monitor.decide.view import NotPossible
 from monitor.journal.entries import Head, Tick
-from monitor.journal.replay import events, found
+from monitor.journal.replay import events, find_journals
 from monitor.journal.writer import Journal, JournalDir, Limits
 from monitor.loop.auditor import Auditor
 from monitor.loop.components import Components, LeaderComponents, VitalSigns
@@ -528,9 +528,9 @@ def test_every_tick_that_was_judged_is_journalled_and_a_crash_of_the_judge_with_
     bench.judge.say = crash
     bench.keeper.tick()
     journal.close()
-    ticks = [one for one in events(found([tmp_path / "j"])[0]) if isinstance(one, Tick)]
+    ticks = [one for one in events(find_journals([tmp_path / "j"])[0]) if isinstance(one, Tick)]
     assert [one.snapshot for one in ticks] == bench.judge.seen
-    assert [one.told.crash for one in ticks] == [None, "ZeroDivisionError: a bug"]
+    assert [one.outcome.crash for one in ticks] == [None, "ZeroDivisionError: a bug"]
 
 
 def test_a_journal_that_cannot_be_written_is_a_trouble_on_the_page(
