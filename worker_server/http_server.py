@@ -94,12 +94,10 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         super().__init__(server, *args, **kw)
 
     def add_channel(self, map: dict[int, Any] | None = None) -> None:  # noqa: A002
-        """It is open."""
         super().add_channel(map)
         self.server.connections.channels.add(self)
 
     def del_channel(self, map: dict[int, Any] | None = None) -> None:  # noqa: A002
-        """It is closed."""
         super().del_channel(map)
         self.server.connections.channels.discard(self)
 
@@ -108,7 +106,6 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         self.handle_close()
 
     def received(self, data: bytes) -> bool:
-        """Some bytes of a request."""
         if self.idle:
             self.idle, self.since_s = False, time.monotonic()
         return bool(super().received(data))
@@ -121,7 +118,6 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         return int(super().write_soon(data))
 
     def send(self, data: bytes, do_close: bool = True) -> int:
-        """Send what the client takes."""
         sent = int(super().send(data, do_close))
         if sent:
             self.note_sent()
@@ -138,7 +134,6 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         return None if self.requests else self.since_s
 
     def overdue(self, limits: ServerLimits, now_s: float) -> bool:
-        """Whether its client has had its time."""
         since_s = self.waits_since_s()
         if since_s is None:
             return False
@@ -158,11 +153,9 @@ class Connections:
 
     @property
     def full(self) -> bool:
-        """Whether nobody else fits in."""
         return len(self.channels) >= self.limits.connections
 
     def drop_overdue(self) -> None:
-        """Drop those whose time is over."""
         now_s = time.monotonic()
         for channel in list(self.channels):
             if channel.overdue(self.limits, now_s):
@@ -236,7 +229,6 @@ class PatientServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
             self.connections.make_room()
 
     def run(self) -> None:
-        """Serve for ever, in this thread."""
         while self._map:
             try:
                 self._turn()
@@ -310,7 +302,6 @@ class HttpServer:
         )  # fmt: skip
 
     def start(self) -> None:
-        """Serve in a thread of its own."""
         self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
         self._thread.start()
 
@@ -382,7 +373,6 @@ class TlsChannel(Channel):
         super().__init__(server, wrapped, *args, **kw)
 
     def writable(self) -> bool:
-        """Whether to be called when the socket takes bytes."""
         return self._wants_write or bool(super().writable())
 
     def handle_write(self) -> None:

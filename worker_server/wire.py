@@ -180,7 +180,6 @@ class Identity:
 
     @cached_property
     def rank(self) -> RankName:
-        """Name of the rank in the job."""
         return rank_name(self.group, self.group_rank)
 
     @cached_property

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker_server.gloo_fates import FATES
+from tests.worker_server.fates import FATES
 from tests.worker_server.pairs import Pairs
 from worker_server import wire
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from tests.ports import free_port
-from tests.worker_server.gloo_fates import DEAD
+from tests.worker_server.fates import DEAD
 from tests.worker_server.ranks import TOKEN, Rank, environment, eventually
 from worker_server.sidecar.process import DEAF_S
 from worker_server.wire import StateReport

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker_server.gloo_fates import DEAD, FATES
+from tests.worker_server.fates import DEAD, FATES
 from tests.worker_server.pairs import Pairs
 from tests.worker_server.ranks import TOKEN, eventually
 from worker_server import wire
@@ -78,6 +78,7 @@ def check_record(culprit, fate):
     assert all(entry.exit_age_s is not None for entry in record.ring[:-1])
     assert record.ring[0].site.startswith("worker_server/gloo_parent.py:")
     assert record.torch is not None, record.torch_error
+    assert set(record.recorders) <= {"dump_nccl_trace_json"}  # CUDA builds
     assert record.ring[0].torch_ids == (0,)
     if fate in ("hung", "gil"):  # torch's part is asked for again once it is a second old
         eventually(lambda: all(e.torch_ids for e in culprit.record().ring), "both parts agree")

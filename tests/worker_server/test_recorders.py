@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import socketserver
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,12 +14,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.waiting import wait_for
+from tests.worker_server.doubles import FakeProcess, FakeStacks
 from worker_server import wire
 from worker_server.rank.page import layout
 from worker_server.rank.page.reader import PageReader
 from worker_server.run_dir import RankFiles
 from worker_server.sidecar.black_box import BlackBox
-from worker_server.sidecar.queries import ControlPlaneError, StacksError
+from worker_server.sidecar.queries import ControlPlaneError
 from worker_server.sidecar.recorders import ControlPlane, Recorders
 from worker_server.sidecar.text import render
 
@@ -167,9 +167,7 @@ def test_one_that_hangs_costs_the_others_nothing_and_is_asked_again_once_it_has_
     assert plane.asked.count("dump_nccl_trace_json") == 1
     over.set()
     assert answered.wait(10)
-    deadline = time.monotonic() + 10
-    while recorders()["dump_nccl_trace_json"] != NCCL:
-        assert time.monotonic() < deadline
+    wait_for(lambda: recorders()["dump_nccl_trace_json"] == NCCL, within_s=10, what="it is asked")
 
 
 def test_what_came_is_kept_and_told_with_why_nothing_came_since(serve, recorders):
@@ -192,16 +190,6 @@ def test_two_readers_within_a_second_cost_each_handler_one_question(serve, recor
 # -- the whole answer ---------------------------------------------------------------------------
 
 
-class FakeProcess:
-    pid = 1
-
-    def look(self, _):
-        return wire.Process(alive=True, state="S")
-
-    def wait_death(self, _):
-        return False
-
-
 def test_the_answer_has_each_recorders_entries_and_says_whose_an_entrys_are(page, serve, tmp_path):
     row = page.group_row("default", 2, (0, 1))
     page.write_text(layout.W_BACKENDS, "gloo,nccl")
@@ -219,9 +207,7 @@ def test_the_answer_has_each_recorders_entries_and_says_whose_an_entrys_are(page
         fr_trace_json=lambda given: records[given.get("backend", "gloo")],
         torchcomms_fr_trace_json=one_record(COMMS),
     )
-    files = RankFiles(tmp_path / "a.page")
-    plane = ControlPlane(tmp_path / "plane.sock")
-    box = BlackBox(PageReader(tmp_path / "a.page"), FakeProcess(), plane, None, files)
+    box = a_box(tmp_path)
     record = wire.parse_flight_record(json.loads(json.dumps(wire.to_json(box.flight_record()))))
     assert record.torch == GLOO
     assert {name: one.record for name, one in record.recorders.items()} == {
@@ -267,14 +253,14 @@ def nccl_with_status(completed):
 def box_of(page, serve, tmp_path, **handlers):
     page.write_text(layout.W_BACKENDS, "gloo,nccl")
     plane = serve(fr_trace_json=by_backend, **handlers)
-    reader = PageReader(tmp_path / "a.page")
-    asked = ControlPlane(tmp_path / "plane.sock")
-    return BlackBox(reader, FakeProcess(), asked, NoStacks(), RankFiles(tmp_path / "a.page")), plane
+    return a_box(tmp_path), plane
 
 
-class NoStacks:
-    def look(self):
-        raise StacksError("none here")
+def a_box(folder):
+    stacks = FakeStacks()
+    stacks.error = "none here"
+    plane, path = ControlPlane(folder / "plane.sock"), folder / "a.page"
+    return BlackBox(PageReader(path), FakeProcess(), plane, stacks, RankFiles(path))
 
 
 def test_the_state_has_nccls_heads_with_their_age_from_the_header_alone(page, serve, tmp_path):
@@ -282,10 +268,13 @@ def test_the_state_has_nccls_heads_with_their_age_from_the_header_alone(page, se
     box.tick()  # learns what there is
     assert [(h.name, h.completed) for h in box.state().heads] == [("nccl:default_pg", 4)]
     plane.handlers["dump_nccl_trace_json"] = nccl_with_status(3)
-    deadline = time.monotonic() + 10
-    while (head := box.state().heads[0]).completed == 4:
-        assert time.monotonic() < deadline
+
+    def moved():
         box.tick()
+        head = box.state().heads[0]
+        return head.completed != 4 and head
+
+    head = wait_for(moved, within_s=10, what="the header is read")
     assert (head.inside, head.enqueued, head.started, head.op) == (4, 4, 4, "all_reduce")
     assert 0 <= head.read_age_s < 10
     whole = [one for one in plane.asked if one == "dump_nccl_trace_json"]
@@ -304,55 +293,17 @@ def test_a_header_that_hangs_costs_the_state_nothing(page, serve, tmp_path, monk
         return said(given)
 
     box, plane = box_of(page, serve, tmp_path, dump_nccl_trace_json=answer)
-    deadline = time.monotonic() + 10
-    while not any("?include" in one for one in plane.asked):
-        assert time.monotonic() < deadline
-        box.tick()
+    header = "dump_nccl_trace_json?includecollectives=false"
+    wait_for(lambda: box.tick() or header in plane.asked, within_s=10, what="it is asked")
     for _ in range(5):
         box.tick()
     assert [h.enqueued for h in box.state().heads] == [4]
-    assert plane.asked.count("dump_nccl_trace_json?includecollectives=false") == 1
+    assert plane.asked.count(header) == 1
     over.set()
-    header = "dump_nccl_trace_json?includecollectives=false"
-    deadline = time.monotonic() + 10
-    while plane.asked.count(header) == 1:  # what it answers at last ends that connection
-        assert time.monotonic() < deadline
+
+    def asked_again():
         with contextlib.suppress(ControlPlaneError):
             box.recorders._plane.ask(header)
+        return plane.asked.count(header) > 1
 
-
-# -- torch's own ----------------------------------------------------------------------------------
-
-REAL = """
-import json, sys
-from pathlib import Path
-import torch
-import torch.distributed as dist
-from worker_server import wire
-from worker_server.rank import torch_hooks
-from worker_server.sidecar.recorders import ControlPlane
-from worker_server.sidecar.recorders import Recorders
-
-path = Path(sys.argv[1])
-assert torch_hooks.start_control_plane(path)
-dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
-dist.all_reduce(torch.ones(3))
-made = Recorders(ControlPlane(path), lambda: wire.Process(alive=True, state="S"), lambda: ["gloo"])
-made.refresh(0.0, 1)
-print(json.dumps([
-    sorted(ControlPlane(path).handlers()),
-    {name: one.error or len(one.record.get("entries", ())) for name, one in made.kept.items()},
-]))
-"""
-
-
-@pytest.mark.integration
-def test_the_handlers_of_this_torch_are_found_and_asked(tmp_path):
-    pytest.importorskip("torch")
-    done = subprocess.run(
-        [sys.executable, "-c", REAL, str(tmp_path / "plane.sock")],
-        cwd=ROOT, capture_output=True, text=True, timeout=90, check=True,
-    )  # fmt: skip
-    handlers, said = json.loads(done.stdout)
-    nccl = {"dump_nccl_trace_json": 0} if "dump_nccl_trace_json" in handlers else {}  # CUDA builds
-    assert said == {"fr_trace_json": 1, **nccl}
+    wait_for(asked_again, within_s=10, what="what it answers at last ends that connection")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_port
-from tests.worker_server.ranks import environment, eventually
+from tests.worker_server.fates import HAMMERED
+from tests.worker_server.ranks import Rank, environment, eventually
 from worker_server import wire
 
 pytest.importorskip("torch")
@@ -27,19 +26,6 @@ EXPECTED = {
     "sigkill": -signal.SIGKILL, "sigabrt": -signal.SIGABRT, "segfault": -signal.SIGSEGV,
     "daemon_threads": 0, "forks": 0, "profile_in_flight": 0,
 }  # fmt: skip
-HAMMERED = (
-    "normal",
-    "exception",
-    "sys_exit",
-    "os_exit",
-    "sigterm",
-    "sigkill",
-    "sigabrt",
-    "segfault",
-    "forks",
-    "profile_in_flight",
-)
-"""While torch's control plane answers requests; as in `torch_parent`, which imports torch."""
 
 
 @pytest.fixture(scope="module")
@@ -82,62 +68,26 @@ def test_the_exit_code_and_the_last_words_of_a_rank_are_unchanged(endings, endin
         assert endings[f"{ending}/answers"] > 0
 
 
-class GlooRanks:
-    """Two ranks of one group under one parent."""
-
-    def __init__(self, order, run_dir, ending):
-        self.run_dir = run_dir
-        self.pids = order("gloo", run_dir, ending, free_port())
-
-    def find(self, rank):
-        from worker_server.run_dir import RankFiles
-
-        for path in self.run_dir.glob(f"rg_1.{rank}-*.page"):
-            content = RankFiles(path).read_endpoint()
-            if content is not None:
-                return content["url"]
-        return None
-
-    def url(self, rank):
-        return eventually(lambda: self.find(rank), "the sidecar publishes its URL")
-
-    def get(self, rank, path):
-        import requests
-
-        return requests.get(self.url(rank) + path, timeout=20)
-
-    def state(self, rank):
-        return wire.parse_state(self.get(rank, wire.PATH_STATE).json())
-
-    def record(self, rank):
-        return wire.parse_flight_record(self.get(rank, wire.PATH_FLIGHT_RECORDER).json())
-
-    def end(self):
-        for pid in self.pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
 @pytest.fixture
 def start_gloo(order, run_dir):
     started = []
 
     def start(ending):
-        started.append(GlooRanks(order, run_dir, ending))
-        return started[-1]
+        """Two ranks of one group under one parent."""
+        ranks = [Rank(pid, run_dir) for pid in order("gloo", run_dir, ending, free_port())]
+        started.extend(ranks)
+        return ranks
 
     yield start
-    for ranks in started:
-        ranks.end()
+    for rank in started:
+        rank.end()
 
 
 def test_a_rank_that_holds_the_gil_still_gives_its_ring_and_torchs_record(start_gloo):
     ranks = start_gloo("gil")
-    ranks.url(1)
-    eventually(lambda: ranks.state(1).process.interpreter_age_s > 2, "rank 1 holds the GIL")
-    culprit, victim = ranks.record(1), ranks.record(0)
-    counters = ranks.get(1, wire.PATH_WAIT_COUNTERS).json()
-    assert "pytorch.wait_counter.TCPStore__get" in counters
+    eventually(lambda: ranks[1].state().process.interpreter_age_s > 2, "rank 1 holds the GIL")
+    culprit, victim = ranks[1].record(), ranks[0].record()
+    assert "pytorch.wait_counter.TCPStore__get" in ranks[1].ask(wire.PATH_WAIT_COUNTERS)[1]
     assert culprit.members == {"default": (0, 1), "tp": (0, 1)}
     assert culprit.torch is not None
     assert len(culprit.torch["entries"]) >= 6
@@ -151,23 +101,17 @@ def test_a_rank_that_holds_the_gil_still_gives_its_ring_and_torchs_record(start_
     assert (waiting.group, waiting.seq, waiting.op) == ("default", 4, "all_reduce")
     assert (waiting.step, waiting.attempt, waiting.nth) == (3, 4, 0)
     assert waiting.exit_age_s is None
-    heads = {head.name: head for head in ranks.state(0).heads}
+    heads = {head.name: head for head in ranks[0].state().heads}
     assert (heads["default"].enqueued, heads["default"].completed) == (4, 3)
 
 
 def test_after_gloo_aborts_the_process_the_mismatch_is_on_record(start_gloo):
     ranks = start_gloo("size")
-    urls = [ranks.url(rank) for rank in (0, 1)]
-    assert all(urls)
     eventually(
-        lambda: not all(ranks.state(rank).process.alive for rank in (0, 1)),
-        "gloo aborts one of the two",
+        lambda: not all(rank.state().process.alive for rank in ranks), "gloo aborts one of the two"
     )
-    sizes = []
-    for rank in (0, 1):
-        last = ranks.record(rank).ring[-1]
-        assert (last.group, last.seq, last.op) == ("default", 4, "all_reduce")
-        sizes.append(last.sizes_in)
-    assert sizes == [((1000,),), ((500,),)]
-    dead = [rank for rank in (0, 1) if not ranks.state(rank).process.alive]
-    assert ranks.record(dead[0]).ring[-1].exit_age_s is None
+    last = [rank.record().ring[-1] for rank in ranks]
+    assert [(call.group, call.seq, call.op) for call in last] == [("default", 4, "all_reduce")] * 2
+    assert [call.sizes_in for call in last] == [((1000,),), ((500,),)]
+    dead = next(rank for rank in ranks if not rank.state().process.alive)
+    assert dead.record().ring[-1].exit_age_s is None

@@ -23,16 +23,13 @@ import torch.distributed as dist
 
 import worker_server
 from tests import forks
+from tests.worker_server.fates import HAMMERED
 
 ENDINGS = (
     "normal", "exception", "exception_beside_torch_threads", "exception_in_atexit",
     "exception_in_thread", "failing_excepthook", "sys_exit", "sys_exit_text", "os_exit", "sigterm",
     "sigterm_handled", "sigint", "sigkill", "sigabrt", "segfault", "daemon_threads", "forks",
     "profile_in_flight",
-)  # fmt: skip
-HAMMERED = (
-    "normal", "exception", "sys_exit", "os_exit", "sigterm", "sigkill", "sigabrt", "segfault",
-    "forks", "profile_in_flight",
 )  # fmt: skip
 
 

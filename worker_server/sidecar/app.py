@@ -184,7 +184,6 @@ def _ref(name: str) -> Schema:
 
 
 def _schemas(answers: Sequence[type]) -> dict[str, Schema]:
-    """All components of the document, by name."""
     kinds = (*answers, queries.EvictionOrder)
     _, schemas = schema_components(kinds, ref_template=_ref("{name}")["$ref"])
     left_out = {kind.__name__: set(usual) for kind, usual in wire.LEFT_OUT.items()}

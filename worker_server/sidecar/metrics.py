@@ -68,7 +68,6 @@ class StepFollower:
         self._phases: dict[str, _Histogram] = {}
 
     def follow(self) -> None:
-        """Fold what has ended since the last call."""
         with self._lock:
             self._follow()
 

@@ -207,7 +207,6 @@ class Activity:
         self._taken: deque[tuple[float, Counts]] = deque()
 
     def rates(self) -> Rates:
-        """Of the last seconds."""
         now_s = self._clock()
         if not self._taken or now_s - self._taken[-1][0] >= _EVERY_S:
             self._taken.append((now_s, self._count(self._pid)))
@@ -302,7 +301,6 @@ class PidfdProcess:
         os.close(self._fd)
 
     def look(self, interpreter_age_s: float | None) -> wire.Process:
-        """The operating system's view, now."""
         if self.wait_death(0):
             zombie = _status(self.pid).get("State", "").startswith("Z")
             if self._status is None:

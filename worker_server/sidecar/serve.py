@@ -155,7 +155,6 @@ class Registrar(threading.Thread):
         """What the monitor asked for: thousands that renew every 5 s would be all that it does."""
 
     def run(self) -> None:
-        """Renew until asked to stop."""
         wait, up, due_s = 0.0, True, time.monotonic()
         while not self._stop_asked.wait(min(_LOOK_S, max(0.0, due_s - time.monotonic()))):
             registration = self._endpoint.registration()
