@@ -7,6 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, zip_longest
+from operator import itemgetter
 from typing import Any, Final
 
 from monitor.model.config import KeeperConfig
@@ -41,10 +43,13 @@ class FleetFacts:
 
 def facts_of(snapshot: Snapshot, groups: Collection[GroupName]) -> FleetFacts:
     """The fleet as this tick shows it, these groups being accused, or put out."""
-    own = [seen for seen in snapshot.observations if seen.identity.group in groups]
-    rest = [seen for seen in snapshot.observations if seen.identity.group not in groups]
-    others = [seen for seen in rest if seen.report is not None and seen.report.process.alive]
-    return FleetFacts(len(own), len(others), hosts_of(snapshot, groups))
+    own = others = 0
+    for seen in snapshot.observations:
+        if seen.identity.group in groups:
+            own += 1
+        elif seen.report is not None and seen.report.process.alive:
+            others += 1
+    return FleetFacts(own, others, hosts_of(snapshot, groups))
 
 
 def hosts_of(snapshot: Snapshot, groups: Collection[GroupName]) -> Hosts:
@@ -209,10 +214,10 @@ class Amount:
         """Whether there is any bound."""
         return self.low is not None or self.high is not None
 
-    def plus(self, other: Amount, words: str = "") -> Amount:
+    def plus(self, other: Amount) -> Amount:
         """Both together; a bound that one of them lacks is lacking."""
-        text = words or "; ".join(part for part in (self.words, other.words) if part)
-        return Amount(_sum(self.low, other.low), _sum(self.high, other.high), text)
+        words = "; ".join(part for part in (self.words, other.words) if part)
+        return Amount(_sum(self.low, other.low), _sum(self.high, other.high), words)
 
     def minus(self, other: Amount, words: str) -> Amount:
         """The difference, as wide as both ranges make it."""
@@ -377,38 +382,39 @@ class HoldSpan:
 def intervals(case: AuditedIncident) -> tuple[Interval, ...]:
     """All parts that are over, in order; they add up."""
     at_s, parts = case.began_s, []
-    for name, moment_s in (*_causes(case), *_effects(case)):
+    for name, moment_s in _moments(case):
         end_s = max(at_s, moment_s)
         parts.append(Interval(name, at_s, end_s, jumped=moment_s < at_s))
         at_s = end_s
     return tuple(parts)
 
 
-def _causes(case: AuditedIncident) -> Iterator[tuple[str, float]]:
-    marks = case.incident.milestones
-    moments = (
-        ("seen", marks.first_seen_s),
-        ("firing", marks.firing_s),
-        ("decided", decided_s(case)),
-        ("asked", case.asked_s),
-    )
-    skipped = ("seen", "firing") if case.incident.kind is Kind.BY_HAND else ()
-    return ((name, at_s) for name, at_s in moments if at_s is not None and name not in skipped)
-
-
-def _effects(case: AuditedIncident) -> list[tuple[str, float]]:
+def _moments(case: AuditedIncident) -> Iterator[tuple[str, float]]:
+    """Causes in their own order, then effects by time."""
     marks, last = case.incident.milestones, case.evictions[-1] if case.evictions else None
+    causes = {
+        "seen": marks.first_seen_s,
+        "firing": marks.firing_s,
+        "decided": decided_s(case),
+        "asked": case.asked_s,
+    }
+    if case.incident.kind is Kind.BY_HAND:
+        del causes["seen"], causes["firing"]
     left_s = marks.left_quorum_s
     if left_s is None and last is not None:
         left_s = last.left_quorum_s
-    moments = (
-        ("gone", None if last is None else last.gone_s),
-        ("left", left_s),
-        ("survivors", marks.survivor_commit_s),
-        ("rejoined", marks.rejoined_s),
-    )
-    happened = [(name, at_s) for name, at_s in moments if at_s is not None]
-    return sorted(happened, key=lambda moment: moment[1])
+    effects = {
+        "gone": None if last is None else last.gone_s,
+        "left": left_s,
+        "survivors": marks.survivor_commit_s,
+        "rejoined": marks.rejoined_s,
+    }
+    yield from _happened(causes)
+    yield from sorted(_happened(effects), key=itemgetter(1))
+
+
+def _happened(moments: Mapping[str, float | None]) -> list[tuple[str, float]]:
+    return [(name, at_s) for name, at_s in moments.items() if at_s is not None]
 
 
 def decided_s(case: AuditedIncident) -> float | None:
@@ -427,8 +433,7 @@ def hold_spans(case: AuditedIncident) -> tuple[HoldSpan, ...]:
     """Guards that held, oldest first; one that only changed its words goes on."""
     spans: list[HoldSpan] = []
     rows = sorted(case.decisions, key=lambda row: row.at_s)
-    for number, row in enumerate(rows):
-        after = rows[number + 1] if number + 1 < len(rows) else None
+    for row, after in zip_longest(rows, rows[1:]):
         end_s = case.incident.ended_s if after is None else after.at_s
         if row.action == "evict" or row.guard is None:
             continue
@@ -494,7 +499,7 @@ def account(case: AuditedIncident) -> IncidentAccount:
         saved=_saved(case, without, lost),
         ran_on=() if facts is None else all_hosts(facts.hosts),
         back_on=() if facts is None else all_hosts(facts.back_on),
-        final=not case.incident.open and _complete(case),
+        final=not case.incident.open and (_all_back(case) or not case.followed),
     )
 
 
@@ -511,10 +516,9 @@ def _saved(case: AuditedIncident, without: Amount, lost: Amount) -> Amount:
     return without.minus(lost, "what it would have lost without us, less what it lost")
 
 
-def _complete(case: AuditedIncident) -> bool:
+def _all_back(case: AuditedIncident) -> bool:
     marks = case.incident.milestones
-    seen = marks.survivor_commit_s is not None and marks.rejoined_s is not None
-    return seen or not case.followed
+    return marks.survivor_commit_s is not None and marks.rejoined_s is not None
 
 
 def _outcome(case: AuditedIncident) -> str:
@@ -525,10 +529,9 @@ def _outcome(case: AuditedIncident) -> str:
         return "evicting" if incident.open else "evicted"
     if case.decisions and case.decisions[-1].action == "would_evict":
         return "observed"
-    held = any(row.action == "hold" for row in case.decisions)
-    if incident.open:
-        return "held" if held else "open"
-    return "held" if held else "passed"
+    if any(row.action == "hold" for row in case.decisions):
+        return "held"
+    return "open" if incident.open else "passed"
 
 
 def _decided(case: AuditedIncident) -> tuple[str, str]:
@@ -547,7 +550,7 @@ def _decided(case: AuditedIncident) -> tuple[str, str]:
 
 def all_hosts(hosts: Hosts) -> tuple[Host, ...]:
     """All of these groups, sorted, each once."""
-    return tuple(sorted({host for some in hosts.values() for host in some}))
+    return tuple(sorted({*chain.from_iterable(hosts.values())}))
 
 
 _AMOUNTS: Final = ("lost", "lost_by_others", "lost_by_own", "without_us", "saved")

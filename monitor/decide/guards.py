@@ -417,11 +417,9 @@ HOUR_S: Final = 3600.0
 def self_doubt(case: Case) -> Objection | None:
     """The monitor is late, cut off, or cannot write."""
     why = case.fleet.doubt
-    return (
-        None
-        if why is None
-        else Objection(why, f"It goes on by itself once the monitor is well again. {case.by_hand}")
-    )
+    if why is None:
+        return None
+    return Objection(why, f"It goes on by itself once the monitor is well again. {case.by_hand}")
 
 
 def lighthouse_away(case: Case) -> Objection | None:
@@ -494,38 +492,33 @@ def in_flight(case: Case) -> Objection | None:
 
 def budget(case: Case) -> Objection | None:
     """Too many evictions within the hour."""
-    recent = _recent(case, case.past)
-    limit = case.config.budget_per_hour
-    if len(recent) < limit:
-        return None
-    return Objection(
-        f"{limit} evictions an hour are used up",
-        f"{_free(recent, limit)} (budget_per_hour). {case.by_hand}",
-    )
+    return _used_up(case, case.past, "", "budget_per_hour", case.config.budget_per_hour)
 
 
 def group_budget(case: Case) -> Objection | None:
     """Too many evictions of this very group within the hour."""
-    recent = _recent(case, (eviction for eviction in case.past if eviction.group == case.group))
     limit = case.config.budget_per_group
-    if not limit or len(recent) < limit:
+    if not limit:
         return None
-    return Objection(
-        f"{limit} evictions an hour of {case.group} are used up",
-        f"{_free(recent, limit)} (budget_per_group). {case.by_hand}",
+    own = (eviction for eviction in case.past if eviction.group == case.group)
+    return _used_up(case, own, f" of {case.group}", "budget_per_group", limit)
+
+
+def _used_up(
+    case: Case, past: Iterable[PastEviction], whose: str, option: str, limit: int
+) -> Objection | None:
+    now_s = case.fleet.now_s
+    recent_s = sorted(e.asked_s for e in past if now_s - e.asked_s < HOUR_S)
+    if len(recent_s) < limit:
+        return None
+    free = (
+        f"It goes on at {moment(recent_s[-limit] + HOUR_S)}"
+        if limit
+        else "It needs a larger budget"
     )
-
-
-def _recent(case: Case, past: Iterable[PastEviction]) -> list[PastEviction]:
-    recent = [eviction for eviction in past if case.fleet.now_s - eviction.asked_s < HOUR_S]
-    return sorted(recent, key=lambda eviction: eviction.asked_s)
-
-
-def _free(recent: list[PastEviction], limit: int) -> str:
-    """When there is room again."""
-    if limit == 0:
-        return "It needs a larger budget"
-    return f"It goes on at {moment(recent[-limit].asked_s + HOUR_S)}"
+    return Objection(
+        f"{limit} evictions an hour{whose} are used up", f"{free} ({option}). {case.by_hand}"
+    )
 
 
 def cool_down(case: Case) -> Objection | None:

@@ -16,7 +16,7 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from monitor.detect.history import History
 from monitor.detect.track import RankTrack
@@ -256,19 +256,17 @@ def lost_steps(history: History, incident: Incident) -> int | None:
 # -- story -------------------------------------------------------------------------------------
 
 
-def moved(incident: Incident, at_s: float, state: State, reason: str) -> Incident:
-    return replace(
-        incident, state=state, story=(*incident.story, Transition(at_s, state.value, reason))
-    )
+def moved(incident: Incident, at_s: float, state: State, reason: str, **changes: Any) -> Incident:
+    return noted(incident, at_s, state.value, reason, state=state, **changes)
 
 
 def resolved(incident: Incident, at_s: float, why: str) -> Incident:
-    return replace(moved(incident, at_s, State.RESOLVED, why), resolution=why)
+    return moved(incident, at_s, State.RESOLVED, why, resolution=why)
 
 
-def noted(incident: Incident, at_s: float, milestone: str, reason: str) -> Incident:
-    """The incident with a line that changes no state, such as a milestone."""
-    return replace(incident, story=(*incident.story, Transition(at_s, milestone, reason)))
+def noted(incident: Incident, at_s: float, to: str, reason: str, **changes: Any) -> Incident:
+    """The incident with one line more, such as a milestone, and what it changes."""
+    return replace(incident, story=(*incident.story, Transition(at_s, to, reason)), **changes)
 
 
 def differs(before: Incident | None, after: Incident) -> bool:
@@ -300,27 +298,29 @@ def followed(history: History, incident: Incident, config: KeeperConfig) -> Inci
 
 def _going_and_coming(history: History, incident: Incident, since_s: float) -> Incident:
     """The incident with what its groups and the others do."""
-    marks, now_s = incident.milestones, history.now_s
-    asked = marks.evict_asked_s is not None
-    if asked and marks.left_quorum_s is None and out_of_quorum(history, incident):
-        marks = replace(marks, left_quorum_s=now_s)
-        incident = noted(incident, now_s, "left_quorum", "a quorum without it is seen")
+    marks = incident.milestones
+    awaited = marks.evict_asked_s is not None and marks.left_quorum_s is None
+    if awaited and out_of_quorum(history, incident):
+        incident = _reached(incident, history.now_s, "left_quorum", "a quorum without it is seen")
     if marks.survivor_commit_s is None:
         commits = (
             track.last_commit_s
             for track in history.present()
             if track.group not in incident.groups and track.last_commit_s is not None
         )
-        first_s = min((at_s for at_s in commits if at_s > since_s), default=None)
-        if first_s is not None:
-            marks = replace(marks, survivor_commit_s=first_s)
-            incident = noted(incident, first_s, "survivor_commit", "another group commits")
+        at_s = min((at_s for at_s in commits if at_s > since_s), default=None)
+        if at_s is not None:
+            incident = _reached(incident, at_s, "survivor_commit", "another group commits")
     if marks.rejoined_s is None:
-        back_s = _rejoined_s(history, incident)
-        if back_s is not None:
-            marks = replace(marks, rejoined_s=back_s)
-            incident = noted(incident, back_s, "rejoined", "the group commits again")
-    return replace(incident, milestones=marks)
+        at_s = _rejoined_s(history, incident)
+        if at_s is not None:
+            incident = _reached(incident, at_s, "rejoined", "the group commits again")
+    return incident
+
+
+def _reached(incident: Incident, at_s: float, milestone: str, reason: str) -> Incident:
+    marks = replace(incident.milestones, **{f"{milestone}_s": at_s})
+    return noted(incident, at_s, milestone, reason, milestones=marks)
 
 
 def _resuming(history: History, incident: Incident, since_s: float) -> Incident:
@@ -329,11 +329,10 @@ def _resuming(history: History, incident: Incident, since_s: float) -> Incident:
     at_s = resumed_s(history, incident, since_s)
     if at_s is None or incident.before is None:
         return incident
-    marks = replace(incident.milestones, resumed_s=at_s)
     groups, lost = incident.before.participants, incident.lost_steps
     lost_too = "" if lost is None else f"; {lost} step{'' if lost == 1 else 's'} lost"
     reason = f"a commit of {groups} group{'' if groups == 1 else 's'}, as before{lost_too}"
-    return noted(replace(incident, milestones=marks), at_s, "resumed", reason)
+    return _reached(incident, at_s, "resumed", reason)
 
 
 def _rejoined_s(history: History, incident: Incident) -> float | None:
@@ -381,10 +380,9 @@ def asked_out(incident: Incident, eviction: Eviction) -> Incident:
     asked_s = incident.milestones.evict_asked_s
     if asked_s is not None and eviction.asked_s <= asked_s:
         return incident
-    return replace(
-        moved(incident, eviction.asked_s, State.EVICTING, f"asked for {eviction.group}"),
-        milestones=replace(incident.milestones, evict_asked_s=eviction.asked_s),
-    )
+    marks = replace(incident.milestones, evict_asked_s=eviction.asked_s)
+    why = f"asked for {eviction.group}"
+    return moved(incident, eviction.asked_s, State.EVICTING, why, milestones=marks)
 
 
 def reported(
@@ -451,12 +449,7 @@ def left(
         if progress is not None and progress.unseen_s is not None:
             why += ", host out of sight"
         if marks.left_quorum_s is None:
-            line = Transition(left_s, "left_quorum", f"left the quorum{after}")
-            incident = replace(
-                incident,
-                milestones=replace(marks, left_quorum_s=left_s),
-                story=(*incident.story, line),
-            )
+            incident = _reached(incident, left_s, "left_quorum", f"left the quorum{after}")
     elif not incident.replica_ids:
         why = "evicted: all its processes are gone; it was in no quorum"
     elif gone_s is not None and now_s - gone_s > config.follow_s:
@@ -516,10 +509,10 @@ def weighed(incident: Incident, verdict: Verdict, now_s: float, eviction_cost_s:
     severity = severity_of(verdict, eviction_cost_s)
     if severity is incident.severity:
         return incident
-    incident = replace(incident, severity=severity)
     if incident.milestones.firing_s is None:
-        return incident
-    return noted(incident, now_s, "severity", f"now {severity.value}: {verdict.reason}")
+        return replace(incident, severity=severity)
+    why = f"now {severity.value}: {verdict.reason}"
+    return noted(incident, now_s, "severity", why, severity=severity)
 
 
 def _victims(incident: Incident, verdict: Verdict) -> tuple[RankName, ...]:
@@ -703,9 +696,9 @@ class Tracker:
         incident = weighed(incident, verdict, history.now_s, self.config.eviction_cost_s)
         needed = 1 if verdict.settled else self._needed(verdict.kind)
         if incident.state is State.PENDING and sightings >= needed:
-            incident = replace(
-                moved(incident, history.now_s, State.FIRING, verdict.reason),
-                milestones=replace(incident.milestones, firing_s=history.now_s),
+            marks = replace(incident.milestones, firing_s=history.now_s)
+            incident = moved(
+                incident, history.now_s, State.FIRING, verdict.reason, milestones=marks
             )
         self.incidents[incident.id] = incident
         return incident.id
@@ -758,11 +751,8 @@ class Tracker:
     def take_evictions(self, history: History, evictions: Sequence[Eviction]) -> None:
         """Begin a tick: what the evictor did shields its groups from this tick's verdicts."""
         self._before = dict(self.incidents)
-        latest: dict[IncidentId, Eviction] = {}
-        for progress in evictions:
-            other = latest.get(progress.incident_id)
-            if other is None or progress.asked_s >= other.asked_s:
-                latest[progress.incident_id] = progress
+        by_time = sorted(evictions, key=attrgetter("asked_s"))
+        latest = {eviction.incident_id: eviction for eviction in by_time}
         for incident in self.open():
             eviction, asked_s = latest.get(incident.id), incident.milestones.evict_asked_s
             if eviction is not None and eviction.asked_s >= (asked_s or 0.0):
