@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from monitor.decide.rank_seconds import median_step_s
+from monitor.decide.tempo import median_step_s
 from monitor.decide.view import Ended, View, ended_of
 from monitor.model.config import KeeperConfig
 from monitor.model.incident import Incident, State

@@ -20,7 +20,8 @@ from urllib.parse import quote
 
 from monitor.decide.accounts import AuditedIncident, IncidentAccount, account
 from monitor.decide.audit import IncidentAudit
-from monitor.decide.rank_seconds import Spent, Tempo, TrendPoint
+from monitor.decide.rank_seconds import Spent
+from monitor.decide.tempo import Tempo, TrendPoint
 from monitor.model.eviction import DecisionRow, Eviction, QuarantineEntry, Remembered
 from monitor.model.incident import BundleView, Incident
 from monitor.model.names import (

@@ -21,7 +21,8 @@ from monitor.act.notices import NoticeFacts
 from monitor.act.poller import Sweep
 from monitor.act.quarantine import SWITCH
 from monitor.decide.pipeline import TickResult
-from monitor.decide.rank_seconds import RankSeconds, Spent, TempoBook, TrendBook
+from monitor.decide.rank_seconds import RankSeconds, Spent
+from monitor.decide.tempo import TempoBook, TrendBook
 from monitor.decide.view import DepartureBook, NotPossible, View
 from monitor.journal.writer import Stats
 from monitor.loop.components import Components, ErrorBoundary, LeaderComponents, held_back, troubles

@@ -9,7 +9,7 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
-from monitor.decide.rank_seconds import Tempo
+from monitor.decide.tempo import Tempo
 from monitor.model.names import GroupName, group_of, group_of_replica, split_rank_name
 from monitor.model.observation import LighthouseAway, LighthouseView
 from monitor.model.verdict import RankHealth

@@ -18,8 +18,8 @@ from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from monitor.decide.headline import SICK, Headline, JobState, headline_of
-from monitor.decide.rank_seconds import EVERY_S, TrendPoint
 from monitor.decide.rules import Effective
+from monitor.decide.tempo import EVERY_S, TrendPoint
 from monitor.decide.view import GroupView, View, trouble_of
 from monitor.decide.view_json import effective_to_json, learned_to_json
 from monitor.model.eviction import QuarantineEntry, QuarantineEvent

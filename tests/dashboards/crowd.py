@@ -6,7 +6,8 @@ import random
 
 from prometheus_client import generate_latest
 
-from monitor.decide.rank_seconds import Spent, Tempo
+from monitor.decide.rank_seconds import Spent
+from monitor.decide.tempo import Tempo
 from monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
 from monitor.model.observation import LighthouseView, Member
 from monitor.model.verdict import Kind, RankHealth

@@ -27,7 +27,8 @@ from monitor.act.http import Answer, Question, Tokens
 from monitor.act.poller import Poller
 from monitor.act.targets import Source, Target
 from monitor.decide.pipeline import Pipeline
-from monitor.decide.rank_seconds import RankSeconds, TempoBook
+from monitor.decide.rank_seconds import RankSeconds
+from monitor.decide.tempo import TempoBook
 from monitor.decide.view import View
 from monitor.model.config import KeeperConfig
 from monitor.model.observation import (

@@ -10,7 +10,8 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, generate_latest
 
 from monitor.decide.pipeline import TickResult
-from monitor.decide.rank_seconds import RankSeconds, TempoBook
+from monitor.decide.rank_seconds import RankSeconds
+from monitor.decide.tempo import TempoBook
 from monitor.decide.view import View
 from monitor.model.names import RankName
 from monitor.model.verdict import RankHealth

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.decide.rank_seconds import TrendPoint
+from monitor.decide.tempo import TrendPoint
 from monitor.model.eviction import QuarantineEntry
 from monitor.model.incident import State
 from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Pause

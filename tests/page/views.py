@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from monitor.decide.pipeline import TickResult
-from monitor.decide.rank_seconds import Tempo, TempoBook
+from monitor.decide.tempo import Tempo, TempoBook
 from monitor.decide.view import RecentIncidents, View
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import DecisionRow, DecisionState, Evict, Hold, Remembered

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from monitor.decide.rank_seconds import Spent, Tempo, TempoBook
+from monitor.decide.rank_seconds import Spent
+from monitor.decide.tempo import Tempo, TempoBook
 from monitor.decide.view import DepartureBook, ended_of, groups_of, trouble_of, warnings_of
 from monitor.decide.view_json import report_to_json
 from monitor.model.eviction import DecisionRow

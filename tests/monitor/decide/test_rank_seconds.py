@@ -10,7 +10,8 @@ import random
 import pytest
 
 from monitor.decide.pipeline import TickResult
-from monitor.decide.rank_seconds import RankSeconds, Spent, TempoBook, UsualPace
+from monitor.decide.rank_seconds import RankSeconds, Spent, UsualPace
+from monitor.decide.tempo import TempoBook
 from monitor.model.names import GroupName
 from monitor.model.observation import Failure, LighthouseAway, Observation, Snapshot, Unreachable
 from tests.changed import replace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.decide.rank_seconds import Tempo, TempoBook
+from monitor.decide.tempo import Tempo, TempoBook
 from monitor.decide.view import groups_of
 from monitor.decide.view_json import report_to_json, snapshot_to_json
 from monitor.model.eviction import DecisionRow

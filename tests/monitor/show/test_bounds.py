@@ -9,7 +9,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as families
 
 from monitor.commands.command import CommandError
-from monitor.decide.rank_seconds import Tempo
+from monitor.decide.tempo import Tempo
 from monitor.decide.view import View
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import RankHealth

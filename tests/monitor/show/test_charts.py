@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from monitor.decide.rank_seconds import EVERY_S, KEPT, TrendBook, TrendPoint
+from monitor.decide.tempo import EVERY_S, KEPT, TrendBook, TrendPoint
 from monitor.model.incident import Milestones, State, Transition
 from monitor.show.pages import CHART_WIDTH, sparks
 from tests.changed import replace

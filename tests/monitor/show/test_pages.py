@@ -10,7 +10,7 @@ import pytest
 from jinja2 import UndefinedError
 
 from monitor.decide.headline import headline_of
-from monitor.decide.rank_seconds import TrendPoint
+from monitor.decide.tempo import TrendPoint
 from monitor.model.eviction import QuarantineEntry
 from monitor.model.names import GroupName
 from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Pause

@@ -8,7 +8,8 @@ from functools import cache
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.decide.rank_seconds import Spent, Tempo
+from monitor.decide.rank_seconds import Spent
+from monitor.decide.tempo import Tempo
 from monitor.decide.view import View
 from monitor.model.eviction import DecisionRow
 from monitor.model.incident import Milestones, State

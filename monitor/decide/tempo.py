@@ -1,0 +1,195 @@
+"""How fast each rank goes, for people: plain means over the last seconds, and the last hour. Pure.
+
+Detectors judge by `monitor.detect.pace`, which is robust and slower to show a change.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from msgspec import Struct
+
+from monitor.model.names import GroupName, RankName
+from monitor.model.observation import Snapshot, absent
+from worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState
+
+WINDOW_S: Final = 15.0
+"""Longer is calmer; shorter shows a change sooner."""
+_QUIET: Final = LONG_PHASES | {WAITING_PHASE}
+STOOD_S: Final = 5.0
+STOOD_STEPS: Final = 5.0
+"""Steps that took so many seconds, and usual steps, longer than usual held a standstill."""
+
+
+class Tempo(Struct, gc=False):
+    """Means over the last window."""
+
+    step_s: float
+    """Wall seconds a step."""
+    busy_s: float
+    """Seconds a step in which the rank does not wait for others."""
+    wait_s: float = 0.0
+    """Seconds a step in which it does: between groups, and held inside of its own collectives."""
+
+    @property
+    def rest_s(self) -> float:
+        """What a step takes beside the rank's own work."""
+        return max(0.0, self.step_s - self.busy_s)
+
+
+class _Mark(Struct, frozen=True, gc=False):
+    """A moment at which a step was seen to be over."""
+
+    at_s: float
+    attempt: int
+    busy_s: float
+    wait_s: float
+
+
+class _Marked(Struct, gc=False):
+    """One process over the last window."""
+
+    incarnation: str
+    tokens: int | None
+    """Told last; None: neither by it nor by one before it."""
+    marks: list[_Mark] = []
+    tempo: Tempo | None = None
+    """As it was told last, since it stood."""
+
+    def take(self, now_s: float, step: StepState) -> Tempo | None:
+        """Take in one tick; None: it has not moved within the window."""
+        marks, moved = self.marks, False
+        if not marks or marks[-1].attempt != step.attempt:
+            moved, mark = True, _mark(now_s, step)
+            if self.tempo is not None and _stood(self.tempo.step_s, marks[-1], mark):
+                marks.clear()
+                self.tempo = None
+            marks.append(mark)
+        while len(marks) > 1 and now_s - marks[1].at_s > WINDOW_S:
+            del marks[0]
+            moved = True
+        if len(marks) < 2 or now_s - marks[-1].at_s > WINDOW_S:
+            return None
+        if moved or self.tempo is None:
+            self.tempo = _tempo(marks[0], marks[-1])
+        return self.tempo
+
+
+class TempoBook:
+    """Remembers one window of marks for each rank, and counts the tokens of each group."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[RankName, _Marked] = {}
+        self._tokens: dict[GroupName, int] = {}
+
+    @property
+    def tokens(self) -> Mapping[GroupName, int]:
+        """Trained on since this monitor looks, of groups of which a rank ever reported any and is
+        still registered.
+
+        A sum of the ranks' own counters would fall whenever one rank does not answer, and
+        Prometheus takes a fall for a restart. So what each counter grew by is added up.
+        """
+        return dict(self._tokens)
+
+    def push(self, snapshot: Snapshot) -> Mapping[RankName, Tempo]:
+        """The tempo of every rank that moved within the window; one that stands has none."""
+        now_s, ranks = snapshot.now_s, self._ranks
+        if left := absent(ranks, snapshot.by_rank):
+            for rank in left:
+                del ranks[rank]
+            groups = {seen.identity.group for seen in snapshot.observations}
+            self._tokens = {group: n for group, n in self._tokens.items() if group in groups}
+        tempos: dict[RankName, Tempo] = {}
+        for rank, report in snapshot.reports.items():
+            step = report.step
+            if step is None:
+                continue
+            here = ranks.get(rank)
+            if here is None or here.incarnation != report.identity.incarnation:
+                tokens = None if here is None or here.tokens is None else 0
+                here = ranks[rank] = _Marked(report.identity.incarnation, tokens)
+            if step.tokens:
+                group = report.identity.group
+                grown = 0 if here.tokens is None else max(0, step.tokens - here.tokens)
+                self._tokens[group] = self._tokens.get(group, 0) + grown
+                here.tokens = step.tokens
+            tempo = here.take(now_s, step)
+            if tempo is not None:
+                tempos[rank] = tempo
+        return tempos
+
+
+def _stood(pace_s: float, last: _Mark, mark: _Mark) -> bool:
+    """Whether the steps since the last mark held a standstill: a mean over it tells no pace."""
+    more_s = mark.at_s - last.at_s - pace_s * (mark.attempt - last.attempt)
+    return more_s > max(STOOD_S, STOOD_STEPS * pace_s)
+
+
+def _mark(now_s: float, step: StepState) -> _Mark:
+    busy_s = wait_s = 0.0
+    held_s = step.held_s or 0.0
+    for phase, spent_s in step.seconds.items():
+        if phase not in _QUIET:
+            busy_s += spent_s
+        elif phase == WAITING_PHASE:
+            wait_s += spent_s
+    return _Mark(now_s, step.attempt, busy_s - held_s, wait_s + held_s)
+
+
+def _tempo(first: _Mark, last: _Mark) -> Tempo:
+    steps = max(1, last.attempt - first.attempt)
+    busy_s, wait_s = last.busy_s - first.busy_s, last.wait_s - first.wait_s
+    return Tempo(
+        (last.at_s - first.at_s) / steps,
+        busy_s / steps if busy_s > 0 else 0.0,
+        wait_s / steps if wait_s > 0 else 0.0,
+    )
+
+
+def median_step_s(tempos: Mapping[RankName, Tempo]) -> float | None:
+    """Seconds a step, of the ranks that moved lately."""
+    return median([tempo.step_s for tempo in tempos.values()]) if tempos else None
+
+
+# -- the last hour -----------------------------------------------------------------------------
+# What the page draws as small lines.
+#
+# One point each `EVERY_S`, `KEPT` of them, of the job as a whole: however large the fleet is, an
+# hour is 360 points. It begins with the monitor; what lasts is in Prometheus.
+
+EVERY_S: Final = 10.0
+KEPT: Final = 360
+
+
+@dataclass(frozen=True, slots=True)
+class TrendPoint:
+    """One moment; None is not known, and no zero."""
+
+    at_s: float
+    step: int | None
+    """The highest that any rank has committed."""
+    step_s: float | None
+    """Median seconds of a step, of the ranks that moved lately."""
+
+
+class TrendBook:
+    """Takes a point when one is due."""
+
+    def __init__(self) -> None:
+        self._points: deque[TrendPoint] = deque(maxlen=KEPT)
+        self._told: tuple[TrendPoint, ...] = ()
+
+    def push(self, snapshot: Snapshot, tempos: Mapping[RankName, Tempo]) -> tuple[TrendPoint, ...]:
+        """The points, oldest first."""
+        now_s = snapshot.now_s
+        if not self._points or now_s - self._points[-1].at_s >= EVERY_S:
+            steps = (seen.step.step for seen in snapshot.observations if seen.step is not None)
+            point = TrendPoint(now_s, max(steps, default=None), median_step_s(tempos))
+            self._points.append(point)
+            self._told = tuple(self._points)
+        return self._told
