@@ -73,7 +73,7 @@ def _group_alone(history: History, graph: WaitGraph, stuck: Stuck) -> bool:
     """Whether this group is stuck for long, no other is, and all of the others wait for it."""
     longest_s = history.config.stuck_inside_s
     others = [track for track in history.present() if track.group != stuck.group]
-    still_s = history.config.stall_floor_s / 2
+    still_s = history.still_after_s
     return (
         stuck.stall_s >= longest_s
         and bool(others)
@@ -238,8 +238,6 @@ STANDSTILL = "standstill"
 _SHOWN: Final = 4
 _STANDS = (RankStanding.WAITING, RankStanding.HELD, RankStanding.LEFT)
 _BLOCKS = frozenset({Doing.LOCK, Doing.IO, Doing.PROCESS, Doing.DATA})
-_AROUND_S = 5.0
-"""A death is seen so much later than those who wait for it began to."""
 
 
 def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
@@ -285,7 +283,7 @@ def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     if len(does) > _SHOWN:
         clauses.append("and others elsewhere")
     since_s = history.now_s - max(track.stall_s for track in standing)
-    fell = sorted(g for g, at_s in history.fallen_s.items() if at_s > since_s - _AROUND_S)
+    fell = history.fell_since(since_s)
     doubt = "; ".join(clauses if others or fell else [*clauses, "nobody is missing"])
     if fell:
         doubt += f"; {listed(fell)} died meanwhile: some may wait for a process that is no more"

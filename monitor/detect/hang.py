@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from monitor.detect.history import History
+from monitor.detect.history import AROUND_S, History
 from monitor.detect.patience import works
 from monitor.detect.recorded import MISSING, Opinion, opinion, sure, unread
 from monitor.detect.track import RankTrack
@@ -329,7 +329,7 @@ def _may_wait_for_others(
     return any(
         graph.standing[track.rank] in outside
         and track.rank not in names
-        and track.stall_s >= history.config.stall_floor_s / 2
+        and track.stall_s >= history.still_after_s
         for track in history.groups()[group]
     )
 
@@ -418,10 +418,6 @@ _MAY_WAIT = (RankStanding.WAITING, RankStanding.HELD, RankStanding.UNKNOWN)
 """Torch's DDP waits in C++, where no stack may tell it from work."""
 
 
-_AROUND_S = 5.0
-"""A vote that was lost, or a death, is seen so much sooner or later than the stall that follows."""
-
-
 def left_out(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """One verdict for each replica group to blame; one for both sides where they tie.
 
@@ -490,9 +486,8 @@ def _unentered(history: History, graph: WaitGraph, still: Sequence[RankTrack]) -
 
 def _comes_or_goes(history: History, since_s: float) -> bool:
     """Whether a process has died or begun since, or so shortly before that others feel it."""
-    fell_s = max(history.fallen_s.values(), default=float("-inf"))
     came_s = max(track.first_seen_s for track in history.present())
-    return fell_s > since_s - _AROUND_S or came_s > since_s
+    return came_s > since_s or bool(history.fell_since(since_s))
 
 
 def _left(history: History, early: RankTrack, late: RankTrack) -> bool:
@@ -531,7 +526,7 @@ def _judge_left_out(
         f"{listed(late)} in the {op} of {within[1]}, for {seconds(still_s)}: "
     )
     began_s = history.now_s - max(track.stall_s for track in ahead)
-    failed = any(t.failed and t.failed[-1][0] > began_s - _AROUND_S for t in ahead)
+    failed = any(t.failed and t.failed[-1][0] > began_s - AROUND_S for t in ahead)
     tie = lacks is None and len(early) == len(late)
     first = len(early) <= len(late) if lacks is None else lacks
     culprits = (*early, *late) if tie else early if first else late

@@ -34,6 +34,8 @@ _NEXT_LIFE: Final = 3
 _FALLEN_S: Final = 180.0
 """A death may follow from another for so long: TorchFT's quorum and join timeouts, 60 s each by
 default, one after the other, and some for the interpreter to end."""
+AROUND_S: Final = 5.0
+"""A vote that was lost, or a death, is seen so much sooner or later than the stall that follows."""
 COLLECTIVES_A_STEP: Final = 10
 """Collectives that stand for a step of the warm-up where no steps are reported."""
 
@@ -152,6 +154,20 @@ class History:
     def groups(self) -> Mapping[GroupName, tuple[RankTrack, ...]]:
         """Registered ranks by replica group, sorted."""
         return self._groups
+
+    @property
+    def still_after_s(self) -> float:
+        """From when on a rank counts as standing: half of the least that anybody is allowed."""
+        return self.config.stall_floor_s / 2
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether a group started, healed or died lately: its host's other ranks have no pace."""
+        return self.now_s - self.disturbed_s < self.config.restart_quiet_s
+
+    def fell_since(self, at_s: float) -> list[GroupName]:
+        """Groups that lost a process since then, or so shortly before that others feel it."""
+        return sorted(group for group, fell_s in self.fallen_s.items() if fell_s > at_s - AROUND_S)
 
     def starting(self, track: RankTrack) -> bool:
         """Whether a rank has not yet the steps, since its start or heal, that its judgement needs.

@@ -96,12 +96,11 @@ def _disturbs(history: History, track: RankTrack) -> bool:
 
 
 def _push_arrivals(history: History, snapshot: Snapshot) -> None:
-    quiet = history.now_s - history.disturbed_s >= history.config.restart_quiet_s
-    cohorts = history.cohorts()
-    compared = [rank for _, members in cohorts for rank in members]
-    if not quiet:
+    if history.disturbed:
         history.arrivals.forget()
         return
+    cohorts = history.cohorts()
+    compared = [rank for _, members in cohorts for rank in members]
     history.arrivals.poll({rank: not history.tracks[rank].inside_any for rank in compared})
     for key, members in cohorts:
         if not history.arrivals.suspects(members):
@@ -128,7 +127,7 @@ def _push_state(history: History) -> None:
 
 
 def _push_pace(history: History) -> None:
-    if history.now_s - history.disturbed_s < history.config.restart_quiet_s:
+    if history.disturbed:
         history.pace.drop()
         return
     readings = (
@@ -288,7 +287,7 @@ def learn_from_past(history: History, snapshot: Snapshot) -> None:
         track.unread = 0
         first = history.config.warm_up_commits + 1
         for gap in pauses_of(log, track.step, history.now_s, first):
-            if gap.phase in LONG_PHASES or gap.span_s >= history.config.stall_floor_s / 2:
+            if gap.phase in LONG_PHASES or gap.span_s >= history.still_after_s:
                 history.habits.take(gap)
 
 

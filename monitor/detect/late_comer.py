@@ -64,7 +64,7 @@ def _judge(
         return None
     late = [_late(history, reading) for reading in last]
     culprits = tuple(rank for rank in late[-1] if all(rank in each for each in late))
-    if not culprits or history.now_s - history.disturbed_s < history.config.restart_quiet_s:
+    if not culprits or history.disturbed:
         return None
     return _verdict(history, culprits, readings, last)
 

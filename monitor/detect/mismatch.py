@@ -46,10 +46,10 @@ _COHORT_GROUPS = 2
 def wanted_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
     """Ranks whose flight records would settle a suspicion of this tick; sorted."""
     wanted: set[RankName] = set()
-    scenes = tuple(_stuck_scenes(history, graph))
-    for scene in scenes:
-        wanted.update(r for r in scene.members if _lacks(history, r, scene))
-    involved = {scene.group for scene in scenes}
+    suspicious = tuple(_suspicious(history, graph))
+    for stuck in suspicious:
+        wanted.update(r for r in stuck.members if _lacks(history, r, stuck))
+    involved = {stuck.group for stuck in suspicious}
     for group, members in history.groups().items():
         if len(members) > 1 and any(graph.standing[t.rank] is RankStanding.DEAD for t in members):
             involved.add(group)
@@ -67,8 +67,8 @@ def wanted_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
     return tuple(sorted(r for r in wanted if history.tracks[r].fresh is not None))
 
 
-def _victims(graph: WaitGraph, scene: Stuck, culprits: Iterable[RankName]) -> tuple[RankName, ...]:
-    return tuple(sorted({*graph.victims(scene.members), *scene.members} - set(culprits)))
+def _victims(graph: WaitGraph, stuck: Stuck, culprits: Iterable[RankName]) -> tuple[RankName, ...]:
+    return tuple(sorted({*graph.victims(stuck.members), *stuck.members} - set(culprits)))
 
 
 def _evidence(entries: Mapping[RankName, RingEntry]) -> dict[str, str]:
@@ -95,15 +95,15 @@ def began_s(history: History, ranks: Iterable[RankName]) -> float:
     return min(began, default=history.now_s)
 
 
-def _lacks(history: History, rank: RankName, scene: Stuck | None = None) -> bool:
+def _lacks(history: History, rank: RankName, stuck: Stuck | None = None) -> bool:
     held, age_s = history.asked(history.tracks[rank]), history.record_age_s(rank)
     if held is None or age_s > history.config.record_repeat_s:
         return True
-    if scene is not None and age_s >= scene.stall_s:
+    if stuck is not None and age_s >= stuck.stall_s:
         return True
-    if scene is None or scene.recorded or rank in scene.absent:
+    if stuck is None or stuck.recorded or rank in stuck.absent:
         return False
-    lacking = held.at(scene.process_group, scene.seq) is None
+    lacking = held.at(stuck.process_group, stuck.seq) is None
     return lacking and age_s >= min(_AGAIN_S, history.config.record_repeat_s)
 
 
@@ -113,7 +113,7 @@ def _before_death(history: History, track: RankTrack) -> bool:
     return track.died_s is not None and read_s <= track.died_s
 
 
-def _stuck_scenes(history: History, graph: WaitGraph) -> Iterable[Stuck]:
+def _suspicious(history: History, graph: WaitGraph) -> Iterable[Stuck]:
     for stuck in graph.stuck:
         enough = stuck.stall_s >= _patience_s(history, stuck)
         if enough and stuck.complete:  # those that got out of it are members too
@@ -140,7 +140,7 @@ def _passed(track: RankTrack, stuck: Stuck) -> bool:
     return any(h.name == stuck.process_group and h.enqueued >= stuck.seq for h in track.heads)
 
 
-def _dead_scenes(history: History, graph: WaitGraph) -> Iterable[Stuck]:
+def _of_the_dead(history: History, graph: WaitGraph) -> Iterable[Stuck]:
     """What dead ranks were in, as if all of its members were inside."""
     if RankStanding.DEAD not in graph.standing.values():
         return
@@ -182,7 +182,7 @@ def _unfinished(call: RingEntry) -> bool:
 
 
 def differing_call(
-    history: History, graph: WaitGraph, scene: Stuck, records: Mapping[RankName, Reading]
+    history: History, graph: WaitGraph, stuck: Stuck, records: Mapping[RankName, Reading]
 ) -> Verdict | None:
     """Who called something else than the program does; None when all called the same.
 
@@ -194,28 +194,28 @@ def differing_call(
     groups call there. When both are silent, or contradict each other, nobody is accused and both
     are named.
     """
-    seq = _first_divergence(records, scene)
+    seq = _first_divergence(records, stuck)
     if seq is None:
         return None
-    entries = entries_at(records, scene.process_group, seq)
+    entries = entries_at(records, stuck.process_group, seq)
     sides: dict[Signature, list[RankName]] = {}
     for rank, entry in sorted(entries.items()):
         sides.setdefault(signature_in_ring(entry), []).append(rank)
-    right = next((side for side, ranks in sides.items() if 2 * len(ranks) > scene.size), None)
+    right = next((side for side, ranks in sides.items() if 2 * len(ranks) > stuck.size), None)
     how = "the majority"
     if right is None:
-        right = _expected(history, records, scene, next(iter(entries.values())))
+        right = _expected(history, records, stuck, next(iter(entries.values())))
         how = "these ranks in earlier attempts and the other groups"
     if right is not None and right not in sides:
         right = None
-    return _verdict(history, graph, scene, sides=sides, entries=entries, right=right, how=how)
+    return _verdict(history, graph, stuck, sides=sides, entries=entries, right=right, how=how)
 
 
-def _first_divergence(records: Mapping[RankName, Reading], scene: Stuck) -> int | None:
-    """The first of the diverging collectives in a row that ends at the scene's; None: none."""
+def _first_divergence(records: Mapping[RankName, Reading], stuck: Stuck) -> int | None:
+    """The first of the diverging collectives in a row that ends at this one; None: none."""
     first: int | None = None
-    for seq in range(scene.seq, 0, -1):
-        entries = entries_at(records, scene.process_group, seq)
+    for seq in range(stuck.seq, 0, -1):
+        entries = entries_at(records, stuck.process_group, seq)
         if len({signature_in_ring(entry) for entry in entries.values()}) < 2:
             break
         first = seq
@@ -223,7 +223,7 @@ def _first_divergence(records: Mapping[RankName, Reading], scene: Stuck) -> int 
 
 
 def _expected(
-    history: History, records: Mapping[RankName, Reading], scene: Stuck, entry: RingEntry
+    history: History, records: Mapping[RankName, Reading], stuck: Stuck, entry: RingEntry
 ) -> Signature | None:
     """What the program calls at this place; None when nobody knows or witnesses disagree."""
     if entry.nth is None:
@@ -231,7 +231,7 @@ def _expected(
     own = _habit(
         earlier
         for record in records.values()
-        for earlier in record.of(scene.process_group)
+        for earlier in record.of(stuck.process_group)
         if earlier.nth == entry.nth
         and not _unfinished(earlier)
         and earlier.attempt is not None
@@ -241,8 +241,8 @@ def _expected(
     others = _habit(
         theirs
         for track in history.present()
-        if track.group != scene.group and (record := history.reading(track)) is not None
-        for theirs in record.of(scene.process_group)
+        if track.group != stuck.group and (record := history.reading(track)) is not None
+        for theirs in record.of(stuck.process_group)
         if theirs.nth == entry.nth
     )
     habits = {habit for habit in (own, others) if habit is not None}
@@ -260,7 +260,7 @@ def _habit(entries: Iterable[RingEntry]) -> Signature | None:
 def _verdict(
     history: History,
     graph: WaitGraph,
-    scene: Stuck,
+    stuck: Stuck,
     *,
     sides: Mapping[Signature, list[RankName]],
     entries: Mapping[RankName, RingEntry],
@@ -270,26 +270,26 @@ def _verdict(
     said = "; ".join(
         f"{listed(ranks)} {plural(ranks, 'calls', 'call')} {side}" for side, ranks in sides.items()
     )
-    place = f"collective {next(iter(entries.values())).seq} of {scene.process_group!r}"
+    place = f"collective {next(iter(entries.values())).seq} of {stuck.process_group!r}"
     odd = [rank for side, ranks in sides.items() for rank in ranks if side != right]
     culprits = tuple(sorted(odd))
     if right is None:
-        reason = f"in {place} of {scene.group}, {said}: cannot tell which of them is wrong"
+        reason = f"in {place} of {stuck.group}, {said}: cannot tell which of them is wrong"
     else:
         site = entries[culprits[0]].site
         where = f" (at {site})" if site is not None else ""
-        reason = f"in {place} of {scene.group}, {said}: {how} called {right}, so "
+        reason = f"in {place} of {stuck.group}, {said}: {how} called {right}, so "
         reason += f"{listed(culprits)} {plural(culprits, 'is', 'are')} wrong{where}"
     return Verdict(
         kind=Kind.MISMATCH,
         culprits=culprits,
-        groups=(scene.group,),
+        groups=(stuck.group,),
         reason=reason,
         confidence=Confidence.UNSURE if right is None else Confidence.LIKELY,
         since_s=began_s(history, culprits),
-        victims=_victims(graph, scene, culprits),
+        victims=_victims(graph, stuck, culprits),
         evidence=_evidence(entries),
-        signature=f"mismatch:{scene.process_group}:{'/'.join(sorted({s.op for s in sides}))}",
+        signature=f"mismatch:{stuck.process_group}:{'/'.join(sorted({s.op for s in sides}))}",
     )
 
 
@@ -367,7 +367,7 @@ def _judge(history: History, dead: RankTrack) -> Verdict | None:
 
 
 def uneven_call(
-    history: History, graph: WaitGraph, scene: Stuck, records: Mapping[RankName, Reading]
+    history: History, graph: WaitGraph, stuck: Stuck, records: Mapping[RankName, Reading]
 ) -> Verdict | None:
     """Who made a call too many, or left one out; None without a record of it.
 
@@ -377,16 +377,16 @@ def uneven_call(
     there; then the others skipped theirs.
     """
     entries = entries_at(
-        {r: records[r] for r in scene.joined if r in records}, scene.process_group, scene.seq
+        {r: records[r] for r in stuck.joined if r in records}, stuck.process_group, stuck.seq
     )
     if not entries:
         return None
     entry = next(iter(entries.values()))
-    usual, behind = _usual_calls(history, records, scene, entry), tuple(sorted(scene.absent))
+    usual, behind = _usual_calls(history, records, stuck, entry), tuple(sorted(stuck.absent))
     if usual is None:
-        culprits, end = scene.members, "cannot tell whether the call is extra or was skipped"
+        culprits, end = stuck.members, "cannot tell whether the call is extra or was skipped"
     elif entry.nth is not None and entry.nth >= usual:
-        culprits = scene.joined
+        culprits = stuck.joined
         end = f"the program makes {usual} calls there in a step, so the call is one too many"
     else:
         culprits = behind
@@ -394,32 +394,32 @@ def uneven_call(
     return Verdict(
         kind=Kind.MISMATCH,
         culprits=tuple(sorted(culprits)),
-        groups=(scene.group,),
-        reason=f"{listed(scene.joined)} {plural(scene.joined, 'stands', 'stand')} in "
-        f"{signature_in_ring(entry)} (collective {scene.seq} of {scene.process_group!r}) that "
+        groups=(stuck.group,),
+        reason=f"{listed(stuck.joined)} {plural(stuck.joined, 'stands', 'stand')} in "
+        f"{signature_in_ring(entry)} (collective {stuck.seq} of {stuck.process_group!r}) that "
         f"{listed(behind)} {plural(behind, 'has', 'have')} not entered while waiting elsewhere: "
         + end,
         confidence=Confidence.UNSURE if usual is None else Confidence.LIKELY,
-        since_s=began_s(history, scene.joined),
-        victims=_victims(graph, scene, culprits),
+        since_s=began_s(history, stuck.joined),
+        victims=_victims(graph, stuck, culprits),
         evidence=_evidence(entries),
-        signature=f"mismatch:{scene.process_group}:{signature_in_ring(entry).op}/nothing",
+        signature=f"mismatch:{stuck.process_group}:{signature_in_ring(entry).op}/nothing",
     )
 
 
 def _usual_calls(
-    history: History, records: Mapping[RankName, Reading], scene: Stuck, entry: RingEntry
+    history: History, records: Mapping[RankName, Reading], stuck: Stuck, entry: RingEntry
 ) -> int | None:
     """How many calls of this process group one attempt makes, by all finished attempts known."""
     counts: set[int] = set()
     outside = [
         record
         for track in history.present()
-        if track.group != scene.group and (record := history.reading(track)) is not None
+        if track.group != stuck.group and (record := history.reading(track)) is not None
     ]
     for record in (*records.values(), *outside):
         calls: Counter[int] = Counter()
-        for call in record.of(scene.process_group):
+        for call in record.of(stuck.process_group):
             if call.attempt is not None:
                 calls[call.attempt] += 1
         whole = sorted(calls)[1:-1]  # the first may be cut off by the ring, the last is under way
@@ -435,53 +435,53 @@ _KINDS = (Fault.MISMATCH, Fault.SKIPPED, Fault.EXTRA)
 def mismatch(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """At most one verdict for each replica group, on the flight records at hand."""
     verdicts: dict[GroupName, Verdict] = {}
-    for scene in (*_stuck_scenes(history, graph), *_dead_scenes(history, graph)):
-        if scene.group in verdicts:
+    for stuck in (*_suspicious(history, graph), *_of_the_dead(history, graph)):
+        if stuck.group in verdicts:
             continue
-        judge = _by_torchs_records if scene.recorded else _by_the_ring
-        verdict = judge(history, graph, scene)
+        judge = _by_torchs_records if stuck.recorded else _by_the_ring
+        verdict = judge(history, graph, stuck)
         if verdict is not None:
-            verdicts[scene.group] = verdict
+            verdicts[stuck.group] = verdict
     return tuple(verdicts[group] for group in sorted(verdicts))
 
 
-def _by_the_ring(history: History, graph: WaitGraph, scene: Stuck) -> Verdict | None:
+def _by_the_ring(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | None:
     records = {
         rank: record
-        for rank in scene.members
+        for rank in stuck.members
         if (record := history.reading(history.tracks[rank])) is not None
     }
-    judge = differing_call if scene.complete else uneven_call
-    verdict = judge(history, graph, scene, records)
-    return None if verdict is None else _with_second_opinion(history, verdict, scene.group)
+    judge = differing_call if stuck.complete else uneven_call
+    verdict = judge(history, graph, stuck, records)
+    return None if verdict is None else _with_second_opinion(history, verdict, stuck.group)
 
 
-def _by_torchs_records(history: History, graph: WaitGraph, scene: Stuck) -> Verdict | None:
+def _by_torchs_records(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | None:
     """What the analysis says of a collective that no ring knows, once all have been read."""
-    members, said = history.groups()[scene.group], opinion(history, scene.group)
-    if said is None or any(history.record_age_s(t.rank) >= scene.stall_s for t in members):
+    members, said = history.groups()[stuck.group], opinion(history, stuck.group)
+    if said is None or any(history.record_age_s(t.rank) >= stuck.stall_s for t in members):
         return None
     finding = next((f for f in said.findings if f.kind in _KINDS), None)
     if finding is None:
         return None
-    culprits = said.involved(finding) or scene.members
+    culprits = said.involved(finding) or stuck.members
     return Verdict(
         kind=Kind.MISMATCH,
         culprits=culprits,
-        groups=(scene.group,),
+        groups=(stuck.group,),
         reason=finding.reason,
         confidence=finding.confidence,
-        since_s=history.now_s - scene.stall_s,
-        victims=_victims(graph, scene, culprits),
+        since_s=history.now_s - stuck.stall_s,
+        victims=_victims(graph, stuck, culprits),
         evidence=finding.evidence,
-        signature=f"mismatch:{scene.process_group}:{finding.op}",
+        signature=f"mismatch:{stuck.process_group}:{finding.op}",
     )
 
 
 def _with_second_opinion(history: History, verdict: Verdict, group: GroupName) -> Verdict | None:
     """The same verdict, unless the group's whole records contradict it, or know what it does not.
 
-    The scene is one collective and the habit at its place; the records hold every process group.
+    The verdict is of one collective and the habit at its place; records hold every process group.
     None when they show a circle, which is the deadlock detector's to tell.
     """
     said = opinion(history, group)
@@ -592,7 +592,7 @@ def _just_read(history: History, members: tuple[RankTrack, ...]) -> bool:
     config = history.config
     if not config.sample_s or not 1 < len(members) <= LARGEST:
         return False
-    if any(track.stall_s >= config.stall_floor_s / 2 for track in members):
+    if any(track.stall_s >= history.still_after_s for track in members):
         return False  # read on a suspicion: others judge that
     oldest_s = max(_age_s(history, track) for track in members)
     return oldest_s <= _TOLD_TICKS * config.tick_s

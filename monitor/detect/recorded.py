@@ -188,7 +188,7 @@ def missed_by_records(
 
 def _still(history: History, track: RankTrack) -> bool:
     """Whether it stands still for half of what it is allowed."""
-    if track.fresh is None or track.stall_s < history.config.stall_floor_s / 2:
+    if track.fresh is None or track.stall_s < history.still_after_s:
         return False  # nobody is allowed less; most are asked no further
     spans_s = [allowance(history, track).span_s]
     floor = undeclared(history, track)

@@ -203,9 +203,7 @@ class _Slow:
 def straggler(history: History) -> tuple[Verdict, ...]:
     """One verdict for each replica group with ranks that have been slow for several windows."""
     windows = list(history.pace.windows)
-    if len(windows) < history.config.straggler_windows:
-        return ()
-    if history.now_s - history.disturbed_s < history.config.restart_quiet_s:
+    if len(windows) < history.config.straggler_windows or history.disturbed:
         return ()
     by_group: dict[GroupName, list[_Slow]] = {}
     suspects = _suspects(history, windows)
@@ -727,9 +725,7 @@ def slow_transfer(history: History) -> tuple[Verdict, ...]:
     config = history.config
     windows = [window for window in history.pace.windows if len(window.paces) > 1]
     count = config.straggler_windows
-    if len(windows) < count + _TRANSFER_BASELINE_WINDOWS:
-        return ()
-    if history.now_s - history.disturbed_s < config.restart_quiet_s:
+    if len(windows) < count + _TRANSFER_BASELINE_WINDOWS or history.disturbed:
         return ()
     slow = [window.least_waiting_s for window in windows]
     past = len(windows) - (2 * count if len(windows) > 2 * count else count)

@@ -166,7 +166,7 @@ def _awaited(
     history: History, tracks: Iterable[RankTrack], unknown: Sequence[RankTrack]
 ) -> Iterable[tuple[RankTrack, list[RankTrack]]]:
     """Those for whom ranks of other groups, or of their own, are seen waiting; with these."""
-    still_s = history.config.stall_floor_s / 2
+    still_s = history.still_after_s
     lanes: dict[int, dict[_Place, list[RankTrack]]] = {}
     for track in tracks if unknown else ():
         if track.fresh is not None and track.stall_s >= still_s:
@@ -192,7 +192,7 @@ def _by_elimination(
     if RankStanding.UNKNOWN not in standing.values():
         return {}
     there = [track for track in tracks if standing[track.rank] is not RankStanding.DEAD]
-    still_s = history.config.stall_floor_s / 2
+    still_s = history.still_after_s
     waits = (RankStanding.WAITING, RankStanding.HELD)
     waiting = {t.rank for t in there if standing[t.rank] in waits and t.stall_s >= still_s}
     rest = [track for track in there if track.rank not in waiting]
@@ -399,8 +399,8 @@ def build(history: History) -> WaitGraph:
     waiters = {waiter for waiting in missing.values() for waiter in waiting}
     held_up = (rank for rank in waiters if standing[rank] is RankStanding.UNKNOWN)
     standing.update(dict.fromkeys(held_up, RankStanding.WAITING))
-    floor_s = history.config.stall_floor_s / 2
-    stalled = frozenset(t.rank for t in tracks if t.fresh is not None and t.stall_s >= floor_s)
+    still_s = history.still_after_s
+    stalled = frozenset(t.rank for t in tracks if t.fresh is not None and t.stall_s >= still_s)
     lanes: dict[int, list[RankName]] = {}
     groups: dict[GroupName, list[RankName]] = {}
     for track in tracks:
