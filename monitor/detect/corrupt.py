@@ -76,8 +76,17 @@ def not_finite(history: History, cases: Sequence[Spell]) -> tuple[Verdict, ...]:
         return ()
     step = min(case.spoilt.first_step for case in cases)
     seen = [case for case in cases if case.spoilt.first_step == step]
-    first = [case for case in seen if case.spoilt.where != "exchanged"]
-    return _judge(history, cases, first or seen, own=bool(first))
+    own = [case for case in seen if case.spoilt.where != "exchanged"]
+    first = own or seen
+    groups = {case.group for case in first}
+    others = {name: ranks for name, ranks in history.groups().items() if name not in groups}
+    unknown = sorted(name for name, ranks in others.items() if not _was_finite(ranks, step))
+    if unknown and history.now_s - min(case.since_s for case in first) < history.config.silent_s:
+        return ()  # they may have been first: look again
+    why = _doubt(cases, first, unknown, own=bool(own))
+    if why is not None:
+        return (_cannot_tell(cases, own or cases, why),)
+    return (_culprit(history, cases, first),)
 
 
 def _harmless(history: History, track: RankTrack, spoilt: Spoilt) -> bool:
@@ -98,22 +107,6 @@ def _harmless(history: History, track: RankTrack, spoilt: Spoilt) -> bool:
 def _committed(track: RankTrack, step: int) -> bool:
     state = track.step
     return state is not None and state.committed_step is not None and state.committed_step >= step
-
-
-def _judge(
-    history: History, cases: Sequence[Spell], first: Sequence[Spell], *, own: bool
-) -> tuple[Verdict, ...]:
-    step = first[0].spoilt.first_step
-    groups = {case.group for case in first}
-    since_s = min(case.since_s for case in first)
-    others = {name: ranks for name, ranks in history.groups().items() if name not in groups}
-    waits = sorted(name for name, ranks in others.items() if not _was_finite(ranks, step))
-    if waits and history.now_s - since_s < history.config.silent_s:
-        return ()  # they may have been first: look again
-    why = _doubt(cases, first, waits, own=own)
-    if why is not None:
-        return (_cannot_tell(cases, first if own else cases, why),)
-    return (_culprit(history, cases, first),)
 
 
 def _was_finite(ranks: Sequence[RankTrack], step: int) -> bool:
@@ -149,7 +142,7 @@ def _passed(track: RankTrack, step: int) -> bool:
 
 
 def _doubt(
-    cases: Sequence[Spell], first: Sequence[Spell], waits: Sequence[GroupName], *, own: bool
+    cases: Sequence[Spell], first: Sequence[Spell], unknown: Sequence[GroupName], *, own: bool
 ) -> str | None:
     """Why the first to be seen need not be the first; None: they are."""
     groups = sorted({case.group for case in first})
@@ -159,8 +152,8 @@ def _doubt(
         return (
             f"{listed(groups)} were so in the same step: bad data, a learning rate or the program"
         )
-    if waits:
-        return f"{listed(waits)} cannot be seen to have been finite then"
+    if unknown:
+        return f"{listed(unknown)} cannot be seen to have been finite then"
     since_s = min(case.since_s for case in first)
     for case in cases:
         if case.group not in groups and case.since_s < since_s - _TURN_S:

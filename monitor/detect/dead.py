@@ -15,6 +15,7 @@ group still answer, the Manager must have been on one of the silent ones, and al
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Final
 
 from monitor.detect.history import History
@@ -68,7 +69,7 @@ def _followers(
         if root in follows:
             continue
         for group, gone in lost.items():
-            died_s = min(_died_s(history, track) for track in gone)
+            died_s = min(track.death_s for track in gone)
             own = any(_on_its_own(t) or (t.last_commit_s or 0.0) > first_s for t in gone)
             if group != root and group not in follows and first_s < died_s and not own:
                 follows[group] = root
@@ -113,18 +114,18 @@ def _ended_alike(history: History) -> bool:
 
 def _for_all(history: History, lost: Mapping[GroupName, list[RankTrack]]) -> tuple[Verdict, ...]:
     """The whole job raised: told, and nobody is accused; an end without a word is no fault."""
-    gone = sorted((t for some in lost.values() for t in some), key=lambda t: _died_s(history, t))
+    gone = sorted((t for some in lost.values() for t in some), key=attrgetter("death_s"))
     raised = [track for track in gone if of_death(track)]
     if not raised:
         return ()
-    first_s = _died_s(history, gone[0])
+    first_s = gone[0].death_s
     return (
         Verdict(
             kind=Kind.DEAD,
             culprits=(),
             groups=(),
             reason=f"all {len(gone)} ranks of the job ended within "
-            f"{seconds(_died_s(history, gone[-1]) - first_s)}, {seconds(history.now_s - first_s)} "
+            f"{seconds(gone[-1].death_s - first_s)}, {seconds(history.now_s - first_s)} "
             f"ago: {raised[0].rank} by {why_it_died(raised[0])}",
             confidence=Confidence.UNSURE,
             since_s=first_s,
@@ -143,11 +144,15 @@ def _verdict(
     follows: Mapping[GroupName, GroupName],
 ) -> Verdict:
     own = [track for track in gone if not _waited_for_another(track, gone)] or gone
-    first_s = min(_died_s(history, track) for track in own)
+    first_s = min(track.death_s for track in own)
     slack_s = history.config.death_slack_s
-    first = [track for track in own if _died_s(history, track) - first_s <= slack_s]
-    late = _seen_late(history, own, first)
-    named = late or [track for track in first if not _taken_along(track, first)]
+    first = [track for track in own if track.death_s - first_s <= slack_s]
+    late, named = _seen_late(own, first), first
+    if late:
+        named = late
+    elif not all(map(_asked_to_end, first)):
+        # a launcher's SIGTERM took them along: the order alone is too close to tell
+        named = [track for track in first if not _asked_to_end(track)]
     culprits = tuple(track.rank for track in named)
     died = [track.rank for track in gone if track.rank not in culprits]
     died += [
@@ -188,7 +193,7 @@ def _verdict(
     )
 
 
-def _seen_late(history: History, gone: list[RankTrack], first: list[RankTrack]) -> list[RankTrack]:
+def _seen_late(gone: list[RankTrack], first: list[RankTrack]) -> list[RankTrack]:
     """Who must have died before the first, though its WorkerServer saw it later.
 
     The first died because a peer was gone, or was asked to end, and another of its group ended by
@@ -197,8 +202,8 @@ def _seen_late(history: History, gone: list[RankTrack], first: list[RankTrack]) 
     """
     if not all(_gave_up(track) or _asked_to_end(track) for track in first):
         return []
-    until_s = min(_died_s(history, track) for track in first) + _SEEN_LATE_S
-    return [t for t in gone if _on_its_own(t) and _died_s(history, t) <= until_s]
+    until_s = min(track.death_s for track in first) + _SEEN_LATE_S
+    return [t for t in gone if _on_its_own(t) and t.death_s <= until_s]
 
 
 def _died(history: History, tracks: list[RankTrack], first_s: float) -> str:
@@ -237,13 +242,6 @@ def _waited_for_another(track: RankTrack, gone: list[RankTrack]) -> bool:
     )
 
 
-def _taken_along(track: RankTrack, first: list[RankTrack]) -> bool:
-    """Whether a launcher's SIGTERM ended it because another of its group had died of something
-    else: the order alone is too close to tell.
-    """
-    return _asked_to_end(track) and not all(map(_asked_to_end, first))
-
-
 def _gave_up(track: RankTrack) -> bool:
     """Whether its own exception says that it waited for somebody who did not come, or is gone."""
     ending = track.ending
@@ -262,10 +260,6 @@ def _stopped(track: RankTrack) -> bool:
 
 def _signal(track: RankTrack) -> str | None:
     return None if track.report is None else track.report.process.exit_signal
-
-
-def _died_s(history: History, track: RankTrack) -> float:
-    return history.now_s if track.died_s is None else track.died_s
 
 
 def _on_lost_hosts(

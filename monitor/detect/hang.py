@@ -6,6 +6,7 @@ One that somebody traces is told as well, and accused of nothing: who looks hold
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from monitor.detect.history import AROUND_S, History
@@ -262,9 +263,10 @@ def _has(history: History, track: RankTrack, within_s: float) -> bool:
     return history.reading(track) is not None and history.record_age_s(track.rank) <= within_s
 
 
-def _judge(  # noqa: PLR0911 - one source of evidence after another
+def _judge(  # noqa: C901, PLR0911 - one source of evidence after another
     history: History, graph: WaitGraph, group: GroupName, roots: list[RankTrack]
 ) -> Verdict | None:
+    verdict = partial(_unphased_verdict, history, graph, roots)
     still_s = min(track.stall_s for track in roots)
     read = all(history.record_age_s(t.rank) <= still_s for t in history.groups()[group])
     said = opinion(history, group) if read else None
@@ -272,24 +274,20 @@ def _judge(  # noqa: PLR0911 - one source of evidence after another
     accused = None if said is None else _told(said, names)
     young = still_s < history.config.long_phase_budget_s
     at_work = tuple(track.rank for track in roots if young and works(track))
-    if accused is not None and not (accused[0].kind in MISSING and set(accused[1]) <= set(at_work)):
+    if accused is not None:
         finding, culprits = accused
-        kind = Kind.MISMATCH if finding.kind in _MISMATCHED else Kind.NOT_ENTERED
-        return _unphased_verdict(
-            history, graph, roots, culprits,
-            confidence=finding.confidence, kind=kind, records=finding,
-        )  # fmt: skip
+        if finding.kind not in MISSING or not set(culprits) <= set(at_work):
+            kind = Kind.MISMATCH if finding.kind in _MISMATCHED else Kind.NOT_ENTERED
+            return verdict(culprits, finding.confidence, kind=kind, records=finding)
     if said is not None and _names_another(said, names):
         return None  # it is given its time still, and these may wait for it
     if at_work:
         budget = seconds(history.config.long_phase_budget_s)
         spare = f"the kernel sees {listed(at_work)} at work there, which may take {budget}"
-        return _unphased_verdict(
-            history, graph, roots, at_work, confidence=Confidence.UNSURE, spare=spare
-        )
-    seen = tuple(track.rank for track in roots if _stands(track))
-    if seen:
-        return _unphased_verdict(history, graph, roots, seen, confidence=Confidence.LIKELY)
+        return verdict(at_work, Confidence.UNSURE, spare=spare)
+    standing = tuple(track.rank for track in roots if _stands(track))
+    if standing:
+        return verdict(standing, Confidence.LIKELY)
     if _may_wait_for_others(history, graph, group, names):
         return None
     if said is None:
@@ -297,19 +295,14 @@ def _judge(  # noqa: PLR0911 - one source of evidence after another
         if still_s < history.config.unwitnessed_factor * patient_s:
             return None
         doubt = "; its records cannot be read, so it may wait where heads do not show it"
-        return _unphased_verdict(
-            history, graph, roots, names, confidence=Confidence.UNSURE, doubt=doubt
-        )
+        return verdict(names, Confidence.UNSURE, doubt=doubt)
     if said.findings:
         between = tuple(r for finding in said.findings for side in finding.between for r in side)
         culprits = said.names(between) or names
-        return _unphased_verdict(
-            history, graph, roots, culprits, confidence=Confidence.UNSURE, records=said.findings[0]
-        )
+        return verdict(culprits, Confidence.UNSURE, records=said.findings[0])
     if any(set(names) & set(stuck.absent) for stuck in graph.stuck):
         return None  # the records do not show what heads do: something still moves
-    alone = Confidence.LIKELY if len(names) == 1 else Confidence.UNSURE
-    return _unphased_verdict(history, graph, roots, names, confidence=alone)
+    return verdict(names, Confidence.LIKELY if len(names) == 1 else Confidence.UNSURE)
 
 
 def _names_another(said: Opinion, names: tuple[RankName, ...]) -> bool:
@@ -361,8 +354,8 @@ def _unphased_verdict(
     graph: WaitGraph,
     roots: list[RankTrack],
     culprits: tuple[RankName, ...],
-    *,
     confidence: Confidence,
+    *,
     doubt: str = "",
     kind: Kind = Kind.NOT_ENTERED,
     records: Finding | None = None,
@@ -445,22 +438,22 @@ def left_out(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     if not ahead or _comes_or_goes(history, history.now_s - max(t.stall_s for t in ahead)):
         return tuple(verdicts)
     for group in sorted({track.group for track in ahead}):
-        mine = [track for track in ahead if track.group == group]
-        voting = [t for t in still if t.group == group and t.waits_in == WAIT_COMMIT]
-        if voting:
-            lacks = len(mine) <= len(voting)
-            verdicts += _judge_left_out(history, graph, mine, voting, "commit vote", lacks=lacks)
+        early = [track for track in ahead if track.group == group]
+        late = [t for t in still if t.group == group and t.waits_in == WAIT_COMMIT]
+        if late:
+            lacks = len(early) <= len(late)
+            verdicts += _judge_left_out(history, graph, early, late, "commit vote", lacks=lacks)
     for lane in sorted({track.identity.group_rank for track in ahead}):
-        left = [
-            (early, late) for early in ahead for late in still
-            if early.identity.group_rank == late.identity.group_rank == lane
-            and _left(history, early, late)
+        pairs = [
+            (one_ahead, behind) for one_ahead in ahead for behind in still
+            if one_ahead.identity.group_rank == behind.identity.group_rank == lane
+            and _left(history, one_ahead, behind)
         ]  # fmt: skip
-        if left and not verdicts:
-            sides = zip(*left, strict=True)
-            mine, behind = (list({t.rank: t for t in side}.values()) for side in sides)
-            op = max(outside_across(behind[0]), key=lambda head: head.enqueued).op
-            verdicts += _judge_left_out(history, graph, mine, behind, op)
+        if pairs and not verdicts:
+            sides = zip(*pairs, strict=True)
+            early, late = (list({t.rank: t for t in side}.values()) for side in sides)
+            op = max(outside_across(late[0]), key=lambda head: head.enqueued).op
+            verdicts += _judge_left_out(history, graph, early, late, op)
     return tuple(verdicts)
 
 

@@ -115,7 +115,6 @@ def _verdict(
     )
     peers = len(reading.arrivals) - 1
     group = reading.process_group.partition("@")[0]
-    clear = len(groups_of(culprits)) == 1 and len(culprits) == 1
     return Verdict(
         kind=Kind.STRAGGLER,
         culprits=culprits,
@@ -124,7 +123,7 @@ def _verdict(
         f"{group!r}: {seconds(arrival.busy_s)} of work between two where {peers} "
         f"{'peer takes' if peers == 1 else 'peers take'} {seconds(arrival.usual_s)} and "
         f"{'waits' if peers == 1 else 'wait'} inside, in {len(last)} records on end",
-        confidence=Confidence.LIKELY if clear else Confidence.UNSURE,
+        confidence=Confidence.LIKELY if len(culprits) == 1 else Confidence.UNSURE,
         since_s=since_s,
         victims=tuple(rank for rank in reading.arrivals if rank not in culprits),
         evidence={

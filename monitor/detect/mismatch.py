@@ -319,7 +319,7 @@ def wanted(history: History) -> tuple[RankName, ...]:
     return tuple(
         rank
         for track in _torn(history)
-        for rank in unread(history, lane(history, track.identity.group_rank), _died_s(track))
+        for rank in unread(history, lane(history, track.identity.group_rank), track.death_s)
     )
 
 
@@ -335,13 +335,9 @@ def _torn(history: History) -> Iterable[RankTrack]:
             yield track
 
 
-def _died_s(track: RankTrack) -> float:
-    return track.seen_s if track.died_s is None else track.died_s
-
-
 def _judge(history: History, dead: RankTrack) -> Verdict | None:
     tracks = lane(history, dead.identity.group_rank)
-    said = across(history, tracks, _died_s(dead))
+    said = across(history, tracks, dead.death_s)
     if said is None:
         return None
     here = {track.rank for track in tracks}
@@ -354,7 +350,7 @@ def _judge(history: History, dead: RankTrack) -> Verdict | None:
                 groups=groups_of(culprits),
                 reason=f"{finding.reason} {dead.rank} died of it",
                 confidence=finding.confidence,
-                since_s=_died_s(dead),
+                since_s=dead.death_s,
                 victims=tuple(sorted(here - set(culprits))),
                 evidence={**finding.evidence, "source": "flight records across groups"},
                 signature=f"mismatch:across:{finding.op}",

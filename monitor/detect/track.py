@@ -127,6 +127,11 @@ class RankTrack:
         return None if self.report is None else self.report.ending
 
     @property
+    def death_s(self) -> float:
+        """When it died; to be asked of the dead."""
+        return self.seen_s if self.died_s is None else self.died_s
+
+    @property
     def running(self) -> bool:
         """Whether its main thread was seen running in most sweeps of a stall, and in 3 at least."""
         return self.still_sweeps >= 3 and 4 * self.running_sweeps >= 3 * self.still_sweeps
