@@ -98,9 +98,9 @@ class ArrivalBook:
     def suspects(self, ranks: Sequence[RankName]) -> bool:
         """Whether one of this cohort is mostly outside while the others are not."""
         polls = [self._polls.get(rank, ()) for rank in ranks]
-        if len(ranks) < 2 or any(len(each) < _POLLS_LEAST for each in polls):
+        if len(ranks) < 2 or any(len(outside) < _POLLS_LEAST for outside in polls):
             return False
-        shares = np.array([sum(each) / len(each) for each in polls])
+        shares = np.array([sum(outside) / len(outside) for outside in polls])
         return bool(((shares >= _OUTSIDE) & (shares - cohort.usual(shares) >= _LOWER)).any())
 
     def forget(self) -> None:
@@ -141,9 +141,9 @@ def read(at_s: float, records: Mapping[RankName, FlightRecord]) -> CohortReading
     common = max(groups, key=len, default=[])
     if len(common) < _COMMON_LEAST:
         return None
-    rows = [_stretches(each, common) for each in spans.values()]
+    rows = [_stretches(one_rank, common) for one_rank in spans.values()]
     busy = np.array([own_s for own_s, _ in rows]).T  # stretches x ranks
-    period_s = float(np.median([each for _, each in rows]))
+    period_s = float(np.median([between_s for _, between_s in rows]))
     middle = np.median(busy, axis=0)
     low = np.quantile(busy, 0.3, axis=0, method="lower")
     usual, scores = cohort.usual(middle), cohort.z_scores(middle, low)
@@ -209,7 +209,9 @@ def _recent(places: list[_Place], spans: _Spans) -> list[_Place]:
 
 def _inside(spans: Iterable[_Spans], common: Sequence[_Place]) -> cohort.Floats:
     """Seconds inside each of these collectives: a row a collective, a column a rank."""
-    return np.array([[each[place][1] - each[place][0] for each in spans] for place in common])
+    return np.array(
+        [[one_rank[place][1] - one_rank[place][0] for one_rank in spans] for place in common]
+    )
 
 
 def _stretches(spans: _Spans, common: Sequence[_Place]) -> tuple[list[float], float]:

@@ -114,7 +114,7 @@ def _ended_alike(history: History) -> bool:
 
 def _for_all(history: History, lost: Mapping[GroupName, list[RankTrack]]) -> tuple[Verdict, ...]:
     """The whole job raised: told, and nobody is accused; an end without a word is no fault."""
-    gone = sorted((t for some in lost.values() for t in some), key=attrgetter("death_s"))
+    gone = sorted((t for tracks in lost.values() for t in tracks), key=attrgetter("death_s"))
     raised = [track for track in gone if of_death(track)]
     if not raised:
         return ()
@@ -164,9 +164,9 @@ def _verdict(
     alive = [t for t in history.groups()[group] if t.fresh is not None and not _gone(t)]
     still = "runs" if len(alive) == 1 else "run"
     # a job that is asked to end is gone by then: who is left waits for ever
-    left = bool(alive and waiting) and history.now_s - first_s >= history.config.job_end_s
+    stranded = bool(alive and waiting) and history.now_s - first_s >= history.config.job_end_s
     confidence = Confidence.LIKELY if late else Confidence.CERTAIN
-    if (all(map(_asked_to_end, gone)) and not left) or all(map(_gave_up, named)):
+    if (all(map(_asked_to_end, gone)) and not stranded) or all(map(_gave_up, named)):
         confidence = Confidence.UNSURE
     if "SIGKILL" in map(_signal, late):  # a launcher may have done it once it saw the first
         confidence = Confidence.UNSURE
@@ -278,17 +278,17 @@ def _on_lost_hosts(
         and track.report is not None
         and not _finished(track)
     )
-    gone = {track.rank for track in silent}
-    rest = [track for track in members if track.rank not in gone]
+    lost = {track.rank for track in silent}
+    others = [track for track in members if track.rank not in lost]
     stands = all(
         track.fresh is not None
         and not _finished(track)
         and track.stall_s >= allowance(history, track).span_s
-        for track in rest
+        for track in others
     )
     manager = any(track.identity.group_rank == 0 for track in silent)
-    apart = {t.identity.host for t in silent}.isdisjoint(t.identity.host for t in rest)
-    return silent if not rest or (manager and apart and stands) else ()
+    apart = {t.identity.host for t in silent}.isdisjoint(t.identity.host for t in others)
+    return silent if not others or (manager and apart and stands) else ()
 
 
 def _lost(
@@ -296,15 +296,15 @@ def _lost(
 ) -> Verdict:
     culprits = tuple(track.rank for track in gone)
     since_s = min(t.silent_since_s for t in gone if t.silent_since_s is not None)
-    left = tuple(t.rank for t in history.groups()[group] if t.rank not in culprits)
-    who = listed(culprits) if left else group
+    others = tuple(t.rank for t in history.groups()[group] if t.rank not in culprits)
+    who = listed(culprits) if others else group
     reason = (
         f"no WorkerServer of {who} answers for {seconds(history.now_s - since_s)} and the "
         f"heartbeat of {group} is stale: {plural(history.hosts(culprits), 'its', 'their')} "
         f"{plural(history.hosts(culprits), 'host is', 'hosts are')} lost"
     )
-    if left:
-        reason += f"; {listed(left)} of the group {plural(left, 'stands', 'stand')}"
+    if others:
+        reason += f"; {listed(others)} of the group {plural(others, 'stands', 'stand')}"
     return Verdict(
         kind=Kind.DEAD,
         culprits=culprits,
@@ -312,7 +312,7 @@ def _lost(
         reason=reason,
         confidence=Confidence.LIKELY,
         since_s=since_s,
-        victims=tuple(sorted({*graph.victims(culprits), *left})),
+        victims=tuple(sorted({*graph.victims(culprits), *others})),
         evidence={"host": ", ".join(history.hosts(culprits))}
         | {track.rank: "unreachable" for track in gone},
         signature="",
@@ -362,9 +362,9 @@ def _in_vain(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     if not waiting or len(waiting) < len(history.present()):
         return ()
     away_s, back_s = over.until_s - over.since_s, history.now_s - over.until_s
-    gone = f"away for {seconds(away_s)}" if away_s > 0 else "started anew"
+    absence = f"away for {seconds(away_s)}" if away_s > 0 else "started anew"
     reason = (
-        f"the Lighthouse was {gone} and is back for {seconds(back_s)}, but nobody has "
+        f"the Lighthouse was {absence} and is back for {seconds(back_s)}, but nobody has "
         f"committed since: {listed(waiting)} {plural(waiting, 'waits', 'wait')} for a quorum "
         "asked for before, which TorchFT does not ask for again: it ends them at their quorum "
         "timeout, 60 s by default"

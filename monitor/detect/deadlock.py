@@ -221,13 +221,13 @@ def _named(history: History, still_s: float) -> tuple[Finding, tuple[RankName, .
     said = across(history, lane, history.now_s - still_s)
     if said is None:
         return None
-    here = {track.rank for track in lane}
+    lane_ranks = {track.rank for track in lane}
     accused = [
         (finding, said.names(finding.culprits))
         for finding in said.findings
         if sure(finding) and finding.kind is Fault.GPU_BEHIND
     ]
-    accused = [(finding, names) for finding, names in accused if set(names) <= here]
+    accused = [(finding, names) for finding, names in accused if set(names) <= lane_ranks]
     groups = {group for _, names in accused for group in groups_of(names)}
     return accused[0] if len(groups) == 1 else None
 

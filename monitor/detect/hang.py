@@ -57,13 +57,13 @@ def _traced(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """Ranks that somebody traces and others wait for: one verdict, which accuses nobody."""
     tracks = [history.tracks[r] for r, s in graph.standing.items() if s is RankStanding.TRACED]
     waiting = {track.rank: graph.victims((track.rank,)) for track in tracks}
-    held = [t for t in tracks if _waited_s(history, waiting[t.rank]) >= history.hang_after_s(t)]
-    if not held:
+    blocking = [t for t in tracks if _waited_s(history, waiting[t.rank]) >= history.hang_after_s(t)]
+    if not blocking:
         return ()
-    ranks = tuple(track.rank for track in held)
+    ranks = tuple(track.rank for track in blocking)
     victims = tuple(sorted({rank for traced in ranks for rank in waiting[traced]} - set(ranks)))
-    tracers = [looks(track.tracer) for track in held if track.tracer is not None]
-    since_s = min(track.traced_since_s or history.now_s for track in held)
+    tracers = [looks(track.tracer) for track in blocking if track.tracer is not None]
+    since_s = min(track.traced_since_s or history.now_s for track in blocking)
     return (
         Verdict(
             kind=Kind.NOT_ENTERED,
@@ -75,7 +75,9 @@ def _traced(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
             confidence=Confidence.CERTAIN,
             since_s=since_s,
             victims=victims,
-            evidence={t.rank: f"traced by {looks(t.tracer)}" for t in held if t.tracer is not None},
+            evidence={
+                t.rank: f"traced by {looks(t.tracer)}" for t in blocking if t.tracer is not None
+            },
             signature="traced",
         ),
     )
@@ -253,10 +255,10 @@ def _unread(history: History, members: Iterable[RankTrack]) -> list[RankTrack]:
 
     Only so many are read in a tick: in a large group the first would be due before the last was.
     """
-    there = [track for track in members if track.fresh is not None]
-    lacking = [track for track in there if not _has(history, track, track.stall_s)]
+    reachable = [track for track in members if track.fresh is not None]
+    lacking = [track for track in reachable if not _has(history, track, track.stall_s)]
     repeat_s = history.config.record_repeat_s
-    return lacking or [track for track in there if not _has(history, track, repeat_s)]
+    return lacking or [track for track in reachable if not _has(history, track, repeat_s)]
 
 
 def _has(history: History, track: RankTrack, within_s: float) -> bool:
@@ -532,15 +534,15 @@ def _judge_left_out(
         reason += "exception"
     else:
         reason += f"{listed(late)} {plural(late, 'calls', 'call')} once more than the others"
-    for some in [culprits] if tie else _by_group(culprits):
+    for accused in [culprits] if tie else _by_group(culprits):
         yield Verdict(
             kind=Kind.MISMATCH,
-            culprits=tuple(sorted(some)),
-            groups=groups_of(some),
+            culprits=tuple(sorted(accused)),
+            groups=groups_of(accused),
             reason=reason,
             confidence=Confidence.UNSURE if tie or failed else Confidence.LIKELY,
             since_s=history.now_s - still_s,
-            victims=tuple(sorted({*early, *late, *graph.victims(some)} - set(some))),
+            victims=tuple(sorted({*early, *late, *graph.victims(accused)} - set(accused))),
             evidence={"source": "TorchFT's own calls, heads and records of process groups"},
             signature=f"mismatch:left out:{op}",
         )
@@ -572,8 +574,8 @@ def unseen(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """
     unseen_ids = history.unseen()
     root = _root(history, graph, unseen_ids)
-    rest = tuple(replica_id for replica_id in unseen_ids if replica_id != root)
-    verdicts = (_told_unseen(history, rest),) if rest else ()
+    others = tuple(replica_id for replica_id in unseen_ids if replica_id != root)
+    verdicts = (_told_unseen(history, others),) if others else ()
     return verdicts if root is None else (*verdicts, _missing(history, graph, root))
 
 
@@ -597,32 +599,32 @@ def _root(
     return unseen_ids[0] if waits and across and not complete else None
 
 
-def _told_unseen(history: History, rest: tuple[ReplicaId, ...]) -> Verdict:
+def _told_unseen(history: History, others: tuple[ReplicaId, ...]) -> Verdict:
     """They take part and harm nobody so far."""
     return Verdict(
         kind=Kind.UNSEEN,
         culprits=(),
         groups=(),
-        reason="; ".join(_who(history, replica_id) for replica_id in rest[:_SHOWN])
-        + (f"; and {len(rest) - _SHOWN} more" if len(rest) > _SHOWN else "")
+        reason="; ".join(_who(history, replica_id) for replica_id in others[:_SHOWN])
+        + (f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else "")
         + "; should one hang, only the Lighthouse's kill, a gate or a scheduler can put it out",
         confidence=Confidence.CERTAIN,
-        since_s=min(map(history.unseen_since_s, rest)),
-        evidence={"Lighthouse": f"{listed(rest)} beat, and no rank reports them"},
+        since_s=min(map(history.unseen_since_s, others)),
+        evidence={"Lighthouse": f"{listed(others)} beat, and no rank reports them"},
         signature="unseen",
     )
 
 
 def _who(history: History, replica_id: ReplicaId) -> str:
     group = group_of_replica(replica_id)
-    here = seconds(history.now_s - history.unseen_since_s(replica_id))
+    for_s = seconds(history.now_s - history.unseen_since_s(replica_id))
     name = unseen_name(replica_id)
     if any(track.died_s is None for track in history.groups().get(group, ())):
         return (
-            f"{group} trains twice: beside the ranks that are seen {name} takes part for {here}, "
+            f"{group} trains twice: beside the ranks that are seen {name} takes part for {for_s}, "
             "a life of it that its launcher has lost"
         )
-    return f"{name} takes part for {here}, and no WorkerServer reports it"
+    return f"{name} takes part for {for_s}, and no WorkerServer reports it"
 
 
 def _missing(history: History, graph: WaitGraph, replica_id: ReplicaId) -> Verdict:

@@ -257,8 +257,8 @@ class History:
 
         def due_s(replica_id: ReplicaId) -> float:
             members = self._groups.get(group_of_replica(replica_id), ())
-            gone = any(track.died_s is not None for track in members)
-            return self.config.unseen_s * (_NEXT_LIFE if gone else 1)
+            died = any(track.died_s is not None for track in members)
+            return self.config.unseen_s * (_NEXT_LIFE if died else 1)
 
         since_s = self.unseen_s.items()
         return tuple(sorted(name for name, at_s in since_s if self.now_s - at_s >= due_s(name)))
@@ -285,25 +285,25 @@ class History:
 
     def reading(self, track: RankTrack) -> Reading | None:
         """A flight record of this incarnation that is fresh enough to be evidence."""
-        held = self.asked(track)
-        return None if held is None or held.garbage else held
+        reading = self.asked(track)
+        return None if reading is None or reading.garbage else reading
 
     def asked(self, track: RankTrack) -> Reading | None:
         """The same, also where the rank's answer could not be read."""
-        held = self._records.get(track.rank)
-        if held is None or held.answer.identity.incarnation != track.identity.incarnation:
+        reading = self._records.get(track.rank)
+        if reading is None or reading.answer.identity.incarnation != track.identity.incarnation:
             return None
-        return held if self.now_s - held.at_s <= self.config.record_fresh_s else None
+        return reading if self.now_s - reading.at_s <= self.config.record_fresh_s else None
 
     def record_age_s(self, rank: RankName) -> float:
         """Since the rank's flight record was read; infinite when there is none."""
-        held = self._records.get(rank)
-        return float("inf") if held is None else self.now_s - held.at_s
+        reading = self._records.get(rank)
+        return float("inf") if reading is None else self.now_s - reading.at_s
 
     def sample_after_s(self, track: RankTrack) -> float:
         """Seconds after which a healthy rank's record is read again: before half of it is gone."""
-        held = self._records.get(track.rank)
-        busy_s = float("inf") if held is None else held.covers_s / 2
+        reading = self._records.get(track.rank)
+        busy_s = float("inf") if reading is None else reading.covers_s / 2
         return min(self.config.sample_s, max(busy_s, self.config.record_repeat_s))
 
     def hosts(self, ranks: tuple[RankName, ...]) -> tuple[Host, ...]:
@@ -318,8 +318,8 @@ class History:
         over = self.absence
         if over is None or self.away is not None:
             return None
-        asked = any(track.first_seen_s <= over.until_s for track in self.present())
-        return over if asked else None  # all have started since
+        from_before = any(track.first_seen_s <= over.until_s for track in self.present())
+        return over if from_before else None  # all have started since
 
     def see_commits(self) -> None:
         """A commit after the Lighthouse's absence: whatever stands later stands for another

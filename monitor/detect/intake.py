@@ -108,9 +108,9 @@ def _push_arrivals(history: History, snapshot: Snapshot) -> None:
         if not any(isinstance(snapshot.records.get(rank), FlightRecord) for rank in members):
             continue
         records = {
-            rank: held.answer
+            rank: reading.answer
             for rank in members
-            if (held := history.reading(history.tracks[rank])) is not None
+            if (reading := history.reading(history.tracks[rank])) is not None
             and history.record_age_s(rank) < history.config.record_repeat_s
         }
         if len(records) == len(members) > 1:
@@ -305,18 +305,18 @@ def _prove(history: History, track: RankTrack) -> None:
 
     A peer that dies, or that we put out, ends it too, by an error: what comes then is no commit.
     """
-    kept = history.unproven.get(track.rank)
-    if kept is None:
+    unproven = history.unproven.get(track.rank)
+    if unproven is None:
         return
     if track.step is None:
-        well, badly = _done(track) - kept.done >= COLLECTIVES_A_STEP, False
+        well, badly = _done(track) - unproven.done >= COLLECTIVES_A_STEP, False
     else:
-        badly = _failures(track) > kept.failures or track.step.errored
-        well = track.commits > kept.commits
+        badly = _failures(track) > unproven.failures or track.step.errored
+        well = track.commits > unproven.commits
     if well or badly:
         del history.unproven[track.rank]
     if well and not badly:
-        history.habits.take(kept.gap)
+        history.habits.take(unproven.gap)
 
 
 def _failures(track: RankTrack) -> int:
@@ -336,16 +336,16 @@ def _pauses(
     A declared phase says its seconds itself. Another, of one that `paused`, lasted at most from its
     start to this report, and no longer than its phase's seconds grew.
     """
-    was, step = before.step, after.step
-    if was is None or step is None:
+    earlier, later = before.step, after.step
+    if earlier is None or later is None:
         ages_s = [head.age_s for head in before.heads]
         if ages_s and paused:
             yield OUTSIDE, min(ages_s) + since_s
         return
-    if not LONG_PHASES.isdisjoint(step.seconds):
-        for phase in sorted(LONG_PHASES & step.seconds.keys()):
-            yield phase, step.seconds[phase] - was.seconds.get(phase, 0.0)
-    if paused and was.phase not in LONG_PHASES:
-        grown_s = step.seconds.get(was.phase, 0.0) - was.seconds.get(was.phase, 0.0)
-        longest_s = min((was.phase_age_s, *(head.age_s for head in before.heads))) + since_s
-        yield was.phase, min(longest_s, grown_s) if grown_s > 0 else longest_s
+    if not LONG_PHASES.isdisjoint(later.seconds):
+        for phase in sorted(LONG_PHASES & later.seconds.keys()):
+            yield phase, later.seconds[phase] - earlier.seconds.get(phase, 0.0)
+    if paused and earlier.phase not in LONG_PHASES:
+        grown_s = later.seconds.get(earlier.phase, 0.0) - earlier.seconds.get(earlier.phase, 0.0)
+        longest_s = min((earlier.phase_age_s, *(head.age_s for head in before.heads))) + since_s
+        yield earlier.phase, min(longest_s, grown_s) if grown_s > 0 else longest_s

@@ -63,7 +63,7 @@ def _judge(
     if len(last) < needed or history.now_s - last[-1].at_s > newest_s:
         return None
     late = [_late(history, reading) for reading in last]
-    culprits = tuple(rank for rank in late[-1] if all(rank in each for each in late))
+    culprits = tuple(rank for rank in late[-1] if all(rank in ranks for ranks in late))
     if not culprits or history.disturbed:
         return None
     return _verdict(history, culprits, readings, last)
@@ -111,7 +111,7 @@ def _verdict(
     arrival = reading.arrivals[worst]
     since_s = _since_s(history, worst, readings)
     excess = median(
-        [1 - each.arrivals[worst].usual_s / each.arrivals[worst].busy_s for each in last]
+        [1 - earlier.arrivals[worst].usual_s / earlier.arrivals[worst].busy_s for earlier in last]
     )
     peers = len(reading.arrivals) - 1
     group = reading.process_group.partition("@")[0]

@@ -96,14 +96,14 @@ def began_s(history: History, ranks: Iterable[RankName]) -> float:
 
 
 def _lacks(history: History, rank: RankName, stuck: Stuck | None = None) -> bool:
-    held, age_s = history.asked(history.tracks[rank]), history.record_age_s(rank)
-    if held is None or age_s > history.config.record_repeat_s:
+    reading, age_s = history.asked(history.tracks[rank]), history.record_age_s(rank)
+    if reading is None or age_s > history.config.record_repeat_s:
         return True
     if stuck is not None and age_s >= stuck.stall_s:
         return True
     if stuck is None or stuck.recorded or rank in stuck.absent:
         return False
-    lacking = held.at(stuck.process_group, stuck.seq) is None
+    lacking = reading.at(stuck.process_group, stuck.seq) is None
     return lacking and age_s >= min(_AGAIN_S, history.config.record_repeat_s)
 
 
@@ -340,10 +340,10 @@ def _judge(history: History, dead: RankTrack) -> Verdict | None:
     said = across(history, tracks, dead.death_s)
     if said is None:
         return None
-    here = {track.rank for track in tracks}
+    lane_ranks = {track.rank for track in tracks}
     for finding in said.findings:
         culprits = said.names(finding.culprits)
-        if finding.kind is Fault.MISMATCH and sure(finding) and set(culprits) <= here:
+        if finding.kind is Fault.MISMATCH and sure(finding) and set(culprits) <= lane_ranks:
             return Verdict(
                 kind=Kind.MISMATCH,
                 culprits=culprits,
@@ -351,7 +351,7 @@ def _judge(history: History, dead: RankTrack) -> Verdict | None:
                 reason=f"{finding.reason} {dead.rank} died of it",
                 confidence=finding.confidence,
                 since_s=dead.death_s,
-                victims=tuple(sorted(here - set(culprits))),
+                victims=tuple(sorted(lane_ranks - set(culprits))),
                 evidence={**finding.evidence, "source": "flight records across groups"},
                 signature=f"mismatch:across:{finding.op}",
                 settled=True,
@@ -580,8 +580,8 @@ def _calm(members: tuple[RankTrack, ...]) -> bool:
 
 
 def _age_s(history: History, track: RankTrack) -> float:
-    held = history.reading(track)
-    return inf if held is None else history.now_s - held.at_s
+    reading = history.reading(track)
+    return inf if reading is None else history.now_s - reading.at_s
 
 
 def _just_read(history: History, members: tuple[RankTrack, ...]) -> bool:

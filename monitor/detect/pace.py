@@ -91,7 +91,7 @@ class Pace:
 
 
 _NO_FIGURES: Final = ("incarnation", "phases", "witness")
-FIGURES: Final = tuple(each.name for each in fields(Pace) if each.name not in _NO_FIGURES)
+FIGURES: Final = tuple(figure.name for figure in fields(Pace) if figure.name not in _NO_FIGURES)
 """Numbers of a pace, in the order of a table's rows; the seconds in each phase follow."""
 _LARGEST: Final = 3e38
 """That 4 bytes hold; nobody's seconds or tokens are more."""
@@ -355,13 +355,15 @@ class PaceMeter:
         }
 
     def _end(self, now_s: float, sweep: Mapping[RankName, Sample]) -> None:
-        here = [each for each in self._courses.values() if each.current and not each.traced]
-        if any(course.steps < self.config.window_steps for course in here):
+        compared = [
+            course for course in self._courses.values() if course.current and not course.traced
+        ]
+        if any(course.steps < self.config.window_steps for course in compared):
             return
         start_s = now_s if self._start_s is None else self._start_s
-        steps_s = sorted(each for course in here for each in course.steps_s)
+        steps_s = sorted(sample_s for course in compared for sample_s in course.steps_s)
         usual_s = median(steps_s) if steps_s else 0.0
-        telling = _telling(here)
+        telling = _telling(compared)
         if telling:
             before = self.windows[-1].paces.roster if self.windows else None
             paces = _paces(telling, before, now_s - start_s, usual_s)
@@ -488,7 +490,9 @@ def _paces(courses: Sequence[_Course], like: Roster | None, span_s: float, usual
     figures |= _compared(roster, busy_s, figures["low_s"], figures["tokens"])
     phases, spent_s = _phases(starts, [course.newest for course in courses])
     rows = [*(figures[name] for name in FIGURES), *(np.maximum(0.0, spent_s) / each_step)]
-    witnesses = {each.start.rank: each.witness for each in courses if each.witness is not None}
+    witnesses = {
+        course.start.rank: course.witness for course in courses if course.witness is not None
+    }
     return Paces(roster, phases, tuple(map(_row, rows)), witnesses)
 
 

@@ -215,8 +215,8 @@ class Attendance:
         before, self._quorum_id = self._quorum_id, quorum_id
         if before is None:
             return
-        here = {group: log.replica_id for group, log in self.groups.items() if log.inside}
-        came_or_left = sum(here.get(name) != members.get(name) for name in {*here, *members})
+        inside = {group: log.replica_id for group, log in self.groups.items() if log.inside}
+        came_or_left = sum(inside.get(name) != members.get(name) for name in {*inside, *members})
         beyond = quorum_id - before - came_or_left
         if beyond > 0 and now_s - self._busy_s > _OF_A_HEAL_S:
             self.advances.append((now_s, beyond))

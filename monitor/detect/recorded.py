@@ -63,8 +63,8 @@ def opinion(history: History, group: GroupName) -> Opinion | None:
     tracks = history.groups().get(group, ())
     if not tracks or len(tracks) < tracks[0].identity.world_size:
         return None
-    asked = (history.asked(track) for track in tracks)
-    readings = tuple(reading for reading in asked if reading is not None)
+    answers = (history.asked(track) for track in tracks)
+    readings = tuple(reading for reading in answers if reading is not None)
     if len(readings) < len(tracks):
         return None
     for judged, before in _LATELY:
@@ -88,13 +88,13 @@ def lane(history: History, number: int) -> tuple[RankTrack, ...]:
 def across(history: History, tracks: Sequence[RankTrack], since_s: float) -> Opinion | None:
     """What records across groups say, one rank of each; None as long as one was not read since."""
     readings = [history.reading(track) for track in tracks]
-    if len(readings) < 2 or any(held is None or held.at_s < since_s for held in readings):
+    if len(readings) < 2 or any(reading is None or reading.at_s < since_s for reading in readings):
         return None
     worlds = history.groups()
     read = [
-        _read(held, len(worlds[track.group]))
-        for track, held in zip(tracks, readings, strict=True)
-        if held is not None
+        _read(reading, len(worlds[track.group]))
+        for track, reading in zip(tracks, readings, strict=True)
+        if reading is not None
     ]
     if None in read:
         return None
@@ -107,16 +107,16 @@ def unread(history: History, tracks: Sequence[RankTrack], since_s: float) -> tup
     return tuple(
         track.rank
         for track in tracks
-        if (held := history.asked(track)) is None or held.at_s < since_s
+        if (reading := history.asked(track)) is None or reading.at_s < since_s
     )
 
 
-def _read(held: Reading, world: int) -> RankRecord | None:
+def _read(reading: Reading, world: int) -> RankRecord | None:
     """The record's rows; None where it cannot be read, or says that its group has more ranks."""
-    if held.garbage or held.answer.identity.world_size > world:
+    if reading.garbage or reading.answer.identity.world_size > world:
         return None
     try:
-        return ring.read(held.answer, taken_ns=int(held.at_s * 1e9))
+        return ring.read(reading.answer, taken_ns=int(reading.at_s * 1e9))
     except FlightRecordError:
         return None
 
@@ -126,7 +126,7 @@ def _opinion(readings: tuple[Reading, ...], world: int) -> Opinion:
 
     A rank that got out of a collective across groups with an error waits there no more.
     """
-    read = {held.answer.identity.rank: _read(held, world) for held in readings}
+    read = {reading.answer.identity.rank: _read(reading, world) for reading in readings}
     garbage = {name: Problem("", "garbage") for name, record in read.items() if record is None}
     job = from_answers((record for record in read.values() if record is not None), lost=garbage)
     between = np.array([group.generation is not None for group in job.groups], np.bool_)

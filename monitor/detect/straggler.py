@@ -310,10 +310,10 @@ def _steady(track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow |
         for place in np.flatnonzero(paces.roster.lanes == lane):
             if (rank := paces.roster.ranks[place]) != track.rank:
                 peers.setdefault(rank, []).append(paces[rank])
-    most_s = [max(p.busy_s for p in each) for each in zip(*peers.values(), strict=False)]
+    most_s = [max(p.busy_s for p in paces) for paces in zip(*peers.values(), strict=False)]
     ahead = sum(p.busy_s > m for p, m in zip(present, most_s, strict=False))
-    means = [sum(p.busy_s for p in each) / len(each) for each in peers.values()]
-    lows = [sum(p.low_s for p in each) / len(each) for each in peers.values()]
+    means = [sum(p.busy_s for p in paces) / len(paces) for paces in peers.values()]
+    lows = [sum(p.low_s for p in paces) / len(paces) for paces in peers.values()]
     low_s = sum(p.low_s / p.work for p in present) / len(present)
     step_s = sum(p.step_s for p in present) / len(present)
     excess_s = busy_s - max(means)
@@ -456,7 +456,7 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
         return None
     most_s = max(worker.alone_s for worker in workers)
     slow = [worker for worker in workers if transfer or worker.alone_s >= _OWN_SHARE * most_s]
-    held = {suspect.rank for suspect in suspects} - {suspect.rank for suspect in slow}
+    waiting = {suspect.rank for suspect in suspects} - {suspect.rank for suspect in slow}
     worst = max(slow, key=lambda worker: (worker.ratio, worker.rank))
     culprits = tuple(worker.rank for worker in slow)
     doubted = any(worker.steady and not worker.starved.alone for worker in slow)
@@ -468,7 +468,7 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
     victims = tuple(
         track.rank
         for track in history.present()
-        if track.rank in held or (track.group != group and track.participating)
+        if track.rank in waiting or (track.group != group and track.participating)
     )
     reason = brief = _transfer(culprits, worst) if transfer else _work(culprits, worst, clear=clear)
     if doubted:

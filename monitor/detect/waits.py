@@ -191,17 +191,17 @@ def _by_elimination(
     """Ranks of the one group that does not wait where all others are seen waiting."""
     if RankStanding.UNKNOWN not in standing.values():
         return {}
-    there = [track for track in tracks if standing[track.rank] is not RankStanding.DEAD]
+    alive = [track for track in tracks if standing[track.rank] is not RankStanding.DEAD]
     still_s = history.still_after_s
     waits = (RankStanding.WAITING, RankStanding.HELD)
-    waiting = {t.rank for t in there if standing[t.rank] in waits and t.stall_s >= still_s}
-    rest = [track for track in there if track.rank not in waiting]
+    waiting = {t.rank for t in alive if standing[t.rank] in waits and t.stall_s >= still_s}
+    others = [track for track in alive if track.rank not in waiting]
     outside = [
-        t for t in rest if standing[t.rank] is RankStanding.UNKNOWN and t.witness is not None
+        t for t in others if standing[t.rank] is RankStanding.UNKNOWN and t.witness is not None
     ]
-    groups = {track.group for track in rest}
-    elsewhere = {t.rank for t in there if t.rank in waiting and t.group not in groups}
-    if len(groups) != 1 or len(outside) < len(rest) or not elsewhere:
+    groups = {track.group for track in others}
+    elsewhere = {t.rank for t in alive if t.rank in waiting and t.group not in groups}
+    if len(groups) != 1 or len(outside) < len(others) or not elsewhere:
         return {}
     return {
         track.rank: set(waiting)
@@ -275,7 +275,7 @@ def _not_entered(head: GroupHead, mate: RankTrack, track: RankTrack) -> bool:
     What was launched and is not over counts as well: TorchFT's DDP waits for it in C++, unseen.
     """
     reached = head.inside or (head.enqueued if head.enqueued > head.completed else 0)
-    own = next((mine for mine in across(track) if mine.name == head.name), None)
+    own = next((h for h in across(track) if h.name == head.name), None)
     if reached == 0 or own is None or own.enqueued == 0:
         return False  # it is in no such group, or takes the weights first: a new quorum begins at 0
     same = track.step is None or mate.step is None or track.step.quorum_id == mate.step.quorum_id
@@ -338,8 +338,8 @@ class WaitGraph:
 
     def left_since(self, history: History) -> dict[RankName, float]:
         """Ranks whose peers are through with the collective that they are in -> first seen so."""
-        gone = (RankStanding.LEFT, RankStanding.SILENT)
-        before = {r: at_s for r, at_s in history.left_s.items() if self.standing.get(r) in gone}
+        apart = (RankStanding.LEFT, RankStanding.SILENT)
+        before = {r: at_s for r, at_s in history.left_s.items() if self.standing.get(r) in apart}
         now = (rank for rank, standing in self.standing.items() if standing is RankStanding.LEFT)
         return dict.fromkeys(now, history.now_s) | before
 
@@ -393,7 +393,9 @@ def build(history: History) -> WaitGraph:
     standing.update(dict.fromkeys(outside, RankStanding.OUTSIDE))
     quiet = quiet_groups(history, standing)
     recorded = missed_by_records(history, quiet)
-    standing.update({held: RankStanding.HELD for waiting in recorded.values() for held in waiting})
+    standing.update(
+        {waiter: RankStanding.HELD for waiting in recorded.values() for waiter in waiting}
+    )
     standing.update(dict.fromkeys(recorded, RankStanding.OUTSIDE))
     missing |= recorded
     waiters = {waiter for waiting in missing.values() for waiter in waiting}

@@ -278,12 +278,12 @@ class LossBook:
     _courses: dict[RankName, _Course] = field(default_factory=dict)
 
     def push(self, tracks: Iterable[RankTrack]) -> None:
-        here: list[RankName] = []
+        present: list[RankName] = []
         for track in tracks:
             rank, incarnation, step = track.rank, track.identity.incarnation, track.step
             if step is None or not track.participating:
                 continue
-            here.append(rank)
+            present.append(rank)
             ended = step.commits + step.commit_failures
             course = self._courses.get(rank)
             if course is None or course.incarnation != incarnation:
@@ -291,8 +291,8 @@ class LossBook:
             if step.loss is not None and ended != course.attempt:
                 course.attempt = ended
                 course.told = (course.told + struct.pack("d", step.loss))[-8 * _KEPT :]
-        if len(self._courses) > len(here):
-            for rank in self._courses.keys() - set(here):
+        if len(self._courses) > len(present):
+            for rank in self._courses.keys() - set(present):
                 del self._courses[rank]
 
     def risen(self, rank: RankName, times: float) -> bool:

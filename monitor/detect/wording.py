@@ -76,11 +76,11 @@ def hangs(
     """`rank rg_1.0 hangs in Deadlock.log_step (train.py:66), waiting for a lock, for 12 s`."""
     places: dict[tuple[RankStanding, str], list[RankName]] = {}
     for track in roots:
-        held = _held_by(track, standing)
-        places.setdefault((held, _place(track, held in _HELD)), []).append(track.rank)
+        hold = _held_by(track, standing)
+        places.setdefault((hold, _place(track, hold in _HELD)), []).append(track.rank)
     said = [
-        f"{named(ranks)} {plural(ranks, *_HELD.get(held, _verb(history.tracks[ranks[0]])))}{place}"
-        for (held, place), ranks in places.items()
+        f"{named(ranks)} {plural(ranks, *_HELD.get(hold, _verb(history.tracks[ranks[0]])))}{place}"
+        for (hold, place), ranks in places.items()
     ]
     usual_s = max(history.learned_step_s(track) for track in roots)
     usual = f" (a step takes {seconds(usual_s)})" if usual_s > 0 else ""
@@ -99,20 +99,20 @@ _BRIEFLY: Final[Mapping[RankStanding, tuple[str, str, str]]] = {
 def hangs_briefly(roots: Sequence[RankTrack], standing: Mapping[RankName, RankStanding]) -> str:
     """`rank rg_1.0 hangs in log_step (train.py:66), GIL held`; what the roots have in common."""
     ranks = tuple(track.rank for track in roots)
-    held = {_held_by(track, standing) for track in roots}
+    holds = {_held_by(track, standing) for track in roots}
     places = {_place(track, True).rstrip(",") for track in roots}
     single, many, cause = *_HANGS, ""
-    if len(held) == 1:
-        single, many, cause = _BRIEFLY.get(held.pop(), (*_verb(roots[0]), ""))
+    if len(holds) == 1:
+        single, many, cause = _BRIEFLY.get(holds.pop(), (*_verb(roots[0]), ""))
     place = places.pop() if len(places) == 1 else ""
     return f"{named(ranks)} {plural(ranks, single, many)}{place}{cause}"
 
 
 def _held_by(track: RankTrack, standing: Mapping[RankName, RankStanding]) -> RankStanding:
-    held = standing[track.rank] if standing[track.rank] in _HELD else RankStanding.ALONE
-    if held is RankStanding.FROZEN and track.state == "D":
-        held = RankStanding.SILENT  # no Python runs either, and it is not the GIL
-    return held
+    hold = standing[track.rank] if standing[track.rank] in _HELD else RankStanding.ALONE
+    if hold is RankStanding.FROZEN and track.state == "D":
+        hold = RankStanding.SILENT  # no Python runs either, and it is not the GIL
+    return hold
 
 
 def waits_for(history: History, victims: Sequence[RankName], culprits: Sequence[RankName]) -> str:
@@ -185,13 +185,13 @@ def _verb(track: RankTrack) -> tuple[str, str]:
     return _HANGS
 
 
-def _place(track: RankTrack, held: bool = False, *, lasts: bool = False) -> str:
+def _place(track: RankTrack, bare: bool = False, *, lasts: bool = False) -> str:
     """` in log_step (train.py:66), waiting for a lock,`: by its stacks, else by its own words."""
     seen = None if track.fresh is None else track.fresh.witness
     if seen is not None:
         if (seen.frame.file, seen.frame.function) == ("threading.py", "_shutdown"):
             return " at its end: its program is over, and a thread that is no daemon keeps it,"
-        shown = not held and seen.doing in _DOING and (lasts or seen.doing not in LASTS)
+        shown = not bare and seen.doing in _DOING and (lasts or seen.doing not in LASTS)
         doing = f", {_DOING[seen.doing]}," if shown else ""
         return f" in {seen.frame}{doing}"
     if track.phased:

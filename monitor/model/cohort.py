@@ -31,15 +31,15 @@ def usual(values: Floats) -> Floats:
     if members < 2:
         return np.full(values.shape, np.nan)
     ordered = np.sort(values, axis=-1)  # NaN last
-    rest = count - 1
+    others = count - 1
     middles = []
-    for place in (np.maximum(rest - 1, 0) // 2, np.maximum(rest, 0) // 2):
+    for place in (np.maximum(others - 1, 0) // 2, np.maximum(others, 0) // 2):
         # Leaving a value out moves everything from its place on down by one.
-        here = np.take_along_axis(ordered, np.minimum(place, members - 1), axis=-1)
+        at_place = np.take_along_axis(ordered, np.minimum(place, members - 1), axis=-1)
         after = np.take_along_axis(ordered, np.minimum(place + 1, members - 1), axis=-1)
-        middles.append(np.where(here >= values, after, here))
+        middles.append(np.where(at_place >= values, after, at_place))
     medians = (middles[0] + middles[1]) / 2
-    return np.where((rest > 0) & ~np.isnan(values), medians, np.nan)
+    return np.where((others > 0) & ~np.isnan(values), medians, np.nan)
 
 
 def most(values: Floats) -> Floats:

@@ -376,18 +376,18 @@ def handle(eviction: Eviction, event: Event, now_s: float, deps: EvictionDeps) -
 
 def _not_taken_up(eviction: Eviction, event: Event, now_s: float, deps: EvictionDeps) -> Move:
     """Decided, or interrupted."""
-    left = eviction.state is EvictionState.INTERRUPTED
+    interrupted = eviction.state is EvictionState.INTERRUPTED
     match event:
         case DecidedAgain():
             return _decided_again(eviction, event, now_s), ()
         case Revoked():
             return _abandoned(eviction, event.why, now_s), ()
-        case Reviewed() if left:
+        case Reviewed() if interrupted:
             return _reviewed(eviction, event, now_s), ()
         case Reviewed() if now_s - eviction.asked_s > event.ack_s:
             since_s = eviction.asked_s
             return replace(eviction, state=EvictionState.INTERRUPTED, interrupted_s=since_s), ()
-        case HandedOver() if not left:
+        case HandedOver() if not interrupted:
             return _handed_over(eviction, event, now_s, deps)
         case _:
             return eviction, ()
@@ -527,8 +527,8 @@ def _not_gone(eviction: Eviction, look: ProbeResult, deps: EvictionDeps) -> str:
         for rank in sorted(look.lives)
         if look.lives[rank] is not Liveness.GONE
     )
-    asked = eviction.rung(Rung.WORKER_EVICT)
-    said = "" if asked is None else f" (asked: {asked.detail})"
+    workers = eviction.rung(Rung.WORKER_EVICT)
+    said = "" if workers is None else f" (asked: {workers.detail})"
     return f"not gone after {deps.given_s:.0f} s: {still}{said}"
 
 
@@ -616,9 +616,9 @@ def _reviewed(  # noqa: PLR0911 - one reason a line
 ) -> Eviction:
     """What becomes of one that another monitor left; as it is while that is not known yet."""
     lives = _lives(eviction.accused, event.snapshot)
-    incident, asked = event.incident, eviction.taken_up
+    incident, taken_up = event.incident, eviction.taken_up
     if lives and all(life is False for life in lives):
-        if not asked:
+        if not taken_up:
             why = "its processes had gone before anybody was asked"
             return _abandoned(eviction, why, now_s)
         gone = replace(eviction, gone_s=now_s)
@@ -627,7 +627,7 @@ def _reviewed(  # noqa: PLR0911 - one reason a line
     if incident is not None and not incident.open:
         why = incident.resolution or "its incident is over"
         left_s = incident.milestones.left_quorum_s
-        if asked and left_s is not None and left_s >= eviction.of_s:
+        if taken_up and left_s is not None and left_s >= eviction.of_s:
             return _confirmed(replace(eviction, gone_s=now_s), why, why, now_s)
         return _abandoned(eviction, f"not asked again: {why}", now_s)
     if incident is None and eviction.by_hand and lives and all(lives):
@@ -681,8 +681,8 @@ def _ended(outcome: RungOutcome, now_s: float, detail: str, result: RungResult) 
 
 def _asked(eviction: Eviction, rung: Rung, now_s: float, whom: str = "") -> Move:
     before = eviction.ask(rung, whom) or Ask(rung, whom, now_s)
-    asked = eviction.with_ask(replace(before, asked_s=now_s, waits=True))
-    return asked, (Climb(rung, whom),)
+    moved = eviction.with_ask(replace(before, asked_s=now_s, waits=True))
+    return moved, (Climb(rung, whom),)
 
 
 def _gate(
@@ -793,10 +793,10 @@ def _workers(
         busy = before is not None and before.waits
         due = everyone or life is Liveness.STUCK
         # alive, or nothing is seen and no newer incarnation bears the name
-        there = life in (Liveness.ALIVE, Liveness.STUCK) or (
+        reachable = life in (Liveness.ALIVE, Liveness.STUCK) or (
             life is Liveness.UNSEEN and accused.rank in look.current
         )
-        if due and there and not busy and not lately:
+        if due and reachable and not busy and not lately:
             eviction, more = _asked(eviction, Rung.WORKER_EVICT, now_s, accused.rank)
             asked += more
     asks = sorted(eviction.asks_by(Rung.WORKER_EVICT), key=lambda ask: ask.whom)

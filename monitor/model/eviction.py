@@ -226,8 +226,8 @@ class Eviction:
         """Whether the group is evicted: out of the quorum, and its processes are gone (or out of
         sight with a dead heartbeat). One that never joined a quorum has none to leave.
         """
-        left = self.left_quorum_s is not None or self.replica_id is None
-        return left and (self.gone_s is not None or self.unseen_s is not None)
+        out_of_quorum = self.left_quorum_s is not None or self.replica_id is None
+        return out_of_quorum and (self.gone_s is not None or self.unseen_s is not None)
 
     @property
     def of_s(self) -> float:

@@ -76,8 +76,8 @@ class Observation(Struct, frozen=True, gc=False):
 def stopped(process: Process, ending: Ending | None) -> bool:
     """Whether SIGTERM or Ctrl-C ended it, and nothing of its own before; by whom, nobody knows."""
     raised = "" if ending is None or ending.exception is None else ending.exception
-    asked = process.exit_signal in ("SIGTERM", "SIGINT")
-    return (asked and not raised) or raised.partition(":")[0] == "KeyboardInterrupt"
+    by_signal = process.exit_signal in ("SIGTERM", "SIGINT")
+    return (by_signal and not raised) or raised.partition(":")[0] == "KeyboardInterrupt"
 
 
 @dataclass(frozen=True, slots=True)
