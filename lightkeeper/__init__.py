@@ -55,11 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _in_rank(call: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
     """What `call` gives, which imports our `worker_server`; `otherwise` where it is not ours."""
-    spec: Any = sys.modules.get("worker_server")
-    place = getattr(spec, "__file__", None)
-    if spec is None:
-        found = PathFinder.find_spec("worker_server")
-        place = None if found is None else found.origin
+    module: Any = sys.modules.get("worker_server")
+    place = getattr(module, "__file__", None)
+    if module is None:
+        spec = PathFinder.find_spec("worker_server")
+        place = None if spec is None else spec.origin
     if place is not None and os.path.realpath(place).startswith(_HOME + os.sep):
         return call()
     global _warned  # noqa: PLW0603  once is enough
@@ -89,13 +89,13 @@ class _Nobody:
 
 if not TYPE_CHECKING:
 
-    def attach(**told: Any) -> Any:
+    def attach(**options: Any) -> Any:
         """Report this process as a rank: `worker_server.attach`, with the same arguments."""
 
         def now() -> Any:
             from worker_server import attach as attach_now  # noqa: PLC0415
 
-            return attach_now(**told)
+            return attach_now(**options)
 
         return _in_rank(now, _Nobody)
 

@@ -90,7 +90,9 @@ class Commands(HelpPage, click.Group):
     def __init__(
         self, about: str, sections: Mapping[str, Mapping[str, click.Command]], **more: Any
     ) -> None:
-        commands = {name: one for section in sections.values() for name, one in section.items()}
+        commands = {
+            name: command for section in sections.values() for name, command in section.items()
+        }
         super().__init__(help=about, short_help=about.partition("\n")[0], commands=commands, **more)
         self._sections = sections
 
@@ -100,7 +102,9 @@ class Commands(HelpPage, click.Group):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, section in self._sections.items():
             with formatter.section(title):
-                rows = [(name, one.get_short_help_str(100)) for name, one in section.items()]
+                rows = [
+                    (name, command.get_short_help_str(100)) for name, command in section.items()
+                ]
                 formatter.write_dl(rows)
         super().format_options(ctx, formatter)
 
@@ -108,8 +112,8 @@ class Commands(HelpPage, click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Here it is imported."""
-        name, found, rest = super().resolve_command(ctx, args)
-        return name, found.imported() if isinstance(found, Ours) else found, rest
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command.imported() if isinstance(command, Ours) else command, rest
 
 
 def _admission(words: Sequence[str]) -> int:

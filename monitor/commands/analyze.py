@@ -90,7 +90,7 @@ def analyze(*, html: Path | None, as_json: bool, deadline: float, **asked: Any) 
         check_writable(html)  # not only after a long load
     try:
         with reading() as progress:
-            status, told, written = confined(
+            status, text, written = confined(
                 lambda tell: _judge(tell, as_json=as_json, html=html is not None, **asked),
                 deadline_s=deadline, progress=progress,
             )  # fmt: skip
@@ -99,7 +99,7 @@ def analyze(*, html: Path | None, as_json: bool, deadline: float, **asked: Any) 
             raise
         say(json.dumps(no_answer(exc.reason, exc.done, exc.total), indent=2) + "\n")
         return exc.exit_code
-    say(told)
+    say(text)
     if html is not None:
         write(html, written)
     return status
@@ -110,26 +110,26 @@ def _judge(
     world_size: int | None, members: Path | None, as_json: bool, html: bool,
 ) -> tuple[int, str, str]:  # fmt: skip
     """The exit status, the report, and the page."""
-    known = None if members is None else read_members(members)
+    group_members = None if members is None else read_members(members)
     try:
         bundle = bundle_in(paths)
-        job = _load(paths, world_size, known, progress, evidence=bundle is not None)
+        job = _load(paths, world_size, group_members, progress, evidence=bundle is not None)
     except TooMuchError as exc:
         raise CannotTellError(f"there is {exc}") from exc
     detailed = _groups(job, groups)
     analysis = analyse(job)
-    told = online(job, analysis, bundle)
+    live = online(job, analysis, bundle)
     if details:
         detailed = tuple(dict.fromkeys((*detailed, *concerned(analysis)[:_DETAILED])))
 
     def text(console: Console) -> None:
-        if told is not None:
-            _print_told(console, job, told)
+        if live is not None:
+            _print_told(console, job, live)
         print_report(console, job, analysis, detailed)
 
-    said = composed(as_json=as_json, body=lambda: report(job, analysis, told), text=text)
-    written = page(job, analysis, told) if html else ""
-    return FAILED if analysis.findings or told else DONE, said, written
+    said = composed(as_json=as_json, body=lambda: report(job, analysis, live), text=text)
+    written = page(job, analysis, live) if html else ""
+    return FAILED if analysis.findings or live else DONE, said, written
 
 
 def _load(
@@ -162,27 +162,29 @@ def _why_nothing(job: Job, paths: Sequence[Path]) -> str:
 
 
 def _groups(job: Job, names: Sequence[str]) -> tuple[int, ...]:
-    found: dict[int, None] = {}
+    chosen: dict[int, None] = {}
     for name in names:
         indices = named(job, name)
         if not indices:
-            known = sorted({word for one in job.groups for word in (one.name, one.desc) if word})
-            near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or known[:6]
+            existing = sorted(
+                {word for group in job.groups for word in (group.name, group.desc) if word}
+            )
+            near = difflib.get_close_matches(name, existing, n=3, cutoff=0.5) or existing[:6]
             hint = ", ".join(clean(word, 80) for word in near)
-            told = f"no process group {clean(name, 80)!r} in these records"
-            raise CommandError(f"{told}; there are {hint}" if hint else told)
-        found.update(dict.fromkeys(indices))
-    if len(found) > _DETAILED:
-        label = group_label(job.groups[next(iter(found))])
+            problem = f"no process group {clean(name, 80)!r} in these records"
+            raise CommandError(f"{problem}; there are {hint}" if hint else problem)
+        chosen.update(dict.fromkeys(indices))
+    if len(chosen) > _DETAILED:
+        label = group_label(job.groups[next(iter(chosen))])
         raise CommandError(
-            f"{len(found)} process groups are called that; name one, such as {label!r}"
+            f"{len(chosen)} process groups are called that; name one, such as {label!r}"
         )
-    return tuple(found)
+    return tuple(chosen)
 
 
-def _print_told(out: Console, job: Job, one: Online) -> None:
-    heading, facts = lines(job, one)
-    out.print(Text(sentence(heading), "bold red" if one.sure else "bold magenta"))
+def _print_told(out: Console, job: Job, online: Online) -> None:
+    heading, facts = lines(job, online)
+    out.print(Text(sentence(heading), "bold red" if online.sure else "bold magenta"))
     for what, seen in facts:
         out.print(Text(f"   {what + ': ' if what else ''}{seen}"))
     out.print(Text("\nby the flight records alone:", "dim"))
@@ -204,8 +206,8 @@ def read_members(path: Path) -> dict[str, list[int]]:
     if not isinstance(held, dict):
         raise CommandError(f"{shown(path)}: expected an object of lists of ranks")
     for name, ranks in held.items():
-        good = isinstance(ranks, list) and all(type(one) is int and one >= 0 for one in ranks)
+        good = isinstance(ranks, list) and all(type(rank) is int and rank >= 0 for rank in ranks)
         if not good or len(set(ranks)) != len(ranks):
-            told = f"{shown(path)}: {clean(name, 80)!r} is no list of different ranks"
-            raise CommandError(told)
+            problem = f"{shown(path)}: {clean(name, 80)!r} is no list of different ranks"
+            raise CommandError(problem)
     return held

@@ -49,7 +49,7 @@ class Monitor:
     """The monitors of `A,B`: of several the first answers that does not stand by."""
 
     def __init__(self, urls: str, token: str | None = None) -> None:
-        self.urls = [one.strip().rstrip("/") for one in urls.split(",")]
+        self.urls = [url.strip().rstrip("/") for url in urls.split(",")]
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def ask(self, path: str, *, method: str = "GET", body: Any = None) -> dict[str, Any]:

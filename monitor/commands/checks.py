@@ -57,15 +57,15 @@ def sinks_of(
     Raises:
         CommandError: one of them cannot be used.
     """
-    found: list[Sink] = []
+    sinks: list[Sink] = []
     if notify_webhook:
         secret = read_secret(f"{_ENV}WEBHOOK_SECRET", notify_webhook_secret_file)
-        found.append(Webhook("webhook", web_url("--notify-webhook", notify_webhook), secret))
+        sinks.append(Webhook("webhook", web_url("--notify-webhook", notify_webhook), secret))
     slack = read_secret(f"{_ENV}SLACK", notify_slack_file)
     if slack is not None:
-        found.append(Slack("slack", web_url("the Slack URL", slack, secret=True)))
+        sinks.append(Slack("slack", web_url("the Slack URL", slack, secret=True)))
     if not notify_alertmanager:
-        return lambda _: tuple(found)
+        return lambda _: tuple(sinks)
     alertmanager = functools.partial(
         Alertmanager,
         "alertmanager",
@@ -73,17 +73,17 @@ def sinks_of(
         read_secret(f"{_ENV}ALERTMANAGER_AUTH", notify_alertmanager_auth_file),
         _labels(notify_label),
     )
-    return lambda expire_s: (*found, alertmanager(expire_s))
+    return lambda expire_s: (*sinks, alertmanager(expire_s))
 
 
 def _labels(texts: tuple[str, ...]) -> Mapping[str, str]:
-    found = {}
+    labels = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier() or not name.isascii():
             raise CommandError(f"--notify-label is {text!r}, expected NAME=VALUE")
-        found[name] = value
-    return found
+        labels[name] = value
+    return labels
 
 
 def _public_url(public_url: str | None) -> str | None:
@@ -156,7 +156,7 @@ def check_notify(
         fetcher.close()
     columns = {"sink": "sink", "url": "at", "ok": "took it", "said": "said"}
     show_checks("a test message to every sink", "sinks", answers, columns, as_json=as_json)
-    return DONE if all(one["ok"] for one in answers) else FAILED
+    return DONE if all(answer["ok"] for answer in answers) else FAILED
 
 
 def _test(url: str) -> Notice:
@@ -201,8 +201,8 @@ def schedulers_of(
     Raises:
         CommandError: one of them cannot be used.
     """
-    told = scheduler or os.environ.get("LIGHTKEEPER_SCHEDULERS", "").split(",")
-    which = tuple(dict.fromkeys(_checked(one.strip()) for one in told if one.strip()))
+    names = scheduler or os.environ.get("LIGHTKEEPER_SCHEDULERS", "").split(",")
+    which = tuple(dict.fromkeys(_checked(name.strip()) for name in names if name.strip()))
     secret = read_secret(_WEBHOOK_SECRET, scheduler_webhook_secret_file)
     at_url = next((driver for driver, url in which if url), None)
     if secret is None and at_url is not None:
@@ -223,13 +223,13 @@ def schedulers_of(
 
 def _checked(text: str) -> tuple[Driver, str]:
     """The driver, and its URL if it has one."""
-    found = driver_of(text)
-    if found is None:
-        *others, last = (one.usage for one in DRIVERS)
+    named = driver_of(text)
+    if named is None:
+        *others, last = (driver.usage for driver in DRIVERS)
         raise CommandError(f"--scheduler is {text!r}, expected {', '.join(others)} or {last}")
-    driver, url = found
+    driver, url = named
     if not driver.at_url:
-        return found
+        return named
     flag = f"--scheduler {driver.name}=..."
     url = web_url(flag, url, secret=True)
     parts = urlsplit(url)
@@ -256,7 +256,8 @@ _scheduler_option: Final = functools.partial(option, section="Schedulers")
 scheduler_options: Final = gathered(
     "schedulers",
     schedulers_of,
-    _scheduler_option("--scheduler", multiple=True, metavar="|".join(one.usage for one in DRIVERS),
+    _scheduler_option("--scheduler", multiple=True,
+            metavar="|".join(driver.usage for driver in DRIVERS),
             help="keep quarantined hosts out by it, and ask it to end a group that does not go; "
             "repeatable (default: LIGHTKEEPER_SCHEDULERS, with commas)"),
     _scheduler_option("--scheduler-name", metavar="NAME", envvar="LIGHTKEEPER_SCHEDULER_NAME",
@@ -268,7 +269,7 @@ scheduler_options: Final = gathered(
     _scheduler_option("--scheduler-ca-file", type=FILE, metavar="FILE",
             envvar="LIGHTKEEPER_SCHEDULER_CA_FILE",
             help="PEM file of authorities to trust for webhooks beside the system's"),
-    _scheduler_option("--slurm-removal", type=click.Choice([str(one) for one in Removal]),
+    _scheduler_option("--slurm-removal", type=click.Choice([str(removal) for removal in Removal]),
             default=str(Removal.CANCEL), envvar="LIGHTKEEPER_SLURM_REMOVAL",
             help="how a job that carries one group alone, without a step, is ended"),
     _scheduler_option("--kube-context", metavar="NAME", envvar="LIGHTKEEPER_KUBE_CONTEXT",
@@ -310,25 +311,25 @@ def check_scheduler(
     if not schedulers.which:
         raise CommandError("no scheduler: see lightkeeper check scheduler --help")
     places = tuple(Place(RankName("check.0"), Host("check"), {"namespace": n}) for n in namespace)
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     try:
         made = tuple(
             drivers(schedulers, lambda: places, lambda: schedulers.name or "check", _fetcher)
         )
     except (KubeUnusableError, CaError) as exc:
         raise CommandError(str(exc), FAILED) from exc
-    for one in made:
-        found += _rows(one)
-        one.close()
+    for scheduler in made:
+        rows += _rows(scheduler)
+        scheduler.close()
     columns = {"scheduler": "scheduler", "check": "check", "ok": "works", "said": "said"}
-    show_checks("what would work", "checks", found, columns, as_json=as_json)
-    return DONE if all(row["ok"] for row in found) else FAILED
+    show_checks("what would work", "checks", rows, columns, as_json=as_json)
+    return DONE if all(row["ok"] for row in rows) else FAILED
 
 
 def _fetcher(tls: Any) -> Fetcher:
     return Fetcher(tls, proxies=True)
 
 
-def _rows(one: Scheduler) -> Iterator[dict[str, Any]]:
-    for done in one.checks(_CHECK_S):
-        yield {"scheduler": one.name, "check": done.what, "ok": done.ok, "said": done.said}
+def _rows(scheduler: Scheduler) -> Iterator[dict[str, Any]]:
+    for done in scheduler.checks(_CHECK_S):
+        yield {"scheduler": scheduler.name, "check": done.what, "ok": done.ok, "said": done.said}

@@ -90,11 +90,13 @@ def gathered(name: str, make: Callable[..., Any], *options: Callable[[F], F]) ->
     def decorate(called: F) -> F:
         @functools.wraps(called)
         def call(**given: Any) -> Any:
-            made = make(**{one: given.pop(one) for one in taken if one in given})
+            made = make(
+                **{parameter: given.pop(parameter) for parameter in taken if parameter in given}
+            )
             return called(**given, **{name: made})
 
-        for one in reversed(options):
-            call = one(call)
+        for add in reversed(options):
+            call = add(call)
         return call  # type: ignore[return-value]
 
     return decorate

@@ -144,10 +144,10 @@ def parse_lighthouse(url: str) -> tuple[str, int]:
 
 
 def _address(option: str, text: str) -> tuple[str, int]:
-    found = host_and_port(text)
-    if found is None:
+    address = host_and_port(text)
+    if address is None:
         raise CommandError(f"{option} is {text!r}, expected HOST:PORT, such as {DEFAULT_ADMIN}")
-    return found
+    return address
 
 
 def _listen(option: str, address: tuple[str, int]) -> socket.socket:

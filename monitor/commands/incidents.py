@@ -73,14 +73,14 @@ _NAMES: Final = 12
 """Culprits or victims that are named."""
 
 
-def story(one: IncidentReport, monitor: str, journal: str | None = None) -> Iterator[Text]:
+def story(report: IncidentReport, monitor: str, journal: str | None = None) -> Iterator[Text]:
     """`monitor`: its URL, empty when it is away."""
-    yield from _head(one)
-    yield from _happened(one)
-    yield from _done(one)
-    yield from _took(one.account)
-    yield from _cost(one.account)
-    yield from _next(one, monitor.rstrip("/"), journal)
+    yield from _head(report)
+    yield from _happened(report)
+    yield from _done(report)
+    yield from _took(report.account)
+    yield from _cost(report.account)
+    yield from _next(report, monitor.rstrip("/"), journal)
 
 
 def _title(text: str) -> Iterator[Text]:
@@ -91,56 +91,56 @@ def _title(text: str) -> Iterator[Text]:
 _STYLES: Final = {Severity.CRITICAL: "bold red", Severity.WARNING: "bold yellow"}
 
 
-def _head(one: IncidentReport) -> Iterator[Text]:
-    incident = one.incident
+def _head(report: IncidentReport) -> Iterator[Text]:
+    incident = report.incident
     groups = _list(incident.groups) or "nobody's fault"
-    what = f"{plain(incident.kind)} in {groups}: {one.account.outcome}, {incident.state}"
+    what = f"{plain(incident.kind)} in {groups}: {report.account.outcome}, {incident.state}"
     yield Text(what, _STYLES.get(incident.severity, "bold"))
     began = moment(incident.milestones.first_seen_s)
     yield Text(f"{clean(incident.id, 300)}, {incident.severity}, {began}", "dim")
 
 
-def _happened(one: IncidentReport) -> Iterator[Text]:
-    incident, face = one.incident, one.face
+def _happened(report: IncidentReport) -> Iterator[Text]:
+    incident, face = report.incident, report.face
     yield from _title("What happened")
     yield from _wrapped("  ", sentence(f"{face.says.rstrip('.')}. {face.next}".strip()))
-    hosts = _list(one.account.ran_on)
+    hosts = _list(report.account.ran_on)
     where = f" on {hosts}" if hosts else ""
     if incident.kind is Kind.BY_HAND:  # nobody is accused of anything
         yield from _row("group", f"{_list(incident.groups)}{where}")
     else:
         blamed = _list(incident.culprits) or "nobody"
         yield from _row("blamed", f"{blamed}{where} ({incident.verdict.confidence})")
-    if one.victims:
-        more = one.victim_count - len(one.victims)
-        yield from _row("waited", _list(one.victims) + (f" and {more:,} more" if more else ""))
-    for rank, seen in one.seen.items():
+    if report.victims:
+        more = report.victim_count - len(report.victims)
+        yield from _row("waited", _list(report.victims) + (f" and {more:,} more" if more else ""))
+    for rank, seen in report.seen.items():
         yield from _row("now", f"{rank}: {seen}")
     for source, seen in incident.verdict.evidence.items():
         yield from _row("seen", f"{source}: {seen}")
 
 
-def _done(one: IncidentReport) -> Iterator[Text]:
-    account = one.account
+def _done(report: IncidentReport) -> Iterator[Text]:
+    account = report.account
     yield from _title("What was done")
     yield from _row("decided by", f"{account.decided_by}: {account.why}")
     for held in account.holds:
         release = f". {held.release}" if held.release else ""
         after = f"; then {held.ended_by}" if held.ended_by else ""
-        told = f"{held.guard} for {_span(held.seconds)}: {held.reason}{release}{after}"
-        yield from _row("held", told)
-    rungs = [rung for eviction in one.evictions for rung in eviction.rungs]
+        text = f"{held.guard} for {_span(held.seconds)}: {held.reason}{release}{after}"
+        yield from _row("held", text)
+    rungs = [rung for eviction in report.evictions for rung in eviction.rungs]
     for rung in sorted(rungs, key=lambda rung: rung.started_s):
         result = f"{rung.result}, " if rung.result else ""
         detail = rung.detail.removeprefix(f"{rung.result}: ")  # some rungs say it themselves
         over_s = rung.finished_s
         took = _span(None if over_s is None else max(0.0, over_s - rung.started_s))
         yield from _row(plain(rung.rung), f"{result}{took}: {detail}")
-    for eviction in one.evictions:
+    for eviction in report.evictions:
         if eviction.failed:
             yield from _row("failed", eviction.failed, "bold red")
-    if one.incident.resolution:
-        yield from _row("over", one.incident.resolution, "green")
+    if report.incident.resolution:
+        yield from _row("over", report.incident.resolution, "green")
     if account.back_on:
         yield from _row("back on", _list(account.back_on), "green")
 
@@ -181,12 +181,12 @@ def _cost(account: IncidentAccount) -> Iterator[Text]:
 # -- what to do next -----------------------------------------------------------------------------
 
 
-def _next(one: IncidentReport, base: str, journal: str | None) -> Iterator[Text]:
-    incident = one.incident
+def _next(report: IncidentReport, base: str, journal: str | None) -> Iterator[Text]:
+    incident = report.incident
     yield from _title("What to do next")
-    for text in advice(one):
+    for text in advice(report):
         yield from _wrapped("  - ", clean(text))
-    if one.bundle is not None and base:
+    if report.bundle is not None and base:
         yield _whole("evidence", f"{base}{bundle_url(incident.id)} (for lightkeeper analyze)")
     if journal:
         began_s = int(incident.milestones.first_seen_s) - 60
@@ -197,15 +197,15 @@ def _next(one: IncidentReport, base: str, journal: str | None) -> Iterator[Text]
         yield _whole("page", f"{base}/incidents/{quote(incident.id, safe='')}")
 
 
-def advice(one: IncidentReport) -> Iterator[str]:
+def advice(report: IncidentReport) -> Iterator[str]:
     """What a person should do, the most urgent first."""
-    incident, account = one.incident, one.account
+    incident, account = report.incident, report.account
     outcome, kind = account.outcome, incident.kind
     hosts = " and ".join(account.ran_on) or "the host"
     if outcome == "failed":
         yield f"the eviction failed: end the processes of {_list(incident.groups)} by hand"
     if outcome == "held" and incident.open and account.holds:
-        yield one.face.next
+        yield report.face.next
     if kind in (Kind.MISMATCH, Kind.DEADLOCK):
         yield "a fault of the program, mostly: read the line that the evidence names"
     elif kind is Kind.LIGHTHOUSE_AWAY:
@@ -271,7 +271,7 @@ class Stored:
     def __init__(self, place: str) -> None:
         self._view = _view(_read(place))
 
-    def one(self, prefix: str) -> IncidentReport:
+    def get(self, prefix: str) -> IncidentReport:
         """The incident whose id begins so.
 
         Raises:
@@ -289,14 +289,18 @@ class Stored:
             raise CommandError(f"--{exc}") from exc
 
     def listed(self, sought: Sought, limit: int) -> dict[str, Any]:
-        found = self._choice(sought).among(self._view.incidents)[: max(1, limit)]
-        reports = [report_to_json(self._view.report(one)) for one in found]
+        incidents = self._choice(sought).among(self._view.incidents)[: max(1, limit)]
+        reports = [report_to_json(self._view.report(incident)) for incident in incidents]
         return {"schema": SCHEMA, "incidents": reports}
 
     def totals(self, sought: Sought) -> SpanCosts:
         choice = self._choice(sought)
-        fired = [one for one in self._view.incidents if one.milestones.firing_s is not None]
-        cases = [self._view.case(one) for one in choice.among(fired)]
+        fired = [
+            incident
+            for incident in self._view.incidents
+            if incident.milestones.firing_s is not None
+        ]
+        cases = [self._view.case(incident) for incident in choice.among(fired)]
         return span_costs(cases, choice.since_s, self._view.snapshot.now_s)
 
 
@@ -317,19 +321,19 @@ def _read(text: str) -> Remembered:
         store.close()
 
 
-def _view(found: Remembered) -> View:
+def _view(remembered: Remembered) -> View:
     now_s = time.time()
     decisions: dict[IncidentId, Sequence[DecisionRow]] = {}
-    for row in found.decisions:
+    for row in remembered.decisions:
         decisions[row.incident_id] = (*decisions.get(row.incident_id, ()), row)
-    audit = audit_of(found, KeeperConfig())
+    audit = audit_of(remembered, KeeperConfig())
     return View(
         snapshot=Snapshot(now_s, 0, 0.0, (), LighthouseAway("read from a store")),
         result=TickResult(now_s),
         observe=False,
-        incidents=with_by_hand(found.incidents, decisions, audit),
+        incidents=with_by_hand(remembered.incidents, decisions, audit),
         decisions=decisions,
-        evictions={one.incident_id: one for one in found.taken_up},
+        evictions={eviction.incident_id: eviction for eviction in remembered.taken_up},
         audit=audit,
     )
 
@@ -400,7 +404,7 @@ def listed(
 
 
 def _reports(body: Mapping[str, Any]) -> list[IncidentReport]:
-    return [report_from_json(one) for one in body["incidents"]]
+    return [report_from_json(report) for report in body["incidents"]]
 
 
 @command()
@@ -419,16 +423,16 @@ def show(*, monitor: Monitor, id: str, store: str | None, as_json: bool) -> None
     docs/offline.md says how its cost is computed.
     """
     if store is not None:
-        one, monitor_url = Stored(store).one(id), ""
-        body = {"schema": SCHEMA, **report_to_json(one)}
+        report, monitor_url = Stored(store).get(id), ""
+        body = {"schema": SCHEMA, **report_to_json(report)}
     else:
         body = monitor.ask(f"/v1/incidents/{quote(id, safe='')}")
-        one, monitor_url = report_from_json(body), monitor.urls[0]
+        report, monitor_url = report_from_json(body), monitor.urls[0]
     if as_json:
         print_json(body)
         return
     out = console()
-    for line in story(one, monitor_url, body.get("journal")):
+    for line in story(report, monitor_url, body.get("journal")):
         out.print(line, soft_wrap=True)
 
 
@@ -442,8 +446,8 @@ def show_list(incidents: Sequence[IncidentReport]) -> None:
         "incidents", "id", "since", "kind", "state", "severity", "culprits", "outcome", "saved",
         "what",
     )  # fmt: skip
-    for one in incidents:
-        incident = one.incident
+    for report in incidents:
+        incident = report.incident
         shown.add_row(
             cell(incident.id),
             cell(moment(incident.milestones.first_seen_s)),
@@ -451,18 +455,18 @@ def show_list(incidents: Sequence[IncidentReport]) -> None:
             word(incident.state),
             word(incident.severity),
             cell(list(incident.culprits)),
-            cell(one.account.outcome),
-            cell(one.account.saved),
-            cell(one.face.says),
+            cell(report.account.outcome),
+            cell(report.account.saved),
+            cell(report.face.says),
         )
     console().print(shown)
 
 
-def show_totals(found: SpanCosts) -> None:
+def show_totals(totals: SpanCosts) -> None:
     out = console()
-    evictions = counted(found.evictions, "eviction")
-    out.print(Text(f"{evictions}; {counted(found.incidents, 'incident')} fired"))
-    lost, saved = _told(found.lost), _told(found.saved)
+    evictions = counted(totals.evictions, "eviction")
+    out.print(Text(f"{evictions}; {counted(totals.incidents, 'incident')} fired"))
+    lost, saved = _told(totals.lost), _told(totals.saved)
     out.print(Text(f"lost {lost}; evictions saved {saved}", style="dim"))
 
 

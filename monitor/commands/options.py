@@ -64,20 +64,20 @@ def read_group_tokens(group_tokens: Path | None) -> Mapping[GroupName, str]:
     Raises:
         CommandError: the file cannot be read, is open to others, or has another line.
     """
-    found: dict[GroupName, str] = {}
+    tokens: dict[GroupName, str] = {}
     path = group_tokens
     if path is None:
-        return found
+        return tokens
     text = _text(path)
     if path.stat().st_mode & 0o027:  # its group may read: Kubernetes gives volumes one (fsGroup)
         raise CommandError(f"{path} holds secrets that others can read: chmod 600 {path}")
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
-        if words and (len(words) != 2 or words[0] in found or not _is_plain(words[1])):
+        if words and (len(words) != 2 or words[0] in tokens or not _is_plain(words[1])):
             raise CommandError(f"{path}:{number} is not a new GROUP and its TOKEN")
         if words:
-            found[GroupName(words[0])] = words[1]
-    return found
+            tokens[GroupName(words[0])] = words[1]
+    return tokens
 
 
 def web_url(option: str, url: str, *, secret: bool = False) -> str:

@@ -103,24 +103,24 @@ def listed(*, monitor: Monitor, every: bool, as_json: bool) -> None:
 def _show_list(body: Mapping[str, Any]) -> None:
     columns = ("host", "since", "until", "by", "why", "incident", "offences 28 d", "lemon")
     hosts = Sheet("quarantine", *columns)
-    for one in body["quarantine"]:
-        hosts.add_row(*_cells(one, one["host"]))
-    for one in body.get("groups", ()):
-        hosts.add_row(*_cells(one, f"group {one['group']}"))
+    for entry in body["quarantine"]:
+        hosts.add_row(*_cells(entry, entry["host"]))
+    for entry in body.get("groups", ()):
+        hosts.add_row(*_cells(entry, f"group {entry['group']}"))
     console().print(hosts)
 
 
-def _cells(one: Mapping[str, Any], name: str) -> list[Any]:
-    why = one["reason"] + (f" ({one['note']})" if one.get("note") else "")
+def _cells(entry: Mapping[str, Any], name: str) -> list[Any]:
+    why = entry["reason"] + (f" ({entry['note']})" if entry.get("note") else "")
     shown = (
         name,
-        moment(one["since_s"]),
-        _until(one["until_s"]),
-        one["author"],
+        moment(entry["since_s"]),
+        _until(entry["until_s"]),
+        entry["author"],
         why,
-        one["incident_id"],
-        one.get("offences"),
-        one["lemon"] is not None if "lemon" in one else None,
+        entry["incident_id"],
+        entry.get("offences"),
+        entry["lemon"] is not None if "lemon" in entry else None,
     )
     return [cell(value) for value in shown]
 
@@ -133,11 +133,11 @@ def _show_records(body: Mapping[str, Any]) -> None:
     columns = ("host", "groups", "quarantined", "incidents", "evictions", "quarantines",
                "by people", "failed again", "lemon")  # fmt: skip
     hosts = Sheet("hosts, the last 28 days", *columns)
-    for one in body["hosts"]:
-        kinds = ", ".join(f"{kind} {count}" for kind, count in one["incidents"].items())
-        again = f"{one['failed_readmissions']} of {one['readmissions']}"
-        shown = (one["host"], one["groups"], one["quarantined"], kinds or "-", one["evictions"],
-                 one["quarantines"], one["exclusions"], again, one["lemon"])  # fmt: skip
+    for host in body["hosts"]:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in host["incidents"].items())
+        again = f"{host['failed_readmissions']} of {host['readmissions']}"
+        shown = (host["host"], host["groups"], host["quarantined"], kinds or "-", host["evictions"],
+                 host["quarantines"], host["exclusions"], again, host["lemon"])  # fmt: skip
         hosts.add_row(*[cell(value) for value in shown])
     console().print(hosts)
 
@@ -163,10 +163,10 @@ def history(*, monitor: Monitor, path: str, as_json: bool) -> None:
     if lemon:
         out.print(f"{name} is a lemon: {lemon}", markup=False, highlight=False)
     lines = Sheet(f"history of {name}", "when", "what", "until", "by", "why", "incident")
-    for one in body["history"]:
-        lasts = one["change"] in ("added", "extended", "shortened")
-        shown = (moment(one["at_s"]), one["change"], _until(one["until_s"]) if lasts else "",
-                 one["author"], one["reason"], one["incident_id"])  # fmt: skip
+    for event in body["history"]:
+        lasts = event["change"] in ("added", "extended", "shortened")
+        shown = (moment(event["at_s"]), event["change"], _until(event["until_s"]) if lasts else "",
+                 event["author"], event["reason"], event["incident_id"])  # fmt: skip
         lines.add_row(*[cell(value) for value in shown])
     out.print(lines)
 
@@ -235,13 +235,13 @@ def _chosen(monitor: Monitor, group: str) -> Mapping[str, Any]:
         CommandError: it knows no such group.
     """
     groups: dict[str, Mapping[str, Any]] = {
-        str(one["group"]): one for one in monitor.ask("/v1/groups")["groups"]
+        str(row["group"]): row for row in monitor.ask("/v1/groups")["groups"]
     }
     if group in groups:
         return groups[group]
     near = difflib.get_close_matches(group, groups, 1)
     hint = f"; did you mean {clean(near[0])}?" if near else ""
-    shown = ", ".join(clean(one) for one in list(groups)[:_NAMED])
+    shown = ", ".join(clean(name) for name in list(groups)[:_NAMED])
     more = f" and {len(groups) - _NAMED:,} more" if len(groups) > _NAMED else ""
     raise CommandError(
         f"no group {clean(group)!r}{hint} (groups: {shown}{more})" if groups else
@@ -272,8 +272,13 @@ def _follow(
     shown: set[str] = set()
     for _ in range(int(wait_s / _LOOK_S)):
         recent = monitor.ask("/v1/incidents?limit=100")["incidents"]  # it comes with the next tick
-        found = [one for body in recent if body["id"] == incident_id for one in body["evictions"]]
-        last = found[-1] if found else {}
+        evictions = [
+            eviction
+            for body in recent
+            if body["id"] == incident_id
+            for eviction in body["evictions"]
+        ]
+        last = evictions[-1] if evictions else {}
         for line in _lines(last.get("rungs", ())):
             if line not in shown:
                 shown.add(line)

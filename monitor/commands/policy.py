@@ -155,22 +155,27 @@ def _print(out: Console, body: dict[str, Any]) -> None:
         out.print(Text(pause_line(body["pause"]), style="bold red"))
     actions = Sheet("actions", "kind", "info", "warning", "critical")
     for kind, row in body["actions"].items():
-        actions.add_row(cell(kind), *(cell(row[one]) for one in ("info", "warning", "critical")))
+        actions.add_row(
+            cell(kind), *(cell(row[severity]) for severity in ("info", "warning", "critical"))
+        )
     out.print(actions)
     options = Sheet("options", "name", "value", "said by", "changes by")
     for part in ("guards", "thresholds"):
-        for name, one in body[part].items():
-            if part == "guards" or one["from"] != "default":
+        for name, entry in body[part].items():
+            if part == "guards" or entry["from"] != "default":
                 options.add_row(
-                    cell(name), cell(figure(one["value"])), cell(one["from"]), cell(one["change"])
+                    cell(name),
+                    cell(figure(entry["value"])),
+                    cell(entry["from"]),
+                    cell(entry["change"]),
                 )
     out.print(options)
-    same = sum(one["from"] == "default" for one in body["thresholds"].values())
+    same = sum(entry["from"] == "default" for entry in body["thresholds"].values())
     out.print(Text(f"{same} thresholds have their default (--format json shows them)", style="dim"))
     for name, value in body["after_restart"].items():
         out.print(Text(f"! {name} = {value} from the next restart on", style="yellow"))
-    for name, one in body.get("learned", {}).items():
-        out.print(Text(f"{name}: " + ", ".join(f"{key} {held}" for key, held in one.items())))
+    for name, entry in body.get("learned", {}).items():
+        out.print(Text(f"{name}: " + ", ".join(f"{key} {held}" for key, held in entry.items())))
     for window in body["maintenance"]:
         days = f" on {', '.join(window['days'])}" if "days" in window else ""
         out.print(Text(f"maintenance: {window['name']}: {window['from']} to {window['to']}{days}"))

@@ -70,15 +70,15 @@ def print_json(body: Any) -> None:
 
 
 def show_checks(
-    title: str, name: str, found: Sequence[Mapping[str, Any]], columns: Mapping[str, str],
+    title: str, name: str, checks: Sequence[Mapping[str, Any]], columns: Mapping[str, str],
     *, as_json: bool,
 ) -> None:  # fmt: skip
     """What was tried, each with whether it is `ok`; `columns` are keys and their headings."""
     if as_json:
-        print_json({"schema": 1, name: found})
+        print_json({"schema": 1, name: checks})
         return
     made = Sheet(title, *columns.values())
-    for row in found:
+    for row in checks:
         shown = {**row, "ok": "yes" if row["ok"] else "no"}
         made.add_row(*(word(shown[key]) if key == "ok" else cell(shown[key]) for key in columns))
     console().print(made)
@@ -98,7 +98,7 @@ class Sheet:
         if console.is_terminal:
             yield self._framed()
             return
-        rows = [[(one.plain, "") for one in row] for row in self._rows]
+        rows = [[(cell.plain, "") for cell in row] for row in self._rows]
         for line in lines_of([Column(name) for name in self._columns], rows):
             yield Text(text_of(line), no_wrap=True, overflow="ignore")
 
@@ -203,9 +203,9 @@ def live(ask: Callable[[], T], every_s: float, draw: Draw[T]) -> LatestAnswer[T]
         ends.append(number)  # an exception alone is lost where a library swallows it
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
-    before = {one: signal.signal(one, end) for one in _ENDS}
+    before = {number: signal.signal(number, end) for number in _ENDS}
     unraisable = sys.unraisablehook  # what ends it may come in a callback, and is no news there
-    sys.unraisablehook = lambda told: None if ends else unraisable(told)
+    sys.unraisablehook = lambda unraised: None if ends else unraisable(unraised)
     try:
         with Live(console=console, screen=True, auto_refresh=False) as screen:
             while not ends:
@@ -220,8 +220,8 @@ def live(ask: Callable[[], T], every_s: float, draw: Draw[T]) -> LatestAnswer[T]
     except KeyboardInterrupt:
         pass
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         sys.unraisablehook = unraisable
     if ends and ends[0] != signal.SIGINT:  # and the exception was swallowed
         raise SystemExit(128 + ends[0])

@@ -99,28 +99,28 @@ class Journey:
 
     def versions(self) -> list[str]:
         """Of lightkeeper, that wrote the files."""
-        return sorted({one.head.version for one in self.opened})
+        return sorted({file.head.version for file in self.opened})
 
-    def take(self, one: Replayed) -> None:
+    def take(self, replayed: Replayed) -> None:
         """One tick; those before the span count for what is still open then."""
-        number = one.tick.snapshot.tick
+        number = replayed.tick.snapshot.tick
         if self.fresh:
-            self._seed(one)
-        self.live.take(one.tick.outcome, number, one.now_s)
-        self.now.take(one.again, number, one.now_s)
-        if one.now_s < self.from_s:
+            self._seed(replayed)
+        self.live.take(replayed.tick.outcome, number, replayed.now_s)
+        self.now.take(replayed.again, number, replayed.now_s)
+        if replayed.now_s < self.from_s:
             return
         if self.count == 0:
-            self.first_s = one.now_s
-        self.count, self.last_s = self.count + 1, one.now_s
-        if self.difference is None and (apart := one.difference()) is not None:
-            self.difference = f"{apart} ({moment(one.now_s)})"
-        print_tick(one, self.ticks, self.timeline)
+            self.first_s = replayed.now_s
+        self.count, self.last_s = self.count + 1, replayed.now_s
+        if self.difference is None and (apart := replayed.difference()) is not None:
+            self.difference = f"{apart} ({moment(replayed.now_s)})"
+        print_tick(replayed, self.ticks, self.timeline)
 
-    def _seed(self, one: Replayed) -> None:
+    def _seed(self, replayed: Replayed) -> None:
         self.fresh = False
-        new = {incident["id"] for incident in one.again.changed}
-        kept = [incident_to_json(i) for i in one.result.incidents if i.id not in new]
+        new = {incident["id"] for incident in replayed.again.changed}
+        kept = [incident_to_json(i) for i in replayed.result.incidents if i.id not in new]
         self.live.seed(kept)
         self.now.seed(kept)
 
@@ -131,7 +131,7 @@ def report_to_json(journey: Journey) -> dict[str, Any]:
         "ticks": journey.count,
         "from_s": journey.first_s,
         "to_s": journey.last_s,
-        "files": [str(one.path) for one in journey.opened],
+        "files": [str(file.path) for file in journey.opened],
         "versions": journey.versions(),
         "incidents": journey.now.all(),
         "decisions": journey.now.decisions,
@@ -184,8 +184,12 @@ def _print_story(out: Console, incident: Mapping[str, Any], account: Account) ->
     began_s = incident["milestones"]["first_seen_s"]
     lines = [(line["at_s"], line["to"], line["reason"]) for line in incident["story"]]
     lines += [
-        (one["at_s"], " ".join((one["action"], one.get("guard", ""))).strip(), one["reason"])
-        for one in account.of(str(incident["id"]))
+        (
+            decision["at_s"],
+            " ".join((decision["action"], decision.get("guard", ""))).strip(),
+            decision["reason"],
+        )
+        for decision in account.of(str(incident["id"]))
     ]
     story = Sheet("", "when", "after", "to", "why")
     for at_s, to, reason in sorted(lines, key=lambda line: line[0]):
@@ -195,15 +199,19 @@ def _print_story(out: Console, incident: Mapping[str, Any], account: Account) ->
 
 def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Any:
     made = Sheet("decisions", "tick", "when", "decision", "about", "why")
-    for one in decisions:
-        about = one["group"] if one["action"] == "evict" else one["incident_id"]
-        what = "evict" if one["action"] == "evict" else f"{one['action']}: {one['guard']}"
+    for decision in decisions:
+        about = decision["group"] if decision["action"] == "evict" else decision["incident_id"]
+        what = (
+            "evict"
+            if decision["action"] == "evict"
+            else f"{decision['action']}: {decision['guard']}"
+        )
         made.add_row(
-            cell(one["tick"]),
-            cell(moment(one["at_s"])),
+            cell(decision["tick"]),
+            cell(moment(decision["at_s"])),
             cell(what),
             cell(about),
-            cell(one["reason"]),
+            cell(decision["reason"]),
         )
     return made
 
@@ -212,8 +220,10 @@ def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _print_what_if(out: Console, journey: Journey) -> None:
-    told = ", ".join(f"{name}={new} (was {old})" for name, (old, new) in journey.changed().items())
-    out.print(text(f"what if: {told}", style="bold"))
+    changes = ", ".join(
+        f"{name}={new} (was {old})" for name, (old, new) in journey.changed().items()
+    )
+    out.print(text(f"what if: {changes}", style="bold"))
     pairs = compared(journey.live, journey.now)
     if not pairs:
         out.print(text("nobody was accused live, and nobody would have been", style="green"))
@@ -270,11 +280,11 @@ def _verdict(pair: Pair) -> Text:
 
 
 def print_tick(
-    one: Replayed, out: Console | None, timeline: list[Mapping[str, Any]] | None
+    replayed: Replayed, out: Console | None, timeline: list[Mapping[str, Any]] | None
 ) -> None:
     if out is None and timeline is None:
         return
-    snapshot, result = one.tick.snapshot, one.result
+    snapshot, result = replayed.tick.snapshot, replayed.result
     verdicts = [
         {"kind": v.kind.value, "culprits": list(v.culprits), "reason": v.reason}
         for v in result.verdicts
@@ -286,12 +296,12 @@ def print_tick(
         "ranks": len(snapshot.observations),
         "silent": [str(o.rank) for o in snapshot.observations if o.report is None],
         "verdicts": verdicts,
-        "changed": [str(incident["id"]) for incident in one.again.changed],
-        "decisions": list(one.again.decisions),
-        "records_wanted": list(one.again.wanted),
-        "failures": {**(one.again.failures or {})},
-        "crash": one.again.crash,
-        "difference": one.difference(),
+        "changed": [str(incident["id"]) for incident in replayed.again.changed],
+        "decisions": list(replayed.again.decisions),
+        "records_wanted": list(replayed.again.wanted),
+        "failures": {**(replayed.again.failures or {})},
+        "crash": replayed.again.crash,
+        "difference": replayed.difference(),
     }
     if timeline is not None:
         timeline.append(body)
@@ -303,10 +313,12 @@ def _tick_line(body: Mapping[str, Any]) -> str:
     silent = f", silent: {', '.join(body['silent'])}" if body["silent"] else ""
     late = f", {body['lateness_s']:.1f} s late" if body["lateness_s"] >= 0.1 else ""
     parts = [f"{moment(body['now_s'])} tick {body['tick']}: {body['ranks']} ranks{silent}{late}"]
-    parts += [f"{one['kind']} {', '.join(one['culprits'])}" for one in body["verdicts"]]
+    parts += [f"{verdict['kind']} {', '.join(verdict['culprits'])}" for verdict in body["verdicts"]]
     parts += [
-        f"evict {one['group']}" if one["action"] == "evict" else f"hold: {one['guard']}"
-        for one in body["decisions"]
+        f"evict {decision['group']}"
+        if decision["action"] == "evict"
+        else f"hold: {decision['guard']}"
+        for decision in body["decisions"]
     ]
     parts += [f"detector {name} crashed: {why}" for name, why in body["failures"].items()]
     if body["crash"]:

@@ -320,12 +320,14 @@ def _queued(signals: frozenset[signal.Signals]) -> Iterator[SimpleQueue[int]]:
     process. `SimpleQueue.put` may interrupt itself.
     """
     came: SimpleQueue[int] = SimpleQueue()
-    before = {one: signal.signal(one, lambda number, _: came.put(number)) for one in signals}
+    before = {
+        signum: signal.signal(signum, lambda number, _: came.put(number)) for signum in signals
+    }
     try:
         yield came
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 def _next(came: SimpleQueue[int]) -> int | None:
@@ -357,8 +359,8 @@ def _greet(options: Options, service: Service) -> None:
 def for_ranks(options: Options, url: str) -> Iterator[str]:
     """How ranks are started so that they are seen here."""
     host, port = parse_bind(options.bind)
-    found = port == home.DEFAULT_PORT and host in ("127.0.0.1", "0.0.0.0")  # noqa: S104 - compared
-    words = "" if found else f" --monitor {for_people(url)}"
+    by_default = port == home.DEFAULT_PORT and host in ("127.0.0.1", "0.0.0.0")  # noqa: S104 - compared
+    words = "" if by_default else f" --monitor {for_people(url)}"
     own = home.own_token_file(os.environ)
     try:
         ours = own is not None and home.read_token_file(own) == options.token

@@ -123,12 +123,12 @@ def ranks(
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
     raw = monitor.ask("/v1/ranks")["ranks"]
-    _check_named("group", wanted.groups, (one["group"] for one in raw))
-    _check_named("host", wanted.hosts, (one["host"] for one in raw))
+    _check_named("group", wanted.groups, (row["group"] for row in raw))
+    _check_named("host", wanted.hosts, (row["host"] for row in raw))
     chosen = sorted_ranks(filter(wanted.rank, ranks_of(raw)), sort, reverse=reverse)
-    told = {one["rank"]: one for one in raw}
+    by_name = {row["rank"]: row for row in raw}
     _tell("ranks", chosen, limit, as_json, columns=rank_columns(wide=wide),
-          to_json=lambda one: told[one.rank])  # fmt: skip
+          to_json=lambda rank: by_name[rank.rank])  # fmt: skip
 
 
 @command()
@@ -158,11 +158,11 @@ def groups(
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
     raw = monitor.ask("/v1/groups")["groups"]
-    _check_named("group", wanted.groups, (one["group"] for one in raw))
+    _check_named("group", wanted.groups, (row["group"] for row in raw))
     chosen = sorted_groups(filter(wanted.group, groups_of(raw)), sort, reverse=reverse)
-    told = {one["group"]: one for one in raw}
+    by_name = {row["group"]: row for row in raw}
     _tell("groups", chosen, limit, as_json, columns=GROUP_COLUMNS,
-          to_json=lambda one: told[one.group])  # fmt: skip
+          to_json=lambda group: by_name[group.group])  # fmt: skip
 
 
 @command()
@@ -183,22 +183,22 @@ def hosts(*, monitor: Monitor, wanted: RowFilter, limit: int | None, as_json: bo
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
     records = monitor.ask("/v1/hosts")["hosts"]
-    _check_named("host", wanted.hosts, (one["host"] for one in records))
+    _check_named("host", wanted.hosts, (record["host"] for record in records))
     on: dict[str, list[RankJson]] = {}
-    for one in ranks_of(monitor.ask("/v1/ranks")["ranks"]):
-        on.setdefault(one.host, []).append(one)
+    for rank in ranks_of(monitor.ask("/v1/ranks")["ranks"]):
+        on.setdefault(rank.host, []).append(rank)
     rows = [host_row(record, on.get(record["host"], ())) for record in records]
-    chosen = sorted_hosts(one for one in rows if wanted.host(one))
+    chosen = sorted_hosts(host for host in rows if wanted.host(host))
     _tell("hosts", chosen, limit, as_json, columns=HOST_COLUMNS, to_json=asdict)
 
 
-def _check_named(kind: str, wanted: Iterable[str], known: Iterable[str]) -> None:
+def _check_named(kind: str, wanted: Iterable[str], existing: Iterable[str]) -> None:
     """Who asks for a name that nobody bears would take an empty table for good news.
 
     Raises:
         CommandError: there is none of that name.
     """
-    there = set(known)
+    there = set(existing)
     for name in wanted:
         if name not in there:
             near = get_close_matches(name, sorted(there)) or sorted(there)
@@ -208,11 +208,11 @@ def _check_named(kind: str, wanted: Iterable[str], known: Iterable[str]) -> None
 
 
 def host_row(record: Mapping[str, Any], ranks: Sequence[RankJson]) -> HostRow:
-    busy = [one.busy_s for one in ranks if one.busy_s is not None]
+    busy = [rank.busy_s for rank in ranks if rank.busy_s is not None]
     return HostRow(
         name=clean(str(record["host"]), 120),
-        health=min((one.health for one in ranks), key=badness, default="-"),
-        groups=len({one.group for one in ranks}),
+        health=min((rank.health for rank in ranks), key=badness, default="-"),
+        groups=len({rank.group for rank in ranks}),
         ranks=len(ranks),
         busy_s=max(busy, default=None),
         incidents=sum(record["incidents"].values()),
@@ -228,7 +228,7 @@ def _tell(
 ) -> None:  # fmt: skip
     shown, more = chosen[:limit], len(chosen) - len(chosen[:limit])
     if as_json:
-        print_json({"schema": 1, what: [to_json(one) for one in shown], "more": more})
+        print_json({"schema": 1, what: [to_json(item) for item in shown], "more": more})
         return
     out = console()
     show_lines(out, table(columns, shown, room(out)))
@@ -251,7 +251,7 @@ def look_at(monitor: Monitor) -> StatusFacts:
     """
     body = monitor.ask("/v1/snapshot")
     bodies = monitor.ask("/v1/incidents?since=1h&limit=20")["incidents"]
-    recent = tuple(report_from_json(one) for one in bodies)
+    recent = tuple(report_from_json(body) for body in bodies)
     try:
         tick_age_s, not_ready = monitor.ask("/readyz")["last_tick_age_s"], ""
     except CommandError as exc:
@@ -307,9 +307,9 @@ def _draw(
     return [*top, *lines(look.seen, fits, width), foot]
 
 
-def _evidence(base: str, one: IncidentReport) -> str:
+def _evidence(base: str, report: IncidentReport) -> str:
     """Where an incident's evidence is; `lightkeeper analyze` reads it."""
-    return "" if one.bundle is None else f"{base}{bundle_url(one.incident.id)}"
+    return "" if report.bundle is None else f"{base}{bundle_url(report.incident.id)}"
 
 
 def _well(seen: StatusFacts) -> bool:

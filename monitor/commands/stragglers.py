@@ -79,7 +79,7 @@ def stragglers(*, trace: Path, meta: Path | None, as_json: bool, deadline: float
     """
     try:
         with reading() as progress:
-            status, told = confined(
+            status, text = confined(
                 lambda tell: _judge(trace, meta, tell, as_json=as_json),
                 deadline_s=deadline, progress=progress,
             )  # fmt: skip
@@ -89,7 +89,7 @@ def stragglers(*, trace: Path, meta: Path | None, as_json: bool, deadline: float
             raise CommandError(why, exc.exit_code) from exc
         say(json.dumps(no_answer(exc.reason, 0, 1), indent=2) + "\n")
         return exc.exit_code
-    say(told)
+    say(text)
     return status
 
 
@@ -97,16 +97,16 @@ def _judge(trace: Path, meta: Path | None, progress: Progress, *, as_json: bool)
     sizes = Sizes() if meta is None else _sizes(meta)
     try:
         table = load(trace, progress)
-        found = judge(table)
+        report = judge(table)
     except TableError as exc:
         raise CommandError(f"{shown(trace)}: {clean(str(exc), 500)}") from exc
-    notes = (*found.notes, *differences(table, sizes))
+    notes = (*report.notes, *differences(table, sizes))
     said = composed(
         as_json=as_json,
-        body=lambda: body(table, found, sizes, notes),
-        text=lambda console: print_report(console, table, found, sizes, notes),
+        body=lambda: body(table, report, sizes, notes),
+        text=lambda console: print_report(console, table, report, sizes, notes),
     )
-    return FAILED if found.verdicts else DONE, said
+    return FAILED if report.verdicts else DONE, said
 
 
 def _sizes(path: Path) -> Sizes:
@@ -138,7 +138,7 @@ def body(
     return {
         "schema": SCHEMA,
         "culprits": _ranks(table, report.culprits),
-        "verdicts": [_verdict(table, one, sizes) for one in report.verdicts],
+        "verdicts": [_verdict(table, verdict, sizes) for verdict in report.verdicts],
         "table": {
             "job": sizes.name or None,
             "rows": table.rows_read,
@@ -150,48 +150,48 @@ def body(
             "last_step": int(table.steps[-1]),
             "step_s": _number(report.step_s),
         },
-        "ranks": [_pace(table, one) for one in report.paces],
+        "ranks": [_pace(table, pace) for pace in report.paces],
         "notes": list(notes),
     }
 
 
-def _verdict(table: TimingTable, one: SlowVerdict, sizes: Sizes) -> dict[str, Any]:
+def _verdict(table: TimingTable, verdict: SlowVerdict, sizes: Sizes) -> dict[str, Any]:
     return {
-        "kind": str(one.kind),
-        "class": CLASSES[one.kind],
-        "culprits": _ranks(table, one.culprits),
-        "cannot_tell_between": [_ranks(table, side) for side in one.between],
+        "kind": str(verdict.kind),
+        "class": CLASSES[verdict.kind],
+        "culprits": _ranks(table, verdict.culprits),
+        "cannot_tell_between": [_ranks(table, side) for side in verdict.between],
         "stands_for": sorted(
-            {peer for rank in one.culprits for peer in stands_for(table, sizes, rank)}
+            {peer for rank in verdict.culprits for peer in stands_for(table, sizes, rank)}
         ),
-        "group": None if one.stage is None else f"stage {one.stage}",
-        "stage": one.stage,
-        "dp_rank": one.replica,
-        "confidence": str(one.confidence),
-        "reason": sentence(one.reason),
-        "evidence": dict(one.evidence),
-        "since_step": int(table.steps[one.stretch.first]),
-        "until_step": int(table.steps[one.stretch.last]),
+        "group": None if verdict.stage is None else f"stage {verdict.stage}",
+        "stage": verdict.stage,
+        "dp_rank": verdict.replica,
+        "confidence": str(verdict.confidence),
+        "reason": sentence(verdict.reason),
+        "evidence": dict(verdict.evidence),
+        "since_step": int(table.steps[verdict.stretch.first]),
+        "until_step": int(table.steps[verdict.stretch.last]),
         "steps": {
-            "slow": one.stretch.slow,
-            "seen": one.stretch.seen,
+            "slow": verdict.stretch.slow,
+            "seen": verdict.stretch.seen,
             "of": len(table.steps),
         },
-        "ratio": _number(one.ratio),
-        "ratios": {name: _number(ratio) for name, ratio in one.by_op.items()},
-        "lost_s": _number(one.lost_s),
+        "ratio": _number(verdict.ratio),
+        "ratios": {name: _number(ratio) for name, ratio in verdict.by_op.items()},
+        "lost_s": _number(verdict.lost_s),
     }
 
 
-def _pace(table: TimingTable, one: RankPace) -> dict[str, Any]:
+def _pace(table: TimingTable, pace: RankPace) -> dict[str, Any]:
     return {
-        "rank": int(table.ranks[one.rank]),
-        "stage": one.stage,
-        "dp_rank": one.replica,
-        "ratio": _number(one.ratio),
-        "ratios": {name: _number(ratio) for name, ratio in one.by_op.items()},
-        "slow_steps": one.slow,
-        "steps": one.seen,
+        "rank": int(table.ranks[pace.rank]),
+        "stage": pace.stage,
+        "dp_rank": pace.replica,
+        "ratio": _number(pace.ratio),
+        "ratios": {name: _number(ratio) for name, ratio in pace.by_op.items()},
+        "slow_steps": pace.slow,
+        "steps": pace.seen,
     }
 
 
@@ -216,9 +216,9 @@ def _parts(
 ) -> Iterator[RenderableType]:
     yield Text(headline(table, report), "bold red" if report.verdicts else "bold green")
     yield Text(_read(table, report, sizes), "dim")
-    for number, one in enumerate(report.verdicts, 1):
+    for number, slow in enumerate(report.verdicts, 1):
         yield Text()
-        yield from _finding(table, number, one, sizes)
+        yield from _finding(table, number, slow, sizes)
     yield Text()
     yield _slowest(table, report)
     if notes:
@@ -232,7 +232,7 @@ def headline(table: TimingTable, report: Report) -> str:
     if not report.verdicts:
         return "no straggler found"
     faults = counted(len(report.verdicts), "fault")
-    unnamed = sum(not one.culprits for one in report.verdicts)
+    unnamed = sum(not verdict.culprits for verdict in report.verdicts)
     if not report.culprits:
         which = "it" if len(report.verdicts) == 1 else "them"
         return f"{faults} found; the table does not tell which rank caused {which}"
@@ -251,26 +251,26 @@ def _read(table: TimingTable, report: Report, sizes: Sizes) -> str:
 
 
 def _finding(
-    table: TimingTable, number: int, one: SlowVerdict, sizes: Sizes
+    table: TimingTable, number: int, slow: SlowVerdict, sizes: Sizes
 ) -> Iterator[RenderableType]:
-    peers = {peer for rank in one.culprits for peer in stands_for(table, sizes, rank)}
-    shared = ", ".join(map(str, sorted(peers)[:16])) if len(peers) > len(one.culprits) else ""
+    peers = {peer for rank in slow.culprits for peer in stands_for(table, sizes, rank)}
+    shared = ", ".join(map(str, sorted(peers)[:16])) if len(peers) > len(slow.culprits) else ""
     facts = [
-        ("lost", f"{one.lost_s:.3g} s of its own beyond its peers'" if one.culprits else ""),
+        ("lost", f"{slow.lost_s:.3g} s of its own beyond its peers'" if slow.culprits else ""),
         ("stands for", f"global ranks {shared} (tensor-parallel peers)" if shared else ""),
-        *((clean(name, 40), clean(seen)) for name, seen in one.evidence.items()),
+        *((clean(name, 40), clean(seen)) for name, seen in slow.evidence.items()),
     ]
     return verdict(
         number,
-        named(table, one.culprits) if one.culprits else "no rank accused",
-        TITLES[one.kind],
-        classes=(one.kind, CLASSES[one.kind]), confidence=one.confidence, reason=one.reason,
+        named(table, slow.culprits) if slow.culprits else "no rank accused",
+        TITLES[slow.kind],
+        classes=(slow.kind, CLASSES[slow.kind]), confidence=slow.confidence, reason=slow.reason,
         facts=facts, width=24,
     )  # fmt: skip
 
 
 def _slowest(table: TimingTable, report: Report) -> Grid:
-    ops = sorted({name for one in report.paces for name in one.by_op})[:_OPS]
+    ops = sorted({name for pace in report.paces for name in pace.by_op})[:_OPS]
     made = Grid(
         title="slowest ranks, own work against the median of the peers on their stage",
         title_justify="left",
@@ -279,15 +279,15 @@ def _slowest(table: TimingTable, report: Report) -> Grid:
     )
     for column in ("rank", "stage", "dp rank", "ratio", *ops, "slow steps"):
         made.add_column(clean(column, 40), overflow="fold")
-    for one in report.paces[:_ROWS]:
-        style = "bold red" if one.rank in report.culprits else ""
+    for pace in report.paces[:_ROWS]:
+        style = "bold red" if pace.rank in report.culprits else ""
         cells = (
-            str(table.ranks[one.rank]),
-            str(one.stage),
-            "-" if one.replica is None else str(one.replica),
-            _ratio(one.ratio),
-            *(_ratio(one.by_op.get(name, math.nan)) for name in ops),
-            f"{one.slow} of {one.seen}",
+            str(table.ranks[pace.rank]),
+            str(pace.stage),
+            "-" if pace.replica is None else str(pace.replica),
+            _ratio(pace.ratio),
+            *(_ratio(pace.by_op.get(name, math.nan)) for name in ops),
+            f"{pace.slow} of {pace.seen}",
         )
         made.add_row(*(Text(cell, style) for cell in cells))
     if len(report.paces) > _ROWS:

@@ -93,14 +93,14 @@ def register() -> Response:
         why = _REFUSED[standing].format(identity, request.remote_addr)
         raise HttpRefusal(_STATUS.get(standing, 409), why, more)
     known_as = registry.known_as(identity)
-    told = {"schema": SCHEMA, "known_as": known_as, "renew_s": registry.renew_s}
-    return answer({key: value for key, value in told.items() if value is not None})
+    body = {"schema": SCHEMA, "known_as": known_as, "renew_s": registry.renew_s}
+    return answer({key: value for key, value in body.items() if value is not None})
 
 
 def _check_group(group: str) -> None:
     """The token is for ranks of this group."""
-    tokens, told = app_context().tokens, bearer()
-    if tokens.own is not None and not tokens.is_own(told) and group not in tokens.groups(told):
+    tokens, token = app_context().tokens, bearer()
+    if tokens.own is not None and not tokens.is_own(token) and group not in tokens.groups(token):
         raise HttpRefusal(403, f"this token is not for ranks of {group}", {"refused_name": group})
 
 
@@ -225,8 +225,8 @@ def reload() -> Response:
     try:
         app_context().rules.reload(time.time(), author_of(json_body()))
     except PolicyError as exc:
-        told = {"error": "nothing has changed: " + "; ".join(exc.problems)}
-        return answer({**told, "problems": list(exc.problems)}, 400)
+        body = {"error": "nothing has changed: " + "; ".join(exc.problems)}
+        return answer({**body, "problems": list(exc.problems)}, 400)
     return answer(_body())
 
 

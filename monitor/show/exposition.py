@@ -207,20 +207,26 @@ class ScrapeView:
     bounds: Bounds = Bounds()
 
     @cached_property
-    def told_groups(self) -> tuple[GroupView, ...]:
+    def exported_groups(self) -> tuple[GroupView, ...]:
         groups = self.view.groups
         if len(groups) <= self.bounds.groups:
             return groups
-        accused = {group for one in self.view.incidents if one.open for group in one.groups}
+        accused = {
+            group for incident in self.view.incidents if incident.open for group in incident.groups
+        }
         worst = sorted(
             groups,
-            key=lambda one: (one.group not in accused, one.health == RankHealth.HEALTHY, one.group),
+            key=lambda group: (
+                group.group not in accused,
+                group.health == RankHealth.HEALTHY,
+                group.group,
+            ),
         )
-        return tuple(sorted(worst[: self.bounds.groups], key=lambda one: one.group))
+        return tuple(sorted(worst[: self.bounds.groups], key=lambda group: group.group))
 
     @cached_property
-    def told_names(self) -> frozenset[GroupName]:
-        return frozenset(one.group for one in self.told_groups)
+    def exported_names(self) -> frozenset[GroupName]:
+        return frozenset(group.group for group in self.exported_groups)
 
     @cached_property
     def busy(self) -> tuple[RankName, ...]:
@@ -228,7 +234,9 @@ class ScrapeView:
         view = self.view
         if len(view.tempos) <= self.bounds.ranks:
             return tuple(sorted(view.tempos))
-        accused = {rank for one in view.incidents if one.open for rank in one.culprits}
+        accused = {
+            rank for incident in view.incidents if incident.open for rank in incident.culprits
+        }
         worst = nsmallest(
             self.bounds.ranks,
             view.tempos,
@@ -243,8 +251,10 @@ class ScrapeView:
 
     @cached_property
     def observed(self) -> dict[GroupName, list[Observation]]:
-        found: dict[GroupName, list[Observation]] = {one.group: [] for one in self.told_groups}
+        by_group: dict[GroupName, list[Observation]] = {
+            group.group: [] for group in self.exported_groups
+        }
         for seen in self.view.snapshot.observations:
-            if seen.identity.group in found:
-                found[seen.identity.group].append(seen)
-        return found
+            if seen.identity.group in by_group:
+                by_group[seen.identity.group].append(seen)
+        return by_group

@@ -38,22 +38,22 @@ def title(incident: Incident) -> str:
     return f"{who}: {kind}" if who else kind[:1].upper() + kind[1:]
 
 
-def facts(one: IncidentReport, now_s: float) -> Iterator[Fact]:
-    incident, account = one.incident, one.account
+def facts(report: IncidentReport, now_s: float) -> Iterator[Fact]:
+    incident, account = report.incident, report.account
     nobody = "the Lighthouse" if incident.kind is Kind.LIGHTHOUSE_AWAY else "nobody"
     who = _names(incident.culprits) or _names(incident.groups) or nobody
     accused = incident.kind not in (Kind.BY_HAND, Kind.LIGHTHOUSE_AWAY)
     sure = str(incident.verdict.confidence) if accused else ""
     yield Fact("who", who, ", ".join(filter(None, (_names(account.ran_on), sure))), "idle")
-    first_s, last_s = one.began_s, incident.ended_s
+    first_s, last_s = report.began_s, incident.ended_s
     yield Fact("since", time_of_day(first_s), f"{span(max(0.0, now_s - first_s))} ago", "idle")
     word, tone = _DONE.get(account.outcome, (account.outcome, "idle"))
-    yield Fact("done", word, _who_did(one), tone)
+    yield Fact("done", word, _who_did(report), tone)
     if last_s is None:
         yield Fact("over", "no", f"for {span(max(0.0, now_s - first_s))} by now", "bad")
     else:
         yield Fact("over", "yes", f"after {span(max(0.0, last_s - first_s))}", "good")
-    yield _training(one)
+    yield _training(report)
 
 
 _DONE: Final = {
@@ -67,48 +67,50 @@ _DONE: Final = {
 }
 
 
-def _who_did(one: IncidentReport) -> str:
-    account = one.account
+def _who_did(report: IncidentReport) -> str:
+    account = report.account
     if not account.evicted:
         return f"by {plain(account.holds[-1].guard)}" if account.holds else ""
-    asked_s = one.incident.milestones.evict_asked_s
-    after = f", after {span(asked_s - one.began_s)}" if asked_s and asked_s > one.began_s else ""
-    return f"{_names(one.incident.groups)}, by {clean(account.decided_by, 80)}{after}"
+    asked_s = report.incident.milestones.evict_asked_s
+    after = (
+        f", after {span(asked_s - report.began_s)}" if asked_s and asked_s > report.began_s else ""
+    )
+    return f"{_names(report.incident.groups)}, by {clean(account.decided_by, 80)}{after}"
 
 
-def _training(one: IncidentReport) -> Fact:
+def _training(report: IncidentReport) -> Fact:
     """Whether the job trains again: said by commits that somebody saw, and by nothing else."""
-    marks, groups = one.incident.milestones, _names(one.incident.groups)
+    marks, groups = report.incident.milestones, _names(report.incident.groups)
     if marks.resumed_s is not None:
-        after = span(max(0.0, marks.resumed_s - one.began_s))
-        told = f"the job trains again with all its groups, {after} after it began"
-        return Fact("training", "yes, all groups", told, "good")
+        after = span(max(0.0, marks.resumed_s - report.began_s))
+        detail = f"the job trains again with all its groups, {after} after it began"
+        return Fact("training", "yes, all groups", detail, "good")
     if marks.rejoined_s is not None:
-        told = f"{groups} is back since {time_of_day(marks.rejoined_s)} and the job trains again"
-        return Fact("training", "yes", told, "good")
+        detail = f"{groups} is back since {time_of_day(marks.rejoined_s)} and the job trains again"
+        return Fact("training", "yes", detail, "good")
     if marks.survivor_commit_s is None:
-        return _unseen(one)
-    told = f"since {time_of_day(marks.survivor_commit_s)}"
-    if one.account.evicted:
-        told = f"the other groups train {told}, without {groups} so far"
-        return Fact("training", f"yes, without {groups}", told, "wait")
-    return Fact("training", "yes", f"the job trains {told}", "good")
+        return _unseen(report)
+    detail = f"since {time_of_day(marks.survivor_commit_s)}"
+    if report.account.evicted:
+        detail = f"the other groups train {detail}, without {groups} so far"
+        return Fact("training", f"yes, without {groups}", detail, "wait")
+    return Fact("training", "yes", f"the job trains {detail}", "good")
 
 
-def _unseen(one: IncidentReport) -> Fact:
+def _unseen(report: IncidentReport) -> Fact:
     """No commit was seen since it began."""
-    if one.incident.open:
-        return _still(one)
-    if one.incident.kind in (Kind.STRAGGLER, Kind.REPLICA_LAG):
+    if report.incident.open:
+        return _still(report)
+    if report.incident.kind in (Kind.STRAGGLER, Kind.REPLICA_LAG):
         return Fact("training", "yes", "the job was training all the while", "good")
     return Fact("training", "not known", "whether the job trains again was not seen", "away")
 
 
-def _still(one: IncidentReport) -> Fact:
-    if one.incident.severity is not Severity.CRITICAL:
+def _still(report: IncidentReport) -> Fact:
+    if report.incident.severity is not Severity.CRITICAL:
         return Fact("training", "yes, disturbed", "the job goes on, slower or at a risk", "wait")
-    waits = f", {counted(one.waiting, 'rank')} {'waits' if one.waiting == 1 else 'wait'}"
-    return Fact("training", "no", f"the job stands{waits if one.waiting else ''}", "bad")
+    waits = f", {counted(report.waiting, 'rank')} {'waits' if report.waiting == 1 else 'wait'}"
+    return Fact("training", "no", f"the job stands{waits if report.waiting else ''}", "bad")
 
 
 def _names(names: Sequence[str]) -> str:
@@ -150,7 +152,7 @@ class TimelineRow:
     end_s: float | None
     """None: it goes on."""
     tone: str
-    told: str = ""
+    detail: str = ""
 
     def lasted(self, until_s: float) -> str:
         """How long, up to this moment; empty for a moment."""
@@ -159,14 +161,14 @@ class TimelineRow:
         return "" if end_s <= self.start_s else f"{span(end_s - self.start_s)}{goes_on}"
 
 
-def events(one: IncidentReport) -> list[TimelineRow]:
+def events(report: IncidentReport) -> list[TimelineRow]:
     """All rows, in the order in which things began."""
-    found = [*_seen(one), *_held(one), *_steps(one), *_came_of_it(one)]
-    return sorted(found, key=lambda event: event.start_s)[:_EVENTS]
+    rows = [*_seen(report), *_held(report), *_steps(report), *_came_of_it(report)]
+    return sorted(rows, key=lambda event: event.start_s)[:_EVENTS]
 
 
-def _seen(one: IncidentReport) -> Iterator[TimelineRow]:
-    incident, marks, began_s = one.incident, one.incident.milestones, one.began_s
+def _seen(report: IncidentReport) -> Iterator[TimelineRow]:
+    incident, marks, began_s = report.incident, report.incident.milestones, report.began_s
     first_s, firing_s, ended_s = marks.first_seen_s, marks.firing_s, incident.ended_s
     if incident.kind is Kind.BY_HAND:
         return
@@ -178,33 +180,33 @@ def _seen(one: IncidentReport) -> Iterator[TimelineRow]:
     yield TimelineRow("first seen", first_s, until_s, "wait", "seen, and watched until it is sure")
     if firing_s is not None:
         until_s = marks.evict_asked_s or ended_s
-        told = "until the eviction was asked, or it was over"
-        yield TimelineRow("firing", firing_s, until_s, "bad", told)
+        detail = "until the eviction was asked, or it was over"
+        yield TimelineRow("firing", firing_s, until_s, "bad", detail)
 
 
-def _held(one: IncidentReport) -> Iterator[TimelineRow]:
-    for held in one.account.holds[-8:]:
+def _held(report: IncidentReport) -> Iterator[TimelineRow]:
+    for held in report.account.holds[-8:]:
         yield TimelineRow(
             f"held: {plain(held.guard)}", held.start_s, held.end_s, "away", held.reason
         )
 
 
-def _steps(one: IncidentReport) -> Iterator[TimelineRow]:
-    for row in one.decisions:
+def _steps(report: IncidentReport) -> Iterator[TimelineRow]:
+    for row in report.decisions:
         if row.action == "evict":
             yield TimelineRow("decided", row.at_s, row.at_s, "bad", row.reason)
-    for eviction in one.evictions[-3:]:
+    for eviction in report.evictions[-3:]:
         asked_s = eviction.asked_s
-        told = "the eviction was asked for"
-        yield TimelineRow(f"asked: {eviction.group}", asked_s, asked_s, "bad", told)
+        detail = "the eviction was asked for"
+        yield TimelineRow(f"asked: {eviction.group}", asked_s, asked_s, "bad", detail)
         for step in eviction.rungs:
-            tone, told = _RESULTS[step.result], f"{step.result}: {step.detail}"
-            yield TimelineRow(STEPS[step.rung], step.started_s, step.finished_s, tone, told)
+            tone, detail = _RESULTS[step.result], f"{step.result}: {step.detail}"
+            yield TimelineRow(STEPS[step.rung], step.started_s, step.finished_s, tone, detail)
 
 
-def _came_of_it(one: IncidentReport) -> Iterator[TimelineRow]:
-    incident, marks = one.incident, one.incident.milestones
-    last = one.evictions[-1] if one.evictions else None
+def _came_of_it(report: IncidentReport) -> Iterator[TimelineRow]:
+    incident, marks = report.incident, report.incident.milestones
+    last = report.evictions[-1] if report.evictions else None
     gone_s, left_s = (last.gone_s, last.left_quorum_s) if last else (None, None)
     for label, at_s, why in (
         ("processes gone", gone_s, "every accused process was gone"),
@@ -218,14 +220,14 @@ def _came_of_it(one: IncidentReport) -> Iterator[TimelineRow]:
             yield TimelineRow(label, at_s, at_s, "good", why)
 
 
-def _phases(one: IncidentReport, first_s: float, end_s: float) -> Iterator[TimelineRow]:
+def _phases(report: IncidentReport, first_s: float, end_s: float) -> Iterator[TimelineRow]:
     """What the job did: as far as commits that were seen tell."""
-    marks = one.incident.milestones
+    marks = report.incident.milestones
     whole_s = marks.resumed_s or marks.rejoined_s
-    short_s = whole_s or (end_s if one.account.evicted else first_s)
+    short_s = whole_s or (end_s if report.account.evicted else first_s)
     at_s = first_s
     for tone, label, until_s in (
-        ("bad", _suffers(one.incident), marks.survivor_commit_s or whole_s or end_s),
+        ("bad", _suffers(report.incident), marks.survivor_commit_s or whole_s or end_s),
         ("wait", "a group short", short_s),
         ("good", "the job trains" if whole_s is None else "all groups train", end_s),
     ):
@@ -282,7 +284,7 @@ class Earlier:
 
 
 def incident_page(
-    one: IncidentReport,
+    report: IncidentReport,
     *,
     now_s: float,
     stacks: BundleStacks | None = None,
@@ -290,42 +292,42 @@ def incident_page(
     earlier: Sequence[Earlier] = (),
     job: str = "",
 ) -> str:
-    incident, rows = one.incident, events(one)
+    incident, rows = report.incident, events(report)
     ends = [row.start_s if row.end_s is None else row.end_s for row in rows]
     end_s = max([*ends, *([now_s] if incident.open else [])], default=now_s)
     made = sections(
         "incident.html",
-        one=one,
+        report=report,
         incident=incident,
-        account=one.account,
+        account=report.account,
         bundle_url=bundle_url(incident.id),
         now_s=now_s,
         stacks=stacks or BundleStacks(),
         access=access or Access(allowed=True),
-        live="open" if incident.open else "over" if one.account.final else "followed",
-        facts=list(facts(one, now_s)),
-        phases=list(_phases(one, rows[0].start_s, end_s)) if rows else [],
+        live="open" if incident.open else "over" if report.account.final else "followed",
+        facts=list(facts(report, now_s)),
+        phases=list(_phases(report, rows[0].start_s, end_s)) if rows else [],
         events=rows,
         end_s=end_s,
-        observed=list(_observed(one)),
+        observed=list(_observed(report)),
         steps=steps_of,
         step_names=STEPS,
-        decisions=one.decisions[-_ROWS:],
-        holds=one.account.holds[-_ROWS:],
+        decisions=report.decisions[-_ROWS:],
+        holds=report.account.holds[-_ROWS:],
         earlier=earlier,
     )
     return document(title(incident), *made.values(), script=SCRIPT, styles=(STYLE,),
                     here="/incidents", job=job)  # fmt: skip
 
 
-def _observed(one: IncidentReport) -> Iterator[tuple[str, str]]:
+def _observed(report: IncidentReport) -> Iterator[tuple[str, str]]:
     """What culprits show now, and what the detector saw."""
-    for rank, told in one.seen.items():
-        yield f"{rank} now", told
-    evidence = list(one.incident.verdict.evidence.items())
-    for name, told in evidence[:_FACTS]:
-        if told:
-            yield name, told
+    for rank, detail in report.seen.items():
+        yield f"{rank} now", detail
+    evidence = list(report.incident.verdict.evidence.items())
+    for name, detail in evidence[:_FACTS]:
+        if detail:
+            yield name, detail
     if len(evidence) > _FACTS:
         yield "and", f"{len(evidence) - _FACTS} more: as JSON"
 
@@ -370,8 +372,8 @@ def incidents_page(
         ),
         wrong=wrong,
         totals=totals,
-        rows=[(one, title(one.incident), {fact.name: fact for fact in facts(one, now_s)})
-              for one in reports],
+        rows=[(report, title(report.incident), {fact.name: fact for fact in facts(report, now_s)})
+              for report in reports],
         now_s=now_s,
         total=total,
         remembered=remembered,

@@ -73,7 +73,7 @@ class ViewCollector(Collector):
         self._wait()
         view = self._view() or view
         scene = ScrapeView(view, self._bounds)
-        families = tuple(one for exporter in _EXPORTERS for one in exporter.export(scene))
+        families = tuple(family for exporter in _EXPORTERS for family in exporter.export(scene))
         self._made = _tick(view), families
         return families
 
@@ -138,12 +138,12 @@ class Instruments:
 
     def count_incidents(self, incidents: Sequence[Incident], before: Sequence[Incident]) -> None:
         """Count the transitions and stages that these incidents have and had not before."""
-        known = {incident.id: incident for incident in before}
+        by_id = {incident.id: incident for incident in before}
         for incident in incidents:
-            old = known.get(incident.id)
-            told = set() if old is None else {(line.at_s, line.to) for line in old.story}
+            old = by_id.get(incident.id)
+            counted = set() if old is None else {(line.at_s, line.to) for line in old.story}
             for line in incident.story:
-                if (line.at_s, line.to) not in told:
+                if (line.at_s, line.to) not in counted:
                     self.transitions.labels(str(incident.kind), line.to).inc()
             lost = (incident.lost_steps or 0) - (0 if old is None else old.lost_steps or 0)
             self.lost_steps.labels(str(incident.kind)).inc(max(0, lost))

@@ -99,17 +99,17 @@ def _ranks(scene: ScrapeView) -> Iterator[Metric]:
 
 
 def _groups(scene: ScrapeView) -> Iterator[Metric]:
-    told, view = scene.told_groups, scene.view
-    yield GROUPS.each(sorted(Tally(one.health for one in view.groups).items()))
-    yield STATE.each((one.group, STATES.get(one.shown)) for one in told)
-    yield STEP.each((one.group, one.step) for one in told)
-    yield COMMITS.each((one.group, one.commits) for one in told)
-    yield TOKENS.each((one.group, view.tokens.get(one.group)) for one in told)
-    yield IN_QUORUM.each((one.group, one.in_quorum) for one in told)
+    groups, view = scene.exported_groups, scene.view
+    yield GROUPS.each(sorted(Tally(group.health for group in view.groups).items()))
+    yield STATE.each((group.group, STATES.get(group.shown)) for group in groups)
+    yield STEP.each((group.group, group.step) for group in groups)
+    yield COMMITS.each((group.group, group.commits) for group in groups)
+    yield TOKENS.each((group.group, view.tokens.get(group.group)) for group in groups)
+    yield IN_QUORUM.each((group.group, group.in_quorum) for group in groups)
     yield LAST_HEARTBEAT.each(
-        (one.group, view.snapshot.now_s - one.heartbeat_age_s)
-        for one in told
-        if one.heartbeat_age_s is not None
+        (group.group, view.snapshot.now_s - group.heartbeat_age_s)
+        for group in groups
+        if group.heartbeat_age_s is not None
     )
 
 
@@ -134,7 +134,7 @@ def _beats(scene: ScrapeView, view: LighthouseView) -> list[tuple[str, float]]:
     for member in view.members:
         group = group_of_replica(member.replica_id)
         age_s = view.heartbeat_ages_s.get(member.replica_id)
-        if age_s is not None and group in scene.told_names:
+        if age_s is not None and group in scene.exported_names:
             ages_s[group] = max(age_s, ages_s.get(group, 0.0))
     return sorted(ages_s.items())
 
@@ -189,10 +189,16 @@ def _stragglers(scene: ScrapeView) -> Iterator[Metric]:
     members: dict[GroupName, list[Tempo]] = {}
     for rank, tempo in tempos.items():
         members.setdefault(group_of(rank), []).append(tempo)
-    told = [(one.group, members[one.group]) for one in scene.told_groups if one.group in members]
-    longest = [(group, max(tempo.busy_s for tempo in ranks)) for group, ranks in told]
+    groups = [
+        (group.group, members[group.group])
+        for group in scene.exported_groups
+        if group.group in members
+    ]
+    longest = [(group, max(tempo.busy_s for tempo in ranks)) for group, ranks in groups]
     yield GROUP_BUSY.each(longest)
-    yield GROUP_WAIT.each((group, median(one.wait_s for one in ranks)) for group, ranks in told)
+    yield GROUP_WAIT.each(
+        (group, median(tempo.wait_s for tempo in ranks)) for group, ranks in groups
+    )
     yield GROUP_SKEW.each((group, busy_s / usual_s) for group, busy_s in longest if usual_s > 0)
 
 
@@ -255,26 +261,26 @@ _SECONDS: Final[tuple[tuple[str, Definition], ...]] = (
 def _recovery(scene: ScrapeView) -> Iterator[Metric]:
     """Heals, attempts without a commit, and how long the last of each part took."""
     groups = _steps(scene)
-    yield FAILURES.each((g, max(one.commit_failures for one in s)) for g, s in groups.items())
+    yield FAILURES.each((g, max(step.commit_failures for step in s)) for g, s in groups.items())
     torchft = {group: steps for group, steps in groups.items() if any(s.times for s in steps)}
-    yield HEALS.each((g, max(_took(one, "apply").done for one in s)) for g, s in torchft.items())
+    yield HEALS.each((g, max(_took(step, "apply").done for step in s)) for g, s in torchft.items())
     for part, definition in _SECONDS:
         yield definition.each(
             (group, max(_took(step, part).last_s for step in steps))
             for group, steps in torchft.items()
             if any(part in step.times for step in steps)
         )
-    loaded = ((g, sum(_took(one, "load").last_bytes for one in s)) for g, s in torchft.items())
+    loaded = ((g, sum(_took(step, "load").last_bytes for step in s)) for g, s in torchft.items())
     yield LOADED.each((group, nbytes or None) for group, nbytes in loaded)
 
 
 def _steps(scene: ScrapeView) -> dict[GroupName, list[StepState]]:
     """What the ranks of each group report, sorted by group."""
-    found = {
-        group: [one.step for one in seen if one.step is not None]
-        for group, seen in scene.observed.items()
+    reported = {
+        group: [seen.step for seen in ranks if seen.step is not None]
+        for group, ranks in scene.observed.items()
     }
-    return {group: steps for group, steps in found.items() if steps}
+    return {group: steps for group, steps in reported.items() if steps}
 
 
 def _took(step: StepState, part: str) -> Took:

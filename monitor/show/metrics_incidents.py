@@ -59,35 +59,46 @@ def _incidents(scene: ScrapeView) -> Iterator[Metric]:
     """What is read from the view; the counters count while it happens."""
     view = scene.view
     tally = Tally(
-        (str(one.kind), str(one.state), str(one.severity)) for one in view.incidents if one.open
+        (str(incident.kind), str(incident.state), str(incident.severity))
+        for incident in view.incidents
+        if incident.open
     )
     yield OPEN.rows([(labels, float(count)) for labels, count in sorted(tally.items())])
     since_s = view.snapshot.now_s - _RECENT_S
-    recent = [one for one in view.incidents if one.open or one.milestones.first_seen_s >= since_s]
-    recent.sort(key=lambda one: (not one.open, -one.milestones.first_seen_s, one.id))
+    recent = [
+        incident
+        for incident in view.incidents
+        if incident.open or incident.milestones.first_seen_s >= since_s
+    ]
+    recent.sort(
+        key=lambda incident: (not incident.open, -incident.milestones.first_seen_s, incident.id)
+    )
     yield FIRST_SEEN.rows(
-        [(_labels(one), one.milestones.first_seen_s) for one in recent[:INCIDENTS_TOLD]]
+        [
+            (_labels(incident), incident.milestones.first_seen_s)
+            for incident in recent[:INCIDENTS_TOLD]
+        ]
     )
     yield SUSPECT.rows([(labels, 1.0) for labels in _suspects(scene)])
 
 
-def _labels(one: Incident) -> tuple[str, ...]:
-    group = str(one.groups[0]) if one.groups else ""
-    return one.id, str(one.kind), str(one.severity), str(one.state), group
+def _labels(incident: Incident) -> tuple[str, ...]:
+    group = str(incident.groups[0]) if incident.groups else ""
+    return incident.id, str(incident.kind), str(incident.severity), str(incident.state), group
 
 
 def _suspects(scene: ScrapeView) -> list[tuple[str, ...]]:
     accused: dict[tuple[RankName, str], Host] = {}
-    for one in scene.view.incidents:
-        for rank in one.culprits if one.open else ():
-            host = one.hosts[0] if len(one.hosts) == 1 else Host("")
-            accused[rank, str(one.kind)] = host
-    found: list[tuple[str, ...]] = []
+    for incident in scene.view.incidents:
+        for rank in incident.culprits if incident.open else ():
+            host = incident.hosts[0] if len(incident.hosts) == 1 else Host("")
+            accused[rank, str(incident.kind)] = host
+    suspects: list[tuple[str, ...]] = []
     for (rank, kind), host in sorted(accused.items())[:SUSPECTS_TOLD]:
         group, number = split_rank_name(rank)
         seen = scene.view.by_rank.get(rank)
-        found.append((group, str(number), host if seen is None else seen.identity.host, kind))
-    return found
+        suspects.append((group, str(number), host if seen is None else seen.identity.host, kind))
+    return suspects
 
 
 # -- Evictions, what held others back, and the quarantine that follows them -----------------------
@@ -169,8 +180,8 @@ def _policy(view: View) -> Iterator[Metric]:
 
 def _guards(view: View) -> Iterator[str]:
     """The guard of the latest decision about each firing incident, where that was to hold."""
-    for one in view.incidents:
-        rows = view.decisions.get(one.id) if one.state is State.FIRING else None
+    for incident in view.incidents:
+        rows = view.decisions.get(incident.id) if incident.state is State.FIRING else None
         if rows and (guard := max(rows, key=lambda row: row.at_s).guard) is not None:
             yield guard
 
@@ -180,17 +191,19 @@ def _quarantine(view: View) -> Iterator[Metric]:
     yield QUARANTINED_HOSTS.value(len(view.quarantine))
     yield QUARANTINED_GROUPS.value(len(view.quarantine_groups))
     yield LEMONS.value(sum(record.lemon is not None for record in view.hosts.values()))
-    told = [record for record in view.hosts.values() if not record.clean]
-    told.sort(key=lambda one: (one.lemon is None, -sum(one.incidents.values()), one.host))
+    records = [record for record in view.hosts.values() if not record.clean]
+    records.sort(
+        key=lambda record: (record.lemon is None, -sum(record.incidents.values()), record.host)
+    )
     yield OFFENCES.rows(
         [
-            ((str(one.host), signal), float(count))
-            for one in told[:_HOSTS_TOLD]
+            ((str(record.host), signal), float(count))
+            for record in records[:_HOSTS_TOLD]
             for signal, count in (
-                ("incidents", sum(one.incidents.values())),
-                ("evictions", one.evictions),
-                ("quarantines", one.quarantines),
-                ("failed_readmissions", one.failed_readmissions),
+                ("incidents", sum(record.incidents.values())),
+                ("evictions", record.evictions),
+                ("quarantines", record.quarantines),
+                ("failed_readmissions", record.failed_readmissions),
             )
         ]
     )

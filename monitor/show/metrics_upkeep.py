@@ -57,7 +57,7 @@ SCALE = gauge(
 def export(scene: ScrapeView) -> Iterator[Metric]:
     result = scene.view.result
     yield DETECTOR_UP.each(sorted(result.detectors.items()))
-    yield SELF_HEALTH.each((one, one is result.health.state) for one in Condition)
+    yield SELF_HEALTH.each((condition, condition is result.health.state) for condition in Condition)
     yield SCALE.value(result.health.scale)
 
 
@@ -187,5 +187,5 @@ def gate(keeper: Gatekeeper) -> Iterator[Metric]:
     yield UNTAUGHT.value(keeper.trouble() is not None)
     yield LISTS.rows([(("taken",), keeper.taught), (("failed",), keeper.failed)])
     if isinstance(view, GateView):
-        scopes = Counter(one.scope for one in view.denied)
+        scopes = Counter(denial.scope for denial in view.denied)
         yield DENIALS.rows([((str(scope),), float(scopes[scope])) for scope in DenialScope])

@@ -108,22 +108,26 @@ class FleetIndex:
         return self._ranks_by(lambda seen: seen.identity.host)
 
     def _ranks_by(self, name: Callable[[Observation], str]) -> Mapping[str, list[Observation]]:
-        found: dict[str, list[Observation]] = defaultdict(list)
+        by_name: dict[str, list[Observation]] = defaultdict(list)
         for seen in self.view.snapshot.observations:
-            found[name(seen)].append(seen)
-        for ranks in found.values():
+            by_name[name(seen)].append(seen)
+        for ranks in by_name.values():
             ranks.sort(key=lambda seen: (natural(seen.identity.group), seen.identity.group_rank))
-        return dict(found)
+        return dict(by_name)
 
     @cached_property
     def faces(self) -> tuple[tuple[Incident, Face], ...]:
         """Open incidents in words, those that name somebody first, then the oldest."""
         view = self.view
         opened = sorted(
-            (one for one in view.incidents if one.open),
-            key=lambda one: (one.state is State.PENDING, one.milestones.first_seen_s, one.id),
+            (incident for incident in view.incidents if incident.open),
+            key=lambda incident: (
+                incident.state is State.PENDING,
+                incident.milestones.first_seen_s,
+                incident.id,
+            ),
         )
-        return tuple((one, view.face(one)) for one in opened)
+        return tuple((incident, view.face(incident)) for incident in opened)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,7 @@ class Page:
     """Key -> markup, of the list that waits for them (`ITEMS`), in order."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """For programs."""
-    found: bool = True
+    exists: bool = True
     """Whether there is such a thing; a page of what is not known says so."""
     job: str = ""
 
@@ -163,15 +167,15 @@ SOURCES: Final = ("state", "steps", "flight_recorder", "stacks", "last_words", "
 
 
 def made_of(
-    context: Context, template: str, page_title: str, *, found: bool = True, **values: Any
+    context: Context, template: str, page_title: str, *, exists: bool = True, **values: Any
 ) -> Page:
     made = sections(
         template, context=context, view=context.view, states=context.fleet.states,
         now_s=context.fleet.now_s, name=context.place.name, headline=context.fleet.headline,
         away=isinstance(context.view.snapshot.lighthouse, LighthouseAway),
-        found=found, title_of=title, trouble_of=trouble_of, SOURCES=SOURCES, **values,
+        exists=exists, title_of=title, trouble_of=trouble_of, SOURCES=SOURCES, **values,
     )  # fmt: skip
-    return Page(page_title, made, found=found, job=job_of(context.view))
+    return Page(page_title, made, exists=exists, job=job_of(context.view))
 
 
 def job_of(view: View) -> str:
@@ -199,7 +203,9 @@ def fleet_page(context: Context) -> Page:
     facts = facts_of(fleet, counts)
     items, folded = _items(context)
     sick, blamed = _sick(fleet)
-    others = [(one, face) for one, face in fleet.faces if one.id != fleet.headline.incident]
+    others = [
+        (incident, face) for incident, face in fleet.faces if incident.id != fleet.headline.incident
+    ]
     made = made_of(
         context, "fleet.html", _tab(fleet),
         facts=facts,
@@ -227,12 +233,12 @@ def fleet_page(context: Context) -> Page:
 
 def _tab(fleet: FleetIndex) -> str:
     """The headline without what each second changes."""
-    told = fleet.headline
-    lead = next((one for one, _ in fleet.faces if one.id == told.incident), None)
+    headline = fleet.headline
+    lead = next((incident for incident, _ in fleet.faces if incident.id == headline.incident), None)
     if lead is not None:
-        return f"{told.label} {title(lead)}"
-    ticks = told.state in (JobState.LATE, JobState.PAUSING, JobState.STALLING)
-    return told.label.rstrip(":") if ticks else str(told)
+        return f"{headline.label} {title(lead)}"
+    ticks = headline.state in (JobState.LATE, JobState.PAUSING, JobState.STALLING)
+    return headline.label.rstrip(":") if ticks else str(headline)
 
 
 _FACES: Final = 5
@@ -248,23 +254,23 @@ _TONES: Final = {
 
 def facts_of(fleet: FleetIndex, counts: Counter[str]) -> dict[str, Any]:
     """The page's figures for programs."""
-    view, told = fleet.view, fleet.headline
+    view, headline = fleet.view, fleet.headline
     lighthouse = view.snapshot.lighthouse
     quorum = lighthouse if isinstance(lighthouse, LighthouseView) else None
     return {
         "now_s": fleet.now_s,
-        "headline": str(told),
-        "state": told.state,
-        "tone": _TONES[told.state],
-        "step": told.step,
-        "step_s": None if told.step_s is None else round(told.step_s, 4),
-        "commit_age_s": None if told.commit_age_s is None else round(told.commit_age_s, 3),
+        "headline": str(headline),
+        "state": headline.state,
+        "tone": _TONES[headline.state],
+        "step": headline.step,
+        "step_s": None if headline.step_s is None else round(headline.step_s, 4),
+        "commit_age_s": None if headline.commit_age_s is None else round(headline.commit_age_s, 3),
         "quorum_id": None if quorum is None else quorum.quorum_id,
         "members": None if quorum is None else len(quorum.members),
         "groups": len(fleet.by_group),
         "ranks": {state: counts[state] for state in LOOKS if counts[state]},
         "evicting": sorted(view.evicting),
-        "open_incidents": sum(one.open for one in view.incidents),
+        "open_incidents": sum(incident.open for incident in view.incidents),
         "warnings": list(view.warnings),
     }
 
@@ -276,11 +282,11 @@ def facts_of(fleet: FleetIndex, counts: Counter[str]) -> dict[str, Any]:
 def _sick(fleet: FleetIndex) -> tuple[list[Observation], dict[RankName, Face]]:
     """Those who are not well, and what is said of those whom an incident names."""
     view, healths = fleet.view, fleet.view.result.rank_health
-    blamed = {rank: face for one, face in reversed(fleet.faces) for rank in one.culprits}
-    sick = [one for one in view.snapshot.observations if healths.get(one.rank) in SICK]
+    blamed = {rank: face for incident, face in reversed(fleet.faces) for rank in incident.culprits}
+    sick = [seen for seen in view.snapshot.observations if healths.get(seen.rank) in SICK]
     sick.sort(
-        key=lambda one: (
-            one.rank not in blamed, ORDER[healths[one.rank]], -_age_s(one), one.rank
+        key=lambda seen: (
+            seen.rank not in blamed, ORDER[healths[seen.rank]], -_age_s(seen), seen.rank
         )
     )  # fmt: skip
     return sick, blamed
@@ -346,19 +352,21 @@ def _crowds(fleet: FleetIndex, *, by_host: bool) -> Iterator[_Crowd]:
 
 
 def _cell(crowd: _Crowd, linked: frozenset[str]) -> str:
-    links = tuple(one.rank if one.rank in linked else "" for one in crowd.ranks) if linked else ()
+    links = (
+        tuple(seen.rank if seen.rank in linked else "" for seen in crowd.ranks) if linked else ()
+    )
     flags = _flags(crowd)
     kind = "hosts" if crowd.group is None else "groups"
     return _drawn(kind, crowd.name, crowd.states, links if any(links) else (), crowd.shown, *flags)
 
 
 def _flags(crowd: _Crowd) -> list[str]:
-    found = []
+    flags = []
     if crowd.group is not None and crowd.group.in_quorum is False:
-        found.append("not in the quorum")
+        flags.append("not in the quorum")
     if crowd.held_out:
-        found.append("quarantined")
-    return found
+        flags.append("quarantined")
+    return flags
 
 
 @lru_cache(maxsize=1 << 15)
@@ -368,9 +376,9 @@ def _drawn(
     """By far the most cells are in one tick what they were in the last: they are drawn once."""
     counts = Counter(states)
     parts = [f"{counts[state]} {state}" for state in reversed(LOOKS) if counts[state]]
-    told = f"{counted(len(states), 'rank')}: {', '.join(parts)}" if parts else shown
+    summary = f"{counted(len(states), 'rank')}: {', '.join(parts)}" if parts else shown
     return str(ui.cell(
-        kind, name, label=", ".join((f"{name}, {told}", *flags)), shown=shown,
+        kind, name, label=", ".join((f"{name}, {summary}", *flags)), shown=shown,
         has=" ".join(sorted(counts or {shown})), flags=flags,
         runs=list(_runs(states, links or ("",) * len(states))),
     ))  # fmt: skip
@@ -386,7 +394,7 @@ def _runs(states: Sequence[str], links: Sequence[str]) -> Iterator[tuple[str, st
 
 def _card(context: Context, crowd: _Crowd) -> str:
     group = crowd.group
-    others = {one.identity.host if group else one.identity.group for one in crowd.ranks}
+    others = {seen.identity.host if group else seen.identity.group for seen in crowd.ranks}
     return str(ui.card(
         "hosts" if group is None else "groups",
         crowd,
@@ -407,13 +415,13 @@ _SEVERITIES: Final = ("info", "warning", "critical")
 
 def _policy(rules: Effective, fleet: FleetIndex) -> dict[str, Any]:
     """As `GET /v1/policy` tells it, and its actions with the kinds of fault that they are for."""
-    told = effective_to_json(rules, fleet.now_s)
+    policy = effective_to_json(rules, fleet.now_s)
     done: dict[str, list[str]] = {}
-    for kind, row in told["actions"].items():
-        said = " / ".join(dict.fromkeys(plain(row[one]) for one in _SEVERITIES))
+    for kind, row in policy["actions"].items():
+        said = " / ".join(dict.fromkeys(plain(row[severity]) for severity in _SEVERITIES))
         done.setdefault(said, []).append(plain(kind))
     learned = learned_to_json(rules.config, fleet.view.result.learned)
-    return {**told, "learned": learned, "done": done}
+    return {**policy, "learned": learned, "done": done}
 
 
 # -- The pages of one group, one host and one rank: who is there, and what concerns it. Pure ------
@@ -426,29 +434,30 @@ _MOST: Final = 512
 """Rows of one table."""
 
 
-def listed_incidents(found: Iterable[Incident]) -> list[Incident]:
+def listed_incidents(incidents: Iterable[Incident]) -> list[Incident]:
     """The open ones, then the latest of the others."""
-    every = list(found)
-    closed = [one for one in every if not one.open][:_LATEST]
-    return [*[one for one in every if one.open][:_OPEN], *closed]
+    every = list(incidents)
+    closed = [incident for incident in every if not incident.open][:_LATEST]
+    return [*[incident for incident in every if incident.open][:_OPEN], *closed]
 
 
 def group_page(context: Context) -> Page:
     name, view = context.place.name, context.view
     ranks = context.fleet.by_group.get(name, ())
-    group = next((one for one in view.groups if one.group == name), None)
+    group = next((group for group in view.groups if group.group == name), None)
     incidents = [
-        one
-        for one in view.incidents
-        if name in one.groups or any(group_of(rank) == name for rank in one.verdict.victims)
+        incident
+        for incident in view.incidents
+        if name in incident.groups
+        or any(group_of(rank) == name for rank in incident.verdict.victims)
     ]
     return _page(
         context, "group", ranks, incidents, view.quarantine_groups,
-        known=group is not None or bool(incidents),
+        remembered=group is not None or bool(incidents),
         state=EVICTING if name in view.evicting else None,
         group=group,
-        elsewhere={one.identity.host for one in ranks},
-        others=sum(one.group != name and one.in_quorum is not False for one in view.groups),
+        elsewhere={seen.identity.host for seen in ranks},
+        others=sum(group.group != name and group.in_quorum is not False for group in view.groups),
     )  # fmt: skip
 
 
@@ -456,12 +465,16 @@ def host_page(context: Context) -> Page:
     name, view = context.place.name, context.view
     ranks = context.fleet.by_host.get(name, ())
     record = view.hosts.get(Host(name))
-    groups = {one.identity.group for one in ranks}
+    groups = {seen.identity.group for seen in ranks}
     return _page(
         context, "host", ranks,
-        [one for one in view.incidents if name in one.hosts or groups.intersection(one.groups)],
+        [
+            incident
+            for incident in view.incidents
+            if name in incident.hosts or groups.intersection(incident.groups)
+        ],
         view.quarantine,
-        known=record is not None,
+        remembered=record is not None,
         state=None,
         record=record or HostRecord(Host(name)),
         elsewhere=groups,
@@ -475,19 +488,19 @@ def _page(
     incidents: Sequence[Incident],
     entries: Sequence[QuarantineEntry],
     *,
-    known: bool,
+    remembered: bool,
     state: str | None,
     elsewhere: Iterable[str],
     **values: Any,
 ) -> Page:
     """`elsewhere`: the hosts of a group, or the groups on a host."""
     name = context.place.name
-    entry = next((one for one in entries if one.name == name), None)
+    entry = next((entry for entry in entries if entry.name == name), None)
     return made_of(
         context, "crowd.html", f"{kind} {name}",
-        found=known or bool(ranks or entry or context.history),
+        exists=remembered or bool(ranks or entry or context.history),
         kind=kind,
-        state=state or worst(context.fleet.states[one.rank] for one in ranks),
+        state=state or worst(context.fleet.states[seen.rank] for seen in ranks),
         entry=entry,
         ranks=ranks[:_MOST],
         rank_count=len(ranks),
@@ -511,18 +524,20 @@ def rank_page(context: Context) -> Page:
     step = None if seen is None else seen.step
     spent = {} if step is None else {phase: s for phase, s in step.seconds.items() if s > 0}
     incidents = [
-        one for one in view.incidents if name in one.culprits or name in one.verdict.victims
+        incident
+        for incident in view.incidents
+        if name in incident.culprits or name in incident.verdict.victims
     ]
     state = UNKNOWN if seen is None else context.fleet.states[seen.rank]
     return made_of(
         context, "rank.html", f"rank {name}",
-        found=seen is not None or bool(incidents),
+        exists=seen is not None or bool(incidents),
         state=state,
         meaning=LOOKS[state].meaning,
         seen=seen,
         report=None if seen is None else seen.report,
         letters=_LETTERS,
-        phases=sorted(spent.items(), key=lambda one: -one[1]),
+        phases=sorted(spent.items(), key=lambda phase: -phase[1]),
         spent_s=sum(spent.values()),
         incidents=incidents[:_OPEN],
     )  # fmt: skip
@@ -569,7 +584,7 @@ def sparks(points: Sequence[TrendPoint], incidents: Sequence[Incident]) -> tuple
     """Pace, and committed steps a minute: of three points, each with two values that are known."""
     if len(points) < 3:
         return ()
-    pace = [(one.at_s, 1 / one.step_s if one.step_s else None) for one in points]
+    pace = [(point.at_s, 1 / point.step_s if point.step_s else None) for point in points]
     commits: list[tuple[float, float | None]] = []
     for before, after in pairwise(points):
         passed_s = after.at_s - before.at_s
@@ -578,20 +593,20 @@ def sparks(points: Sequence[TrendPoint], incidents: Sequence[Incident]) -> tuple
             made = 60 * max(0, after.step - before.step) / passed_s  # it may begin anew
         commits.append((after.at_s, made))
     charts = {"steps a second": pace, "commits a minute": commits}
-    told = {name: each for name, each in charts.items() if sum(v is not None for _, v in each) > 1}
+    drawn = {name: each for name, each in charts.items() if sum(v is not None for _, v in each) > 1}
     began_s, span_s = points[0].at_s, points[-1].at_s - points[0].at_s
     marks = tuple(_marks(incidents, began_s, span_s))
-    return tuple(_spark(name, each, marks, began_s, span_s) for name, each in told.items())
+    return tuple(_spark(name, each, marks, began_s, span_s) for name, each in drawn.items())
 
 
 def _marks(incidents: Sequence[Incident], began_s: float, span_s: float) -> Iterator[Mark]:
-    for one in incidents[:_MARKS]:
-        end_s = began_s + span_s if one.ended_s is None else one.ended_s
-        first_s = one.milestones.first_seen_s
+    for incident in incidents[:_MARKS]:
+        end_s = began_s + span_s if incident.ended_s is None else incident.ended_s
+        first_s = incident.milestones.first_seen_s
         if began_s <= end_s and first_s <= began_s + span_s:
             x = _x(max(first_s, began_s), began_s, span_s)
             width = _x(min(end_s, began_s + span_s), began_s, span_s) - x
-            yield Mark(x, max(1.5, round(width, 1)), one.id, one.severity == "critical")
+            yield Mark(x, max(1.5, round(width, 1)), incident.id, incident.severity == "critical")
 
 
 def _spark(
@@ -607,7 +622,9 @@ def _spark(
         if value is not None:
             y = CHART_HEIGHT - 2 - (CHART_HEIGHT - 4) * (value / most if most else 0.0)
             lines[-1].append(f"{_x(at_s, began_s, span_s):g},{y:.1f}")
-    return Spark(name, tuple(" ".join(one) for one in lines if len(one) > 1), marks, most, span_s)
+    return Spark(
+        name, tuple(" ".join(line) for line in lines if len(line) > 1), marks, most, span_s
+    )
 
 
 def _x(at_s: float, began_s: float, span_s: float) -> float:

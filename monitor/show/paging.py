@@ -72,7 +72,7 @@ def make(context: Context) -> Page:
 def whole(page: Page, path: str, tag: str, tick_s: float) -> str:
     """The HTML that reads without a script; `tag` names this state for who follows."""
     items = "".join(page.items.values())
-    parts = {key: one.replace(ITEMS, items) for key, one in page.sections.items()}
+    parts = {key: markup.replace(ITEMS, items) for key, markup in page.sections.items()}
     chips = parts.pop("chips")
     return document(
         page.title,
@@ -93,8 +93,8 @@ Hashes = Mapping[str, int]
 def hashes_of(page: Page) -> Hashes:
     """Of all that is sent of it."""
     return {
-        **{key: hash(one) for key, one in page.sections.items()},
-        **{f"#{key}": hash(one) for key, one in page.items.items()},
+        **{key: hash(markup) for key, markup in page.sections.items()},
+        **{f"#{key}": hash(markup) for key, markup in page.items.items()},
     }
 
 
@@ -112,7 +112,7 @@ class Made:
             tag: self._hashes,
         }
         self._html: bytes | None = None
-        self._told: dict[str, bytes] = {}
+        self._news: dict[str, bytes] = {}
 
     def html(self, path: str, tick_s: float) -> bytes:
         """The whole document; made once."""
@@ -120,14 +120,14 @@ class Made:
             self._html = whole(self.page, path, self.tag, tick_s).encode(errors="replace")
         return self._html
 
-    def told(self, since: str) -> bytes:
+    def news(self, since: str) -> bytes:
         """What is new since that tag, as JSON; everything where nothing is known of it."""
         since = since if since in self._earlier else ""
-        known = self._told.get(since)
-        if known is None:
+        body = self._news.get(since)
+        if body is None:
             inside = news(self.page, self._hashes, self._earlier.get(since))
-            known = self._told[since] = dump({"schema": SCHEMA, "tag": self.tag, **inside}).rstrip()
-        return known
+            body = self._news[since] = dump({"schema": SCHEMA, "tag": self.tag, **inside}).rstrip()
+        return body
 
 
 def news(page: Page, now: Hashes, before: Hashes | None) -> dict[str, Any]:
@@ -138,8 +138,12 @@ def news(page: Page, now: Hashes, before: Hashes | None) -> dict[str, Any]:
         "full": full,
         "title": page.title,
         "facts": page.facts,
-        "parts": {key: one for key, one in page.sections.items() if since.get(key) != now[key]},
-        "items": {k: one for k, one in page.items.items() if since.get(f"#{k}") != now[f"#{k}"]},
+        "parts": {
+            key: markup for key, markup in page.sections.items() if since.get(key) != now[key]
+        },
+        "items": {
+            k: markup for k, markup in page.items.items() if since.get(f"#{k}") != now[f"#{k}"]
+        },
     }
     order = [f"#{key}" for key in page.items]
     if full or order != [key for key in since if key.startswith("#")]:
@@ -250,7 +254,7 @@ def _says(name: str, what: str) -> Response:
 def state() -> Response:
     """What a page shows, as JSON; with `?since=TAG` only what has changed since."""
     made = _pages().latest(the_view(), _asked())
-    return Response(made.told(request.args.get("since", "")), content_type="application/json")
+    return Response(made.news(request.args.get("since", "")), content_type="application/json")
 
 
 @paging.get("/v1/events")
@@ -290,7 +294,7 @@ class _Follower:
             self._view = view
         if made.tag == self._tag:
             return None
-        body, self._tag = made.told(self._tag), made.tag
+        body, self._tag = made.news(self._tag), made.tag
         return b"id: " + made.tag.encode() + b"\nevent: page\ndata: " + body + b"\n\n"
 
 
@@ -301,7 +305,7 @@ def _page(place: PagePlace) -> Response:
         return Response(_not_yet(), 503, {"Retry-After": "2"}, content_type=_HTML)
     made = _pages().latest(view, place)
     html = made.html(place.path, context.tick_s)
-    return Response(html, 200 if made.page.found else 404, content_type=_HTML)
+    return Response(html, 200 if made.page.exists else 404, content_type=_HTML)
 
 
 def _not_yet() -> str:
@@ -365,25 +369,25 @@ def audit() -> Response:
     """What incidents and evictions came to, over a span."""
     view = the_view()
     choice = chosen(view)
-    found = _totals(view, choice, choice.among(view.incidents))
-    return answer({"schema": SCHEMA, **to_plain(found)})
+    totals = _totals(view, choice, choice.among(view.incidents))
+    return answer({"schema": SCHEMA, **to_plain(totals)})
 
 
 @incident_pages.get("/incidents/<prefix>")
 def incident_for_people(prefix: str) -> Response:
     """One incident, readable without JavaScript."""
     view = the_view()
-    one = find(view.incidents, prefix)
-    access = _access(one)
-    stacks = app_context().stacks(one.id) if access.allowed else BundleStacks()
+    incident = find(view.incidents, prefix)
+    access = _access(incident)
+    stacks = app_context().stacks(incident.id) if access.allowed else BundleStacks()
     if request.args.get("have") == stacks.stamp != "":
         stacks = BundleStacks(stamp=stacks.stamp, kept=True)
     text = incident_page(
-        view.report(one),
+        view.report(incident),
         now_s=view.snapshot.now_s,
         stacks=stacks,
         access=access,
-        earlier=_earlier(view, one),
+        earlier=_earlier(view, incident),
         job=job_of(view),
     )
     return _html(text)
@@ -400,30 +404,32 @@ def incidents_for_people() -> Response:
         choice = chosen(view)
     except ChoiceError as exc:
         choice, wrong = Choice(), str(exc)
-    found = [] if wrong else choice.among(view.incidents)
+    incidents = [] if wrong else choice.among(view.incidents)
     page = incidents_page(
-        [view.report(one) for one in found[:_LISTED]],
+        [view.report(incident) for incident in incidents[:_LISTED]],
         now_s=view.snapshot.now_s,
         asked=asked,
-        total=len(found),
+        total=len(incidents),
         remembered=len(view.incidents),
-        totals=_totals(view, choice, found) if found else None,
+        totals=_totals(view, choice, incidents) if incidents else None,
         wrong=wrong,
         job=job_of(view),
     )
     return _html(page, 400 if wrong else 200)
 
 
-def _totals(view: View, choice: Choice, found: Sequence[Incident]) -> SpanCosts:
+def _totals(view: View, choice: Choice, incidents: Sequence[Incident]) -> SpanCosts:
     """As `GET /v1/audit` for the same question."""
-    fired = [view.case(one) for one in found if one.milestones.firing_s is not None]
+    fired = [
+        view.case(incident) for incident in incidents if incident.milestones.firing_s is not None
+    ]
     return span_costs(fired, choice.since_s, view.snapshot.now_s)
 
 
-def _access(one: Incident) -> Access:
+def _access(incident: Incident) -> Access:
     """Whether this request may see what ranks said, by the rule of their own pages."""
     root = request.host_url.rstrip("/")
-    url, page = root + bundle_url(one.id), root + path_of("incidents", one.id)
+    url, page = root + bundle_url(incident.id), root + path_of("incidents", incident.id)
     try:
         check_reader()
     except HttpRefusal as exc:
@@ -432,22 +438,25 @@ def _access(one: Incident) -> Access:
     return Access(True, url=url, page=page)
 
 
-def _earlier(view: View, one: Incident) -> list[Earlier]:
+def _earlier(view: View, incident: Incident) -> list[Earlier]:
     """The latest before it on one of its hosts, or in one of its groups."""
-    found = []
+    earlier = []
     for other in view.incidents:
-        if other.milestones.first_seen_s >= one.milestones.first_seen_s or other.id == one.id:
+        if (
+            other.milestones.first_seen_s >= incident.milestones.first_seen_s
+            or other.id == incident.id
+        ):
             continue
-        hosts = set(one.hosts) & set(other.hosts)
-        groups = set(one.groups) & set(other.groups)
+        hosts = set(incident.hosts) & set(other.hosts)
+        groups = set(incident.groups) & set(other.groups)
         if hosts or groups:
             same = [f"host {name}" for name in sorted(hosts)[:2]]
             same += [f"group {name}" for name in sorted(groups)[:2]]
             outcome = account(view.case(other)).outcome
-            found.append(Earlier(other, outcome, ", ".join(same)))
-        if len(found) == _SIMILAR:
+            earlier.append(Earlier(other, outcome, ", ".join(same)))
+        if len(earlier) == _SIMILAR:
             break
-    return found
+    return earlier
 
 
 def _html(text: str, status: int = 200) -> Response:

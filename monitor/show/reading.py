@@ -97,8 +97,11 @@ def incidents() -> Response:
     limit, choice = _limit(), chosen(the_view())
 
     def body(view: View) -> dict[str, Any]:
-        found = choice.among(view.incidents)[:limit]
-        return {"schema": SCHEMA, "incidents": [report_to_json(view.report(one)) for one in found]}
+        incidents = choice.among(view.incidents)[:limit]
+        return {
+            "schema": SCHEMA,
+            "incidents": [report_to_json(view.report(incident)) for incident in incidents],
+        }
 
     return _rendered(f"incidents {limit}", body) if choice == Choice() else answer(body(the_view()))
 
@@ -122,8 +125,8 @@ def status_text() -> Response:
         pause="" if pause is None else f"PAUSED by {pause.author}: {pause.reason}",
     )
 
-    def bundle(one: IncidentReport) -> str:
-        return "" if one.bundle is None else f"{url}{bundle_url(one.incident.id)}"
+    def bundle(report: IncidentReport) -> str:
+        return "" if report.bundle is None else f"{url}{bundle_url(report.incident.id)}"
 
     lines = short(asked, _GROUPS, None, bundle)
     return Response(f"{plain(lines)}\n{_INDEX.format(url=url)}", content_type=_PLAIN)
@@ -176,25 +179,27 @@ def quarantined(name: str, scope: Scope) -> Response:
 def hosts() -> Response:
     """Every host that runs a rank or has a history, worst first."""
     listed, ranks = app_context().quarantine, _ranks_by_host()
-    known = {**{host: HostRecord(host) for host in ranks}, **listed.records()}
-    told = [
+    records = {**{host: HostRecord(host) for host in ranks}, **listed.records()}
+    rows = [
         host_to_json(record, listed.get(host), ranks.get(host, ()))
-        for host, record in sorted(known.items())
+        for host, record in sorted(records.items())
     ]
-    told.sort(key=lambda one: (one["lemon"] is None, not one["quarantined"], -one["offences"]))
-    return answer({"schema": SCHEMA, "hosts": told})
+    rows.sort(key=lambda host: (host["lemon"] is None, not host["quarantined"], -host["offences"]))
+    return answer({"schema": SCHEMA, "hosts": rows})
 
 
 def _entry(entry: QuarantineEntry) -> dict[str, Any]:
-    known = entry.incident_id is not None and app_context().bundle(entry.incident_id) is not None
-    return entry_to_json(entry, app_context().quarantine.records(), known)
+    has_bundle = (
+        entry.incident_id is not None and app_context().bundle(entry.incident_id) is not None
+    )
+    return entry_to_json(entry, app_context().quarantine.records(), has_bundle)
 
 
 def _ranks_by_host() -> dict[Host, list[RankName]]:
-    found: dict[Host, list[RankName]] = {}
+    ranks: dict[Host, list[RankName]] = {}
     for target in app_context().registry.targets():
-        found.setdefault(target.identity.host, []).append(target.rank)
-    return found
+        ranks.setdefault(target.identity.host, []).append(target.rank)
+    return ranks
 
 
 @reading.get("/v1/sd")
@@ -257,8 +262,8 @@ def readyz() -> Response:
 def _standing() -> dict[str, Any]:
     """`role` is active or standby; `lease` says who holds it, and since when."""
     seen = app_context().standing()
-    told = None if seen is None else seen.to_json()
-    return {"role": "active" if told is None else told["role"], "lease": told}
+    lease = None if seen is None else seen.to_json()
+    return {"role": "active" if lease is None else lease["role"], "lease": lease}
 
 
 def _limit() -> int:

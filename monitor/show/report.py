@@ -127,19 +127,21 @@ def wait_rows(
         at_most: crowds.
         free: whether those are told too who wait for nothing.
     """
-    every = [one for one in crowds(job, analysis, at_most) if free or one.role is not Role.FREE]
+    every = [
+        crowd for crowd in crowds(job, analysis, at_most) if free or crowd.role is not Role.FREE
+    ]
     rows = []
     for crowd in every[:at_most]:
         waits: tuple[Wait | None, ...] = crowd.waits or (None,)
         for wait in waits:
-            told = (idle(crowd), "-", "-", "-") if wait is None else (
+            cells = (idle(crowd), "-", "-", "-") if wait is None else (
                 stuck_in(job, crowd, wait), moment(wait.since_ns), awaited(job, crowd),
                 site(job, wait.row) or "-",
             )  # fmt: skip
             rows.append(
-                ReportRow(crowd.role, (rank_list(job, crowd.ranks), str(crowd.role), *told))
+                ReportRow(crowd.role, (rank_list(job, crowd.ranks), str(crowd.role), *cells))
             )
-    return rows, sum(len(one.ranks) for one in every[at_most:])
+    return rows, sum(len(crowd.ranks) for crowd in every[at_most:])
 
 
 def stuck_in(job: Job, crowd: Crowd, wait: Wait) -> str:
@@ -167,7 +169,7 @@ def awaited(job: Job, crowd: Crowd) -> str:
 
 def standing(job: Job, analysis: Analysis, group: int, at_most: int) -> GroupTable:
     """One process group; `at_most` rows a table."""
-    one = job.groups[group]
+    process_group = job.groups[group]
     rows = tuple(
         ReportRow(
             row.role,
@@ -186,29 +188,29 @@ def standing(job: Job, analysis: Analysis, group: int, at_most: int) -> GroupTab
         ))
         for sequence, p2p in _sequences(job, analysis, group)
     )  # fmt: skip
-    inferred = one.inferred or not one.members
-    return GroupTable(group_label(one), members(job, group), inferred, rows, called)
+    inferred = process_group.inferred or not process_group.members
+    return GroupTable(group_label(process_group), members(job, group), inferred, rows, called)
 
 
 def _sequences(job: Job, analysis: Analysis, group: int) -> tuple[tuple[int, bool], ...]:
     """The collectives of a group that matter, and whether they are point-to-point; a few."""
-    found: dict[tuple[int, bool], None] = {}
+    calls: dict[tuple[int, bool], None] = {}
     for wait in analysis.waits:
         if wait.group == group:
-            found[wait.sequence, bool(job.columns["p2p"][wait.row])] = None
-    for one in analysis.findings:
-        if one.group == group and one.sequence is not None:
-            found[one.sequence, one.op in POINT_TO_POINT] = None
-    return tuple(sorted(found))[:6]
+            calls[wait.sequence, bool(job.columns["p2p"][wait.row])] = None
+    for finding in analysis.findings:
+        if finding.group == group and finding.sequence is not None:
+            calls[finding.sequence, finding.op in POINT_TO_POINT] = None
+    return tuple(sorted(calls))[:6]
 
 
 def limits(job: Job, analysis: Analysis) -> list[str]:
     """What could not be read, a line each, and what the analysis says of itself."""
     lines = []
-    for one in job.problems:
-        silent = () if one.rank is None else (one.rank,)
+    for problem in job.problems:
+        silent = () if problem.rank is None else (problem.rank,)
         missing = f" ({rank_word(job, silent)} has no record)" if silent else ""
-        lines.append(f"{clean(one.path, 300)}: {clean(one.reason, 300)}{missing}")
+        lines.append(f"{clean(problem.path, 300)}: {clean(problem.reason, 300)}{missing}")
     return [*lines, *map(clean, analysis.notes)]
 
 
@@ -264,11 +266,11 @@ def _parts(job: Job, analysis: Analysis, groups: Sequence[int]) -> Iterator[Rend
     yield Text(headline(job, analysis.findings, analysis.culprits), style)
     yield Text(read_line(job), "dim")
     for number, finding in enumerate(analysis.findings, start=1):
-        one = ruling(job, finding)
+        words = ruling(job, finding)
         yield Text()
         yield from verdict(
-            number, one.who, one.what, classes=(one.kind,), confidence=one.confidence,
-            reason=one.reason, facts=one.facts, width=44,
+            number, words.who, words.what, classes=(words.kind,), confidence=words.confidence,
+            reason=words.reason, facts=words.facts, width=44,
         )  # fmt: skip
     if analysis.waits and (analysis.findings or groups):  # a healthy job waits at any moment
         rows, rest = wait_rows(job, analysis, _TEXT_ROWS, free=False)
@@ -291,12 +293,12 @@ def _parts(job: Job, analysis: Analysis, groups: Sequence[int]) -> Iterator[Rend
         yield Padding(Text(rest_of), (0, 0, 0, 2))
 
 
-def _group(job: Job, one: GroupTable) -> Iterator[RenderableType]:
-    told = ", as far as its entries tell" if one.inferred else ""
-    yield Text(f"group {one.label.removeprefix('group ')}: {rank_word(job, one.ranks)}{told}",
+def _group(job: Job, table: GroupTable) -> Iterator[RenderableType]:
+    caveat = ", as far as its entries tell" if table.inferred else ""
+    yield Text(f"group {table.label.removeprefix('group ')}: {rank_word(job, table.ranks)}{caveat}",
                "bold")  # fmt: skip
-    yield _table("", STAND_HEADS, one.rows)
-    for called in one.called:
+    yield _table("", STAND_HEADS, table.rows)
+    for called in table.called:
         yield _table(f"at {called.sequence}", CALL_HEADS, called.rows)
 
 
@@ -314,7 +316,7 @@ def _table(title: str, heads: Iterable[str], rows: Iterable[ReportRow]) -> Table
 # As a page to mail.
 
 
-def page(job: Job, analysis: Analysis, told: Online | None = None) -> str:
+def page(job: Job, analysis: Analysis, online: Online | None = None) -> str:
     """The whole document; `told` is what the monitor had said, of evidence bundles."""
     from monitor.show.templating import render  # noqa: PLC0415 - nobody else needs templates here
 
@@ -324,15 +326,15 @@ def page(job: Job, analysis: Analysis, told: Online | None = None) -> str:
     return render(
         "report.html",
         answer=headline(job, analysis.findings, analysis.culprits),
-        tone="bad" if analysis.culprits else "doubt" if analysis.findings or told else "good",
+        tone="bad" if analysis.culprits else "doubt" if analysis.findings or online else "good",
         read=read_line(job),
-        told=None if told is None else lines(job, told),
+        live=None if online is None else lines(job, online),
         rulings=[ruling(job, finding) for finding in analysis.findings],
         meanings=MEANINGS,
         waits=rows if analysis.waits else [],
         wait_heads=wait_heads(analysis),
         waits_left=rest,
-        groups=[(one, rank_word(job, one.ranks, 12)) for one in groups],
+        groups=[(table, rank_word(job, table.ranks, 12)) for table in groups],
         groups_left=max(0, len(shown) - _PAGE_GROUPS),
         stand_heads=STAND_HEADS,
         call_heads=CALL_HEADS,
@@ -345,24 +347,25 @@ def page(job: Job, analysis: Analysis, told: Online | None = None) -> str:
 SCHEMA: Final = 1
 
 
-def report(job: Job, analysis: Analysis, told: Online | None = None) -> dict[str, Any]:
+def report(job: Job, analysis: Analysis, online: Online | None = None) -> dict[str, Any]:
     """What `--format json` prints. Text from records stands as it was; JSON's escapes guard it."""
     body: dict[str, Any] = {
         "schema": SCHEMA,
         "ranks_expected": len({*job.expected, *job.ranks}),
         "ranks_read": sorted(job.ranks),
         "ranks_silent": list(job.silent),
-        "verdicts": [_verdict(job, one) for one in analysis.findings],
-        "culprits": list(culprits(analysis, told)),
+        "verdicts": [_verdict(job, finding) for finding in analysis.findings],
+        "culprits": list(culprits(analysis, online)),
         "problems": [
-            {"path": one.path, "rank": one.rank, "reason": one.reason} for one in job.problems
+            {"path": problem.path, "rank": problem.rank, "reason": problem.reason}
+            for problem in job.problems
         ],
         "notes": list(analysis.notes),
     }
     if job.names:
         body["names"] = {str(rank): job.names[rank] for rank in sorted(job.names)}
-    if told is not None:
-        body["monitor"] = to_json(told)
+    if online is not None:
+        body["monitor"] = to_json(online)
     if job.hosts:
         body["hosts"] = {str(rank): job.hosts[rank] for rank in sorted(job.hosts)}
     return body
@@ -428,14 +431,14 @@ def online(job: Job, analysis: Analysis, bundle: Bundle | None) -> Online | None
     asked = "no flight record was to be had"
     if bundle.moment is not None:
         asked = f"{bundle.moment.name}, {moment(int(bundle.moment.began_s * 1e9))} UTC"
-    known = sorted(number[name] for name in incident.culprits if name in number)
+    accused = sorted(number[name] for name in incident.culprits if name in number)
     agreement = _agreement(job, analysis, incident)
-    return Online(bundle.path, incident, asked, agreement, tuple(known))
+    return Online(bundle.path, incident, asked, agreement, tuple(accused))
 
 
-def culprits(analysis: Analysis, told: Online | None) -> tuple[int, ...]:
+def culprits(analysis: Analysis, online: Online | None) -> tuple[int, ...]:
     """Whom the report accuses: the monitor's culprits where it was sure, else the records'."""
-    return told.culprits if told is not None and told.sure else analysis.culprits
+    return online.culprits if online is not None and online.sure else analysis.culprits
 
 
 def _agreement(job: Job, analysis: Analysis, incident: Incident) -> str:
@@ -457,36 +460,36 @@ _SAID = {
 }
 
 
-def lines(job: Job, one: Online) -> tuple[str, list[tuple[str, str]]]:
-    incident = one.incident
+def lines(job: Job, online: Online) -> tuple[str, list[tuple[str, str]]]:
+    incident = online.incident
     who = clean(", ".join(incident.culprits), 300) or "nobody"
-    between = "" if one.sure else "cannot tell between "
+    between = "" if online.sure else "cannot tell between "
     heading = (
         f"the monitor's verdict: {between}{who} ({incident.kind}, {incident.verdict.confidence})"
     )
     facts = [
         ("", sentence(incident.verdict.reason)),
         ("incident", f"{clean(incident.id, 200)}, {incident.state}"),
-        ("records of", one.asked),
-        ("second look", _SAID[one.agreement]),
+        ("records of", online.asked),
+        ("second look", _SAID[online.agreement]),
     ]
-    if one.culprits and not one.sure:
-        facts.insert(1, ("ranks", rank_list(job, one.culprits)))
+    if online.culprits and not online.sure:
+        facts.insert(1, ("ranks", rank_list(job, online.culprits)))
     return heading, facts
 
 
-def to_json(one: Online) -> dict[str, Any]:
-    incident = one.incident
+def to_json(online: Online) -> dict[str, Any]:
+    incident = online.incident
     return {
-        "bundle": one.path,
+        "bundle": online.path,
         "incident": incident.id,
         "kind": str(incident.kind),
         "state": str(incident.state),
         "culprits": list(incident.culprits),
-        "culprit_ranks": list(one.culprits),
+        "culprit_ranks": list(online.culprits),
         "groups": list(incident.groups),
         "confidence": str(incident.verdict.confidence),
         "reason": incident.verdict.reason,
-        "records_of": one.asked,
-        "records_say": one.agreement,
+        "records_of": online.asked,
+        "records_say": online.agreement,
     }

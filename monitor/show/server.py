@@ -66,10 +66,10 @@ def parse_bind(text: str) -> tuple[str, int]:
     Raises:
         ServeError: not such an address.
     """
-    found = host_and_port(text)
-    if found is None:
+    address = host_and_port(text)
+    if address is None:
         raise ServeError(f"--bind is {text!r}, expected HOST:PORT, such as 127.0.0.1:8470")
-    return found
+    return address
 
 
 def is_loopback(host: str) -> bool:
@@ -91,10 +91,10 @@ def is_here(url: str, port: int) -> bool:
     if (parts.port or _PORTS.get(parts.scheme)) != port or parts.hostname is None:
         return False
     try:
-        found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_DGRAM)
+        resolved = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
         return False  # nobody can be asked there either
-    return any(_is_ours(routed(str(address[0]))) for *_, address in found)
+    return any(_is_ours(routed(str(address[0]))) for *_, address in resolved)
 
 
 def _is_ours(address: IPv4Address | IPv6Address) -> bool:

@@ -90,11 +90,11 @@ def by_moment(moments: Mapping[str, Sequence[RankStacks]], culprits: Sequence[st
     """All moments, the oldest first; opened where the culprits have moved since the one before."""
     parts, before = [], None
     for moment, taken in moments.items():
-        now = {one.rank: _standing(_threads(one.text)) for one in taken
-               if one.text is not None and one.rank in culprits}  # fmt: skip
-        told = moment if before is None or now != before else f"{moment}: the culprits as before"
+        now = {stacks.rank: _standing(_threads(stacks.text)) for stacks in taken
+               if stacks.text is not None and stacks.rank in culprits}  # fmt: skip
+        heading = moment if before is None or now != before else f"{moment}: the culprits as before"
         if taken:
-            parts.append(_stand(told, taken, culprits, opened=now != before))
+            parts.append(_stand(heading, taken, culprits, opened=now != before))
         before = now
     return render("stacks.html", stands=parts, named=_NAMED, frames=_FRAMES, others=_THREADS)
 
@@ -102,14 +102,14 @@ def by_moment(moments: Mapping[str, Sequence[RankStacks]], culprits: Sequence[st
 def _stand(
     moment: str, taken: Sequence[RankStacks], culprits: Sequence[str], *, opened: bool
 ) -> MomentStacks:
-    accused = [one for one in taken if one.rank in culprits]
-    others = [one for one in taken if one.rank not in culprits]
+    accused = [stacks for stacks in taken if stacks.rank in culprits]
+    others = [stacks for stacks in taken if stacks.rank not in culprits]
     first, left = _crowds(accused, "culprit", opened=opened)
     then, more = _crowds(others, "waits", opened=opened and not accused)
     by_why: dict[str, list[str]] = {}
-    for one in taken:
-        if one.text is None:
-            by_why.setdefault(clean(one.why, 200), []).append(one.rank)
+    for stacks in taken:
+        if stacks.text is None:
+            by_why.setdefault(clean(stacks.why, 200), []).append(stacks.rank)
     missing = tuple((why, tuple(ranks)) for why, ranks in sorted(by_why.items())[:8])
     return MomentStacks(moment, (*first, *then), tuple(n for n in (left, more) if n), missing)
 
@@ -119,10 +119,10 @@ def _crowds(
 ) -> tuple[list[StackCrowd], int]:
     """The largest first, and how many ranks stand elsewhere."""
     alike: dict[tuple[str, ...], list[tuple[RankStacks, list[StackThread]]]] = {}
-    for one in taken:
-        if one.text is not None:
-            threads = _threads(one.text)
-            alike.setdefault(_standing(threads), []).append((one, threads))
+    for stacks in taken:
+        if stacks.text is not None:
+            threads = _threads(stacks.text)
+            alike.setdefault(_standing(threads), []).append((stacks, threads))
     ordered = sorted(alike.values(), key=lambda some: (-len(some), some[0][0].rank))
     shown = [_crowd(some, role, opened=opened) for some in ordered[:_CROWDS]]
     return shown, sum(len(some) for some in ordered[_CROWDS:])
@@ -138,7 +138,7 @@ def _crowd(
     if at and (before := _BEFORE.search(text.partition("\n")[0])):
         at = f"{at} (stack {before[1]} s before the death)"
     rest = [thread for thread in threads if thread is not main]
-    ranks = tuple(one.rank for one, _ in some)
+    ranks = tuple(stacks.rank for stacks, _ in some)
     threads_ = tuple(rest) if main is None else (main, *rest)
     return StackCrowd(role, ranks, threads_, at, _old(text), opened)
 
@@ -146,29 +146,29 @@ def _crowd(
 def _old(text: str) -> str:
     """How a WorkerServer heads stacks that are not of this moment: of a dead rank's black box."""
     head = takewhile(lambda line: line.startswith("#"), text[:1000].splitlines())
-    told = " ".join(line.lstrip("# ") for line in head)
-    return f"({clean(told, 300)})" if told else ""
+    heading = " ".join(line.lstrip("# ") for line in head)
+    return f"({clean(heading, 300)})" if heading else ""
 
 
 def _threads(text: str) -> list[StackThread]:
     """The threads of what py-spy printed; one nameless thread of anything else."""
-    found: list[tuple[str, str, list[str]]] = []
+    threads: list[tuple[str, str, list[str]]] = []
     lines = dropwhile(lambda line: line.startswith("#"), text[:1_000_000].splitlines())
     for raw in takewhile(lambda line: not line.startswith("#"), lines):  # below are older ones
         head = _HEAD.fullmatch(raw)
         if head is not None:
             name = head[2] or head[3] or "a thread"
-            found.append((clean(name, _LINE), clean(head[1] or "", 60), []))
-        elif found and raw.strip():
-            found[-1][2].append(clean(raw.strip(), _LINE))
-    if not found:
+            threads.append((clean(name, _LINE), clean(head[1] or "", 60), []))
+        elif threads and raw.strip():
+            threads[-1][2].append(clean(raw.strip(), _LINE))
+    if not threads:
         every = tuple(clean(line, _LINE) for line in text[:100_000].splitlines() if line.strip())
         return [StackThread("as it came", "", every)]
-    return [StackThread(name, state, tuple(frames)) for name, state, frames in found]
+    return [StackThread(name, state, tuple(frames)) for name, state, frames in threads]
 
 
 def _main(threads: Sequence[StackThread]) -> StackThread | None:
-    named = [one for one in threads if one.name == _MAIN]
+    named = [thread for thread in threads if thread.name == _MAIN]
     return next(iter(named or threads), None)
 
 
@@ -222,11 +222,11 @@ class StacksReader:
             self._lock.release()
 
     def _of(self, incident_id: IncidentId, bundle: Path) -> BundleStacks:
-        known = bundle.stat()
-        stamp = f"{known.st_mtime_ns}-{known.st_size}"
+        stat = bundle.stat()
+        stamp = f"{stat.st_mtime_ns}-{stat.st_size}"
         held = self._held.get(incident_id)
         if held is None or held.stamp != stamp:
-            held = self._held[incident_id] = _read(bundle, stamp, known.st_size)
+            held = self._held[incident_id] = _read(bundle, stamp, stat.st_size)
             while len(self._held) > _HELD:
                 self._held.pop(next(iter(self._held)))
         return held
@@ -237,7 +237,7 @@ def _read(bundle: Path, stamp: str, nbytes: int) -> BundleStacks:
     if manifest is None:
         why = "is damaged" if nbytes <= _BUNDLE_MAX else "is too large for a page"
         return BundleStacks(why=f"the bundle {why}", stamp=stamp)
-    culprits = [str(one) for one in manifest.incident.get("culprits", ())][:1000]
+    culprits = [str(name) for name in manifest.incident.get("culprits", ())][:1000]
     try:
         with zipfile.ZipFile(bundle) as opened:
             taken = _taken(opened, manifest, frozenset(culprits))
@@ -253,13 +253,13 @@ def _taken(
     opened: zipfile.ZipFile, manifest: Manifest, culprits: frozenset[str]
 ) -> dict[str, list[RankStacks]]:
     budget = _Budget()
-    found: dict[str, list[RankStacks]] = {}
+    by_heading: dict[str, list[RankStacks]] = {}
     for moment in manifest.moments:
         name = _MOMENTS.get(moment.name)
         if name is not None:
             at = time_of_day(int(moment.began_s * 1e9))
-            found[f"{name}, {at} UTC"] = list(_of_moment(opened, moment, culprits, budget))
-    return found
+            by_heading[f"{name}, {at} UTC"] = list(_of_moment(opened, moment, culprits, budget))
+    return by_heading
 
 
 class _Budget:

@@ -74,15 +74,15 @@ def unfinished(job: Job, rank: int | None = None) -> NDArray[np.bool_]:
 
 
 def roles(job: Job, analysis: Analysis) -> dict[int, Role]:
-    found: dict[int, Role] = dict.fromkeys(sorted({*job.expected, *job.ranks}), Role.FREE)
-    found.update((wait.rank, Role.WAITING) for wait in analysis.waits)
-    for one in analysis.findings:
-        found.update(dict.fromkeys(one.victims, Role.VICTIM))
-    found.update(dict.fromkeys(job.silent, Role.SILENT))
-    for one in analysis.findings:
-        found.update((rank, Role.SUSPECT) for side in one.between for rank in side)
-    found.update(dict.fromkeys(analysis.culprits, Role.CULPRIT))
-    return found
+    by_rank: dict[int, Role] = dict.fromkeys(sorted({*job.expected, *job.ranks}), Role.FREE)
+    by_rank.update((wait.rank, Role.WAITING) for wait in analysis.waits)
+    for finding in analysis.findings:
+        by_rank.update(dict.fromkeys(finding.victims, Role.VICTIM))
+    by_rank.update(dict.fromkeys(job.silent, Role.SILENT))
+    for finding in analysis.findings:
+        by_rank.update((rank, Role.SUSPECT) for side in finding.between for rank in side)
+    by_rank.update(dict.fromkeys(analysis.culprits, Role.CULPRIT))
+    return by_rank
 
 
 def crowds(job: Job, analysis: Analysis, at_most: int) -> tuple[Crowd, ...]:
@@ -110,13 +110,13 @@ def crowds(job: Job, analysis: Analysis, at_most: int) -> tuple[Crowd, ...]:
     def by_role(rank: int) -> Hashable:
         return role[rank], marks[rank][:1]
 
-    found: list[tuple[int, ...]] = []
+    classes: list[tuple[int, ...]] = []
     for key in (exact, alike, by_role):
-        found = _classes(role, key)
-        if len(found) <= at_most:
+        classes = _classes(role, key)
+        if len(classes) <= at_most:
             break
-    made = [_crowd(job, members, role, waits) for members in found]
-    return tuple(sorted(made, key=lambda one: (ORDER.index(one.role), one.ranks)))
+    made = [_crowd(job, members, role, waits) for members in classes]
+    return tuple(sorted(made, key=lambda crowd: (ORDER.index(crowd.role), crowd.ranks)))
 
 
 def _whom(job: Job, wait: Wait) -> tuple[int, ...] | None:
@@ -129,8 +129,8 @@ def _whom(job: Job, wait: Wait) -> tuple[int, ...] | None:
 def _marks(analysis: Analysis) -> Mapping[int, tuple[int, ...]]:
     """Which findings accuse or suspect a rank: culprits of different faults never fold."""
     marks: dict[int, tuple[int, ...]] = defaultdict(tuple)
-    for index, one in enumerate(analysis.findings):
-        for rank in {*one.culprits, *(rank for side in one.between for rank in side)}:
+    for index, finding in enumerate(analysis.findings):
+        for rank in {*finding.culprits, *(rank for side in finding.between for rank in side)}:
             marks[rank] = (*marks[rank], index)
     return marks
 
@@ -144,8 +144,8 @@ def _classes(ranks: Iterable[int], key: _Key) -> list[tuple[int, ...]]:
 
 def _shape(job: Job, group: int) -> Hashable:
     """What a process group has in common with its like: what the program calls it, or its size."""
-    one = job.groups[group]
-    return one.desc or len(one.members)
+    process_group = job.groups[group]
+    return process_group.desc or len(process_group.members)
 
 
 def _crowd(
@@ -211,10 +211,12 @@ def stands(job: Job, analysis: Analysis, group: int) -> tuple[Stand, ...]:
         seqs, states = columns["seq"][at], columns["state"][at]
         waiting = seqs[np.isin(states, UNFINISHED)]
         info = job.ranks.get(rank)
-        told = GroupStatus() if info is None or all(both) else info.status.get(group, GroupStatus())
+        status = (
+            GroupStatus() if info is None or all(both) else info.status.get(group, GroupStatus())
+        )
         key = (
-            _most(told.enqueued, seqs),
-            _most(told.completed, seqs[states == CollectiveState.COMPLETED]),
+            _most(status.enqueued, seqs),
+            _most(status.completed, seqs[states == CollectiveState.COMPLETED]),
             int(waiting.min()) if len(waiting) else None,
             len(waiting),
             role.get(rank, Role.FREE),
@@ -224,20 +226,20 @@ def stands(job: Job, analysis: Analysis, group: int) -> tuple[Stand, ...]:
         Stand(tuple(ranks), role_, enqueued, completed, first, count)
         for (enqueued, completed, first, count, role_), ranks in by_key.items()
     ]
-    return tuple(sorted(made, key=lambda one: (ORDER.index(one.role), one.ranks)))
+    return tuple(sorted(made, key=lambda stand: (ORDER.index(stand.role), stand.ranks)))
 
 
 def members(job: Job, group: int) -> tuple[int, ...]:
     """Global ranks of a group, sorted; those seen in it where nobody tells."""
-    told = job.groups[group].members
-    if told:
-        return tuple(sorted(told))
+    declared = job.groups[group].members
+    if declared:
+        return tuple(sorted(declared))
     seen = job.columns["rank"][job.columns["group"] == group]
     return tuple(int(rank) for rank in np.unique(seen))
 
 
-def _most(told: int, seen: NDArray[np.int64]) -> int | None:
-    most = max(told, int(seen.max()) if len(seen) else NONE)
+def _most(reported: int, seen: NDArray[np.int64]) -> int | None:
+    most = max(reported, int(seen.max()) if len(seen) else NONE)
     return None if most < 0 else most
 
 
@@ -264,7 +266,7 @@ def offers(job: Job, group: int, sequence: int, *, p2p: bool = False) -> tuple[O
             gone[_why_absent(job, rank, group, sequence)].append(rank)
     made = [Offer(tuple(ranks), *key) for key, ranks in by_key.items()]
     made += [Offer(tuple(ranks), "-", why, "") for why, ranks in gone.items()]
-    return tuple(sorted(made, key=lambda one: one.ranks))
+    return tuple(sorted(made, key=lambda offer: offer.ranks))
 
 
 def _of_stuck_pairs(job: Job, rows: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -281,15 +283,15 @@ def _why_absent(job: Job, rank: int, group: int, sequence: int) -> str:
     if info is None:
         return "no record of this rank"
     mixed = (job.columns["group"] == group) & job.columns["p2p"]
-    told = GroupStatus() if mixed.any() else info.status.get(group, GroupStatus())
-    if told.completed >= sequence:
+    status = GroupStatus() if mixed.any() else info.status.get(group, GroupStatus())
+    if status.completed >= sequence:
         return "completed"
-    if told.enqueued >= sequence:
+    if status.enqueued >= sequence:
         return "enqueued, entry not in the record"
     rows = rows_of(job, rank)
     ours = (job.columns["group"][rows] == group) & ~job.columns["p2p"][rows]
     seen = job.columns["seq"][rows][ours]
-    if told.enqueued >= 0 or (len(seen) and seen.min() < sequence):
+    if status.enqueued >= 0 or (len(seen) and seen.min() < sequence):
         return "not enqueued"
     return "not in the record" if info.dropped or info.only_active else "not enqueued"
 
@@ -314,7 +316,7 @@ def what(job: Job, row: int | np.int64) -> str:
 
 
 def _tensors(dtypes: Iterable[str], sizes: tuple[tuple[int, ...], ...], at_most: int = 3) -> str:
-    kinds = [clean(one, 40) for one in dtypes]
+    kinds = [clean(dtype, 40) for dtype in dtypes]
     shown = [
         (kinds[index] if index < len(kinds) else "") + str(list(size))
         for index, size in enumerate(sizes[:at_most])
@@ -346,15 +348,15 @@ def state_word(job: Job, row: int | np.int64) -> str:
 def named(job: Job, name: str) -> tuple[int, ...]:
     """Indices of the groups that people mean by a name: its name, its description or both."""
     for key in ("name", "label", "desc"):
-        found = tuple(i for i, one in enumerate(job.groups) if getattr(one, key) == name)
-        if found:
-            return found
+        indices = tuple(i for i, group in enumerate(job.groups) if getattr(group, key) == name)
+        if indices:
+            return indices
     return ()
 
 
 def concerned(analysis: Analysis) -> tuple[int, ...]:
     """Groups of the findings, in their order, then those in which somebody waits."""
-    of_findings = [one.group for one in analysis.findings if one.group is not None]
+    of_findings = [finding.group for finding in analysis.findings if finding.group is not None]
     crowded: dict[int, int] = defaultdict(int)
     for wait in analysis.waits:
         crowded[wait.group] += 1
@@ -481,8 +483,8 @@ def with_hosts(job: Job, ranks: Iterable[int]) -> str:
     for rank in sorted(set(ranks)):
         if rank in job.hosts:
             by_host.setdefault(job.hosts[rank], []).append(rank)
-    known = [f"{rank_list(job, mine)} on {clean(host, 80)}" for host, mine in by_host.items()]
-    return _joined(known, 8)
+    places = [f"{rank_list(job, mine)} on {clean(host, 80)}" for host, mine in by_host.items()]
+    return _joined(places, 8)
 
 
 def ended(job: Job, ranks: Iterable[int]) -> str:
@@ -499,7 +501,7 @@ def headline(job: Job, findings: tuple[Finding, ...], culprits: tuple[int, ...])
             return f"no fault found in the records of {len(job.ranks):,} of {all_of}"
         return "no fault found"
     faults = counted(len(findings), "fault")
-    unsure = sum(not one.culprits for one in findings)
+    unsure = sum(not finding.culprits for finding in findings)
     if not culprits:
         which = "it" if len(findings) == 1 else "them"
         return f"{faults} found; the records do not tell who caused {which}"

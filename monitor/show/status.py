@@ -87,7 +87,7 @@ def answers_to_json(asked: StatusFacts) -> dict[str, Any]:
         "now_s": fleet.now_s,
         "tick": fleet.tick,
         "headline": str(fleet.headline),
-        **{one.about.replace(" ", "_"): one.to_json() for one in answers(asked)},
+        **{answer.about.replace(" ", "_"): answer.to_json() for answer in answers(asked)},
         "quorum_id": fleet.lighthouse.quorum_id,
         "groups": {"all": len(fleet.groups), **count(fleet.groups)},
         "ranks": {"all": len(fleet.ranks), **count(fleet.ranks)},
@@ -108,20 +108,28 @@ _TRAINS: Final = {
 
 def training(fleet: Fleet) -> StatusAnswer:
     """Whether anybody commits steps, and whether anything is wrong with that."""
-    told = fleet.headline
-    word, style = _TRAINS[told.state]
-    warnings = tuple(clean(one, 300) for one in fleet.warnings)
+    headline = fleet.headline
+    word, style = _TRAINS[headline.state]
+    warnings = tuple(clean(warning, 300) for warning in fleet.warnings)
     ended = None if fleet.ended is None else to_plain(fleet.ended)
-    facts = {"step": told.step, "step_s": told.step_s, "commit_age_s": told.commit_age_s,
-             "warnings": list(warnings), "ended": ended}  # fmt: skip
-    text = f"{told.says}{', ' if told.next else ''}{told.next[:1].lower()}{told.next[1:]}"
-    if told.trains:
-        pace = "" if told.step_s is None else f", {told.step_s:.3g} s a step"
-        text = f"step {told.step}{pace}{_quorum(fleet)}"
-    elif told.state is JobState.STOPPED and told.commit_age_s is not None:  # who: the next answer
-        text = f"no commit for {age(told.commit_age_s)} (step {told.step})"
-    elif told.at_s is not None:
-        text = f"{age(max(0.0, fleet.now_s - told.at_s))} ago: {told.says}"
+    facts = {
+        "step": headline.step,
+        "step_s": headline.step_s,
+        "commit_age_s": headline.commit_age_s,
+        "warnings": list(warnings),
+        "ended": ended,
+    }
+    then = headline.next
+    text = f"{headline.says}, {then[:1].lower()}{then[1:]}" if then else headline.says
+    if headline.trains:
+        pace = "" if headline.step_s is None else f", {headline.step_s:.3g} s a step"
+        text = f"step {headline.step}{pace}{_quorum(fleet)}"
+    elif (
+        headline.state is JobState.STOPPED and headline.commit_age_s is not None
+    ):  # who: the next answer
+        text = f"no commit for {age(headline.commit_age_s)} (step {headline.step})"
+    elif headline.at_s is not None:
+        text = f"{age(max(0.0, fleet.now_s - headline.at_s))} ago: {headline.says}"
         warnings = ()
     return StatusAnswer("training", word, style, clean(text, 400), warnings, facts)
 
@@ -129,7 +137,7 @@ def training(fleet: Fleet) -> StatusAnswer:
 def _quorum(fleet: Fleet) -> str:
     if not fleet.lighthouse.up:
         return ""
-    inside = sum(one.in_quorum is True for one in fleet.groups)
+    inside = sum(group.in_quorum is True for group in fleet.groups)
     groups = counted(len(fleet.groups), "group")
     return f", {inside:,} of {groups} in quorum {fleet.lighthouse.quorum_id}"
 
@@ -137,24 +145,26 @@ def _quorum(fleet: Fleet) -> str:
 def held_back(fleet: Fleet) -> StatusAnswer:
     """Whom the open incidents name: never who waits for another of them."""
     about = "held back by"
-    oldest = sorted(fleet.incidents, key=lambda one: one.incident.verdict.since_s)
-    told = [one for one in oldest if one.incident.state is not State.PENDING]
-    doubted = [one for one in oldest if one.incident.state is State.PENDING]
-    facts = {"incidents": [_brief(one) for one in (*told, *doubted)]}
-    if told:
-        named = [one.incident for one in told]
-        word = "named" if any(one.culprits for one in named) else "unknown"
-        return StatusAnswer(about, word, "bold red", _named(named), tuple(_reasons(told)), facts)
-    if doubted:
-        text = f"{_named([one.incident for one in doubted])}: not sure yet"
-        return StatusAnswer(about, "suspected", "yellow", text, tuple(_reasons(doubted)), facts)
+    oldest = sorted(fleet.incidents, key=lambda report: report.incident.verdict.since_s)
+    firing = [report for report in oldest if report.incident.state is not State.PENDING]
+    pending = [report for report in oldest if report.incident.state is State.PENDING]
+    facts = {"incidents": [_brief(report) for report in (*firing, *pending)]}
+    if firing:
+        incidents = [report.incident for report in firing]
+        word = "named" if any(incident.culprits for incident in incidents) else "unknown"
+        return StatusAnswer(
+            about, word, "bold red", _named(incidents), tuple(_reasons(firing)), facts
+        )
+    if pending:
+        text = f"{_named([report.incident for report in pending])}: not sure yet"
+        return StatusAnswer(about, "suspected", "yellow", text, tuple(_reasons(pending)), facts)
     if training(fleet).word == "stalling":
         return StatusAnswer(about, "unknown", "yellow", "nobody is named yet", (), facts)
     return StatusAnswer(about, "nobody", "green", _busiest(fleet), (), facts)
 
 
-def _brief(one: IncidentReport) -> dict[str, Any]:
-    incident = one.incident
+def _brief(report: IncidentReport) -> dict[str, Any]:
+    incident = report.incident
     return {
         "id": incident.id,
         "kind": incident.kind,
@@ -164,33 +174,33 @@ def _brief(one: IncidentReport) -> dict[str, Any]:
         "groups": list(incident.groups),
         "since_s": incident.verdict.since_s,
         "reason": incident.verdict.reason,
-        "says": one.face.says,
-        "next": one.face.next,
+        "says": report.face.says,
+        "next": report.face.next,
     }
 
 
 def _named(incidents: Sequence[Incident]) -> str:
     names: list[str] = []
-    for at, one in enumerate(incidents):
+    for at, incident in enumerate(incidents):
         waits = {victim for earlier in incidents[:at] for victim in earlier.verdict.victims}
-        names += [name for name in one.culprits if name not in waits and name not in names]
-    kinds = list(dict.fromkeys(one.kind for one in incidents))
+        names += [name for name in incident.culprits if name not in waits and name not in names]
+    kinds = list(dict.fromkeys(incident.kind for incident in incidents))
     who = listed(names, _SHOWN) if names else "it cannot be told who"
     return f"{who} ({listed(kinds, _SHOWN)})"
 
 
 def _reasons(reports: Sequence[IncidentReport]) -> Iterator[str]:
-    for one in reports[:_SHOWN]:
-        incident = one.incident
-        then = f". {one.face.next}" if one.face.next else ""
-        told = f"{one.face.says}{then} ({incident.id})"
-        yield clean(f"{incident.severity}, {incident.state}: {told}", 800)
+    for report in reports[:_SHOWN]:
+        incident = report.incident
+        then = f". {report.face.next}" if report.face.next else ""
+        what = f"{report.face.says}{then} ({incident.id})"
+        yield clean(f"{incident.severity}, {incident.state}: {what}", 800)
     if len(reports) > _SHOWN:
         yield f"and {len(reports) - _SHOWN:,} more: lightkeeper incidents list"
 
 
 def _busiest(fleet: Fleet) -> str:
-    busy = [(one.busy_s, clean(one.rank, 120)) for one in fleet.ranks if one.busy_s is not None]
+    busy = [(rank.busy_s, clean(rank.rank, 120)) for rank in fleet.ranks if rank.busy_s is not None]
     if not busy:
         return "no incident is open"
     most_s, name = max(busy)
@@ -201,17 +211,17 @@ def _busiest(fleet: Fleet) -> str:
 def keeper(asked: StatusFacts) -> StatusAnswer:
     """Whether it acts, and what it did in the last hour."""
     word, style, text = _mode(asked)
-    hosts = [one.host for one in asked.fleet.quarantine]
-    groups = [one.group for one in asked.fleet.quarantine_groups]
-    evicted = [one for one in asked.recent if one.account.outcome in _HOW]
+    hosts = [entry.host for entry in asked.fleet.quarantine]
+    groups = [entry.group for entry in asked.fleet.quarantine_groups]
+    evicted = [report for report in asked.recent if report.account.outcome in _HOW]
     facts = {
         "evicted_last_hour": [
             {
-                "id": one.incident.id,
-                "groups": list(one.incident.groups),
-                "outcome": one.account.outcome,
+                "id": report.incident.id,
+                "groups": list(report.incident.groups),
+                "outcome": report.account.outcome,
             }
-            for one in evicted
+            for report in evicted
         ],
         "quarantined_hosts": hosts,
         "quarantined_groups": groups,
@@ -243,9 +253,9 @@ def _mode(asked: StatusFacts) -> tuple[str, str, str]:
 def _done(fleet: Fleet, evicted: Sequence[IncidentReport]) -> Iterator[str]:
     if not evicted:
         yield "no eviction in the last hour"
-    for one in evicted[:_SHOWN]:
-        account, incident = one.account, one.incident
-        asked_s = incident.last_seen_s if one.latest is None else one.latest.asked_s
+    for report in evicted[:_SHOWN]:
+        account, incident = report.account, report.incident
+        asked_s = incident.last_seen_s if report.latest is None else report.latest.asked_s
         who = f"{_HOW[account.outcome]} {listed(incident.groups, _SHOWN)}"
         tail = f", back on {listed(account.back_on, _SHOWN)}" if account.back_on else ""
         why = f"{incident.kind} of {listed(incident.culprits, _SHOWN) or 'nobody named'}"
@@ -264,7 +274,7 @@ def _refused(hosts: Sequence[str], groups: Sequence[str]) -> Iterator[str]:
 
 def trust(asked: StatusFacts) -> StatusAnswer:
     """What speaks against believing the rest."""
-    doubts = [clean(one, 300) for one in _doubts(asked)]
+    doubts = [clean(doubt, 300) for doubt in _doubts(asked)]
     facts = {"doubts": doubts, "last_tick_age_s": asked.tick_age_s}
     if doubts:
         rest = f" (and {len(doubts) - 1:,} more)" if len(doubts) > 1 else ""
@@ -286,12 +296,12 @@ def _doubts(asked: StatusFacts) -> Iterator[str]:
     yield from fleet.self_health.conditions.values()
     if fleet.self_health.hold:
         yield f"evicts nobody: {fleet.self_health.hold}"
-    for one in fleet.unknown:
-        yield f"unknown: {one.kind}: {one.why}"
+    for fault in fleet.unknown:
+        yield f"unknown: {fault.kind}: {fault.why}"
     yield from fleet.troubles
     if not fleet.lighthouse.up and fleet.lighthouse.reason != NO_LIGHTHOUSE:
         yield f"Lighthouse away: {fleet.lighthouse.reason}"
-    silent = [one.rank for one in fleet.ranks if one.unreachable is not None]
+    silent = [rank.rank for rank in fleet.ranks if rank.unreachable is not None]
     if silent:
         share = f"{len(silent):,} of {counted(len(fleet.ranks), 'rank')}"
         yield f"{share} do not answer: {listed(silent, _SHOWN)}"
@@ -309,29 +319,29 @@ Link = Callable[[IncidentReport], str]
 def short(asked: StatusFacts, groups: int, width: int | None, link: Link) -> list[Line]:
     """At most so many groups; `link`: where an incident's evidence is, or nothing."""
     made: list[Line] = []
-    for one in answers(asked):
-        made += _answer(one, width)
-        if one.about == "held back by":
+    for answer in answers(asked):
+        made += _answer(answer, width)
+        if answer.about == "held back by":
             made += _evidence(asked.fleet, link)
     made += [_counted("groups", asked.fleet.groups), _counted("ranks", asked.fleet.ranks)]
     return made + list(_groups(asked.fleet, groups, width))
 
 
-def _answer(one: StatusAnswer, width: int | None) -> Iterator[Line]:
-    label = f"{one.about:<{_LABEL}}"
-    said: Line = [(label, "bold"), (one.word, one.style)]
-    rest = f"  {one.text}"
-    left = None if width is None else max(0, width - _LABEL - len(one.word))
+def _answer(answer: StatusAnswer, width: int | None) -> Iterator[Line]:
+    label = f"{answer.about:<{_LABEL}}"
+    said: Line = [(label, "bold"), (answer.word, answer.style)]
+    rest = f"  {answer.text}"
+    left = None if width is None else max(0, width - _LABEL - len(answer.word))
     yield [*said, (rest if left is None else cut(rest, left), "")]
-    for text in one.more:
+    for text in answer.more:
         for part in [text] if width is None else _wrapped(text, max(20, width - _LABEL)):
             yield [(" " * _LABEL, ""), (part, "")]
 
 
 def _evidence(fleet: Fleet, link: Link) -> Iterator[Line]:
     """Whole however long: to be copied."""
-    for one in fleet.incidents[:_INCIDENTS]:
-        where = link(one)
+    for report in fleet.incidents[:_INCIDENTS]:
+        where = link(report)
         if where:
             yield [(" " * _LABEL, ""), (f"evidence: {where}", "dim")]
 
@@ -387,13 +397,18 @@ def top_screen(
 
 
 def _head(asked: StatusFacts, width: int) -> list[Line]:
-    fleet, told = asked.fleet, answers(asked)
-    title = [("lightkeeper top", "bold"), (f"  {clock(fleet.now_s)}  {told[0].text}", "")]
+    fleet = asked.fleet
+    trains, held, keeps, trusted = answers(asked)
+    title = [("lightkeeper top", "bold"), (f"  {clock(fleet.now_s)}  {trains.text}", "")]
     words: Line = []
-    for one in told:
-        words += [("  " if words else "", ""), (f"{one.about} ", ""), (one.word, one.style)]
+    for answer in (trains, held, keeps, trusted):
+        words += [
+            ("  " if words else "", ""),
+            (f"{answer.about} ", ""),
+            (answer.word, answer.style),
+        ]
     counts = _counts(fleet)
-    said = next((line for one in (told[1], told[3]) for line in one.more), told[1].text)
+    said = next(iter((*held.more, *trusted.more)), held.text)
     return [fitted(line, width) for line in (title, words, counts, [(said, "")])]
 
 
@@ -427,13 +442,13 @@ def plain(lines: list[Line]) -> str:
 # The live list of incidents.
 
 _INCIDENT_COLUMNS: Final = (
-    Column("since", of=lambda one: clock(one.incident.milestones.first_seen_s)),
-    Column("state", least=8, of=lambda one: styled(one.incident.state)),
-    Column("severity", spare=2, of=lambda one: styled(one.incident.severity)),
-    Column("kind", of=lambda one: one.incident.kind),
-    Column("culprits", of=lambda one: listed(one.incident.culprits, 2) or "-"),
-    Column("outcome", spare=1, least=8, of=lambda one: one.account.outcome),
-    Column("what", spare=3, of=lambda one: one.face.says),
+    Column("since", lambda report: clock(report.incident.milestones.first_seen_s)),
+    Column("state", lambda report: styled(report.incident.state), least=8),
+    Column("severity", lambda report: styled(report.incident.severity), spare=2),
+    Column("kind", lambda report: report.incident.kind),
+    Column("culprits", lambda report: listed(report.incident.culprits, 2) or "-"),
+    Column("outcome", lambda report: report.account.outcome, spare=1, least=8),
+    Column("what", lambda report: report.face.says, spare=3),
 )
 
 

@@ -47,17 +47,20 @@ CELL: Final = 300
 @dataclass(frozen=True, slots=True)
 class Column:
     name: str
+    of: str | Callable[[Any], object] = ""
+    """What it shows of an item: an attribute, by default that of its name, or what a function
+    makes of it; a value, or a `Cell` where that has a style.
+    """
     right: bool = False
     """Numbers stand right."""
     spare: int = 0
     """Where it gets narrow those with the highest number go first; those with 0 never do."""
     least: int = 0
     """Cells that it has at least: what moves need not make the others move."""
-    of: Callable[[Any], object] = str
-    """What it shows of an item: a value, or a `Cell` where that has a style."""
 
     def cell(self, item: Any) -> Cell:
-        value = self.of(item)
+        of = self.of
+        value = of(item) if callable(of) else getattr(item, of or self.name)
         return value if isinstance(value, tuple) else (word(value), "")
 
 
@@ -66,8 +69,8 @@ def width_of(text: str) -> int:
     if text.isascii():
         return len(text)
     return sum(
-        0 if unicodedata.combining(one) else 2 if unicodedata.east_asian_width(one) in "WF" else 1
-        for one in text
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        for char in text
     )
 
 
@@ -76,10 +79,10 @@ def cut(text: str, width: int) -> str:
     if width_of(text) <= width:
         return text
     kept = ""
-    for one in text:
-        if width_of(kept + one) >= width:
+    for char in text:
+        if width_of(kept + char) >= width:
             break
-        kept += one
+        kept += char
     return kept + "…" if width > 0 else ""
 
 
@@ -107,7 +110,7 @@ def lines_of(
 
 def _kept(columns: Sequence[Column], wide: Sequence[int], width: int | None) -> list[int]:
     kept = list(range(len(columns)))
-    for at in sorted(kept, key=lambda one: -columns[one].spare):
+    for at in sorted(kept, key=lambda index: -columns[index].spare):
         if width is None or _sum(wide, kept) <= width or not columns[at].spare:
             break
         kept.remove(at)
@@ -160,7 +163,7 @@ def show(value: object) -> str:
         case float():
             return f"{value:.4g}"
         case list():
-            return ", ".join(show(one) for one in value) or "-"
+            return ", ".join(show(item) for item in value) or "-"
         case _:
             return " ".join(str(value).split())
 
@@ -185,7 +188,7 @@ def age(seconds: float | None) -> str:
 # -- the fleet -------------------------------------------------------------------------------------
 
 T = TypeVar("T")
-HEALTHS: Final = tuple(str(one) for one in WORST_FIRST)
+HEALTHS: Final = tuple(str(health) for health in WORST_FIRST)
 
 
 class SelfDoubt(msgspec.Struct, frozen=True):
@@ -251,8 +254,8 @@ class Fleet:
 
 def count(rows: Iterable[RankJson | GroupView]) -> dict[str, int]:
     """Health -> how many, worst first; none is left out but those that nobody has."""
-    found = Counter(one.shown if isinstance(one, GroupView) else one.health for one in rows)
-    return dict(sorted(found.items(), key=lambda item: badness(item[0])))
+    counts = Counter(row.shown if isinstance(row, GroupView) else row.health for row in rows)
+    return dict(sorted(counts.items(), key=lambda item: badness(item[0])))
 
 
 def badness(health: str) -> int:
@@ -281,24 +284,24 @@ _WELL: Final = ("healthy", "waiting", "finished")
 
 
 RANK_ORDERS: Final[Mapping[str, Callable[[RankJson], Any]]] = {
-    "rank": lambda one: natural(one.rank),
-    "busy": lambda one: _most(one.busy_s),
-    "wait": lambda one: _most(one.wait_s),
-    "phase-age": lambda one: _most(one.phase_age_s),
-    "step": lambda one: _LAST if one.step is None else one.step,
-    "commit-age": lambda one: _most(one.last_commit_age_s),
-    "health": lambda one: badness(one.health),
-    "host": lambda one: natural(one.host),
+    "rank": lambda rank: natural(rank.rank),
+    "busy": lambda rank: _most(rank.busy_s),
+    "wait": lambda rank: _most(rank.wait_s),
+    "phase-age": lambda rank: _most(rank.phase_age_s),
+    "step": lambda rank: _LAST if rank.step is None else rank.step,
+    "commit-age": lambda rank: _most(rank.last_commit_age_s),
+    "health": lambda rank: badness(rank.health),
+    "host": lambda rank: natural(rank.host),
 }
 """What each order puts first: names in order, the longest busy, waiting or in a phase, the step
 furthest behind, the worst health. Ties by name; what is not known is last."""
 
 GROUP_ORDERS: Final[Mapping[str, Callable[[GroupView], Any]]] = {
-    "group": lambda one: natural(one.group),
-    "health": lambda one: badness(one.shown),
-    "step": lambda one: _LAST if one.step is None else one.step,
-    "heartbeat": lambda one: _most(one.heartbeat_age_s),
-    "host": lambda one: natural(one.host or "-"),
+    "group": lambda group: natural(group.group),
+    "health": lambda group: badness(group.shown),
+    "step": lambda group: _LAST if group.step is None else group.step,
+    "heartbeat": lambda group: _most(group.heartbeat_age_s),
+    "host": lambda group: natural(group.host or "-"),
 }
 
 
@@ -311,16 +314,16 @@ class RowFilter:
     healths: Collection[str] = ()
     unhealthy: bool = False
 
-    def rank(self, one: RankJson) -> bool:
-        return self._fits(one.group, one.host, one.health)
+    def rank(self, rank: RankJson) -> bool:
+        return self._fits(rank.group, rank.host, rank.health)
 
-    def group(self, one: GroupView) -> bool:
-        return self._fits(one.group, one.host, one.shown)
+    def group(self, group: GroupView) -> bool:
+        return self._fits(group.group, group.host, group.shown)
 
-    def host(self, one: HostRow) -> bool:
+    def host(self, host: HostRow) -> bool:
         """Whether this host is wanted; one in quarantine is not well."""
-        well = not one.quarantined and one.health in (*_WELL, "-")
-        return not (self.unhealthy and well) and self._named("", one.name, one.health)
+        well = not host.quarantined and host.health in (*_WELL, "-")
+        return not (self.unhealthy and well) and self._named("", host.name, host.health)
 
     def _fits(self, group: str, host: str | None, health: str) -> bool:
         return not (self.unhealthy and health in _WELL) and self._named(group, host, health)
@@ -332,9 +335,9 @@ class RowFilter:
 
 def sorted_ranks(ranks: Iterable[RankJson], order: str, *, reverse: bool = False) -> list[RankJson]:
     """In this order; ties by health and name, and last those of which it is not known."""
-    named = sorted(ranks, key=lambda one: natural(one.rank))
+    named = sorted(ranks, key=lambda rank: natural(rank.rank))
     if order not in ("rank", "host"):
-        named.sort(key=lambda one: badness(one.health))
+        named.sort(key=lambda rank: badness(rank.health))
     return _ordered(named, RANK_ORDERS[order], reverse=reverse)
 
 
@@ -342,15 +345,16 @@ def sorted_groups(
     groups: Iterable[GroupView], order: str, *, reverse: bool = False
 ) -> list[GroupView]:
     """In this order; ties by name, and last those of which it is not known."""
-    named = sorted(groups, key=lambda one: natural(one.group))
+    named = sorted(groups, key=lambda group: natural(group.group))
     return _ordered(named, GROUP_ORDERS[order], reverse=reverse)
 
 
 def _ordered(named: Sequence[T], key: Callable[[T], Any], *, reverse: bool) -> list[T]:
-    keyed = [(key(one), one) for one in named]
-    known = [pair for pair in keyed if pair[0] != _LAST]
-    known.sort(key=lambda pair: pair[0], reverse=reverse)
-    return [one for _, one in known] + [one for value, one in keyed if value == _LAST]
+    def place(item: T) -> tuple[bool, Any]:
+        value = key(item)
+        return (value == _LAST) is not reverse, value
+
+    return sorted(named, key=place, reverse=reverse)
 
 
 def _most(value: float | None) -> float:
@@ -384,40 +388,38 @@ def styled(name: str) -> Cell:
     return (word(name), STYLES.get(name, ""))
 
 
-def _trouble(one: RankJson) -> Cell:
-    return one.trouble or "-", "magenta" if one.trouble else "dim"
-
-
 _RANK_COLUMNS: Final = (
-    Column("rank", of=lambda one: one.rank),
-    Column("health", least=11, of=lambda one: styled(one.health)),
-    Column("host", spare=5, of=lambda one: one.host),
-    Column("phase", spare=1, least=13, of=lambda one: one.phase),
-    Column("for", right=True, least=5, of=lambda one: age(one.phase_age_s)),
-    Column("step", right=True, spare=2, least=6, of=lambda one: one.step),
-    Column("s/step", right=True, spare=4, least=7, of=lambda one: one.step_s),
-    Column("busy", right=True, least=7, of=lambda one: one.busy_s),
-    Column("wait", right=True, spare=3, least=7, of=lambda one: one.wait_s),
+    Column("rank"),
+    Column("health", lambda rank: styled(rank.health), least=11),
+    Column("host", spare=5),
+    Column("phase", spare=1, least=13),
+    Column("for", lambda rank: age(rank.phase_age_s), right=True, least=5),
+    Column("step", right=True, spare=2, least=6),
+    Column("s/step", "step_s", right=True, spare=4, least=7),
+    Column("busy", "busy_s", right=True, least=7),
+    Column("wait", "wait_s", right=True, spare=3, least=7),
 )
 _WIDE_COLUMNS: Final = (
-    Column("commits", right=True, of=lambda one: one.commits),
-    Column("commit", right=True, of=lambda one: age(one.last_commit_age_s)),
-    Column("loss", right=True, of=lambda one: one.loss),
-    Column("quorum", right=True, of=lambda one: one.quorum_id),
-    Column("of", right=True, of=lambda one: one.participants),
-    Column("pid", right=True, of=lambda one: one.pid),
-    Column("url", of=lambda one: one.url),
+    Column("commits", right=True),
+    Column("commit", lambda rank: age(rank.last_commit_age_s), right=True),
+    Column("loss", right=True),
+    Column("quorum", "quorum_id", right=True),
+    Column("of", "participants", right=True),
+    Column("pid", right=True),
+    Column("url"),
 )
-_TROUBLE: Final = Column("trouble", of=_trouble)
+_TROUBLE: Final = Column(
+    "trouble", lambda rank: (rank.trouble or "-", "magenta" if rank.trouble else "dim")
+)
 GROUP_COLUMNS: Final = (
-    Column("group", of=lambda one: one.group),
-    Column("health", least=11, of=lambda one: styled(one.shown)),
-    Column("host", spare=3, of=lambda one: one.host),
-    Column("ranks", right=True, spare=2, of=lambda one: len(one.ranks)),
-    Column("step", right=True, of=lambda one: one.step),
-    Column("commits", right=True, spare=1, of=lambda one: one.commits),
-    Column("quorum", of=lambda one: one.in_quorum),
-    Column("heartbeat", right=True, spare=4, of=lambda one: age(one.heartbeat_age_s)),
+    Column("group"),
+    Column("health", lambda group: styled(group.shown), least=11),
+    Column("host", spare=3),
+    Column("ranks", lambda group: len(group.ranks), right=True, spare=2),
+    Column("step", right=True),
+    Column("commits", right=True, spare=1),
+    Column("quorum", "in_quorum"),
+    Column("heartbeat", lambda group: age(group.heartbeat_age_s), right=True, spare=4),
 )
 
 
@@ -441,19 +443,19 @@ class HostRow:
     until: str
 
 
-def _quarantine(one: HostRow) -> Cell:
-    return (f"until {one.until}", "bold yellow") if one.quarantined else ("-", "dim")
+def _quarantine(host: HostRow) -> Cell:
+    return (f"until {host.until}", "bold yellow") if host.quarantined else ("-", "dim")
 
 
 HOST_COLUMNS: Final = (
-    Column("host", of=lambda one: one.name),
-    Column("health", of=lambda one: styled(one.health)),
-    Column("groups", right=True, of=lambda one: one.groups),
-    Column("ranks", right=True, of=lambda one: one.ranks),
-    Column("busy", right=True, of=lambda one: one.busy_s),
-    Column("incidents", right=True, spare=2, of=lambda one: one.incidents),
-    Column("evictions", right=True, spare=1, of=lambda one: one.evictions),
-    Column("quarantine", of=_quarantine),
+    Column("host", "name"),
+    Column("health", lambda host: styled(host.health)),
+    Column("groups", right=True),
+    Column("ranks", right=True),
+    Column("busy", "busy_s", right=True),
+    Column("incidents", right=True, spare=2),
+    Column("evictions", right=True, spare=1),
+    Column("quarantine", _quarantine),
 )
 
 
@@ -461,7 +463,7 @@ def sorted_hosts(hosts: Iterable[HostRow]) -> list[HostRow]:
     """Those in quarantine first, then the worst; those that run nothing last."""
     return sorted(
         hosts,
-        key=lambda one: (
-            not one.quarantined, not one.ranks, badness(one.health), natural(one.name)
+        key=lambda host: (
+            not host.quarantined, not host.ranks, badness(host.health), natural(host.name)
         ),
     )  # fmt: skip

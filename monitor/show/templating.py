@@ -60,7 +60,7 @@ def attributes(**given: object) -> Markup:
 
 def lines(given: Iterable[object]) -> Markup:
     """Below each other in a `pre`."""
-    return Markup("\n").join(harmless(one) for one in given)
+    return Markup("\n").join(harmless(line) for line in given)
 
 
 def is_short(cell: object) -> bool:
@@ -97,7 +97,7 @@ def environment() -> Environment:
         wording.figure, wording.tenths, lines, after, offset, without,
         wording.hundredths, wording.since, wording.quoted, wording.doing, wording.loss,
     )  # fmt: skip
-    made.filters.update({one.__name__: one for one in filters})
+    made.filters.update({function.__name__: function for function in filters})
     made.globals.update(
         attributes=attributes, counted=wording.counted, path_of=wording.path_of, clean=clean,
         NONE=wording.NONE, SICK=SICK, NEWLINE=Markup("\n"), is_short=is_short, looks=LOOKS,
@@ -120,8 +120,8 @@ def sections(name: str, /, **values: Any) -> dict[str, str]:
     """Each block of a template, in its order; those that have nothing to say are left out."""
     made = template(name)
     context = made.new_context(values)
-    found = {part: "".join(block(context)).strip() for part, block in made.blocks.items()}
-    return {part: html for part, html in found.items() if html}
+    rendered = {part: "".join(block(context)).strip() for part, block in made.blocks.items()}
+    return {part: html for part, html in rendered.items() if html}
 
 
 def document(

@@ -37,8 +37,8 @@ def clean(text: str, at_most: int = LONGEST) -> str:
     Standard Annex 9 and "Trojan Source" (CVE-2021-42574) for why format characters do.
     """
     if not (text.isascii() and text.isprintable()):
-        line = "".join(" " if one.isspace() else one for one in text)
-        kept = (one for one in line if unicodedata.category(one) not in {"Cc", "Cf", "Cs"})
+        line = "".join(" " if char.isspace() else char for char in text)
+        kept = (char for char in line if unicodedata.category(char) not in {"Cc", "Cf", "Cs"})
         text = " ".join("".join(kept).split())  # last: what goes may have stood between two blanks
     return text if len(text) <= at_most else text[: at_most - 1] + "…"
 
@@ -114,8 +114,8 @@ def _moment(at_s: float, form: str) -> str:
 def moment(at_ns: int) -> str:
     """`04:44:21.123`, UTC, of a rank's own clock; nobody knows: a hyphen."""
     seconds, rest = divmod(at_ns, 10**9)
-    told = _moment(seconds, "%H:%M:%S") if at_ns >= 0 else _UNKNOWN
-    return "-" if told == _UNKNOWN else f"{told}.{rest // 10**6:03d}"
+    text = _moment(seconds, "%H:%M:%S") if at_ns >= 0 else _UNKNOWN
+    return "-" if text == _UNKNOWN else f"{text}.{rest // 10**6:03d}"
 
 
 def whole(value: int | None) -> str:
@@ -215,12 +215,12 @@ def state_of(view: View, seen: Observation) -> str:
 
 def states_of(view: View, *, late: bool) -> dict[RankName, str]:
     """Of every rank; none is called healthy while the job's next commit is late."""
-    found = {seen.rank: state_of(view, seen) for seen in view.snapshot.observations}
+    states = {seen.rank: state_of(view, seen) for seen in view.snapshot.observations}
     if not late:
-        return found
-    return {rank: "late" if state == "healthy" else state for rank, state in found.items()}
+        return states
+    return {rank: "late" if state == "healthy" else state for rank, state in states.items()}
 
 
 def worst(states: Iterable[str]) -> str:
     """The one that a group of ranks is shown by."""
-    return min(states, key=lambda one: ORDER[one], default=UNKNOWN)
+    return min(states, key=lambda state: ORDER[state], default=UNKNOWN)

@@ -130,7 +130,7 @@ def test_a_page_of_ten_thousand_ranks_is_answered_from_what_was_made(
         for number, ask in enumerate((
             lambda v: pages.latest(v, HERE).html("/", 1.0),
             lambda v: pages.latest(v, HERE).html("/", 1.0),
-            lambda v, since=before: pages.latest(v, HERE).told(since),
+            lambda v, since=before: pages.latest(v, HERE).news(since),
         )):  # fmt: skip
             began_s = time.thread_time()
             body = ask(view)

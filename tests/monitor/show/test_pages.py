@@ -32,7 +32,7 @@ def fleet(view, *, by_host: bool = False, **more):
 
 
 def changes(before, after) -> dict:
-    return json.loads(Made(2, "b", after, Made(1, "a", before)).told("a"))
+    return json.loads(Made(2, "b", after, Made(1, "a", before)).news("a"))
 
 
 def test_text_and_attributes_are_escaped() -> None:
@@ -77,7 +77,7 @@ def test_a_group_that_leaves_and_one_that_comes_are_told_by_the_new_order() -> N
 
 def test_the_whole_state_holds_every_part_and_item_in_order() -> None:
     page = fleet(crowd(12, 8))
-    told = json.loads(Made(1, "a", page).told("of another monitor"))
+    told = json.loads(Made(1, "a", page).news("of another monitor"))
     assert told["order"] == list(told["items"]) == [f"rg_{n}" for n in range(12)]
     assert told["facts"]["ranks"] == {"healthy": 96}
     assert list(told["parts"]) == [
@@ -238,7 +238,7 @@ def test_hostile_names_are_text_on_every_page_and_on_what_is_sent(path: str, siz
     )  # fmt: skip
     place = PagePlace.of(path.format(quote(evil, safe="")))
     page = make(Context(FleetIndex(view), place, why_not=evil))
-    assert page.found
+    assert page.exists
     for markup in (
         whole(page, place.path, "t", 1.0),
         *page.sections.values(),
