@@ -241,8 +241,8 @@ def absent(graph: Graph, witness: RankPasts, different: Collection[int] = ()) ->
     for ranks in sorted(map(sorted, _linked(guilty, waited, guilty)), key=max):
         scene = _scene(waited, ranks)
         for kind in sorted({_kind(graph, rank, waited[rank]) for rank in ranks}):
-            some = [rank for rank in ranks if _kind(graph, rank, waited[rank]) is kind]
-            yield _missing(graph, kind, some, _scene(waited, some) or scene)
+            of_kind = [rank for rank in ranks if _kind(graph, rank, waited[rank]) is kind]
+            yield _missing(graph, kind, of_kind, _scene(waited, of_kind) or scene)
     reported = set[tuple[int, ...]]()
     for stuck, usual in doubted.items():
         if not guilty & set(stuck.absent) and stuck.joined not in reported:
@@ -271,13 +271,13 @@ def _usual(
 
 
 def _linked(
-    some: Iterable[int], waited: Mapping[int, Iterable[StuckCollective]], among: Collection[int]
+    firsts: Iterable[int], waited: Mapping[int, Iterable[StuckCollective]], among: Collection[int]
 ) -> list[set[int]]:
     """These ranks, each with those among whom the same collectives wait for, directly or not."""
     seen: set[int] = set()
     looked: set[int] = set()
     parts: list[set[int]] = []
-    for first in sorted(some):
+    for first in sorted(firsts):
         todo, linked = [first] if first not in seen else [], set[int]()
         while todo:
             rank = todo.pop()

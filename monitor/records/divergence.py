@@ -148,8 +148,8 @@ def past(job: Job, calls: Calls, row: int) -> list[Hashable]:
     group, site, peer = (columns[name][rows] for name in ("group", "site", "peer"))
     if job.ranks[int(rank[row])].backend is Backend.RING and (site == NONE).any():
         site = np.full(len(site), NONE)  # of what the ring has forgotten nobody tells it
-    given = np.where(calls.in_past[rows] >= 0, calls.in_past[rows], columns["payload"][rows])
-    return list(zip(*(held.tolist() for held in (given, group, site, peer)), strict=True))
+    signature = np.where(calls.in_past[rows] >= 0, calls.in_past[rows], columns["payload"][rows])
+    return list(zip(*(column.tolist() for column in (signature, group, site, peer)), strict=True))
 
 
 def _signatures(job: Job) -> tuple[list[Signature], NDArray[np.int64]]:
@@ -200,8 +200,8 @@ def _as_all_tell(signatures: list[Signature], by_row: Ints, rows: Ints, begins: 
         *(np.logical_or.reduceat(which[by_row[rows]], starts) for which in (named, unnamed))
     )
     in_past = plain_of[by_row]
-    some = rows[np.repeat(mixed, np.diff(starts, append=len(rows)))]
-    by_row[some] = in_past[some]
+    mixed_rows = rows[np.repeat(mixed, np.diff(starts, append=len(rows)))]
+    by_row[mixed_rows] = in_past[mixed_rows]
     return in_past
 
 
@@ -568,20 +568,20 @@ def _slip_by_site(graph: Graph, calls: Calls, stuck: StuckCollective) -> Diverge
 
 
 def _places(calls: Calls, group: int, rank: int) -> _Places:
-    mine = calls.of(group, rank)
-    values = zip(calls.site[mine].tolist(), calls.row[mine].tolist(), strict=True)
-    return dict(zip(calls.sequence[mine].tolist(), values, strict=True))
+    own = calls.of(group, rank)
+    values = zip(calls.site[own].tolist(), calls.row[own].tolist(), strict=True)
+    return dict(zip(calls.sequence[own].tolist(), values, strict=True))
 
 
-def _begin(mine: _Places, theirs: _Places, by: int) -> int | None:
+def _begin(own: _Places, theirs: _Places, by: int) -> int | None:
     """Where the sites part for good, if from there they fit when moved by one; else None."""
-    both = sorted(mine.keys() & theirs.keys())
-    sited = (s for s in both if NONE not in (mine[s][0], theirs[s][0]))
-    begin = next((s for s in sited if mine[s][0] != theirs[s][0]), None)
+    both = sorted(own.keys() & theirs.keys())
+    sited = (s for s in both if NONE not in (own[s][0], theirs[s][0]))
+    begin = next((s for s in sited if own[s][0] != theirs[s][0]), None)
     if begin is None:
         return None
     first = begin if by > 0 else begin + 1  # the call too many itself has no partner
-    pairs = [(mine[s][0], theirs[s + by][0]) for s in mine if s >= first and s + by in theirs]
+    pairs = [(own[s][0], theirs[s + by][0]) for s in own if s >= first and s + by in theirs]
     fits = bool(pairs) and all(a == b != NONE for a, b in pairs)
     return begin if fits else None
 
@@ -676,12 +676,12 @@ def _inversions(graph: Graph) -> Iterable[Inversion]:
     for rank, group in queues:
         of_rank.setdefault(rank, []).append(group)
     shared = _shared(graph.index.job)
-    left = max(_ORDERS_LOOKED_AT[0], _ORDERS_LOOKED_AT[1] * len(queues))
+    budget = max(_ORDERS_LOOKED_AT[0], _ORDERS_LOOKED_AT[1] * len(queues))
     for stuck in graph.stuck:
         if stuck.transfer is not None or not lasting(graph, stuck):
             continue
-        left -= sum(len(of_rank[rank]) for rank in stuck.joined if rank in of_rank)
-        if left < 0:
+        budget -= sum(len(of_rank[rank]) for rank in stuck.joined if rank in of_rank)
+        if budget < 0:
             return  # thousands of groups, all unfinished, are no program's
         called = _rows(queues, stuck.joined, stuck.group, stuck.sequence)
         nexts: dict[int, set[int]] = {}

@@ -139,12 +139,12 @@ def close_finished_batches(
     order = np.argsort(columns["group"], kind="stable")
     cuts = np.searchsorted(columns["group"][order], np.arange(max(status, default=-1) + 2))
     for index, head in status.items():
-        mine = order[cuts[index] : cuts[index + 1]]
-        moved = p2p[mine]
-        sends = mine[moved & ~whole[mine]]
+        own = order[cuts[index] : cuts[index + 1]]
+        moved = p2p[own]
+        sends = own[moved & ~whole[own]]
         seqs = columns["seq"][sends]
-        batched = (whole[mine] & moved).any() or len(np.unique(seqs)) < len(seqs)
-        if batched and head.completed > columns["seq"][mine[~moved]].max(initial=0):
+        batched = (whole[own] & moved).any() or len(np.unique(seqs)) < len(seqs)
+        if batched and head.completed > columns["seq"][own[~moved]].max(initial=0):
             over = sends[seqs <= head.completed]
             columns["state"][over] = CollectiveState.COMPLETED
 
@@ -632,11 +632,11 @@ def by_group(dumps: Sequence[Dump]) -> tuple[list[Dump], str | None]:
         return [_counted(dump) if dump.one_count else dump for dump in dumps], None
     if _agree(torchcomms):
         return list(dumps), None
-    left = []
+    without = []
     for dump in dumps:
         nothing = {name: column[:0] for name, column in dump.columns.items()}
-        left.append(replace(dump, columns=nothing, status={}) if dump.one_count else dump)
-    return left, UNCOUNTED
+        without.append(replace(dump, columns=nothing, status={}) if dump.one_count else dump)
+    return without, UNCOUNTED
 
 
 def _counted(dump: Dump) -> Dump:
@@ -947,16 +947,16 @@ def _peers(
     peers: NDArray[np.int32] = columns["peer"][rows].copy()
     if not (peers != NONE).any():
         return peers
-    given = np.flatnonzero(peers != NONE)
-    group = columns["group"][rows][given]
+    pointing = np.flatnonzero(peers != NONE)
+    group = columns["group"][rows][pointing]
     order = np.argsort(group, kind="stable")
     cuts = np.flatnonzero(np.diff(group[order])) + 1
-    for mine in np.split(given[order], cuts):
-        index = int(columns["group"][rows][mine[0]])
+    for own in np.split(pointing[order], cuts):
+        index = int(columns["group"][rows][own[0]])
         members = () if groups[index].inferred else groups[index].members
-        inside = peers[mine] < len(members)
-        peers[mine[inside]] = np.array(members, np.int32)[peers[mine[inside]]]
-        peers[mine[~inside]] = NONE
+        inside = peers[own] < len(members)
+        peers[own[inside]] = np.array(members, np.int32)[peers[own[inside]]]
+        peers[own[~inside]] = NONE
     return peers
 
 

@@ -317,13 +317,13 @@ class Classes:
             raise FlightRecordError("broken pickle: a memo index beyond all values")
         table = np.zeros(self.values + 1, np.bool_)
         table[wanted[wanted <= self.values]] = True
-        more = rows[(table[given] & (widths > 0)).any(axis=1)]
-        if not len(more):
+        givers = rows[(table[given] & (widths > 0)).any(axis=1)]
+        if not len(givers):
             return False
-        firsts = np.append(self.firsts, more).tolist()
+        firsts = np.append(self.firsts, givers).tolist()
         if len(firsts) > _MOST_CLASSES:
             raise FlightRecordError("entries that are not alike")
-        self.which[more] = np.arange(len(self.firsts), len(firsts))
+        self.which[givers] = np.arange(len(self.firsts), len(firsts))
         self._arrange(self.which, firsts)
         return True
 
@@ -341,14 +341,14 @@ class Classes:
             raise FlightRecordError("entries that are not alike")
         at = np.zeros((len(places), columns), np.int64)
         width = np.zeros((len(places), columns), np.int64)
-        for shape, here in enumerate(places):
-            for column, place, size in here:
+        for shape, of_shape in enumerate(places):
+            for column, place, size in of_shape:
                 at[shape, column], width[shape, column] = place, size
-        mine = self._shape_of[rows]
+        shape_of_row = self._shape_of[rows]
         words = np.ndarray((len(self._data) - _WORD + 1,), "<i8", self._data, strides=(1,))
-        where = at[mine]
+        where = at[shape_of_row]
         where += self._begins[rows][:, None]
-        widths = width[mine]
+        widths = width[shape_of_row]
         values = words[np.minimum(where, len(words) - 1)]
         keep = np.array([0, 0xFF, 0xFFFF, 0, 0xFFFFFFFF, 0, 0, 0, -1])
         values &= keep[widths]
@@ -411,17 +411,17 @@ class _Sorter:
             return None
         lined = _blanked(self.data, at, shape)
         table = {row: number for number, row in enumerate(dict.fromkeys(lined))}
-        mine = np.fromiter(map(table.__getitem__, lined), np.int64, len(lined))
+        class_of_row = np.fromiter(map(table.__getitem__, lined), np.int64, len(lined))
         if len(table) == 1:
-            self._add(rows, shape, mine, [0])
+            self._add(rows, shape, class_of_row, [0])
             return rows[:0]
-        return self._split(rows, shape, mine, table)
+        return self._split(rows, shape, class_of_row, table)
 
     def _split(
         self,
         rows: NDArray[np.int64],
         shape: Shape,
-        mine: NDArray[np.int64],
+        class_of_row: NDArray[np.int64],
         table: dict[bytes, int],
     ) -> NDArray[np.int64]:
         distinct = np.frombuffer(b"".join(table), np.uint8).reshape(-1, shape.length)
@@ -430,23 +430,23 @@ class _Sorter:
         others = rows[:0]
         if not good.all():
             number = np.cumsum(good) - 1
-            stay = good[mine]
+            stay = good[class_of_row]
             rows, others = rows[stay], rows[~stay]
-            mine = number[mine[stay]]
+            class_of_row = number[class_of_row[stay]]
         firsts = np.zeros(int(good.sum()), np.int64)
-        firsts[mine[::-1]] = np.arange(len(mine))[::-1]
-        self._add(rows, shape, mine, firsts.tolist())
+        firsts[class_of_row[::-1]] = np.arange(len(class_of_row))[::-1]
+        self._add(rows, shape, class_of_row, firsts.tolist())
         return others
 
     def _add(
         self,
         rows: NDArray[np.int64],
         shape: Shape,
-        mine: NDArray[np.int64],
+        class_of_row: NDArray[np.int64],
         firsts: Sequence[int],
     ) -> None:
         self.shape_of[rows] = len(self.shapes)
-        self.class_of[rows] = mine + len(self.firsts)
+        self.class_of[rows] = class_of_row + len(self.firsts)
         self.shapes.append(shape)
         self.firsts += rows[firsts].tolist()
 
@@ -610,10 +610,10 @@ def _given_once(code: safe_pickle.Instructions, wanted: NDArray[np.int64]) -> bo
 def _excerpt(data: bytes, begins: NDArray[np.int64], classes: Classes) -> bytes:
     """The pickle with the first entry of each class only."""
     ends = np.append(begins[1:], len(data))
-    kept = classes.firsts
+    firsts = classes.firsts
     parts = [data[: int(begins[0])]]
     parts += [
-        data[at:end] for at, end in zip(begins[kept].tolist(), ends[kept].tolist(), strict=True)
+        data[at:end] for at, end in zip(begins[firsts].tolist(), ends[firsts].tolist(), strict=True)
     ]
     return b"".join(parts)
 

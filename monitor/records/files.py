@@ -478,21 +478,21 @@ def open_bundles(sources: Sequence[DumpFile]) -> OpenedBundles:
     if not bundles:
         return OpenedBundles(list(sources))
     latest = max(bundles, key=lambda bundle: (bundle.manifest.latest_s, bundle.path))
-    kept: list[DumpFile] = []
+    chosen: list[DumpFile] = []
     files = {bundle.path for bundle in bundles}
     for source in sources:
         if source.file not in files:
-            kept.append(source)
+            chosen.append(source)
         elif source.file == latest.path and latest.moment is not None:
             part = next(
                 (bundle for bundle in latest.moment.records if bundle.file == source.member), None
             )
             if part is not None:
                 taken_ns = None if part.taken_s is None else int(part.taken_s * 1e9)
-                kept.append(replace(source, whose=part.rank, taken_ns=taken_ns))
+                chosen.append(replace(source, whose=part.rank, taken_ns=taken_ns))
     lost = () if latest.moment is None else latest.moment.lost
     return OpenedBundles(
-        kept,
+        chosen,
         latest,
         tuple(_lost(latest, bundle) for bundle in lost),
         tuple(

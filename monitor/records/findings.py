@@ -97,9 +97,9 @@ _LISTED = 8
 """More ranks than so many are counted, not all named."""
 
 
-def ranks_listed(job: Job, some: Sequence[int]) -> str:
+def ranks_listed(job: Job, ranks: Sequence[int]) -> str:
     """`rank 3`, `ranks 3 and 5`, `ranks 0, 1, 2 and 13 more`."""
-    names = [job.name(rank) for rank in some]
+    names = [job.name(rank) for rank in ranks]
     shown = listed(names, 3 if len(names) > _LISTED else _LISTED)
     return f"{plural(names, 'rank', 'ranks')} {shown}"
 
@@ -145,18 +145,18 @@ def waiting(index: Index, stuck: StuckCollective, where: str = "there") -> str:
     failed = [row for row in rows if columns["state"][row] == CollectiveState.FAILED]
     inside = [row for row in rows if columns["state"][row] != CollectiveState.FAILED]
     parts = []
-    for some, left in ((failed, True), (inside, False)):
-        if not some:
+    for chosen, has_left in ((failed, True), (inside, False)):
+        if not chosen:
             continue
-        who = [int(columns["rank"][row]) for row in some]
-        if left:
-            ages = [age for row in some if (age := index.stayed_ns(row)) is not None]
+        who = [int(columns["rank"][row]) for row in chosen]
+        if has_left:
+            ages = [age for row in chosen if (age := index.stayed_ns(row)) is not None]
             did, end = "waited", " and left by a timeout or an error"
         else:
-            ages = [age for row in some if (age := _age_ns(index, row)) is not None]
+            ages = [age for row in chosen if (age := _age_ns(index, row)) is not None]
             did, end = plural(who, "waits", "wait"), ""
         long = f" for {span(max(ages))}" if ages else ""
-        parts.append(f"{ranks_listed(job, who)} {did} {where}{site(index, some[0])}{long}{end}")
+        parts.append(f"{ranks_listed(job, who)} {did} {where}{site(index, chosen[0])}{long}{end}")
     return "; ".join(parts)
 
 
@@ -172,22 +172,22 @@ def _age_ns(index: Index, row: int) -> int | None:
     return index.age_ns(row) if dated else None
 
 
-def last_call(index: Index, some: Sequence[int]) -> str:
+def last_call(index: Index, ranks: Sequence[int]) -> str:
     """`Its last call was all_gather 7 of tp at data.py:12 (load), 33 s before its dump.`
 
     Empty where the ranks' last calls are not the same, or not recorded.
     """
     columns = index.job.columns
-    rows = [int(np.searchsorted(columns["rank"], rank, side="right")) - 1 for rank in some]
-    if any(row < 0 or columns["rank"][row] != rank for row, rank in zip(rows, some, strict=True)):
+    rows = [int(np.searchsorted(columns["rank"], rank, side="right")) - 1 for rank in ranks]
+    if any(row < 0 or columns["rank"][row] != rank for row, rank in zip(rows, ranks, strict=True)):
         return ""
     if len({tuple(int(columns[c][row]) for c in ("group", "seq", "payload")) for row in rows}) > 1:
         return ""
     row = rows[0]
     label = index.job.groups[int(columns["group"][row])].label
     ages = [age for row in rows if (age := _age_ns(index, row)) is not None]
-    whose = plural(some, "its", "their")
-    when = f", {span(max(ages))} before {plural(some, 'its dump', 'their dumps')}" if ages else ""
+    whose = plural(ranks, "its", "their")
+    when = f", {span(max(ages))} before {plural(ranks, 'its dump', 'their dumps')}" if ages else ""
     what = f"{index.op(row)} {columns['seq'][row]} of {label}{site(index, row)}"
     return f" {whose.capitalize()} last call was {what}{when}."
 

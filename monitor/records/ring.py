@@ -237,11 +237,11 @@ def apart(
     renamed = []
     for keys, dump in zip(homes, dumps, strict=True):
         plain = [key._replace(places=()) for key in keys]
-        kept = (
+        apart_keys = (
             key._replace(name=f"{key.name}.{dump.backend.name.lower()}") if of in taken else key
             for key, of in zip(keys, plain, strict=True)
         )
-        renamed.append(tuple(kept))
+        renamed.append(tuple(apart_keys))
         taken.update(plain)
     return renamed
 
@@ -391,7 +391,7 @@ def _ring_row(
     )
     state = _state(entry, over)
     dated = taken_ns != NONE
-    left = dated and entry.exit_age_s is not None and state is CollectiveState.COMPLETED
+    ended = dated and entry.exit_age_s is not None and state is CollectiveState.COMPLETED
     return RingRow(
         group=key,
         seq=entry.seq,
@@ -403,7 +403,7 @@ def _ring_row(
         p2p=p2p,
         peer=entry.root if p2p and entry.root is not None and not key.across else NONE,
         created_ns=taken_ns - int(entry.enter_age_s * _NS) if dated else NONE,
-        completed_ns=taken_ns - int((entry.exit_age_s or 0) * _NS) if left else NONE,
+        completed_ns=taken_ns - int((entry.exit_age_s or 0) * _NS) if ended else NONE,
         torch_ids=entry.torch_ids,
     )
 
@@ -648,13 +648,13 @@ def _groups_by_torch(answers: Sequence[RankRecord]) -> frozenset[tuple[str, Grou
     for answer in answers:
         torch = {row.group for row in answer.torch}
         nccl = {key for dump, keys in answer.dumps for key in keys if dump.backend is Backend.NCCL}
-        more = {row.group for row in answer.torch if row.record in answer.alone}
+        unexplained = {row.group for row in answer.torch if row.record in answer.alone}
         mixed = {row.group for row in answer.ring if row.p2p}
         mixed = set() if is_whole(answer.record) else mixed
         for key in {row.group for row in answer.ring if not row.p2p} | torch:
             where = _where(answer, key)
             ring[where] = ring.get(where, True) and key in torch
-            if key in nccl or key in more or key in mixed:
+            if key in nccl or key in unexplained or key in mixed:
                 wanted.add(where)
     return frozenset(where for where in wanted if ring[where])
 
@@ -718,13 +718,13 @@ def _record(
 
 def _rows(answer: RankRecord, by_torch: frozenset[tuple[str, GroupKey]]) -> list[RingRow]:
     """Each group's rows from the one record that is taken for it, in order of their calls."""
-    mine = {row.group for row in answer.ring if not row.p2p}
+    ring_groups = {row.group for row in answer.ring if not row.p2p}
     ring = [row for row in answer.ring if row.p2p or _where(answer, row.group) not in by_torch]
     sends = {row.group for row in answer.torch if row.p2p}
     torch = [
         row
         for row in answer.torch
-        if row.group not in mine or _where(answer, row.group) in by_torch
+        if row.group not in ring_groups or _where(answer, row.group) in by_torch
     ]
     rows = [row for row in ring if not (row.p2p and row.group in sends)] + torch
     if all(row.created_ns != NONE for row in rows):
@@ -736,7 +736,7 @@ def _status(
     answer: RankRecord, by_torch: frozenset[tuple[str, GroupKey]]
 ) -> dict[GroupKey, GroupStatus]:
     """Where torch says the groups are that are counted as it counts."""
-    mine = {row.group for row in answer.ring if not row.p2p}
+    ring_groups = {row.group for row in answer.ring if not row.p2p}
     heads = {
         keys[index]: head
         for dump, keys in answer.dumps
@@ -745,7 +745,7 @@ def _status(
     return {
         key: head
         for key, head in heads.items()
-        if key not in mine or _where(answer, key) in by_torch
+        if key not in ring_groups or _where(answer, key) in by_torch
     }
 
 

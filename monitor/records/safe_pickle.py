@@ -76,10 +76,10 @@ def instruction_starts(data: bytes, raw: NDArray[np.uint8], most: int) -> NDArra
         jump[block == _LAST] = end
         part = slice(*np.searchsorted(varies, (at, at + len(block))))
         jump[varies[part] - at] = ends[part] - at
-        here = _chain(jump)
-        parts.append(here + at)
-        at = min(end, at + int(jump[here[-1]]))
-        count += len(here)
+        starts = _chain(jump)
+        parts.append(starts + at)
+        at = min(end, at + int(jump[starts[-1]]))
+        count += len(starts)
         if count > most:
             raise FlightRecordError(f"a pickle of more than {most} instructions")
     return np.concatenate(parts)
@@ -94,11 +94,11 @@ def _sized(
     ops = raw[varies]
     ends = np.full(len(varies), end)
     for op, width in SIZED.items():
-        mine = np.flatnonzero((ops == op) & (varies < end - width))
-        if not len(mine):
+        sized = np.flatnonzero((ops == op) & (varies < end - width))
+        if not len(sized):
             continue
-        at = varies[mine] + 1
-        ends[mine] = at + width + numbers(raw, at, width, end)
+        at = varies[sized] + 1
+        ends[sized] = at + width + numbers(raw, at, width, end)
     return varies, ends
 
 

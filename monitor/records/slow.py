@@ -134,23 +134,23 @@ def _rows(table: TimingTable) -> tuple[_Rows, NDArray[np.intp]]:
     rank, step = table.rank[picked], table.step[picked]
     chunks = int(table.chunk.max()) + 1
     raw = table.op[picked].astype(np.int64) * chunks + table.chunk[picked]
-    there = np.unique(raw)
-    kind = np.searchsorted(there, raw).astype(np.int64)
+    kinds = np.unique(raw)
+    kind = np.searchsorted(kinds, raw).astype(np.int64)
     stages = table.stages
     stage = np.searchsorted(stages, table.stage)[rank]
     duration = table.duration_s[picked]
     keys, typical = quantiles(kind * len(stages) + stage, duration, _BASE)
-    base = np.full(max(1, len(there)) * len(stages), np.nan)
+    base = np.full(max(1, len(kinds)) * len(stages), np.nan)
     base[keys] = typical
     with np.errstate(all="ignore"):
         relative = duration / base[kind * len(stages) + stage]
     good = np.isfinite(relative)  # a kind that takes no time at all has no ratio
-    names = tuple(table.ops[code // chunks] for code in there.tolist())
+    names = tuple(table.ops[code // chunks] for code in kinds.tolist())
     if not good.all():
         rank, step, kind, relative, picked = (
             array[good] for array in (rank, step, kind, relative, picked)
         )
-    shaped = base.reshape(max(1, len(there)), len(stages))[: len(there)]
+    shaped = base.reshape(max(1, len(kinds)), len(stages))[: len(kinds)]
     return _Rows(rank, step, kind, relative, shaped, names), picked
 
 
@@ -195,34 +195,34 @@ def _cohort(
 ) -> Cohort:
     """One stage from the medians and numbers of all cells: kinds x ranks x steps."""
     shape = (cells[0].shape[2], len(ranks))
-    mine, expected, whole = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    own_s, usual_s, whole = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     seconds = np.zeros((shape[0], 1))
     ratios: dict[str, list[Floats]] = {}
     for kind, name in enumerate(rows.names):
-        held = cells[0][kind][ranks].T
-        there = ~np.isnan(held)
-        if not there.any():
+        relative = cells[0][kind][ranks].T
+        present = ~np.isnan(relative)
+        if not present.any():
             continue
-        centre = middle(held)
+        centre = middle(relative)
         weight = base[kind] * np.max(cells[1][kind][ranks], axis=0)[:, None]
-        mine += np.where(there, weight * held, 0.0)
-        expected += np.where(there, weight * centre, 0.0)
-        whole += np.where(there, weight, 0.0)
+        own_s += np.where(present, weight * relative, 0.0)
+        usual_s += np.where(present, weight * centre, 0.0)
+        whole += np.where(present, weight, 0.0)
         seconds += np.nan_to_num(weight * centre)
         with np.errstate(all="ignore"):
-            ratios.setdefault(name, []).append(held / usual(held))
+            ratios.setdefault(name, []).append(relative / usual(relative))
     with np.errstate(all="ignore"):
-        pace, own = mine / expected, mine / whole
-    by_op = {name: _mean(held) for name, held in sorted(ratios.items())}
+        pace, own = own_s / usual_s, own_s / whole
+    by_op = {name: _mean(relative) for name, relative in sorted(ratios.items())}
     return Cohort(stage, ranks, pace, own, seconds, by_op)
 
 
-def _mean(held: list[Floats]) -> Floats:
+def _mean(ratios: list[Floats]) -> Floats:
     """Over the chunks that have a value."""
-    stacked = np.stack(held)
-    there = ~np.isnan(stacked)
+    stacked = np.stack(ratios)
+    present = ~np.isnan(stacked)
     with np.errstate(invalid="ignore"):
-        mean = np.where(there, stacked, 0.0).sum(axis=0) / there.sum(axis=0)
+        mean = np.where(present, stacked, 0.0).sum(axis=0) / present.sum(axis=0)
     return np.asarray(mean, dtype=np.float64)
 
 
@@ -318,6 +318,10 @@ class Stretch:
     chance: float
     """Share of slow steps among its peers, at least 5 %."""
 
+    @property
+    def steps(self) -> slice:
+        return slice(self.first, self.last + 1)
+
 
 def stretches(
     slow: Bools, seen: Bools, tests: int, *, least_chance: float = LEAST_CHANCE
@@ -363,23 +367,25 @@ def _stretch(
     Of two ranks hit by turns, the one's luck is the other's misfortune: a peer's rate alone is too
     low a chance then.
     """
-    mine, there = slow[:, member], seen[:, member]
+    slow_steps, seen_steps = slow[:, member], seen[:, member]
     chance, sick = shares
     for _ in range(_ROUNDS):
         if chance > _MOST_CHANCE * sick:
             return None
-        points = np.where(mine, log(sick / chance), log((1 - sick) / (1 - chance))) * there
+        points = (
+            np.where(slow_steps, log(sick / chance), log((1 - sick) / (1 - chance))) * seen_steps
+        )
         first, last, score = _best(points)
         if score < needed:
             return None
-        outside = np.ones(len(mine), dtype=np.bool_)
+        outside = np.ones(len(slow_steps), dtype=np.bool_)
         outside[first : last + 1] = False
         rate = float(np.nanmax(_rates(slow[outside], seen[outside]), initial=0.0))
         enough = slow.shape[1] >= SMALL or np.count_nonzero(outside) < LEAST
         if enough or rate <= chance:
             inside = slice(first, last + 1)
-            count = int((mine & there)[inside].sum())
-            return Stretch(member, first, last, count, int(there[inside].sum()), chance)
+            count = int((slow_steps & seen_steps)[inside].sum())
+            return Stretch(member, first, last, count, int(seen_steps[inside].sum()), chance)
         chance = rate
     return None
 
@@ -581,14 +587,14 @@ def suspects(
             if steady(cohort, suspect.stretch)
         ]
     named = {suspect.rank for suspect in slow}
-    more = [
+    weaker = [
         suspect
         for suspect in _against_peers(cohort, step_s, tests, 0.0)
         if suspect.rank not in named
     ]
-    slow += [suspect for suspect in more if _stands_out(cohort, suspect.stretch)]
-    if not slow and 2 * len(more) == members:  # half of a cohort against the other half: a tie
-        return [replace(suspect, sure=False) for suspect in more]
+    slow += [suspect for suspect in weaker if _stands_out(cohort, suspect.stretch)]
+    if not slow and 2 * len(weaker) == members:  # half of a cohort against the other half: a tie
+        return [replace(suspect, sure=False) for suspect in weaker]
     return slow
 
 
@@ -645,17 +651,16 @@ def _unblocked(cohort: Cohort, stretch: Stretch, block: int) -> Stretch:
     if block == 1:
         return stretch
     first, last = stretch.first * block, min(len(cohort.pace), (stretch.last + 1) * block) - 1
-    mine = slice(first, last + 1)
-    above = cohort.pace[mine, stretch.member] > usual(cohort.pace)[mine, stretch.member]
-    seen = int(np.count_nonzero(~np.isnan(cohort.pace[mine, stretch.member])))
+    steps = slice(first, last + 1)
+    above = cohort.pace[steps, stretch.member] > usual(cohort.pace)[steps, stretch.member]
+    seen = int(np.count_nonzero(~np.isnan(cohort.pace[steps, stretch.member])))
     return Stretch(stretch.member, first, last, int(np.count_nonzero(above)), seen, stretch.chance)
 
 
 def _suspect(cohort: Cohort, stretch: Stretch) -> Suspect:
-    mine = slice(stretch.first, stretch.last + 1)
-    pace = cohort.pace[mine, stretch.member]
-    peers = usual(cohort.pace[mine])[:, stretch.member]
-    lost = (pace - peers) * cohort.seconds[mine, 0]
+    pace = cohort.pace[stretch.steps, stretch.member]
+    peers = usual(cohort.pace[stretch.steps])[:, stretch.member]
+    lost = (pace - peers) * cohort.seconds[stretch.steps, 0]
     ratios = pace / peers
     slow = ratios[ratios > 1.0]
     return Suspect(
@@ -672,8 +677,7 @@ def steady(cohort: Cohort, stretch: Stretch) -> bool:
 
     A slow machine is slow by the same factor each time; long sequences are not.
     """
-    mine = slice(stretch.first, stretch.last + 1)
-    ratios = (cohort.pace / usual(cohort.pace))[mine, stretch.member]
+    ratios = (cohort.pace / usual(cohort.pace))[stretch.steps, stretch.member]
     logs = np.log(ratios[np.isfinite(ratios) & (ratios > 0)])
     centre = float(np.median(logs))
     return bool(centre > _STEADY * 1.4826 * float(np.median(np.abs(logs - centre))))
@@ -701,10 +705,9 @@ def _as_elsewhere(cohort: Cohort, elsewhere: Floats | None, stretch: Stretch) ->
     """Whether the peers of a rank work about as long as the ranks of other stages."""
     if elsewhere is None:
         return False
-    mine = slice(stretch.first, stretch.last + 1)
-    peers = usual(cohort.pace)[mine, stretch.member] * cohort.seconds[mine, 0]
+    peers = usual(cohort.pace)[stretch.steps, stretch.member] * cohort.seconds[stretch.steps, 0]
     with np.errstate(all="ignore"):
-        against = float(np.nanmedian(peers / elsewhere[mine]))
+        against = float(np.nanmedian(peers / elsewhere[stretch.steps]))
     return 1 / RATIO < against < RATIO
 
 
@@ -713,10 +716,10 @@ def _stands_out(cohort: Cohort, stretch: Stretch) -> bool:
 
     Among long sequences no single step has a score; the medians over many steps have.
     """
-    mine = cohort.pace[stretch.first : stretch.last + 1]
-    over = middle(mine.T)[:, 0]
-    pace, peers = over[stretch.member], usual(over)[stretch.member]
-    return bool(pace > RATIO * peers and z_scores(over)[stretch.member] > SCORE)
+    pace_then = cohort.pace[stretch.steps]
+    paces = middle(pace_then.T)[:, 0]
+    pace, peers = paces[stretch.member], usual(paces)[stretch.member]
+    return bool(pace > RATIO * peers and z_scores(paces)[stretch.member] > SCORE)
 
 
 def _alone(cohort: Cohort, raw: Cohort | None, step_s: Floats) -> list[Suspect]:
@@ -783,14 +786,16 @@ def collectives(table: TimingTable) -> Iterator[tuple[int, str, NDArray[np.intp]
         inside = np.full((len(table.ranks), len(table.steps)), np.nan)
         key = table.rank[rows].astype(np.int64) * len(table.steps) + table.step[rows]
         sums = np.bincount(key, table.duration_s[rows], minlength=inside.size)
-        there = np.bincount(key, minlength=inside.size) > 0
-        inside.reshape(-1)[there] = sums[there]
+        present = np.bincount(key, minlength=inside.size) > 0
+        inside.reshape(-1)[present] = sums[present]
         for stage in table.stages.tolist():
             ranks = table.ranks_of(stage)
-            mine = inside[ranks].T
-            if len(ranks) > 1 and not np.isnan(mine).all():
-                mine[np.isnan(mine).any(axis=1)] = np.nan  # who came last cannot be told there
-                yield stage, table.ops[code], ranks, mine
+            seconds = inside[ranks].T
+            if len(ranks) > 1 and not np.isnan(seconds).all():
+                seconds[np.isnan(seconds).any(axis=1)] = (
+                    np.nan
+                )  # who came last cannot be told there
+                yield stage, table.ops[code], ranks, seconds
 
 
 def late(table: TimingTable, step_s: Floats, tests: int) -> list[Late]:
@@ -806,15 +811,14 @@ def late(table: TimingTable, step_s: Floats, tests: int) -> list[Late]:
         # Somebody always comes last: by turns, if nobody is sick.
         turns = max(LEAST_CHANCE, float(last.any(axis=1).mean()) / len(ranks))
         for stretch in stretches(last, ~np.isnan(inside), tests, least_chance=turns):
-            mine = slice(stretch.first, stretch.last + 1)
-            steps = last[mine, stretch.member]
+            steps = last[stretch.steps, stretch.member]
             latecomers.append(
                 Late(
                     rank=int(ranks[stretch.member]),
                     op=op,
                     stretch=stretch,
-                    share=float(np.median(share[mine][steps])),
-                    lost_s=float(lost[mine][steps].sum()),
+                    share=float(np.median(share[stretch.steps][steps])),
+                    lost_s=float(lost[stretch.steps][steps].sum()),
                 )
             )
     return latecomers
@@ -857,15 +861,15 @@ def _parts(inside: Floats) -> tuple[Floats, Floats, Floats]:
     with np.errstate(all="ignore"):
         least = np.fmin.reduce(inside, axis=1)
         lost = np.fmax.reduce(inside, axis=1) - least
-    there = least[~np.isnan(least)]
-    base = np.full(len(least), np.median(there) if len(there) else np.nan)
+    present = least[~np.isnan(least)]
+    base = np.full(len(least), np.median(present) if len(present) else np.nan)
     # A step may be faster than the usual: then the base is what it took itself.
     return least, late_share(inside, np.fmin(base, least)), np.nan_to_num(lost)
 
 
 def _spread(values: Floats) -> float:
-    there = values[~np.isnan(values)]
-    return float(np.median(np.abs(there - np.median(there)))) if len(there) else 0.0
+    present = values[~np.isnan(values)]
+    return float(np.median(np.abs(present - np.median(present)))) if len(present) else 0.0
 
 
 def slow_links(table: TimingTable, step_s: Floats, tests: int) -> list[SlowLink]:
@@ -898,22 +902,21 @@ def _link(
         int(np.flatnonzero((table.stage == stage) & (table.replica == replica))[0])
         for stage in both
     ]
-    mine = slice(stretch.first, stretch.last + 1)
-    of_peers = usual(seconds[mine])[:, stretch.member]
-    held = seconds[mine, stretch.member]
+    of_peers = usual(seconds[stretch.steps])[:, stretch.member]
+    link_s = seconds[stretch.steps, stretch.member]
     return SlowLink(
         ranks=(ends[0], ends[1]),
         replica=replica,
         stretch=stretch,
-        ratio=float(np.nanmedian(held / of_peers)),
-        lost_s=float(np.nansum(np.maximum(held - of_peers, 0.0))),
+        ratio=float(np.nanmedian(link_s / of_peers)),
+        lost_s=float(np.nansum(np.maximum(link_s - of_peers, 0.0))),
     )
 
 
 def _link_seconds(table: TimingTable, replicas: NDArray[np.int64]) -> Floats:
     """Seconds of transfer between each stage and the next: stages x steps x replicas."""
     total = np.zeros((len(table.stages), len(table.steps), len(replicas)))
-    there = np.zeros(total.shape, dtype=np.bool_)
+    present = np.zeros(total.shape, dtype=np.bool_)
     receives = codes_of(table.ops, TimeOwner.RECEIVE).tolist()
     for code in codes_of(table.ops, TimeOwner.SEND).tolist():
         way = direction(table.ops[code])
@@ -928,8 +931,8 @@ def _link_seconds(table: TimingTable, replicas: NDArray[np.int64]) -> Floats:
             both // (int(table.sequence.max()) + 1), np.minimum(sent[a], received[b])
         )
         total.reshape(-1)[cells] += middles * counts
-        there.reshape(-1)[cells] = True
-    return np.where(there, total, np.nan)
+        present.reshape(-1)[cells] = True
+    return np.where(present, total, np.nan)
 
 
 def _messages(
@@ -962,8 +965,10 @@ def _source(what: str, resolution: str = "one step") -> dict[str, str]:
 def slow_rank(table: TimingTable, cohort: Cohort, suspect: Suspect) -> SlowVerdict:
     """A rank slower than its peers, or than it was."""
     place = suspect.stretch.member
-    mine = slice(suspect.stretch.first, suspect.stretch.last + 1)
-    by_op = {name: float(column_medians(held[mine])[place]) for name, held in cohort.by_op.items()}
+    by_op = {
+        name: float(column_medians(ratios[suspect.stretch.steps])[place])
+        for name, ratios in cohort.by_op.items()
+    }
     by_op = {name: ratio for name, ratio in by_op.items() if np.isfinite(ratio)}
     who = f"{named(table, [suspect.rank])} ({_place(table, suspect.rank)})"
     if suspect.peers:
@@ -996,10 +1001,9 @@ def _evidence(table: TimingTable, cohort: Cohort, suspect: Suspect) -> dict[str,
     ops = ", ".join(cohort.by_op)
     of_stage = f"{counted(len(cohort.ranks), 'rank')} of stage {cohort.stage}"
     evidence = _source(f"{ops} of {of_stage}", _resolution(table))
-    mine = slice(suspect.stretch.first, suspect.stretch.last + 1)
     if suspect.peers:
-        others = np.delete(cohort.pace[mine], suspect.stretch.member, axis=1)
-        scores = z_scores(cohort.pace[mine])[:, suspect.stretch.member]
+        others = np.delete(cohort.pace[suspect.stretch.steps], suspect.stretch.member, axis=1)
+        scores = z_scores(cohort.pace[suspect.stretch.steps])[:, suspect.stretch.member]
         if suspect.peers + 1 >= SMALL:
             evidence["score"] = (
                 f"{np.nanmedian(scores):.0f} robust standard deviations from the stage"
@@ -1030,16 +1034,16 @@ def _spread_told(others: Floats) -> float:
 def tie(table: TimingTable, cohort: Cohort, suspects: Sequence[Suspect]) -> SlowVerdict:
     """Slow ranks against as many, or one against one."""
     ranks = sorted(suspect.rank for suspect in suspects)
-    rest = sorted(set(cohort.ranks.tolist()) - set(ranks))
+    others = sorted(set(cohort.ranks.tolist()) - set(ranks))
     worst = max(suspects, key=lambda suspect: (suspect.ratio, -suspect.rank))
     return SlowVerdict(
         kind=SlowKind.STRAGGLER,
         reason=(
             f"{named(table, ranks)} of stage {cohort.stage} {plural(ranks, 'takes', 'take')} "
-            f"{worst.ratio:.2f} times as long for own work as {named(table, rest)} in "
+            f"{worst.ratio:.2f} times as long for own work as {named(table, others)} in "
             f"{_when(table, worst.stretch)}; peers are too few to tell who is the odd one"
         ),
-        between=(tuple(ranks), tuple(rest)),
+        between=(tuple(ranks), tuple(others)),
         stage=cohort.stage,
         ratio=worst.ratio,
         lost_s=max(suspect.lost_s for suspect in suspects),
@@ -1261,14 +1265,14 @@ def _with_transfers(
     if not verdict.culprits:
         return verdict
     kind, evidence = verdict.kind, dict(verdict.evidence)
-    mine = [
+    own_comers = [
         comer
         for comer in comers
         if comer.rank in verdict.culprits
         or (verdict.replica is not None and table.replica_of(comer.rank) == verdict.replica)
     ]
-    if mine:
-        worst = max(mine, key=lambda comer: comer.lost_s)
+    if own_comers:
+        worst = max(own_comers, key=lambda comer: comer.lost_s)
         evidence["late arrival"] = (
             f"its replica comes last to {worst.op}, where the others waited {worst.lost_s:.1f} s; "
             f"late share P = {worst.share:.2f}"
@@ -1285,15 +1289,15 @@ def _with_transfers(
 
 def _links(table: TimingTable, links: list[SlowLink], sick: set[int]) -> Iterator[SlowVerdict]:
     """Slow links of replicas in which nobody works slowly; two of one rank name it."""
-    left = [link for link in links if link.replica not in sick]
-    for replica in sorted({link.replica for link in left}):
-        mine = [link for link in left if link.replica == replica]
-        ends = [rank for link in mine for rank in link.ranks]
+    healthy = [link for link in links if link.replica not in sick]
+    for replica in sorted({link.replica for link in healthy}):
+        of_replica = [link for link in healthy if link.replica == replica]
+        ends = [rank for link in of_replica for rank in link.ranks]
         shared = sorted({rank for rank in ends if ends.count(rank) > 1})
-        if len(mine) == 2 and len(shared) == 1:
-            yield tell_slow_links(table, mine, shared[0])
+        if len(of_replica) == 2 and len(shared) == 1:
+            yield tell_slow_links(table, of_replica, shared[0])
         else:
-            for link in mine:
+            for link in of_replica:
                 yield tell_slow_links(table, [link], None)
 
 
@@ -1302,12 +1306,11 @@ def _by_own_work(table: TimingTable, done: Work, comer: Late) -> bool:
 
     Then the rules for slow ranks have judged it, and found it too little or too few.
     """
-    mine = slice(comer.stretch.first, comer.stretch.last + 1)
     for cohort in done.cohorts:
         excess = (cohort.pace - usual(cohort.pace)) * cohort.seconds
         for place, rank in enumerate(cohort.ranks.tolist()):
             same = rank == comer.rank or table.replica_of(rank) == table.replica_of(comer.rank)
-            spent = excess[mine, place]
+            spent = excess[comer.stretch.steps, place]
             if same and np.nansum(np.maximum(spent, 0.0)) > _EXPLAINS * comer.lost_s:
                 return True
     return False
@@ -1337,7 +1340,7 @@ def _paces(table: TimingTable, done: Work, step_s: Floats) -> list[RankPace]:
             ratios = column_medians(cohort.pace / usual(cohort.pace))
         slow = slow_steps(cohort, step_s)
         seen = ~np.isnan(cohort.pace)
-        by_op = {name: column_medians(held) for name, held in cohort.by_op.items()}
+        by_op = {name: column_medians(ratios_of_op) for name, ratios_of_op in cohort.by_op.items()}
         for place, rank in enumerate(cohort.ranks.tolist()):
             paces.append(
                 RankPace(
@@ -1347,7 +1350,9 @@ def _paces(table: TimingTable, done: Work, step_s: Floats) -> list[RankPace]:
                     ratio=float(ratios[place]),
                     slow=int(slow[:, place].sum()),
                     seen=int(seen[:, place].sum()),
-                    by_op={name: float(held[place]) for name, held in by_op.items()},
+                    by_op={
+                        name: float(ratios_of_op[place]) for name, ratios_of_op in by_op.items()
+                    },
                 )
             )
     return sorted(paces, key=lambda pace: (-pace.slow, -np.nan_to_num(pace.ratio), pace.rank))

@@ -81,9 +81,9 @@ class TimingTable:
 
     def rows_of(self, ops: Sequence[int] | NDArray[np.int16]) -> NDArray[np.intp]:
         """Rows of some operations."""
-        wanted = np.zeros(max(1, len(self.ops)), dtype=np.bool_)
-        wanted[np.asarray(ops, dtype=np.intp)] = True
-        return np.flatnonzero(wanted[self.op])
+        chosen = np.zeros(max(1, len(self.ops)), dtype=np.bool_)
+        chosen[np.asarray(ops, dtype=np.intp)] = True
+        return np.flatnonzero(chosen[self.op])
 
 
 def build(columns: Mapping[str, NDArray[Any]], ops: Sequence[str]) -> TimingTable:
@@ -152,10 +152,10 @@ def coded(values: NDArray[Any]) -> tuple[NDArray[np.int64], Codes]:
     low, high = int(values.min()), int(values.max())
     if high - low < _DENSE:  # counting beats sorting by far
         offsets = values.astype(np.int64) - low
-        there = np.zeros(high - low + 1, dtype=np.bool_)
-        there[offsets] = True
-        place = np.cumsum(there, dtype=np.int32) - np.int32(1)
-        return np.flatnonzero(there).astype(np.int64) + low, place[offsets]
+        present = np.zeros(high - low + 1, dtype=np.bool_)
+        present[offsets] = True
+        place = np.cumsum(present, dtype=np.int32) - np.int32(1)
+        return np.flatnonzero(present).astype(np.int64) + low, place[offsets]
     distinct, places = np.unique(values, return_inverse=True)
     return distinct.astype(np.int64), places.astype(np.int32)
 
@@ -179,7 +179,7 @@ def _usable(
     if not bad:
         return columns, [], rows
     note = f"{bad:,} of {rows:,} rows left out: no usable rank, stage, step, type or time"
-    return {name: held[good] for name, held in columns.items()}, [note], rows
+    return {name: values[good] for name, values in columns.items()}, [note], rows
 
 
 def _of_rank(rank: Codes, values: NDArray[Any], ranks: int) -> tuple[NDArray[np.int64], int]:
@@ -254,9 +254,9 @@ class Columns:
         return arrays, names
 
 
-def wanted(there: Iterable[str]) -> list[str]:
+def wanted(present: Iterable[str]) -> list[str]:
     """Columns to read, of those that there are."""
-    names = set(there)
+    names = set(present)
     return [name for name in USED if name in names]
 
 
@@ -296,10 +296,10 @@ def read_parquet(path: Path, tell: Callable[[int, int], None]) -> Columns:
     return columns
 
 
-def _missing(columns: Columns, names: list[str], there: list[str]) -> None:
+def _missing(columns: Columns, names: list[str], present: list[str]) -> None:
     """A file without rows still has columns; one without ours says which it has."""
     if not names:
-        raise TableError(f"none of the expected columns; there are {', '.join(there[:8])}")
+        raise TableError(f"none of the expected columns; there are {', '.join(present[:8])}")
     for name in names:
         columns.add(name, np.empty(0))
 
@@ -463,24 +463,24 @@ def read_sizes(path: Path) -> Sizes:
 
     try:
         with path.open("rb") as file:
-            held: Any = yaml.safe_load(file.read(_MAX_BYTES))
+            described: Any = yaml.safe_load(file.read(_MAX_BYTES))
     except OSError as exc:
         raise TableError(exc.strerror or str(exc)) from exc
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as exc:
         raise TableError("holds no YAML") from exc
-    if not isinstance(held, dict):
+    if not isinstance(described, dict):
         raise TableError("expected lines such as dp_size: 4")
     return Sizes(
-        name=str(held.get("trial_name", ""))[:80],
-        **{name: _size(held, name) for name in _SIZES},
+        name=str(described.get("trial_name", ""))[:80],
+        **{name: _size(described, name) for name in _SIZES},
     )
 
 
 _SIZES: Final = ("dp_size", "pp_size", "tp_size", "world_size")
 
 
-def _size(held: dict[Any, Any], name: str) -> int | None:
-    value = held.get(name)
+def _size(described: dict[Any, Any], name: str) -> int | None:
+    value = described.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
@@ -552,7 +552,7 @@ def direction(name: str) -> int:
     return -1 if name.strip().lower().startswith("backward") else 1
 
 
-def codes_of(names: Sequence[str], wanted: TimeOwner) -> NDArray[np.int16]:
+def codes_of(names: Sequence[str], owner: TimeOwner) -> NDArray[np.int16]:
     """Codes of the operations with a role."""
-    codes = [code for code, name in enumerate(names) if role(name) is wanted]
+    codes = [code for code, name in enumerate(names) if role(name) is owner]
     return np.array(codes, dtype=np.int16)

@@ -152,20 +152,24 @@ def front_of(job: Job, heads: list[int]) -> tuple[int, ...]:
 
 def highest(job: Job, chosen: Bools) -> dict[tuple[int, int], int]:
     """(rank, group) -> highest sequence among the chosen rows."""
-    seq = job.columns["seq"]
-    streams = by_stream(job, np.flatnonzero(chosen))
-    return {stream: int(seq[rows].max()) for stream, rows in streams.items()}
+    streams, rows, starts = _in_streams(job, np.flatnonzero(chosen))
+    last = np.maximum.reduceat(job.columns["seq"][rows], starts) if len(rows) else rows
+    return dict(zip(streams, last.tolist(), strict=True))
 
 
 def by_stream(job: Job, rows: Ints) -> dict[tuple[int, int], Ints]:
     """(rank, group) -> those of the rows that are its, in order."""
+    streams, rows, starts = _in_streams(job, rows)
+    return dict(zip(streams, np.split(rows, starts)[1:], strict=True))
+
+
+def _in_streams(job: Job, rows: Ints) -> tuple[list[tuple[int, int]], Ints, Ints]:
+    """Each (rank, group), the rows in their order, and where in these each begins."""
     keys = pairs(job, rows)
     order = np.argsort(keys, kind="stable")
     keys, rows = keys[order], rows[order]
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
-    parts = np.split(rows, starts)[1:]
-    streams = (divmod(int(key), len(job.groups)) for key in keys[starts])
-    return dict(zip(streams, parts, strict=True))
+    return [divmod(key, len(job.groups)) for key in keys[starts].tolist()], rows, starts
 
 
 def pairs(job: Job, rows: NDArray[Any]) -> Ints:
@@ -367,10 +371,10 @@ def _whole(job: Job) -> frozenset[int]:
 
     That nothing was dropped or left out is not enough: it is not always evident that it was.
     """
-    columns = job.columns
     first: dict[int, int] = {}
-    for (rank, _), rows in by_stream(job, np.arange(len(job))).items():
-        first[rank] = max(first.get(rank, 0), int(columns["seq"][rows[0]]))
+    streams, rows, starts = _in_streams(job, np.arange(len(job)))
+    for (rank, _), seq in zip(streams, job.columns["seq"][rows[starts]].tolist(), strict=True):
+        first[rank] = max(first.get(rank, 0), seq)
     return frozenset(
         rank
         for rank, info in job.ranks.items()
@@ -472,8 +476,8 @@ def lost(index: Index) -> dict[int, int]:
             row = index.collective_heads[rank, group]
             gloo = index.job.ranks[rank].backend is Backend.GLOO
             head = int(index.job.columns["seq"][row])
-            mine = int(at.enqueued[at.members == rank][0])
-            trailing = min(top, mine) - head + 1
+            own_last = int(at.enqueued[at.members == rank][0])
+            trailing = min(top, own_last) - head + 1
             if not gloo and _believed(index, at, head, index.op(row), trailing):
                 counts[rank] = counts.get(rank, 0) + trailing
     return counts
@@ -508,11 +512,11 @@ def stopped_short(index: Index, rank: int) -> bool:
     in the real records). A rank of a running job that was merely dumped first has launched more.
     """
     for at in index.groups.values():
-        mine = at.members == rank
-        if not mine.any() or int(at.head[mine][0]) == NEVER:
+        own = at.members == rank
+        if not own.any() or int(at.head[own][0]) == NEVER:
             continue
         top = finished(at)
-        if int(at.head[mine][0]) <= top < int(at.enqueued[mine][0]):
+        if int(at.head[own][0]) <= top < int(at.enqueued[own][0]):
             return False
     return True
 
@@ -553,9 +557,9 @@ def timed_out(index: Index) -> list[int]:
     what its peers entered: an older one is of a rank that came later (`moved`).
     """
     job, columns = index.job, index.job.columns
-    over = (columns["state"] == CollectiveState.COMPLETED) & ~columns["p2p"]
+    completed = (columns["state"] == CollectiveState.COMPLETED) & ~columns["p2p"]
     top: dict[int, int] = {}
-    for (_, group), last in highest(job, over & synchronising(job)).items():
+    for (_, group), last in highest(job, completed & synchronising(job)).items():
         top[group] = max(last, top.get(group, 0))
     low = np.full(len(job.groups), NEVER)
     missing: dict[int, list[tuple[int, int]]] = {}
@@ -565,7 +569,7 @@ def timed_out(index: Index) -> list[int]:
         for rank, enqueued in zip(at.members[short], at.enqueued[short], strict=True):
             missing.setdefault(group, []).append((int(rank), int(enqueued) + 1))
             low[group] = min(low[group], enqueued + 1)
-    rows = np.flatnonzero(over & (columns["seq"] >= low[columns["group"]])) if missing else ()
+    rows = np.flatnonzero(completed & (columns["seq"] >= low[columns["group"]])) if missing else ()
     by_number: dict[int, dict[int, list[int]]] = {}
     for row in rows:
         group, number = int(columns["group"][row]), int(columns["seq"][row])
@@ -594,11 +598,11 @@ def _never_came(index: Index, rank: int, rows: Sequence[int], *, last: bool) -> 
     entered_ns = max((int(columns["created_ns"][row]) for row in rows), default=NONE)
     if entered_ns == NONE:
         return False
-    mine = slice(*np.searchsorted(columns["rank"], [rank, rank + 1]))
-    own_ns = max(int(columns[name][mine].max(initial=NONE)) for name in MOMENTS)
+    own_rows = slice(*np.searchsorted(columns["rank"], [rank, rank + 1]))
+    own_ns = max(int(columns[name][own_rows].max(initial=NONE)) for name in MOMENTS)
     taken_ns = ranks[rank].taken_ns if ranks[rank].taken_ns - entered_ns < COPIED_NS else NONE
-    left = [int(columns["completed_ns"][row]) for row in rows]
-    left_ns = min((ns for ns in left if ns != NONE), default=NONE)
+    ends = [int(columns["completed_ns"][row]) for row in rows]
+    left_ns = min((ns for ns in ends if ns != NONE), default=NONE)
     dated = ranks[rank].alive is not None or own_ns - entered_ns > _DOUBT_NS
     if not dated and not (last if left_ns == NONE else left_ns - entered_ns >= YOUNG_NS):
         return False
@@ -721,13 +725,13 @@ def build_graph(index: Index) -> Graph:
     # a later head that nobody holds up says nothing: its ranks have their front to explain it
     empty = {n for n in range(len(ranks) + 1, len(edges), 2) if not edges[n]}
     empty |= {n for n in range(len(ranks), len(edges), 2) if not stuck[(n - len(ranks)) // 2].front}
-    kept = [tuple(t for t in targets if t not in empty) for targets in edges]
-    waited = {target for targets in kept for target in targets}
-    parts = components(kept)
+    pointing = [tuple(t for t in targets if t not in empty) for targets in edges]
+    waited = {target for targets in pointing for target in targets}
+    parts = components(pointing)
     leaving = {
         number
         for number, nodes in enumerate(parts)
-        if any(target not in nodes for node in nodes for target in kept[node])
+        if any(target not in nodes for node in nodes for target in pointing[node])
     }
     roots = [
         nodes
@@ -737,9 +741,9 @@ def build_graph(index: Index) -> Graph:
     fronts = {
         len(ranks) + 2 * n for n, collective in enumerate(stuck) if collective.transfer is None
     }
-    knots = _knots(kept, len(ranks), fronts, set().union(*roots))
+    knots = _knots(pointing, len(ranks), fronts, set().union(*roots))
     back: dict[int, list[int]] = {}
-    for node, targets in enumerate(kept):
+    for node, targets in enumerate(pointing):
         for target in targets:
             back.setdefault(target, []).append(node)
     of_group: dict[int, list[int]] = {}
@@ -749,13 +753,13 @@ def build_graph(index: Index) -> Graph:
     return Graph(
         index=index,
         stuck=stuck,
-        edges=tuple(kept),
+        edges=tuple(pointing),
         ranks=ranks,
         roots=_sorted(roots),
         knots=_sorted(knots),
         unbegun=late,
-        back={node: tuple(some) for node, some in back.items()},
-        collectives={group: tuple(some) for group, some in of_group.items()},
+        back={node: tuple(places) for node, places in back.items()},
+        collectives={group: tuple(places) for group, places in of_group.items()},
         lost=behind,
     )
 
