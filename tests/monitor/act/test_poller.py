@@ -46,21 +46,11 @@ BAD: dict[str, tuple[Callable[[FakeRank], None], Failure]] = {
     "deep JSON": (lambda r: bad(r, answer=lambda _: (200, "x", b"[" * 60_000)), Failure.GARBAGE),
     "no schema": (lambda r: bad(r, answer=lambda _: page({"schema": 9})), Failure.GARBAGE),
     "a list": (lambda r: bad(r, answer=lambda _: page([])), Failure.GARBAGE),
-    "no HTTP": (lambda r: bad(r, raw=b"SSH-2.0-OpenSSH\r\n\r\n"), Failure.GARBAGE),
-    "half an answer": (
-        lambda r: bad(r, raw=b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{"),
-        Failure.GARBAGE,
-    ),
-    "closes at once": (lambda r: bad(r, raw=b""), Failure.GARBAGE),
     "another rank": (
         lambda r: bad(
             r, answer=lambda k: page(to_json(FakeRank(identity("rg_9"), k.base).report()))
         ),
         Failure.STRANGER,
-    ),
-    "endless headers": (
-        lambda r: bad(r, raw=b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 100_000),
-        Failure.GARBAGE,
     ),
 }
 

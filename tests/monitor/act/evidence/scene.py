@@ -15,7 +15,7 @@ from monitor.clock import SteadyClock
 from monitor.model.config import KeeperConfig
 from monitor.model.escalation import decided
 from monitor.model.eviction import Evict
-from monitor.model.incident import Incident, State
+from monitor.model.incident import Incident
 from monitor.model.names import RankName
 from monitor.model.observation import Snapshot
 from monitor.show.metrics import Instruments
@@ -117,13 +117,15 @@ class Bundle:
         return {one["part"]: one["status"] for one in parts if one["rank"] == rank}
 
 
-def until_firing(drive: Drive, ticks: int = 60) -> Incident:
-    """Runs the fleet until an incident fires."""
+def until_firing(
+    drive: Drive, ticks: int = 150, each: Callable[[], object] = lambda: None
+) -> Incident:
+    """Runs the fleet until an incident fires; `each`: after every tick before."""
     for _ in range(ticks):
-        result = drive.step()
-        firing = [one for one in result.incidents if one.state is State.FIRING]
+        firing = [one for one in drive.step().incidents if one.milestones.firing_s is not None]
         if firing:
             return firing[0]
+        each()
     raise AssertionError("nothing fired")
 
 

@@ -19,20 +19,14 @@ def offline(path, capsys) -> tuple[int, dict]:
     return status, json.loads(capsys.readouterr().out)
 
 
-def fired(sim: SimFleet, make, http, config=None):
+def fired(sim: SimFleet, make, http):
     """The first incident that fires, and its bundle."""
-    drive, last = snapshot_of(Drive(sim, config))
+    drive, last = snapshot_of(Drive(sim))
     bench = make()
-    for _ in range(150):
-        result = drive.step()
-        firing = [one for one in result.incidents if one.milestones.firing_s is not None]
-        if not firing:
-            bench.take(last())
-        else:
-            mirror(sim, http)
-            bench.take(over_http(last(), http), *firing)
-            return firing[0], bench.bundle(firing[0].id, "firing"), bench
-    raise AssertionError("nothing fired")
+    incident = until_firing(drive, each=lambda: bench.take(last()))
+    mirror(sim, http)
+    bench.take(over_http(last(), http), incident)
+    return incident, bench.bundle(incident.id, "firing")
 
 
 FAULTS = {
@@ -52,7 +46,7 @@ FAULTS = {
 def test_the_verdict_offline_is_the_one_online(name, make, http, capsys) -> None:
     fault, kind, culprits, records_say = FAULTS[name]
     sim = SimFleet(groups=3, world_size=3, script=[at(8, fault)])
-    incident, bundle, _ = fired(sim, make, http)
+    incident, bundle = fired(sim, make, http)
     assert (incident.kind, list(incident.culprits)) == (kind, culprits)
     status, report = offline(bundle.path, capsys)
     told = report["monitor"]
@@ -71,7 +65,7 @@ def test_the_page_and_the_text_give_the_monitors_verdict_first(
     make, http, capsys, tmp_path
 ) -> None:
     sim = SimFleet(groups=3, world_size=3, script=[at(8, hang("rg_1.0"))])
-    _, bundle, _ = fired(sim, make, http)
+    _, bundle = fired(sim, make, http)
     html = tmp_path / "report.html"
     assert main(["analyze", str(bundle.path), "--html", str(html)]) == 1
     text = capsys.readouterr().out
@@ -82,7 +76,7 @@ def test_the_page_and_the_text_give_the_monitors_verdict_first(
 
 def test_records_are_dated_by_the_manifest(make, http, capsys) -> None:
     sim = SimFleet(groups=3, world_size=3, script=[at(8, hang("rg_1.0"))])
-    _, bundle, _ = fired(sim, make, http)
+    _, bundle = fired(sim, make, http)
     job = load([bundle.path])
     taken = {
         one["rank"]: int(one["taken_s"] * 1e9)
@@ -93,42 +87,33 @@ def test_records_are_dated_by_the_manifest(make, http, capsys) -> None:
     assert (job.columns["created_ns"] > 0).all()
 
 
-def test_the_records_that_the_detectors_had_speak_where_nobody_answers_any_more(
-    make, http, capsys
+@pytest.mark.parametrize(
+    ("size", "fault", "moments", "records_say"),
+    [(3, mismatch("rg_1.1"), ["firing", "judged"], "same"), (1, gil("rg_1.0"), ["firing"], None)],
+    ids=["the records that the detectors had speak", "none: the monitor's verdict stands"],
+)
+def test_where_nobody_answers_any_more(
+    size, fault, moments, records_say, make, http, capsys
 ) -> None:
-    sim = SimFleet(groups=3, world_size=3, script=[at(8, mismatch("rg_1.1"))])
-    drive, last = snapshot_of(Drive(sim))
+    sim = SimFleet(groups=3, world_size=size, script=[at(8, fault)])
     bench = make(evidence_deadline_s=0.5)
-    while True:
-        result = drive.step()
-        firing = [one for one in result.incidents if one.milestones.firing_s is not None]
-        if firing:
-            nobody = [replace(o, url="http://127.0.0.1:9") for o in last().observations]
-            bench.take(replace(last(), observations=tuple(nobody)), *firing)
-            break
-        bench.take(last())
-    bundle = bench.bundle(firing[0].id, "firing", "judged")
-    assert bundle.part("rg_1.1", "flight_recorder")["status"] == "unreachable"
-    status, report = offline(bundle.path, capsys)
-    assert status == 1
-    assert report["monitor"]["records_say"] == "same"
-    assert [report["names"][str(rank)] for rank in report["culprits"]] == ["rg_1.1"]
-
-
-def test_a_bundle_without_any_record_still_gives_the_monitors_verdict(make, http, capsys) -> None:
-    sim = SimFleet(groups=3, world_size=1, script=[at(8, gil("rg_1.0"))])
     drive, last = snapshot_of(Drive(sim))
-    incident = until_firing(drive)
+    incident = until_firing(drive, each=lambda: bench.take(last()))
     nobody = [replace(one, url="http://127.0.0.1:9") for one in last().observations]
-    bench = make()
     bench.take(replace(last(), observations=tuple(nobody)), incident)
-    bundle = bench.bundle(incident.id, "firing")
+    bundle = bench.bundle(incident.id, *moments)
+    (culprit,) = incident.culprits
+    assert bundle.part(culprit, "flight_recorder")["status"] == "unreachable"
     status, report = offline(bundle.path, capsys)
     assert status == 1
-    assert report["monitor"]["culprits"] == ["rg_1.0"]
-    assert report["ranks_read"] == []
-    assert main(["analyze", str(bundle.path)]) == 1
-    assert "The monitor's verdict: rg_1.0" in capsys.readouterr().out
+    assert report["monitor"]["culprits"] == [culprit]
+    if records_say is None:
+        assert report["ranks_read"] == []
+        assert main(["analyze", str(bundle.path)]) == 1
+        assert f"The monitor's verdict: {culprit}" in capsys.readouterr().out
+    else:
+        assert report["monitor"]["records_say"] == records_say
+        assert [report["names"][str(rank)] for rank in report["culprits"]] == [culprit]
 
 
 def test_the_bundle_of_a_real_fleet_in_which_a_rank_held_the_gil(capsys) -> None:
@@ -146,7 +131,7 @@ def test_of_two_bundles_the_later_is_read_and_nothing_is_mixed(
     make, http, capsys, tmp_path
 ) -> None:
     sim = SimFleet(groups=3, world_size=3, script=[at(8, hang("rg_1.0"))])
-    _, bundle, _ = fired(sim, make, http)
+    _, bundle = fired(sim, make, http)
     both = [tmp_path / "both" / name for name in ("a.zip", "b.zip")]
     both[0].parent.mkdir()
     for path, source in zip(both, (REAL, bundle.path), strict=True):

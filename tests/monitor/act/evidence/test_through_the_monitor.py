@@ -107,7 +107,7 @@ def test_the_tick_tells_how_far_the_culprits_had_come(api: Api, http: FakeFleet)
     assert [order.stood for order in orders] == [{"rg_1.0": 50}]
 
 
-def test_the_bundle_is_linked_where_the_incident_is_shown(
+def test_the_bundle_is_linked_where_the_incident_is_shown_and_its_page_has_the_stacks(
     api: Api, http: FakeFleet, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api.register(http.add("rg_1"))
@@ -124,16 +124,7 @@ def test_the_bundle_is_linked_where_the_incident_is_shown(
     assert f"evidence        {api.url}{URL} " in capsys.readouterr().out
     assert main(["status", "--monitor", api.url]) == 0
     assert f"evidence: {api.url}{URL}" in capsys.readouterr().out.replace("\n", "")
-
-
-def test_its_page_shows_what_the_ranks_said(api: Api, http: FakeFleet) -> None:
-    api.register(http.add("rg_1"))
-    api.judged_by(fires())
-    api.tick()
-    bundle_of(api)
-    api.tick()
-    text = api.call("GET", "/incidents/inc-1").text
-    assert "Thread 1: train.py:10" in text
+    assert "Thread 1: train.py:10" in api.call("GET", "/incidents/inc-1").text
 
 
 def test_an_incident_without_evidence_says_so(api: Api) -> None:
