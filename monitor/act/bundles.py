@@ -65,20 +65,21 @@ def concerned(
     victims each group gives one before any gives a second: what waits in one group looks alike,
     what waits across groups does not.
     """
-    present = {observation.rank: observation for observation in seen}
-    accused: tuple[RankName, ...] = () if incident is None else incident.culprits
-    homes = {*groups, *(() if incident is None else incident.groups)}
-    own = [observation.rank for observation in seen if observation.identity.group in homes]
-    wanted = [*accused, *own]
+    by_rank = {observation.rank: observation for observation in seen}
+    culprits: tuple[RankName, ...] = () if incident is None else incident.culprits
+    accused = {*groups, *(() if incident is None else incident.groups)}
+    members = [rank for rank, state in by_rank.items() if state.identity.group in accused]
+    ranks = [*culprits, *members]
     if incident is not None:
         verdict = incident.verdict
-        wanted += [RankName(name) for name in sorted(verdict.evidence) if name in present]
-        victims = _in_turn(present[name] for name in verdict.victims if name in present)
-        wanted += victims[:PEERS] if incident.kind is Kind.STRAGGLER else victims
-    order = list(dict.fromkeys(wanted))
-    there = [present[name] for name in order if name in present]
-    gone = [name for name in order if name not in present]
-    return Whom(tuple(there[:limit]), (*gone, *(observation.rank for observation in there[limit:])))
+        ranks += [RankName(name) for name in sorted(verdict.evidence) if name in by_rank]
+        victims = _in_turn(by_rank[name] for name in verdict.victims if name in by_rank)
+        ranks += victims[:PEERS] if incident.kind is Kind.STRAGGLER else victims
+    ordered = list(dict.fromkeys(ranks))
+    present = [rank for rank in ordered if rank in by_rank]
+    absent = [rank for rank in ordered if rank not in by_rank]
+    asked = tuple(by_rank[rank] for rank in present[:limit])
+    return Whom(asked, (*absent, *present[limit:]))
 
 
 def _in_turn(seen: Iterable[Observation]) -> list[RankName]:

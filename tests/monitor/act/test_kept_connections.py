@@ -97,8 +97,16 @@ def test_bodies_of_every_kind(said, body):
     assert bytes(reply.body) == body
 
 
-def test_who_hung_up_while_idle_is_asked_anew():
-    told, server = asked(OK, None, OK, times=2)
+@pytest.mark.parametrize(
+    ("answers", "old"),
+    [((OK, None, OK), False), ((OK + OK.replace(b"ok", b"no"), OK), False), ((OK, OK), True)],
+    ids=["hung up while idle", "two answers to one question", "nobody used it for long"],
+)
+def test_a_connection_of_no_use_is_not_asked_again(answers, old, monkeypatch):
+    if old:
+        monkeypatch.setattr("monitor.act.http.KEPT_S", -1.0)
+        monkeypatch.setattr("monitor.act.http._LOOK_EVERY_S", 0.0)
+    told, server = asked(*answers, times=2)
     assert [bytes(one.body) for one in told] == [b"ok", b"ok"]
     assert server.connections == 2
 
@@ -126,25 +134,11 @@ def test_what_is_no_answer_ends_its_own_request(said, why):
     assert server.connections == 2
 
 
-def test_two_answers_to_one_question_are_not_the_next_ones():
-    told, server = asked(OK + OK.replace(b"ok", b"no"), OK, times=2)
-    assert [bytes(one.body) for one in told] == [b"ok", b"ok"]
-    assert server.connections == 2
-
-
 def test_who_says_nothing_costs_its_own_time():
     began_s = time.monotonic()
     (told,), _ = asked(b"HTTP/1.1 200 OK\r\nContent-", within_s=0.1)
     assert isinstance(told, TimeoutError)
     assert time.monotonic() - began_s < 4
-
-
-def test_connections_that_nobody_uses_are_closed(monkeypatch):
-    monkeypatch.setattr("monitor.act.http.KEPT_S", -1.0)
-    monkeypatch.setattr("monitor.act.http._LOOK_EVERY_S", 0.0)
-    told, server = asked(OK, OK, times=2)
-    assert [bytes(one.body) for one in told] == [b"ok", b"ok"]
-    assert server.connections == 2
 
 
 @pytest.mark.parametrize(

@@ -123,17 +123,18 @@ def test_every_change_is_an_event(scene: Scene) -> None:
     assert (released.author, released.reason) == ("ann", "mended")
 
 
-def test_lightkeeper_never_shortens_what_a_person_said(scene: Scene) -> None:
-    was = scene.by_hand(None)
-    assert scene.evict() == was
-    assert scene.told() == ["added", "accused"]
-
-
-def test_lightkeeper_prolongs_a_persons_shorter_one_and_leaves_it_theirs(scene: Scene) -> None:
-    scene.by_hand(2)
+@pytest.mark.parametrize(
+    ("hours", "lasts_h", "events"),
+    [(None, None, ["added", "accused"]), (2, 24, ["added", "accused", "extended"])],
+    ids=["for ever", "shorter"],
+)
+def test_lightkeeper_never_shortens_what_a_person_said_and_leaves_it_theirs(
+    hours, lasts_h, events, scene: Scene
+) -> None:
+    scene.by_hand(hours)
     entry = scene.evict()
-    assert (entry.author, entry.reason, scene.lasts_h()) == ("ann", "ECC", 24)
-    assert scene.told() == ["added", "accused", "extended"]
+    assert (entry.author, entry.reason, scene.lasts_h()) == ("ann", "ECC", lasts_h)
+    assert scene.told() == events
 
 
 def test_an_eviction_on_a_host_that_is_out_already_prolongs_its_first_quarantine(

@@ -254,43 +254,6 @@ def test_a_rank_that_cannot_carry_out_a_kill_is_out(scene: Scene, sign, state) -
         assert "stopped (state T)" in detail(progress, Rung.LIGHTHOUSE_KILL)
 
 
-def test_a_hung_manager_that_takes_the_kill_and_never_answers(scene: Scene) -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=16) as deaf:
-        scene.start(1)
-        scene.in_quorum(f"http://127.0.0.1:{deaf.getsockname()[1]}")
-        progress = scene.evict()
-    assert_out(scene, progress)
-    assert results(progress) == {
-        Rung.LIGHTHOUSE_KILL: RungResult.FAILED,
-        Rung.WORKER_EVICT: RungResult.WORKED,
-    }
-
-
-def test_a_kill_that_hits_another_process_is_not_believed(scene: Scene) -> None:
-    """The manager's address leads to a process that dies of it, and is not of this group."""
-    scene.start(1)
-    elsewhere = scene.stack.enter_context(
-        lighthouse_process(scene.library, scene.folder / "l.py", free_port(), min_replicas=1)
-    )
-    other = subprocess.Popen(
-        [sys.executable, str(SCRIPT), "hang", str(scene.library), elsewhere, "rg_9:x", "127.0.0.1"],
-        env={**os.environ, "LIGHTKEEPER": "0", "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert other.stdout is not None
-    try:
-        scene.in_quorum(other.stdout.readline().strip())
-        progress = scene.evict()
-        assert other.wait(10) == 1
-    finally:
-        other.kill()
-        other.wait(10)
-        other.stdout.close()
-    assert_out(scene, progress)
-    assert results(progress)[Rung.LIGHTHOUSE_KILL] is RungResult.FAILED
-    assert "answered 500" in detail(progress, Rung.LIGHTHOUSE_KILL)
-
-
 def test_who_can_be_neither_killed_nor_ended_is_out_of_the_quorum_by_the_gate(
     tmp_path: Path, fetcher: Fetcher
 ) -> None:

@@ -210,33 +210,24 @@ class TestLeases:
         assert self.registry.targets()[0].url == "http://h:2"
         assert self.memory.writes == 2
 
-    def test_the_store_gives_targets_and_their_order_back(self) -> None:
-        self.registry.register(registration("one"))
-        self.registry.register(registration("two"))
+    def test_the_store_gives_targets_and_their_order_back_for_one_lease(self) -> None:
+        for incarnation in ("one", "two"):
+            self.registry.register(registration(incarnation))
+        stored = list(self.memory.targets.values())
         again = Registry(self.clock, Memory())
-        assert again.restore(list(self.memory.targets.values())) == 1
+        assert again.restore(stored) == 1
         assert [(one.identity, one.url) for one in again.targets()] == [
             (one.identity, one.url) for one in self.registry.targets()
         ]
         assert again.register(registration("one")) is Registered.SUPERSEDED
-
-    def test_of_what_another_monitor_saved_only_the_unknown_is_adopted(self) -> None:
-        self.registry.register(registration("old"))
-        stored = list(self.memory.targets.values())
-        ours = Registry(self.clock, Memory())
-        ours.register(registration("new"))
-        assert ours.restore(stored) == 0
-        assert ours.standing(RANK, "new") is Registered.CURRENT
-        assert Registry(self.clock, Memory()).restore(stored) == 1
-
-    def test_a_restored_target_has_one_lease_to_show_that_it_lives(self) -> None:
-        self.registry.register(registration(lease_s=15.0))
-        again = Registry(self.clock, Memory())
-        again.restore(list(self.memory.targets.values()))
         self.clock.advance(15.0)
         assert again.expire() == ()
         self.clock.advance(0.1)
         assert [target.rank for target in again.expire()] == [RANK]
+        ours = Registry(self.clock, Memory())
+        ours.register(registration("new"))
+        assert ours.restore(stored) == 0  # of what another monitor saved only the unknown
+        assert ours.standing(RANK, "new") is Registered.CURRENT
 
     def test_a_target_of_another_version_in_the_store_is_skipped(self) -> None:
         assert self.registry.restore([{"url": "http://h:1"}, {"identity": 3}]) == 0

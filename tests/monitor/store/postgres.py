@@ -6,7 +6,6 @@ import itertools
 import os
 import pwd
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -79,14 +78,6 @@ class Cluster:
     def stop(self) -> None:
         """At once, as when its host loses power."""
         self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "-w", "stop")
-
-    def pids(self) -> list[int]:
-        """Of the server: the postmaster."""
-        return [int((self._data / "postmaster.pid").read_text().split("\n")[0])]
-
-    def pause(self, number: signal.Signals) -> None:
-        for pid in self.pids():
-            os.kill(pid, number)
 
     def new_database(self) -> str:
         """The URL of an empty one, with the password."""

@@ -87,13 +87,6 @@ def test_an_incident_that_got_worse_is_told_again_and_one_that_got_better_is_not
     assert len({one["id"] for one in receiver.bodies}) == 3
 
 
-def test_what_accuses_nobody_is_told_once_though_its_eviction_is_held(bench, receiver) -> None:
-    nobody = replace(incident(), culprits=(), groups=(), incarnations=())
-    bench.tell(nobody, decisions=held(nobody, "unsure"))
-    bench.sent("webhook", 1)
-    assert receiver.bodies[0]["title"] == "lightkeeper: not entered"
-
-
 def test_a_guard_that_needs_a_person_pages_after_a_while(make, receiver) -> None:
     bench: Bench = make(webhook(receiver), hold_s=10.0)
     one = incident()
@@ -114,12 +107,20 @@ def test_a_guard_that_needs_a_person_pages_after_a_while(make, receiver) -> None
 PASSING = {
     Guard.ALREADY_GONE, Guard.NOT_WORTH_IT, Guard.IN_FLIGHT, Guard.COOL_DOWN, Guard.MAINTENANCE,
 }  # fmt: skip
+NOBODY = replace(incident(), culprits=(), groups=(), incarnations=())
 
 
-@pytest.mark.parametrize("guard", list(Guard))
-def test_a_guard_that_passes_by_itself_pages_nobody(guard: Guard, bench, receiver) -> None:
-    bench.tell(incident(), decisions=held(incident(), guard))
-    bench.sent("webhook", 1 if guard in PASSING else 2)
+@pytest.mark.parametrize(
+    ("subject", "guard", "messages"),
+    [*((incident(), guard, 1 if guard in PASSING else 2) for guard in Guard),
+     (NOBODY, Guard.UNSURE, 1)],
+    ids=[*Guard, "accuses nobody"],
+)  # fmt: skip
+def test_a_guard_pages_unless_it_passes_by_itself_or_nobody_is_accused(
+    subject, guard, messages, bench
+) -> None:
+    bench.tell(subject, decisions=held(subject, guard))
+    bench.sent("webhook", messages)
 
 
 def test_an_eviction_that_failed_is_told_once_each_time(make, receiver) -> None:

@@ -15,7 +15,6 @@ import pytest
 import requests
 
 from monitor.act.notices import Alertmanager
-from monitor.cli import main
 from tests.monitor.act.notify.scene import Bench, Receiver, held, over
 from tests.monitor.fakes import wait_until
 from tests.monitor.samples import incident
@@ -114,13 +113,3 @@ def test_a_real_alertmanager_pages_and_hears_the_end(
     wait_until(lambda: not alerts(alertmanager), 10, "nothing is left")
     assert bench.counted("alertmanager", "failed") == 0
     assert bench.counted("alertmanager", "dropped") == 0
-
-
-def test_a_real_alertmanager_takes_the_test_message(
-    alertmanager: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["--notify-alertmanager", alertmanager, "--notify-label", "cluster=a"]
-    assert main(["check", "notify", *words, "--public-url", "https://keeper.example"]) == 0
-    assert "answered 200" in capsys.readouterr().out
-    (alert,) = alerts(alertmanager)
-    assert (alert["labels"]["alertname"], alert["labels"]["cluster"]) == ("LightkeeperTest", "a")

@@ -146,6 +146,12 @@ def test_as_loud_as_the_incident(severity: Severity) -> None:
     assert made.severity == severity.value
 
 
+def test_what_accuses_nobody_bears_our_name() -> None:
+    nobody = replace(incident(), culprits=(), groups=(), incarnations=())
+    (made,) = notices(NoticeFacts(NOW_S, (nobody,), {}, ()), url="", hold_s=0.0).values()
+    assert made.title == "lightkeeper: not entered"
+
+
 def test_a_notice_survives_the_store() -> None:
     assert notice_from_json(json.loads(json.dumps(to_plain(notice())))) == notice()
 
