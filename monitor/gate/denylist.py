@@ -159,8 +159,8 @@ def denials_json(denials: Sequence[Denial]) -> dict[str, Any]:
 
 def wire_json(record: Any) -> dict[str, Any]:
     """Plain JSON types, sets sorted."""
-    told: dict[str, Any] = msgspec.to_builtins(record, order="deterministic")
-    return told
+    body: dict[str, Any] = msgspec.to_builtins(record, order="deterministic")
+    return body
 
 
 def parse_denials(data: Any) -> tuple[Denial, ...]:

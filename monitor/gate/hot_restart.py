@@ -47,7 +47,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -110,12 +110,12 @@ def datagram(kind: bytes, key: int = 0, number: int = 0, body: bytes = b"") -> b
     return _HEAD.pack(kind, key, number) + body
 
 
-def formed(message: bytes) -> list[bytes]:
+def quorum_datagrams(message: bytes) -> list[bytes]:
     """A quorum's answer, in as many pieces as it takes; each says how many follow."""
     pieces = [message[at : at + _PIECE] for at in range(0, len(message), _PIECE)] or [b""]
     return [
-        datagram(FORMED, number=len(pieces) - at, body=piece)
-        for at, piece in enumerate(pieces, start=1)
+        datagram(FORMED, number=following, body=piece)
+        for following, piece in zip(reversed(range(len(pieces))), pieces, strict=True)
     ]
 
 
@@ -159,14 +159,7 @@ def _widen(channel: socket.socket) -> None:
             channel.setsockopt(socket.SOL_SOCKET, option, 8 * 1024 * 1024)
 
 
-def _request(call: ProxiedCall) -> bytes:
-    """A quorum request. Times are of the system's steady clock, common to processes."""
-    headers = call.headers
-    head = [headers.path, headers.timeout_s, call.began_s, len(headers.block)]
-    return json.dumps(head).encode() + b"\n" + headers.block + call.data
-
-
-def _list(denials: Sequence[Denial]) -> bytes:
+def _pack_denials(denials: Sequence[Denial]) -> bytes:
     """Empty where it is too long: an older list would be worse than none, which the monitor teaches
     anew.
     """
@@ -174,13 +167,27 @@ def _list(denials: Sequence[Denial]) -> bytes:
     return body if len(body) + _HEAD.size < DATAGRAM_MAX else b""
 
 
-def read_request(number: int, body: bytes) -> ProxiedCall:
+def _pack_quorum_ids(quorum_ids: QuorumIds) -> bytes:
+    return json.dumps(to_plain(quorum_ids)).encode()
+
+
+def _pack_request(call: ProxiedCall) -> bytes:
+    """A quorum request; empty where it is too long. Times are of the system's steady clock, common
+    to processes.
+    """
+    headers = call.headers
+    head = [headers.path, headers.timeout_s, call.began_s, len(headers.block)]
+    body = json.dumps(head).encode() + b"\n" + headers.block + call.data
+    return body if len(body) <= _REQUEST_MAX else b""
+
+
+def _unpack_request(number: int, body: bytes) -> ProxiedCall:
     """The inverse; both ends are ours."""
-    head, _, rest = body.partition(b"\n")
+    head, _, block_and_data = body.partition(b"\n")
     path, timeout_s, began_s, size = json.loads(head)
-    data = rest[size:]
-    ended = is_whole(data) is not False  # its end may have come after it was told
-    call = ProxiedCall(number, CallHeaders(path, timeout_s, rest[:size]), began_s, ended=ended)
+    headers, data = CallHeaders(path, timeout_s, block_and_data[:size]), block_and_data[size:]
+    ended = is_whole(data) is not False  # its end may have come after it was sent here
+    call = ProxiedCall(number, headers, began_s, ended=ended)
     call.data += data
     return call
 
@@ -248,8 +255,8 @@ class SharedState:
     listeners: list[socket.socket] = field(default_factory=list)
     positions: ReadPositions = field(default_factory=ReadPositions)
     denied: bytes = b""
-    numbers: bytes = b""
-    """How far the quorum ids are."""
+    quorum_ids: bytes = b""
+    """How far they are."""
     clients: dict[int, int] = field(default_factory=dict)
     """Key to a duplicate of the socket."""
     asked: dict[int, dict[int, bytes]] = field(default_factory=dict)
@@ -259,6 +266,7 @@ class SharedState:
     asked_before: set[tuple[int, int]] = field(default_factory=set)
     """Key and number of the requests that were under way when it came."""
     _pieces: bytes = b""
+    """Of a quorum's answer that is not whole yet."""
 
     def note(self, data: bytes, files: list[int]) -> None:
         kind, key, number = _HEAD.unpack_from(data)
@@ -274,7 +282,7 @@ class SharedState:
         elif kind == ASKED:
             self.asked.setdefault(key, {})[number] = body
         elif kind == FORMED:
-            self._note_quorum(body, left=number)
+            self._note_quorum(body, following=number)
         elif kind == OVER:
             self.asked.get(key, {}).pop(number, None)
             self.asked_before.discard((key, number))
@@ -283,45 +291,44 @@ class SharedState:
         elif kind == DENIED:
             self.denied = body
         elif kind == NUMBERS:
-            self.numbers = body
+            self.quorum_ids = body
         for file in files:
             os.close(file)
 
-    def _note_quorum(self, piece: bytes, *, left: int) -> None:
+    def _note_quorum(self, piece: bytes, *, following: int) -> None:
         self._pieces += piece
-        if left == 0:
+        if following == 0:
             self.formed, self._pieces = self._pieces, b""
-            self.asked_before = {(key, one) for key, asked in self.asked.items() for one in asked}
+            self.asked_before = {(key, number) for key in self.asked for number in self.asked[key]}
 
     def _forget(self, key: int) -> None:
         self.asked.pop(key, None)
         if (file := self.clients.pop(key, None)) is not None:
             os.close(file)
 
-    def hand_over(self, channel: socket.socket) -> None:
-        files = [listener.fileno() for listener in self.listeners]
-        send(channel, datagram(LISTENERS), *files, self.positions.file)
-        if self.denied:
-            send(channel, datagram(DENIED, body=self.denied))
-        if self.numbers:
-            send(channel, datagram(NUMBERS, body=self.numbers))
+    def datagrams(self) -> Iterator[tuple[bytes, Sequence[int]]]:
+        """All of it, for another process that notes it, with the files that travel along."""
+        listeners = [listener.fileno() for listener in self.listeners]
+        yield datagram(LISTENERS), [*listeners, self.positions.file]
+        yield datagram(DENIED, body=self.denied), ()
+        yield datagram(NUMBERS, body=self.quorum_ids), ()
         for key, file in self.clients.items():
-            send(channel, datagram(CLIENT, key), file)
-        for before in (True, False):
-            for key, asked in self.asked.items():
-                for number, body in asked.items():
-                    if ((key, number) in self.asked_before) is before:
-                        send(channel, datagram(ASKED, key, number, body))
-            for piece in formed(self.formed) if before else ():
-                send(channel, piece)
-        send(channel, datagram(GO))
+            yield datagram(CLIENT, key), [file]
+        before: list[bytes] = []
+        since: list[bytes] = []
+        for key, requests in self.asked.items():
+            for number, body in requests.items():
+                asked = before if (key, number) in self.asked_before else since
+                asked.append(datagram(ASKED, key, number, body))
+        for data in (*before, *quorum_datagrams(self.formed), *since):
+            yield data, ()
 
     def open_requests(self, key: int) -> list[ProxiedCall]:
         """Of this client, those that the worker before had handled: the others are read again."""
         position, calls = self.positions.read(key), []
         for number, body in self.asked.get(key, {}).items():
             if number <= position.number or not position.unread:
-                calls.append(read_request(number, body))
+                calls.append(_unpack_request(number, body))
                 calls[-1].formed = (key, number) in self.asked_before
         return calls
 
@@ -337,7 +344,7 @@ class SharedState:
 
 
 class SupervisorLink(Successor):
-    """A worker tells its supervisor which connections it has and who asks for a quorum on them.
+    """By which a worker's supervisor hears of its connections and who asks for a quorum on them.
 
     Never blocks: where the supervisor does not keep up, something is not kept, and is counted.
     """
@@ -361,12 +368,12 @@ class SupervisorLink(Successor):
         self._listeners = listeners
         self._alone_s = alone_s
         self._highest: int | None = None
-        """The quorum id that the supervisor knows."""
+        """The highest quorum id that the supervisor has."""
         self._serials = itertools.count(time.monotonic_ns() & 0xFFFFFFFFFF)
         used = {key & 0xFFFF for key in inherited}
         self._slots = [slot for slot in range(ReadPositions.SLOTS) if slot not in used]
 
-    # -- what is told -------------------------------------------------------------------------
+    # -- what the supervisor hears --------------------------------------------------------------
 
     def came(self, transport: asyncio.Transport) -> int:
         """A client has connected; its key."""
@@ -375,47 +382,45 @@ class SupervisorLink(Successor):
         self.positions.write(key, ReadPosition())
         connection = transport.get_extra_info("socket")
         if connection is not None:
-            self._tell(datagram(CLIENT, key), connection.fileno())
+            self._send(datagram(CLIENT, key), connection.fileno())
         return key
 
     def left(self, key: int) -> None:
         if key & 0xFFFF < ReadPositions.SLOTS:
             self._slots.append(key & 0xFFFF)
-        self._tell(datagram(LEFT, key))
+        self._send(datagram(LEFT, key))
 
     def read(self, client: Downstream, more: bytes = b"") -> None:
         """Where it could be read on from: nothing is copied of what is too long."""
-        kept = client.unread + len(more) <= ReadPositions.UNREAD_MAX
-        rest = client.rest if kept else None
+        fits = client.unread + len(more) <= ReadPositions.UNREAD_MAX
+        rest = client.rest if fits else None
         unread = None if rest is None else rest + more
         window, initial = max(0, client.send_window), client.initial_window
         self.positions.write(client.key, ReadPosition(client.last, window, initial, unread))
 
     def asked(self, client: Downstream, call: ProxiedCall) -> None:
-        body = _request(call)
-        if len(body) <= _REQUEST_MAX:
-            self._tell(datagram(ASKED, client.key, call.number, body))
+        if body := _pack_request(call):
+            self._send(datagram(ASKED, client.key, call.number, body))
 
     def over(self, client: Downstream, call: ProxiedCall) -> None:
-        self._tell(datagram(OVER, client.key, call.number))
+        self._send(datagram(OVER, client.key, call.number))
 
     def denied(self, denials: Sequence[Denial]) -> None:
-        body = _list(denials)
+        body = _pack_denials(denials)
         self.missed += not body
-        self._tell(datagram(DENIED, body=body))
+        self._send(datagram(DENIED, body=body))
 
     def formed(self, quorum_ids: QuorumIds, message: bytes) -> None:
         """The first of the groups is about to be told of another quorum."""
         if quorum_ids.highest != self._highest:
             self._highest = quorum_ids.highest
-            self._tell(datagram(NUMBERS, body=json.dumps(to_plain(quorum_ids)).encode()))
-        for piece in formed(message):
-            self._tell(piece)
+            self._send(datagram(NUMBERS, body=_pack_quorum_ids(quorum_ids)))
+        for data in quorum_datagrams(message):
+            self._send(data)
 
-    def _tell(self, data: bytes, *files: int) -> bool:
-        told = self._channel is not None and send(self._channel, data, *files)
-        self.missed += not told and self._channel is not None
-        return told
+    def _send(self, data: bytes, *files: int) -> None:
+        if self._channel is not None:
+            self.missed += not send(self._channel, data, *files)
 
     # -- with a supervisor, and without ---------------------------------------------------------
 
@@ -433,18 +438,18 @@ class SupervisorLink(Successor):
     async def _until_alone(self) -> None:
         """Say now and then that we live; end when we are asked to."""
         while self._channel is not None:
-            self._tell(datagram(ALIVE))
-            said = b""
+            self._send(datagram(ALIVE))
+            data = b""
             try:
                 async with asyncio.timeout(_ALIVE_S):
-                    said = await asyncio.get_running_loop().sock_recv(self._channel, 4096)
+                    data = await asyncio.get_running_loop().sock_recv(self._channel, 4096)
             except TimeoutError:
                 continue
             except OSError:
                 pass
-            if said[:1] == END:
+            if data[:1] == END:
                 await self._end()
-            if not said:
+            if not data:
                 self._channel.close()
                 self._channel = None
 
@@ -456,10 +461,10 @@ class SupervisorLink(Successor):
         """
         loop = asyncio.get_running_loop()
         seen_s, reminded_s = time.monotonic(), -_REMIND_S
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
-            door.setblocking(False)
-            door.bind(name_of(self._listeners[0].getsockname(), os.getpid()))
-            door.listen(1)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.setblocking(False)
+            listener.bind(name_of(self._listeners[0].getsockname(), os.getpid()))
+            listener.listen(1)
             while self._channel is None:
                 now_s = time.monotonic()
                 seen_s = now_s if self._proxy.clients else seen_s
@@ -475,40 +480,46 @@ class SupervisorLink(Successor):
                     )
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(_LOOK_S, self._alone_s)):
-                        channel, _ = await loop.sock_accept(door)
-                        if not self._tell_all(channel):
+                        channel, _ = await loop.sock_accept(listener)
+                        if not self.hand_over(channel):
                             channel.close()
 
-    def _tell_all(self, channel: socket.socket) -> bool:
-        """To the next supervisor, in one go: nothing is read or written meanwhile."""
+    def hand_over(self, channel: socket.socket) -> bool:
+        """All to the next supervisor, in one go: nothing is read or written meanwhile."""
         if _peer(channel)[1] != os.getuid():
             return False
         _widen(channel)
         channel.settimeout(_TELL_S)
-        self._channel, missed = channel, self.missed
-        files = [listener.fileno() for listener in self._listeners]
-        self._tell(datagram(LISTENERS), *files, self.positions.file)
-        self._tell(datagram(DENIED, body=_list(self._proxy.denylist.denials)))
-        asking: list[tuple[Downstream, ProxiedCall]] = []
-        for client in self._proxy.clients:
-            connection = client.transport.get_extra_info("socket")
-            if self.missed == missed and connection is not None:
-                self._tell(datagram(CLIENT, client.key), connection.fileno())
-                calls = client.calls.values()
-                asking += [(client, one) for one in calls if one.method is Method.QUORUM]
-        self._highest = None
-        for before in (True, False):
-            for client, call in asking:
-                if call.formed is before:
-                    self.asked(client, call)
-            if before:
-                self.formed(self._proxy.quorum_ids, self._proxy.quorum.message)
-        self._tell(datagram(ALL))
-        channel.setblocking(False)
-        if self.missed != missed:
+        sent = all(send(channel, data, *files) for data, files in self._state().datagrams())
+        if not (sent and send(channel, datagram(ALL))):
+            self.missed += 1
             log.warning("somebody came to take over and did not: serving on")
-            self._channel = None
-        return self._channel is not None
+            return False
+        channel.setblocking(False)
+        self._channel, self._highest = channel, self._proxy.quorum_ids.highest
+        return True
+
+    def _state(self) -> SharedState:
+        """What a supervisor would hold that had been here all the time; the files stay ours."""
+        proxy = self._proxy
+        state = SharedState(
+            list(self._listeners),
+            self.positions,
+            denied=_pack_denials(proxy.denylist.denials),
+            quorum_ids=_pack_quorum_ids(proxy.quorum_ids),
+            formed=proxy.quorum.message,
+        )
+        for client in proxy.clients:
+            connection = client.transport.get_extra_info("socket")
+            if connection is None:
+                continue
+            state.clients[client.key] = connection.fileno()
+            for call in client.calls.values():
+                if call.method is Method.QUORUM and (body := _pack_request(call)):
+                    state.asked.setdefault(client.key, {})[call.number] = body
+                    if call.formed:
+                        state.asked_before.add((client.key, call.number))
+        return state
 
     async def _end(self) -> None:
         """From here on the sockets are another's."""
@@ -517,13 +528,14 @@ class SupervisorLink(Successor):
             for client in self._proxy.clients:
                 client.pause_reading(_HANDED_OVER)
             self._proxy.flush()
-            if time.monotonic() >= until_s or not any(one.answering for one in self._proxy.clients):
+            answering = any(client.answering for client in self._proxy.clients)
+            if not answering or time.monotonic() >= until_s:
                 break
             await asyncio.sleep(_DRAIN_PAUSE_S)
         for client in self._proxy.clients:
             self.read(client)
             if client.answering:
-                self._tell(datagram(LEFT, client.key))  # nothing to go on from
+                self._send(datagram(LEFT, client.key))  # nothing to go on from
         os._exit(0)
 
 
@@ -572,9 +584,9 @@ async def adopt(
     with contextlib.suppress(OSError):
         while len(unread) < _UNREAD_MAX and (more := client.recv(65_536)):
             unread += more
-    fresh = not asked and unread.startswith(http2.PREFACE[: len(unread) or 1])
+    speaks_first = not asked and unread.startswith(http2.PREFACE[: len(unread) or 1])
     with contextlib.suppress(OSError):
-        if fresh:
+        if speaks_first:
             _, arrived = await loop.connect_accepted_socket(lambda: NewClient(proxy), client)
             arrived.data_received(unread)
         else:
@@ -600,20 +612,19 @@ def main() -> int:
     )
     send(channel, datagram(ALIVE))
     options, state = GateOptions(("", 0)), SharedState()
-    while (said := receive(channel))[0][:1] != GO:
-        if not said[0]:
+    while True:
+        data, files = receive(channel)
+        if not data:
             return 0
-        if said[0][:1] == OPTIONS:
-            options = _options(json.loads(said[0][_HEAD.size :]))
+        if data[:1] == GO:
+            break
+        if data[:1] == OPTIONS:
+            options = _options(json.loads(data[_HEAD.size :]))
         else:
-            state.note(*said)
+            state.note(data, files)
     if options.verbose:
         log.setLevel(logging.INFO)
-
-    async def go_on(proxy: Proxy) -> None:
-        await _go_on(proxy, channel, state)
-
-    run(options, state.listeners, go_on)
+    run(options, state.listeners, lambda proxy: _go_on(proxy, channel, state))
     return 0
 
 
@@ -628,9 +639,9 @@ async def _go_on(proxy: Proxy, channel: socket.socket, state: SharedState) -> No
     proxy.successor = link
     if state.denied:
         proxy.deny(parse_denials(json.loads(state.denied)))
-    if state.numbers:
+    if state.quorum_ids:
         try:
-            proxy.quorum_ids = from_plain(QuorumIds, json.loads(state.numbers))
+            proxy.quorum_ids = from_plain(QuorumIds, json.loads(state.quorum_ids))
         except ValueError as exc:  # keeps no worker from serving
             log.warning("the worker before left no count of quorums: %s", exc)
     proxy.quorum = NewestQuorum(state.formed, members_of(state.formed))
@@ -666,8 +677,8 @@ class Worker:
             receive(self.channel)
         return self
 
-    def gone(self) -> bool:
-        """Whether it has ended; then nothing of it is left."""
+    def ended(self) -> bool:
+        """Whether it is gone; then nothing of it is left."""
         if self.process.poll() is None:
             return False
         self.channel.close()
@@ -675,9 +686,11 @@ class Worker:
 
     def begin(self, options: GateOptions, state: SharedState) -> Worker:
         self.channel.settimeout(_GRACE_S)
-        said = json.dumps(asdict(options), default=str).encode()
-        send(self.channel, datagram(OPTIONS, body=said))
-        state.hand_over(self.channel)
+        body = json.dumps(asdict(options), default=str).encode()
+        send(self.channel, datagram(OPTIONS, body=body))
+        for data, files in state.datagrams():
+            send(self.channel, data, *files)
+        send(self.channel, datagram(GO))
         self.began_s = self.heard_s = time.monotonic()
         return self
 
@@ -706,24 +719,24 @@ class Spare:
         self._start = start
         self._clock = clock
         self._due_s = clock()
-        self.there: Worker | None = None
+        self.worker: Worker | None = None
         self.look()
 
     def look(self) -> None:
         """Start another when there is none."""
         now_s = self._clock()
-        if self.there is not None and self.there.gone():
-            self.there = None
+        if self.worker is not None and self.worker.ended():
+            self.worker = None
             log.warning("the spare worker is gone: another is started")
-        if self.there is None and now_s >= self._due_s:
-            self.there = self._start()
+        if self.worker is None and now_s >= self._due_s:
+            self.worker = self._start()
             self._due_s = now_s + SPARE_PAUSE_S
 
     def take(self) -> Worker:
         """The one that stands by, or a new one; the next look starts another."""
-        taken, self.there = self.there, None
+        worker, self.worker = self.worker, None
         self._due_s = self._clock()
-        return self._start() if taken is None or taken.gone() else taken
+        return self._start() if worker is None or worker.ended() else worker
 
 
 class WorkerSupervisor:
@@ -758,8 +771,8 @@ class WorkerSupervisor:
         finally:
             signal.set_wakeup_fd(-1)
             worker.end(signal.SIGTERM)
-            if spare.there is not None:
-                spare.there.end(signal.SIGKILL)
+            if spare.worker is not None:
+                spare.worker.end(signal.SIGKILL)
 
     def _watch(self, worker: Worker, spare: Spare, wake: socket.socket) -> None:
         """Note what the worker says, until it is gone, or as good as gone, or we are to stop."""
@@ -820,10 +833,10 @@ def take_over(address: Any, *, silent_s: float = SILENT_S) -> SharedState | None
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
                 state = SharedState()
                 if _take(channel, name, silent_s, state):
-                    asked = sum(map(len, state.asked.values()))
+                    requests = sum(map(len, state.asked.values()))
                     log.warning(
-                        "taken over from the worker of a gate that died: %d clients, %d quorum"
-                        " requests", len(state.clients), asked,
+                        "taken over from the worker of a gate that died: %d clients, "
+                        "%d quorum requests", len(state.clients), requests,
                     )  # fmt: skip
                     return state
                 state.close()
@@ -839,10 +852,10 @@ def _take(channel: socket.socket, name: bytes, silent_s: float, state: SharedSta
         channel.connect(name)
         if _peer(channel)[1] != os.getuid():
             return False
-        while (said := receive(channel))[0]:
-            if said[0][:1] == ALL:
+        while (received := receive(channel))[0]:
+            if received[0][:1] == ALL:
                 asked_to_end = send(channel, datagram(END))
-            state.note(*said)
+            state.note(*received)
     except TimeoutError:
         log.warning("the worker at %s does not answer: it is ended", shown(name))
         if (pid := _peer(channel)[0]) > 0:  # 0, of a channel without a peer, is our own group

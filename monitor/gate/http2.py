@@ -19,7 +19,7 @@ import math
 import struct
 from collections import deque
 from collections.abc import Iterator
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -193,14 +193,15 @@ def _body(flags: int, payload: bytes) -> bytes:
 # -- a connection ------------------------------------------------------------------------------
 
 
-class Flusher(Protocol):
-    """Whoever writes out what was gathered, at the end of a turn."""
+class Flusher:
+    """Writes out what connections gathered, at the end of a turn."""
 
-    def to_flush(self, connection: Connection) -> None:
-        """A connection has something to write."""
+    def __init__(self) -> None:
+        self.waiting: list[Connection] = []
 
     def flush(self) -> None:
-        """Write it."""
+        while self.waiting:
+            self.waiting.pop().flush()
 
 
 class Connection(asyncio.Protocol):
@@ -414,7 +415,7 @@ class Connection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Gather; goes out with the next flush."""
         if not self._out:
-            self._flusher.to_flush(self)
+            self._flusher.waiting.append(self)
         self._out.append(data)
 
     def flush(self) -> None:

@@ -53,8 +53,8 @@ def resolve(host: str, port: int) -> tuple[int, Any]:
     Raises:
         OSError: nobody knows the name.
     """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = min(addresses, key=lambda each: each[0] != socket.AF_INET)
     return family, address
 
 
@@ -65,26 +65,26 @@ def listen(host: str, port: int) -> socket.socket:
         OSError: the address is in use or not ours.
     """
     family, address = resolve(host, port)
-    made = socket.socket(family)
+    listener = socket.socket(family)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # and never SO_REUSEPORT
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # and never SO_REUSEPORT
         if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD)
-        made.bind(address)
-        made.listen(BACKLOG)
-        made.setblocking(False)
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
     except OSError:
-        made.close()
+        listener.close()
         raise
-    return made
+    return listener
 
 
 def raise_file_limit() -> int:
     """Two connections a group: as many files as the system lets us have, and room for how many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * CLIENTS_MAX + _OTHER_FILES
-    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    most = 2 * CLIENTS_MAX + _OTHER_FILES
+    limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
     if soft != resource.RLIM_INFINITY and soft < limit:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     return (limit - min(_OTHER_FILES, limit // 2)) // 2

@@ -162,9 +162,11 @@ class Proxy:
         self.quorum_ids = QuorumIds()
         self.quorum = NewestQuorum()
         self.successor = Successor()
+        self.flusher = http2.Flusher()
+        self.flush = self.flusher.flush
         self.turns = FairTurns(self.flush)
         self.lighthouse = UpstreamLighthouse(
-            lighthouse, self.admission, self, now_s, self.advance_all
+            lighthouse, self.admission, self.flusher, now_s, self.advance_all
         )
         self.clients_max = clients_max
         self.transports: OrderedDict[asyncio.Transport, None] = OrderedDict()
@@ -177,16 +179,6 @@ class Proxy:
         """They end with the gate."""
         self.kept_bytes = 0
         self._waiting: set[Downstream] = set()
-        self._to_flush: list[http2.Connection] = []
-
-    # -- writing ------------------------------------------------------------------------------
-
-    def to_flush(self, connection: http2.Connection) -> None:
-        self._to_flush.append(connection)
-
-    def flush(self) -> None:
-        while self._to_flush:
-            self._to_flush.pop().flush()
 
     # -- who is here --------------------------------------------------------------------------
 
@@ -274,7 +266,7 @@ class Downstream(http2.Connection):
 
     def __init__(self, proxy: Proxy, key: int) -> None:
         """`key`: by which a successor knows this connection."""
-        super().__init__(proxy, window=http2.WINDOW_DEFAULT)
+        super().__init__(proxy.flusher, window=http2.WINDOW_DEFAULT)
         self.key = key
         self.calls: dict[int, ProxiedCall] = {}
         self._proxy = proxy

@@ -155,10 +155,10 @@ def members_of(message: bytes) -> frozenset[str]:
 
 def _read(reply: bytes) -> _Quorum:
     """LighthouseQuorumResponse: 1 is the quorum; of it 1 number, 2 members, 3 when it was made."""
-    found = [field for field in fields(reply, 0, len(reply)) if field[0] == 1]
-    if len(found) != 1 or found[0][1] != BYTES:
+    quorums = [field for field in fields(reply, 0, len(reply)) if field.number == 1]
+    if len(quorums) != 1 or quorums[0].kind != BYTES:
         raise _UnknownReplyError
-    _, _, size_at, begin, end = found[0]
+    _, _, size_at, begin, end = quorums[0]
     number, number_at, made = None, (begin, begin), (0, 0)
     members = set()
     for name, kind, value_at, first, last in fields(reply, begin, end):

@@ -325,10 +325,10 @@ class Admin:
     async def _deny(self, request: web.Request) -> web.Response:
         if self.token is None:
             return _error(403, "this gate has no token and denies nobody: start it with one")
-        said = [
-            each.encode(errors="replace") for each in request.headers.getall("Authorization", ())
-        ]
-        if len(said) != 1 or not hmac.compare_digest(said[0], f"Bearer {self.token}".encode()):
+        headers = request.headers.getall("Authorization", ())
+        said = [header.encode(errors="replace") for header in headers]
+        right = f"Bearer {self.token}".encode()
+        if len(said) != 1 or not hmac.compare_digest(said[0], right):
             return _error(401, "the bearer token is missing or another")
         try:
             denials = parse_denials(json.loads(await request.read()))
@@ -377,8 +377,8 @@ def _counters(counts: GateCounts) -> Iterator[tuple[str, str, int]]:
     retries = counts.upstream_retries
     yield "upstream_retries", "Connections to the Lighthouse that failed", retries
     yield "resent", "Quorum requests sent again to a Lighthouse that came back", counts.resent
-    told = "Quorums answered again to members whose answer was lost with a Lighthouse or worker"
-    yield "told_again", told, counts.told_again
+    again = "Quorums answered again to members whose answer was lost with a Lighthouse or worker"
+    yield "told_again", again, counts.told_again
     yield "bad_clients", "Clients sent away for breaking HTTP/2", counts.bad_clients
 
 

@@ -19,9 +19,10 @@ from monitor.gate.hot_restart import (
     SupervisorLink,
     datagram,
     pair,
+    quorum_datagrams,
     receive,
+    send,
 )
-from monitor.gate.hot_restart import formed as formed_datagrams
 from monitor.gate.proxy import KEPT_MAX, NewestQuorum
 from monitor.gate.quorum_ids import members_of
 from monitor.model.names import IncidentId, ReplicaId
@@ -617,12 +618,13 @@ def test_the_next_worker_tells_of_a_quorum_who_had_asked_before_and_asks_for_oth
 def test_what_a_supervisor_knows_of_the_newest_quorum_goes_on_to_every_worker() -> None:
     state, after = SharedState(), SharedState()
     state.note(datagram(ASKED, 1, 1, b"old"), [])
-    for piece in formed_datagrams(b"m" * 300_000):
+    for piece in quorum_datagrams(b"m" * 300_000):
         state.note(piece, [])
     state.note(datagram(ASKED, 2, 1, b"new"), [])
     ends = pair()
     with ends[0], ends[1]:
-        state.hand_over(ends[0])
+        for data, files in state.datagrams():
+            send(ends[0], data, *files)
         hand_on(ends, after)
     assert after.formed == b"m" * 300_000
     assert after.asked == {1: {1: b"old"}, 2: {1: b"new"}}

@@ -78,7 +78,7 @@ def test_a_list_that_is_too_long_to_be_told_keeps_no_gate_from_taking_over() -> 
     with bench() as gate, socket.create_server(("127.0.0.1", 0)) as listener:
         gate.core.deny(long)
         link = SupervisorLink(gate.core, ours, [listener], ReadPositions())
-        assert link._tell_all(worker)
+        assert link.hand_over(worker)
         while (said := receive(gate_that_comes))[0][:1] != ALL:
             state.note(*said)
     assert (len(state.listeners), state.denied) == (1, b"")

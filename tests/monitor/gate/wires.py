@@ -242,7 +242,7 @@ class Bench:
 
     async def _connect(self, client: Downstream) -> Upstream:
         await self.back.wait()
-        made = Carried(self, Upstream(self.core, client))
+        made = Carried(self, Upstream(self.core.flusher, client))
         self.carried.append(made)
         self.core.lighthouse._connections.add(made.side)
         self.core.lighthouse._came()
