@@ -54,16 +54,12 @@ def test_any_other_json_raises_only_the_one_error(data) -> None:
         incident_from_json(data)
 
 
-def test_a_restarted_monitor_continues_the_same_incident() -> None:
-    before = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), KeeperConfig(observe=True)).run(30)
-    after = restarted(before).run(20)
-    assert [i.id for i in after.last.incidents] == [i.id for i in before.last.incidents]
-    assert after.last.incidents[0].state is State.FIRING
-
-
-def test_a_pending_incident_also_survives_a_restart() -> None:
-    before = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), KeeperConfig(observe=True)).run(27)
-    assert [i.state for i in before.last.incidents] == [State.PENDING]
+@pytest.mark.parametrize(
+    ("at_s", "state"), [(27, State.PENDING), (30, State.FIRING)], ids=["pending", "firing"]
+)
+def test_a_restarted_monitor_continues_the_same_incident(at_s, state) -> None:
+    before = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), KeeperConfig(observe=True)).run(at_s)
+    assert [i.state for i in before.last.incidents] == [state]
     after = restarted(before).run(20)
     assert [i.id for i in after.last.incidents] == [i.id for i in before.last.incidents]
     assert after.last.incidents[0].state is State.FIRING

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 
 from monitor.decide.pipeline import Pipeline
 from monitor.journal.entries import Head, JournalError, Tick, head_from_json, outcome_of
-from monitor.journal.replay import Account, Replay, compared, first_difference, parted_s
+from monitor.journal.replay import Account, Pair, Replay, Side, compared, first_difference, parted_s
 from monitor.model.config import ConfigError, KeeperConfig
 from monitor.model.incident import State
 from tests.deep import DEEP
@@ -57,18 +57,20 @@ def test_any_fault_script_gives_the_same_again_from_any_file(case) -> None:
 def test_files_that_follow_each_other_are_one_journey_and_a_missing_one_is_bridged() -> None:
     tape = taped([at(20, hang("rg_1.0"))], 60, turn_every=20)
     heads = [head_from_json(json.loads(texts[0])) for texts in tape.files]
-    replay, followed = Replay(), []
-    for number in (0, 1):
-        followed.append(replay.begin(heads[number]))
-        for snapshot, result in list(zip(tape.snapshots, tape.results, strict=True))[
-            20 * number : 20 * number + 20
-        ]:
-            assert replay.tick(Tick(snapshot, outcome_of(result))).difference() is None
-    assert followed == [False, True]
+    ticks = [
+        Tick(*seen) for seen in zip(tape.snapshots, map(outcome_of, tape.results), strict=True)
+    ]
+
+    def follows(replay: Replay, number: int) -> bool:
+        followed = replay.begin(heads[number])
+        for tick in ticks[20 * number : 20 * number + 20]:
+            assert replay.tick(tick).difference() is None
+        return followed
+
     replay = Replay()
-    assert [replay.begin(heads[0]), replay.begin(heads[2])] == [False, False]
-    for snapshot, result in list(zip(tape.snapshots, tape.results, strict=True))[40:]:
-        assert replay.tick(Tick(snapshot, outcome_of(result))).difference() is None
+    assert [follows(replay, number) for number in (0, 1)] == [False, True]
+    replay = Replay()
+    assert [replay.begin(heads[0]), follows(replay, 2)] == [False, False]
 
 
 def test_a_restarted_monitor_is_replayed_with_what_its_store_held() -> None:
@@ -108,14 +110,20 @@ def test_the_first_difference_is_named(live, again, expected) -> None:
     assert first_difference(live, again) == expected
 
 
+def only(live: Account, now: Account) -> tuple[Pair, Side, Side]:
+    """The one fault that both accounts have, live and otherwise."""
+    (pair,) = compared(live, now)
+    assert pair.live is not None
+    assert pair.now is not None
+    return pair, pair.live, pair.now
+
+
 def test_a_longer_patience_would_have_accused_later() -> None:
     tape = taped([at(20, hang("rg_1.0"))], 60, config=KeeperConfig(observe=True))
     live, now = accounts(tape, stall_floor_s=12.0)
-    (pair,) = compared(live, now)
+    pair, was, would = only(live, now)
     assert (pair.kind, pair.culprits, pair.same) == ("not_entered", ("rg_1.0",), False)
-    assert pair.live is not None
-    assert pair.now is not None
-    assert (pair.live.fired_s, pair.now.fired_s) == (1_000_027.0, 1_000_034.0)
+    assert (was.fired_s, would.fired_s) == (1_000_027.0, 1_000_034.0)
     assert parted_s(live, now) is None
 
 
@@ -129,22 +137,18 @@ def test_what_the_live_eviction_did_is_no_fault_for_one_who_would_not_have_evict
 
 def test_observe_mode_would_have_held_it() -> None:
     live, now = accounts(taped([at(20, hang("rg_1.0"))], 60), observe=True)
-    (pair,) = compared(live, now)
-    assert pair.live is not None
-    assert pair.now is not None
-    assert (pair.live.evicted_s, pair.live.held) == (1_000_027.0, None)
-    assert (pair.now.evicted_s, pair.now.held) == (None, "observe")
+    _, was, would = only(live, now)
+    assert (was.evicted_s, was.held) == (1_000_027.0, None)
+    assert (would.evicted_s, would.held) == (None, "observe")
 
 
 def test_an_eviction_of_a_what_if_that_nobody_carried_out_is_decided_again_and_counted() -> None:
     tape = taped([at(20, hang("rg_1.0"))], 60, config=KeeperConfig(observe=True))
     live, now = accounts(tape, observe=False, cool_down_s=0.0)
-    (pair,) = compared(live, now)
-    assert pair.live is not None
-    assert pair.now is not None
-    assert pair.live.held == "observe"
-    assert pair.now.evicted_s == 1_000_027.0
-    assert pair.now.asked > 1
+    _, was, would = only(live, now)
+    assert was.held == "observe"
+    assert would.evicted_s == 1_000_027.0
+    assert would.asked > 1
     assert parted_s(live, now) == 1_000_027.0
 
 

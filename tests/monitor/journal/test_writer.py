@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -12,7 +13,6 @@ from typing import BinaryIO
 import pytest
 
 from monitor.decide.pipeline import Pipeline, TickResult
-from monitor.journal import writer as shelf_module
 from monitor.journal import writer as writer_module
 from monitor.journal.entries import End, Head, Tick
 from monitor.journal.replay import Closed, Opened, Replay, events, find_journals
@@ -87,12 +87,14 @@ class Run:
         self.journal.close()
 
 
+Start = Callable[..., Run]
+
+
 @pytest.fixture
-def runs() -> Iterator[list[Run]]:
-    made: list[Run] = []
-    yield made
-    for run in made:
-        run.close()
+def start() -> Iterator[Start]:
+    """Begins a run, which is closed in the end."""
+    with ExitStack() as stack:
+        yield lambda *words, **more: stack.enter_context(closing(Run(*words, **more)))
 
 
 def ticks_of(folder: Path, results: dict[int, TickResult]) -> list[int]:
@@ -110,9 +112,8 @@ def ticks_of(folder: Path, results: dict[int, TickResult]) -> list[int]:
     return numbers
 
 
-def test_what_was_ticked_is_on_disk_and_decides_the_same(tmp_path: Path, runs: list[Run]) -> None:
-    run = Run(JournalDir(tmp_path / "j", Limits()), [at(20, hang("rg_1.0"))])
-    runs.append(run)
+def test_what_was_ticked_is_on_disk_and_decides_the_same(tmp_path: Path, start: Start) -> None:
+    run = start(JournalDir(tmp_path / "j", Limits()), [at(20, hang("rg_1.0"))])
     run.tick(40)
     run.close()
     assert ticks_of(tmp_path / "j", run.results) == list(range(1, 41))
@@ -123,21 +124,19 @@ def test_what_was_ticked_is_on_disk_and_decides_the_same(tmp_path: Path, runs: l
     assert stats.bytes <= path.stat().st_size < stats.bytes + 100
 
 
-def test_each_tick_can_be_read_as_soon_as_it_is_written(tmp_path: Path, runs: list[Run]) -> None:
+def test_each_tick_can_be_read_as_soon_as_it_is_written(tmp_path: Path, start: Start) -> None:
     """What a SIGKILL would leave."""
-    run = Run(JournalDir(tmp_path, Limits()))
-    runs.append(run)
+    run = start(JournalDir(tmp_path, Limits()))
     for number in range(1, 6):
         run.slowly(1)
         assert ticks_of(tmp_path, run.results) == list(range(1, number + 1))
 
 
 def test_files_turn_by_size_and_the_oldest_goes_and_each_stands_alone(
-    tmp_path: Path, runs: list[Run]
+    tmp_path: Path, start: Start
 ) -> None:
     limits = Limits(total_bytes=32_000, file_bytes=6_000)
-    run = Run(JournalDir(tmp_path, limits), [at(40, hang("rg_1.0"))], groups=3)
-    runs.append(run)
+    run = start(JournalDir(tmp_path, limits), [at(40, hang("rg_1.0"))], groups=3)
     run.slowly(300)
     run.close()
     kept = files(tmp_path)
@@ -149,10 +148,9 @@ def test_files_turn_by_size_and_the_oldest_goes_and_each_stands_alone(
         assert len(ticks_of(path, run.results)) > 5 or path == kept[-1]
 
 
-def test_a_file_that_is_full_asks_once_for_the_next_one(tmp_path: Path, runs: list[Run]) -> None:
+def test_a_file_that_is_full_asks_once_for_the_next_one(tmp_path: Path, start: Start) -> None:
     """Ticks that came before the next file did still go into the full one, and say so again."""
-    run = Run(JournalDir(tmp_path, Limits(file_bytes=6_000)))
-    runs.append(run)
+    run = start(JournalDir(tmp_path, Limits(file_bytes=6_000)))
     for _ in range(25):
         before = run.done()
         run.tick(8)
@@ -164,19 +162,17 @@ def test_a_file_that_is_full_asks_once_for_the_next_one(tmp_path: Path, runs: li
 
 
 def test_a_memory_larger_than_a_file_may_be_is_not_written_at_every_tick(
-    tmp_path: Path, runs: list[Run]
+    tmp_path: Path, start: Start
 ) -> None:
-    run = Run(JournalDir(tmp_path, Limits(file_bytes=1)), groups=8)
-    runs.append(run)
+    run = start(JournalDir(tmp_path, Limits(file_bytes=1)), groups=8)
     run.slowly(60)
     run.close()
     assert 2 <= run.journal.stats.files <= 20
     assert ticks_of(tmp_path, run.results) == list(range(1, 61))
 
 
-def test_files_turn_by_age(tmp_path: Path, runs: list[Run]) -> None:
-    run = Run(JournalDir(tmp_path, Limits(file_s=0.0)))
-    runs.append(run)
+def test_files_turn_by_age(tmp_path: Path, start: Start) -> None:
+    run = start(JournalDir(tmp_path, Limits(file_s=0.0)))
     run.slowly(4)
     run.close()
     assert len(files(tmp_path)) >= 3
@@ -184,12 +180,11 @@ def test_files_turn_by_age(tmp_path: Path, runs: list[Run]) -> None:
 
 
 def test_a_full_disk_is_told_and_journalling_goes_on_when_there_is_room(
-    tmp_path: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_module, "RETRY_S", 0.0)
     disk = OddDisk(tmp_path)
-    run = Run(disk, [at(20, hang("rg_1.0"))])
-    runs.append(run)
+    run = start(disk, [at(20, hang("rg_1.0"))])
     run.slowly(15)
     disk.full = True
     run.slowly(10)
@@ -209,12 +204,11 @@ def test_a_full_disk_is_told_and_journalling_goes_on_when_there_is_room(
 
 
 def test_a_disk_that_hangs_holds_up_no_tick_and_fills_no_memory(
-    tmp_path: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_module, "_QUEUED_TICKS", 5)
     disk = OddDisk(tmp_path)
-    run = Run(disk)
-    runs.append(run)
+    run = start(disk)
     run.slowly(3)
     disk.answers.clear()
     run.tick(20)  # would never come back if it waited
@@ -231,31 +225,28 @@ def test_a_disk_that_hangs_holds_up_no_tick_and_fills_no_memory(
 
 
 def test_the_last_free_space_is_left_to_the_store(
-    tmp_path: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shelf_module, "SPARE_BYTES", 1 << 60)
-    run = Run(JournalDir(tmp_path, Limits()))
-    runs.append(run)
+    monkeypatch.setattr(writer_module, "SPARE_BYTES", 1 << 60)
+    run = start(JournalDir(tmp_path, Limits()))
     run.slowly(2)
     assert "MiB are left to others" in (run.journal.stats.problem or "")
     assert files(tmp_path) == []
 
 
 def test_a_folder_that_cannot_be_made_is_a_trouble_and_no_crash(
-    tmp_path: Path, runs: list[Run]
+    tmp_path: Path, start: Start
 ) -> None:
     (tmp_path / "file").write_text("")
-    run = Run(JournalDir(tmp_path / "file" / "journal", Limits()))
-    runs.append(run)
+    run = start(JournalDir(tmp_path / "file" / "journal", Limits()))
     run.slowly(2)
     assert run.journal.stats.problem == "Not a directory"
 
 
 def test_a_memory_that_cannot_be_written_is_told_and_the_ticks_are_kept(
-    tmp_path: Path, runs: list[Run]
+    tmp_path: Path, start: Start
 ) -> None:
-    run = Run(JournalDir(tmp_path, Limits(file_s=0.0)))
-    runs.append(run)
+    run = start(JournalDir(tmp_path, Limits(file_s=0.0)))
     run.journal._remember = lambda: {"odd": object()}
     run.slowly(4)
     run.close()
@@ -267,10 +258,9 @@ def test_a_memory_that_cannot_be_written_is_told_and_the_ticks_are_kept(
     assert ticks_of(tmp_path, run.results) == [1, 2, 3, 4]
 
 
-def test_foreign_files_in_the_folder_are_left_alone(tmp_path: Path, runs: list[Run]) -> None:
+def test_foreign_files_in_the_folder_are_left_alone(tmp_path: Path, start: Start) -> None:
     (tmp_path / "notes.txt").write_bytes(bytes(100_000))
-    run = Run(JournalDir(tmp_path, Limits(total_bytes=3000, file_bytes=1000)))
-    runs.append(run)
+    run = start(JournalDir(tmp_path, Limits(total_bytes=3000, file_bytes=1000)))
     run.slowly(30)
     run.close()
     assert (tmp_path / "notes.txt").exists()

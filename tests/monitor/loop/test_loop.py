@@ -20,7 +20,7 @@ from monitor.act.quarantine import PauseSwitch, Quarantine
 from monitor.act.targets import Registry, TargetsFile
 from monitor.clock import SteadyClock
 from monitor.decide.pipeline import TickResult
-from monitor.decide.view import NotPossible
+from monitor.decide.view import NotPossible, View
 from monitor.journal.entries import Head, Tick
 from monitor.journal.replay import events, find_journals
 from monitor.journal.writer import Journal, JournalDir, Limits
@@ -133,6 +133,20 @@ class Bench:
     def with_journal(self, journal: Journal) -> None:
         self.with_components(begin=lambda *_: LeaderComponents(journal=journal))
 
+    @property
+    def view(self) -> View:
+        assert self.keeper.view is not None
+        return self.keeper.view
+
+    def judged(self, *ticks: int) -> None:
+        """The incident fires, and in these ticks (none: in each) its eviction is decided."""
+        fired = {"incidents": (incident(),), "changed": (incident(),)}
+        self.judge.say = lambda snapshot: TickResult(
+            snapshot.now_s,
+            decisions=(EVICT,) if not ticks or snapshot.tick in ticks else (),
+            **fired,
+        )
+
     def value(self, name: str, **labels: str) -> float | None:
         return self.instruments.registry.get_sample_value(name, labels)
 
@@ -186,22 +200,15 @@ def test_a_decision_is_on_disk_before_it_is_carried_out(
         return 500, "text/plain", b""
 
     lighthouse.on_kill = kill
-    bench.judge.say = lambda s: TickResult(
-        s.now_s,
-        incidents=(incident(),),
-        changed=(incident(),),
-        decisions=(EVICT,) if s.tick == 1 else (),
-    )
+    bench.judged(1)
     bench.keeper.tick()
     wait_until(lambda: not bench.evictors.active(), 10, "the eviction ends")
     assert on_disk == [["evict"]]
     bench.keeper.tick()
     (progress,) = bench.judge.seen[-1].evictions
     assert progress.gone_s is not None
-    view = bench.keeper.view
-    assert view is not None
-    assert view.evictions[IncidentId("inc-1")].gone_s is not None
-    assert [entry.host for entry in view.quarantine] == ["node1"]
+    assert bench.view.evictions[IncidentId("inc-1")].gone_s is not None
+    assert [entry.host for entry in bench.view.quarantine] == ["node1"]
     assert bench.value("lightkeeper_evictions_total", kind="not_entered", outcome="gone") == 1
 
 
@@ -221,18 +228,13 @@ def test_an_eviction_waits_until_its_decision_is_on_disk_and_says_so(
     lighthouse.on_kill = lambda _: (doomed.die(), (500, "text/plain", b""))[1]
     full = full_disk(bench.store, full=True)
     bench.store.save_target(RankName("rg_9.0"), {"url": "x" * 100_000})
-    bench.judge.say = lambda s: TickResult(
-        s.now_s, incidents=(incident(),), changed=(incident(),),
-        decisions=(EVICT,) if s.tick == 2 else (),
-    )  # fmt: skip
+    bench.judged(2)
     for _ in range(3):
         bench.keeper.tick()
     assert bench.evictors.progress() == ()
-    view = bench.keeper.view
-    assert view is not None
     assert any(
         line.startswith("eviction of rg_1 waits: its decision is not written (")
-        for line in view.troubles
+        for line in bench.view.troubles
     )
     full()
     bench.keeper.tick()
@@ -249,10 +251,7 @@ def test_a_decision_that_could_not_be_written_for_long_is_decided_again_and_is_o
     bench.with_components(config=KeeperConfig(tick_s=0.5, eviction_ack_s=1.0))
     full = full_disk(bench.store, full=True)
     bench.store.save_target(RankName("rg_9.0"), {"url": "x" * 100_000})
-    bench.judge.say = lambda s: TickResult(
-        s.now_s, incidents=(incident(),), changed=(incident(),),
-        decisions=(EVICT,) if s.tick in (1, 6) else (),
-    )  # fmt: skip
+    bench.judged(1, 6)
     bench.keeper.tick()
     bench.clock.advance(5)
     for _ in range(3):
@@ -320,9 +319,7 @@ def test_a_group_that_is_another_by_now_is_not_evicted(
 ) -> None:
     rank = fleet.add("rg_1", incarnation=incarnation, replica_id=replica_id)
     bench.registry.register(rank.registration())
-    bench.judge.say = lambda s: TickResult(
-        s.now_s, incidents=(incident(),), changed=(incident(),), decisions=(EVICT,)
-    )
+    bench.judged()
     bench.keeper.tick()
     wait_until(lambda: not bench.evictors.active(), 10, "the eviction ends")
     assert [progress.failed for progress in bench.evictors.progress()] == [words]
@@ -355,17 +352,13 @@ def test_a_crash_of_the_judge_keeps_incidents_and_decides_nothing(bench: Bench) 
 
     bench.judge.say = crash
     bench.keeper.tick()
-    view = bench.keeper.view
-    assert view is not None
-    assert view.snapshot.tick == 2
-    assert [one.state for one in view.incidents] == [State.FIRING]
-    assert view.troubles == ("decide failed: RuntimeError: a bug",)
+    assert bench.view.snapshot.tick == 2
+    assert [one.state for one in bench.view.incidents] == [State.FIRING]
+    assert bench.view.troubles == ("decide failed: RuntimeError: a bug",)
     assert bench.value("lightkeeper_part_failures_total", part="decide") == 1
     bench.judge.say = lambda s: TickResult(s.now_s)
     bench.keeper.tick()
-    view = bench.keeper.view
-    assert view is not None
-    assert view.troubles == ()
+    assert bench.view.troubles == ()
 
 
 def test_a_crash_of_the_reckoning_leaves_the_page_as_fresh_as_ever(
@@ -374,10 +367,8 @@ def test_a_crash_of_the_reckoning_leaves_the_page_as_fresh_as_ever(
     bench.keeper.tick()
     monkeypatch.setattr(bench.keeper, "_rank_seconds", None)
     bench.keeper.tick()
-    view = bench.keeper.view
-    assert view is not None
-    assert view.snapshot.tick == 2
-    assert [one.partition(":")[0] for one in view.troubles] == ["goodput failed"]
+    assert bench.view.snapshot.tick == 2
+    assert [one.partition(":")[0] for one in bench.view.troubles] == ["goodput failed"]
 
 
 @pytest.mark.parametrize(
@@ -387,12 +378,17 @@ def test_a_crash_of_any_part_is_counted_and_the_loop_goes_on(
     bench: Bench, part: str, broken: str
 ) -> None:
     keeper, good = bench.keeper, bench.components
-    for components in (replace(good, **{broken: Broken()}), good, good):
+    for components, judged in (
+        (replace(good, **{broken: Broken()}), part != "sweep"),
+        (good, True),
+    ):
         keeper._components = keeper._observing._components = components
+        bench.judge.seen.clear()
         keeper.tick()
+        assert bool(bench.judge.seen) is judged  # without a sweep there is nothing to judge
+    keeper.tick()
     assert bench.value("lightkeeper_part_failures_total", part=part) == 1
-    assert keeper.view is not None
-    assert keeper.view.troubles == ()
+    assert bench.view.troubles == ()
 
 
 def test_who_waits_for_an_idle_tick_waits_while_it_decides_also_when_that_crashes(
@@ -411,21 +407,13 @@ def test_who_waits_for_an_idle_tick_waits_while_it_decides_also_when_that_crashe
     assert bench.keeper.idle.is_set()
 
 
-def test_without_a_sweep_nothing_is_judged(bench: Bench) -> None:
-    bench.with_components(poller=Broken())
-    bench.keeper.tick()
-    assert bench.judge.seen == []
-
-
 def test_a_full_disk_is_said_and_stops_nothing(bench: Bench) -> None:
     full_disk(bench.store, full=True)
     changed = [replace(incident(f"inc-{n}"), signature="x" * 5000) for n in range(20)]
     bench.judge.say = lambda s: TickResult(s.now_s, changed=tuple(changed))
     bench.keeper.tick()
-    view = bench.keeper.view
-    assert view is not None
-    assert len(view.incidents) == 20
-    assert "the store does not take writes" in view.troubles[0]
+    assert len(bench.view.incidents) == 20
+    assert "the store does not take writes" in bench.view.troubles[0]
     assert bench.store.errors > 0
 
 
@@ -455,10 +443,10 @@ def test_a_listed_target_is_found_and_followed_through_a_restart(
 # -- by hand, and the schedule --------------------------------------------------------------------
 
 
-def test_a_person_cannot_evict_what_is_not_there(bench: Bench) -> None:
-    with pytest.raises(NotPossible, match="no such group: rg_9"):
-        bench.keeper.evict_by_hand(GroupName("rg_9"), "because")
-    bench.keeper.tick()
+@pytest.mark.parametrize("ticks", [0, 1])
+def test_a_person_cannot_evict_what_is_not_there(bench: Bench, ticks: int) -> None:
+    for _ in range(ticks):
+        bench.keeper.tick()
     with pytest.raises(NotPossible, match="no such group: rg_9"):
         bench.keeper.evict_by_hand(GroupName("rg_9"), "because")
 
@@ -545,8 +533,7 @@ def test_a_journal_that_cannot_be_written_is_a_trouble_on_the_page(
     wait_until(lambda: journal.stats.problem, 5, "the folder cannot be made")
     bench.keeper.tick()
     bench.keeper.tick()
-    assert bench.keeper.view is not None
-    (trouble,) = bench.keeper.view.troubles
+    (trouble,) = bench.view.troubles
     assert trouble.startswith("the journal is not written (Not a directory): ")
     assert bench.value("lightkeeper_journal_failing") == 1
     assert (bench.value("lightkeeper_journal_lost_ticks_total") or 0) >= 1
