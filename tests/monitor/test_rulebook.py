@@ -10,9 +10,9 @@ import pytest
 
 from monitor.act.quarantine import SWITCH, PauseSwitch
 from monitor.clock import SteadyClock
-from monitor.decide.rules import PolicyAction, PolicyError
+from monitor.decide.rules import GUARDS, PolicyAction, PolicyError
 from monitor.journal.entries import Tick
-from monitor.journal.replay import Opened, Replay, events, find_journals
+from monitor.journal.replay import Event, Opened, Replay, events, find_journals
 from monitor.rulebook import Rulebook, effective
 from monitor.service import Service
 from monitor.store.store import Store
@@ -72,7 +72,7 @@ def test_a_bad_file_changes_nothing_and_is_told_until_a_good_one_comes(file: Pat
         rules.reload(2.0)
     assert caught.value.problems == (
         f"{file}: guards.budget_per_hour: is -1, expected 0 to 1e+06",
-        f"{file}: guards.x: unknown key, expected {', '.join(_guards())}",
+        f"{file}: guards.x: unknown key, expected {', '.join(GUARDS)}",
     )
     assert (rules.current, rules.take()) == (before, None)
     (trouble,) = rules.troubles()
@@ -82,12 +82,6 @@ def test_a_bad_file_changes_nothing_and_is_told_until_a_good_one_comes(file: Pat
     made = rules.reload(3.0)
     assert (made.config.budget_per_hour, made.loaded_s, made.number) == (3, 3.0, 2)
     assert (rules.take(), rules.take(), list(rules.troubles())) == (made, None, [])
-
-
-def _guards() -> list[str]:
-    from monitor.decide.rules import GUARDS
-
-    return list(GUARDS)
 
 
 def test_what_only_a_start_looks_at_keeps_its_value_and_is_told(file: Path) -> None:
@@ -156,34 +150,28 @@ def test_a_reload_holds_from_the_next_tick_on_and_is_replayed(
     assert api.get("/v1/snapshot")["observe"] is False
     assert api.components.judge._config.budget_per_hour == 1
 
-    def journalled() -> list[tuple[int | None, int, bool, PolicyAction]]:
-        heads = [
-            one.head
-            for one in events(find_journals([tmp_path / "j"])[0])
-            if isinstance(one, Opened)
-        ]
-        return [
-            (h.after_tick, h.config.budget_per_hour, h.config.observe,
-             next(iter(h.policy.actions.values())))
-            for h in heads
-        ]  # fmt: skip
-
-    wait_until(lambda: len(journalled()) == 2, 5, "the second file")
-    assert journalled() == [
-        (None, 2, True, PolicyAction.EVICT_AND_QUARANTINE), (3, 1, False, PolicyAction.PAGE),
-    ]  # fmt: skip
-    replay, follows, ticks = Replay(), [], []
+    def journalled() -> list[Event]:
+        return list(events(find_journals([tmp_path / "j"])[0]))
 
     def ticks_on_disk() -> int:
-        return sum(isinstance(one, Tick) for one in events(find_journals([tmp_path / "j"])[0]))
+        return sum(isinstance(event, Tick) for event in journalled())
 
     wait_until(lambda: ticks_on_disk() == 5, 5, "all ticks are on disk")
-    for event in events(find_journals([tmp_path / "j"])[0]):
+    replay, heads, follows, ticks = Replay(), [], [], []
+    for event in journalled():
         if isinstance(event, Opened):
-            follows.append(replay.begin(event.head))
+            head = event.head
+            action = next(iter(head.policy.actions.values()))
+            heads.append(
+                (head.after_tick, head.config.budget_per_hour, head.config.observe, action)
+            )
+            follows.append(replay.begin(head))
         elif isinstance(event, Tick):
             assert replay.tick(event).difference() is None
             ticks.append(replay.pipeline._config.budget_per_hour)
+    assert heads == [
+        (None, 2, True, PolicyAction.EVICT_AND_QUARANTINE), (3, 1, False, PolicyAction.PAGE),
+    ]  # fmt: skip
     assert (follows, ticks) == ([False, True], [2, 2, 2, 1, 1])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from monitor.decide.rank_seconds import Spent
-from monitor.decide.tempo import Tempo, TempoBook
+from monitor.decide.tempo import Tempo
 from monitor.decide.view import DepartureBook, ended_of, groups_of, trouble_of, warnings_of
 from monitor.decide.view_json import report_to_json
 from monitor.model.eviction import DecisionRow
@@ -177,27 +177,3 @@ def test_a_launchers_name_is_said_once_beside_the_managers() -> None:
     known = replace(one, identity=replace(one.identity, launched_as=GroupName("0")))
     (group,) = [found for found in groups_of(view(known)) if found.ranks]
     assert (group.group, group.launched_as) == ("my_0", "0")
-
-
-@pytest.mark.parametrize("stood_s", [7.0, 30.0])
-def test_after_a_standstill_no_pace_is_told_until_there_is_a_clean_one(stood_s: float) -> None:
-    book = TempoBook()
-    for tick in range(6):
-        book.push(snapshot(seen("rg_0", step=2 * tick), now_s=1000.0 + tick))
-    for tick in range(6, int(stood_s)):
-        book.push(snapshot(seen("rg_0", step=10), now_s=1000.0 + tick))
-    after_s = 1005.0 + stood_s
-    assert book.push(snapshot(seen("rg_0", step=13), now_s=after_s)) == {}
-    again = book.push(snapshot(seen("rg_0", step=15), now_s=after_s + 1))
-    assert again[RankName("rg_0.0")].step_s == pytest.approx(0.5)
-
-
-def test_a_rank_that_gets_slow_has_its_new_pace_after_two_steps() -> None:
-    book = TempoBook()
-    for tick in range(6):
-        book.push(snapshot(seen("rg_0", step=2 * tick), now_s=1000.0 + tick))
-    paces = [
-        book.push(snapshot(seen("rg_0", step=11 + number), now_s=1013.0 + 8 * number))
-        for number in range(3)
-    ]
-    assert [[one.step_s for one in pace.values()] for pace in paces] == [[], [8.0], [8.0]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.decide.tempo import Tempo, TempoBook
 from monitor.decide.view import groups_of
 from monitor.decide.view_json import report_to_json, snapshot_to_json
 from monitor.model.eviction import DecisionRow
@@ -13,7 +12,7 @@ from monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
 from monitor.model.observation import LighthouseAway, LighthouseView, Member
 from monitor.model.verdict import RankHealth
 from tests.changed import replace
-from tests.monitor.samples import ENTRY, EVICTION, incident, seen, snapshot, view
+from tests.monitor.samples import ENTRY, EVICTION, incident, seen, view
 
 
 def test_a_group_is_as_sick_as_its_worst_rank() -> None:
@@ -99,27 +98,3 @@ def test_an_incident_tells_what_the_job_lost_and_how_many_trained_before() -> No
     assert (body["lost_steps"], body["before"]) == (2, {"quorums": (4,), "participants": 3})
     bare = report_to_json(view().report(incident()))
     assert (bare["lost_steps"], bare["before"]) == (None, None)
-
-
-# -- tempo -----------------------------------------------------------------------------------------
-
-
-def test_the_tempo_is_the_mean_over_the_window() -> None:
-    book = TempoBook()
-    for second in range(6):
-        tempos = book.push(snapshot(seen("rg_0", step=2 * second), now_s=1000.0 + second))
-    assert tempos == {RankName("rg_0.0"): Tempo(0.5, pytest.approx(0.1), pytest.approx(0.05))}
-
-
-def test_a_rank_that_stands_has_no_tempo_after_the_window() -> None:
-    book = TempoBook()
-    for second in range(3):
-        book.push(snapshot(seen("rg_0", step=second), now_s=1000.0 + second))
-    assert book.push(snapshot(seen("rg_0", step=2), now_s=1010.0)) != {}
-    assert book.push(snapshot(seen("rg_0", step=2), now_s=1018.0)) == {}
-
-
-def test_a_restarted_rank_starts_a_new_tempo() -> None:
-    book = TempoBook()
-    book.push(snapshot(seen("rg_0", step=500), now_s=1000.0))
-    assert book.push(snapshot(seen("rg_0", step=1, incarnation="two"), now_s=1001.0)) == {}

@@ -139,8 +139,7 @@ def test_the_log_has_a_line_for_all_that_was_done(monitor: Monitor, options: Opt
     auditor = monitor.components.auditor
     assert auditor is not None
     wait_until(lambda: not auditor.lines_waiting, 10, "its thread has written the lines")
-    assert options.audit_log is not None
-    told = [json.loads(text) for text in options.audit_log.read_text().splitlines()]
+    told = log_lines(options)
     found = [(line["event"], line["by"], line["what"]) for line in told]
     expected = [
         ("incident", "lightkeeper", "not_entered rg_1 firing"),
@@ -206,13 +205,9 @@ def test_an_eviction_by_hand_has_a_story_like_any_other(
     assert monitor.get("/v1/audit?kind=by_hand")["evictions"] == 1
     at = ["--monitor", monitor.url]
     assert "ann: its fans scream" in said(capsys, "show", "manual", *at)
-    stored = json.loads(
-        said(capsys, "show", "manual", "--format", "json", "--store", str(options.store))
-    )
+    stored = as_json(capsys, "show", "manual", "--store", str(options.store))
     assert stored["account"]["lost"] == account["lost"]
-    assert options.audit_log is not None
-    told = [json.loads(text) for text in options.audit_log.read_text().splitlines()]
-    assert {line["by"] for line in told} == {"ann"}
+    assert {line["by"] for line in log_lines(options)} == {"ann"}
 
 
 def back(monitor: Monitor, incident_id: str) -> bool:
@@ -296,6 +291,15 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> st
     return out if status == 0 else err
 
 
+def as_json(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    return json.loads(said(capsys, *words, "--format", "json"))
+
+
+def log_lines(options: Options) -> list[dict[str, Any]]:
+    assert options.audit_log is not None
+    return [json.loads(text) for text in options.audit_log.read_text().splitlines()]
+
+
 def test_people_read_list_and_story(monitor: Monitor, capsys: pytest.CaptureFixture[str]) -> None:
     story(monitor)
     at = ["--monitor", monitor.url]
@@ -306,10 +310,7 @@ def test_people_read_list_and_story(monitor: Monitor, capsys: pytest.CaptureFixt
     for part in ("What happened", "What was done", "How long each part took", "What it cost",
                  "What to do next", "blamed          rg_1.0 on node1 (likely)"):  # fmt: skip
         assert part in told
-    assert (
-        json.loads(said(capsys, "list", "--kind", "dead", "--format", "json", *at))["incidents"]
-        == []
-    )
+    assert as_json(capsys, "list", "--kind", "dead", *at)["incidents"] == []
 
 
 def test_a_store_tells_the_same_when_no_monitor_does(
@@ -320,16 +321,10 @@ def test_a_store_tells_the_same_when_no_monitor_does(
         story(monitor)
         asked = monitor.get("/v1/incidents/inc-1")
         at = ["--store", str(options.store)]
-        assert (
-            json.loads(said(capsys, "show", "inc", "--format", "json", *at))["account"]
-            == asked["account"]
-        )
+        assert as_json(capsys, "show", "inc", *at)["account"] == asked["account"]
     assert "1 eviction; 1 incident fired" in said(capsys, "list", *at)
     assert "How long each part took" in said(capsys, "show", "inc", *at)
-    assert (
-        json.loads(said(capsys, "list", "--kind", "dead", "--format", "json", *at))["incidents"]
-        == []
-    )
+    assert as_json(capsys, "list", "--kind", "dead", *at)["incidents"] == []
     assert "no store at" in said(capsys, "list", "--store", str(tmp_path / "none"), status=1)
     assert not (tmp_path / "none").exists()
     assert "no such incident: x" in said(capsys, "show", "x", *at, status=1)
