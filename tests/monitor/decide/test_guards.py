@@ -105,33 +105,42 @@ def over(group: str, kind: Kind, signature: str) -> Incident:
     return replace(incident(kind), groups=(GroupName(group),), signature=signature)
 
 
+def policy(action: PolicyAction, kind: Kind = Kind.NOT_ENTERED) -> Policy:
+    return Policy({**DEFAULT.actions, **{(kind, severity): action for severity in Severity}})
+
+
+def before(*past: Incident) -> DecisionFacts:
+    return fleet(faults={HERE: past})
+
+
 @pytest.mark.parametrize(
-    ("before", "hosts"),
+    ("seen", "fault", "rules", "hosts"),
     [
-        pytest.param(over("rg_7", Kind.DEAD, ""), (HERE,), id="another group"),
+        pytest.param(before(over("rg_7", Kind.DEAD, "")), incident(), DEFAULT, (HERE,),
+                     id="where another group failed"),
+        pytest.param(before(over("rg_1", Kind.NOT_ENTERED, "not_entered@b.py:7:g")), incident(),
+                     DEFAULT, (HERE,), id="where the same group failed in another state"),
+        pytest.param(before(over("rg_1", Kind.NOT_ENTERED, "not_entered:rg_1.0")), incident(),
+                     DEFAULT, (), id="not where the same group failed in the same state"),
         pytest.param(
-            over("rg_1", Kind.NOT_ENTERED, "not_entered@b.py:7:g"), (HERE,),
-            id="the same group in another state",
+            replace(with_group(alive=(RankName("rg_1.1"),)),
+                    faults={HERE: (over("rg_1", Kind.DEAD, ""),)}),
+            incident(Kind.DEAD), DEFAULT, (HERE,), id="where it died before",
         ),
-        pytest.param(
-            over("rg_1", Kind.NOT_ENTERED, "not_entered:rg_1.0"), (),
-            id="the same group in the same state",
-        ),
+        pytest.param(with_group(disk_wait=frozenset({CULPRIT})), incident(), DEFAULT, (HERE,),
+                     id="of a wait in the kernel"),
+        pytest.param(fleet(), incident(Kind.STRAGGLER, lost_s=99.0), DEFAULT, (HERE,),
+                     id="of a straggler"),
+        pytest.param(with_group(disk_wait=frozenset({CULPRIT})), incident(),
+                     policy(PolicyAction.EVICT), (), id="not where the policy only evicts"),
+        pytest.param(fleet(), incident(Kind.MISMATCH),
+                     policy(PolicyAction.EVICT_AND_QUARANTINE, Kind.MISMATCH), (HERE,),
+                     id="of the program's fault where the policy says so"),
     ],
 )  # fmt: skip
-def test_a_host_is_blamed_where_it_fails_again_otherwise(before, hosts) -> None:
-    (evict,) = decide(KeeperConfig(), fleet(faults={HERE: (before,)}), [incident()])
+def test_a_host_is_blamed(seen, fault, rules, hosts) -> None:
+    (evict,) = decide(KeeperConfig(), seen, [fault], rules)
     assert evict.quarantine == hosts
-
-
-def test_a_wait_in_the_kernel_speaks_of_its_host() -> None:
-    (evict,) = decide(KeeperConfig(), with_group(disk_wait=frozenset({CULPRIT})), [incident()])
-    assert evict.quarantine == (HERE,)
-
-
-def test_a_straggler_speaks_of_its_host() -> None:
-    (evict,) = decide(KeeperConfig(), fleet(), [incident(Kind.STRAGGLER, lost_s=99.0)])
-    assert evict.quarantine == (HERE,)
 
 
 CASES = [
@@ -222,22 +231,7 @@ def test_observe_mode_speaks_last() -> None:
     assert decision.guard is Guard.MIN_REPLICAS
 
 
-def test_a_second_death_on_the_same_host_quarantines_it() -> None:
-    seen = with_group(alive=(RankName("rg_1.1"),))
-    (decision,) = decide(
-        KeeperConfig(),
-        replace(seen, faults={HERE: (over("rg_1", Kind.DEAD, ""),)}),
-        [incident(Kind.DEAD)],
-    )
-    assert decision.quarantine == (Host("host-rg_1"),)
-
-
 # -- the operator's rules ------------------------------------------------------------------------
-
-
-def policy(action: PolicyAction, kind: Kind = Kind.NOT_ENTERED, **more) -> Policy:
-    actions = {**DEFAULT.actions, **{(kind, severity): action for severity in Severity}}
-    return Policy(actions, **more)
 
 
 def test_a_policy_that_pages_never_evicts_and_says_what_would() -> None:
@@ -248,17 +242,6 @@ def test_a_policy_that_pages_never_evicts_and_says_what_would() -> None:
         "A person decides. To evict it yourself: lightkeeper evict rg_1. To let lightkeeper do it: "
         "change actions.not_entered in the policy file",
     )  # fmt: skip
-
-
-def test_a_policy_that_evicts_leaves_the_hosts_open() -> None:
-    (evict,) = decide(KeeperConfig(), fleet(), [incident()], policy(PolicyAction.EVICT))
-    assert evict.quarantine == ()
-
-
-def test_a_program_fault_quarantines_its_hosts_where_the_policy_says_so() -> None:
-    rules = policy(PolicyAction.EVICT_AND_QUARANTINE, Kind.MISMATCH)
-    (evict,) = decide(KeeperConfig(), fleet(), [incident(Kind.MISMATCH)], rules)
-    assert evict.quarantine == (Host("host-rg_1"),)
 
 
 def test_nobody_is_evicted_within_a_maintenance_window() -> None:
@@ -391,16 +374,17 @@ def test_a_group_that_fails_again_at_the_same_place_is_kept_out_under_every_name
     )
 
 
-def test_where_it_fails_again_at_another_place_it_may_come_back() -> None:
-    (evict,) = decide(
-        KeeperConfig(), fleet(lessons=(lesson("not_entered@b.py:7:g"),)), [incident()]
-    )
-    assert evict.keep_out == ()
-
-
-def test_what_nobody_knows_the_place_of_is_never_the_same_again() -> None:
-    unknown = replace(incident(), signature="")
-    (evict,) = decide(KeeperConfig(), fleet(lessons=(lesson(""), lesson(""))), [unknown])
+@pytest.mark.parametrize(
+    ("lessons", "fault"),
+    [
+        ((lesson("not_entered@b.py:7:g"),), incident()),
+        ((lesson(""), lesson("")), replace(incident(), signature="")),
+        ((replace(lesson(host="another"), observed=True),), incident()),
+    ],
+    ids=["another place", "a place that nobody knows", "only observed"],
+)
+def test_where_it_did_not_fail_again_at_the_same_place_it_may_come_back(lessons, fault) -> None:
+    (evict,) = decide(KeeperConfig(), fleet(lessons=lessons), [fault])
     assert evict.keep_out == ()
 
 
@@ -429,9 +413,7 @@ def test_groups_that_the_same_ones_wait_for_go_together() -> None:
     assert isinstance(hold, Hold)
 
 
-def test_only_what_really_was_proves_a_crash_loop() -> None:
+def test_what_was_only_observed_proves_a_crash_loop_to_who_observes() -> None:
     seen = fleet(lessons=(replace(lesson(host="another"), observed=True),))
-    (evict,) = decide(KeeperConfig(), seen, [incident()])
-    assert evict.keep_out == ()
     (hold,) = decide(KeeperConfig(observe=True), seen, [incident()])
     assert hold.would.keep_out == (GroupName("rg_1"),)
