@@ -76,9 +76,9 @@ def effective(
     waiting: dict[str, Any] = {}
     if before is not None:
         names = [option.name for option in fields(KeeperConfig) if needs_restart(option.name)]
-        held = {name: getattr(before.config, name) for name in names}
-        waiting = {n: getattr(config, n) for n in names if getattr(config, n) != held[n]}
-        config = replace(config, **held)
+        current = {name: getattr(before.config, name) for name in names}
+        waiting = {n: getattr(config, n) for n in names if getattr(config, n) != current[n]}
+        config = replace(config, **current)
     return Effective(
         config=config,
         policy=file.policy,
@@ -132,26 +132,26 @@ class Rulebook:
             PolicyError: nothing has changed, and why.
         """
         try:
-            made, seen = self._load(now_s, by)
+            fresh, seen = self._load(now_s, by)
         except PolicyError as exc:
-            held = self.current
-            self.on_reload(Reload(now_s, by, held.path, held.number, problems=exc.problems))
+            current = self.current
+            self.on_reload(Reload(now_s, by, current.path, current.number, problems=exc.problems))
             raise
         self.on_reload(seen)
-        return made
+        return fresh
 
     def _load(self, now_s: float, by: str) -> tuple[Effective, Reload]:
         with self._lock:
             try:
                 path = _file_of(self._current)
-                made = effective(path, self._command_line, loaded_s=now_s, before=self._current)
+                fresh = effective(path, self._command_line, loaded_s=now_s, before=self._current)
             except PolicyError as exc:
                 self._problems = exc.problems
                 raise
-            changed = changes(self._current, made)
+            changed = changes(self._current, fresh)
             self._problems = ()
-            self._current = self._fresh = made
-            return made, Reload(now_s, by, made.path, made.number, changed)
+            self._current = self._fresh = fresh
+            return fresh, Reload(now_s, by, fresh.path, fresh.number, changed)
 
     def take(self) -> Effective | None:
         """What a reload has brought since this was last asked."""
@@ -168,14 +168,14 @@ class Rulebook:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
             yield f"the policy was not reloaded, the one before holds: {problems[0]}{more}"
         for name, value in sorted(current.waiting.items()):
-            held = getattr(current.config, name)
-            yield f"the policy says {name} = {value}: {held} holds until the monitor is restarted"
+            old = getattr(current.config, name)
+            yield f"the policy says {name} = {value}: {old} holds until the monitor is restarted"
 
 
-def _file_of(held: Effective) -> Path:
-    if held.path is None:
+def _file_of(effective: Effective) -> Path:
+    if effective.path is None:
         raise PolicyError((NO_FILE,))
-    return held.path
+    return effective.path
 
 
 def standing(config: KeeperConfig) -> Rulebook:

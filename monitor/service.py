@@ -196,7 +196,7 @@ def _heap(maps: str) -> Iterator[tuple[int, int]]:
     below, guarded = 0, False
     for line in maps.splitlines():
         span, rights, _, _, _, *name = line.split()
-        start, stop = (int(each, 16) for each in span.split("-"))
+        start, stop = (int(address, 16) for address in span.split("-"))
         first, last = -(-start // _LARGE_PAGE), stop // _LARGE_PAGE
         stack = guarded and start == below
         if rights == "rw-p" and name in ([], ["[heap]"]) and not stack and first < last:
@@ -387,7 +387,9 @@ def leader_components(
         stack.callback(fetcher.close)  # it outlives a handover
         return fetcher
 
-    def begin(held: Remembered, evictions: Sequence[Eviction], last_tick: int) -> LeaderComponents:
+    def begin(
+        remembered: Remembered, evictions: Sequence[Eviction], last_tick: int
+    ) -> LeaderComponents:
         notifier = journal = None
         if options.sinks:
             notifier = Notifier(
@@ -397,16 +399,16 @@ def leader_components(
                 metrics=instruments.notify,
                 config=options.config,
                 url=url,
-                remembered=held.notices,
+                remembered=remembered.notices,
             )
         if options.journal is not None:
             head = Head(
                 config=rules.applied.config,
                 version=version(),
-                incidents=held.incidents,
+                incidents=remembered.incidents,
                 evictions=tuple(evictions),
                 policy=rules.applied.policy,
-                would=held_back(held.decisions),
+                would=held_back(remembered.decisions),
             )
             journal_dir = JournalDir(options.journal, options.limits)
             journal = Journal(journal_dir, head, pipeline.memory, after_tick=last_tick or None)
@@ -517,7 +519,7 @@ class Service:
         self.keeper = Keeper(components, tokenless=options.token is None)
         stack.callback(self.keeper.close)
         self.keeper.take_part()
-        _say(len(components.registry.targets()), remembered)
+        _log_stored(len(components.registry.targets()), remembered)
         self._collect(components, server)
         context = self._app_context(components, fetcher, server)
         components.instruments.event_streams.set_function(lambda: context.streams.open)
@@ -542,13 +544,13 @@ class Service:
 
     def _collect(self, components: Components, server: Server) -> None:
         """Let Prometheus see what is read when it asks."""
-        keeper, store, made = self.keeper, components.store, components.instruments.registry
-        made.register(Live(lambda: metrics_upkeep.journal(keeper.journal_stats)))
-        made.register(Live(lambda: metrics_upkeep.refusals(components.registry.refused)))
-        made.register(Live(lambda: metrics_upkeep.lease(self._lease.standing())))
+        keeper, store, registry = self.keeper, components.store, components.instruments.registry
+        registry.register(Live(lambda: metrics_upkeep.journal(keeper.journal_stats)))
+        registry.register(Live(lambda: metrics_upkeep.refusals(components.registry.refused)))
+        registry.register(Live(lambda: metrics_upkeep.lease(self._lease.standing())))
         bounds = self._options.bounds
         wait = partial(keeper.idle.wait, _SCRAPE_WAITS_S)
-        made.register(
+        registry.register(
             ViewCollector(lambda: keeper.view, lambda: store.errors, version(), bounds, wait)
         )
         queues: dict[str, Callable[[], int]] = {
@@ -559,7 +561,7 @@ class Service:
         }
         if self._options.audit_log is not None:
             queues["audit_log"] = lambda: components.auditor.lines_waiting
-        made.register(Live(lambda: metrics_upkeep.waiting(queues, store.place.path)))
+        registry.register(Live(lambda: metrics_upkeep.waiting(queues, store.place.path)))
 
     def _app_context(self, components: Components, fetcher: Fetcher, server: Server) -> AppContext:
         keeper = self.keeper
@@ -587,7 +589,7 @@ class Service:
         )
 
 
-def _say(ranks: int, remembered: Remembered) -> None:
+def _log_stored(ranks: int, remembered: Remembered) -> None:
     """What came from the store; `found`: ranks."""
     if ranks or remembered.incidents or remembered.quarantine:
         log.info(

@@ -626,7 +626,7 @@ def span_costs(cases: Sequence[AuditedIncident], since_s: float | None, now_s: f
         since_s=since_s,
         until_s=now_s,
         outcomes=dict(sorted(Counter(audited.outcome for audited in accounts).items())),
-        kinds={kind: _costs(some) for kind, some in sorted(kinds.items())},
+        kinds={kind: _costs(same_kind) for kind, same_kind in sorted(kinds.items())},
     )
 
 
@@ -733,5 +733,5 @@ def find(incidents: Sequence[Incident], prefix: str) -> Incident:
         return (exact or near)[0]
     if not near or not prefix:
         raise NoSuchIncidentError(f"no such incident: {prefix}")
-    some = ", ".join(incident.id for incident in near[:5]) + (" ..." if len(near) > 5 else "")
-    raise ChoiceError(f"{len(near)} incidents begin with {prefix}: {some}")
+    names = ", ".join(incident.id for incident in near[:5]) + (" ..." if len(near) > 5 else "")
+    raise ChoiceError(f"{len(near)} incidents begin with {prefix}: {names}")

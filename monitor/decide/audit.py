@@ -143,7 +143,7 @@ def by_incident(
     by_id: dict[IncidentId, list[Eviction]] = {}
     for eviction in evictions:
         by_id.setdefault(eviction.incident_id, []).append(eviction)
-    return {incident_id: tuple(some) for incident_id, some in by_id.items()}
+    return {incident_id: tuple(same_incident) for incident_id, same_incident in by_id.items()}
 
 
 # -- by hand -----------------------------------------------------------------------------------
@@ -161,11 +161,9 @@ def with_by_hand(
     ids = [incident_id for incident_id in decisions if incident_id.startswith(MANUAL)]
     if not ids:
         return tuple(incidents)
-    made = [by_hand(incident_id, decisions[incident_id], audit) for incident_id in ids]
-    by_hand_newest = sorted((incident for incident in made if incident is not None), key=_newest)[
-        :KEPT
-    ]
-    return tuple(sorted((*incidents, *by_hand_newest), key=_newest))
+    candidates = [by_hand(incident_id, decisions[incident_id], audit) for incident_id in ids]
+    newest = sorted(filter(None, candidates), key=_newest)[:KEPT]
+    return tuple(sorted((*incidents, *newest), key=_newest))
 
 
 def _newest(incident: Incident) -> tuple[float, str]:

@@ -106,7 +106,7 @@ def cost(lessons: Sequence[Lesson], groups: int, config: KeeperConfig) -> Cost:
     return Cost(min(max(median(measured), low), high), len(measured))
 
 
-def min_replicas_told(status: str) -> int | None:
+def min_replicas_named(status: str) -> int | None:
     """`--min_replicas` as the Lighthouse's sentence about the next quorum names it, if it does.
 
     TorchFT 0.2.0 names it whenever fewer participants have asked than that, so between any two
@@ -183,7 +183,7 @@ class DecisionFacts:
     """Accused groups for which a rank of a group that nobody accuses is seen standing still."""
     dead_hosts: frozenset[Host] = frozenset()
     """Hosts on which no rank lives any more."""
-    min_replicas_told: int | None = None
+    lighthouse_min_replicas: int | None = None
     """The Lighthouse's own flag, as far as its page has told it."""
     pause: Pause | None = None
     """The big red switch; None while it is not pressed."""
@@ -215,8 +215,8 @@ class Case:
     def by_hand(self) -> str:
         """What always remains to a person."""
         first, *others = [shlex.quote(group) for group in self.incident.groups] or [self.group]
-        also = f" (or {', '.join(others[:3])})" if others else ""
-        return f"To evict it yourself: lightkeeper evict {first}{also}"
+        alternatives = f" (or {', '.join(others[:3])})" if others else ""
+        return f"To evict it yourself: lightkeeper evict {first}{alternatives}"
 
     @property
     def view(self) -> GroupFacts | None:
@@ -238,11 +238,11 @@ class Case:
         """Evictions that count against this one: for one that is only observed also those that
         were, so that the record is what would have been.
         """
-        again, own = self.fleet.cut_short, self.incident.id
+        cut_short, own = self.fleet.cut_short, self.incident.id
         past = tuple(
             eviction
             for eviction in self.fleet.past
-            if eviction.incident_id != own or own not in again
+            if eviction.incident_id != own or own not in cut_short
         )
         return (*past, *self.fleet.would) if self.only_observed else past
 
@@ -390,9 +390,11 @@ def _came_again(case: Case) -> str:
         and lesson.ended_s >= since_s
         and (case.only_observed or not lesson.observed)
     ]
-    here = set(incident.hosts)  # where either is not known it proves nothing
+    hosts_now = set(incident.hosts)  # where either is not known it proves nothing
     elsewhere = [
-        lesson for lesson in before if here and lesson.hosts and here.isdisjoint(lesson.hosts)
+        lesson
+        for lesson in before
+        if hosts_now and lesson.hosts and hosts_now.isdisjoint(lesson.hosts)
     ]
     if len(elsewhere) >= config.program_bug_after:
         hosts = listed(sorted({host for lesson in elsewhere for host in lesson.hosts}))
@@ -466,14 +468,14 @@ def breaker(case: Case) -> Objection | None:
 
 def min_replicas(case: Case) -> Objection | None:
     """Too few healthy groups would be left; the Lighthouse's own flag counts where it is higher."""
-    flag = case.fleet.min_replicas_told or 0
+    flag = case.fleet.lighthouse_min_replicas or 0
     least = max(case.config.min_replicas, flag)
-    left = sum(view.healthy for name, view in case.fleet.groups.items() if name != case.group)
-    if left >= least:
+    healthy = sum(view.healthy for name, view in case.fleet.groups.items() if name != case.group)
+    if healthy >= least:
         return None
     source = "the Lighthouse's own --min_replicas" if flag == least else "min_replicas"
     return Objection(
-        f"{left} healthy groups would remain, at least {least} must ({source})",
+        f"{healthy} healthy groups would remain, at least {least} must ({source})",
         f"It is evicted once {least} other groups are healthy. {case.by_hand}",
     )
 

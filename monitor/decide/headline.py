@@ -134,9 +134,9 @@ def headline_of(view: View) -> Headline:
         ended=ended_of(view),
         healths=Counter(view.result.rank_health.values()),
     )
-    state, says, then, incident = _said(view, seen)
+    state, says, next_step, incident = _said(view, seen)
     at_s = None if seen.ended is None else seen.ended.at_s
-    return Headline(state, says, then, incident, seen.step, seen.step_s, seen.age_s, at_s)
+    return Headline(state, says, next_step, incident, seen.step, seen.step_s, seen.age_s, at_s)
 
 
 _Said = tuple[JobState, str, str, IncidentId | None]
@@ -153,10 +153,10 @@ def _said(view: View, seen: _Figures) -> _Said:
     lead = lead_of(view, stops=late)  # who only slows the job does not keep it from committing
     if lead is not None and state is not JobState.WAITING:
         face = view.face(lead)
-        then, due_s = face.next, _look_again_in_s(view)
+        next_step, due_s = face.next, _look_again_in_s(view)
         if lead.state is State.PENDING and lead.groups and due_s is not None:
-            then = f"Decision on evicting {listed(lead.groups)} in {seconds(due_s)}"
-        return _with_incident(state, lead), _briefly(lead, face), then, lead.id
+            next_step = f"Decision on evicting {listed(lead.groups)} in {seconds(due_s)}"
+        return _with_incident(state, lead), _briefly(lead, face), next_step, lead.id
     if state in _BEFORE:
         return state, _BEFORE[state], "", None
     return _undecided(view, seen, state) if late else _training(view, seen)
@@ -179,9 +179,9 @@ def _by_commits(view: View, seen: _Figures) -> JobState:
         return JobState.WATCHING if seen.step is None else JobState.STARTING
     if seen.healths[RankHealth.LATE] and not seen.healths[RankHealth.HEALTHY]:
         return JobState.STALLING
-    held = any(incident.open and incident.verdict.stops for incident in view.incidents)
+    standstill = any(incident.open and incident.verdict.stops for incident in view.incidents)
     usual_s = seen.step_s or view.spent.usual_s or 0.0
-    if seen.age_s > max(_HELD_S if held else _STILL_S, _STILL_STEPS * usual_s):
+    if seen.age_s > max(_HELD_S if standstill else _STILL_S, _STILL_STEPS * usual_s):
         return JobState.STALLING
     late = usual_s > 0 and seen.age_s > max(_LATE_S, _LATE_STEPS * usual_s)
     return JobState.LATE if late else JobState.TRAINING

@@ -24,7 +24,7 @@ from monitor.decide.guards import (
     cost,
     decide,
     lesson_of,
-    min_replicas_told,
+    min_replicas_named,
 )
 from monitor.decide.rules import DEFAULT, Policy
 from monitor.decide.tracker import GONE_UNCONFIRMED_S, Tracker
@@ -81,7 +81,7 @@ class Experience:
     def see(self, lighthouse: LighthouseView | LighthouseAway) -> None:
         """A Lighthouse's page; one that does not name its flag leaves what is known."""
         if isinstance(lighthouse, LighthouseView):
-            flag = min_replicas_told(lighthouse.status)
+            flag = min_replicas_named(lighthouse.status)
             self.min_replicas = self.min_replicas if flag is None else flag
 
     def take(self, incidents: Iterable[Incident], now_s: float, config: KeeperConfig) -> None:
@@ -115,12 +115,12 @@ class Experience:
             for lesson in self.all()
             if lesson.stall_s is not None and lesson.away_s is not None
         ]
-        kept = {lesson.incident_id for lesson in priced[-COSTS_KEPT:]}
+        kept_ids = {lesson.incident_id for lesson in priced[-COSTS_KEPT:]}
         memory_s = max(config.crash_loop_memory_s, config.follow_s + _FOLLOW_S)
         self._lessons = {
             key: lesson
             for key, lesson in self._lessons.items()
-            if key in kept or now_s - lesson.ended_s <= memory_s
+            if key in kept_ids or now_s - lesson.ended_s <= memory_s
         }
 
 
@@ -399,7 +399,7 @@ def fleet_of(
             for group in incident.groups
         ),
         dead_hosts=_dead_hosts(history, config),
-        min_replicas_told=experience.min_replicas,
+        lighthouse_min_replicas=experience.min_replicas,
         pause=snapshot.pause,
     )
 
@@ -606,18 +606,18 @@ class Pipeline:
             self._history, verdicts, unknown=unknown, inhibited=inhibited
         )
         decisions = self._decide(snapshot)
-        wanted: tuple[RankName, ...] | None = ()
+        records: tuple[RankName, ...] | None = ()
         if graph is not None:
             self._history.pausing, self._history.inside = graph.pausing, graph.all_in
             self._history.left_s = graph.left_since(self._history)
-            wanted = _guarded("records", failures, lambda: wanted_records(self._history, graph))
+            records = _guarded("records", failures, lambda: wanted_records(self._history, graph))
         return TickResult(
             now_s=snapshot.now_s,
             verdicts=verdicts,
             incidents=self._tracker.shown(),
             changed=changed,
             decisions=decisions,
-            wants_records=wanted or (),
+            wants_records=records or (),
             wants_steps=self._history.wanted_steps(),
             watches=() if graph is None else graph.suspects[:_WATCHED],
             look_again_s=snapshot.now_s + self._look_again_s(graph, changed),
@@ -672,7 +672,7 @@ class Pipeline:
 
     def memory(self) -> Mapping[str, object]:
         """All that earlier snapshots left behind, by name; `monitor.journal` writes it down."""
-        return {name: held for name, held in vars(self).items() if name not in _NO_MEMORY}
+        return {name: value for name, value in vars(self).items() if name not in _NO_MEMORY}
 
     def remember(self, memory: object) -> None:
         """Go on from what `memory` gave at another time.
@@ -801,14 +801,14 @@ class Pipeline:
                     emitted.append(decision)
                 case Hold():
                     if decision.would is not None:
-                        held = decision.would
-                        self._experience.hold_back(held.incident_id, held.group, snapshot.now_s)
-                    said = (decision.guard, decision.reason)
-                    if self._holds.get(decision.incident_id) != said:
-                        self._holds[decision.incident_id] = said
+                        would = decision.would
+                        self._experience.hold_back(would.incident_id, would.group, snapshot.now_s)
+                    why = (decision.guard, decision.reason)
+                    if self._holds.get(decision.incident_id) != why:
+                        self._holds[decision.incident_id] = why
                         emitted.append(decision)
         still = {incident.id for incident in self._tracker.open()}
-        self._holds = {key: said for key, said in self._holds.items() if key in still}
+        self._holds = {key: why for key, why in self._holds.items() if key in still}
         return tuple(emitted)
 
     def _take_past(self, evictions: Sequence[Eviction]) -> None:

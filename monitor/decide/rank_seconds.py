@@ -285,11 +285,11 @@ class RankSeconds:
     # -- who is not there -------------------------------------------------------------------------
 
     def _missing(
-        self, here: Mapping[RankName, Observation], stands: Situation, span_s: float
+        self, present: Mapping[RankName, Observation], stands: Situation, span_s: float
     ) -> None:
         """Ranks that left, and those that a fault has taken and that are not back."""
         size = len(self._accounts)
-        for rank in absent(self._accounts, here):
+        for rank in absent(self._accounts, present):
             account = self._accounts.pop(rank)
             if self._fell(account.group, stands):
                 self._whole = max(self._whole, size)
@@ -298,11 +298,11 @@ class RankSeconds:
         self._away = {
             rank: since_s
             for rank, since_s in self._away.items()
-            if rank not in here and self._now_s - since_s <= _AWAY_S
+            if rank not in present and self._now_s - since_s <= _AWAY_S
         }
         if not self._away:
             self._whole = 0
-        away = min(len(self._away), max(0, self._whole - len(here)))
+        away = min(len(self._away), max(0, self._whole - len(present)))
         for rank in sorted(self._away)[:away]:
             self._lose(span_s, stands.named.get(group_of(rank), RECOVERING))
 

@@ -142,36 +142,36 @@ _EXPECTED: Final = "expected a time such as '22:00', or a date such as 2026-12-2
 _NAME_MAX: Final = 100
 
 
-def window_from(held: Any, where: str, problems: list[str]) -> Window | None:
+def window_from(table: Any, where: str, problems: list[str]) -> Window | None:
     """One window of a policy file; None when `problems` says what is wrong with it."""
-    if not isinstance(held, Mapping):
-        problems.append(f"{where}: is {held!r}, expected a table [[maintenance]]")
+    if not isinstance(table, Mapping):
+        problems.append(f"{where}: is {table!r}, expected a table [[maintenance]]")
         return None
     before = len(problems)
     problems += [
         f"{where}.{key}: unknown key, expected {', '.join(_KEYS)}"
-        for key in held
+        for key in table
         if key not in _KEYS
     ]
-    name = held.get("name", where)
+    name = table.get("name", where)
     if not isinstance(name, str) or not name.strip() or len(name) > _NAME_MAX:
         problems.append(f"{where}.name: is {name!r}, expected 1 to {_NAME_MAX} characters")
-    begins = _time(held, "from", where, problems)
-    ends = _time(held, "to", where, problems)
-    days = _days(held, where, problems)
+    begins = _time(table, "from", where, problems)
+    ends = _time(table, "to", where, problems)
+    days = _days(table, where, problems)
     if len(problems) > before or begins is None or ends is None:
         return None
     name = " ".join(str(name).split())
     if isinstance(begins, time) and isinstance(ends, time):
         return Weekly(name, days, _second(begins), _second(ends))
     if isinstance(begins, datetime) and isinstance(ends, datetime):
-        return _once(Once(name, begins.timestamp(), ends.timestamp()), held, where, problems)
+        return _once(Once(name, begins.timestamp(), ends.timestamp()), table, where, problems)
     problems.append(f"{where}: from and to are of two sorts, expected two times or two dates")
     return None
 
 
-def _once(window: Once, held: Mapping[str, Any], where: str, problems: list[str]) -> Once | None:
-    if "days" in held:
+def _once(window: Once, table: Mapping[str, Any], where: str, problems: list[str]) -> Once | None:
+    if "days" in table:
         problems.append(f"{where}.days: only for times of the day, from and to are dates here")
     elif window.to_s <= window.from_s:
         problems.append(f"{where}.to: is not after from")
@@ -199,9 +199,9 @@ def window_to_json(window: Window) -> dict[str, Any]:
 
 
 def _time(
-    held: Mapping[str, Any], key: str, where: str, problems: list[str]
+    table: Mapping[str, Any], key: str, where: str, problems: list[str]
 ) -> time | datetime | None:
-    value = held.get(key)
+    value = table.get(key)
     moment_of: time | datetime | None = None
     if isinstance(value, str):
         moment_of = _parsed(value)
@@ -210,7 +210,7 @@ def _time(
     elif isinstance(value, time):
         moment_of = value
     if moment_of is None:
-        was = f"is {value!r}" if key in held else "is missing"
+        was = f"is {value!r}" if key in table else "is missing"
         problems.append(f"{where}.{key}: {was}, {_EXPECTED}")
     return moment_of
 
@@ -226,8 +226,8 @@ def _parsed(text: str) -> time | datetime | None:
     return moment_of if moment_of.tzinfo else moment_of.replace(tzinfo=UTC)
 
 
-def _days(held: Mapping[str, Any], where: str, problems: list[str]) -> tuple[int, ...]:
-    days = held.get("days", list(DAYS))
+def _days(table: Mapping[str, Any], where: str, problems: list[str]) -> tuple[int, ...]:
+    days = table.get("days", list(DAYS))
     if isinstance(days, list) and days and all(day in DAYS for day in days):
         return tuple(sorted({DAYS.index(day) for day in days}))
     problems.append(f"{where}.days: is {days!r}, expected some of {', '.join(DAYS)}")
@@ -360,10 +360,10 @@ def policy_to_json(policy: Policy) -> dict[str, Any]:
 
 
 def _table(data: Mapping[str, Any], name: str, problems: list[str]) -> Mapping[str, Any]:
-    held = data.get(name, {})
-    if isinstance(held, Mapping):
-        return held
-    problems.append(f"{name}: is {held!r}, expected a table [{name}]")
+    table = data.get(name, {})
+    if isinstance(table, Mapping):
+        return table
+    problems.append(f"{name}: is {table!r}, expected a table [{name}]")
     return {}
 
 
@@ -400,16 +400,17 @@ def _actions(
 ) -> dict[tuple[Kind, Severity], PolicyAction]:
     """`kind = action`, or `kind = {severity = action}`."""
     actions: dict[tuple[Kind, Severity], PolicyAction] = {}
-    for name, said in table.items():
+    for name, words in table.items():
         kind = next((fault for fault in FAULTS if fault == name), None)
         if kind is None:
             kinds = tuple(map(str, FAULTS))
             problems.append(f"actions.{name}: unknown kind of fault, {suggestion(name, kinds)}")
             continue
-        each = said if isinstance(said, Mapping) else dict.fromkeys(map(str, Severity), said)
+        single = not isinstance(words, Mapping)  # one word for all severities
+        by_severity = dict.fromkeys(map(str, Severity), words) if single else words
         before = len(problems)
-        for level, word in each.items():
-            where = f"actions.{name}.{level}" if each is said else f"actions.{name}"
+        for level, word in by_severity.items():
+            where = f"actions.{name}" if single else f"actions.{name}.{level}"
             severity, action = _one_of(Severity, level), _one_of(PolicyAction, word)
             if severity is None:
                 problems.append(f"{where}: unknown severity, expected {', '.join(Severity)}")
@@ -418,8 +419,8 @@ def _actions(
                 problems.append(f"{where}: is {word!r}, expected {', '.join(allowed)}")
             else:
                 actions[kind, severity] = action
-            if each is not said and len(problems) > before:
-                break  # one word for all severities is told once
+            if single and len(problems) > before:
+                break  # and told once
     return actions
 
 
@@ -431,12 +432,12 @@ def _one_of(kind: type[_E], value: Any) -> _E | None:
     return next((member for member in kind if member == value), None)
 
 
-def _windows(held: Any, problems: list[str]) -> tuple[Window, ...]:
-    if not isinstance(held, list | tuple):
-        problems.append(f"maintenance: is {held!r}, expected tables [[maintenance]]")
+def _windows(tables: Any, problems: list[str]) -> tuple[Window, ...]:
+    if not isinstance(tables, list | tuple):
+        problems.append(f"maintenance: is {tables!r}, expected tables [[maintenance]]")
         return ()
     windows: list[Window] = []
-    for number, table in enumerate(held, 1):
+    for number, table in enumerate(tables, 1):
         window = window_from(table, f"maintenance {number}", problems)
         if window is not None:
             windows.append(window)
@@ -477,8 +478,8 @@ def changes(before: Effective, after: Effective) -> dict[str, list[Any]]:
     }
 
 
-def _flat(held: Effective) -> dict[str, Any]:
-    rules = policy_to_json(held.policy)
+def _flat(effective: Effective) -> dict[str, Any]:
+    rules = policy_to_json(effective.policy)
     flat: dict[str, Any] = {
         f"actions.{kind}.{severity}": action
         for kind, row in rules["actions"].items()
@@ -487,7 +488,7 @@ def _flat(held: Effective) -> dict[str, Any]:
     for number, window in enumerate(rules["maintenance"], 1):
         flat[f"maintenance.{window.get('name') or number}"] = window
     for option in fields(KeeperConfig):
-        flat[option.name] = getattr(held.config, option.name)
-        if option.name in held.waiting:
-            flat[f"{option.name} (after a restart)"] = held.waiting[option.name]
+        flat[option.name] = getattr(effective.config, option.name)
+        if option.name in effective.waiting:
+            flat[f"{option.name} (after a restart)"] = effective.waiting[option.name]
     return flat

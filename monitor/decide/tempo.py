@@ -99,8 +99,8 @@ class TempoBook:
     def push(self, snapshot: Snapshot) -> Mapping[RankName, Tempo]:
         """The tempo of every rank that moved within the window; one that stands has none."""
         now_s, ranks = snapshot.now_s, self._ranks
-        if left := absent(ranks, snapshot.by_rank):
-            for rank in left:
+        if departed := absent(ranks, snapshot.by_rank):
+            for rank in departed:
                 del ranks[rank]
             groups = {seen.identity.group for seen in snapshot.observations}
             self._tokens = {group: n for group, n in self._tokens.items() if group in groups}
@@ -109,16 +109,16 @@ class TempoBook:
             step = report.step
             if step is None:
                 continue
-            here = ranks.get(rank)
-            if here is None or here.incarnation != report.identity.incarnation:
-                tokens = None if here is None or here.tokens is None else 0
-                here = ranks[rank] = _Marked(report.identity.incarnation, tokens)
+            marked = ranks.get(rank)
+            if marked is None or marked.incarnation != report.identity.incarnation:
+                tokens = None if marked is None or marked.tokens is None else 0
+                marked = ranks[rank] = _Marked(report.identity.incarnation, tokens)
             if step.tokens:
                 group = report.identity.group
-                grown = 0 if here.tokens is None else max(0, step.tokens - here.tokens)
+                grown = 0 if marked.tokens is None else max(0, step.tokens - marked.tokens)
                 self._tokens[group] = self._tokens.get(group, 0) + grown
-                here.tokens = step.tokens
-            tempo = here.take(now_s, step)
+                marked.tokens = step.tokens
+            tempo = marked.take(now_s, step)
             if tempo is not None:
                 tempos[rank] = tempo
         return tempos
@@ -182,7 +182,7 @@ class TrendBook:
 
     def __init__(self) -> None:
         self._points: deque[TrendPoint] = deque(maxlen=KEPT)
-        self._told: tuple[TrendPoint, ...] = ()
+        self._shown: tuple[TrendPoint, ...] = ()
 
     def push(self, snapshot: Snapshot, tempos: Mapping[RankName, Tempo]) -> tuple[TrendPoint, ...]:
         """The points, oldest first."""
@@ -191,5 +191,5 @@ class TrendBook:
             steps = (seen.step.step for seen in snapshot.observations if seen.step is not None)
             point = TrendPoint(now_s, max(steps, default=None), median_step_s(tempos))
             self._points.append(point)
-            self._told = tuple(self._points)
-        return self._told
+            self._shown = tuple(self._points)
+        return self._shown

@@ -52,8 +52,8 @@ def restarted(history: History, incident: Incident) -> bool:
 def other_processes(history: History, incident: Incident) -> str:
     """Why it is over when its culprits are other processes now: evicted, if it left the quorum."""
     asked = incident.milestones.evict_asked_s is not None
-    left = incident.milestones.left_quorum_s is not None or out_of_quorum(history, incident)
-    evicted = asked and (left or not incident.replica_ids)
+    out = incident.milestones.left_quorum_s is not None or out_of_quorum(history, incident)
+    evicted = asked and (out or not incident.replica_ids)
     return f"{'evicted' if evicted else 'restarted'}: its ranks are other processes now"
 
 
@@ -98,25 +98,25 @@ def _passed(  # noqa: C901, PLR0911, PLR0912 - one reason a line
     reports = [track.fresh for track in tracks if track.fresh is not None]
     if len(reports) < len(tracks) or unseen_s < config.clear_s:
         return None
-    gone = [track for track in tracks if track.died_s is not None]
-    if asked and any(history.now_s - t.died_s < GONE_UNCONFIRMED_S for t in gone if t.died_s):
+    dead = [track for track in tracks if track.died_s is not None]
+    if asked and any(history.now_s - t.died_s < GONE_UNCONFIRMED_S for t in dead if t.died_s):
         return None  # our kill struck: the next quorum says when it left
     match incident.kind:
-        case Kind.DEAD if gone:
+        case Kind.DEAD if dead:
             return _job_over(history, config)
         case Kind.DEAD:
             return "its processes are there again"
         case Kind.NOT_ENTERED | Kind.MISMATCH | Kind.DEADLOCK:
-            if gone:
+            if dead:
                 return "its process ended"
             if not incident.verdict.stops:
                 return "not seen any more" if unseen_s >= 2 * config.sample_s else None
             moved = all(t.moved_s is not None and t.moved_s > incident.last_seen_s for t in tracks)
             return "recovered by itself" if moved else None
         case Kind.STATE_CORRUPT:
-            return "its process ended" if gone else "its numbers are in order again"
+            return "its process ended" if dead else "its numbers are in order again"
         case Kind.STRAGGLER:
-            return _keeps_pace(history, incident, gone=bool(gone))
+            return _keeps_pace(history, incident, dead=bool(dead))
         case _:
             return _settled(history, incident, config)
 
@@ -161,7 +161,7 @@ def _ending(history: History, incident: Incident, config: KeeperConfig) -> bool:
 def _passed_for_all(history: History, incident: Incident, config: KeeperConfig) -> str | None:
     """Why a fault that was nobody's is over: the job goes on, or all keep pace."""
     if incident.kind is Kind.STRAGGLER:
-        return _keeps_pace(history, incident, gone=False)
+        return _keeps_pace(history, incident, dead=False)
     last_s = incident.last_seen_s
     commits = [track.last_commit_s for track in history.present() if track.commits]
     moves = commits or [track.moved_s for track in history.present()]
@@ -169,8 +169,8 @@ def _passed_for_all(history: History, incident: Incident, config: KeeperConfig) 
     return "the job goes on" if moved and history.now_s - last_s >= config.clear_s else None
 
 
-def _keeps_pace(history: History, incident: Incident, *, gone: bool) -> str | None:
-    if gone:
+def _keeps_pace(history: History, incident: Incident, *, dead: bool) -> str | None:
+    if dead:
         return "its process ended"
     config = history.config
     quiet = history.now_s - history.disturbed_s >= config.restart_quiet_s
@@ -375,7 +375,7 @@ def under_eviction(
     )
 
 
-def asked_out(incident: Incident, eviction: Eviction) -> Incident:
+def being_evicted(incident: Incident, eviction: Eviction) -> Incident:
     """The incident being evicted, where it is not known yet that this eviction was asked for."""
     asked_s = incident.milestones.evict_asked_s
     if asked_s is not None and eviction.asked_s <= asked_s:
@@ -389,10 +389,10 @@ def reported(
     history: History, incident: Incident, progress: Eviction, config: KeeperConfig
 ) -> Incident:
     """The incident after what the evictor reports: asked, left, failed, or as it was."""
-    now_s, incident = history.now_s, asked_out(incident, progress)
+    now_s, incident = history.now_s, being_evicted(incident, progress)
     if incident.state is not State.EVICTING:
         return incident
-    ended = left(history, incident, progress, config)
+    ended = resolved_by_eviction(history, incident, progress, config)
     if ended is not None:
         return ended
     done = progress.gone_s is not None or progress.unseen_s is not None
@@ -408,7 +408,7 @@ def unattended(history: History, incident: Incident, config: KeeperConfig) -> In
 
     Firing again: the restart cut the eviction short.
     """
-    ended = left(history, incident, None, config)
+    ended = resolved_by_eviction(history, incident, None, config)
     if ended is not None:
         return ended
     if restarted(history, incident):
@@ -423,7 +423,7 @@ def unattended(history: History, incident: Incident, config: KeeperConfig) -> In
     )
 
 
-def left(
+def resolved_by_eviction(
     history: History,
     incident: Incident,
     progress: Eviction | None,
@@ -569,7 +569,7 @@ class Tracker:
             incident = self.incidents.get(eviction.incident_id)
             if incident is not None and incident.open:
                 self.cut_short.add(incident.id)
-                self.incidents[incident.id] = asked_out(incident, eviction)
+                self.incidents[incident.id] = being_evicted(incident, eviction)
 
     def warm(self, other: Tracker) -> None:
         """Go on with how often another tracker saw the same incidents."""
@@ -726,9 +726,9 @@ class Tracker:
         if incident.state is State.EVICTING:
             return
         if incident.milestones.evict_asked_s is not None:
-            gone = left(history, incident, None, self.config)
-            if gone is not None:
-                self._keep(gone)
+            evicted = resolved_by_eviction(history, incident, None, self.config)
+            if evicted is not None:
+                self._keep(evicted)
                 return
         reasons = (inhibited.get((incident.kind, group)) for group in incident.groups)
         why = next((reason for reason in reasons if reason is not None), None)

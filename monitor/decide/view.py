@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
+from operator import attrgetter
 from statistics import median
 from textwrap import shorten
 from typing import TYPE_CHECKING, Final
@@ -223,6 +224,12 @@ class Departure:
         return self.process is not None and self.process.exit_code == 0
 
     @property
+    def how(self) -> str:
+        """How it ended, in words."""
+        unseen = "not heard of any more"
+        return unseen if self.process is None else ended(self.process, self.ending)
+
+    @property
     def stopped(self) -> bool:
         """Whether it was asked to end."""
         return self.process is not None and stopped(self.process, self.ending)
@@ -241,24 +248,22 @@ class DepartureBook:
 
     def push(self, snapshot: Snapshot) -> tuple[Departure, ...]:
         """Those that are registered no more, by name."""
-        now_s, here = snapshot.now_s, snapshot.by_rank
-        for rank in absent(self._before, here):
-            if (last := self._told(rank)) is not None:
+        now_s, present = snapshot.now_s, snapshot.by_rank
+        for rank in absent(self._before, present):
+            if (last := self._last_report(rank)) is not None:
                 self._gone[rank] = departure_of(*last)
-        unheard = absent(here, snapshot.reports)
-        self._silent = {r: last for r in unheard if (last := self._told(r)) is not None}
-        self._before, self._before_s = here, now_s
+        unheard = absent(present, snapshot.reports)
+        self._silent = {r: last for r in unheard if (last := self._last_report(r)) is not None}
+        self._before, self._before_s = present, now_s
         for seen in snapshot.observations if self._gone else ():
             launched = seen.identity.launched_as
             if launched is not None:  # it was here under its launcher's name, and is not gone
                 self._gone.pop(rank_name(launched, seen.identity.group_rank), None)
-        kept = [departure for departure in self._gone.values() if now_s - departure.at_s <= _KEPT_S]
-        kept.sort(key=lambda departure: departure.at_s)
-        self._gone = {departure.rank: departure for departure in kept[-_MOST:]}
-        return tuple(sorted((d for r, d in self._gone.items() if r not in here),
-                            key=lambda departure: departure.rank))  # fmt: skip
+        recent = sorted(self._gone.values(), key=attrgetter("at_s"))[-_MOST:]
+        self._gone = {d.rank: d for d in recent if now_s - d.at_s <= _KEPT_S}
+        return tuple(self._gone[rank] for rank in sorted(self._gone) if rank not in present)
 
-    def _told(self, rank: RankName) -> tuple[Observation, float] | None:
+    def _last_report(self, rank: RankName) -> tuple[Observation, float] | None:
         """A rank's last report, and its time."""
         seen = self._before.get(rank)
         if seen is None or seen.report is None:
@@ -559,43 +564,34 @@ def ended_of(view: View) -> Ended | None:
     snapshot = view.snapshot
     if any(seen.report is None or seen.report.process.alive for seen in snapshot.observations):
         return None
-    gone = [*view.departures, *(departure_of(s, snapshot.now_s) for s in snapshot.observations)]
-    if not gone:
+    registered = (departure_of(seen, snapshot.now_s) for seen in snapshot.observations)
+    departures = [*view.departures, *registered]
+    if not departures:
         return None
-    left = f"0 of {len(gone)} ranks left"
-    at_s = max(departure.at_s for departure in gone)
-    if all(departure.clean for departure in gone):
-        return Ended(at_s, True, f"{len(gone):,} of {len(gone):,} ranks ended with exit code 0")
-    gone.sort(
-        key=lambda departure: (
-            departure.clean,
-            departure.ending is None or not departure.ending.exception,
-            departure.at_s,
-        )
-    )
+    count, at_s = len(departures), max(departure.at_s for departure in departures)
+    if all(departure.clean for departure in departures):
+        return Ended(at_s, True, f"{count:,} of {count:,} ranks ended with exit code 0")
+    departures.sort(key=lambda d: (d.clean, d.ending is None or not d.ending.exception, d.at_s))
     ways: dict[str, list[RankName]] = {}
-    for departure in gone:
-        how = (
-            "not heard of any more"
-            if departure.process is None
-            else ended(departure.process, departure.ending)
-        )
-        ways.setdefault(how, []).append(departure.rank)
+    for departure in departures:
+        ways.setdefault(departure.how, []).append(departure.rank)
     says = [f"{listed(ranks)} {how}" for how, ranks in ways.items()][:_NAMED]
     others = sum(map(len, list(ways.values())[_NAMED:]))
     more = f" and {others:,} more" if others else ""
-    asked = all(departure.clean or departure.stopped for departure in gone)
-    return Ended(at_s, False, f"{'; '.join(says)}{more}; {left}", asked)
+    stopped_by_request = all(departure.clean or departure.stopped for departure in departures)
+    return Ended(
+        at_s, False, f"{'; '.join(says)}{more}; 0 of {count} ranks left", stopped_by_request
+    )
 
 
 def warnings_of(view: View) -> tuple[str, ...]:
     """See `View.warnings`."""
-    made = []
+    warnings = []
     usual_s = view.spent.usual_s
     # without declared pauses: a checkpoint makes no step slow
     paces = [tempo.busy_s + tempo.wait_s for tempo in view.tempos.values()]
     if usual_s and paces and (pace_s := median(paces)) > SLOW * usual_s:
-        made.append(f"a step takes {pace_s:.3g} s, and {usual_s:.3g} s is usual")
+        warnings.append(f"a step takes {pace_s:.3g} s, and {usual_s:.3g} s is usual")
     spoilt, traced = [], []
     for seen in view.snapshot.observations:
         report = seen.report
@@ -606,11 +602,13 @@ def warnings_of(view: View) -> tuple[str, ...]:
         if (tracer := report.process.tracer) is not None:
             traced.append(f"{seen.rank} by {tracer.name} (pid {tracer.pid})")
     if spoilt:
-        made.append(f"the loss of {listed(spoilt)} is not finite, and steps are committed with it")
+        warnings.append(
+            f"the loss of {listed(spoilt)} is not finite, and steps are committed with it"
+        )
     if traced:
-        made.append(f"somebody traces {listed(traced)}")
+        warnings.append(f"somebody traces {listed(traced)}")
     running = {seen.identity.group for seen in view.snapshot.observations}
-    gone = {departure.group for departure in view.departures if not departure.clean} - running
-    if gone and running:
-        made.append(f"gone and not back: {listed(sorted(gone))}")
-    return tuple(made)
+    missing = {departure.group for departure in view.departures if not departure.clean} - running
+    if missing and running:
+        warnings.append(f"gone and not back: {listed(sorted(missing))}")
+    return tuple(warnings)

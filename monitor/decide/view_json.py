@@ -42,20 +42,20 @@ if TYPE_CHECKING:
     from monitor.decide.pipeline import Learned
 
 
-def effective_to_json(held: Effective, now_s: float) -> dict[str, Any]:
+def effective_to_json(effective: Effective, now_s: float) -> dict[str, Any]:
     """Rules, options with who said them, and what waits for a restart."""
-    rules = policy_to_json(held.policy)
+    rules = policy_to_json(effective.policy)
     return {
-        "source": None if held.path is None else str(held.path),
-        "loaded_s": held.loaded_s or None,
-        "loads": held.number,
-        "mode": "observe" if held.config.observe else "act",
+        "source": None if effective.path is None else str(effective.path),
+        "loaded_s": effective.loaded_s or None,
+        "loads": effective.number,
+        "mode": "observe" if effective.config.observe else "act",
         "actions": rules["actions"],
-        "guards": {name: _option(held, name) for name in GUARDS},
-        "thresholds": {name: _option(held, name) for name in THRESHOLDS},
+        "guards": {name: _option(effective, name) for name in GUARDS},
+        "thresholds": {name: _option(effective, name) for name in THRESHOLDS},
         "maintenance": rules["maintenance"],
-        "maintenance_now": _open_window(held, now_s),
-        "after_restart": dict(held.waiting),
+        "maintenance_now": _open_window(effective, now_s),
+        "after_restart": dict(effective.waiting),
     }
 
 
@@ -79,15 +79,15 @@ def learned_to_json(config: KeeperConfig, learned: Learned) -> dict[str, Any]:
     }
 
 
-def _open_window(held: Effective | None, now_s: float) -> dict[str, Any] | None:
-    window = None if held is None else held.policy.window(now_s)
+def _open_window(effective: Effective | None, now_s: float) -> dict[str, Any] | None:
+    window = None if effective is None else effective.policy.window(now_s)
     return None if window is None else {"name": window[0].name, "until_s": window[1]}
 
 
-def _option(held: Effective, name: str) -> dict[str, Any]:
+def _option(effective: Effective, name: str) -> dict[str, Any]:
     return {
-        "value": getattr(held.config, name),
-        "from": held.said.get(name, "default"),
+        "value": getattr(effective.config, name),
+        "from": effective.said.get(name, "default"),
         "change": "restart" if needs_restart(name) else "reload",
     }
 

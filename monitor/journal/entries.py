@@ -132,10 +132,10 @@ class Unpacker:
         """
         out = bytearray()
         while not self._stream.eof:
-            some = self._stream.decompress(piece, _AT_ONCE)
-            out += some
+            inflated = self._stream.decompress(piece, _AT_ONCE)
+            out += inflated
             piece = self._stream.unconsumed_tail
-            if not piece and len(some) < _AT_ONCE:
+            if not piece and len(inflated) < _AT_ONCE:
                 break
         self._follows = self._follows or bool(self._stream.unused_data) or bool(piece)
         return bytes(out)
@@ -242,7 +242,7 @@ _MORE_SEEN: Final = tuple(part.name for part in fields(Snapshot) if part.name no
 """What a snapshot has since this was written: told whole, as `memory` tells it."""
 
 
-class _Told:
+class _Written:
     __slots__ = ("answered_as", "identity", "url")
 
     def __init__(self) -> None:
@@ -256,7 +256,7 @@ class SnapshotWriter:
     """The writer's side: one for each file."""
 
     def __init__(self) -> None:
-        self._ranks: dict[RankName, _Told] = {}
+        self._ranks: dict[RankName, _Written] = {}
         self._order: list[RankName] | None = None
         self._lighthouse: LighthouseView | LighthouseAway | None = None
         self._evictions: list[Any] | None = None
@@ -273,8 +273,8 @@ class SnapshotWriter:
             plain["columns"] = COLUMNS
         if order != self._order:
             plain["ranks"] = self._order = order
-            here = set(order)
-            self._ranks = {rank: before for rank, before in self._ranks.items() if rank in here}
+            present = set(order)
+            self._ranks = {rank: before for rank, before in self._ranks.items() if rank in present}
         seen = zip(order, snapshot.observations, strict=True)
         plain["seen"] = [self._observation(rank, observation) for rank, observation in seen]
         if snapshot.lighthouse != self._lighthouse:
@@ -292,7 +292,7 @@ class SnapshotWriter:
     def _observation(self, rank: RankName, seen: Observation) -> dict[str, Any]:
         before = self._ranks.get(rank)
         if before is None:
-            before = self._ranks[rank] = _Told()
+            before = self._ranks[rank] = _Written()
         report = seen.report
         plain = _away(seen.outcome) if isinstance(seen.outcome, Unreachable) else {}
         if report is not None:
@@ -427,16 +427,16 @@ def _away_of(plain: Mapping[str, Any]) -> Unreachable:
     return Unreachable(Failure(reason), str(detail))
 
 
-def _lighthouse_of(held: Mapping[str, Any]) -> LighthouseView | LighthouseAway:
-    if "away" in held:
-        return LighthouseAway(held["away"])
+def _lighthouse_of(plain: Mapping[str, Any]) -> LighthouseView | LighthouseAway:
+    if "away" in plain:
+        return LighthouseAway(plain["away"])
     return LighthouseView(
-        quorum_id=int(held["quorum_id"]),
+        quorum_id=int(plain["quorum_id"]),
         members=tuple(
-            Member(ReplicaId(str(name)), int(step), *more) for name, step, *more in held["members"]
+            Member(ReplicaId(str(name)), int(step), *more) for name, step, *more in plain["members"]
         ),
-        heartbeat_ages_s={ReplicaId(str(k)): float(v) for k, v in held["ages_s"].items()},
-        status=str(held["status"]),
+        heartbeat_ages_s={ReplicaId(str(k)): float(v) for k, v in plain["ages_s"].items()},
+        status=str(plain["status"]),
     )
 
 
@@ -525,7 +525,7 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
             "quarantine": list(decision.quarantine),
             "reason": decision.reason,
         }
-    held = {
+    hold = {
         "action": "hold",
         "incident_id": decision.incident_id,
         "guard": decision.guard.value,
@@ -533,9 +533,9 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
         "release": decision.release,
     }
     if decision.would is None:
-        return held
+        return hold
     would = decision_to_json(decision.would)
-    return {**held, "action": "would_evict", "would": {k: would[k] for k in _WOULD}}
+    return {**hold, "action": "would_evict", "would": {k: would[k] for k in _WOULD}}
 
 
 def outcome_to_json(outcome: TickOutcome) -> dict[str, Any]:

@@ -311,8 +311,8 @@ class _Reader:
             self._objects.append(None)
             self._objects[at] = kind(*map(self.read, values))
             return self._objects[at]
-        made: Any = object.__new__(kind)
-        self._objects.append(made)
+        instance: Any = object.__new__(kind)
+        self._objects.append(instance)
         for name, value in zip(names, values, strict=True):
-            object.__setattr__(made, name, self.read(value))
-        return made
+            object.__setattr__(instance, name, self.read(value))
+        return instance

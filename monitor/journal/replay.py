@@ -51,8 +51,8 @@ class Replayed:
         parted = first_difference(outcome_to_json(self.tick.outcome), outcome_to_json(self.again))
         if parted is None:
             return None
-        where, live, again = parted
-        return f"tick {self.tick.snapshot.tick}: {where} was {live} live and is {again} now"
+        where, live, now = parted
+        return f"tick {self.tick.snapshot.tick}: {where} was {live} live and is {now} now"
 
 
 class Replay:
@@ -419,9 +419,9 @@ def compared(live: Account, now: Account) -> list[Pair]:
 
 def parted_s(live: Account, now: Account) -> float | None:
     """When the evictions of two accounts first differ: what was seen later is the live one's."""
-    mine = [(decision["at_s"], decision["group"]) for decision in now.evictions()]
-    theirs = [(decision["at_s"], decision["group"]) for decision in live.evictions()]
-    return min((at_s for at_s, _ in set(mine) ^ set(theirs)), default=None)
+    now_evicts = [(decision["at_s"], decision["group"]) for decision in now.evictions()]
+    live_evicts = [(decision["at_s"], decision["group"]) for decision in live.evictions()]
+    return min((at_s for at_s, _ in set(now_evicts) ^ set(live_evicts)), default=None)
 
 
 def _nearest(
@@ -438,9 +438,9 @@ def _nearest(
     return min(near, key=lambda item: item[0])[1] if near else None
 
 
-def _share(some: Sequence[str], others: Sequence[str]) -> bool:
+def _share(culprits: Sequence[str], others: Sequence[str]) -> bool:
     """Whether both blame the same: a rank in common, or nobody."""
-    return bool(set(some) & set(others)) or not (some or others)
+    return bool(set(culprits) & set(others)) or not (culprits or others)
 
 
 def _began_s(incident: Mapping[str, Any]) -> float:
@@ -457,27 +457,30 @@ def _resolved_s(incident: Mapping[str, Any]) -> float | None:
 
 
 def _pair(
-    live: Mapping[str, Any] | None, now: Mapping[str, Any] | None, mine: Account, other: Account
+    live: Mapping[str, Any] | None,
+    now: Mapping[str, Any] | None,
+    live_account: Account,
+    now_account: Account,
 ) -> Pair:
     incident = live or now or {}
     return Pair(
         kind=str(incident["kind"]),
         culprits=tuple(incident["culprits"]),
-        live=None if live is None else _side(live, mine),
-        now=None if now is None else _side(now, other),
+        live=None if live is None else _side(live, live_account),
+        now=None if now is None else _side(now, now_account),
     )
 
 
 def _side(incident: Mapping[str, Any], account: Account) -> Side:
     decisions = account.of(str(incident["id"]))
-    asked = [decision["at_s"] for decision in decisions if decision["action"] == "evict"]
+    evicts_s = [decision["at_s"] for decision in decisions if decision["action"] == "evict"]
     guards = [decision["guard"] for decision in decisions if decision["action"] != "evict"]
     return Side(
         id=str(incident["id"]),
         fired_s=incident["milestones"]["firing_s"],
-        evicted_s=asked[0] if asked else None,
-        asked=len(asked),
-        held=None if asked or not guards else str(guards[-1]),
+        evicted_s=evicts_s[0] if evicts_s else None,
+        asked=len(evicts_s),
+        held=None if evicts_s or not guards else str(guards[-1]),
         resolved_s=_resolved_s(incident),
         resolution=incident["resolution"],
     )

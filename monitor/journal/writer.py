@@ -80,13 +80,13 @@ class JournalDir:
     def prune(self, coming: int, keep: Path | None = None) -> None:
         """Remove the oldest files until `coming` more bytes fit below the total; never `keep`."""
         sizes = {path: size for path in files(self.folder) if (size := _size(path)) is not None}
-        held = sum(sizes.values())
+        total = sum(sizes.values())
         for path, size in sizes.items():
-            if held + coming <= self.limits.total_bytes:
+            if total + coming <= self.limits.total_bytes:
                 return
             if path != keep:
                 path.unlink(missing_ok=True)
-                held -= size
+                total -= size
 
 
 def files(folder: Path) -> list[Path]:
@@ -236,10 +236,10 @@ class Journal:
         self._put_turn(now_s, after_tick)
 
     def _put_turn(self, now_s: float, tick: int) -> None:
-        made = self._turn(now_s, tick)
+        turn = self._turn(now_s, tick)
         with self._lock:
             self._turn_asked = self._broken = False
-            self._queue.append(made)
+            self._queue.append(turn)
         self._worker.wake()
 
     def _turn(self, now_s: float, tick: int) -> _Turn:

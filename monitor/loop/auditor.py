@@ -194,12 +194,12 @@ class Auditor:
         self._open &= shown - self._settled
         self._settled &= shown
         audit = self._audit
-        gone = [key for key in audit.facts if key not in shown]
+        unshown = [key for key in audit.facts if key not in shown]
         keys = [key for key in self._known if key[0] not in shown]
         keys = [key for key in keys if not key[0].startswith(MANUAL)]
         for key in keys:
             del self._known[key]
-        if gone or keys:
+        if unshown or keys:
             self._audit = replace(
                 audit,
                 facts={key: facts for key, facts in audit.facts.items() if key in shown},

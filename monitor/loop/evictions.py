@@ -80,8 +80,8 @@ def _restarted(eviction: Eviction, snapshot: Snapshot, incident: Incident | None
     for seen in snapshot.observations:
         if seen.identity.group != eviction.group:
             continue
-        mine = incident is not None and seen.rank in incident.culprits
-        accused = incident.incarnations if incident is not None and mine else ()
+        is_culprit = incident is not None and seen.rank in incident.culprits
+        accused = incident.incarnations if incident is not None and is_culprit else ()
         if accused and seen.identity.incarnation not in accused:
             return f"{seen.rank} has restarted since it was accused"
         step = None if seen.report is None else seen.report.step
@@ -170,11 +170,11 @@ class Acting:
                 self._held.pop(decision.incident_id, None)
                 self._decided(decision, snapshot, epoch)
             case Hold():
-                said = (decision.incident_id, decision.guard, decision.reason, decision.release)
-                log.warning("nobody is evicted for %s (%s): %s. %s", *said)
+                words = (decision.incident_id, decision.guard, decision.reason, decision.release)
+                log.warning("nobody is evicted for %s (%s): %s. %s", *words)
                 self._held[decision.incident_id] = f"{decision.guard}: {decision.reason}"
                 rungs = rungs_for(decision, components)
-                self._told(components.store.save_hold(decision, snapshot.now_s, rungs=rungs))
+                self._record(components.store.save_hold(decision, snapshot.now_s, rungs=rungs))
                 components.instruments.holds.labels(str(decision.guard)).inc()
 
     def _decided(self, evict: Evict, snapshot: Snapshot, epoch: int, author: str = KEEPER) -> None:
@@ -194,11 +194,11 @@ class Acting:
         config = self._config()
         times_s = (config.eviction_deadline_s, config.eviction_ack_s)
         for eviction in self._evictions.all():
-            incident, held = (
+            incident, hold = (
                 self.recent.get(eviction.incident_id),
                 self._held.get(eviction.incident_id),
             )
-            self._evictions.post(eviction.key, Reviewed(snapshot, incident, held, *times_s))
+            self._evictions.post(eviction.key, Reviewed(snapshot, incident, hold, *times_s))
 
     def _hand_over(self, snapshot: Snapshot) -> None:
         """What is written, with a look at this tick's fleet; all else waits."""
@@ -234,7 +234,7 @@ class Acting:
         """Count and show what has become of evictions."""
         for before, after in self._evictions.take_changes():
             if before is None or row_of(before) != row_of(after):
-                self._told(row_of(after))
+                self._record(row_of(after))
             if before is not None and before.under_way and not after.open:
                 incident = self.recent.get(after.incident_id)
                 kind = "by_hand" if incident is None else str(incident.kind)
@@ -243,7 +243,7 @@ class Acting:
                     outcome = "failed"
                 self._components.instruments.evictions.labels(kind, outcome).inc()
 
-    def _told(self, row: DecisionRow) -> None:
+    def _record(self, row: DecisionRow) -> None:
         self.recent.take_decision(row)
         with self._errors.part("audit"):
             self._components.auditor.decided(row, self.recent.get(row.incident_id))
@@ -312,8 +312,8 @@ def _log(incident: Incident, before: Incident | None) -> None:
         return
     match state:
         case State.FIRING:
-            said = (incident.severity, incident.id, incident.verdict.reason)
-            log.warning("%s incident %s: %s", *said)
+            words = (incident.severity, incident.id, incident.verdict.reason)
+            log.warning("%s incident %s: %s", *words)
         case State.EVICTING:
             log.info("%s: %s is being evicted", incident.id, ", ".join(incident.groups))
         case State.RESOLVED:

@@ -12,7 +12,7 @@ from monitor.decide.guards import (
     PastEviction,
     cost,
     decide,
-    min_replicas_told,
+    min_replicas_named,
 )
 from monitor.decide.rules import DEFAULT, Once, Policy, PolicyAction
 from monitor.model.config import KeeperConfig
@@ -165,7 +165,7 @@ CASES = [
     (Guard.IN_FLIGHT, {}, fleet(in_flight=(GroupName("rg_0"),)), incident()),
     (Guard.BUDGET, {"budget_per_hour": 2}, fleet(past=(past(100), past(3599))), incident()),
     (Guard.COOL_DOWN, {}, fleet(past=(past(19.0),)), incident()),
-    (Guard.MIN_REPLICAS, {}, fleet(min_replicas_told=3), incident()),
+    (Guard.MIN_REPLICAS, {}, fleet(lighthouse_min_replicas=3), incident()),
     (Guard.BUDGET, {"budget_per_hour": 0}, fleet(), incident()),
     (Guard.GROUP_BUDGET, {"budget_per_group": 1}, fleet(past=(past(100, group="rg_1"),)),
      incident()),
@@ -197,7 +197,7 @@ ALLOWED = [
     ({}, fleet(lessons=(replace(lesson(), hosts=()),)), incident()),
     ({}, fleet(), incident(Kind.REPLICA_LAG)),
     ({"min_replicas": 2}, fleet(), incident()),
-    ({}, fleet(min_replicas_told=2), incident()),
+    ({}, fleet(lighthouse_min_replicas=2), incident()),
     ({"budget_per_group": 1}, fleet(past=(past(100),)), incident()),
     ({"budget_per_hour": 2}, fleet(past=(past(100), past(3601))), incident()),
     ({}, fleet(past=(past(20.0),)), incident()),
@@ -360,8 +360,8 @@ def test_a_straggler_goes_once_it_has_cost_more_than_was_measured() -> None:
 
 def test_the_lighthouse_names_its_own_flag_between_two_quorums() -> None:
     said = "New quorum not ready, only have 0 participants, need min_replicas 3 [0/0 participants"
-    assert min_replicas_told(said) == 3
-    assert min_replicas_told("Valid quorum found [3/3 participants healthy]") is None
+    assert min_replicas_named(said) == 3
+    assert min_replicas_named("Valid quorum found [3/3 participants healthy]") is None
 
 
 def test_a_group_that_fails_again_at_the_same_place_is_kept_out_under_every_name_it_has() -> None:
