@@ -112,8 +112,8 @@ class Commands(HelpPage, click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Here it is imported."""
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, command.imported() if isinstance(command, Ours) else command, rest
+        name, command, arguments = super().resolve_command(ctx, args)
+        return name, command.imported() if isinstance(command, Ours) else command, arguments
 
 
 def _admission(words: Sequence[str]) -> int:

@@ -61,7 +61,7 @@ _MEMBERS_MAX_BYTES = 64 << 20
         help='JSON, members of process groups that the dumps do not name: '
         '{"dp": [0, 1, 2, 3]}')  # fmt: skip
 @deadline("16,384 ranks take some minutes")
-def analyze(*, html: Path | None, as_json: bool, deadline: float, **asked: Any) -> int:
+def analyze(*, html: Path | None, as_json: bool, deadline: float, **options: Any) -> int:
     """Who hangs a job, from its flight-record dumps.
 
     what to give it:
@@ -91,7 +91,7 @@ def analyze(*, html: Path | None, as_json: bool, deadline: float, **asked: Any) 
     try:
         with reading() as progress:
             status, text, written = confined(
-                lambda tell: _judge(tell, as_json=as_json, html=html is not None, **asked),
+                lambda tell: _judge(tell, as_json=as_json, html=html is not None, **options),
                 deadline_s=deadline, progress=progress,
             )  # fmt: skip
     except CannotTellError as exc:
@@ -198,16 +198,16 @@ def read_members(path: Path) -> dict[str, list[int]]:
     """
     try:
         with path.open("rb") as file:
-            held: Any = json.loads(file.read(_MEMBERS_MAX_BYTES))
+            groups: Any = json.loads(file.read(_MEMBERS_MAX_BYTES))
     except OSError as exc:
         raise CommandError(f"cannot read {shown(path)}: {exc.strerror}") from exc
     except (ValueError, RecursionError) as exc:
         raise CommandError(f"{shown(path)} holds no JSON") from exc
-    if not isinstance(held, dict):
+    if not isinstance(groups, dict):
         raise CommandError(f"{shown(path)}: expected an object of lists of ranks")
-    for name, ranks in held.items():
+    for name, ranks in groups.items():
         good = isinstance(ranks, list) and all(type(rank) is int and rank >= 0 for rank in ranks)
         if not good or len(set(ranks)) != len(ranks):
             problem = f"{shown(path)}: {clean(name, 80)!r} is no list of different ranks"
             raise CommandError(problem)
-    return held
+    return groups

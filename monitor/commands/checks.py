@@ -313,12 +313,12 @@ def check_scheduler(
     places = tuple(Place(RankName("check.0"), Host("check"), {"namespace": n}) for n in namespace)
     rows: list[dict[str, Any]] = []
     try:
-        made = tuple(
+        built = tuple(
             drivers(schedulers, lambda: places, lambda: schedulers.name or "check", _fetcher)
         )
     except (KubeUnusableError, CaError) as exc:
         raise CommandError(str(exc), FAILED) from exc
-    for scheduler in made:
+    for scheduler in built:
         rows += _rows(scheduler)
         scheduler.close()
     columns = {"scheduler": "scheduler", "check": "check", "ok": "works", "said": "said"}

@@ -89,11 +89,15 @@ def gathered(name: str, make: Callable[..., Any], *options: Callable[[F], F]) ->
 
     def decorate(called: F) -> F:
         @functools.wraps(called)
-        def call(**given: Any) -> Any:
-            made = make(
-                **{parameter: given.pop(parameter) for parameter in taken if parameter in given}
+        def call(**arguments: Any) -> Any:
+            value = make(
+                **{
+                    parameter: arguments.pop(parameter)
+                    for parameter in taken
+                    if parameter in arguments
+                }
             )
-            return called(**given, **{name: made})
+            return called(**arguments, **{name: value})
 
         for add in reversed(options):
             call = add(call)

@@ -103,11 +103,11 @@ def _state(bind: tuple[str, int], admin: tuple[str, int]) -> SharedState:
 
 
 def _listeners(bind: tuple[str, int], admin: tuple[str, int]) -> list[socket.socket]:
-    made = _listen("--bind", bind)
+    gate = _listen("--bind", bind)
     try:
-        return [made, _listen("--admin", admin)]
+        return [gate, _listen("--admin", admin)]
     except CommandError:
-        made.close()
+        gate.close()
         raise
 
 
@@ -159,9 +159,9 @@ def _listen(option: str, address: tuple[str, int]) -> socket.socket:
 
 def _cannot(option: str, address: tuple[str, int], exc: OSError) -> CommandError:
     text = f"cannot serve at {option} {address[0]}:{address[1]}: {exc.strerror}"
-    left = ", ".join(shown(name) for name in unsupervised())
-    if left and exc.errno == errno.EADDRINUSE:
+    alive = ", ".join(shown(name) for name in unsupervised())
+    if alive and exc.errno == errno.EADDRINUSE:
         text += (
-            f"; a worker of a gate that died serves on at {left}: start the gate there, or end it"
+            f"; a worker of a gate that died serves on at {alive}: start the gate there, or end it"
         )
     return CommandError(text)

@@ -124,10 +124,10 @@ def _done(report: IncidentReport) -> Iterator[Text]:
     account = report.account
     yield from _title("What was done")
     yield from _row("decided by", f"{account.decided_by}: {account.why}")
-    for held in account.holds:
-        release = f". {held.release}" if held.release else ""
-        after = f"; then {held.ended_by}" if held.ended_by else ""
-        text = f"{held.guard} for {_span(held.seconds)}: {held.reason}{release}{after}"
+    for hold in account.holds:
+        release = f". {hold.release}" if hold.release else ""
+        after = f"; then {hold.ended_by}" if hold.ended_by else ""
+        text = f"{hold.guard} for {_span(hold.seconds)}: {hold.reason}{release}{after}"
         yield from _row("held", text)
     rungs = [rung for eviction in report.evictions for rung in eviction.rungs]
     for rung in sorted(rungs, key=lambda rung: rung.started_s):
@@ -227,11 +227,11 @@ def _whole(name: str, text: str) -> Text:
 
 
 def _wrapped(start: str, text: str, style: str = "") -> Iterator[Text]:
-    made = textwrap.wrap(
+    lines = textwrap.wrap(
         text, WIDTH, initial_indent=start, subsequent_indent=" " * len(start),
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
-    for line in made or [start]:
+    for line in lines or [start]:
         yield Text(line, style)
 
 

@@ -294,12 +294,12 @@ def _follow(
 
 
 def _lines(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
-    made = []
+    lines = []
     for rung in rungs:
         name = str(rung["rung"]).replace("_", " ")
         how = clean(rung["detail"], 300) or "begins"
-        made.append(f"{name}: {how}")
-    return made
+        lines.append(f"{name}: {how}")
+    return lines
 
 
 def _tell_how_it_went(line: str) -> None:

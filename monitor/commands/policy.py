@@ -175,7 +175,7 @@ def _print(out: Console, body: dict[str, Any]) -> None:
     for name, value in body["after_restart"].items():
         out.print(Text(f"! {name} = {value} from the next restart on", style="yellow"))
     for name, entry in body.get("learned", {}).items():
-        out.print(Text(f"{name}: " + ", ".join(f"{key} {held}" for key, held in entry.items())))
+        out.print(Text(f"{name}: " + ", ".join(f"{key} {value}" for key, value in entry.items())))
     for window in body["maintenance"]:
         days = f" on {', '.join(window['days'])}" if "days" in window else ""
         out.print(Text(f"maintenance: {window['name']}: {window['from']} to {window['to']}{days}"))

@@ -77,11 +77,11 @@ def show_checks(
     if as_json:
         print_json({"schema": 1, name: checks})
         return
-    made = Sheet(title, *columns.values())
+    sheet = Sheet(title, *columns.values())
     for row in checks:
         shown = {**row, "ok": "yes" if row["ok"] else "no"}
-        made.add_row(*(word(shown[key]) if key == "ok" else cell(shown[key]) for key in columns))
-    console().print(made)
+        sheet.add_row(*(word(shown[key]) if key == "ok" else cell(shown[key]) for key in columns))
+    console().print(sheet)
 
 
 class Sheet:
@@ -103,12 +103,12 @@ class Sheet:
             yield Text(text_of(line), no_wrap=True, overflow="ignore")
 
     def _framed(self) -> Table:
-        made = Table(title=self._title, title_justify="left", header_style="bold", expand=False)
+        table = Table(title=self._title, title_justify="left", header_style="bold", expand=False)
         for column in self._columns:
-            made.add_column(column, overflow="fold")
+            table.add_column(column, overflow="fold")
         for row in self._rows:
-            made.add_row(*row)
-        return made
+            table.add_row(*row)
+        return table
 
 
 def text(value: str, style: str = "") -> Text:

@@ -120,9 +120,9 @@ class Journey:
     def _seed(self, replayed: Replayed) -> None:
         self.fresh = False
         new = {incident["id"] for incident in replayed.again.changed}
-        kept = [incident_to_json(i) for i in replayed.result.incidents if i.id not in new]
-        self.live.seed(kept)
-        self.now.seed(kept)
+        earlier = [incident_to_json(i) for i in replayed.result.incidents if i.id not in new]
+        self.live.seed(earlier)
+        self.now.seed(earlier)
 
 
 def report_to_json(journey: Journey) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def _print_story(out: Console, incident: Mapping[str, Any], account: Account) ->
 
 
 def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Any:
-    made = Sheet("decisions", "tick", "when", "decision", "about", "why")
+    sheet = Sheet("decisions", "tick", "when", "decision", "about", "why")
     for decision in decisions:
         about = decision["group"] if decision["action"] == "evict" else decision["incident_id"]
         what = (
@@ -206,14 +206,14 @@ def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Any:
             if decision["action"] == "evict"
             else f"{decision['action']}: {decision['guard']}"
         )
-        made.add_row(
+        sheet.add_row(
             cell(decision["tick"]),
             cell(moment(decision["at_s"])),
             cell(what),
             cell(about),
             cell(decision["reason"]),
         )
-    return made
+    return sheet
 
 
 # -- what if ---------------------------------------------------------------------------------

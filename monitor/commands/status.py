@@ -198,10 +198,10 @@ def _check_named(kind: str, wanted: Iterable[str], existing: Iterable[str]) -> N
     Raises:
         CommandError: there is none of that name.
     """
-    there = set(existing)
+    names = set(existing)
     for name in wanted:
-        if name not in there:
-            near = get_close_matches(name, sorted(there)) or sorted(there)
+        if name not in names:
+            near = get_close_matches(name, sorted(names)) or sorted(names)
             some = f"; there is {', '.join(near[:5])}" if near else ""
             more = f" and {len(near) - 5:,} more" if len(near) > 5 else ""
             raise CommandError(f"no {kind} is called {name}{some}{more}", FAILED)

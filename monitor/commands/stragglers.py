@@ -271,14 +271,14 @@ def _finding(
 
 def _slowest(table: TimingTable, report: Report) -> Grid:
     ops = sorted({name for pace in report.paces for name in pace.by_op})[:_OPS]
-    made = Grid(
+    grid = Grid(
         title="slowest ranks, own work against the median of the peers on their stage",
         title_justify="left",
         title_style="bold",
         header_style="bold",
     )
     for column in ("rank", "stage", "dp rank", "ratio", *ops, "slow steps"):
-        made.add_column(clean(column, 40), overflow="fold")
+        grid.add_column(clean(column, 40), overflow="fold")
     for pace in report.paces[:_ROWS]:
         style = "bold red" if pace.rank in report.culprits else ""
         cells = (
@@ -289,11 +289,11 @@ def _slowest(table: TimingTable, report: Report) -> Grid:
             *(_ratio(pace.by_op.get(name, math.nan)) for name in ops),
             f"{pace.slow} of {pace.seen}",
         )
-        made.add_row(*(Text(cell, style) for cell in cells))
+        grid.add_row(*(Text(cell, style) for cell in cells))
     if len(report.paces) > _ROWS:
-        rest = counted(len(report.paces) - _ROWS, "rank")
-        made.caption = f"and {rest} more; --format json has them all"
-    return made
+        more = counted(len(report.paces) - _ROWS, "rank")
+        grid.caption = f"and {more} more; --format json has them all"
+    return grid
 
 
 def _ratio(value: float) -> str:

@@ -182,8 +182,8 @@ def check_token() -> None:
 
 def bearer() -> bytes:
     """The token that the request carries; empty: none."""
-    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    return given.strip().encode("utf-8", "surrogateescape") if scheme.lower() == "bearer" else b""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip().encode("utf-8", "surrogateescape") if scheme.lower() == "bearer" else b""
 
 
 def check_reader() -> None:

@@ -233,8 +233,8 @@ def reload() -> Response:
 @ruling.post("/v1/pause")
 def pause() -> Response:
     body = json_body()
-    made = app_context().pause.press(text_of(body, "reason"), author_of(body), hours_of(body))
-    return answer({"schema": SCHEMA, "pause": to_plain(made)})
+    pause = app_context().pause.press(text_of(body, "reason"), author_of(body), hours_of(body))
+    return answer({"schema": SCHEMA, "pause": to_plain(pause)})
 
 
 @ruling.delete("/v1/pause")
@@ -247,11 +247,11 @@ def resume() -> Response:
 
 def _body() -> dict[str, Any]:
     context, view = app_context(), app_context().view()
-    pause, held = context.pause.current(), context.rules.current
-    learned = {} if view is None else learned_to_json(held.config, view.result.learned)
+    pause, effective = context.pause.current(), context.rules.current
+    learned = {} if view is None else learned_to_json(effective.config, view.result.learned)
     return {
         "schema": SCHEMA,
-        **effective_to_json(held, context.clock.now_s()),
+        **effective_to_json(effective, context.clock.now_s()),
         "problems": list(context.rules.problems),
         "pause": None if pause is None else to_plain(pause),
         "learned": learned,

@@ -89,15 +89,15 @@ def page(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
     encode, content_type = choose_encoder(accept)
     total = "" if content_type.startswith("application/openmetrics-text") else "_total"
     large: list[str] = []
-    rest: list[Metric] = []
+    small: list[Metric] = []
     for family in registry.collect():
         if not isinstance(family, Bulk):
-            rest.append(family)
+            small.append(family)
             continue
         name = f"{family.name}{total}" if family.type == "counter" else family.name
         large.append(f"# HELP {name} {family.documentation}\n# TYPE {name} {family.type}\n")
         large.append(family.text)
-    return "".join(large).encode() + encode(_Rest(rest)), content_type
+    return "".join(large).encode() + encode(_Rest(small)), content_type
 
 
 # -- What one metric is called, means and holds: exported, documented and checked from one place --

@@ -185,9 +185,9 @@ def _seen(report: IncidentReport) -> Iterator[TimelineRow]:
 
 
 def _held(report: IncidentReport) -> Iterator[TimelineRow]:
-    for held in report.account.holds[-8:]:
+    for hold in report.account.holds[-8:]:
         yield TimelineRow(
-            f"held: {plain(held.guard)}", held.start_s, held.end_s, "away", held.reason
+            f"held: {plain(hold.guard)}", hold.start_s, hold.end_s, "away", hold.reason
         )
 
 
@@ -295,7 +295,7 @@ def incident_page(
     incident, rows = report.incident, events(report)
     ends = [row.start_s if row.end_s is None else row.end_s for row in rows]
     end_s = max([*ends, *([now_s] if incident.open else [])], default=now_s)
-    made = sections(
+    parts = sections(
         "incident.html",
         report=report,
         incident=incident,
@@ -316,7 +316,7 @@ def incident_page(
         holds=report.account.holds[-_ROWS:],
         earlier=earlier,
     )
-    return document(title(incident), *made.values(), script=SCRIPT, styles=(STYLE,),
+    return document(title(incident), *parts.values(), script=SCRIPT, styles=(STYLE,),
                     here="/incidents", job=job)  # fmt: skip
 
 
@@ -362,7 +362,7 @@ def incidents_page(
     spans = list(_SPANS)
     if since and since not in dict(spans):
         spans.append((since, since))
-    made = sections(
+    parts = sections(
         "incidents.html",
         asked=asked,
         selects=(
@@ -379,6 +379,6 @@ def incidents_page(
         remembered=remembered,
     )  # fmt: skip
     return document(
-        "Incidents", *made.values(), script="/static/page.js", styles=(STYLE,),
+        "Incidents", *parts.values(), script="/static/page.js", styles=(STYLE,),
         here="/incidents", job=job,
     )  # fmt: skip

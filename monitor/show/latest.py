@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 from monitor.decide.view import View
 
 T = TypeVar("T")
-_KEPT: Final = 32
+_ENTRIES: Final = 32
 """Keys of which values are kept; those asked for last."""
 LONG_S: Final = 0.02
 """Of CPU; what takes less is made while who asks for it waits."""
@@ -31,9 +31,9 @@ _VIEWS: Final = 32
 
 
 @dataclass(slots=True)
-class _Kept(Generic[T]):
+class _Entry(Generic[T]):
     making: threading.Lock = field(default_factory=threading.Lock)
-    made: tuple[int, T] | None = None
+    value: tuple[int, T] | None = None
     """Number of the view, and the value."""
     at_s: float = 0.0
     """When it was made; monotonic."""
@@ -48,7 +48,7 @@ class Latest(Generic[T]):
         self._lock = threading.Lock()
         self._view: View | None = None
         self._number = 0
-        self._kept: OrderedDict[Hashable, _Kept[T]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, _Entry[T]] = OrderedDict()
 
     def number(self, view: View) -> int:
         """Of this view; later ones have higher numbers."""
@@ -66,36 +66,36 @@ class Latest(Generic[T]):
         """
         number = self.number(view)
         with self._lock:
-            kept = self._kept.setdefault(key, _Kept())
-            self._kept.move_to_end(key)
-            while len(self._kept) > 1 and self._goes(next(iter(self._kept.values()))):
-                self._kept.popitem(last=False)
-        made = kept.made
-        if made is not None:
-            older, making = number - made[0], kept.making.locked()
+            entry = self._entries.setdefault(key, _Entry())
+            self._entries.move_to_end(key)
+            while len(self._entries) > 1 and self._goes(next(iter(self._entries.values()))):
+                self._entries.popitem(last=False)
+        value = entry.value
+        if value is not None:
+            older, making = number - value[0], entry.making.locked()
             if older <= 0 or (older == 1 and making):
-                return made[1]
-            age_s, rest_s = time.monotonic() - kept.at_s, _SPARES * kept.cpu_s
-            if kept.cpu_s > LONG_S and age_s < max(_OLD_S, rest_s):
+                return value[1]
+            age_s, rest_s = time.monotonic() - entry.at_s, _SPARES * entry.cpu_s
+            if entry.cpu_s > LONG_S and age_s < max(_OLD_S, rest_s):
                 if not making and age_s >= rest_s:
-                    work = (kept, number, make)
+                    work = (entry, number, make)
                     threading.Thread(target=_renew, args=work, name="page", daemon=True).start()
-                return made[1]
-        return _renew(kept, number, make)
+                return value[1]
+        return _renew(entry, number, make)
 
-    def _goes(self, first: _Kept[T]) -> bool:
-        old = first.made is not None and first.made[0] < self._number - _VIEWS
-        return old or len(self._kept) > _KEPT
+    def _goes(self, first: _Entry[T]) -> bool:
+        old = first.value is not None and first.value[0] < self._number - _VIEWS
+        return old or len(self._entries) > _ENTRIES
 
 
-def _renew(kept: _Kept[T], number: int, make: Callable[[int, T | None], T]) -> T:
+def _renew(entry: _Entry[T], number: int, make: Callable[[int, T | None], T]) -> T:
     """Its value in this view or a later one."""
-    with kept.making:
-        if kept.made is None or kept.made[0] < number:
-            before, began_s = None if kept.made is None else kept.made[1], time.thread_time()
-            kept.made = number, make(number, before)
-            kept.at_s, kept.cpu_s = time.monotonic(), time.thread_time() - began_s
-        return kept.made[1]
+    with entry.making:
+        if entry.value is None or entry.value[0] < number:
+            before, began_s = None if entry.value is None else entry.value[1], time.thread_time()
+            entry.value = number, make(number, before)
+            entry.at_s, entry.cpu_s = time.monotonic(), time.thread_time() - began_s
+        return entry.value[1]
 
 
 # -- Streams of server-sent events: few, and each ends by itself when nobody reads it any more ----
@@ -135,12 +135,12 @@ class Streams:
             if self._open >= self._at_most or self._closing.is_set():
                 return None
             self._open += 1
-        given = threading.Event()
+        returned = threading.Event()
 
         def give_back() -> None:
             with self._lock:
-                if not given.is_set():
-                    given.set()
+                if not returned.is_set():
+                    returned.set()
                     self._open -= 1
 
         return give_back

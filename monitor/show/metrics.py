@@ -53,7 +53,7 @@ class ViewCollector(Collector):
         self._version = version
         self._bounds = bounds or Bounds()
         self._wait = wait
-        self._made: tuple[tuple[float, int], tuple[Metric, ...]] | None = None
+        self._cached: tuple[tuple[float, int], tuple[Metric, ...]] | None = None
         """Of the tick that was asked for last: two Prometheus servers often come in the same."""
 
     def describe(self) -> list[Metric]:
@@ -67,14 +67,14 @@ class ViewCollector(Collector):
 
     def _families(self) -> tuple[Metric, ...]:
         """Made once a tick; two threads that both make them make the same."""
-        view, made = self._view(), self._made
-        if view is None or (made is not None and made[0] == _tick(view)):
-            return () if made is None else made[1]
+        view, cached = self._view(), self._cached
+        if view is None or (cached is not None and cached[0] == _tick(view)):
+            return () if cached is None else cached[1]
         self._wait()
         view = self._view() or view
         scene = ScrapeView(view, self._bounds)
         families = tuple(family for exporter in _EXPORTERS for family in exporter.export(scene))
-        self._made = _tick(view), families
+        self._cached = _tick(view), families
         return families
 
 
@@ -91,37 +91,37 @@ class Instruments:
     """What is counted while it happens. Thread-safe, as prometheus_client's own are."""
 
     def __init__(self) -> None:
-        self.registry = made = CollectorRegistry(auto_describe=False)
-        ProcessCollector(registry=made)
-        self.transitions = metrics_incidents.TRANSITIONS.counter(made)
-        self.stages = metrics_incidents.STAGES.histogram(made)
-        self.lost_steps = metrics_incidents.LOST_STEPS.counter(made)
-        self.evictions = metrics_incidents.EVICTIONS.counter(made)
-        self.holds = metrics_incidents.HOLDS.counter(made)
+        self.registry = registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=registry)
+        self.transitions = metrics_incidents.TRANSITIONS.counter(registry)
+        self.stages = metrics_incidents.STAGES.histogram(registry)
+        self.lost_steps = metrics_incidents.LOST_STEPS.counter(registry)
+        self.evictions = metrics_incidents.EVICTIONS.counter(registry)
+        self.holds = metrics_incidents.HOLDS.counter(registry)
         self.schedulers = SchedulerMetrics(
-            requests=metrics_incidents.SCHEDULER_REQUESTS.counter(made),
-            hosts=metrics_incidents.SCHEDULER_HOSTS.live(made),
+            requests=metrics_incidents.SCHEDULER_REQUESTS.counter(registry),
+            hosts=metrics_incidents.SCHEDULER_HOSTS.live(registry),
         )
-        self.ticks = metrics_upkeep.TICKS.histogram(made)
-        self.lateness = metrics_upkeep.LATENESS.live(made)
-        self.poll_failures = metrics_upkeep.POLL_FAILURES.counter(made)
-        self.detector_failures = metrics_upkeep.DETECTOR_FAILURES.counter(made)
-        self.part_failures = metrics_upkeep.PART_FAILURES.counter(made)
+        self.ticks = metrics_upkeep.TICKS.histogram(registry)
+        self.lateness = metrics_upkeep.LATENESS.live(registry)
+        self.poll_failures = metrics_upkeep.POLL_FAILURES.counter(registry)
+        self.detector_failures = metrics_upkeep.DETECTOR_FAILURES.counter(registry)
+        self.part_failures = metrics_upkeep.PART_FAILURES.counter(registry)
         self.evidence = EvidenceMetrics(
-            captures=metrics_upkeep.EVIDENCE.counter(made),
-            seconds=metrics_upkeep.EVIDENCE_SECONDS.histogram(made),
-            written_bytes=metrics_upkeep.EVIDENCE_BYTES.counter(made),
-            stored_bytes=metrics_upkeep.EVIDENCE_STORED.live(made),
+            captures=metrics_upkeep.EVIDENCE.counter(registry),
+            seconds=metrics_upkeep.EVIDENCE_SECONDS.histogram(registry),
+            written_bytes=metrics_upkeep.EVIDENCE_BYTES.counter(registry),
+            stored_bytes=metrics_upkeep.EVIDENCE_STORED.live(registry),
         )
         self.notify = NotifyMetrics(
-            messages=metrics_upkeep.NOTIFICATIONS.counter(made),
-            pending=metrics_upkeep.PENDING.live(made),
+            messages=metrics_upkeep.NOTIFICATIONS.counter(registry),
+            pending=metrics_upkeep.PENDING.live(registry),
         )
-        self.event_streams = metrics_upkeep.EVENT_STREAMS.live(made)
-        self.lost = metrics_incidents.LOST.counter(made)
-        self.saved = metrics_incidents.SAVED.counter(made)
-        self.spent = metrics_incidents.SPENT.counter(made)
-        self.unaccounted = metrics_incidents.UNACCOUNTED.counter(made)
+        self.event_streams = metrics_upkeep.EVENT_STREAMS.live(registry)
+        self.lost = metrics_incidents.LOST.counter(registry)
+        self.saved = metrics_incidents.SAVED.counter(registry)
+        self.spent = metrics_incidents.SPENT.counter(registry)
+        self.unaccounted = metrics_incidents.UNACCOUNTED.counter(registry)
 
     def count_account(self, kind: str, *, lost: float | None, saved: float | None) -> None:
         """Count one incident's account by its lower bounds; None: it cannot be told."""

@@ -166,8 +166,8 @@ def _evictions(scene: ScrapeView) -> Iterator[Metric]:
 def _policy(view: View) -> Iterator[Metric]:
     """What holds evictions back on a person's word, and what was learned for them."""
     now_s, learned = view.snapshot.now_s, view.result.learned
-    held = Tally(_guards(view))
-    yield HOLDING.each((guard, held[guard]) for guard in Guard)
+    holding = Tally(_guards(view))
+    yield HOLDING.each((guard, holding[guard]) for guard in Guard)
     yield PAUSED.value(view.snapshot.pause is not None)
     yield OBSERVE.value(view.observe)
     yield LAST_HOUR.each(sorted(learned.evictions.items()))

@@ -73,8 +73,8 @@ class PagePlace:
         url = urlsplit(path)
         if url.path in ("", "/"):
             return PagePlace(FLEET, by_host=parse_qs(url.query).get("by") == ["host"])
-        _, kind, *rest = url.path.split("/")
-        name = unquote(rest[0]) if len(rest) == 1 else ""
+        _, kind, *names = url.path.split("/")
+        name = unquote(names[0]) if len(names) == 1 else ""
         return PagePlace(kind, name) if kind in _KINDS and 0 < len(name) <= _NAME_MAX else None
 
 
@@ -169,13 +169,13 @@ SOURCES: Final = ("state", "steps", "flight_recorder", "stacks", "last_words", "
 def made_of(
     context: Context, template: str, page_title: str, *, exists: bool = True, **values: Any
 ) -> Page:
-    made = sections(
+    parts = sections(
         template, context=context, view=context.view, states=context.fleet.states,
         now_s=context.fleet.now_s, name=context.place.name, headline=context.fleet.headline,
         away=isinstance(context.view.snapshot.lighthouse, LighthouseAway),
         exists=exists, title_of=title, trouble_of=trouble_of, SOURCES=SOURCES, **values,
     )  # fmt: skip
-    return Page(page_title, made, exists=exists, job=job_of(context.view))
+    return Page(page_title, parts, exists=exists, job=job_of(context.view))
 
 
 def job_of(view: View) -> str:
@@ -206,7 +206,7 @@ def fleet_page(context: Context) -> Page:
     others = [
         (incident, face) for incident, face in fleet.faces if incident.id != fleet.headline.incident
     ]
-    made = made_of(
+    page = made_of(
         context, "fleet.html", _tab(fleet),
         facts=facts,
         counts=counts,
@@ -228,7 +228,7 @@ def fleet_page(context: Context) -> Page:
         policy=None if view.rules is None else _policy(view.rules, fleet),
         severities=_SEVERITIES,
     )  # fmt: skip
-    return replace(made, items=items, facts=facts)
+    return replace(page, items=items, facts=facts)
 
 
 def _tab(fleet: FleetIndex) -> str:
@@ -338,17 +338,17 @@ def _telling(crowds: Sequence[_Crowd]) -> list[_Crowd]:
 def _crowds(fleet: FleetIndex, *, by_host: bool) -> Iterator[_Crowd]:
     view, states = fleet.view, fleet.states
     entries = view.quarantine if by_host else view.quarantine_groups
-    held = {entry.name for entry in entries}
+    held_out = {entry.name for entry in entries}
     groups: dict[str, GroupView] = {}
     if not by_host:
         groups = {group.group: group for group in view.groups}
     ranks = fleet.by_host if by_host else fleet.by_group
     for name in ranks if by_host else groups:
-        mine = ranks.get(name, ())
-        has = tuple(states[seen.rank] for seen in mine)
+        members = ranks.get(name, ())
+        has = tuple(states[seen.rank] for seen in members)
         evicting = not by_host and name in view.evicting
         shown = EVICTING if evicting else worst(has)
-        yield _Crowd(name, mine, groups.get(name), has, shown, name in held)
+        yield _Crowd(name, members, groups.get(name), has, shown, name in held_out)
 
 
 def _cell(crowd: _Crowd, linked: frozenset[str]) -> str:
@@ -588,10 +588,10 @@ def sparks(points: Sequence[TrendPoint], incidents: Sequence[Incident]) -> tuple
     commits: list[tuple[float, float | None]] = []
     for before, after in pairwise(points):
         passed_s = after.at_s - before.at_s
-        made = None
+        rate = None
         if after.step is not None and before.step is not None and passed_s <= _GAP:
-            made = 60 * max(0, after.step - before.step) / passed_s  # it may begin anew
-        commits.append((after.at_s, made))
+            rate = 60 * max(0, after.step - before.step) / passed_s  # it may begin anew
+        commits.append((after.at_s, rate))
     charts = {"steps a second": pace, "commits a minute": commits}
     drawn = {name: each for name, each in charts.items() if sum(v is not None for _, v in each) > 1}
     began_s, span_s = points[0].at_s, points[-1].at_s - points[0].at_s

@@ -98,10 +98,12 @@ def hashes_of(page: Page) -> Hashes:
     }
 
 
-class Made:
+class PageVersion:
     """A page, and what who has seen it before has to be told; `tag` names its moment."""
 
-    def __init__(self, number: int, tag: str, page: Page, before: Made | None = None) -> None:
+    def __init__(
+        self, number: int, tag: str, page: Page, before: PageVersion | None = None
+    ) -> None:
         self.number = number
         self.tag = tag
         self.page = page
@@ -162,24 +164,26 @@ class Pages:
         for name in ("document.html", "fleet.html", "crowd.html", "rank.html", "acts.html"):
             template(name)  # else the first page would be taken for much work (`latest`)
         self._context = context
-        self._latest: Latest[Made] = Latest()
+        self._latest: Latest[PageVersion] = Latest()
         self._boot = secrets.token_hex(4)
         """A restarted monitor counts anew: its tags shall differ."""
         self._fleet: FleetIndex | None = None
 
-    def latest(self, view: View, place: PagePlace) -> Made:
+    def latest(self, view: View, place: PagePlace) -> PageVersion:
         """The page in this view, or in the one before while that of this one is being made."""
         return self._latest.get(view, place, partial(self._make, view, place))
 
-    def shows(self, made: Made, view: View) -> bool:
-        return made.number >= self._latest.number(view)
+    def shows(self, version: PageVersion, view: View) -> bool:
+        return version.number >= self._latest.number(view)
 
-    def _make(self, view: View, place: PagePlace, number: int, before: Made | None) -> Made:
+    def _make(
+        self, view: View, place: PagePlace, number: int, before: PageVersion | None
+    ) -> PageVersion:
         fleet = self._fleet
         if fleet is None or fleet.view is not view:
             fleet = self._fleet = FleetIndex(view)
         page = make(self._context(fleet, place))
-        return Made(number, f"{self._boot}-{number}", page, before)
+        return PageVersion(number, f"{self._boot}-{number}", page, before)
 
 
 # -- the routes -----------------------------------------------------------------------------------
@@ -253,8 +257,8 @@ def _says(name: str, what: str) -> Response:
 @paging.get("/v1/fleet")
 def state() -> Response:
     """What a page shows, as JSON; with `?since=TAG` only what has changed since."""
-    made = _pages().latest(the_view(), _asked())
-    return Response(made.news(request.args.get("since", "")), content_type="application/json")
+    version = _pages().latest(the_view(), _asked())
+    return Response(version.news(request.args.get("since", "")), content_type="application/json")
 
 
 @paging.get("/v1/events")
@@ -289,13 +293,13 @@ class _Follower:
         """One event; None: there is no later view."""
         if view is None or view is self._view:
             return None
-        made = self._pages.latest(view, self._place)
-        if self._pages.shows(made, view):
+        version = self._pages.latest(view, self._place)
+        if self._pages.shows(version, view):
             self._view = view
-        if made.tag == self._tag:
+        if version.tag == self._tag:
             return None
-        body, self._tag = made.news(self._tag), made.tag
-        return b"id: " + made.tag.encode() + b"\nevent: page\ndata: " + body + b"\n\n"
+        body, self._tag = version.news(self._tag), version.tag
+        return b"id: " + version.tag.encode() + b"\nevent: page\ndata: " + body + b"\n\n"
 
 
 def _page(place: PagePlace) -> Response:
@@ -303,9 +307,9 @@ def _page(place: PagePlace) -> Response:
     view = context.view()
     if view is None:
         return Response(_not_yet(), 503, {"Retry-After": "2"}, content_type=_HTML)
-    made = _pages().latest(view, place)
-    html = made.html(place.path, context.tick_s)
-    return Response(html, 200 if made.page.exists else 404, content_type=_HTML)
+    version = _pages().latest(view, place)
+    html = version.html(place.path, context.tick_s)
+    return Response(html, 200 if version.page.exists else 404, content_type=_HTML)
 
 
 def _not_yet() -> str:

@@ -118,7 +118,7 @@ def status_text() -> Response:
     context, view, url = app_context(), the_view(), request.host_url.rstrip("/")
     recent = Choice.of("1h", None, None, view.snapshot.now_s).among(view.incidents)
     pause = view.snapshot.pause
-    asked = StatusFacts(
+    facts = StatusFacts(
         fleet_of(json.loads(dump(snapshot_to_json(view)))),
         tuple(map(view.report, recent[:_RECENT])),
         context.clock.now_s() - view.snapshot.now_s,
@@ -128,7 +128,7 @@ def status_text() -> Response:
     def bundle(report: IncidentReport) -> str:
         return "" if report.bundle is None else f"{url}{bundle_url(report.incident.id)}"
 
-    lines = short(asked, _GROUPS, None, bundle)
+    lines = short(facts, _GROUPS, None, bundle)
     return Response(f"{plain(lines)}\n{_INDEX.format(url=url)}", content_type=_PLAIN)
 
 
@@ -377,7 +377,7 @@ def passed(rank: str, what: str) -> Response:
     return said_by(rank, what, request.args)
 
 
-def said_by(rank: str, what: str, asked: Mapping[str, str]) -> Response:
+def said_by(rank: str, what: str, parameters: Mapping[str, str]) -> Response:
     """What the rank answers to this, if this request may read it."""
     check_reader()
     page = _PAGES.get(what)
@@ -389,7 +389,7 @@ def said_by(rank: str, what: str, asked: Mapping[str, str]) -> Response:
     if not _places.acquire(blocking=False):
         raise HttpRefusal(503, f"{_AT_ONCE} such requests are under way: try again")
     try:
-        return _pass(target, page, page.timeout_s, asked)
+        return _pass(target, page, page.timeout_s, parameters)
     finally:
         _places.release()
 
@@ -402,10 +402,10 @@ def _target(rank: str) -> Target:
 
 
 def _pass(target: Target, page: _Page, timeout_s: float, parameters: Mapping[str, str]) -> Response:
-    asked = {name: parameters[name] for name in page.parameters if name in parameters}
-    if any(len(value) > _QUERY_MAX_CHARS for value in asked.values()):
+    passed_on = {name: parameters[name] for name in page.parameters if name in parameters}
+    if any(len(value) > _QUERY_MAX_CHARS for value in passed_on.values()):
         raise HttpRefusal(400, f"a parameter has more than {_QUERY_MAX_CHARS} characters")
-    query = f"?{urlencode(asked)}" if asked else ""
+    query = f"?{urlencode(passed_on)}" if passed_on else ""
     url, group = target.url + page.path + query, target.identity.group
     question = Question(url, timeout_s, page.max_bytes, group=group)
     try:

@@ -26,6 +26,7 @@ from monitor.records.signature import POINT_TO_POINT
 from monitor.show.standing import (
     MEANINGS,
     Crowd,
+    ReportRow,
     Role,
     concerned,
     crowds,
@@ -60,15 +61,6 @@ class Ruling:
     reason: str
     facts: tuple[tuple[str, str], ...]
     """Names and what they are; none is empty."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReportRow:
-    """A row of a table; ranks that stand alike have one."""
-
-    role: str
-    """`Role`, or empty."""
-    cells: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,24 +162,11 @@ def awaited(job: Job, crowd: Crowd) -> str:
 def standing(job: Job, analysis: Analysis, group: int, at_most: int) -> GroupTable:
     """One process group; `at_most` rows a table."""
     process_group = job.groups[group]
-    rows = tuple(
-        ReportRow(
-            row.role,
-            (
-                rank_list(job, row.ranks), str(row.role),
-                *("-" if cell is None else str(cell) for cell in (
-                    row.enqueued, row.completed, row.first_unfinished, row.unfinished)),
-            ),
-        )
-        for row in stands(job, analysis, group)[:at_most]
-    )  # fmt: skip
+    rows = tuple(stands(job, analysis, group)[:at_most])
     called = tuple(
-        Called(sequence, p2p, tuple(
-            ReportRow("", (rank_list(job, offer.ranks), offer.what, offer.state, offer.site or "-"))
-            for offer in offers(job, group, sequence, p2p=p2p)[:at_most]
-        ))
+        Called(sequence, p2p, tuple(offers(job, group, sequence, p2p=p2p)[:at_most]))
         for sequence, p2p in _sequences(job, analysis, group)
-    )  # fmt: skip
+    )
     inferred = process_group.inferred or not process_group.members
     return GroupTable(group_label(process_group), members(job, group), inferred, rows, called)
 
@@ -273,12 +252,12 @@ def _parts(job: Job, analysis: Analysis, groups: Sequence[int]) -> Iterator[Rend
             reason=words.reason, facts=words.facts, width=44,
         )  # fmt: skip
     if analysis.waits and (analysis.findings or groups):  # a healthy job waits at any moment
-        rows, rest = wait_rows(job, analysis, _TEXT_ROWS, free=False)
-        made = _table("who waits for whom", wait_heads(analysis), rows)
-        if rest:
-            made.caption = f"and {counted(rest, 'rank')} more; --format json has them all"
+        rows, more = wait_rows(job, analysis, _TEXT_ROWS, free=False)
+        table = _table("who waits for whom", wait_heads(analysis), rows)
+        if more:
+            table.caption = f"and {counted(more, 'rank')} more; --format json has them all"
         yield Text()
-        yield made
+        yield table
     for group in groups:
         yield Text()
         yield from _group(job, standing(job, analysis, group, _TEXT_ROWS))
@@ -304,13 +283,15 @@ def _group(job: Job, table: GroupTable) -> Iterator[RenderableType]:
 
 def _table(title: str, heads: Iterable[str], rows: Iterable[ReportRow]) -> Table:
     """The first two cells of who has a role stand in its colour."""
-    made = Table(title=title or None, title_justify="left", title_style="bold", header_style="bold")
+    table = Table(
+        title=title or None, title_justify="left", title_style="bold", header_style="bold"
+    )
     for head in heads:
-        made.add_column(head, overflow="fold")
+        table.add_column(head, overflow="fold")
     for row in rows:
         style = _STYLES.get(Role(row.role), "") if row.role else ""
-        made.add_row(*(Text(cell, style if at < 2 else "") for at, cell in enumerate(row.cells)))
-    return made
+        table.add_row(*(Text(cell, style if at < 2 else "") for at, cell in enumerate(row.cells)))
+    return table
 
 
 # As a page to mail.
@@ -320,7 +301,7 @@ def page(job: Job, analysis: Analysis, online: Online | None = None) -> str:
     """The whole document; `told` is what the monitor had said, of evidence bundles."""
     from monitor.show.templating import render  # noqa: PLC0415 - nobody else needs templates here
 
-    rows, rest = wait_rows(job, analysis, _PAGE_ROWS, free=True)
+    rows, more = wait_rows(job, analysis, _PAGE_ROWS, free=True)
     shown = concerned(analysis)
     groups = [standing(job, analysis, group, _PAGE_ROWS) for group in shown[:_PAGE_GROUPS]]
     return render(
@@ -333,7 +314,7 @@ def page(job: Job, analysis: Analysis, online: Online | None = None) -> str:
         meanings=MEANINGS,
         waits=rows if analysis.waits else [],
         wait_heads=wait_heads(analysis),
-        waits_left=rest,
+        waits_left=more,
         groups=[(table, rank_word(job, table.ranks, 12)) for table in groups],
         groups_left=max(0, len(shown) - _PAGE_GROUPS),
         stand_heads=STAND_HEADS,
@@ -406,7 +387,7 @@ class Online:
 
     path: str
     incident: Incident
-    asked: str
+    records_of: str
     """The moment whose flight records were read, or why none was."""
     agreement: str
     """One of `same`, `none` (the records show no fault), `unsure`, `other`."""
@@ -428,12 +409,12 @@ def online(job: Job, analysis: Analysis, bundle: Bundle | None) -> Online | None
     if bundle is None or incident is None:
         return None
     number = {name: rank for rank, name in job.names.items()}
-    asked = "no flight record was to be had"
+    records_of = "no flight record was to be had"
     if bundle.moment is not None:
-        asked = f"{bundle.moment.name}, {moment(int(bundle.moment.began_s * 1e9))} UTC"
+        records_of = f"{bundle.moment.name}, {moment(int(bundle.moment.began_s * 1e9))} UTC"
     accused = sorted(number[name] for name in incident.culprits if name in number)
     agreement = _agreement(job, analysis, incident)
-    return Online(bundle.path, incident, asked, agreement, tuple(accused))
+    return Online(bundle.path, incident, records_of, agreement, tuple(accused))
 
 
 def culprits(analysis: Analysis, online: Online | None) -> tuple[int, ...]:
@@ -470,7 +451,7 @@ def lines(job: Job, online: Online) -> tuple[str, list[tuple[str, str]]]:
     facts = [
         ("", sentence(incident.verdict.reason)),
         ("incident", f"{clean(incident.id, 200)}, {incident.state}"),
-        ("records of", online.asked),
+        ("records of", online.records_of),
         ("second look", _SAID[online.agreement]),
     ]
     if online.culprits and not online.sure:
@@ -490,6 +471,6 @@ def to_json(online: Online) -> dict[str, Any]:
         "groups": list(incident.groups),
         "confidence": str(incident.verdict.confidence),
         "reason": incident.verdict.reason,
-        "records_of": online.asked,
+        "records_of": online.records_of,
         "records_say": online.agreement,
     }

@@ -80,7 +80,7 @@ class StackCrowd:
 class MomentStacks:
     moment: str
     crowds: tuple[StackCrowd, ...]
-    left: tuple[int, ...]
+    elsewhere: tuple[int, ...]
     """Ranks that stand elsewhere and are not shown, of each role."""
     missing: tuple[tuple[str, tuple[str, ...]], ...]
     """Why none came, and of whom."""
@@ -137,9 +137,9 @@ def _crowd(
     at = "" if main is None or not main.frames else f" in {main.frames[0]}"
     if at and (before := _BEFORE.search(text.partition("\n")[0])):
         at = f"{at} (stack {before[1]} s before the death)"
-    rest = [thread for thread in threads if thread is not main]
+    others = [thread for thread in threads if thread is not main]
     ranks = tuple(stacks.rank for stacks, _ in some)
-    threads_ = tuple(rest) if main is None else (main, *rest)
+    threads_ = tuple(others) if main is None else (main, *others)
     return StackCrowd(role, ranks, threads_, at, _old(text), opened)
 
 
@@ -191,7 +191,7 @@ _PAGE_MAX: Final = 1 << 20
 _BUNDLE_MAX: Final = 256 << 20
 _READ_S: Final = 2.0
 """A page waits no longer: what is not read by then is in the bundle."""
-_HELD: Final = 4
+_CACHED: Final = 4
 """Bundles whose stacks are kept in memory: open pages ask every two seconds."""
 _BROKEN: Final = (
     KeyError, OSError, EOFError, ValueError, RuntimeError, NotImplementedError, zipfile.BadZipFile,
@@ -204,7 +204,7 @@ class StacksReader:
     def __init__(self, bundles: BundleDir) -> None:
         self._bundles = bundles
         self._lock = threading.Lock()
-        self._held: dict[IncidentId, BundleStacks] = {}
+        self._cache: dict[IncidentId, BundleStacks] = {}
 
     def get(self, incident_id: IncidentId) -> BundleStacks:
         bundle = self._bundles.path(incident_id)
@@ -224,12 +224,12 @@ class StacksReader:
     def _of(self, incident_id: IncidentId, bundle: Path) -> BundleStacks:
         stat = bundle.stat()
         stamp = f"{stat.st_mtime_ns}-{stat.st_size}"
-        held = self._held.get(incident_id)
-        if held is None or held.stamp != stamp:
-            held = self._held[incident_id] = _read(bundle, stamp, stat.st_size)
-            while len(self._held) > _HELD:
-                self._held.pop(next(iter(self._held)))
-        return held
+        stacks = self._cache.get(incident_id)
+        if stacks is None or stacks.stamp != stamp:
+            stacks = self._cache[incident_id] = _read(bundle, stamp, stat.st_size)
+            while len(self._cache) > _CACHED:
+                self._cache.pop(next(iter(self._cache)))
+        return stacks
 
 
 def _read(bundle: Path, stamp: str, nbytes: int) -> BundleStacks:
@@ -243,10 +243,10 @@ def _read(bundle: Path, stamp: str, nbytes: int) -> BundleStacks:
             taken = _taken(opened, manifest, frozenset(culprits))
     except _BROKEN as exc:
         return BundleStacks(why=f"the bundle is damaged: {clean(str(exc), 200)}", stamp=stamp)
-    made = by_moment(taken, culprits)
-    if len(made) > _PAGE_MAX:
+    markup = by_moment(taken, culprits)
+    if len(markup) > _PAGE_MAX:
         return BundleStacks(why="so many stacks are too much for a page", stamp=stamp)
-    return BundleStacks(made, stamp=stamp)
+    return BundleStacks(markup, stamp=stamp)
 
 
 def _taken(

@@ -115,8 +115,8 @@ def crowds(job: Job, analysis: Analysis, at_most: int) -> tuple[Crowd, ...]:
         classes = _classes(role, key)
         if len(classes) <= at_most:
             break
-    made = [_crowd(job, members, role, waits) for members in classes]
-    return tuple(sorted(made, key=lambda crowd: (ORDER.index(crowd.role), crowd.ranks)))
+    folded = (_crowd(job, members, role, waits) for members in classes)
+    return tuple(sorted(folded, key=lambda crowd: (ORDER.index(crowd.role), crowd.ranks)))
 
 
 def _whom(job: Job, wait: Wait) -> tuple[int, ...] | None:
@@ -166,48 +166,31 @@ def _crowd(
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
-    """Where members of a group stand; one row for all that stand alike."""
+class ReportRow:
+    """A row of a table; ranks that stand alike have one."""
 
-    ranks: tuple[int, ...]
-    role: Role
-    enqueued: int | None
-    completed: int | None
-    """Last one known to be; None where nothing tells."""
-    first_unfinished: int | None
-    unfinished: int
+    role: str
+    """`Role`, or empty."""
+    cells: tuple[str, ...]
 
 
-_Standing = tuple[int | None, int | None, int | None, int, Role]
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """What some members gave to one collective."""
-
-    ranks: tuple[int, ...]
-    what: str
-    state: str
-    site: str
-
-
-def stands(job: Job, analysis: Analysis, group: int) -> tuple[Stand, ...]:
-    """All members of a group, culprits first.
+def stands(job: Job, analysis: Analysis, group: int) -> list[ReportRow]:
+    """How far each member of a group is (`STAND_HEADS`), culprits first.
 
     Counted are its collectives, or its sends and recvs where it has nothing else. Where it has
     both, pg_status mixes their numbers (ProcessGroupNCCL counts them apart and keeps the last one
     of either), so that the entries alone can be believed.
     """
     columns = job.columns
-    mine = columns["group"] == group
-    both = bool((mine & columns["p2p"]).any()), bool((mine & ~columns["p2p"]).any())
+    of_group = columns["group"] == group
+    both = bool((of_group & columns["p2p"]).any()), bool((of_group & ~columns["p2p"]).any())
     if both[1]:
-        mine &= ~columns["p2p"]
-    role = roles(job, analysis)
-    by_key: dict[_Standing, list[int]] = defaultdict(list)
+        of_group &= ~columns["p2p"]
+    role_of = roles(job, analysis)
+    by_key: dict[tuple[Role, *tuple[int | None, ...]], list[int]] = defaultdict(list)
     for rank in members(job, group):
         rows = rows_of(job, rank)
-        at = np.flatnonzero(mine[rows]) + rows.start
+        at = np.flatnonzero(of_group[rows]) + rows.start
         seqs, states = columns["seq"][at], columns["state"][at]
         waiting = seqs[np.isin(states, UNFINISHED)]
         info = job.ranks.get(rank)
@@ -215,18 +198,20 @@ def stands(job: Job, analysis: Analysis, group: int) -> tuple[Stand, ...]:
             GroupStatus() if info is None or all(both) else info.status.get(group, GroupStatus())
         )
         key = (
+            role_of.get(rank, Role.FREE),
             _most(status.enqueued, seqs),
             _most(status.completed, seqs[states == CollectiveState.COMPLETED]),
             int(waiting.min()) if len(waiting) else None,
             len(waiting),
-            role.get(rank, Role.FREE),
         )
         by_key[key].append(rank)
-    made = [
-        Stand(tuple(ranks), role_, enqueued, completed, first, count)
-        for (enqueued, completed, first, count, role_), ranks in by_key.items()
+    ordered = sorted(by_key.items(), key=lambda item: (ORDER.index(item[0][0]), item[1]))
+    return [
+        ReportRow(
+            role, (rank_list(job, ranks), role, *("-" if n is None else str(n) for n in numbers))
+        )
+        for (role, *numbers), ranks in ordered
     ]
-    return tuple(sorted(made, key=lambda stand: (ORDER.index(stand.role), stand.ranks)))
 
 
 def members(job: Job, group: int) -> tuple[int, ...]:
@@ -243,8 +228,8 @@ def _most(reported: int, seen: NDArray[np.int64]) -> int | None:
     return None if most < 0 else most
 
 
-def offers(job: Job, group: int, sequence: int, *, p2p: bool = False) -> tuple[Offer, ...]:
-    """What each member gave to one collective, and who has no such entry.
+def offers(job: Job, group: int, sequence: int, *, p2p: bool = False) -> list[ReportRow]:
+    """What each member gave to one collective (`CALL_HEADS`), and who has no such entry.
 
     Of point-to-point operations the two sides alone: nobody else takes part.
     """
@@ -260,13 +245,13 @@ def offers(job: Job, group: int, sequence: int, *, p2p: bool = False) -> tuple[O
         rank = int(columns["rank"][row])
         seen.add(rank)
         by_key[what(job, row), state_word(job, row), site(job, row)].append(rank)
-    gone: dict[str, list[int]] = defaultdict(list)
     for rank in () if p2p else members(job, group):
         if rank not in seen:
-            gone[_why_absent(job, rank, group, sequence)].append(rank)
-    made = [Offer(tuple(ranks), *key) for key, ranks in by_key.items()]
-    made += [Offer(tuple(ranks), "-", why, "") for why, ranks in gone.items()]
-    return tuple(sorted(made, key=lambda offer: offer.ranks))
+            by_key["-", _why_absent(job, rank, group, sequence), ""].append(rank)
+    return [
+        ReportRow("", (rank_list(job, ranks), payload, state, called_at or "-"))
+        for (payload, state, called_at), ranks in sorted(by_key.items(), key=lambda item: item[1])
+    ]
 
 
 def _of_stuck_pairs(job: Job, rows: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -308,10 +293,12 @@ def what(job: Job, row: int | np.int64) -> str:
         words.append(f"root {clean(job.name(payload.root), 80)}")
     if payload.reduce_op:
         words.append(clean(payload.reduce_op, 40))
-    given = _tensors(payload.dtypes_in, payload.sizes_in)
-    got = _tensors(payload.dtypes_out, payload.sizes_out)
-    if given or got:
-        words.append(given if given == got or not got else f"{given or 'nothing'} -> {got}")
+    inputs = _tensors(payload.dtypes_in, payload.sizes_in)
+    outputs = _tensors(payload.dtypes_out, payload.sizes_out)
+    if inputs or outputs:
+        words.append(
+            inputs if inputs == outputs or not outputs else f"{inputs or 'nothing'} -> {outputs}"
+        )
     return " ".join(words)
 
 
@@ -404,10 +391,10 @@ MEANINGS: Final[Mapping[Confidence, str]] = {
 
 def rank_word(job: Job, ranks: Iterable[int], at_most: int = 24) -> str:
     """`rank 9`, `ranks 9 and 14`, `ranks 0-7, 9`; by the names that people use, if any."""
-    wanted = set(ranks)
-    parts = rank_parts(job, wanted)
+    distinct = set(ranks)
+    parts = rank_parts(job, distinct)
     text = " and ".join(parts) if len(parts) == 2 else _joined(parts, at_most)
-    return f"{'rank' if len(wanted) == 1 else 'ranks'} {text}"
+    return f"{'rank' if len(distinct) == 1 else 'ranks'} {text}"
 
 
 def rank_list(job: Job, ranks: Iterable[int], at_most: int = 24) -> str:
@@ -483,14 +470,14 @@ def with_hosts(job: Job, ranks: Iterable[int]) -> str:
     for rank in sorted(set(ranks)):
         if rank in job.hosts:
             by_host.setdefault(job.hosts[rank], []).append(rank)
-    places = [f"{rank_list(job, mine)} on {clean(host, 80)}" for host, mine in by_host.items()]
+    places = [f"{rank_list(job, ranks)} on {clean(host, 80)}" for host, ranks in by_host.items()]
     return _joined(places, 8)
 
 
 def ended(job: Job, ranks: Iterable[int]) -> str:
     """Those of these ranks whose process was seen to be gone; empty where nobody looked."""
-    gone = [rank for rank in ranks if rank in job.ranks and job.ranks[rank].alive is False]
-    return f"{rank_word(job, gone)} had ended" if gone else ""
+    dead = [rank for rank in ranks if rank in job.ranks and job.ranks[rank].alive is False]
+    return f"{rank_word(job, dead)} had ended" if dead else ""
 
 
 def headline(job: Job, findings: tuple[Finding, ...], culprits: tuple[int, ...]) -> str:

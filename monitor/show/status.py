@@ -75,19 +75,19 @@ class StatusAnswer:
         return {"is": self.word, "says": self.text, **self.facts}
 
 
-def answers(asked: StatusFacts) -> tuple[StatusAnswer, ...]:
+def answers(look: StatusFacts) -> tuple[StatusAnswer, ...]:
     """All four, in the order in which people ask."""
-    return (training(asked.fleet), held_back(asked.fleet), keeper(asked), trust(asked))
+    return (training(look.fleet), held_back(look.fleet), keeper(look), trust(look))
 
 
-def answers_to_json(asked: StatusFacts) -> dict[str, Any]:
-    fleet = asked.fleet
+def answers_to_json(look: StatusFacts) -> dict[str, Any]:
+    fleet = look.fleet
     return {
         "schema": 1,
         "now_s": fleet.now_s,
         "tick": fleet.tick,
         "headline": str(fleet.headline),
-        **{answer.about.replace(" ", "_"): answer.to_json() for answer in answers(asked)},
+        **{answer.about.replace(" ", "_"): answer.to_json() for answer in answers(look)},
         "quorum_id": fleet.lighthouse.quorum_id,
         "groups": {"all": len(fleet.groups), **count(fleet.groups)},
         "ranks": {"all": len(fleet.ranks), **count(fleet.ranks)},
@@ -208,12 +208,12 @@ def _busiest(fleet: Fleet) -> str:
     return f"busiest is {name}: {most_s:.3g} s a step, the median {middle_s:.3g} s"
 
 
-def keeper(asked: StatusFacts) -> StatusAnswer:
+def keeper(look: StatusFacts) -> StatusAnswer:
     """Whether it acts, and what it did in the last hour."""
-    word, style, text = _mode(asked)
-    hosts = [entry.host for entry in asked.fleet.quarantine]
-    groups = [entry.group for entry in asked.fleet.quarantine_groups]
-    evicted = [report for report in asked.recent if report.account.outcome in _HOW]
+    word, style, text = _mode(look)
+    hosts = [entry.host for entry in look.fleet.quarantine]
+    groups = [entry.group for entry in look.fleet.quarantine_groups]
+    evicted = [report for report in look.recent if report.account.outcome in _HOW]
     facts = {
         "evicted_last_hour": [
             {
@@ -226,24 +226,24 @@ def keeper(asked: StatusFacts) -> StatusAnswer:
         "quarantined_hosts": hosts,
         "quarantined_groups": groups,
     }
-    more = (*_done(asked.fleet, evicted), *_refused(hosts, groups))
+    more = (*_done(look.fleet, evicted), *_refused(hosts, groups))
     return StatusAnswer("keeper", word, style, text, more, facts)
 
 
-def _mode(asked: StatusFacts) -> tuple[str, str, str]:
-    lease, window = asked.fleet.monitor, asked.fleet.maintenance
+def _mode(look: StatusFacts) -> tuple[str, str, str]:
+    lease, window = look.fleet.monitor, look.fleet.maintenance
     if lease is not None and lease.role == "standby":
         holder = clean(lease.holder or "nobody yet", 80)
         return "standby", "yellow", f"this monitor stands by; active: {holder}"
-    if asked.pause:
-        return "paused", "bold red", asked.pause
-    if asked.fleet.observe:
+    if look.pause:
+        return "paused", "bold red", look.pause
+    if look.fleet.observe:
         return "observing", "bold cyan", "observe mode: nothing is evicted"
     if window is not None:
         text = f"maintenance {clean(window.name, 80)} until {clock(window.until_s)}"
         return "maintenance", "yellow", f"{text}: nothing is evicted"
-    alone = asked.fleet.tokenless
-    if asked.fleet.lighthouse.reason == NO_LIGHTHOUSE:
+    alone = look.fleet.tokenless
+    if look.fleet.lighthouse.reason == NO_LIGHTHOUSE:
         lacks = "no Lighthouse and no token are" if alone else "no Lighthouse is"
         return "watching", "cyan", f"watch-only: {lacks} configured"
     how = "through the Lighthouse alone: it has no token" if alone else "for confident verdicts"
@@ -272,27 +272,27 @@ def _refused(hosts: Sequence[str], groups: Sequence[str]) -> Iterator[str]:
             yield f"in quarantine: {counted(len(names), what)}: {listed(names, _SHOWN)}"
 
 
-def trust(asked: StatusFacts) -> StatusAnswer:
+def trust(look: StatusFacts) -> StatusAnswer:
     """What speaks against believing the rest."""
-    doubts = [clean(doubt, 300) for doubt in _doubts(asked)]
-    facts = {"doubts": doubts, "last_tick_age_s": asked.tick_age_s}
+    doubts = [clean(doubt, 300) for doubt in _doubts(look)]
+    facts = {"doubts": doubts, "last_tick_age_s": look.tick_age_s}
     if doubts:
-        rest = f" (and {len(doubts) - 1:,} more)" if len(doubts) > 1 else ""
+        tail = f" (and {len(doubts) - 1:,} more)" if len(doubts) > 1 else ""
         more = doubts[1:_DOUBTS]
-        if (left := len(doubts) - _DOUBTS) > 0:
-            more.append(f"and {left:,} more: --format json has them")
-        return StatusAnswer("monitor", "doubtful", "yellow", doubts[0] + rest, tuple(more), facts)
-    tick = "" if asked.tick_age_s is None else f"looked {age(asked.tick_age_s)} ago, "
-    answering = f"all {counted(len(asked.fleet.ranks), 'rank')} answer"
-    if len(asked.fleet.ranks) <= 1:
-        answering = f"{counted(len(asked.fleet.ranks), 'rank')} answering"
+        if (unsaid := len(doubts) - _DOUBTS) > 0:
+            more.append(f"and {unsaid:,} more: --format json has them")
+        return StatusAnswer("monitor", "doubtful", "yellow", doubts[0] + tail, tuple(more), facts)
+    tick = "" if look.tick_age_s is None else f"looked {age(look.tick_age_s)} ago, "
+    answering = f"all {counted(len(look.fleet.ranks), 'rank')} answer"
+    if len(look.fleet.ranks) <= 1:
+        answering = f"{counted(len(look.fleet.ranks), 'rank')} answering"
     return StatusAnswer("monitor", "trusted", "green", f"{tick}{answering}", (), facts)
 
 
-def _doubts(asked: StatusFacts) -> Iterator[str]:
-    fleet = asked.fleet
-    if asked.not_ready:
-        yield asked.not_ready
+def _doubts(look: StatusFacts) -> Iterator[str]:
+    fleet = look.fleet
+    if look.not_ready:
+        yield look.not_ready
     yield from fleet.self_health.conditions.values()
     if fleet.self_health.hold:
         yield f"evicts nobody: {fleet.self_health.hold}"
@@ -316,23 +316,23 @@ _INCIDENTS: Final = 3
 Link = Callable[[IncidentReport], str]
 
 
-def short(asked: StatusFacts, groups: int, width: int | None, link: Link) -> list[Line]:
+def short(look: StatusFacts, groups: int, width: int | None, link: Link) -> list[Line]:
     """At most so many groups; `link`: where an incident's evidence is, or nothing."""
-    made: list[Line] = []
-    for answer in answers(asked):
-        made += _answer(answer, width)
+    lines: list[Line] = []
+    for answer in answers(look):
+        lines += _answer(answer, width)
         if answer.about == "held back by":
-            made += _evidence(asked.fleet, link)
-    made += [_counted("groups", asked.fleet.groups), _counted("ranks", asked.fleet.ranks)]
-    return made + list(_groups(asked.fleet, groups, width))
+            lines += _evidence(look.fleet, link)
+    lines += [_counted("groups", look.fleet.groups), _counted("ranks", look.fleet.ranks)]
+    return lines + list(_groups(look.fleet, groups, width))
 
 
 def _answer(answer: StatusAnswer, width: int | None) -> Iterator[Line]:
     label = f"{answer.about:<{_LABEL}}"
     said: Line = [(label, "bold"), (answer.word, answer.style)]
-    rest = f"  {answer.text}"
-    left = None if width is None else max(0, width - _LABEL - len(answer.word))
-    yield [*said, (rest if left is None else cut(rest, left), "")]
+    sentence = f"  {answer.text}"
+    room = None if width is None else max(0, width - _LABEL - len(answer.word))
+    yield [*said, (sentence if room is None else cut(sentence, room), "")]
     for text in answer.more:
         for part in [text] if width is None else _wrapped(text, max(20, width - _LABEL)):
             yield [(" " * _LABEL, ""), (part, "")]
@@ -347,10 +347,10 @@ def _evidence(fleet: Fleet, link: Link) -> Iterator[Line]:
 
 
 def _counted(about: str, rows: tuple[GroupView, ...] | tuple[RankJson, ...]) -> Line:
-    made: Line = [(f"{about:<{_LABEL}}", "bold"), (f"{len(rows):,}", "")]
+    line: Line = [(f"{about:<{_LABEL}}", "bold"), (f"{len(rows):,}", "")]
     for at, (health, number) in enumerate(count(rows).items()):
-        made += [("  " if at == 0 else ", ", ""), (f"{number:,} {health}", STYLES.get(health, ""))]
-    return made
+        line += [("  " if at == 0 else ", ", ""), (f"{number:,} {health}", STYLES.get(health, ""))]
+    return line
 
 
 def _groups(fleet: Fleet, most: int, width: int | None) -> Iterator[Line]:
@@ -374,7 +374,7 @@ _ALL: Final = RowFilter()
 
 
 def top_screen(
-    asked: StatusFacts,
+    look: StatusFacts,
     width: int,
     height: int,
     *,
@@ -384,8 +384,8 @@ def top_screen(
     wanted: RowFilter = _ALL,
 ) -> list[Line]:
     """Exactly what is shown, at most `height` lines of at most `width` cells."""
-    head = _head(asked, width)
-    ranks = sorted_ranks(filter(wanted.rank, asked.fleet.ranks), order, reverse=reverse)
+    head = _head(look, width)
+    ranks = sorted_ranks(filter(wanted.rank, look.fleet.ranks), order, reverse=reverse)
     shown = ranks[: max(1, height - len(head) - 3)]
     rows = table(rank_columns(wide=wide), shown, width)
     chosen = _COLUMN_OF.get(order, order)
@@ -396,42 +396,42 @@ def top_screen(
     return [*head, [("", "")], titles, *rows[1:], [(cut(foot, width), "dim")]][:height]
 
 
-def _head(asked: StatusFacts, width: int) -> list[Line]:
-    fleet = asked.fleet
-    trains, held, keeps, trusted = answers(asked)
+def _head(look: StatusFacts, width: int) -> list[Line]:
+    fleet = look.fleet
+    trains, held_by, keeps, trusted = answers(look)
     title = [("lightkeeper top", "bold"), (f"  {clock(fleet.now_s)}  {trains.text}", "")]
     words: Line = []
-    for answer in (trains, held, keeps, trusted):
+    for answer in (trains, held_by, keeps, trusted):
         words += [
             ("  " if words else "", ""),
             (f"{answer.about} ", ""),
             (answer.word, answer.style),
         ]
     counts = _counts(fleet)
-    said = next(iter((*held.more, *trusted.more)), held.text)
+    said = next(iter((*held_by.more, *trusted.more)), held_by.text)
     return [fitted(line, width) for line in (title, words, counts, [(said, "")])]
 
 
 def _counts(fleet: Fleet) -> Line:
-    made: Line = []
+    line: Line = []
     for name, rows in (("ranks", fleet.ranks), ("groups", fleet.groups)):
-        made.append((f"{'   ' if made else ''}{len(rows):,} {name}:", ""))
+        line.append((f"{'   ' if line else ''}{len(rows):,} {name}:", ""))
         for health, number in count(rows).items():
-            made.append((f" {number:,} {health}", STYLES.get(health, "")))
-    return made
+            line.append((f" {number:,} {health}", STYLES.get(health, "")))
+    return line
 
 
 def fitted(line: Line, width: int) -> Line:
     """Cut to a width."""
-    made: Line = []
-    left = width
+    spans: Line = []
+    room = width
     for text, style in line:
-        kept = cut(text, left)
-        made.append((kept, style))
-        left -= width_of(kept)
-        if kept != text:
+        shown = cut(text, room)
+        spans.append((shown, style))
+        room -= width_of(shown)
+        if shown != text:
             break
-    return made
+    return spans
 
 
 def plain(lines: list[Line]) -> str:

@@ -78,12 +78,12 @@ def cut(text: str, width: int) -> str:
     """At most so many cells; what is cut ends with an ellipsis."""
     if width_of(text) <= width:
         return text
-    kept = ""
+    shown = ""
     for char in text:
-        if width_of(kept + char) >= width:
+        if width_of(shown + char) >= width:
             break
-        kept += char
-    return kept + "…" if width > 0 else ""
+        shown += char
+    return shown + "…" if width > 0 else ""
 
 
 def table(columns: Sequence[Column], items: Iterable[Any], width: int | None = None) -> list[Line]:
@@ -99,42 +99,42 @@ def lines_of(
     rows = [
         [(" ".join(clean(text, CELL).split()) or "-", style) for text, style in row] for row in rows
     ]
-    wide = [
+    widths = [
         max([width_of(column.name), column.least, *(width_of(row[at][0]) for row in rows)])
         for at, column in enumerate(columns)
     ]
-    kept = _kept(columns, wide, width)
+    indices = _fitting(columns, widths, width)
     head = [(column.name, "bold") for column in columns]
-    return [_line(columns, row, wide, kept, width) for row in (head, *rows)]
+    return [_line(columns, row, widths, indices, width) for row in (head, *rows)]
 
 
-def _kept(columns: Sequence[Column], wide: Sequence[int], width: int | None) -> list[int]:
-    kept = list(range(len(columns)))
-    for at in sorted(kept, key=lambda index: -columns[index].spare):
-        if width is None or _sum(wide, kept) <= width or not columns[at].spare:
+def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int | None) -> list[int]:
+    indices = list(range(len(columns)))
+    for at in sorted(indices, key=lambda index: -columns[index].spare):
+        if width is None or _sum(widths, indices) <= width or not columns[at].spare:
             break
-        kept.remove(at)
-    return kept
+        indices.remove(at)
+    return indices
 
 
-def _sum(wide: Sequence[int], kept: Sequence[int]) -> int:
-    return sum(wide[at] + GAP for at in kept) - GAP
+def _sum(widths: Sequence[int], indices: Sequence[int]) -> int:
+    return sum(widths[at] + GAP for at in indices) - GAP
 
 
 def _line(
     columns: Sequence[Column],
     row: Sequence[Cell],
-    wide: Sequence[int],
-    kept: Sequence[int],
+    widths: Sequence[int],
+    indices: Sequence[int],
     width: int | None,
 ) -> Line:
-    made: Line = []
+    spans: Line = []
     used = 0
-    for at in kept:
+    for at in indices:
         text, style = row[at]
-        fill = " " * (wide[at] - width_of(text))
-        before = " " * GAP if made else ""
-        last = at == kept[-1]
+        fill = " " * (widths[at] - width_of(text))
+        before = " " * GAP if spans else ""
+        last = at == indices[-1]
         if columns[at].right:
             before += fill
         room = None if width is None else width - used - len(before)
@@ -144,9 +144,9 @@ def _line(
         after = "" if columns[at].right or last else fill
         if room is not None:
             after = after[: room - width_of(shown)]
-        made += [(before, ""), (shown, style), (after, "")]
+        spans += [(before, ""), (shown, style), (after, "")]
         used += len(before) + width_of(shown) + len(after)
-    return [span for span in made if span[0]]
+    return [span for span in spans if span[0]]
 
 
 def text_of(line: Iterable[Span]) -> str:

@@ -47,20 +47,20 @@ def harmless(value: object) -> str:
     return "" if value is None else clean(str(value), LONGEST)
 
 
-def attributes(**given: object) -> Markup:
+def attributes(**named: object) -> Markup:
     """` class="x" data-key="y"`: None and False are left out, True has no value."""
     return Markup("").join(
         Markup(' {}="{}"').format(
             name.rstrip("_").replace("_", "-"), "" if value is True else harmless(value)
         )
-        for name, value in given.items()
+        for name, value in named.items()
         if value is not None and value is not False
     )
 
 
-def lines(given: Iterable[object]) -> Markup:
+def lines(texts: Iterable[object]) -> Markup:
     """Below each other in a `pre`."""
-    return Markup("\n").join(harmless(line) for line in given)
+    return Markup("\n").join(harmless(line) for line in texts)
 
 
 def is_short(cell: object) -> bool:
@@ -88,7 +88,7 @@ def without(text: str, start: str) -> str:
 @cache
 def environment() -> Environment:
     """Made when the first page is."""
-    made = Environment(
+    env = Environment(
         loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined,
         finalize=harmless, trim_blocks=True, lstrip_blocks=True, auto_reload=False,
     )  # fmt: skip
@@ -97,14 +97,14 @@ def environment() -> Environment:
         wording.figure, wording.tenths, lines, after, offset, without,
         wording.hundredths, wording.since, wording.quoted, wording.doing, wording.loss,
     )  # fmt: skip
-    made.filters.update({function.__name__: function for function in filters})
-    made.globals.update(
+    env.filters.update({function.__name__: function for function in filters})
+    env.globals.update(
         attributes=attributes, counted=wording.counted, path_of=wording.path_of, clean=clean,
         NONE=wording.NONE, SICK=SICK, NEWLINE=Markup("\n"), is_short=is_short, looks=LOOKS,
         tones=_TONES, glyphs=_GLYPHS, severities=_SEVERITIES,
     )  # fmt: skip
-    made.globals["ui"] = made.get_template("ui.html").module
-    return made
+    env.globals["ui"] = env.get_template("ui.html").module
+    return env
 
 
 def template(name: str) -> Template:
@@ -118,9 +118,9 @@ def render(name: str, /, **values: Any) -> str:
 
 def sections(name: str, /, **values: Any) -> dict[str, str]:
     """Each block of a template, in its order; those that have nothing to say are left out."""
-    made = template(name)
-    context = made.new_context(values)
-    rendered = {part: "".join(block(context)).strip() for part, block in made.blocks.items()}
+    compiled = template(name)
+    context = compiled.new_context(values)
+    rendered = {part: "".join(block(context)).strip() for part, block in compiled.blocks.items()}
     return {part: html for part, html in rendered.items() if html}
 
 

@@ -38,8 +38,10 @@ def clean(text: str, at_most: int = LONGEST) -> str:
     """
     if not (text.isascii() and text.isprintable()):
         line = "".join(" " if char.isspace() else char for char in text)
-        kept = (char for char in line if unicodedata.category(char) not in {"Cc", "Cf", "Cs"})
-        text = " ".join("".join(kept).split())  # last: what goes may have stood between two blanks
+        harmless = (char for char in line if unicodedata.category(char) not in {"Cc", "Cf", "Cs"})
+        text = " ".join(
+            "".join(harmless).split()
+        )  # last: what goes may have stood between two blanks
     return text if len(text) <= at_most else text[: at_most - 1] + "…"
 
 
@@ -113,9 +115,9 @@ def _moment(at_s: float, form: str) -> str:
 
 def moment(at_ns: int) -> str:
     """`04:44:21.123`, UTC, of a rank's own clock; nobody knows: a hyphen."""
-    seconds, rest = divmod(at_ns, 10**9)
+    seconds, nanos = divmod(at_ns, 10**9)
     text = _moment(seconds, "%H:%M:%S") if at_ns >= 0 else _UNKNOWN
-    return "-" if text == _UNKNOWN else f"{text}.{rest // 10**6:03d}"
+    return "-" if text == _UNKNOWN else f"{text}.{nanos // 10**6:03d}"
 
 
 def whole(value: int | None) -> str:
@@ -207,8 +209,8 @@ def state_of(view: View, seen: Observation) -> str:
     health = view.result.rank_health.get(seen.rank)
     if health is None:
         return UNKNOWN
-    gone = health in (RankHealth.DEAD, RankHealth.FINISHED)
-    if seen.identity.group in view.evicting and not gone:
+    over = health in (RankHealth.DEAD, RankHealth.FINISHED)
+    if seen.identity.group in view.evicting and not over:
         return EVICTING
     return str(health)
 

@@ -12,7 +12,7 @@ from monitor.show import latest as making
 from monitor.show.answers import dump
 from monitor.show.latest import Latest
 from monitor.show.pages import FLEET, Context, PagePlace
-from monitor.show.paging import Made, Pages
+from monitor.show.paging import Pages, PageVersion
 from tests.page.views import crowd
 from tests.waiting import wait_for
 
@@ -123,7 +123,7 @@ def test_a_page_of_ten_thousand_ranks_is_answered_from_what_was_made(
     monkeypatch.setattr(making, "LONG_S", 60.0)  # it is made here, where it is measured
     pages = Pages(Context)
     spent: list[list[float]] = [[], [], []]
-    made: Made | None = None
+    made: PageVersion | None = None
     for tick in range(4):
         view = crowd(1250, 8, tick=100 + tick)
         before = "" if made is None else made.tag

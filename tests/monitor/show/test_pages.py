@@ -17,7 +17,7 @@ from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Pause
 from monitor.model.verdict import RankHealth
 from monitor.show import pages
 from monitor.show.pages import CELLS, FLEET, GROUPS, LINKS, Context, FleetIndex, PagePlace
-from monitor.show.paging import Made, make, whole
+from monitor.show.paging import PageVersion, make, whole
 from monitor.show.templating import attributes, environment
 from monitor.show.wording import ago, natural, span
 from monitor.store.lease import LeaseStanding
@@ -32,7 +32,7 @@ def fleet(view, *, by_host: bool = False, **more):
 
 
 def changes(before, after) -> dict:
-    return json.loads(Made(2, "b", after, Made(1, "a", before)).news("a"))
+    return json.loads(PageVersion(2, "b", after, PageVersion(1, "a", before)).news("a"))
 
 
 def test_text_and_attributes_are_escaped() -> None:
@@ -77,7 +77,7 @@ def test_a_group_that_leaves_and_one_that_comes_are_told_by_the_new_order() -> N
 
 def test_the_whole_state_holds_every_part_and_item_in_order() -> None:
     page = fleet(crowd(12, 8))
-    told = json.loads(Made(1, "a", page).news("of another monitor"))
+    told = json.loads(PageVersion(1, "a", page).news("of another monitor"))
     assert told["order"] == list(told["items"]) == [f"rg_{n}" for n in range(12)]
     assert told["facts"]["ranks"] == {"healthy": 96}
     assert list(told["parts"]) == [
