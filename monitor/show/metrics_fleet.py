@@ -84,12 +84,6 @@ MEMBER_HEARTBEAT_AGE = gauge(
 )  # fmt: skip
 
 
-def _fleet(scene: ScrapeView) -> Iterator[Metric]:
-    yield from _ranks(scene)
-    yield from _groups(scene)
-    yield from _lighthouse(scene)
-
-
 def _ranks(scene: ScrapeView) -> Iterator[Metric]:
     view = scene.view
     jobs = sorted({seen.identity.job for seen in view.snapshot.observations})[:_JOBS_TOLD]
@@ -291,6 +285,5 @@ def _took(step: StepState, part: str) -> Took:
 
 
 def export(scene: ScrapeView) -> Iterator[Metric]:
-    yield from _fleet(scene)
-    yield from _stragglers(scene)
-    yield from _recovery(scene)
+    for family in (_ranks, _groups, _lighthouse, _stragglers, _recovery):
+        yield from family(scene)

@@ -56,7 +56,6 @@ LOST_STEPS = counter(
 
 
 def _incidents(scene: ScrapeView) -> Iterator[Metric]:
-    """What is read from the view; the counters count while it happens."""
     view = scene.view
     tally = Tally(
         (str(incident.kind), str(incident.state), str(incident.severity))
@@ -157,12 +156,6 @@ SCHEDULER_HOSTS = gauge(
 )  # fmt: skip
 
 
-def _evictions(scene: ScrapeView) -> Iterator[Metric]:
-    """What is read from the view; the counters count while it happens."""
-    yield from _policy(scene.view)
-    yield from _quarantine(scene.view)
-
-
 def _policy(view: View) -> Iterator[Metric]:
     """What holds evictions back on a person's word, and what was learned for them."""
     now_s, learned = view.snapshot.now_s, view.result.learned
@@ -247,18 +240,14 @@ UNACCOUNTED = counter(
 )  # fmt: skip
 
 
-def _goodput(scene: ScrapeView) -> Iterator[Metric]:
-    """What is read from the view; accounts are counted when they are complete."""
-    spent = scene.view.spent
-    yield EFFECTIVE.value(spent.effective_s)
-    yield INEFFECTIVE.each(sorted(spent.ineffective_s.items()))
-
-
 # -- all of this file -----------------------------------------------------------------------------
 
 
 def export(scene: ScrapeView) -> Iterator[Metric]:
-    """What is read from the view; the counters count while it happens."""
+    """What is read from the view; counters count while it happens, accounts when complete."""
+    view = scene.view
     yield from _incidents(scene)
-    yield from _evictions(scene)
-    yield from _goodput(scene)
+    yield from _policy(view)
+    yield from _quarantine(view)
+    yield EFFECTIVE.value(view.spent.effective_s)
+    yield INEFFECTIVE.each(sorted(view.spent.ineffective_s.items()))

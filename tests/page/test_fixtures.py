@@ -4,28 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.model.verdict import RankHealth
 from tests.monitor.fakes import wait_until
-from tests.monitor.fleet import SimFleet, at, stop
 from tests.page.browsing import Opened, assert_accessible, assert_fits
-from tests.page.views import Simulated, crowd
+from tests.page.views import crowd
 
 pytestmark = pytest.mark.integration
-
-
-def test_a_crowd_is_as_healthy_as_it_is_told() -> None:
-    view = crowd(3, 4, {"rg_1.2": RankHealth.DEAD})
-    assert len(view.snapshot.observations) == 12
-    assert view.result.rank_health["rg_1.2"] is RankHealth.DEAD
-    assert view.result.rank_health["rg_1.1"] is RankHealth.HEALTHY
-
-
-def test_a_simulated_fleet_shows_its_incident_and_its_eviction() -> None:
-    view = Simulated(SimFleet(3, 2, [at(30, stop("rg_1.0"))])).run(70)
-    (incident,) = view.incidents
-    assert incident.groups == ("rg_1",)
-    assert [row.action for row in view.decisions[incident.id]][-1] == "evict"
-    assert view.evictions[incident.id].group == "rg_1"
 
 
 def test_an_error_of_a_page_is_noticed(stage, browser) -> None:

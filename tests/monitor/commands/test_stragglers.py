@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import sys
@@ -215,28 +214,6 @@ def test_lines_of_another_length_are_left_out_and_said(
 # -- as a process ---------------------------------------------------------------------------------
 
 
-def test_a_fault_of_our_own_is_not_taken_for_a_fault_of_the_job(
-    sick: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def broken(*_: object) -> object:
-        raise AssertionError("a bug")
-
-    monkeypatch.setattr(stragglers, "judge", broken)
-    assert main(["stragglers", str(sick)]) == 70
-    assert "AssertionError: a bug" in capsys.readouterr().err
-
-
-def test_a_table_too_large_for_the_machine_is_said(
-    sick: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def full(*_: object) -> object:
-        raise MemoryError
-
-    monkeypatch.setattr(stragglers, "load", full)
-    assert main(["stragglers", str(sick)]) == 3
-    assert "more memory than this machine has" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("how", [(), ("--format", "json")])
 def test_what_takes_too_long_is_ended_and_nobody_is_accused(
     how: tuple[str, ...],
@@ -260,19 +237,3 @@ def test_csv_needs_no_pyarrow_and_parquet_says_that_it_does(
     assert main(["stragglers", str(table)]) == 1
     assert main(["stragglers", str(sick)]) == 2
     assert "pip install 'lightkeeper[analyze]', or give CSV" in capsys.readouterr().err
-
-
-class _Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_progress_is_shown_on_a_terminal(
-    sick: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    terminal = _Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    assert main(["stragglers", str(sick), "--format", "json"]) == 1
-    assert json.loads(capsys.readouterr().out)["culprits"] == [12]
-    assert "reading" in terminal.getvalue() or "collectives" in terminal.getvalue()

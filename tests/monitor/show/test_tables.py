@@ -35,31 +35,26 @@ RANKS = ranks_of([
 ])  # fmt: skip
 
 
+STILL = ranks_of([
+    rank("rg_0", 0, busy_s=None, health="waiting"), rank("rg_0", 1, busy_s=None, health="stalled"),
+])  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("order", "names"),
+    ("ranks", "order", "reverse", "names"),
     [
-        ("rank", ["rg_9.0", "rg_9.1", "rg_10.0"]),
-        ("busy", ["rg_9.0", "rg_10.0", "rg_9.1"]),
-        ("step", ["rg_10.0", "rg_9.0", "rg_9.1"]),
-        ("phase-age", ["rg_10.0", "rg_9.1", "rg_9.0"]),
-        ("health", ["rg_9.0", "rg_9.1", "rg_10.0"]),
+        (RANKS, "rank", False, ["rg_9.0", "rg_9.1", "rg_10.0"]),
+        (RANKS, "busy", False, ["rg_9.0", "rg_10.0", "rg_9.1"]),
+        (RANKS, "step", False, ["rg_10.0", "rg_9.0", "rg_9.1"]),
+        (RANKS, "phase-age", False, ["rg_10.0", "rg_9.1", "rg_9.0"]),
+        (RANKS, "health", False, ["rg_9.0", "rg_9.1", "rg_10.0"]),
+        (RANKS, "busy", True, ["rg_10.0", "rg_9.0", "rg_9.1"]),
+        (STILL, "busy", False, ["rg_0.1", "rg_0.0"]),
     ],
+    ids=["rank", "busy", "step", "phase-age", "health", "busy reversed", "nothing known: health"],
 )
-def test_what_is_not_known_comes_last(order: str, names: list[str]) -> None:
-    assert [one.rank for one in sorted_ranks(RANKS, order)] == names
-
-
-def test_reversed_what_is_not_known_is_still_last() -> None:
-    found = sorted_ranks(RANKS, "busy", reverse=True)
-    assert [one.rank for one in found] == ["rg_10.0", "rg_9.0", "rg_9.1"]
-
-
-def test_while_nothing_is_known_the_worst_comes_first() -> None:
-    still = ranks_of([
-        rank("rg_0", 0, busy_s=None, health="waiting"),
-        rank("rg_0", 1, busy_s=None, health="stalled"),
-    ])  # fmt: skip
-    assert [one.rank for one in sorted_ranks(still, "busy")] == ["rg_0.1", "rg_0.0"]
+def test_what_is_not_known_comes_last(ranks, order: str, reverse: bool, names: list[str]) -> None:
+    assert [row.rank for row in sorted_ranks(ranks, order, reverse=reverse)] == names
 
 
 @pytest.mark.parametrize(
