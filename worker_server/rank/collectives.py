@@ -28,7 +28,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
@@ -56,76 +55,60 @@ _ALWAYS_ASYNC = frozenset({"isend", "irecv"})
 _POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv"})
 
 
-@dataclass(frozen=True, slots=True)
 class _Op:
     """How to read one function's arguments: their positions, `_NOWHERE` for those it has not."""
 
-    name: str
-    order: tuple[str, ...]
-    """Positional parameters; only those up to the last that is read."""
-    group: int
-    async_op: int
-    always_async: bool
-    input: int
-    output: int
-    same: bool
-    """Input and output are one."""
-    reduce_op: int
-    root: int
-    """A global rank."""
-    group_root: int
-    """A rank of the group."""
+    __slots__ = (
+        "always_async", "async_op", "group", "group_root", "input", "name", "order", "output",
+        "reduce_op", "root", "same",
+    )  # fmt: skip
 
+    def __init__(self, name: str, parameters: str, sent: str = "", received: str = "") -> None:
+        """`parameters`: the positional ones, up to the last that is read."""
+        self.name = name
+        self.order = tuple(parameters.split())
+        self.group = self._place("group")
+        self.async_op = self._place("async_op")
+        self.always_async = name in _ALWAYS_ASYNC
+        self.input = self._place(sent)
+        self.output = self._place(received)
+        self.same = sent == received
+        self.reduce_op = self._place("op")
+        root = next((word for word in ("src", "dst") if word in self.order), "")
+        self.root = self._place(root)  # a global rank
+        self.group_root = self._place(f"group_{root}")  # a rank of the group
 
-def _op(name: str, parameters: str, sent: str = "", received: str = "") -> _Op:
-    order = tuple(parameters.split())
-    root = next((word for word in ("src", "dst") if word in order), "")
-
-    def place(parameter: str) -> int:
-        return order.index(parameter) if parameter in order else _NOWHERE
-
-    return _Op(
-        name=name,
-        order=order,
-        group=place("group"),
-        async_op=place("async_op"),
-        always_async=name in _ALWAYS_ASYNC,
-        input=place(sent),
-        output=place(received),
-        same=sent == received,
-        reduce_op=place("op"),
-        root=place(root),
-        group_root=place(f"group_{root}"),
-    )
+    def _place(self, parameter: str) -> int:
+        return self.order.index(parameter) if parameter in self.order else _NOWHERE
 
 
 _OPS = (
-    _op("all_reduce", "tensor op group async_op", "tensor", "tensor"),
-    _op("all_reduce_coalesced", "tensors op group async_op", "tensors", "tensors"),
-    _op("broadcast", "tensor src group async_op group_src", "tensor", "tensor"),
-    _op("reduce", "tensor dst op group async_op group_dst", "tensor", "tensor"),
-    _op("all_gather", "tensor_list tensor group async_op", "tensor", "tensor_list"),
-    _op("all_gather_into_tensor", "output_tensor input_tensor group async_op",
+    _Op("all_reduce", "tensor op group async_op", "tensor", "tensor"),
+    _Op("all_reduce_coalesced", "tensors op group async_op", "tensors", "tensors"),
+    _Op("broadcast", "tensor src group async_op group_src", "tensor", "tensor"),
+    _Op("reduce", "tensor dst op group async_op group_dst", "tensor", "tensor"),
+    _Op("all_gather", "tensor_list tensor group async_op", "tensor", "tensor_list"),
+    _Op("all_gather_into_tensor", "output_tensor input_tensor group async_op",
         "input_tensor", "output_tensor"),
-    _op("all_gather_single", "output_tensor input_tensor group async_op",
+    _Op("all_gather_single", "output_tensor input_tensor group async_op",
         "input_tensor", "output_tensor"),
-    _op("all_gather_coalesced", "output_tensor_lists input_tensor_list group async_op",
+    _Op("all_gather_coalesced", "output_tensor_lists input_tensor_list group async_op",
         "input_tensor_list"),
-    _op("reduce_scatter", "output input_list op group async_op", "input_list", "output"),
-    _op("reduce_scatter_tensor", "output input op group async_op", "input", "output"),
-    _op("reduce_scatter_single", "output input op group async_op", "input", "output"),
-    _op("all_to_all", "output_tensor_list input_tensor_list group async_op",
+    _Op("reduce_scatter", "output input_list op group async_op", "input_list", "output"),
+    _Op("reduce_scatter_tensor", "output input op group async_op", "input", "output"),
+    _Op("reduce_scatter_single", "output input op group async_op", "input", "output"),
+    _Op("all_to_all", "output_tensor_list input_tensor_list group async_op",
         "input_tensor_list", "output_tensor_list"),
-    _op("all_to_all_single", "output input output_split_sizes input_split_sizes group async_op",
+    _Op("all_to_all_single", "output input output_split_sizes input_split_sizes group async_op",
         "input", "output"),
-    _op("gather", "tensor gather_list dst group async_op group_dst", "tensor", "gather_list"),
-    _op("scatter", "tensor scatter_list src group async_op group_src", "scatter_list", "tensor"),
-    _op("barrier", "group async_op"),
-    _op("monitored_barrier", "group"),
-    _op("send", "tensor dst group tag group_dst", "tensor"),
-    _op("recv", "tensor src group tag group_src", "", "tensor"),
-    _op("isend", "tensor dst group tag group_dst", "tensor"),
-    _op("irecv", "tensor src group tag group_src", "", "tensor"),
+    _Op("gather", "tensor gather_list dst group async_op group_dst", "tensor", "gather_list"),
+    _Op("scatter", "tensor scatter_list src group async_op group_src", "scatter_list", "tensor"),
+    _Op("barrier", "group async_op"),
+    _Op("monitored_barrier", "group"),
+    _Op("send", "tensor dst group tag group_dst", "tensor"),
+    _Op("recv", "tensor src group tag group_src", "", "tensor"),
+    _Op("isend", "tensor dst group tag group_dst", "tensor"),
+    _Op("irecv", "tensor src group tag group_src", "", "tensor"),
 )  # fmt: skip
 
 _recorder: Recorder | None = None

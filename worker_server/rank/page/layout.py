@@ -180,6 +180,12 @@ GROUP_HEAD_OFFSET: Final = GROUP_NAME_BYTES + GROUP_MEMBERS_BYTES
 held inside of collectives and no phase said that it waits."""
 GROUP_HEAD_WORDS: Final = 8
 
+
+def group_head(index: int) -> int:
+    """The word at which this group's head begins."""
+    return (GROUP_OFFSET + index * GROUP_BYTES + GROUP_HEAD_OFFSET) // WORD
+
+
 # -- strings --------------------------------------------------------------------------------
 MAX_STRINGS: Final = 1024
 STRING_BYTES: Final = 160

@@ -173,20 +173,14 @@ class PageReader:
 
     def step_state(self, now_ns: int) -> wire.StepState | None:
         """What the rank reports of itself; None when it never reported anything."""
-        written = (self._pair(pair)[0] for pair in (layout.BEGUN, layout.STEP))
-        if not (any(self._phases_begun()) or any(written)):
+        begun, (begun_step,) = self._pair(layout.BEGUN)
+        written, body = self._pair(layout.STEP)
+        if not (begun or written or any(self._phases_begun())):
             return None
-        return self._build_step(now_ns, *self._phase_and_seconds())
-
-    def _build_step(
-        self, now_ns: int, phase: tuple[int, int, int], seconds: Mapping[str, float]
-    ) -> wire.StepState:
-        progress, phase_id, since = phase
+        (progress, phase_id, since), seconds = self._phase_and_seconds()
         names = self._names(layout.PHASE_NAMES)
         name = names[phase_id] if 0 <= phase_id < len(names) else layout.FIRST_PHASES[0]
         started = since or self._words[layout.W_STARTED]
-        begun, (begun_step,) = self._pair(layout.BEGUN)
-        written, body = self._pair(layout.STEP)
         row = body if written else _NO_STEP
         (step, attempt, commits, last_commit, quorum, participants, healing, errored, replica,
          tokens, loss_kind, committed_step, failures, loss) = row  # fmt: skip
@@ -208,7 +202,7 @@ class PageReader:
             participants=None if participants < 0 else participants,
             healing=bool(healing),
             errored=bool(errored),
-            loss=_bounded(_double(loss)) if loss_kind == layout.LOSS_FINITE else None,
+            loss=_loss(loss) if loss_kind == layout.LOSS_FINITE else None,
             loss_finite=loss_kind != layout.LOSS_NOT_FINITE,
             tokens=tokens,
             seconds=seconds,
@@ -302,15 +296,13 @@ class PageReader:
 
     def times(self) -> Mapping[str, wire.Took]:
         """What TorchFT's parts took, by name; only those that were done."""
-        rows = {name: self._time(kind) for kind, name in enumerate(layout.TIME_NAMES)}
-        return {name: row for name, row in rows.items() if row.done}
-
-    def _time(self, kind: int) -> wire.Took:
-        stamp, body = self._pair(layout.TIMES[kind])
-        if not stamp or min(body) < 0:  # a stray write of the rank's
-            return wire.Took(0)
-        count, sum_ns, last_ns, nbytes, last_bytes = body
-        return wire.Took(count, sum_ns * NS, last_ns * NS, nbytes, last_bytes)
+        times = {}
+        for name, pair in zip(layout.TIME_NAMES, layout.TIMES, strict=False):
+            _, body = self._pair(pair)
+            count, sum_ns, last_ns, nbytes, last_bytes = body
+            if count and min(body) >= 0:  # else never written, or a stray write of the rank's
+                times[name] = wire.Took(count, sum_ns * NS, last_ns * NS, nbytes, last_bytes)
+        return times
 
     def spoilt(self, now_ns: int) -> wire.Spoilt | None:
         """Since when, and where, the rank's numbers are or were not finite; None: never."""
@@ -368,11 +360,8 @@ class PageReader:
 
     def held_s(self) -> float:
         """Seconds in which the rank was held inside of collectives and no phase said so."""
-        first = (layout.GROUP_OFFSET + layout.GROUP_HEAD_OFFSET) // layout.WORD
-        count = min(self._words[layout.W_GROUPS], layout.MAX_GROUPS)
-        stride = layout.GROUP_BYTES // layout.WORD
-        held = layout.GROUP_HEAD_WORDS - 1
-        times = (self._words[first + n * stride + held] for n in range(count))
+        heads = map(layout.group_head, range(self._group_count()))
+        times = (self._words[head + layout.GROUP_HEAD_WORDS - 1] for head in heads)
         return sum(max(0, ns) for ns in times) * NS  # the rank may have written over it
 
     # -- process groups -------------------------------------------------------------------
@@ -400,16 +389,18 @@ class PageReader:
         return tuple(heads)
 
     def _head(self, index: int) -> tuple[int, ...]:
-        offset = layout.GROUP_OFFSET + index * layout.GROUP_BYTES + layout.GROUP_HEAD_OFFSET
-        word = offset // layout.WORD
+        word = layout.group_head(index)
+
+        def load() -> tuple[int, ...]:
+            return tuple(self._words[word : word + layout.GROUP_HEAD_WORDS])
 
         def read() -> tuple[int, ...] | None:
             before = self._words[word + 1], self._words[word + 2]
-            row = tuple(self._words[word : word + layout.GROUP_HEAD_WORDS])
+            row = load()
             after = self._words[word + 1], self._words[word + 2]
             return row if before == after else None
 
-        return self._retry(read) or tuple(self._words[word : word + layout.GROUP_HEAD_WORDS])
+        return self._retry(read) or load()
 
     def members(self) -> dict[str, tuple[int, ...]]:
         """Group ranks of the members of every process group that the rank could name."""
@@ -433,13 +424,7 @@ class PageReader:
     @property
     def entered(self) -> int:
         """Collectives entered so far, over all process groups."""
-        return sum(
-            self._words[
-                (layout.GROUP_OFFSET + n * layout.GROUP_BYTES + layout.GROUP_HEAD_OFFSET)
-                // layout.WORD + 1
-            ]
-            for n in range(self._group_count())
-        )  # fmt: skip
+        return sum(self._words[layout.group_head(n) + 1] for n in range(self._group_count()))
 
     def ring(self, now_ns: int) -> tuple[tuple[wire.RingEntry, ...], int]:
         """The collectives, oldest first, and how many the ring has overwritten.
@@ -526,11 +511,7 @@ def _or_none(value: int) -> int | None:
     return None if value == layout.NONE else value
 
 
-def _double(word: int) -> float:
-    return float(struct.unpack("d", struct.pack("q", word))[0])
-
-
-def _bounded(loss: float) -> float | None:
-    """One that diverges is told as the greatest that the wire takes."""
-    bound = math.copysign(wire.NUMBER_MAX, loss)
-    return (loss if abs(loss) <= abs(bound) else bound) if math.isfinite(loss) else None
+def _loss(word: int) -> float | None:
+    """The loss in this word; one that diverges is told as the greatest that the wire takes."""
+    (loss,) = struct.unpack("d", struct.pack("q", word))
+    return max(-wire.NUMBER_MAX, min(loss, wire.NUMBER_MAX)) if math.isfinite(loss) else None

@@ -17,7 +17,7 @@ import mmap
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import get_ident
 from time import monotonic_ns
@@ -56,26 +56,24 @@ class StepFacts:
     failures: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class GroupRow:
     """One process group as this rank counts it."""
 
-    __slots__ = (
-        "attempt", "completed", "enqueued", "held", "held_since", "index", "members", "name",
-        "nth", "word",
-    )  # fmt: skip
+    index: int
+    name: str
+    members: tuple[int, ...]
+    enqueued: int = 0
+    completed: int = 0
+    attempt: int = -1
+    nth: int = 0
+    held: int = 0
+    held_since: int = 0
+    word: int = field(init=False)
+    """Where its head begins."""
 
-    def __init__(self, index: int, name: str, members: tuple[int, ...]) -> None:
-        self.index = index
-        self.name = name
-        self.members = members
-        self.enqueued = 0
-        self.completed = 0
-        self.attempt = -1
-        self.nth = 0
-        self.held = 0
-        self.held_since = 0
-        base = layout.GROUP_OFFSET + index * layout.GROUP_BYTES + layout.GROUP_HEAD_OFFSET
-        self.word = base // layout.WORD
+    def __post_init__(self) -> None:
+        self.word = layout.group_head(self.index)
 
 
 class PageWriter:
