@@ -25,6 +25,14 @@ def run_dir() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def module_dir() -> Iterator[Path]:
+    """The same for all tests of a file."""
+    folder = Path(tempfile.mkdtemp(prefix="lk-", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 @pytest.fixture
 def start_rank(run_dir: Path) -> Iterator[type]:
     """Starts rank processes and ends them, and their sidecars, whatever happens."""
@@ -77,5 +85,5 @@ def monitor() -> Iterator[Callable[..., FakeMonitor]]:
         return made[-1]
 
     yield start
-    for one in made:
-        one.close()
+    for fake in made:
+        fake.close()

@@ -9,9 +9,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from tests.waiting import wait_for
@@ -44,6 +44,53 @@ def run_python(
         [sys.executable, *words], env=environment(run_dir, **more), cwd=cwd,
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
+
+
+class Ended(NamedTuple):
+    """A process that was forked: how it ended, and its run directory."""
+
+    code: int
+    stdout: str
+    stderr: str
+    run_dir: Path
+
+
+_FORKS = """
+import json, os, sys
+from worker_server.rank import attach  # once for all
+pids = []
+for code, environ, folder in json.load(sys.stdin):
+    pids.append(os.fork())
+    if not pids[-1]:
+        os.environ.update(environ)
+        for stream, name in ((1, "stdout"), (2, "stderr")):
+            os.dup2(os.open(f"{folder}.{name}", os.O_WRONLY | os.O_CREAT), stream)
+        exec(code, {"__name__": "__main__"})
+        sys.exit()
+print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]))
+"""
+
+
+def run_each(
+    cases: Mapping[str, tuple[str, dict[str, str]]], folder: Path, *flags: str
+) -> dict[str, Ended]:
+    """Run each code with its variables, in a child of one python: its imports are made once."""
+    folders = [folder / str(number) for number in range(len(cases))]
+    for path in folders:
+        path.mkdir(mode=0o700)
+    orders = [
+        (code, {"LIGHTKEEPER_RUN_DIR": str(path), **environ}, str(path))
+        for (code, environ), path in zip(cases.values(), folders, strict=True)
+    ]
+    done = subprocess.run(
+        [sys.executable, *flags, "-c", _FORKS], env=environment(None), input=json.dumps(orders),
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    ended = {}
+    for name, code, path in zip(cases, json.loads(done.stdout), folders, strict=True):
+        stdout, stderr = (path.with_suffix(end).read_text() for end in (".stdout", ".stderr"))
+        ended[name] = Ended(code, stdout, stderr, path)
+    return ended
 
 
 class Rank:

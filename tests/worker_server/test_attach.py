@@ -4,123 +4,125 @@ from __future__ import annotations
 
 import pytest
 
-from tests.worker_server.ranks import run_python
-from worker_server import run_dir as folders
+from tests.worker_server.ranks import run_each, run_python
 
 pytestmark = pytest.mark.integration
 
-
-def run(code, run_dir, **environ):
-    return run_python("-c", code, run_dir=run_dir, **environ)
-
-
 SAY = "import worker_server; r = worker_server.attach(); print(type(r).__name__)"
+IDENTITY = """
+import worker_server as w
+w.attach(job='j', group='g', rank=1, world_size=2, host='h')
+import os; from pathlib import Path
+from worker_server.rank.page.reader import PageReader
+page = next(Path(os.environ['LIGHTKEEPER_RUN_DIR']).glob('*.page'))
+who = PageReader(page).identity
+print(who.job, who.rank, who.world_size, who.host, oct(page.stat().st_mode & 0o777))
+"""
+ANOTHER_TORCH = """
+import sys, types, worker_server
+for name in ("torch", "torch._dynamo"):
+    sys.modules[name] = types.ModuleType(name)
+from worker_server.rank.torch_hooks import declare_compilations
+sys.modules["torch._dynamo.callback"] = types.ModuleType("torch._dynamo.callback")
+declare_compilations(worker_server.attach())
+print("trains")
+"""
+
+
+FAILS = {
+    "RANK": {"RANK": "x"},
+    "LIGHTKEEPER_PORT_BASE": {"LIGHTKEEPER_PORT_BASE": "x"},
+    "LIGHTKEEPER_TOKEN_FILE": {"LIGHTKEEPER_TOKEN_FILE": "/nonexistent"},
+    "REPLICA_GROUP": {"REPLICA_GROUP": "g" * 5000},
+}
+ONE_OF_TWO = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}
+OTHER_OF_TWO = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
+MISSPELT = {"LIGHTKEEPER_MONTIOR": "http://127.0.0.1:1"}
+POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "RANK": "1", "WORLD_SIZE": "2"}
+CASES = {
+    **{name: (SAY, environ) for name, environ in FAILS.items()},
+    "misspelt, rank 0": (SAY, {**ONE_OF_TWO, **MISSPELT}),
+    "misspelt, rank 1": (SAY, {**OTHER_OF_TWO, **MISSPELT}),
+    "errors": (f"import warnings; warnings.simplefilter('error'); {SAY}", {"RANK": "x"}),
+    "open": (f"import os; os.chmod(os.environ['LIGHTKEEPER_RUN_DIR'], 0o755); {SAY}", {}),
+    "caller": (IDENTITY, {"RANK": "0", "WORLD_SIZE": "4", "REPLICA_GROUP": "x",
+                          "LIGHTKEEPER_HOST": "y"}),
+    "pod, local rank 0": (SAY, {**POD, "LOCAL_RANK": "0"}),
+    "pod, local rank 1": (SAY, {**POD, "LOCAL_RANK": "1"}),
+    "pod with a node": (SAY, {**POD, "LIGHTKEEPER_HOST": "node"}),
+    "no pidfd": (f"import os; del os.pidfd_open; {SAY}", {}),  # as on old kernels
+    "off": (SAY, {"LIGHTKEEPER": "0"}),
+    "twice": ("import worker_server as w; print(w.attach() is w.attach())", {}),
+    "another torch": (ANOTHER_TORCH, {"LIGHTKEEPER_TORCH": "0"}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ended(module_dir):
+    return run_each(CASES, module_dir)
+
+
+@pytest.mark.parametrize("case", [*FAILS, "no pidfd"])
+def test_an_attach_that_fails_is_one_warning_and_a_reporter_that_does_nothing(ended, case):
+    code, stdout, stderr, run_dir = ended[case]
+    assert (code, stdout) == (0, "NullReporter\n")
+    assert stderr.count("RuntimeWarning: lightkeeper is not attached") == 1
+    assert not list(run_dir.iterdir())  # also where it was the sidecar that could not be started
+
+
+@pytest.mark.parametrize(("case", "warnings"), [("misspelt, rank 0", 1), ("misspelt, rank 1", 0)])
+def test_a_misspelt_variable_is_one_warning_of_rank_0_and_the_rank_is_attached(
+    ended, case, warnings
+):
+    assert ended[case][:2] == (0, "Reporter\n")
+    said = "nothing reads LIGHTKEEPER_MONTIOR (did you mean LIGHTKEEPER_MONITOR?)"
+    assert ended[case].stderr.count(said) == warnings
+
+
+def test_warnings_as_errors_do_not_reach_training(ended):
+    code, stdout, stderr, _ = ended["errors"]
+    assert (code, stdout) == (0, "NullReporter\n")
+    assert stderr.startswith("RuntimeWarning: lightkeeper is not attached: ")
+    assert stderr.count("\n") == 1
+
+
+def test_a_run_directory_that_others_may_enter_is_refused(ended):
+    assert "open to others" in ended["open"].stderr
+    assert not list(ended["open"].run_dir.iterdir())
+
+
+def test_what_the_caller_says_wins_over_the_environment_and_the_page_is_private(ended):
+    assert ended["caller"][1:3] == ("j g.1 2 h 0o600\n", "")
 
 
 @pytest.mark.parametrize(
-    "environ",
-    [{"RANK": "x"}, {"LIGHTKEEPER_PORT_BASE": "x"}, {"LIGHTKEEPER_TOKEN_FILE": "/nonexistent"},
-     {"REPLICA_GROUP": "g" * 5000}],
-    ids=lambda environ: next(iter(environ)),
-)  # fmt: skip
-def test_an_attach_that_fails_is_one_warning_and_a_reporter_that_does_nothing(run_dir, environ):
-    done = run(SAY, run_dir, **environ)
-    assert (done.returncode, done.stdout) == (0, "NullReporter\n")
-    assert done.stderr.count("RuntimeWarning: lightkeeper is not attached") == 1
+    ("case", "says"),
+    [("pod, local rank 0", 1), ("pod, local rank 1", 0), ("pod with a node", 0)],
+)
+def test_a_pod_that_was_not_told_its_node_says_so_once_a_pod(ended, case, says):
+    assert ended[case].stdout == "Reporter\n"
+    assert ended[case].stderr.count("set LIGHTKEEPER_HOST from spec.nodeName") == says
 
 
-def test_a_misspelt_variable_is_one_warning_of_rank_0_and_the_rank_is_attached(run_dir):
-    for rank, warnings in (("0", 1), ("1", 0)):
-        who = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"}
-        done = run(SAY, run_dir, **who, LIGHTKEEPER_MONTIOR="http://127.0.0.1:1")
-        assert (done.returncode, done.stdout) == (0, "Reporter\n")
-        said = "nothing reads LIGHTKEEPER_MONTIOR (did you mean LIGHTKEEPER_MONITOR?)"
-        assert done.stderr.count(said) == warnings
+def test_it_can_be_switched_off(ended):
+    assert ended["off"][1:3] == ("NullReporter\n", "")
+    assert not list(ended["off"].run_dir.iterdir())
 
 
-def test_warnings_as_errors_do_not_reach_training(run_dir):
-    done = run(f"import warnings; warnings.simplefilter('error'); {SAY}", run_dir, RANK="x")
-    assert (done.returncode, done.stdout) == (0, "NullReporter\n")
-    assert done.stderr.startswith("RuntimeWarning: lightkeeper is not attached: ")
-    assert done.stderr.count("\n") == 1
+def test_attaching_twice_gives_the_same_reporter(ended):
+    assert ended["twice"][1:3] == ("True\n", "")
 
 
-def test_a_run_directory_that_others_may_enter_is_refused(tmp_path):
-    tmp_path.chmod(0o755)
-    assert "open to others" in run(SAY, tmp_path).stderr
-    assert not list(tmp_path.iterdir())
-
-
-def test_what_the_caller_says_wins_over_the_environment(run_dir):
-    code = (
-        "import worker_server as w\n"
-        "w.attach(job='j', group='g', rank=1, world_size=2, host='h')\n"
-        "import os; from pathlib import Path\n"
-        "from worker_server.rank.page.reader import PageReader\n"
-        "who = PageReader(next(Path(os.environ['LIGHTKEEPER_RUN_DIR']).glob('*.page'))).identity\n"
-        "print(who.job, who.rank, who.world_size, who.host)\n"
-    )
-    done = run(code, run_dir, RANK="0", WORLD_SIZE="4", REPLICA_GROUP="x", LIGHTKEEPER_HOST="y")
-    assert (done.stdout, done.stderr) == ("j g.1 2 h\n", "")
-
-
-def test_a_pod_that_was_not_told_its_node_says_so_once_a_pod(run_dir):
-    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "RANK": "1", "WORLD_SIZE": "2"}
-    for environ, says in (({"LOCAL_RANK": "0"}, 1), ({"LOCAL_RANK": "1"}, 0),
-                          ({"LIGHTKEEPER_HOST": "node"}, 0)):  # fmt: skip
-        done = run(SAY, run_dir, **pod, **environ)
-        assert done.stdout == "Reporter\n"
-        assert done.stderr.count("set LIGHTKEEPER_HOST from spec.nodeName") == says
-
-
-def test_where_no_sidecar_can_be_started_no_page_is_left(run_dir):
-    done = run(f"import os; del os.pidfd_open; {SAY}", run_dir)  # as on old kernels
-    assert done.stdout == "NullReporter\n"
-    assert done.stderr.count("RuntimeWarning: lightkeeper is not attached") == 1
-    assert not list(run_dir.iterdir())
-
-
-def test_it_can_be_switched_off(run_dir):
-    done = run(SAY, run_dir, LIGHTKEEPER="0")
-    assert (done.stdout, done.stderr) == ("NullReporter\n", "")
-    assert not list(run_dir.iterdir())
-
-
-def test_attaching_twice_gives_the_same_reporter(run_dir):
-    done = run("import worker_server as w; print(w.attach() is w.attach())", run_dir)
-    assert (done.stdout, done.stderr) == ("True\n", "")
+def test_a_torch_that_calls_nobody_back_is_one_warning(ended):
+    code, stdout, stderr, _ = ended["another torch"]
+    assert (code, stdout) == (0, "trains\n")
+    assert stderr.count("RuntimeWarning: lightkeeper does not see what torch.compile does") == 1
 
 
 def test_importing_the_package_is_light(run_dir):
     heavy = "[m for m in ('torch', 'flask', 'mmap', 'subprocess', 'ctypes') if m in sys.modules]"
-    done = run(f"import sys, worker_server, worker_server.wire; print({heavy})", run_dir)
-    assert done.stdout == "[]\n"
-
-
-def test_a_torch_imported_later_is_noticed_at_the_end_of_its_import(run_dir, tmp_path):
-    fake = tmp_path / "torch"
-    fake.mkdir()
-    (fake / "__init__.py").write_text("import torch.inner\nprint('torch is in')\n")
-    (fake / "inner.py").write_text("")
-    code = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from worker_server.rank.torch_hooks import when_imported\n"
-        "when_imported('torch', lambda: print('noticed'))\n"
-        "before = len(sys.meta_path)\n"
-        "import torch\n"
-        "print(torch.__spec__.name, len(sys.meta_path) - before)\n"
-    )
-    done = run(code, run_dir)
-    assert done.stdout == "torch is in\nnoticed\ntorch -1\n", done.stderr
-
-
-def test_the_endpoint_file_and_page_of_another_process_are_private(start_rank):
-    rank = start_rank("hang")
-    rank.says("ready")
-    assert rank.endpoint
-    for path in rank.run_dir.glob("*.page"):
-        assert path.stat().st_mode & 0o777 == 0o600
-    assert folders.start_ticks(2**22 + 1) is None
+    code = f"import sys, worker_server, worker_server.wire; print({heavy})"
+    assert run_python("-c", code, run_dir=run_dir).stdout == "[]\n"
 
 
 COMPILES = """
@@ -153,28 +155,10 @@ for ours in (*callback_handler.start_callbacks, *callback_handler.end_callbacks)
 print("called as older torches do", tags())
 """
 
-ANOTHER_TORCH = """
-import sys, types, worker_server
-for name in ("torch", "torch._dynamo"):
-    sys.modules[name] = types.ModuleType(name)
-from worker_server.rank.torch_hooks import declare_compilations
-sys.modules["torch._dynamo.callback"] = types.ModuleType("torch._dynamo.callback")
-declare_compilations(worker_server.attach())
-print("trains")
-"""
-
 
 def test_a_compilation_is_tagged_while_it_lasts(run_dir):
-    done = run(COMPILES, run_dir)
+    done = run_python("-c", COMPILES, run_dir=run_dir)
     assert done.stdout.split("\n")[:-1] == [
         "before ()", "while ('compile',)", "after ()", "failed ()",
         "called as older torches do ()",
     ]  # fmt: skip
-
-
-def test_a_torch_that_calls_nobody_back_is_one_warning(run_dir):
-    done = run(ANOTHER_TORCH, run_dir, LIGHTKEEPER_TORCH="0")
-    assert (done.returncode, done.stdout) == (0, "trains\n")
-    assert (
-        done.stderr.count("RuntimeWarning: lightkeeper does not see what torch.compile does") == 1
-    )

@@ -88,21 +88,6 @@ def test_a_phase_too_many_counts_as_other(page, reader):
     assert reader.step_state(NOW).phase == "other"
 
 
-def test_a_writer_that_is_cut_off_in_the_middle_leaves_the_former_write_whole(page, reader):
-    write_step(page, 1)
-    write_step(page, 2)
-    page.change_phase(page.phase_id("data"))
-    page.change_phase(page.phase_id("forward"))
-    # the third writes begin, and never end
-    words = page._words
-    words[layout.STEP.word + layout.STEP.stride] = 3
-    words[layout.STEP.word + layout.STEP.stride + 1] = 999
-    words[layout.PHASE.word + layout.PHASE.stride] = 3
-    words[layout.PHASE.word + layout.PHASE.stride + 1] = 99
-    state = reader.step_state(NOW)
-    assert (state.step, state.phase, state.progress) == (2, "forward", 2)
-
-
 def test_a_torn_ring_slot_is_left_out(page, reader):
     row = page.group_row("default", 2, (0, 1))
     for _ in range(3):

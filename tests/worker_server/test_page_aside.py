@@ -56,20 +56,6 @@ def test_a_note_with_what_utf8_cannot_say_is_kept_all_the_same(page, reader):
     assert reader.note(layout.NOTE_EXCEPTION, NOW)[0] == "bad ? path"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("done", [0, 1, 2, 5])
-def test_a_note_that_is_cut_off_in_the_middle_leaves_the_former_one_whole(page, reader, kind, done):
-    for n in range(done):
-        page.write_note(kind, f"note {n}")
-    stamp = done + 1  # its writer stores the stamp and half of the text, and dies
-    offset = layout.NOTE_OFFSETS[kind] + (stamp & 1) * layout.NOTE_SLOT_BYTES[kind]
-    page._words[offset // 8] = stamp
-    page._words[offset // 8 + 2] = 5
-    page._bytes[offset + layout.NOTE_HEADER_BYTES : offset + layout.NOTE_HEADER_BYTES + 3] = b"tor"
-    found = reader.note(kind, NOW)
-    assert (found and found[0]) == (f"note {done - 1}" if done else None)
-
-
 def test_times_are_counted_and_added_up_by_kind(page, reader):
     assert reader.times() == {}
     page.add_time(layout.TIME_LOAD, 2.0)
@@ -102,14 +88,6 @@ def test_a_stray_write_over_a_time_is_no_time(page, reader):
     load = layout.TIMES[layout.TIME_LOAD]
     page._words[load.word + load.stride + 2] = -5
     assert reader.times() == {}
-
-
-def test_a_time_that_is_cut_off_in_the_middle_leaves_the_former_one_whole(page, reader):
-    page.add_time(layout.TIME_QUORUM, 1.0)
-    page.add_time(layout.TIME_QUORUM, 2.0)
-    word = layout.TIMES[layout.TIME_QUORUM].word + layout.TIMES[layout.TIME_QUORUM].stride
-    page._words[word], page._words[word + 2] = 3, 10**15
-    assert reader.times() == {"quorum": wire.Took(2, 3.0, 2.0)}
 
 
 def state(page, reader):
@@ -221,24 +199,6 @@ def test_the_latest_spell_and_the_latest_fingerprints_are_read(page, reader):
         page.write_prints(7, n, [(10 * n, 2**48 - 1, 0)] * n)
         assert reader.spoilt(NOW) == wire.Spoilt(n, "group", 1.0, n, n + 1)
         assert reader.prints() == wire.Prints(7, n, ((10 * n, 2**48 - 1, 0),) * n)
-
-
-@pytest.mark.parametrize("done", [0, 1, 2, 5])
-def test_a_spell_and_fingerprints_cut_off_in_the_middle_leave_the_former_ones_whole(
-    page, reader, done
-):
-    for n in range(1, done + 1):
-        page.write_pair(layout.SPOILT, (n, 0, NOW, n, n))
-        page.write_prints(n, 0, [(n, n, n)])
-    stamp = done + 1  # its writer stores the first stamp and a word of the body, and dies
-    for word, size in (
-        (layout.SPOILT.word, layout.SPOILT.stride),
-        (layout.PRINTS.word, layout.PRINTS.stride),
-    ):
-        at = word + (stamp & 1) * size
-        page._words[at], page._words[at + 1] = stamp, 99
-    assert (reader.spoilt(NOW) and reader.spoilt(NOW).first_step) == (done or None)
-    assert (reader.prints() and reader.prints().lane) == (done or None)
 
 
 def test_the_parts_of_the_page_do_not_overlap():

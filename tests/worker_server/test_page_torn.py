@@ -49,6 +49,8 @@ class Everything:
         page.end_attempt(n, n, begin_ns, time.monotonic_ns(), n % 3 != 0)
         page.write_note(KINDS[n % 2], note_text(n))
         page.add_time(layout.TIME_QUORUM, 1.0, 7)
+        page.write_pair(layout.SPOILT, (n, n % 3, begin_ns, n, n))
+        page.write_prints(n, n, [(n, n, n)])
         for counter in self.counters:
             page.add_count(counter, 1)
         self.n = n
@@ -60,7 +62,7 @@ class Reading:
     def __init__(self, path):
         self.reader = PageReader(path)
         self.started_ns = self.reader._words[layout.W_STARTED]
-        self.step = self.progress = self.count = 0
+        self.step = self.progress = self.count = self.spell = self.lane = 0
         self.counters = {}
         self.notes = dict.fromkeys(KINDS, 0)
         self.attempt = self.dropped = 0
@@ -80,6 +82,13 @@ class Reading:
             assert (took.sum_bytes, took.last_bytes) == (7 * took.done, 7)
             assert took.done >= self.count
             self.count = took.done
+        if (spoilt := self.reader.spoilt(now_ns)) is not None:
+            self.spell = n = spoilt.run
+            assert (spoilt.first_step, spoilt.attempts) == (n, n)
+            assert spoilt.where == layout.PLACES[n % 3]
+        if (prints := self.reader.prints()) is not None:
+            self.lane = n = prints.lane
+            assert (prints.lineage, prints.rows) == (n, ((n, n, n),))
         for head in self.reader.heads(now_ns):
             assert 0 <= head.enqueued - head.completed <= 1
 
@@ -177,8 +186,10 @@ def test_a_writer_may_die_at_any_store_and_what_is_read_is_whole(tmp_path, round
         left = stores_of_a_round(path, rounds, life)
         reading = Reading(path)
         reading.check()
-        assert reading.step in {rounds, rounds + 1}
-        assert reading.attempt in {rounds, rounds + 1}
+        last = {reading.step, reading.attempt, reading.count, reading.spell, reading.lane}
+        assert last <= {rounds, rounds + 1}
+        for n in range(max(1, rounds - 1), rounds + 1):
+            assert reading.notes[KINDS[n % 2]] in {n, n + 2}
         assert reading.dropped == 0
         path.unlink()
         if left is not None:
