@@ -49,7 +49,8 @@ def head(draw):
 
 CHOSEN = {
     wire.Identity: st.sampled_from([WHO, PLACED]), wire.Took: took(), wire.GroupHead: head(),
-    float: SECONDS, bool: st.booleans(), str: st.text(max_size=8), Any: st.integers() | st.text(max_size=8),
+    float: SECONDS, bool: st.booleans(), str: st.text(max_size=8),
+    Any: st.integers() | st.text(max_size=8),
     "url": st.just("http://h:1"), "rank": st.just(WHO.rank),
     "loss": st.integers(-99999, 99999).map(lambda n: n / 1000),
     "function": LINES, "file": LINES, "sentence": LINES, "exception": LINES,
