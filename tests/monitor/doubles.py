@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,13 +22,14 @@ class HandClock:
 
 
 class Memory:
-    """What the registry, the quarantine list and the switch ask of a store."""
+    """What the registry, the quarantine list, the switch and the notifier ask of a store."""
 
     def __init__(self) -> None:
         self.targets: dict[RankName, Mapping[str, Any]] = {}
         self.quarantine: dict[tuple[Scope, str], QuarantineEntry] = {}
         self.events: dict[str, QuarantineEvent] = {}
         self.switches: dict[str, str | None] = {}
+        self.notices: dict[tuple[str, str], str] = {}
         self.writes = 0
 
     def save_target(self, rank: RankName, body: Mapping[str, Any]) -> None:
@@ -51,6 +53,12 @@ class Memory:
 
     def save_switch(self, name: str, body: str | None) -> None:
         self.switches[name] = body
+
+    def save_notice(self, sink: str, key: str, body: Mapping[str, Any] | None) -> None:
+        if body is None:
+            self.notices.pop((sink, key), None)
+        else:
+            self.notices[sink, key] = json.dumps(body)
 
     def flush(self) -> bool:
         return True

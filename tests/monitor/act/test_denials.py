@@ -13,7 +13,7 @@ from monitor.model.eviction import Scope as QuarantineScope
 from monitor.model.names import GroupName, Host, IncidentId, ReplicaId
 from monitor.model.observation import Failure, Observation, Unreachable
 from tests.changed import replace
-from worker_server.wire import Identity, Process, StateReport, StepState
+from tests.monitor.fakes import FakeRank, identity
 
 NOW = 1_000_000.0
 
@@ -38,15 +38,9 @@ def barred(host: str = "node1", *, since: float = -5.0, until: float | None = 36
 
 def seen(rank: str, replica_id: str | None, host: str, *, world: int = 1, alive: bool = True):
     group, _, number = rank.rpartition(".")
-    who = Identity(
-        "job", GroupName(group), int(number), world, Host(host), 7, f"{rank}{replica_id}"
-    )
-    step = StepState(
-        step=1, attempt=1, progress=1, phase="forward", phase_age_s=0.1, commits=1,
-        last_commit_age_s=0.1, quorum_id=1, participants=1,
-        replica_id=None if replica_id is None else ReplicaId(replica_id),
-    )  # fmt: skip
-    report = StateReport(who, Process(alive=alive, state="S"), step)
+    life = f"{rank}{replica_id}"
+    who = identity(group, int(number), world_size=world, host=host, incarnation=life)
+    report = FakeRank(who, replica_id=replica_id, alive=alive).report()
     return Observation(who, "http://x", report, 0.01)
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from monitor.act.http import Fetcher
-from tests.monitor.act.notify.scene import Bench, Disk, Receiver
+from tests.monitor.act.notify.scene import Bench, Receiver
+from tests.monitor.doubles import Memory
 
 
 @pytest.fixture
@@ -17,16 +18,16 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def disk() -> Disk:
-    return Disk()
+def memory() -> Memory:
+    return Memory()
 
 
 @pytest.fixture
-def make(fetcher: Fetcher, disk: Disk) -> Iterator[Callable[..., Bench]]:
+def make(fetcher: Fetcher, memory: Memory) -> Iterator[Callable[..., Bench]]:
     made: list[Bench] = []
 
     def build(*sinks: Any, **times: float) -> Bench:
-        made.append(Bench(sinks, fetcher, disk, **times))
+        made.append(Bench(sinks, fetcher, memory, **times))
         return made[-1]
 
     yield build

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from monitor.act.http import Fetcher
@@ -15,6 +15,7 @@ from monitor.model.eviction import DecisionRow
 from monitor.model.incident import Incident, State, Transition
 from monitor.show.metrics import Instruments
 from tests.http_server import FakeServer
+from tests.monitor.doubles import Memory
 from tests.monitor.fakes import Page, wait_until
 from tests.monitor.samples import incident
 
@@ -40,39 +41,22 @@ class Receiver(FakeServer):
         return [json.loads(body) for _, _, body in self.posts]
 
 
-@dataclass
-class Disk:
-    """What is stored of it."""
-
-    rows: dict[tuple[str, str], str] = field(default_factory=dict)
-
-    def save_notice(self, sink: str, key: str, body: Mapping[str, Any] | None) -> None:
-        if body is None:
-            self.rows.pop((sink, key), None)
-        else:
-            self.rows[sink, key] = json.dumps(body)
-
-    def flush(self, wait_s: float = 1.0) -> bool:
-        return True
-
-    def remembered(self) -> list[tuple[str, str, Any]]:
-        return [(sink, key, json.loads(body)) for (sink, key), body in self.rows.items()]
-
-
 class Bench:
-    """Sinks, their workers and a disk, over a timeline that the test turns."""
+    """Sinks, their workers and what is stored, over a timeline that the test turns."""
 
-    def __init__(self, sinks: Sequence[Sink], fetcher: Fetcher, disk: Disk, **times: float) -> None:
-        self.disk = disk
+    def __init__(
+        self, sinks: Sequence[Sink], fetcher: Fetcher, memory: Memory, **times: float
+    ) -> None:
+        self.memory = memory
         self.instruments = Instruments()
         self.notifier = Notifier(
             sinks,
             fetcher=fetcher,
-            store=disk,
+            store=memory,
             metrics=self.instruments.notify,
             config=KeeperConfig(**{f"notify_{name}": value for name, value in times.items()}),
             url="http://head:8470",
-            remembered=disk.remembered(),
+            remembered=[(*key, json.loads(body)) for key, body in memory.notices.items()],
             first_s=0.02,
         )
 

@@ -51,7 +51,7 @@ def test_an_incident_is_told_once_and_so_is_its_end(bench, receiver) -> None:
     ]
     assert (second["ended_s"], second["resolution"]) == (200.0, "recovered by itself")
     assert first["id"] != second["id"]
-    assert bench.disk.rows == {}
+    assert bench.memory.notices == {}
 
 
 def test_two_incidents_with_one_fingerprint_are_one_message(bench, receiver) -> None:
@@ -157,7 +157,7 @@ def test_an_eviction_by_hand_that_failed_is_told_though_there_is_no_incident(
     bench.tell(evictions=[replace(FAILED, incident_id=IncidentId("manual-1"))])
     bench.sent("webhook", 1)
     bench.tell(evictions=[replace(FAILED, incident_id=IncidentId("manual-1"))], now_s=NOW_S + 7200)
-    wait_until(lambda: bench.disk.rows == {}, 10, "it is forgotten")
+    wait_until(lambda: bench.memory.notices == {}, 10, "it is forgotten")
     assert len(receiver.posts) == 1
 
 
@@ -207,13 +207,13 @@ def test_what_was_not_delivered_before_the_restart_is_delivered_after_it(make, r
 
 
 def test_rows_of_a_sink_that_is_gone_and_rows_that_cannot_be_read_are_forgotten(
-    make, receiver, disk
+    make, receiver, memory
 ) -> None:
-    disk.save_notice("old", "key", {"notice": {}})
-    disk.save_notice("webhook", "odd", {"notice": {"key": "odd"}, "sent_s": 1, "dropped": False})
-    disk.save_notice("webhook", "odder", {})
+    memory.save_notice("old", "key", {"notice": {}})
+    memory.save_notice("webhook", "odd", {"notice": {"key": "odd"}, "sent_s": 1, "dropped": False})
+    memory.save_notice("webhook", "odder", {})
     make(webhook(receiver))
-    assert disk.rows == {}
+    assert memory.notices == {}
 
 
 # -- sick sinks -----------------------------------------------------------------------------------

@@ -173,7 +173,7 @@ def test_no_secret_is_shown(make, receiver: Receiver, caplog: pytest.LogCaptureF
     wait_until(lambda: len(bench.notifier.troubles()) == 3, 10, "three troubles")
     shown = [
         *bench.notifier.troubles(), caplog.text, *map(repr, sinks),
-        repr(sinks[0].post([FIRES])), json.dumps(list(bench.disk.rows.values())),
+        repr(sinks[0].post([FIRES])), json.dumps(list(bench.memory.notices.values())),
     ]  # fmt: skip
     for secret in secrets[1:]:
         assert not [text for text in shown if secret in text]
