@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from monitor.act.bundles import BundleDir, keep_of
+from monitor.act.bundles import BundleDir, retention_of
 from monitor.act.evictor import Evictors, Parties
 from monitor.act.evidence import Evidence
 from monitor.act.gate import Gate, Gatekeeper
@@ -65,7 +65,7 @@ from monitor.show.server import (
 )
 from monitor.show.stacks import StacksReader
 from monitor.store.audit_log import LogFile
-from monitor.store.lease import Lease, LeaseStanding, me
+from monitor.store.lease import Lease, LeaseStanding, process_name
 from monitor.store.place import StoreError, StorePlace
 from monitor.store.store import Store
 from worker_server import home
@@ -303,7 +303,7 @@ def build(
         clock=clock,
         fetcher=fetcher,
         bundles=BundleDir(
-            options.evidence or evidence_beside(store.place.path), keep_of(options.config)
+            options.evidence or evidence_beside(store.place.path), retention_of(options.config)
         ),
         config=options.config,
         metrics=instruments.evidence,
@@ -533,7 +533,7 @@ class Service:
         store = Store(options.store)
         stack.callback(store.close)
         store.follow()
-        lease = Lease(store.database.lease, me(), self._for_people())
+        lease = Lease(store.database.lease, process_name(), self._for_people())
         stack.callback(lease.close)
         stack.callback(store.flush)
         lease.start()

@@ -101,7 +101,7 @@ _NAME_MAX: Final = 150
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class Retention:
     """How much is kept; the oldest go first."""
 
     count: int
@@ -109,8 +109,8 @@ class Keep:
     nbytes: int
 
 
-def keep_of(config: KeeperConfig) -> Keep:
-    return Keep(
+def retention_of(config: KeeperConfig) -> Retention:
+    return Retention(
         config.evidence_count, config.evidence_days * _DAY_S, config.evidence_total_mib * _MIB
     )
 
@@ -137,9 +137,9 @@ def open_new(path: Path) -> IO[bytes]:
 class BundleDir:
     """The bundles on disk. Safe to use from any thread; disk errors are the caller's `OSError`."""
 
-    def __init__(self, folder: Path, keep: Keep) -> None:
+    def __init__(self, folder: Path, retention: Retention) -> None:
         self.folder = folder
-        self._keep = keep
+        self._retention = retention
         self._opener: Callable[[Path], IO[bytes]] = open_new
         self._files: dict[str, BundleView] = {}
         self._changed = threading.Lock()
@@ -210,8 +210,8 @@ class BundleDir:
             files = dict(self._files)
         kept, nbytes, gone = 0, 0, []
         for name, file in sorted(files.items(), key=lambda item: (-item[1].written_s, item[0])):
-            fits = kept < self._keep.count and nbytes + file.nbytes <= self._keep.nbytes
-            young = now_s - file.written_s <= self._keep.age_s
+            fits = kept < self._retention.count and nbytes + file.nbytes <= self._retention.nbytes
+            young = now_s - file.written_s <= self._retention.age_s
             if young and (fits or not kept):
                 kept, nbytes = kept + 1, nbytes + file.nbytes
             else:

@@ -475,7 +475,7 @@ class Evidence:
         asked = [(observation, kind) for observation in whom for kind in KINDS]
 
         async def all_of_them() -> list[Raw]:
-            return await asyncio.gather(*(self._one(*each, end, budget) for each in asked))
+            return await asyncio.gather(*(self._fetch_part(*each, end, budget) for each in asked))
 
         future = self._fetcher.submit(all_of_them())
         try:
@@ -485,17 +485,17 @@ class Evidence:
             late = FetchError(Failure.TIMEOUT, "the monitor's own loop is late or has ended")
             return [Raw(observation, kind, failed=late) for observation, kind in asked]
 
-    async def _one(
+    async def _fetch_part(
         self, observation: Observation, kind: BundleKind, end: float, budget: Budget
     ) -> Raw:
         """One part; a smaller answer where the whole is too large."""
-        whole = await self._get(observation, kind, "", end, budget)
+        whole = await self._fetch(observation, kind, "", end, budget)
         if not kind.smaller or whole.failed is None or not whole.failed.too_large:
             return whole
-        less = await self._get(observation, kind, kind.smaller, end, budget)
+        less = await self._fetch(observation, kind, kind.smaller, end, budget)
         return replace(less, cut=True) if less.failed is None else whole
 
-    async def _get(
+    async def _fetch(
         self, observation: Observation, kind: BundleKind, query: str, end: float, budget: Budget
     ) -> Raw:
         taken = 0

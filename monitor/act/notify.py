@@ -175,7 +175,7 @@ _BAD_MESSAGE: Final = frozenset({400, 413, 422})
 was revoked, a channel that was archived."""
 _TROUBLE_AFTER: Final = 2
 """Failures in a row; one is the network's ordinary life."""
-_BREATH_S: Final = 5.0
+_LOOK_AGAIN_S: Final = 5.0
 """How often it looks whether something has to be sent again, or more often where that is soon."""
 
 
@@ -235,7 +235,7 @@ class DeliveryWorker:
         """What it says since it began to fail."""
         self._retry = 0.0
         """A sink that fails is not asked before, also not for news. Monotonic time."""
-        self._breath_s = min(_BREATH_S, (sink.resend_s or _BREATH_S) / 2)
+        self._look_again_s = min(_LOOK_AGAIN_S, (sink.resend_s or _LOOK_AGAIN_S) / 2)
         self._latest: tuple[Wanted, float] | None = None
         """And when it came, monotonic time: the tick may stand still."""
         self._worker = BackgroundWorker(f"notify {sink.name}", self._work, after_crash_s=_LONGEST_S)
@@ -266,7 +266,7 @@ class DeliveryWorker:
         failed = self._deliver(replace(wanted, now_s=wanted.now_s + now - came))
         if failed is None:
             self._flush()
-            return self._breath_s
+            return self._look_again_s
         self._retry = time.monotonic() + failed
         return failed
 

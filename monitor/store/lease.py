@@ -100,7 +100,7 @@ class Watch:
 _PROC: Final = Path("/proc")
 
 
-def me() -> str:
+def process_name() -> str:
     """A name that no other process ever has: host, PID, when and where it started."""
     return " ".join((*_whereabouts(os.getpid()), secrets.token_hex(4)))
 
@@ -116,7 +116,7 @@ def shown(holder: str) -> str:
     return f"{host} (pid {pid})"
 
 
-def gone(holder: str) -> bool:
+def has_ended(holder: str) -> bool:
     """Whether that process certainly runs no more; False wherever this cannot be known."""
     words = holder.split(" ")
     if len(words) != 6:
@@ -207,7 +207,7 @@ class Lease:
     """The lease on one store. Safe to ask from any thread; close it when done.
 
     Args:
-        holder: this process, see `holder.me`.
+        holder: this process, see `process_name`.
         url: of this monitor, for people who ask the other one.
         clock: only ever goes on, also while this process is stopped.
     """
@@ -329,7 +329,7 @@ class Lease:
             self._watch, self._problem = watch, None
         if row.holder == self._holder:  # taken before, and the answer was lost
             self._renew(row.epoch)
-        elif row.holder is None or gone(row.holder) or watch.lapsed(read_s):
+        elif row.holder is None or has_ended(row.holder) or watch.lapsed(read_s):
             self._take(row)
 
     def _take(self, row: LeaseRow) -> None:

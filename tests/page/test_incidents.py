@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from monitor.act.bundles import BundleDir, Keep
+from monitor.act.bundles import BundleDir, Retention
 from monitor.decide.audit import IncidentAudit
 from monitor.decide.view import View
 from monitor.model.incident import BundleView, State, Transition
@@ -48,7 +48,7 @@ def view(*incidents: Any, **more: Any) -> View:
 def stacks(tmp_path_factory: pytest.TempPathFactory) -> BundleStacks:
     """In the bundle of a real fleet."""
     shutil.copy(REAL, (folder := tmp_path_factory.mktemp("evidence")) / f"{ID}.zip")
-    bundles = BundleDir(folder, Keep(1, 1e9, 1 << 40))
+    bundles = BundleDir(folder, Retention(1, 1e9, 1 << 40))
     bundles.open()
     return StacksReader(bundles).get(ID)
 

@@ -461,7 +461,7 @@ _LOOK_AGAIN_S: Final = 0.25
 T = TypeVar("T")
 
 
-def patiently(ask: Callable[[], T], deadline: Deadline) -> T:
+def retrying(ask: Callable[[], T], deadline: Deadline) -> T:
     """What `ask` returns; asked again while its error may pass.
 
     Raises:
@@ -488,7 +488,7 @@ _SLACK_S: Final = 0.2
 _places = threading.BoundedSemaphore(_MOST)
 
 
-def aside(work: Callable[[], T], timeout_s: float) -> T:
+def run_within(work: Callable[[], T], timeout_s: float) -> T:
     """What `work` returns or raises.
 
     Raises:
@@ -641,7 +641,7 @@ class Kubernetes(Scheduler):
                 self._tell_primus(name, node, condition, deadline)
             return change
 
-        made = patiently(change, deadline)
+        made = retrying(change, deadline)
         return Outcome(not made.wait, f"{host} {made.said}", ours=made.ours)
 
     def _tell_primus(self, name: str, node: Any, condition: Condition, deadline: Deadline) -> None:
@@ -726,7 +726,7 @@ class Kubernetes(Scheduler):
                 raise
             return force
 
-        return patiently(delete, deadline)
+        return retrying(delete, deadline)
 
     def _is_lost(self, node: str, deadline: Deadline) -> bool:
         if not node:
@@ -738,7 +738,7 @@ class Kubernetes(Scheduler):
 
     def _look(self, wanted: WantedPod, deadline: Deadline) -> Body | None:
         """The pod as it is now; None when it is gone."""
-        return patiently(lambda: self._read(wanted, deadline), deadline)
+        return retrying(lambda: self._read(wanted, deadline), deadline)
 
     def _read(self, wanted: WantedPod, deadline: Deadline) -> Body | None:
         if wanted.name:
@@ -759,7 +759,7 @@ class Kubernetes(Scheduler):
 
     def _within(self, timeout_s: float, work: Callable[[Deadline], T]) -> T:
         """In a thread that is given up at the deadline."""
-        return aside(lambda: work(Deadline(timeout_s, self._clockwork)), timeout_s)
+        return run_within(lambda: work(Deadline(timeout_s, self._clockwork)), timeout_s)
 
 
 def _node_name(host: Host) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.act.bundles import BundleDir, Keep
+from monitor.act.bundles import BundleDir, Retention
 from monitor.act.evictor import Evictors, Parties
 from monitor.act.evidence import Evidence
 from monitor.act.http import Fetcher, Tokens
@@ -37,7 +37,7 @@ from monitor.rulebook import standing
 from monitor.show import metrics_upkeep
 from monitor.show.metrics import Instruments
 from monitor.show.metrics_upkeep import Live
-from monitor.store.lease import Lease, me
+from monitor.store.lease import Lease, process_name
 from monitor.store.store import Store
 from tests.changed import replace
 from tests.monitor.doubles import Broken
@@ -81,11 +81,11 @@ class Bench:
         self.evidence = Evidence(
             clock=self.clock,
             fetcher=fetcher,
-            bundles=BundleDir(path.with_name("evidence"), Keep(0, 0.0, 0)),
+            bundles=BundleDir(path.with_name("evidence"), Retention(0, 0.0, 0)),
             config=KeeperConfig(evidence_count=0),
             metrics=self.instruments.evidence,
         )
-        self.lease = Lease(self.store.database.lease, me(), "http://here")
+        self.lease = Lease(self.store.database.lease, process_name(), "http://here")
         self.lease.start()
         self.begin()
 

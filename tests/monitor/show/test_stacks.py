@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from monitor.act.bundles import BundleDir, Keep
+from monitor.act.bundles import BundleDir, Retention
 from monitor.model.names import IncidentId
 from monitor.show import stacks as stacks_module
 from monitor.show.incident_page import BundleStacks
@@ -22,7 +22,7 @@ ID = IncidentId("inc-1")
 
 
 def reader_of(folder: Path) -> StacksReader:
-    bundles = BundleDir(folder, Keep(10, 1e9, 1 << 40))
+    bundles = BundleDir(folder, Retention(10, 1e9, 1 << 40))
     bundles.open()
     return StacksReader(bundles)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.model.eviction import Fence
-from monitor.store.lease import Grip, Lease, Watch, gone, me, renamed, shown
+from monitor.store.lease import Grip, Lease, Watch, has_ended, process_name, renamed, shown
 from monitor.store.place import LeaseRow, StoreError
 from tests.changed import replace
 from tests.deep import DEEP
@@ -270,33 +270,33 @@ def test_never_two_may_act_at_one_moment(steps) -> None:
 
 
 def test_a_living_process_is_not_gone_and_one_that_ended_is() -> None:
-    name = me()
-    assert not gone(name)
-    assert me() != name
+    name = process_name()
+    assert not has_ended(name)
+    assert process_name() != name
     words = name.split(" ")
     words[1] = "4194305"  # above any PID
-    assert gone(" ".join(words))
+    assert has_ended(" ".join(words))
     words = name.split(" ")
     words[2] = "1"  # the same number, started at another time
-    assert gone(" ".join(words))
+    assert has_ended(" ".join(words))
 
 
 @pytest.mark.parametrize(
     ("word", "other"), [(0, "elsewhere"), (3, "another-boot"), (4, "4026539999"), (4, "?")]
 )
 def test_what_cannot_be_known_is_not_gone(word: int, other: str) -> None:
-    words = me().split(" ")
+    words = process_name().split(" ")
     words[1], words[word] = "4194305", other
-    assert not gone(" ".join(words))
+    assert not has_ended(" ".join(words))
 
 
 @pytest.mark.parametrize("name", ["", "a", "a b c", "a b c d e f g"])
 def test_a_name_that_is_none_is_not_gone(name: str) -> None:
-    assert not gone(name)
+    assert not has_ended(name)
 
 
 def test_a_renamed_process_is_the_same_process() -> None:
-    name = me()
+    name = process_name()
     other = renamed(name)
     assert other != name
     assert other.split(" ")[:-1] == name.split(" ")[:-1]

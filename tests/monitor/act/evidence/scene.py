@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from monitor.act.bundles import BundleDir, keep_of
+from monitor.act.bundles import BundleDir, retention_of
 from monitor.act.evidence import Evidence
 from monitor.act.http import Fetcher, Tokens
 from monitor.clock import SteadyClock
@@ -53,7 +53,7 @@ class Bench:
         self.http = http
         self.config = KeeperConfig(**config)
         self.instruments = Instruments()
-        self.bundles = BundleDir(folder, keep_of(self.config))
+        self.bundles = BundleDir(folder, retention_of(self.config))
         self.fetcher = fetcher
         self.open()
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.act.bundles import BundleDir, Keep, safe_name
+from monitor.act.bundles import BundleDir, Retention, safe_name
 from monitor.model.names import IncidentId
 from monitor.records.files import parse, read_manifest
 
 DAY_S = 86_400.0
-LOTS = Keep(1000, 1000 * DAY_S, 1 << 40)
+LOTS = Retention(1000, 1000 * DAY_S, 1 << 40)
 
 
-def shelf_with(folder: Path, keep: Keep, ages_s: list[float], now_s: float = 1e9) -> BundleDir:
+def shelf_with(folder: Path, keep: Retention, ages_s: list[float], now_s: float = 1e9) -> BundleDir:
     """Bundles `a`, `b`... of 1,000 bytes, of these ages."""
     bundles = BundleDir(folder, keep)
     bundles.open()
@@ -36,15 +36,17 @@ def left(folder: Path) -> list[str]:
     ("keep", "ages_s", "names"),
     [
         (LOTS, [1, 2, 3], "abc"),
-        (Keep(2, 1e9, 1 << 40), [3, 1, 2], "bc"),
-        (Keep(9, 2.5, 1 << 40), [3, 1, 2], "bc"),
-        (Keep(9, 1e9, 2500), [3, 1, 2], "bc"),
-        (Keep(9, 1e9, 500), [3, 1, 2], "b"),
-        (Keep(9, 0.5, 1 << 40), [3, 1, 2], ""),
+        (Retention(2, 1e9, 1 << 40), [3, 1, 2], "bc"),
+        (Retention(9, 2.5, 1 << 40), [3, 1, 2], "bc"),
+        (Retention(9, 1e9, 2500), [3, 1, 2], "bc"),
+        (Retention(9, 1e9, 500), [3, 1, 2], "b"),
+        (Retention(9, 0.5, 1 << 40), [3, 1, 2], ""),
     ],
     ids=["all", "by count", "by age", "by size", "the newest stays", "all too old"],
 )
-def test_the_oldest_go_first(keep: Keep, ages_s: list[float], names: str, tmp_path: Path) -> None:
+def test_the_oldest_go_first(
+    keep: Retention, ages_s: list[float], names: str, tmp_path: Path
+) -> None:
     bundles = shelf_with(tmp_path, keep, ages_s)
     bundles.tidy(1e9)
     assert left(tmp_path) == [f"{name}.zip" for name in names]
