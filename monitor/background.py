@@ -41,7 +41,7 @@ def in_thread(name: str, work: Callable[[], T]) -> Future[T]:
 
 
 class BackgroundWorker:
-    """`work` says in how many seconds it has to be called again; None: when somebody wakes it.
+    """`work` is called every so many seconds, or as often as it says; else when somebody wakes it.
 
     `start` it once, `close` it when done. `wake` and `close` may be called from any thread.
     `to_the_end`: what waits when it is closed is still worked on, by one more call.
@@ -52,14 +52,16 @@ class BackgroundWorker:
         name: str,
         work: Callable[[], float | None],
         *,
-        after_crash_s: float,
+        every_s: float | None = None,
+        after_crash_s: float | None = None,
         to_the_end: bool = False,
     ) -> None:
         self.crash: str | None = None
         """`crashed: ...` if the last call raised."""
         self._name = name
         self._work = work
-        self._after_crash_s = after_crash_s
+        self._every_s = every_s
+        self._after_crash_s = every_s if after_crash_s is None else after_crash_s
         self._to_the_end = to_the_end
         self._after_s = 0.0
         self._awake, self._closing = threading.Event(), threading.Event()
@@ -101,6 +103,7 @@ class BackgroundWorker:
                 return
             try:
                 wait_s = self._work()
+                wait_s = self._every_s if wait_s is None else wait_s
                 self.crash = None
             except Exception as exc:
                 if self.crash is None:

@@ -177,10 +177,10 @@ def keep_to_one_arena() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
-def use_large_pages() -> float:
-    """Have this process's memory in pages of 2 MiB where the kernel leaves that to the process, and
-    say when to look again: at 10,000 ranks a tick touches most of 300 MiB, and with pages of 4 KiB
-    a tenth of the monitor's time went by finding them (docs/scale.md).
+def use_large_pages() -> None:
+    """Have this process's memory in pages of 2 MiB where the kernel leaves that to the process: at
+    10,000 ranks a tick touches most of 300 MiB, and with pages of 4 KiB a tenth of the monitor's
+    time went by finding them (docs/scale.md).
     """
     with contextlib.suppress(OSError, AttributeError):  # another system
         advise = ctypes.CDLL(None).madvise
@@ -188,7 +188,6 @@ def use_large_pages() -> float:
         for start, size in _heap(Path("/proc/self/maps").read_text()):
             advise(start, size, _MADV_HUGEPAGE)  # what comes
             advise(start, size, _MADV_COLLAPSE)  # what is there; before Linux 6.1 it takes longer
-    return _LARGE_PAGES_EVERY_S
 
 
 def _heap(maps: str) -> Iterator[tuple[int, int]]:
@@ -502,7 +501,7 @@ class Service:
             log.warning("this process may open %d files only, which is enough for some %d hosts: "
                         "raise the limit (ulimit -Hn)", files, files // 3)  # fmt: skip
         keep_to_one_arena()
-        pages = BackgroundWorker("pages", use_large_pages, after_crash_s=_LARGE_PAGES_EVERY_S)
+        pages = BackgroundWorker("pages", use_large_pages, every_s=_LARGE_PAGES_EVERY_S)
         pages.start()
         stack.callback(pages.close)
         server = Server(host, port)

@@ -362,7 +362,6 @@ class Gatekeeper:
         self._gate = gate
         self._clock = clock
         self._quarantine = quarantine
-        self._period_s = period_s
         self._may = may
         self._evictions: Callable[[], Iterable[Eviction]] = tuple
         self._lock = threading.Lock()
@@ -373,7 +372,7 @@ class Gatekeeper:
         self._problem: str | None = None
         self.taught = 0
         self.failed = 0
-        self._worker = BackgroundWorker("teaching the gate", self._work, after_crash_s=period_s)
+        self._worker = BackgroundWorker("teaching the gate", self.turn, every_s=period_s)
 
     def start(
         self,
@@ -431,10 +430,6 @@ class Gatekeeper:
         return max(0.0, self._clock.now_s() - since_s)
 
     # -- the thread ---------------------------------------------------------------------------
-
-    def _work(self) -> float:
-        self.turn()
-        return self._period_s
 
     def turn(self) -> None:
         """Look once, and teach if what it shows is not what it should have."""

@@ -190,40 +190,31 @@ class Poller:
         Raises:
             TimeoutError: the fetcher's own loop does not run.
         """
-        work = self._sweep(
-            targets, deadline_s, wanted, unidentified, past=past, watched=frozenset(watched)
-        )
-        return self._fetcher.submit(work).result(timeout=deadline_s + _LOOP_LATE_S)
 
-    async def _sweep(
-        self,
-        targets: Sequence[Target],
-        deadline_s: float,
-        wanted: Sequence[RankName],
-        unidentified: Sequence[str],
-        *,
-        past: Sequence[RankName],
-        watched: frozenset[RankName],
-    ) -> Sweep:
-        end = time.monotonic() + deadline_s
-        self._unidentified, self._overheard = frozenset(unidentified), {}
-        self._not_all_known = {_address(url) for url in unidentified}
-        first, then = (dict.fromkeys(ranks[:RECORDS_AT_ONCE]) for ranks in (wanted, past))
-        chosen = first | then
-        of = {target.identity.rank: target for target in targets if target.identity.rank in chosen}
-        asked, early = ([of[rank] for rank in ranks if rank in of] for ranks in (first, then))
-        observations, records, answers, steps = await asyncio.gather(
-            self._observe(targets, watched, end),
-            asyncio.gather(*(self._record(target, end) for target in asked)),
-            self._identify(unidentified, end),
-            asyncio.gather(*(self._steps(target, end) for target in early)),
-        )
-        return Sweep(
-            observations=observations,
-            records=dict(zip((target.rank for target in asked), records, strict=True)),
-            identified=tuple((self._overheard | answers).items()),  # its own word counts first
-            steps=dict(zip((target.rank for target in early), steps, strict=True)),
-        )
+        async def look() -> Sweep:
+            end = time.monotonic() + deadline_s
+            self._unidentified, self._overheard = frozenset(unidentified), {}
+            self._not_all_known = {_address(url) for url in unidentified}
+            chosen = {*wanted, *past}
+            of = {t.identity.rank: t for t in targets if t.identity.rank in chosen}
+            asked, early = (
+                [of[rank] for rank in dict.fromkeys(ranks[:RECORDS_AT_ONCE]) if rank in of]
+                for ranks in (wanted, past)
+            )
+            observations, records, answers, steps = await asyncio.gather(
+                self._observe(targets, frozenset(watched), end),
+                asyncio.gather(*(self._record(target, end) for target in asked)),
+                self._identify(unidentified, end),
+                asyncio.gather(*(self._steps(target, end) for target in early)),
+            )
+            return Sweep(
+                observations=observations,
+                records=dict(zip((target.rank for target in asked), records, strict=True)),
+                identified=tuple((self._overheard | answers).items()),  # its own word counts first
+                steps=dict(zip((target.rank for target in early), steps, strict=True)),
+            )
+
+        return self._fetcher.submit(look()).result(timeout=deadline_s + _LOOP_LATE_S)
 
     async def _identify(self, urls: Sequence[str], end: float) -> dict[str, Identity]:
         """Who answers there, as many as are let in at once; those last who did not before.

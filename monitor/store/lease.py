@@ -228,7 +228,7 @@ class Lease:
         self._watch: Watch | None = None
         self._since_s: float | None = None
         self._problem: str | None = None
-        self._worker = BackgroundWorker("lease", self._work, after_crash_s=RENEW_S)
+        self._worker = BackgroundWorker("lease", self.turn, every_s=RENEW_S)
 
     def start(self) -> None:
         """Try once, then go on in a thread."""
@@ -294,10 +294,6 @@ class Lease:
             return None if self._watch is None else self._watch.row.writes
 
     # -- the thread ---------------------------------------------------------------------------
-
-    def _work(self) -> float:
-        self.turn()
-        return RENEW_S
 
     def turn(self) -> None:
         """Renew it, or take it if that is allowed by now."""

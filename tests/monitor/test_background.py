@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from monitor.background import BackgroundQueue, BackgroundWorker, backoff_s
+from monitor.background import BackgroundQueue, BackgroundWorker, backoff_s, in_thread
 from tests.waiting import wait_for
 
 NEVER_S = 1e6
@@ -32,8 +32,8 @@ class Work:
 def run():
     workers = []
 
-    def start(work, after_crash_s=NEVER_S):
-        worker = BackgroundWorker("test", work, after_crash_s=after_crash_s)
+    def start(work, after_crash_s=NEVER_S, every_s=None):
+        worker = BackgroundWorker("test", work, after_crash_s=after_crash_s, every_s=every_s)
         workers.append(worker)
         worker.start()
         return worker
@@ -48,6 +48,19 @@ def test_work_is_called_again_after_the_time_that_it_says(run):
     work = Work(0.0, 0.001, None)
     run(work)
     assert [work.called.get(timeout=10) for _ in range(3)] == [0.0, 0.001, None]
+
+
+def test_work_that_says_nothing_is_called_every_so_often_also_after_a_crash(run):
+    work = Work(None, ValueError("a bug"), None)
+    run(work, after_crash_s=None, every_s=0.001)
+    for _ in range(4):
+        work.called.get(timeout=10)
+
+
+def test_what_is_done_once_returns_or_raises_where_it_is_waited_for():
+    assert in_thread("test", lambda: 7).result(10) == 7
+    with pytest.raises(ZeroDivisionError):
+        in_thread("test", lambda: 1 / 0).result(10)
 
 
 @pytest.mark.parametrize("wait_s", [NEVER_S, None])

@@ -168,16 +168,13 @@ class CordonReconciler:
         self._quarantined = quarantined
         self._may_act = may_act
         self._metrics = metrics
-        self._period_s = period_s
         self._now = now
         self._plan: CordonPlan | None = None
         """None while this monitor may not act."""
         self._recall_s: float | None = None
         """When to read back what is ours; None: it is known."""
         self._failing: tuple[str, ...] = ()
-        self._worker = BackgroundWorker(
-            f"scheduler {scheduler.name}", self._work, after_crash_s=period_s
-        )
+        self._worker = BackgroundWorker(f"scheduler {scheduler.name}", self._work, every_s=period_s)
         self._worker.start()
 
     def troubles(self) -> tuple[str, ...]:
@@ -188,12 +185,11 @@ class CordonReconciler:
     def close(self) -> None:
         self._worker.close()
 
-    def _work(self) -> float:
+    def _work(self) -> None:
         try:
             self.round()
         finally:
             self._show()
-        return self._period_s
 
     def round(self) -> None:
         """One look at the list, and what is due by it."""
