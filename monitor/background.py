@@ -33,7 +33,7 @@ def in_thread(name: str, work: Callable[[], T]) -> Future[T]:
     def run() -> None:
         try:
             answer.set_result(work())
-        except BaseException as exc:  # noqa: BLE001 - it is raised where it is waited for
+        except Exception as exc:  # noqa: BLE001 - it is raised where it is waited for
             answer.set_exception(exc)
 
     threading.Thread(target=run, name=name, daemon=True).start()

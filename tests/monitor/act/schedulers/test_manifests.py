@@ -70,18 +70,13 @@ def exercise(world, scheduler):
     }
 
 
-def test_the_manifests_grant_what_is_asked_for_and_nothing_more(kube_world):
-    rules = granted(RBAC)
+@pytest.mark.parametrize("files", [[RBAC], [RBAC, PRIMUS]], ids=["plain", "Primus-SaFE"])
+def test_the_manifests_grant_what_is_asked_for_and_nothing_more(kube_world, files):
+    rules, primus = granted(*files), "901" if PRIMUS in files else None
     under(kube_world.kube, rules)
-    assert exercise(kube_world, kube_world.scheduler) == rules
-
-
-def test_primus_safe_needs_one_rule_more(kube_world):
-    rules = granted(RBAC, PRIMUS)
-    assert rules - granted(RBAC) == {("", "nodes/status", "patch")}
-    under(kube_world.kube, rules)
-    primus = kube_world.made(options=KubeOptions(primus_safe="901"))
-    assert exercise(kube_world, primus) == rules
+    scheduler = kube_world.made(options=KubeOptions(primus_safe=primus))
+    assert exercise(kube_world, scheduler) == rules
+    assert (("", "nodes/status", "patch") in rules) is (primus is not None)
 
 
 def test_without_that_rule_it_is_said_and_the_cordon_stands(kube_world):

@@ -112,14 +112,6 @@ def test_one_step_is_cancelled_and_the_other_groups_step_of_the_job_goes_on(clus
     assert again.detail == f"step {job}.0 is gone"
 
 
-def test_a_job_that_carries_another_group_is_not_cancelled(cluster, slurm, places):
-    job = running(cluster, cluster.submit("sleep 60"))
-    places += [place_of(f"rg_{n}.0", NODE, {"slurm_job_id": job}) for n in range(2)]
-    outcome = slurm.remove(GroupName("rg_0"), places[:1], REASON, INCIDENT, IN_TIME_S)
-    assert outcome.detail == f"rg_0 not removed: job {job} carries rg_1.0 too"
-    assert cluster.job_state(job) == "RUNNING"
-
-
 def test_one_task_of_an_array_is_ended_even_if_it_bears_the_arrays_number(cluster, slurm, places):
     array = cluster.submit("sleep 60", "--array=1-2", "-n1")
     running(cluster, f"{array}_1")
