@@ -10,7 +10,7 @@ import hmac
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, ClassVar, Final
@@ -110,13 +110,11 @@ def notices(facts: NoticeFacts, *, url: str, hold_s: float) -> dict[str, Notice]
     """
     standing: dict[str, Notice] = {}
     by_id = {incident.id: incident for incident in facts.incidents}
-    fired = [
-        incident for incident in facts.incidents if incident.state in (State.FIRING, State.EVICTING)
-    ]
+    fired = (i for i in facts.incidents if i.state in (State.FIRING, State.EVICTING))
     for incident in sorted(fired, key=lambda i: (i.milestones.first_seen_s, i.id)):
-        notice = _fires(incident, facts, url)
-        standing.setdefault(notice.key, notice)
-        held = _held(incident, facts, url, hold_s)
+        fires = _fires(incident, facts, url)
+        standing.setdefault(fires.key, fires)
+        held = _held(fires, incident, facts, hold_s)
         if held is not None:
             standing.setdefault(held.key, held)
     for progress in facts.evictions:
@@ -141,30 +139,22 @@ def _fires(incident: Incident, facts: NoticeFacts, url: str) -> Notice:
     )
 
 
-def _held(incident: Incident, facts: NoticeFacts, url: str, hold_s: float) -> Notice | None:
+def _held(fires: Notice, incident: Incident, facts: NoticeFacts, hold_s: float) -> Notice | None:
     """The guard that the last decision met, if only a person can lift it."""
-    rows = facts.decisions.get(incident.id, ())
-    if (
-        incident.state is not State.FIRING
-        or not rows
-        or rows[-1].guard is None
-        or not incident.groups
-    ):
+    rows = facts.decisions.get(incident.id)
+    if incident.state is not State.FIRING or not rows or not incident.groups:
         return None  # of what accuses nobody the incident itself is the page
     row = rows[-1]
-    if row.guard in PASSING or facts.now_s - row.at_s < hold_s:
+    if row.guard is None or row.guard in PASSING or facts.now_s - row.at_s < hold_s:
         return None
-    return Notice(
+    return replace(
+        fires,
         key=f"held {row.guard} {incident.fingerprint}",
         event=Event.HELD,
-        incident_id=incident.id,
-        severity=max(incident.severity.value, "warning", key=LOUDNESS.index),
+        severity=max(fires.severity, "warning", key=LOUDNESS.index),
         title=f"{_names(incident.groups)}: nobody is evicted, a person has to decide",
-        text=str(face_of(incident, rows, incident.last_seen_s)),
         since_s=row.at_s,
-        labels={**_labels(incident), "guard": str(row.guard)},
-        url=page_of(url, incident.id),
-        incident=_incident_facts(incident),
+        labels={**fires.labels, "guard": str(row.guard)},
     )
 
 

@@ -340,7 +340,7 @@ def accusations(
     for incident in changed:
         old = before.get(incident.id)
         if _certain(incident) and not (old is not None and _certain(old)):
-            yield from _told(incident, hosts, Change.ACCUSED, snapshot.now_s)
+            yield from _events_of(incident, hosts, Change.ACCUSED, snapshot.now_s)
 
 
 def evictions(
@@ -353,7 +353,7 @@ def evictions(
     for decision in decisions:
         blamed = incident(decision.incident_id) if isinstance(decision, Evict) else None
         if blamed is not None:
-            yield from _told(blamed, hosts, Change.EVICTED, snapshot.now_s)
+            yield from _events_of(blamed, hosts, Change.EVICTED, snapshot.now_s)
 
 
 def hosts_of(snapshot: Snapshot) -> dict[RankName, Host]:
@@ -371,7 +371,7 @@ def _certain(incident: Incident) -> bool:
     return fires and verdict.confidence is not Confidence.UNSURE and not verdict.spare
 
 
-def _told(
+def _events_of(
     incident: Incident, hosts: Mapping[RankName, Host], change: Change, now_s: float
 ) -> Iterator[QuarantineEvent]:
     verdict = incident.verdict

@@ -178,7 +178,7 @@ class KubeApi:
         except Exception as exc:
             raise _translated(exc) from exc
         if not 200 <= status < 300:
-            raise KubeError(status, _told(status, raw))
+            raise KubeError(status, _answer_line(status, raw))
         try:
             body = json.loads(raw)
         except (ValueError, RecursionError) as exc:
@@ -189,11 +189,11 @@ class KubeApi:
 def _translated(exc: Exception) -> KubeError:
     status = getattr(exc, "status", None)
     if isinstance(status, int) and status:
-        return KubeError(status, _told(status, getattr(exc, "body", None) or b""))
+        return KubeError(status, _answer_line(status, getattr(exc, "body", None) or b""))
     return KubeError(0, one_line(exc, 300))
 
 
-def _told(status: int, raw: bytes | str) -> str:
+def _answer_line(status: int, raw: bytes | str) -> str:
     try:
         said = json.loads(raw)
         words = str(said.get("message") or said.get("reason") or "")

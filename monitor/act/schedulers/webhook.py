@@ -178,7 +178,7 @@ class WebhookScheduler(Scheduler):
             else:
                 if not _passing(answer.status):
                     return _said(answer)
-                why, retry_s = _told(answer), answer.retry_after_s or 0.0
+                why, retry_s = _answer_line(answer), answer.retry_after_s or 0.0
             failures += 1
             wait_s = backoff_s(failures, _FIRST_RETRY_S, _LONGEST_RETRY_S)
             deadline.pause(max(wait_s * random.uniform(0.8, 1.2), retry_s), why)  # noqa: S311
@@ -196,7 +196,7 @@ class WebhookScheduler(Scheduler):
 def _said(answer: Answer) -> Mapping[str, Any]:
     """The answer's JSON object; an empty one is a plain yes."""
     if not 200 <= answer.status < 300:
-        raise NotDone(_told(answer))
+        raise NotDone(_answer_line(answer))
     if not answer.body.strip():
         return {}
     try:
@@ -211,7 +211,7 @@ def _passing(status: int) -> bool:
     return status == 429 or (status >= 500 and status != 501)
 
 
-def _told(answer: Answer) -> str:
+def _answer_line(answer: Answer) -> str:
     return _line(f"it {answer.summary}")
 
 
