@@ -162,7 +162,8 @@ def parse_status(html: str) -> LighthouseView:
         raise PageError(
             f"{len(rooms)} rooms ({', '.join(rooms)[:80]}): one job a Lighthouse is read"
         )
-    if quorum_id is None and not _nobody_joined(text, page):
+    nobody_joined = text.split() == ["Heartbeats"] and not page.members  # 0.1.1: no quorum request
+    if quorum_id is None and not nobody_joined:
         raise PageError("no 'Current quorum_id' on the page")
     return LighthouseView(
         quorum_id=0 if quorum_id is None else _int(quorum_id[1]),
@@ -170,11 +171,6 @@ def parse_status(html: str) -> LighthouseView:
         heartbeat_ages_s=dict(_heartbeat(line) for line in page.heartbeats),
         status="" if status is None else status[1],
     )
-
-
-def _nobody_joined(text: str, page: _Page) -> bool:
-    """Whether it is the page of a Lighthouse of 0.1.1 that has had no quorum request yet."""
-    return text.split() == ["Heartbeats"] and not page.members
 
 
 def _int(digits: str) -> int:

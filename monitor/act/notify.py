@@ -296,22 +296,15 @@ class DeliveryWorker:
             self._count("sent", len(batch))
             self._failures, self._failure = 0, None
             return None
-        if answer.status in _BAD_MESSAGE and len(batch) > 1:
-            return self._one_by_one(batch)
+        if answer.status in _BAD_MESSAGE and len(batch) > 1:  # it must not take the others along
+            waits_s = (self._send([message]) for message in batch)
+            return next((wait_s for wait_s in waits_s if wait_s is not None), None)
         if answer.status in _BAD_MESSAGE:
             log.warning("notify %s refuses a message: %s", self.sink.name, answer.summary)
             self._log.settled(batch, dropped=True)
             self._count("dropped", len(batch))
             return None
         return self._failed(answer.summary, answer.retry_after_s)
-
-    def _one_by_one(self, batch: Sequence[Message]) -> float | None:
-        """One bad message among many must not take the others along."""
-        for message in batch:
-            failed = self._send([message])
-            if failed is not None:
-                return failed
-        return None
 
     def _failed(self, why: str, retry_after_s: float | None) -> float:
         self._count("failed", 1)

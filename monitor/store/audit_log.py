@@ -123,7 +123,7 @@ class LogFile:
     def close(self) -> None:
         """Write what waits, and let go of the file."""
         self._worker.close(_CLOSE_S)
-        if not self._worker.alive and self._fd >= 0:
+        if not self._worker.alive:
             os.close(self._fd)
 
     # -- the thread ---------------------------------------------------------------------------
@@ -185,17 +185,15 @@ class LogFile:
             named = os.stat(self.path)
         except FileNotFoundError:
             named = None
-        held = os.fstat(self._fd) if self._fd >= 0 else None
-        same = named and held and (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
+        same = named and os.path.samestat(named, os.fstat(self._fd))
         full = bool(named and named.st_size and named.st_size + more > self._max_bytes)
         if same and not full:
             return
         if full:
             self._rotate()
         fd = self._open()
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd, self._torn = fd, self._ends_torn(fd)
+        os.close(self._fd)
+        self._fd = fd
 
     def _rotate(self) -> None:
         for number in range(KEPT, 0, -1):
@@ -208,22 +206,17 @@ class LogFile:
         return self.path.with_name(f"{self.path.name}.{number}")
 
     def _open(self) -> int:
+        """Open it; a monitor that was killed may have left half a line in it (`_torn`)."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists() and not self.path.is_file():  # a pipe would block
             raise OSError(errno.EINVAL, "not a file")
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         fd = os.open(self.path, flags, 0o600)
-        self._torn = self._ends_torn(fd)
-        return fd
-
-    def _ends_torn(self, fd: int) -> bool:
-        """Whether a monitor that was killed left half a line."""
         size = os.fstat(fd).st_size
-        if size == 0:
-            return False
         with self.path.open("rb") as file:
-            file.seek(size - 1)
-            return file.read(1) not in (b"\n", b"")
+            file.seek(max(0, size - 1))
+            self._torn = file.read(1) not in (b"\n", b"")
+        return fd
 
 
 def _encoded(entry: Line) -> bytes:
