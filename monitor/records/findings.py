@@ -239,17 +239,16 @@ def evidence_of(
         if stuck.silent:
             inside += f"; without a record: {ranks_listed(job, stuck.silent)}"
         evidence[collective(index, stuck)] = inside
-    sites = {index.site(stuck.row) for stuck in scene[:1]} - {None}
-    for site in sites:
-        evidence["called at"] = str(site)
-    for rank in list(ranks)[:4]:
-        for stuck in scene[:1]:
-            if stuck.transfer is None:
-                at = index.groups[stuck.group]
-                last = int(at.enqueued[at.members == rank].max(initial=0))
-                evidence[f"rank {job.name(rank)}"] = (
-                    f"enqueued up to {last} in {job.groups[stuck.group].label}"
-                )
+    if not scene:
+        return evidence
+    first = scene[0]
+    if (called_at := index.site(first.row)) is not None:
+        evidence["called at"] = called_at
+    if first.transfer is None:
+        at, label = index.groups[first.group], job.groups[first.group].label
+        for rank in list(ranks)[:4]:
+            last = int(at.enqueued[at.members == rank].max(initial=0))
+            evidence[f"rank {job.name(rank)}"] = f"enqueued up to {last} in {label}"
     return evidence
 
 

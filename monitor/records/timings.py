@@ -254,10 +254,14 @@ class Columns:
         return arrays, names
 
 
-def wanted(present: Iterable[str]) -> list[str]:
-    """Columns to read, of those that there are."""
-    names = set(present)
-    return [name for name in USED if name in names]
+def _expected(columns: Columns, present: Sequence[str], where: str) -> list[str]:
+    """Columns to read, of those that there are; a file without rows still has them."""
+    names = [name for name in USED if name in present]
+    if not names:
+        raise TableError(f"none of the expected columns{where} {', '.join(present[:8])}")
+    for name in names:
+        columns.add(name, np.empty(0))
+    return names
 
 
 # -- parquet -----------------------------------------------------------------------------------
@@ -284,8 +288,7 @@ def read_parquet(path: Path, tell: Callable[[int, int], None]) -> Columns:
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             total = file.metadata.num_rows
-            names = wanted(file.schema_arrow.names)
-            _missing(columns, names, file.schema_arrow.names)
+            names = _expected(columns, file.schema_arrow.names, "; there are")
             for batch in file.iter_batches(batch_size=_BATCH, columns=names):
                 for name in names:
                     columns.add(name, _values(columns, name, batch.column(name)))
@@ -294,14 +297,6 @@ def read_parquet(path: Path, tell: Callable[[int, int], None]) -> Columns:
     except (pyarrow.ArrowException, OSError) as exc:
         raise TableError(f"not readable as parquet: {str(exc).splitlines()[0][:200]}") from exc
     return columns
-
-
-def _missing(columns: Columns, names: list[str], present: list[str]) -> None:
-    """A file without rows still has columns; one without ours says which it has."""
-    if not names:
-        raise TableError(f"none of the expected columns; there are {', '.join(present[:8])}")
-    for name in names:
-        columns.add(name, np.empty(0))
 
 
 def _values(columns: Columns, name: str, column: Any) -> Any:
@@ -350,13 +345,8 @@ def read_csv(path: Path, tell: Callable[[int, int], None]) -> tuple[Columns, lis
             lines = _counted(file, tell, size)
             reader = csv.reader(lines)
             head = [name.strip() for name in next(reader, [])]
-            names = wanted(head)
-            if not names:
-                columns_there = ", ".join(name[:40] for name in head[:8])
-                raise TableError(f"none of the expected columns in its first line: {columns_there}")
+            names = _expected(columns, [name[:40] for name in head], " in its first line:")
             places = [head.index(name) for name in names]
-            for name in names:
-                columns.add(name, np.empty(0))
             while block := list(islice(reader, _BLOCK)):
                 good = [row for row in block if len(row) == len(head)]
                 ragged += len(block) - len(good)

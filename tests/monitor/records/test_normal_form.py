@@ -37,19 +37,9 @@ def test_a_sequence_id_below_one_is_an_error() -> None:
         collectives(ring(RingEntry("intra", 0, "barrier", enter_age_s=0.0)))
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        pytest.param(("all_reduce", ((2, 3),)), ("allreduce", ((6,),)), True, id="shape"),
-        pytest.param(("all_reduce", ((6,),)), ("all_reduce", ((7,),)), False, id="count"),
-        pytest.param(("all_to_all", ((6,),)), ("all_to_all_single", ((7,),)), True, id="splits"),
-        pytest.param(("scatter", ()), ("scatter", ((4,),)), True, id="only the root has an input"),
-        pytest.param(("barrier", ()), ("all_reduce", ()), False, id="op"),
-    ],
-)  # fmt: skip
-def test_sizes_are_compared_by_what_the_collective_makes_equal(one, other, same) -> None:
+def test_what_comes_out_is_not_compared_since_nobody_knows_the_size_of_the_group() -> None:
     left, right = (
-        signature_in_ring(RingEntry("intra", 1, op, sizes, ((2,),), enter_age_s=0.0))
-        for op, sizes in (one, other)
+        signature_in_ring(RingEntry("intra", 1, "all_gather", ((6,),), ((size,),), enter_age_s=0.0))
+        for size in (12, 18)
     )
-    assert (left == right) is same
+    assert left == right
