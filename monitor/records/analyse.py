@@ -21,9 +21,9 @@ from monitor.records.divergence import (
     calls_of,
     divergences,
     doubled,
-    hidden,
     mismatch,
     orders,
+    with_hanging,
 )
 from monitor.records.findings import (
     Analysis,
@@ -62,7 +62,7 @@ class _Side:
     stuck: StuckCollective
 
 
-def cycles(graph: Graph, witness: RankPasts) -> Iterable[Finding]:
+def cycles(graph: Graph, pasts: RankPasts) -> Iterable[Finding]:
     """One finding for each cycle.
 
     Two collectives of a cycle conflict when ranks that have to call both are stuck in the one and
@@ -72,25 +72,25 @@ def cycles(graph: Graph, witness: RankPasts) -> Iterable[Finding]:
     """
     for nodes in (*graph.roots, *graph.knots):
         if len(nodes) > 1:
-            yield _cycle(graph, witness, nodes)
+            yield _cycle(graph, pasts, nodes)
 
 
-def _cycle(graph: Graph, witness: RankPasts, nodes: tuple[int, ...]) -> Finding:
+def _cycle(graph: Graph, pasts: RankPasts, nodes: tuple[int, ...]) -> Finding:
     sides = _sides(graph, nodes)
     if all(side.stuck.transfer is not None for side in sides):
         return _cycle_finding(graph, nodes, Fault.POINT_TO_POINT, sides, ())
     collectives = [side for side in sides if side.stuck.transfer is None][:_MOST]
     culprits: set[int] = set()
     for left, right in combinations(collectives, 2):
-        culprits.update(_conflict(graph, witness, left, right))
+        culprits.update(_conflict(graph, pasts, left, right))
     kind = Fault.ORDER_INVERSION
     if len(collectives) < len(sides) and not culprits:
-        culprits.update(_out_of_habit(graph, witness, sides))
+        culprits.update(_out_of_habit(graph, pasts, sides))
         kind = Fault.POINT_TO_POINT if culprits else kind
     return _cycle_finding(graph, nodes, kind, sides, tuple(sorted(culprits)))
 
 
-def _out_of_habit(graph: Graph, witness: RankPasts, sides: Sequence[_Side]) -> tuple[int, ...]:
+def _out_of_habit(graph: Graph, pasts: RankPasts, sides: Sequence[_Side]) -> tuple[int, ...]:
     """The one side that calls what it never called at this place, all others being as usual.
 
     A rank in a transfer and one in a collective both have to call neither: nothing to count.
@@ -99,13 +99,13 @@ def _out_of_habit(graph: Graph, witness: RankPasts, sides: Sequence[_Side]) -> t
     first = [[min(front.get(rank, ()), default=None) for rank in side.ranks] for side in sides]
     if any(row is None for rows in first for row in rows):
         return ()
-    habits = [witness.of(row for row in rows if row is not None) for rows in first]
+    habits = [pasts.of(row for row in rows if row is not None) for rows in first]
     if habits.count(Habit.UNUSUAL) != 1 or habits.count(Habit.USUAL) != len(habits) - 1:
         return ()
     return sides[habits.index(Habit.UNUSUAL)].ranks
 
 
-def _conflict(graph: Graph, witness: RankPasts, left: _Side, right: _Side) -> tuple[int, ...]:
+def _conflict(graph: Graph, pasts: RankPasts, left: _Side, right: _Side) -> tuple[int, ...]:
     """Who of two sides is wrong; nobody where they do not conflict or nothing decides."""
     groups = graph.index.groups
     first, second = (set(groups[side.stuck.group].members.tolist()) for side in (left, right))
@@ -117,7 +117,7 @@ def _conflict(graph: Graph, witness: RankPasts, left: _Side, right: _Side) -> tu
         if 2 * len(theirs) > len(both):
             return mine
     habits = [
-        _habit(graph, witness, ranks, mine.stuck.group, theirs.stuck.group)
+        _habit(graph, pasts, ranks, mine.stuck.group, theirs.stuck.group)
         for mine, theirs, ranks in zip((left, right), (right, left), sides, strict=True)
     ]
     if set(habits) == {Habit.USUAL, Habit.UNUSUAL}:
@@ -125,16 +125,16 @@ def _conflict(graph: Graph, witness: RankPasts, left: _Side, right: _Side) -> tu
     return ()
 
 
-def _habit(graph: Graph, witness: RankPasts, ranks: Sequence[int], own: int, theirs: int) -> Habit:
+def _habit(graph: Graph, pasts: RankPasts, ranks: Sequence[int], own: int, theirs: int) -> Habit:
     """Whether ranks came to where they are stuck as usual, since they last called for the others.
 
     Who leaves out a call may find itself in a usual one soon after.
     """
     heads = [graph.index.collective_heads[rank, own] for rank in ranks]
     way = (row for head in heads for row in _way(graph, head, theirs))
-    if any(witness.of((row,)) is Habit.UNUSUAL for row in way):
+    if any(pasts.of((row,)) is Habit.UNUSUAL for row in way):
         return Habit.UNUSUAL
-    return witness.of(heads)
+    return pasts.of(heads)
 
 
 def _way(graph: Graph, head: int, group: int) -> Iterable[int]:
@@ -201,7 +201,7 @@ def _cycle_finding(
     )
 
 
-def absent(graph: Graph, witness: RankPasts, different: Collection[int] = ()) -> Iterable[Finding]:
+def absent(graph: Graph, pasts: RankPasts, different: Collection[int] = ()) -> Iterable[Finding]:
     """Ranks with nothing unfinished that others wait for; or, outnumbered, those who wait.
 
     `different` ranks are known to give something else than their peers: nobody asks their past
@@ -223,7 +223,7 @@ def absent(graph: Graph, witness: RankPasts, different: Collection[int] = ()) ->
         for rank in still.intersection(stuck.absent if stuck.inside else ()):
             waited[rank].append(stuck)
     doubted = {  # those who have not come are as many as those who have, or more
-        stuck: _usual(graph, witness, stuck, different)
+        stuck: _usual(graph, pasts, stuck, different)
         for stuck in graph.stuck
         if still & set(stuck.absent) and len(stuck.absent) >= len(stuck.joined)
     }
@@ -261,13 +261,13 @@ def _blames(stuck: StuckCollective, usual: Habit | None, still: set[int]) -> boo
 
 
 def _usual(
-    graph: Graph, witness: RankPasts, stuck: StuckCollective, different: Collection[int]
+    graph: Graph, pasts: RankPasts, stuck: StuckCollective, different: Collection[int]
 ) -> Habit:
     """Whether those inside call what they called at this place before."""
     if stuck.transfer is not None:
         return Habit.UNKNOWN
     asked = [rank for rank in stuck.inside if rank not in different] or stuck.inside
-    return witness.of(graph.index.collective_heads[rank, stuck.group] for rank in asked)
+    return pasts.of(graph.index.collective_heads[rank, stuck.group] for rank in asked)
 
 
 def _linked(
@@ -627,14 +627,14 @@ def _analysis(job: Job) -> Analysis:
         index = build_index(replace(job, columns={**job.columns, "state": state}))
     graph = build_graph(index)
     calls = calls_of(job)
-    witness = RankPasts(job, calls)
-    diverging = hidden(graph, calls, divergences(graph.index, calls, witness))
+    pasts = RankPasts(job, calls)
+    diverging = with_hanging(graph, calls, divergences(graph.index, calls, pasts))
     different = {rank for divergence in diverging for rank in divergence.culprits}
     candidates = (
-        *absent(graph, witness, different),
+        *absent(graph, pasts, different),
         *inside(graph),
-        *_inverted(graph, witness),
-        *doubled(graph, calls, witness),
+        *_inverted(graph, pasts),
+        *doubled(graph, calls, pasts),
     )
     of_group: dict[int, list[Divergence]] = {}
     for divergence in diverging:
@@ -665,14 +665,14 @@ def _analysis(job: Job) -> Analysis:
     )
 
 
-def _inverted(graph: Graph, witness: RankPasts) -> Iterable[Finding]:
+def _inverted(graph: Graph, pasts: RankPasts) -> Iterable[Finding]:
     """Cycles, and ranks whose calls are in another order without one; each rank once.
 
     Where the stuck tie, those who queue behind them may have settled whose order is wrong.
     """
-    circles = tuple(cycles(graph, witness))
+    circles = tuple(cycles(graph, pasts))
     named = {rank for root in circles for rank in root.culprits}
-    queued = [finding for finding in orders(graph, witness) if not named & set(finding.culprits)]
+    queued = [finding for finding in orders(graph, pasts) if not named & set(finding.culprits)]
     decided = {rank for finding in queued for rank in finding.culprits}
     for root in circles:
         if root.culprits or not decided & {r for s in root.between for r in s}:

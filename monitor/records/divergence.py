@@ -26,9 +26,9 @@ from monitor.records.signature import (
     REDUCING,
     ROOTED,
     Signature,
+    differs_silently,
     odd_whole,
     signature_of,
-    silent,
 )
 from monitor.records.waits import (
     NEVER,
@@ -309,7 +309,7 @@ class Divergence:
         return lasting and group == self.group and sequence >= self.sequence
 
 
-def divergences(index: Index, calls: Calls, witness: RankPasts) -> tuple[Divergence, ...]:
+def divergences(index: Index, calls: Calls, pasts: RankPasts) -> tuple[Divergence, ...]:
     """All of them, by group and sequence; one for each set of ranks that differs.
 
     All members must give the same signature to the same sequence of a group (ALGORITHMS.md section
@@ -325,7 +325,7 @@ def divergences(index: Index, calls: Calls, witness: RankPasts) -> tuple[Diverge
         tied = any(not d.culprits and not d.passing for d in earlier)
         if len(earlier) > _PER_GROUP or (tied and not _most_agree(index, calls, begin, end)):
             continue
-        divergence = _judge(index, calls, witness, slice(begin, end))
+        divergence = _judge(index, calls, pasts, slice(begin, end))
         if not any(_repeats(divergence, before) for before in earlier):
             distinct.append(divergence)
         earlier.append(divergence)
@@ -365,7 +365,7 @@ def _differing(calls: Calls) -> Iterable[tuple[int, int]]:
         yield int(starts[at]), int(ends[at])
 
 
-def _judge(index: Index, calls: Calls, witness: RankPasts, here: slice) -> Divergence:
+def _judge(index: Index, calls: Calls, pasts: RankPasts, here: slice) -> Divergence:
     sides: dict[int, list[tuple[int, int]]] = {}
     ranks, rows = calls.rank[here].tolist(), calls.row[here].tolist()
     for rank, row, given in zip(ranks, rows, calls.given[here].tolist(), strict=True):
@@ -378,14 +378,14 @@ def _judge(index: Index, calls: Calls, witness: RankPasts, here: slice) -> Diver
     if 2 * len(ordered[0]) > size:
         culprits = sorted(rank for side in ordered[1:] for rank, _ in side)
     else:
-        habits = [witness.of(row for _, row in side) for side in ordered]
+        habits = [pasts.of(row for _, row in side) for side in ordered]
         if habits.count(Habit.USUAL) == 1 and habits.count(Habit.UNUSUAL) == len(habits) - 1:
             ordered.insert(0, ordered.pop(habits.index(Habit.USUAL)))
             culprits = sorted(rank for side in ordered[1:] for rank, _ in side)
     shown = [calls.signatures[int(calls.by_row[side[0][1]])] for side in ordered]
     kind = (
         Fault.SILENT_MISMATCH
-        if all(silent(signature, shown[0]) for signature in shown[1:])
+        if all(differs_silently(signature, shown[0]) for signature in shown[1:])
         else Fault.MISMATCH
     )
     if culprits and kind is Fault.MISMATCH:
@@ -515,7 +515,9 @@ _Places = dict[int, tuple[int, int]]
 """Sequence -> (site, row) of one rank."""
 
 
-def hidden(graph: Graph, calls: Calls, divergences: Iterable[Divergence]) -> tuple[Divergence, ...]:
+def with_hanging(
+    graph: Graph, calls: Calls, divergences: Iterable[Divergence]
+) -> tuple[Divergence, ...]:
     """Divergences of what hangs, in groups where nothing else differs: slips, then wholes."""
     divergent = list(divergences)
     for look in (_slip_by_site, _whole):
@@ -653,7 +655,7 @@ class Inversion:
     stuck: StuckCollective
 
 
-def orders(graph: Graph, witness: RankPasts) -> Iterable[Finding]:
+def orders(graph: Graph, pasts: RankPasts) -> Iterable[Finding]:
     """One finding for each set of ranks that takes another order.
 
     A cycle in the wait-for graph shows an order inversion only once both sides have come to it. But
@@ -665,7 +667,7 @@ def orders(graph: Graph, witness: RankPasts) -> Iterable[Finding]:
     """
     reported = set[tuple[int, ...]]()
     for inversion in _inversions(graph):
-        if inversion.wrong not in reported and witness.of(inversion.rows[:1]) is not Habit.USUAL:
+        if inversion.wrong not in reported and pasts.of(inversion.rows[:1]) is not Habit.USUAL:
             reported.add(inversion.wrong)
             yield _order_finding(graph, inversion)
 
@@ -760,7 +762,7 @@ def _order_finding(graph: Graph, inversion: Inversion) -> Finding:
     )
 
 
-def doubled(graph: Graph, calls: Calls, witness: RankPasts) -> Iterable[Finding]:
+def doubled(graph: Graph, calls: Calls, pasts: RankPasts) -> Iterable[Finding]:
     """Ranks that called once more what their peers called last.
 
     `absent` finds a call too many by those who wait in it for ranks that are done. Where the GPUs
@@ -774,11 +776,11 @@ def doubled(graph: Graph, calls: Calls, witness: RankPasts) -> Iterable[Finding]
     last = dict(zip(ranks[ends].tolist(), ends.tolist(), strict=True))
     for stuck in graph.stuck:
         if stuck.transfer is None and not stuck.silent and lasting(graph, stuck):
-            yield from _doubled(graph, calls, witness, stuck, last)
+            yield from _doubled(graph, calls, pasts, stuck, last)
 
 
 def _doubled(
-    graph: Graph, calls: Calls, witness: RankPasts, stuck: StuckCollective, last: dict[int, int]
+    graph: Graph, calls: Calls, pasts: RankPasts, stuck: StuckCollective, last: dict[int, int]
 ) -> Iterable[Finding]:
     at = graph.index.groups[stuck.group]
     top = int(at.enqueued.max())
@@ -790,7 +792,7 @@ def _doubled(
         return
     rows = [last[rank] for rank in ahead]
     same = all(_same(graph, calls, row - 1, row) for row in rows)
-    if same and witness.of(rows) is Habit.UNUSUAL:
+    if same and pasts.of(rows) is Habit.UNUSUAL:
         yield _doubled_finding(graph, stuck, tuple(ahead), tuple(most), rows[0])
 
 

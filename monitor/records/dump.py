@@ -67,7 +67,7 @@ def read_entries(rows: Sequence[Any] | EntryRows) -> Entries:
     payload, keys = payload_numbers(table)
     payloads = tuple(_payload(key) for key in keys)
     payload = table.spread(payload)
-    of_kind = _of(payload, [item.op in POINT_TO_POINT for item in payloads], np.bool_)
+    of_kind = _by_payload(payload, [item.op in POINT_TO_POINT for item in payloads], np.bool_)
     p2p = table.spread(_flags(table, "is_p2p")) | of_kind
     seq = _integers(table, ("collective_seq_id", "seq_id"))
     sites = Sites()
@@ -83,7 +83,9 @@ def read_entries(rows: Sequence[Any] | EntryRows) -> Entries:
         ),
         "state": table.spread(np.array(state, np.int8)),
         "p2p": p2p,
-        "peer": np.where(p2p, _of(payload, [_peer(item) for item in payloads], np.int32), NONE),
+        "peer": np.where(
+            p2p, _by_payload(payload, [_peer(item) for item in payloads], np.int32), NONE
+        ),
         "created_ns": _times(table, "time_created_ns"),
         "started_ns": _times(table, "time_discovered_started_ns"),
         "completed_ns": _times(table, "time_discovered_completed_ns"),
@@ -104,7 +106,7 @@ def spread_coalesced(columns: Mapping[str, NDArray[Any]], payloads: Sequence[Pay
     (FlightRecorder.hpp; torch's test_batched_send_recv). All get the op_id of the whole. Another
     whole ends the search for parts: they stand between the two.
     """
-    whole = _of(columns["payload"], [closes_coalesced(p.recorded) for p in payloads], np.bool_)
+    whole = _wholes(columns["payload"], payloads)
     rows = np.flatnonzero(whole)
     group, seq, p2p, state = (columns[name] for name in ("group", "seq", "p2p", "state"))
     for row in rows.tolist():
@@ -135,7 +137,7 @@ def close_finished_batches(
     p2p = columns["p2p"]
     if not p2p.any():
         return
-    whole = _of(columns["payload"], [closes_coalesced(p.recorded) for p in payloads], np.bool_)
+    whole = _wholes(columns["payload"], payloads)
     order = np.argsort(columns["group"], kind="stable")
     cuts = np.searchsorted(columns["group"][order], np.arange(max(status, default=-1) + 2))
     for index, head in status.items():
@@ -156,7 +158,12 @@ def numbered(keys: Iterable[Any]) -> tuple[NDArray[np.int32], tuple[Any, ...]]:
     return np.array(numbers, np.int32), tuple(table)
 
 
-def _of(index: NDArray[np.int32], values: Sequence[Any], dtype: Any) -> NDArray[Any]:
+def _wholes(payload: NDArray[np.int32], payloads: Sequence[Payload]) -> NDArray[np.bool_]:
+    """Rows that end a coalesced operation."""
+    return _by_payload(payload, [closes_coalesced(p.recorded) for p in payloads], np.bool_)
+
+
+def _by_payload(index: NDArray[np.int32], values: Sequence[Any], dtype: Any) -> NDArray[Any]:
     return np.array(values, dtype)[index] if len(index) else np.zeros(0, dtype)
 
 
@@ -261,7 +268,7 @@ class LocalGroup:
     """Whether there may be more members than these."""
 
 
-def from_entries(keys: Sequence[GroupKey], config: Any) -> tuple[LocalGroup, ...]:
+def groups_of(keys: Sequence[GroupKey], config: Any) -> tuple[LocalGroup, ...]:
     """The groups of the entries, in their order, and after them those without any."""
     configured = _config(config)
     active = []
@@ -351,7 +358,7 @@ def _group_number(value: Any) -> int:
     return number
 
 
-def place(
+def place_statuses(
     seen: tuple[LocalGroup, ...], status: Mapping[int, GroupStatus]
 ) -> tuple[tuple[LocalGroup, ...], dict[int, GroupStatus], int]:
     """Groups with what is known of their `pg_id`, statuses by group, and how many have none.
@@ -426,8 +433,8 @@ class Dump:
     sites: tuple[str, ...]
     columns: Mapping[str, NDArray[Any]]
     """Those of `job.COLUMNS` but `rank`; `peer` is a rank of the group."""
-    one_count: bool = False
-    """Whether `seq` counts the calls of all groups together, see `one_count`."""
+    shared_count: bool = False
+    """Whether `seq` counts the calls of all groups together, see `count_by_group`."""
     global_peers: bool = False
     """Whether `peer` is a rank of the job already."""
 
@@ -505,15 +512,15 @@ def _read(data: Mapping[str, Any], version: str) -> Dump:
     columns, keys, payloads, sites = read_entries(() if rows is None else rows)
     retired = columns.pop("retired")
     backend = _backend(data, payloads)
-    seen = from_entries(keys, data.get("pg_config"))
+    seen = groups_of(keys, data.get("pg_config"))
     # gloo counts sends, receives and barriers' parts too: nothing that a peer could be held against
     raw = {} if backend is Backend.GLOO else statuses(data.get("pg_status"))
-    seen, status, unplaced = place(seen, raw)
-    one_count = _one_count(data, keys, payloads)
-    if one_count:  # its communicators have names, and all the same description
+    seen, status, unplaced = place_statuses(seen, raw)
+    shared_count = _has_shared_count(data, keys, payloads)
+    if shared_count:  # its communicators have names, and all the same description
         seen = tuple(replace(group, desc="") for group in seen)
-    no_events = backend is Backend.GLOO or (one_count and (columns["started_ns"] == NONE).all())
-    columns["state"] = _states_known(columns, retired, no_events, one_count)
+    no_events = backend is Backend.GLOO or (shared_count and (columns["started_ns"] == NONE).all())
+    columns["state"] = _states_known(columns, retired, no_events, shared_count)
     active = _only_active(columns, raw)
     spread_coalesced(columns, payloads)
     if active:
@@ -530,11 +537,11 @@ def _read(data: Mapping[str, Any], version: str) -> Dump:
         payloads=payloads,
         sites=sites,
         columns=columns,
-        one_count=one_count,
+        shared_count=shared_count,
     )
 
 
-def _one_count(
+def _has_shared_count(
     data: Mapping[str, Any], keys: Sequence[GroupKey], payloads: Sequence[Payload]
 ) -> bool:
     """Whether torchcomms wrote it: no status, and groups described by their backend's name."""
@@ -562,7 +569,7 @@ def _states_known(
     columns: Mapping[str, NDArray[Any]],
     retired: NDArray[np.bool_],
     no_events: bool,
-    one_count: bool,
+    shared_count: bool,
 ) -> NDArray[np.int8]:
     """What a writer's state means.
 
@@ -575,7 +582,7 @@ def _states_known(
     if no_events:
         states[open_] = CollectiveState.UNKNOWN
     states[open_ & retired] = (
-        CollectiveState.COMPLETED if no_events or one_count else CollectiveState.FAILED
+        CollectiveState.COMPLETED if no_events or shared_count else CollectiveState.FAILED
     )
     return states
 
@@ -617,7 +624,7 @@ UNCOUNTED: Final = (
 )
 
 
-def by_group(dumps: Sequence[Dump]) -> tuple[list[Dump], str | None]:
+def count_by_group(dumps: Sequence[Dump]) -> tuple[list[Dump], str | None]:
     """The same dumps, numbered within each group; and why something was left out.
 
     Ranks are compared by the number of a call in its group. A recorder that still has the rank's
@@ -627,15 +634,15 @@ def by_group(dumps: Sequence[Dump]) -> tuple[list[Dump], str | None]:
     torchcomms recorded cannot be compared and is left out. (What it writes: torchcomms 2026-08,
     hooks/fr/FlightRecorder.cpp.)
     """
-    torchcomms = [dump for dump in dumps if dump.one_count]
+    torchcomms = [dump for dump in dumps if dump.shared_count]
     if all(dump.dropped == 0 for dump in torchcomms):
-        return [_counted(dump) if dump.one_count else dump for dump in dumps], None
+        return [_counted(dump) if dump.shared_count else dump for dump in dumps], None
     if _agree(torchcomms):
         return list(dumps), None
     without = []
     for dump in dumps:
         nothing = {name: column[:0] for name, column in dump.columns.items()}
-        without.append(replace(dump, columns=nothing, status={}) if dump.one_count else dump)
+        without.append(replace(dump, columns=nothing, status={}) if dump.shared_count else dump)
     return without, UNCOUNTED
 
 
@@ -737,7 +744,7 @@ def assemble(
     came.
     """
     ordered = sorted(records, key=lambda record: record.rank)
-    dumps, uncounted = by_group([record.dump for record in ordered])
+    dumps, uncounted = count_by_group([record.dump for record in ordered])
     ordered = [replace(r, dump=read) for r, read in zip(ordered, dumps, strict=True)]
     shifted = _global_members(ordered)
     complaints = [*problems, *_unplaced(ordered)]

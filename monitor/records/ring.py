@@ -27,7 +27,7 @@ from monitor.records.dump import (
     LocalGroup,
     Record,
     assemble,
-    by_group,
+    count_by_group,
     numbered,
 )
 from monitor.records.dump import read as read_dump
@@ -150,14 +150,14 @@ class RankRecord:
     @cached_property
     def torch(self) -> tuple[RingRow, ...]:
         """Torch's records as rows."""
-        owners = owners_of(self.ring)
-        return tuple(r for dump, keys in self.dumps for r in torch_rows(dump, keys, owners))
+        owners = rows_by_torch_id(self.ring)
+        return tuple(r for dump, keys in self.dumps for r in rows_of_dump(dump, keys, owners))
 
 
 # -- torch's record, told in the ring's groups -------------------------------------------------
 
 
-def torch_rows(
+def rows_of_dump(
     dump: Dump, groups: Sequence[GroupKey], owners: Mapping[int, RingRow]
 ) -> tuple[RingRow, ...]:
     """Torch's rows in the ring's groups, with what only the ring knows of them."""
@@ -201,14 +201,14 @@ def _torch_place(peer: int, dump: Dump, group: int) -> int:
     return members[peer] if peer != NONE and peer < len(members) else NONE
 
 
-def torch_homes(
+def matched_groups(
     dump: Dump, ring: Sequence[RingRow], places: Mapping[str, tuple[int, ...]]
 ) -> tuple[GroupKey, ...]:
     """For each group of torch's the ring's: the one that most of its matched entries are in.
 
     One without matches is the ring's of the same name, else a group that only torch knows.
     """
-    owners = owners_of(ring)
+    owners = rows_by_torch_id(ring)
     votes: dict[int, Counter[GroupKey]] = {}
     pairs = (dump.columns[name].tolist() for name in ("record", "group"))
     for record, index in zip(*pairs, strict=True):
@@ -229,7 +229,7 @@ def torch_homes(
     return tuple(keys)
 
 
-def apart(
+def split_by_backend(
     homes: Sequence[tuple[GroupKey, ...]], dumps: Sequence[Dump]
 ) -> list[tuple[GroupKey, ...]]:
     """Groups that several backends serve, each with a count of its own, as one for each."""
@@ -246,7 +246,7 @@ def apart(
     return renamed
 
 
-def owners_of(ring: Iterable[RingRow]) -> dict[int, RingRow]:
+def rows_by_torch_id(ring: Iterable[RingRow]) -> dict[int, RingRow]:
     """Torch's record id -> the ring's row that it belongs to."""
     return {number: row for row in ring for number in row.torch_ids}
 
@@ -292,7 +292,7 @@ def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> RankReco
     entries = tuple(_numbered(entry, first) for entry in record.ring) if dumps[1:] else record.ring
     taken_ns = _taken(entries, dumps, taken_ns)
     ring = _ring_rows(replace(record, ring=entries), dumps, taken_ns)
-    homes = apart([torch_homes(dump, ring, record.members) for dump in dumps], dumps)
+    homes = split_by_backend([matched_groups(dump, ring, record.members) for dump in dumps], dumps)
     return RankRecord(
         record=record,
         path=path,
@@ -346,7 +346,7 @@ def _taken(ring: Iterable[RingEntry], dumps: Iterable[Dump], otherwise: int) -> 
 
 
 def _ring_rows(record: FlightRecord, dumps: Iterable[Dump], taken_ns: int) -> tuple[RingRow, ...]:
-    over = {number: state for dump in dumps for number, state in _over(dump).items()}
+    over = {number: state for dump in dumps for number, state in _torch_states(dump).items()}
     rows = [_ring_row(entry, key, taken_ns, over) for entry, key in _keyed(record)]
     rows = _close_unwaited(rows, record.ring)
     return _renumbered(rows) if is_whole(record) else tuple(rows)
@@ -418,7 +418,7 @@ def _state(entry: RingEntry, over: Mapping[int, CollectiveState]) -> CollectiveS
     return CollectiveState.UNKNOWN if entry.exit_age_s is None else CollectiveState.COMPLETED
 
 
-def _over(dump: Dump) -> dict[int, CollectiveState]:
+def _torch_states(dump: Dump) -> dict[int, CollectiveState]:
     """Torch's record id -> a state that is worth more than the ring's.
 
     NCCL's are real. Gloo only knows what is over, which matters for a work that nobody waited for.
@@ -617,7 +617,7 @@ def from_answers(
 def _counted(answers: Sequence[RankRecord]) -> list[RankRecord]:
     """With the numbers that each group's calls have, whoever counted them."""
     before = [dump for answer in answers for dump, _ in answer.dumps]
-    dumps, uncounted = by_group(before)
+    dumps, uncounted = count_by_group(before)
     if all(map(is_, before, dumps)):
         return list(answers)
     after = iter(dumps)
@@ -652,14 +652,14 @@ def _groups_by_torch(answers: Sequence[RankRecord]) -> frozenset[tuple[str, Grou
         mixed = {row.group for row in answer.ring if row.p2p}
         mixed = set() if is_whole(answer.record) else mixed
         for key in {row.group for row in answer.ring if not row.p2p} | torch:
-            where = _where(answer, key)
+            where = _scope(answer, key)
             ring[where] = ring.get(where, True) and key in torch
             if key in nccl or key in unexplained or key in mixed:
                 wanted.add(where)
     return frozenset(where for where in wanted if ring[where])
 
 
-def _where(answer: RankRecord, key: GroupKey) -> tuple[str, GroupKey]:
+def _scope(answer: RankRecord, key: GroupKey) -> tuple[str, GroupKey]:
     return ("" if key.across else answer.record.identity.group), key
 
 
@@ -719,12 +719,12 @@ def _record(
 def _rows(answer: RankRecord, by_torch: frozenset[tuple[str, GroupKey]]) -> list[RingRow]:
     """Each group's rows from the one record that is taken for it, in order of their calls."""
     ring_groups = {row.group for row in answer.ring if not row.p2p}
-    ring = [row for row in answer.ring if row.p2p or _where(answer, row.group) not in by_torch]
+    ring = [row for row in answer.ring if row.p2p or _scope(answer, row.group) not in by_torch]
     sends = {row.group for row in answer.torch if row.p2p}
     torch = [
         row
         for row in answer.torch
-        if row.group not in ring_groups or _where(answer, row.group) in by_torch
+        if row.group not in ring_groups or _scope(answer, row.group) in by_torch
     ]
     rows = [row for row in ring if not (row.p2p and row.group in sends)] + torch
     if all(row.created_ns != NONE for row in rows):
@@ -745,7 +745,7 @@ def _status(
     return {
         key: head
         for key, head in heads.items()
-        if key not in ring_groups or _where(answer, key) in by_torch
+        if key not in ring_groups or _scope(answer, key) in by_torch
     }
 
 

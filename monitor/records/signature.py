@@ -291,7 +291,7 @@ def signature_of(payload: Payload, size: int = UNKNOWN_SIZE) -> Signature:
     )
 
 
-def silent(signature: Signature, other: Signature) -> bool:
+def differs_silently(signature: Signature, other: Signature) -> bool:
     """Whether two differing calls may complete together and leave wrong numbers behind.
 
     So it is when both move the same bytes: int32 beside float32, or MAX beside SUM (seen with
