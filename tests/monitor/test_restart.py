@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from tests.incidents import fired
 from tests.monitor.fakes import FakeLighthouse, wait_until
-from tests.monitor.process import QUICK, Monitor, Training
+from tests.monitor.process import QUICK, Monitor, Training, lightkeeper
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -36,10 +37,25 @@ def lasting(monitor: Monitor) -> list[dict]:
     return fired(incidents(monitor))
 
 
-def test_a_killed_monitor_knows_everything_again(
-    words: list[str], port: int, training: Training
+def replay(*words: str) -> dict:
+    done = lightkeeper("replay", *words, "--format", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def ticks(monitor: Monitor) -> float:
+    """How many its journal has."""
+    lines = monitor.call("GET", "/metrics").text.splitlines()
+    values = dict(line.rsplit(maxsplit=1) for line in lines if not line.startswith("#"))
+    assert float(values["lightkeeper_journal_failing"]) == 0
+    return float(values["lightkeeper_journal_ticks_total"])
+
+
+def test_a_killed_monitor_knows_everything_again_and_its_journal_tells_it(
+    words: list[str], port: int, training: Training, tmp_path: Path
 ) -> None:
-    monitor = Monitor(*words, "--observe", port=port)
+    words = [*words, "--observe", "--journal-file-hours", "0.001"]
+    monitor, journal = Monitor(*words, port=port), tmp_path / "m.journal"
     try:
         monitor.ready()
         monitor.register(*training.ranks)
@@ -52,10 +68,20 @@ def test_a_killed_monitor_knows_everything_again(
         (before,) = lasting(monitor)
         assert (before["kind"], before["culprits"]) == ("not_entered", ["rg_1.0"])
         assert before["decisions"][0]["guard"] == "observe"
-        targets = monitor.get("/v1/sd")
+        targets, seen = monitor.get("/v1/sd"), ticks(monitor)
         assert monitor.end(signal.SIGKILL) == -signal.SIGKILL
 
-        monitor = Monitor(*words, "--observe", port=port)
+        body = replay(str(journal), "--check")
+        assert body["ticks"] >= seen - 1
+        (again,) = body["incidents"]
+        for key in ("id", "story", "milestones"):
+            assert again[key] == before[key]
+        guards = [
+            [row["guard"] for row in rows] for rows in (body["decisions"], before["decisions"])
+        ]
+        assert guards[0] == guards[1]
+
+        monitor = Monitor(*words, port=port)
         monitor.ready()
         snapshot = monitor.get("/v1/snapshot")
         assert [rank["rank"] for rank in snapshot["ranks"]] == ["rg_0.0", "rg_1.0", "rg_2.0"]
@@ -66,9 +92,18 @@ def test_a_killed_monitor_knows_everything_again(
         (after,) = lasting(monitor)
         assert (after["id"], after["milestones"]) == (before["id"], before["milestones"])
         assert after["decisions"][: len(before["decisions"])] == before["decisions"]
-        assert monitor.end(signal.SIGTERM) == 0
+        wait_until(lambda: ticks(monitor) > 20, 20, "20 ticks more")
+        assert monitor.end(signal.SIGKILL) == -signal.SIGKILL
     finally:
         monitor.end()
+    body = replay(str(journal), "--check")
+    assert [one["id"] for one in body["incidents"]] == [before["id"]]
+    assert any("the monitor was started again" in note for note in body["notes"])
+    alone = sorted(journal.iterdir())[-2]  # the last may have been begun only
+    assert replay(str(alone), "--check")["same"]
+    (pair,) = replay(str(journal), "--set", "observe=false")["compared"]
+    assert pair["live"]["held"] == "observe"
+    assert pair["what_if"]["evicted_s"] is not None
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
