@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -180,10 +180,6 @@ def _file_of(effective: Effective) -> Path:
 
 def standing(config: KeeperConfig) -> Rulebook:
     default = KeeperConfig()
-    names = [option.name for option in fields(KeeperConfig)]
-    command_line = {
-        n: getattr(config, n) for n in names if getattr(config, n) != getattr(default, n)
-    }
-    return Rulebook(
-        Effective(config, said=dict.fromkeys(command_line, "command line")), command_line
-    )
+    options, usual = asdict(config), asdict(default)
+    changed = {name: value for name, value in options.items() if value != usual[name]}
+    return Rulebook(Effective(config, said=dict.fromkeys(changed, "command line")), changed)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 from urllib.parse import quote
 
 from monitor.model.eviction import DecisionRow, Eviction, Guard
-from monitor.model.incident import Incident, State
+from monitor.model.incident import Incident, State, oldest_first
 from monitor.model.names import IncidentId
 from monitor.model.plain import from_plain, readable
 from monitor.model.wording import face_of, rfc3339
@@ -111,7 +111,7 @@ def notices(facts: NoticeFacts, *, url: str, hold_s: float) -> dict[str, Notice]
     standing: dict[str, Notice] = {}
     by_id = {incident.id: incident for incident in facts.incidents}
     fired = (i for i in facts.incidents if i.state in (State.FIRING, State.EVICTING))
-    for incident in sorted(fired, key=lambda i: (i.milestones.first_seen_s, i.id)):
+    for incident in sorted(fired, key=oldest_first):
         fires = _fires(incident, facts, url)
         standing.setdefault(fires.key, fires)
         held = _held(fires, incident, facts, hold_s)

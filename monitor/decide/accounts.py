@@ -584,10 +584,8 @@ def summed(amounts: Sequence[Amount]) -> SummedAmount:
     for amount in bounded:
         total = total.plus(amount)
     total, missing = total.rounded(), len(amounts) - len(bounded)
-    words = f"of {len(bounded)} incidents" + (
-        f"; of {missing} it cannot be told" if missing else ""
-    )
-    return SummedAmount(total.low, total.high, words, missing)
+    but = f"; of {missing} it cannot be told" if missing else ""
+    return SummedAmount(total.low, total.high, f"of {len(bounded)} incidents{but}", missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -704,17 +702,11 @@ class Choice:
             return False
         if self.group is not None and self.group not in incident.groups:
             return False
-        if self.state is not None and self.state not in (
-            incident.state,
-            OPEN if incident.open else "",
-        ):
+        states = (incident.state, OPEN) if incident.open else (incident.state,)
+        if self.state is not None and self.state not in states:
             return False
-        ended_s = (
-            math.inf
-            if incident.open
-            else max(incident.last_seen_s, incident.milestones.first_seen_s)
-        )
-        return self.since_s is None or ended_s >= self.since_s
+        ended_s = max(incident.last_seen_s, incident.milestones.first_seen_s)
+        return self.since_s is None or incident.open or ended_s >= self.since_s
 
     def among(self, incidents: Iterable[Incident]) -> list[Incident]:
         """Those that are asked for, in their order."""

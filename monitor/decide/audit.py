@@ -22,7 +22,7 @@ from monitor.model.eviction import (
     Remembered,
     Scope,
 )
-from monitor.model.incident import Incident, Milestones, State, Transition
+from monitor.model.incident import Incident, Milestones, State, Transition, newest_first
 from monitor.model.names import MANUAL, GroupName, IncidentId, ReplicaId
 from monitor.model.observation import Observation, Pause, Snapshot
 from monitor.model.plain import from_plain, readable
@@ -162,12 +162,8 @@ def with_by_hand(
     if not ids:
         return tuple(incidents)
     candidates = [by_hand(incident_id, decisions[incident_id], audit) for incident_id in ids]
-    newest = sorted(filter(None, candidates), key=_newest)[:KEPT]
-    return tuple(sorted((*incidents, *newest), key=_newest))
-
-
-def _newest(incident: Incident) -> tuple[float, str]:
-    return -incident.milestones.first_seen_s, incident.id
+    newest = sorted(filter(None, candidates), key=newest_first)[:KEPT]
+    return tuple(sorted((*incidents, *newest), key=newest_first))
 
 
 def by_hand(

@@ -17,7 +17,7 @@ from typing import Final
 from monitor.decide.rules import DEFAULT, Policy, PolicyAction, moment
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Decision, Evict, Guard, Hold
-from monitor.model.incident import Incident
+from monitor.model.incident import Incident, oldest_first
 from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.model.observation import NO_LIGHTHOUSE, Pause
 from monitor.model.verdict import Confidence, Kind
@@ -55,6 +55,15 @@ class Lesson:
     """From asking to the group's own first commit after it; None when none was seen."""
     observed: bool = False
     """Whether observe mode held it back: it counts where another would be held back."""
+
+    @property
+    def measured(self) -> bool:
+        return self.stall_s is not None and self.away_s is not None
+
+    def cost_s(self, groups: int) -> float:
+        """In fleet seconds, of a fleet of so many groups, once it is measured."""
+        stall_s = self.stall_s or 0.0
+        return stall_s + max(0.0, (self.away_s or 0.0) - stall_s) / max(1, groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +104,11 @@ def _span_s(asked_s: float | None, at_s: float | None) -> float | None:
 
 def cost(lessons: Sequence[Lesson], groups: int, config: KeeperConfig) -> Cost:
     """What an eviction costs a fleet of so many groups: the median of those measured."""
-    measured = [
-        lesson.stall_s + max(0.0, lesson.away_s - lesson.stall_s) / max(1, groups)
-        for lesson in lessons
-        if lesson.stall_s is not None and lesson.away_s is not None
-    ][-COSTS_KEPT:]
-    if not measured:
+    costs_s = [lesson.cost_s(groups) for lesson in lessons if lesson.measured][-COSTS_KEPT:]
+    if not costs_s:
         return Cost(config.eviction_cost_s)
     low, high = (times * config.eviction_cost_s for times in COST_BOUNDS)
-    return Cost(min(max(median(measured), low), high), len(measured))
+    return Cost(min(max(median(costs_s), low), high), len(costs_s))
 
 
 def min_replicas_named(status: str) -> int | None:
@@ -238,12 +243,9 @@ class Case:
         """Evictions that count against this one: for one that is only observed also those that
         were, so that the record is what would have been.
         """
-        cut_short, own = self.fleet.cut_short, self.incident.id
-        past = tuple(
-            eviction
-            for eviction in self.fleet.past
-            if eviction.incident_id != own or own not in cut_short
-        )
+        past, own = self.fleet.past, self.incident.id
+        if own in self.fleet.cut_short:  # to ask again is the same eviction
+            past = tuple(eviction for eviction in past if eviction.incident_id != own)
         return (*past, *self.fleet.would) if self.only_observed else past
 
     def shares_stand(self, groups: Iterable[GroupName]) -> bool:
@@ -390,15 +392,11 @@ def _came_again(case: Case) -> str:
         and lesson.ended_s >= since_s
         and (case.only_observed or not lesson.observed)
     ]
-    hosts_now = set(incident.hosts)  # where either is not known it proves nothing
-    elsewhere = [
-        lesson
-        for lesson in before
-        if hosts_now and lesson.hosts and hosts_now.isdisjoint(lesson.hosts)
-    ]
+    hosts = set(incident.hosts)  # where either is not known it proves nothing
+    elsewhere = [past for past in before if hosts and past.hosts and hosts.isdisjoint(past.hosts)]
     if len(elsewhere) >= config.program_bug_after:
-        hosts = listed(sorted({host for lesson in elsewhere for host in lesson.hosts}))
-        return f"the same as {_times(elsewhere)} before on {hosts}: a fault of the program"
+        others = listed(sorted({host for past in elsewhere for host in past.hosts}))
+        return f"the same as {_times(elsewhere)} before on {others}: a fault of the program"
     if len(before) >= config.crash_loop_after:
         return f"the same as {_times(before)} before: starting it again does not mend it"
     return ""
@@ -513,14 +511,11 @@ def _used_up(
     recent_s = sorted(e.asked_s for e in past if now_s - e.asked_s < HOUR_S)
     if len(recent_s) < limit:
         return None
-    free = (
-        f"It goes on at {moment(recent_s[-limit] + HOUR_S)}"
-        if limit
-        else "It needs a larger budget"
-    )
-    return Objection(
-        f"{limit} evictions an hour{whose} are used up", f"{free} ({option}). {case.by_hand}"
-    )
+    free = "It needs a larger budget"
+    if limit:
+        free = f"It goes on at {moment(recent_s[-limit] + HOUR_S)}"
+    reason = f"{limit} evictions an hour{whose} are used up"
+    return Objection(reason, f"{free} ({option}). {case.by_hand}")
 
 
 def cool_down(case: Case) -> Objection | None:
@@ -616,7 +611,7 @@ def decide(
     were seen in this very tick. The oldest is asked first.
     """
     decisions: list[Decision] = []
-    for incident in sorted(incidents, key=lambda i: (i.milestones.first_seen_s, i.id)):
+    for incident in sorted(incidents, key=oldest_first):
         if not incident.groups:
             continue  # nobody is accused, so there is no eviction to hold back
         case = Case(config, policy, fleet, incident, incident.groups[0])

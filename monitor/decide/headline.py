@@ -16,7 +16,7 @@ from typing import Final
 from monitor.decide.tempo import median_step_s
 from monitor.decide.view import Ended, View, ended_of
 from monitor.model.config import KeeperConfig
-from monitor.model.incident import Incident, State
+from monitor.model.incident import Incident, State, oldest_first
 from monitor.model.names import IncidentId
 from monitor.model.verdict import Kind, RankHealth
 from monitor.model.wording import Face, listed, seconds
@@ -123,9 +123,7 @@ class _Figures:
 
 
 def headline_of(view: View) -> Headline:
-    steps = [
-        seen_rank.step for seen_rank in view.snapshot.observations if seen_rank.step is not None
-    ]
+    steps = [rank.step for rank in view.snapshot.observations if rank.step is not None]
     ages_s = [step.last_commit_age_s for step in steps if step.last_commit_age_s is not None]
     seen = _Figures(
         step=max((step.step for step in steps), default=None),
@@ -210,7 +208,7 @@ def lead_of(view: View, *, stops: bool = False) -> Incident | None:
     candidates = (i for i in view.incidents if i.open and (_stops(i) or not stops))
     return min(
         candidates,
-        key=lambda i: (i.state is State.PENDING, not _stops(i), i.milestones.first_seen_s, i.id),
+        key=lambda i: (i.state is State.PENDING, not _stops(i), *oldest_first(i)),
         default=None,
     )
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Final, TypeVar
 
 from monitor.decide.guards import (
@@ -74,9 +75,7 @@ class Experience:
 
     def all(self) -> tuple[Lesson, ...]:
         """Every lesson, oldest first."""
-        return tuple(
-            sorted(self._lessons.values(), key=lambda lesson: (lesson.ended_s, lesson.incident_id))
-        )
+        return tuple(sorted(self._lessons.values(), key=attrgetter("ended_s", "incident_id")))
 
     def see(self, lighthouse: LighthouseView | LighthouseAway) -> None:
         """A Lighthouse's page; one that does not name its flag leaves what is known."""
@@ -102,20 +101,13 @@ class Experience:
 
     def hold_back(self, incident_id: IncidentId, group: GroupName, now_s: float) -> None:
         """An eviction that only observe mode held back."""
-        if not any(
-            eviction.incident_id == incident_id and eviction.group == group
-            for eviction in self.would
-        ):
+        if not any((past.incident_id, past.group) == (incident_id, group) for past in self.would):
             self.would.append(PastEviction(incident_id, group, now_s))
 
     def _forget(self, now_s: float, config: KeeperConfig) -> None:
         """All but those young enough for a crash loop, and the latest that tell a cost."""
-        priced = [
-            lesson
-            for lesson in self.all()
-            if lesson.stall_s is not None and lesson.away_s is not None
-        ]
-        kept_ids = {lesson.incident_id for lesson in priced[-COSTS_KEPT:]}
+        measured = [lesson for lesson in self.all() if lesson.measured]
+        kept_ids = {lesson.incident_id for lesson in measured[-COSTS_KEPT:]}
         memory_s = max(config.crash_loop_memory_s, config.follow_s + _FOLLOW_S)
         self._lessons = {
             key: lesson
@@ -145,16 +137,12 @@ def rank_health(
     for incident in incidents:
         if incident.state is State.PENDING:
             continue
-        health_of_kind = RankHealth.SLOW if incident.kind in SLOWS_ONLY else RankHealth.STALLED
-        health_of_kind = (
-            RankHealth.CORRUPT if incident.kind is Kind.STATE_CORRUPT else health_of_kind
-        )
+        looks_so = RankHealth.SLOW if incident.kind in SLOWS_ONLY else RankHealth.STALLED
+        looks_so = RankHealth.CORRUPT if incident.kind is Kind.STATE_CORRUPT else looks_so
         for rank in incident.culprits:
             track = history.tracks.get(rank)
             if track is not None and track.identity.incarnation in incident.incarnations:
-                blamed[rank] = min(
-                    health_of_kind, blamed.get(rank, health_of_kind), key=WORST_FIRST.index
-                )
+                blamed[rank] = min(looks_so, blamed.get(rank, looks_so), key=WORST_FIRST.index)
     health = {t.rank: _of(history, graph, t, blamed, victims or {}) for t in history.present()}
     return health | dict.fromkeys(over(history), RankHealth.FINISHED)
 
@@ -298,19 +286,17 @@ def _explained(history: History, incident: Incident) -> str | None:
         case Kind.DEAD | Kind.MISMATCH | Kind.DEADLOCK | Kind.STATE_CORRUPT:
             return None
         case Kind.NOT_ENTERED:
-            culprits = {rank: history.tracks.get(rank) for rank in incident.culprits}
-            waits = [
-                r for r, t in culprits.items() if not t or not _by_itself(history, incident, t)
-            ]
+            waits = [rank for rank in incident.culprits if not _by_itself(history, incident, rank)]
             return f"{listed(tuple(waits))} may wait for it" if waits else None
         case _:
             return "the pace of a job without quorums says nothing"
 
 
-def _by_itself(history: History, incident: Incident, track: RankTrack) -> bool:
+def _by_itself(history: History, incident: Incident, rank: RankName) -> bool:
     """Whether a rank stands still for another reason than the Lighthouse."""
-    fresh, since_s = track.fresh, history.away_since_s
-    if fresh is None:
+    track, since_s = history.tracks.get(rank), history.away_since_s
+    fresh = None if track is None else track.fresh
+    if track is None or fresh is None:
         return False
     silent_s = fresh.process.interpreter_age_s
     frozen = silent_s is not None and silent_s >= history.hang_after_s(track)
@@ -637,11 +623,8 @@ class Pipeline:
     def _look_again_s(self, graph: WaitGraph | None, changed: Sequence[Incident]) -> float:
         """In how many seconds a hang is due, or is seen for the second time."""
         now_s = self._history.now_s
-        new = (incident for incident in changed if incident.milestones.first_seen_s == now_s)
-        if any(
-            incident.kind is Kind.NOT_ENTERED and incident.state is State.PENDING
-            for incident in new
-        ):
+        new = [incident for incident in changed if incident.milestones.first_seen_s == now_s]
+        if (Kind.NOT_ENTERED, State.PENDING) in {(i.kind, i.state) for i in new}:
             return _SECOND_LOOK_S
         return math.inf if graph is None else graph.next_root_s + _ROUNDING_S
 
@@ -657,15 +640,11 @@ class Pipeline:
         """Kinds of fault that nobody looked for, and why."""
         blind = failures.get(_GRAPH)
         unknown: dict[str, str] = {}
-        for detector in self._detectors:
+        for name, kind in ((detector.name, detector.kind.value) for detector in self._detectors):
             if blind is not None:
-                unknown[detector.kind.value] = (
-                    f"what all detectors build on ({_GRAPH}) crashed: {blind}"
-                )
-            elif detector.name in failures:
-                unknown[detector.kind.value] = (
-                    f"detector {detector.name} crashed: {failures[detector.name]}"
-                )
+                unknown[kind] = f"what all detectors build on ({_GRAPH}) crashed: {blind}"
+            elif name in failures:
+                unknown[kind] = f"detector {name} crashed: {failures[name]}"
         return unknown
 
     # -- for the journal -------------------------------------------------------------------

@@ -41,7 +41,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from monitor.detect.track import FINISHED_PHASE
-from monitor.model.incident import Incident
+from monitor.model.incident import Incident, oldest_first
 from monitor.model.names import GroupName, RankName, group_of
 from monitor.model.observation import Observation, Snapshot, absent
 from monitor.model.verdict import RankHealth, Severity
@@ -136,9 +136,7 @@ class Situation:
 
     def explains(self, at_s: float) -> str | None:
         """The kind of an open incident that began before a loss at `at_s`."""
-        return next(
-            (str(incident.kind) for incident in self.open if incident.verdict.since_s <= at_s), None
-        )
+        return next((str(i.kind) for i in self.open if i.verdict.since_s <= at_s), None)
 
 
 def own_cause(step: StepState, health: RankHealth | None, *, recovering: bool) -> str | None:
@@ -153,12 +151,8 @@ def own_cause(step: StepState, health: RankHealth | None, *, recovering: bool) -
 
 def situation(snapshot: Snapshot, result: TickResult, own: Iterable[str | None]) -> Situation:
     """One tick's; `own`: what each of its ranks does."""
-    standing = [incident for incident in result.incidents if incident.open]
-    standing.sort(
-        key=lambda incident: (
-            _WORST_FIRST.index(incident.severity), incident.milestones.first_seen_s, incident.id
-        )
-    )  # fmt: skip
+    standing = sorted((i for i in result.incidents if i.open), key=oldest_first)
+    standing.sort(key=lambda incident: _WORST_FIRST.index(incident.severity))
     named: dict[GroupName, str] = {}
     for incident in standing:
         for group in incident.groups:
@@ -169,18 +163,13 @@ def situation(snapshot: Snapshot, result: TickResult, own: Iterable[str | None])
         if incident.milestones.firing_s is not None
         for group in incident.groups
     ]
-    recent = [
-        eviction
-        for eviction in snapshot.evictions
-        if snapshot.now_s - eviction.asked_s <= _RECENT_S
-    ]
+    since_s = snapshot.now_s - _RECENT_S
+    recent = [eviction for eviction in snapshot.evictions if eviction.asked_s >= since_s]
     times += [(eviction.group, eviction.asked_s) for eviction in recent]
     fell: dict[GroupName, float] = {}
     for group, at_s in times:
         fell[group] = max(at_s, fell.get(group, at_s))
-    going = frozenset(
-        eviction.group for eviction in recent if not eviction.out and eviction.failed is None
-    )
+    going = frozenset(e.group for e in recent if not e.out and e.failed is None)
     doing = set(own)
     others = next((cause for cause in _ORDER if cause in doing), None)
     return Situation(tuple(standing), named, fell, going, others)

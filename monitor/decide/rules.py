@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, time, timedelta
 from difflib import get_close_matches
 from enum import StrEnum
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -109,10 +110,9 @@ class Policy:
 
     def window(self, now_s: float) -> tuple[Window, float] | None:
         """The maintenance window that is open now, and when it ends; the one that ends last."""
-        open_now = [
-            (window, until_s) for window in self.windows if (until_s := window.until_s(now_s))
-        ]
-        return max(open_now, key=lambda entry: entry[1], default=None)
+        ends = ((window, window.until_s(now_s)) for window in self.windows)
+        open_now = [(window, until_s) for window, until_s in ends if until_s]
+        return max(open_now, key=itemgetter(1), default=None)
 
 
 DEFAULT: Final = Policy()

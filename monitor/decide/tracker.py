@@ -22,7 +22,16 @@ from monitor.detect.history import History
 from monitor.detect.track import RankTrack
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Eviction
-from monitor.model.incident import Incident, Milestones, State, Strength, Transition, severity_of
+from monitor.model.incident import (
+    Incident,
+    Milestones,
+    State,
+    Strength,
+    Transition,
+    newest_first,
+    oldest_first,
+    severity_of,
+)
 from monitor.model.names import GroupName, IncidentId, RankName
 from monitor.model.verdict import Kind, Verdict
 
@@ -580,7 +589,7 @@ class Tracker:
     def open(self) -> tuple[Incident, ...]:
         """Open incidents, oldest first."""
         incidents = (incident for incident in self.incidents.values() if incident.open)
-        return tuple(sorted(incidents, key=lambda i: (i.milestones.first_seen_s, i.id)))
+        return tuple(sorted(incidents, key=oldest_first))
 
     def shown(self) -> tuple[Incident, ...]:
         """Open ones and those resolved that ever fired, newest first."""
@@ -589,7 +598,7 @@ class Tracker:
             for incident in self.incidents.values()
             if incident.open or incident.milestones.firing_s is not None
         )
-        return tuple(sorted(incidents, key=lambda i: (-i.milestones.first_seen_s, i.id)))
+        return tuple(sorted(incidents, key=newest_first))
 
     def ripe(self, now_s: float) -> tuple[Incident, ...]:
         """Firing incidents that this very tick shows, held for long enough; oldest first."""
@@ -678,7 +687,7 @@ class Tracker:
                 del self._asked_s[incident_id]
         changed = [i for i in self.incidents.values() if differs(self._before.get(i.id), i)]
         self._forget(now_s)
-        return tuple(sorted(changed, key=lambda i: (i.milestones.first_seen_s, i.id)))
+        return tuple(sorted(changed, key=oldest_first))
 
     # -- verdicts --------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from monitor.decide.audit import IncidentAudit
 from monitor.decide.rank_seconds import Spent
 from monitor.decide.tempo import Tempo, TrendPoint
 from monitor.model.eviction import DecisionRow, Eviction, QuarantineEntry, Remembered
-from monitor.model.incident import BundleView, Incident
+from monitor.model.incident import BundleView, Incident, newest_first
 from monitor.model.names import (
     GroupName,
     Host,
@@ -183,10 +183,7 @@ class RecentIncidents:
 
     def incidents(self) -> tuple[Incident, ...]:
         """All, newest first."""
-        incidents = self._incidents.values()
-        return tuple(
-            sorted(incidents, key=lambda incident: (-incident.milestones.first_seen_s, incident.id))
-        )
+        return tuple(sorted(self._incidents.values(), key=newest_first))
 
     def get(self, incident_id: IncidentId) -> Incident | None:
         return self._incidents.get(incident_id)
@@ -347,9 +344,8 @@ class View:
     def waiting(self) -> frozenset[RankName]:
         """Ranks that wait for others, or whose commit is late."""
         waits = (RankHealth.WAITING, RankHealth.LATE)
-        return frozenset(
-            rank for rank, health in self.result.rank_health.items() if health in waits
-        )
+        healths = self.result.rank_health
+        return frozenset(rank for rank, health in healths.items() if health in waits)
 
     def case(self, incident: Incident) -> AuditedIncident:
         """Everything that the account of an incident is made from."""
@@ -386,12 +382,7 @@ class View:
         """At most `VICTIMS_TOLD`: those first whom another incident accuses."""
         if len(victims) <= VICTIMS_TOLD:
             return tuple(victims)
-        accused = {
-            rank
-            for incident in self.result.incidents
-            if incident.open
-            for rank in incident.culprits
-        }
+        accused = {rank for i in self.result.incidents if i.open for rank in i.culprits}
         first = [rank for rank in victims if rank in accused][:VICTIMS_TOLD]
         others = (rank for rank in victims if rank not in accused)
         return (*first, *islice(others, VICTIMS_TOLD - len(first)))
@@ -578,10 +569,8 @@ def ended_of(view: View) -> Ended | None:
     says = [f"{listed(ranks)} {how}" for how, ranks in ways.items()][:_NAMED]
     others = sum(map(len, list(ways.values())[_NAMED:]))
     more = f" and {others:,} more" if others else ""
-    stopped_by_request = all(departure.clean or departure.stopped for departure in departures)
-    return Ended(
-        at_s, False, f"{'; '.join(says)}{more}; 0 of {count} ranks left", stopped_by_request
-    )
+    stopped = all(departure.clean or departure.stopped for departure in departures)
+    return Ended(at_s, False, f"{'; '.join(says)}{more}; 0 of {count} ranks left", stopped)
 
 
 def warnings_of(view: View) -> tuple[str, ...]:
@@ -602,9 +591,8 @@ def warnings_of(view: View) -> tuple[str, ...]:
         if (tracer := report.process.tracer) is not None:
             traced.append(f"{seen.rank} by {tracer.name} (pid {tracer.pid})")
     if spoilt:
-        warnings.append(
-            f"the loss of {listed(spoilt)} is not finite, and steps are committed with it"
-        )
+        whose = f"the loss of {listed(spoilt)}"
+        warnings.append(f"{whose} is not finite, and steps are committed with it")
     if traced:
         warnings.append(f"somebody traces {listed(traced)}")
     running = {seen.identity.group for seen in view.snapshot.observations}

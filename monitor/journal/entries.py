@@ -545,9 +545,8 @@ def outcome_to_json(outcome: TickOutcome) -> dict[str, Any]:
 
 
 def outcome_from_json(plain: Mapping[str, Any]) -> TickOutcome:
-    return TickOutcome(
-        **{part.name: plain[part.name] for part in fields(TickOutcome) if part.name in plain}
-    )
+    names = {part.name for part in fields(TickOutcome)}
+    return TickOutcome(**{name: value for name, value in plain.items() if name in names})
 
 
 def tick_text(sighting: Mapping[str, Any], outcome: TickOutcome) -> str:

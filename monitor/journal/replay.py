@@ -314,9 +314,8 @@ class Account:
     def take(self, outcome: TickOutcome, tick: int, now_s: float) -> None:
         for incident in outcome.changed:
             self.incidents[str(incident["id"])] = incident
-        self.decisions += [
-            {"at_s": now_s, "tick": tick, **decision} for decision in outcome.decisions
-        ]
+        at = {"at_s": now_s, "tick": tick}
+        self.decisions += [{**at, **decision} for decision in outcome.decisions]
 
     def seed(self, incidents: Iterable[Mapping[str, Any]]) -> None:
         for incident in incidents:
@@ -325,11 +324,7 @@ class Account:
     def since(self, from_s: float) -> Account:
         """What concerns the time from then on: incidents that were not over, decisions since."""
         return Account(
-            {
-                key: incident
-                for key, incident in self.incidents.items()
-                if _ended_s(incident) >= from_s
-            },
+            {key: seen for key, seen in self.incidents.items() if _ended_s(seen) >= from_s},
             [decision for decision in self.decisions if decision["at_s"] >= from_s],
         )
 

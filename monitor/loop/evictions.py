@@ -179,10 +179,8 @@ class Acting:
 
     def _decided(self, evict: Evict, snapshot: Snapshot, epoch: int, author: str = KEEPER) -> None:
         """A new eviction, or the one for this incident that has no end yet, once more."""
-        accused, going = (
-            accused_in(evict.group, snapshot),
-            self._evictions.open_about(evict.incident_id),
-        )
+        accused = accused_in(evict.group, snapshot)
+        going = self._evictions.open_about(evict.incident_id)
         if going is None:
             self._evictions.add(decided(evict, accused, snapshot.now_s, author=author, epoch=epoch))
         else:
@@ -194,10 +192,8 @@ class Acting:
         config = self._config()
         times_s = (config.eviction_deadline_s, config.eviction_ack_s)
         for eviction in self._evictions.all():
-            incident, hold = (
-                self.recent.get(eviction.incident_id),
-                self._held.get(eviction.incident_id),
-            )
+            incident_id = eviction.incident_id
+            incident, hold = self.recent.get(incident_id), self._held.get(incident_id)
             self._evictions.post(eviction.key, Reviewed(snapshot, incident, hold, *times_s))
 
     def _hand_over(self, snapshot: Snapshot) -> None:
@@ -216,11 +212,7 @@ class Acting:
         self._tell_changes()
 
     def _waiting(self) -> list[Eviction]:
-        return [
-            eviction
-            for eviction in self._evictions.all()
-            if eviction.state is EvictionState.DECIDED
-        ]
+        return [e for e in self._evictions.all() if e.state is EvictionState.DECIDED]
 
     def _evidence_for(self, eviction: Eviction, incident: Incident | None) -> Evidence | None:
         """Waits for what is saved before anybody is asked; None without, also when that crashes."""

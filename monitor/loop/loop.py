@@ -252,9 +252,8 @@ class Leadership:
         components = self._components
         remembered = components.store.lead(fence)
         evictions = components.evictors.log.take_over(remembered.evictions)
-        components.judge.go_on(
-            remembered.incidents, evictions, would=held_back(remembered.decisions)
-        )
+        would = held_back(remembered.decisions)
+        components.judge.go_on(remembered.incidents, evictions, would=would)
         self._adopt(remembered)
         components.registry.save_all(remembered.targets)
         components.evidence.look_again()

@@ -120,6 +120,14 @@ class Incident:
 _OF_VERDICT: Final = ("reason", "brief", "confidence", "since_s", "victims", "evidence", "lost_s")
 
 
+def oldest_first(incident: Incident) -> tuple[float, str]:
+    return incident.milestones.first_seen_s, incident.id
+
+
+def newest_first(incident: Incident) -> tuple[float, str]:
+    return -incident.milestones.first_seen_s, incident.id
+
+
 def incident_to_json(incident: Incident) -> dict[str, Any]:
     """Plain JSON types; None stays None. The latest verdict's fields lie flat beside the rest."""
     plain = to_plain(incident)
