@@ -95,35 +95,21 @@ class Rulebook:
 
     Args:
         first: what holds at the start.
-        told: options of the command line, which stay above the file.
+        command_line: its options, which stay above the file.
     """
 
     def __init__(self, first: Effective, command_line: Mapping[str, Any] | None = None) -> None:
         self._command_line = dict(command_line or {})
         self._lock = threading.Lock()
-        self._current = self._applied = first
+        self.current = first
+        """What holds, from the next tick on at the latest."""
+        self.applied = first
+        """What the loop has taken up."""
         self._fresh: Effective | None = None
-        self._problems: tuple[str, ...] = ()
+        self.problems: tuple[str, ...] = ()
+        """Why the last reload changed nothing; empty when it did."""
         self.on_reload: Callable[[Reload], None] = lambda _: None
         """Hears of every reload, refused ones too."""
-
-    @property
-    def current(self) -> Effective:
-        """What holds, from the next tick on at the latest."""
-        with self._lock:
-            return self._current
-
-    @property
-    def applied(self) -> Effective:
-        """What the loop has taken up."""
-        with self._lock:
-            return self._applied
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """Why the last reload changed nothing; empty when it did."""
-        with self._lock:
-            return self._problems
 
     def reload(self, now_s: float, by: str = "a person") -> Effective:
         """Read the file again, because somebody says so.
@@ -143,27 +129,27 @@ class Rulebook:
     def _load(self, now_s: float, by: str) -> tuple[Effective, Reload]:
         with self._lock:
             try:
-                path = _file_of(self._current)
-                fresh = effective(path, self._command_line, loaded_s=now_s, before=self._current)
+                path = _file_of(self.current)
+                fresh = effective(path, self._command_line, loaded_s=now_s, before=self.current)
             except PolicyError as exc:
-                self._problems = exc.problems
+                self.problems = exc.problems
                 raise
-            changed = changes(self._current, fresh)
-            self._problems = ()
-            self._current = self._fresh = fresh
+            changed = changes(self.current, fresh)
+            self.problems = ()
+            self.current = self._fresh = fresh
             return fresh, Reload(now_s, by, fresh.path, fresh.number, changed)
 
     def take(self) -> Effective | None:
         """What a reload has brought since this was last asked."""
         with self._lock:
             fresh, self._fresh = self._fresh, None
-            self._applied = fresh or self._applied
+            self.applied = fresh or self.applied
             return fresh
 
     def troubles(self) -> Iterator[str]:
         """What people should know of it, one line each."""
         with self._lock:
-            current, problems = self._current, self._problems
+            current, problems = self.current, self.problems
         if problems:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
             yield f"the policy was not reloaded, the one before holds: {problems[0]}{more}"

@@ -20,6 +20,7 @@ from monitor.model.eviction import Decision, Evict, Guard, Hold
 from monitor.model.incident import Incident, oldest_first
 from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.model.observation import NO_LIGHTHOUSE, Pause
+from monitor.model.plain import readable
 from monitor.model.verdict import Confidence, Kind
 from monitor.model.wording import listed, seconds
 
@@ -147,6 +148,7 @@ class GroupFacts:
     """Ranks whose main thread waits in the kernel for a disk or a file server (state D)."""
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class PastEviction:
     """An eviction asked for, whatever came of it."""
@@ -248,15 +250,15 @@ class Case:
             past = tuple(eviction for eviction in past if eviction.incident_id != own)
         return (*past, *self.fleet.would) if self.only_observed else past
 
-    def shares_stand(self, groups: Iterable[GroupName]) -> bool:
-        """Whether the same healthy groups wait for this one and for each of the others."""
-        stand, others = self.fleet.waited_for, set(groups)
-        return self.group in stand - others and others <= stand
-
-    def shares_dead_host(self, groups: Iterable[GroupName]) -> bool:
-        """Whether one dead host carried ranks of this group and of each of the others."""
+    def goes_with(self, groups: Iterable[GroupName]) -> bool:
+        """Whether this group and each of the others have one cause: a dead host that carried ranks
+        of all, or the same healthy groups that wait for all. Who waits for two waits for the second
+        when the first is gone, and no quorum forms before.
+        """
         hosts = (hosts_of(self.fleet, group) for group in (self.group, *groups))
-        return bool(self.fleet.dead_hosts.intersection(*hosts))
+        stand, others = self.fleet.waited_for, set(groups)
+        same_stand = self.group in stand - others and others <= stand
+        return bool(self.fleet.dead_hosts.intersection(*hosts)) or same_stand
 
 
 def hosts_of(fleet: DecisionFacts, group: GroupName) -> frozenset[Host]:
@@ -479,11 +481,9 @@ def min_replicas(case: Case) -> Objection | None:
 
 
 def in_flight(case: Case) -> Objection | None:
-    """Another eviction is still under way, and neither a dead host is common to both nor a stand:
-    who waits for two waits for the second when the first is gone, and no quorum forms before.
-    """
+    """Another eviction is still under way, of another cause."""
     going = case.fleet.in_flight
-    if not going or case.shares_dead_host(going) or case.shares_stand(going):
+    if not going or case.goes_with(going):
         return None
     return Objection(
         f"{listed(going)} is being evicted", "Its turn comes when that eviction is over."
@@ -519,11 +519,11 @@ def _used_up(
 
 
 def cool_down(case: Case) -> Objection | None:
-    """Too soon after the last one, unless a dead host, or a stand, is common to both."""
+    """Too soon after the last one, unless both have one cause."""
     wait_s, now_s = case.config.cool_down_s, case.fleet.now_s
     lately = [eviction for eviction in case.past if now_s - eviction.asked_s < wait_s]
     groups = [eviction.group for eviction in lately]
-    if not lately or case.shares_dead_host(groups) or case.shares_stand(groups):
+    if not lately or case.goes_with(groups):
         return None
     last_s = max(eviction.asked_s for eviction in lately)
     return Objection(

@@ -20,7 +20,7 @@ from monitor.journal import memory
 from monitor.model.config import ConfigError, KeeperConfig
 from monitor.model.eviction import Decision, Evict, Eviction, eviction_from_json
 from monitor.model.incident import Incident, incident_from_json, incident_to_json
-from monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
+from monitor.model.names import RankName, ReplicaId
 from monitor.model.observation import (
     Failure,
     LighthouseAway,
@@ -30,7 +30,7 @@ from monitor.model.observation import (
     Snapshot,
     Unreachable,
 )
-from monitor.model.plain import to_plain
+from monitor.model.plain import from_plain, to_plain
 from worker_server.wire import (
     SCHEMA,
     FlightRecord,
@@ -616,19 +616,12 @@ def _head(plain: Mapping[str, Any]) -> Head:
         incidents=tuple(incident_from_json(incident) for incident in plain["incidents"]),
         evictions=tuple(eviction_from_json(eviction) for eviction in plain["evictions"]),
         policy=policy_from(plain["policy"]).policy,
-        would=tuple(_past(eviction) for eviction in plain["would"]),
+        would=tuple(from_plain(PastEviction, past) for past in plain["would"]),
         after_tick=None if after is None else int(after),
         memory=plain.get("memory"),
         no_memory=plain["no_memory"],
         lost=int(plain["lost"]),
     )
-
-
-def _past(plain: Mapping[str, Any]) -> PastEviction:
-    return PastEviction(
-        IncidentId(str(plain["incident_id"])), GroupName(str(plain["group"])),
-        float(plain["asked_s"]),
-    )  # fmt: skip
 
 
 def tick_from_json(plain: Any, reader: SnapshotReader, config: KeeperConfig) -> Tick:

@@ -70,15 +70,11 @@ class Replay:
         self._policy = policy
         self.pipeline: Pipeline | None = None
         """The one at work; None before the first file."""
-        self._run: str | None = None
+        self.run: str | None = None
+        """The one that is replayed; None before the first file."""
         self._number = 0
         self._last: int | None = None
         self._result: TickResult | None = None
-
-    @property
-    def run(self) -> str | None:
-        """The run that is replayed; None before the first file."""
-        return self._run
 
     def begin(self, head: Head) -> bool:
         """A file begins; whether it goes on from the one before.
@@ -89,12 +85,12 @@ class Replay:
         """
         follows = (
             self.pipeline is not None
-            and head.run == self._run
+            and head.run == self.run
             and head.number == self._number + 1
             and head.after_tick == self._last
         )
         head = head if self._policy is None else replace(head, policy=self._policy)
-        self._run, self._number = head.run, head.number
+        self.run, self._number = head.run, head.number
         self._last = head.after_tick
         if follows and self.pipeline is not None:
             self.pipeline.reconfigure(self.config(head), head.policy)  # a policy may begin a file
