@@ -29,14 +29,6 @@ def test_the_job_is_whole_again_when_as_many_groups_commit_as_before() -> None:
     assert line.reason.startswith("a commit of 3 groups, as before")
 
 
-def test_a_job_whose_group_does_not_come_back_is_not_whole() -> None:
-    fleet = SimFleet(3, 1, [at(20, hang("rg_1.0"))])
-    fleet.relaunch = False
-    marks = Drive(fleet).run(90).incident("not_entered").milestones
-    assert marks.survivor_commit_s is not None
-    assert marks.resumed_s is None
-
-
 def test_a_group_that_died_and_was_restarted_by_its_launcher_makes_it_whole() -> None:
     script = [at(20, crash("rg_1.0")), at(25, restart("rg_1"))]
     incident = Drive(SimFleet(3, 1, script)).run(60).incident("dead")
@@ -67,23 +59,23 @@ def test_an_attempt_that_fails_with_all_there_makes_nothing_whole() -> None:
     assert drive.incident("not_entered").milestones.resumed_s is None
 
 
-def test_a_commit_of_all_in_the_quorum_of_the_fault_is_none_after_it() -> None:
-    """A slow rank goes on for some seconds after its eviction was asked."""
-
-    same_quorum = steps(lambda step: replace(step, quorum_id=7))
-    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), alter=same_quorum).run(60)
+@pytest.mark.parametrize(
+    ("relaunch", "changes", "quorums"),
+    [
+        pytest.param(False, {}, (1,), id="its group does not come back"),
+        # a slow rank goes on for some seconds after its eviction was asked
+        pytest.param(True, {"quorum_id": 7}, (7,), id="a commit of all in the quorum of the fault"),
+        pytest.param(True, {"quorum_id": None, "participants": None}, None, id="no TorchFT"),
+    ],
+)
+def test_a_job_is_not_whole_again(relaunch, changes, quorums) -> None:
+    fleet = SimFleet(3, 1, [at(20, hang("rg_1.0"))], relaunch=relaunch)
+    drive = Drive(fleet, alter=steps(lambda step: replace(step, **changes))).run(90)
     incident = drive.incident("not_entered")
-    assert incident.before is not None
-    assert incident.before.quorums == (7,)
+    assert incident.milestones.survivor_commit_s is not None
     assert incident.milestones.resumed_s is None
-
-
-def test_without_torchft_there_is_no_whole() -> None:
-    plain = steps(lambda step: replace(step, quorum_id=None, participants=None))
-    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), alter=plain).run(60)
-    incident = drive.incident("not_entered")
-    assert (incident.before, incident.lost_steps) == (None, None)
-    assert incident.milestones.resumed_s is None
+    assert (None if incident.before is None else incident.before.quorums) == quorums
+    assert (incident.lost_steps is None) is (quorums is None)
 
 
 @pytest.mark.parametrize("lost", [0, 1, 3])

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from monitor.decide.guards import PastEviction
 from monitor.decide.pipeline import Pipeline
-from monitor.journal.entries import Head, JournalError, Tick, head_from_json, outcome_of
+from monitor.journal.entries import Head, JournalError, Tick, head_from_json, head_text, outcome_of
 from monitor.journal.replay import Account, Pair, Replay, Side, compared, first_difference, parted_s
 from monitor.model.config import ConfigError, KeeperConfig
 from monitor.model.incident import State
+from monitor.model.names import GroupName, IncidentId
 from tests.deep import DEEP
 from tests.monitor.decide.test_properties import sick_fleets
 from tests.monitor.fleet import At, Drive, SimFleet, at, hang, slow
@@ -83,6 +85,12 @@ def test_a_restarted_monitor_is_replayed_with_what_its_store_held() -> None:
     for snapshot in before.snapshots:
         result = live.tick(snapshot)
         assert again.tick(Tick(snapshot, outcome_of(result))).result == result
+
+
+def test_a_head_comes_back_with_what_observe_mode_had_held_back() -> None:
+    would = (PastEviction(IncidentId("dead-1"), GroupName("rg_1"), 12.5),)
+    head = Head(KeeperConfig(observe=True), "1", "run", 3, 7.0, would=would, after_tick=9, lost=2)
+    assert head_from_json(json.loads(head_text(head, None))) == head
 
 
 def test_a_result_that_is_not_as_live_is_told_with_tick_and_path() -> None:

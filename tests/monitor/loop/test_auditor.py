@@ -336,9 +336,10 @@ def test_a_store_tells_the_same_when_no_monitor_does(
     ("words", "status", "says"),
     [
         (["show", "nothing"], 1, "no such incident: nothing"),
+        (["show", "a/b?c"], 1, "not found: GET /v1/incidents/a/b?c"),
         (["list", "--since", "yesterday"], 2, "--since is 'yesterday', expected a span such as"),
     ],
-    ids=["unknown", "since"],
+    ids=["unknown", "no id", "since"],
 )
 def test_what_cannot_be_done_is_one_line(
     monitor: Monitor, capsys: pytest.CaptureFixture[str], words: list[str], status: int, says: str
