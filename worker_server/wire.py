@@ -744,13 +744,13 @@ def _object(data: Any, what: str) -> _Object:
 
 def _answer(data: Any) -> _Object:
     """What is said in it, where it is of this schema."""
-    said = {key: value for key, value in _object(data, "answer").items() if value is not None}
-    schema = said.get("schema")
+    content = {key: value for key, value in _object(data, "answer").items() if value is not None}
+    schema = content.get("schema")
     if schema is None:
         raise WireError("missing key 'schema'")
     if type(schema) is not int or schema != SCHEMA:
         raise WireError(f"schema {schema!r:.20} is not {SCHEMA}: upgrade the older side")
-    return said
+    return content
 
 
 def parse_identity(data: Any) -> Identity:
@@ -767,9 +767,9 @@ def parse_state(data: Any) -> StateReport:
     return _report(_answer(data))
 
 
-def _report(said: _Object) -> StateReport:
-    report = _read(StateReport, said)
-    if report.step is None or "committed_step" in said["step"]:
+def _report(content: _Object) -> StateReport:
+    report = _read(StateReport, content)
+    if report.step is None or "committed_step" in content["step"]:
         return report
     step = structs.replace(report.step, committed_step=expected_committed_step(report.step))
     return structs.replace(report, step=step)
@@ -787,16 +787,16 @@ def parse_last_words(data: Any) -> LastWords:
 
 def parse_host(data: Any) -> HostReport:
     """The answer of `GET /v1/host`, checked."""
-    said = _answer(data)
-    entries = _read(tuple[dict[str, Any], ...], said.get("entries"), "entries:")
-    return _read(HostReport, {**said, "entries": tuple(map(_parse_entry, entries))})
+    content = _answer(data)
+    entries = _read(tuple[dict[str, Any], ...], content.get("entries"), "entries:")
+    return _read(HostReport, {**content, "entries": tuple(map(_parse_entry, entries))})
 
 
-def _parse_entry(said: _Object) -> HostEntry:
-    report = said.get("report")
+def _parse_entry(content: _Object) -> HostEntry:
+    report = content.get("report")
     if report is not None:
-        said = {**said, "report": _report(_object(report, "report"))}
-    return _read(HostEntry, said)
+        content = {**content, "report": _report(_object(report, "report"))}
+    return _read(HostEntry, content)
 
 
 class _StateCells(StateReport, frozen=True, gc=False):
@@ -856,8 +856,8 @@ class HostReader:
 
     def _entry(self, cells: _EntryCells) -> HostEntry:
         report = cells.report
-        said = None if report is None else report.report(self._identity(bytes(report.identity)))
-        return HostEntry(cells.rank, cells.url, said, cells.error)
+        state = None if report is None else report.report(self._identity(bytes(report.identity)))
+        return HostEntry(cells.rank, cells.url, state, cells.error)
 
     def _identity(self, blob: bytes) -> Identity:
         identity = self._by_bytes.get(blob)

@@ -247,8 +247,8 @@ def _docstrings() -> dict[str, dict[str, str]]:
 def _fields(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
     for line, below in zip(body, [*body[1:], ast.Pass()], strict=True):
         if isinstance(line, ast.AnnAssign):
-            said = ast.literal_eval(below.value) if isinstance(below, ast.Expr) else ""
-            yield ast.unparse(line.target), inspect.cleandoc(said)
+            text = ast.literal_eval(below.value) if isinstance(below, ast.Expr) else ""
+            yield ast.unparse(line.target), inspect.cleandoc(text)
 
 
 # -- Who may ask what -----------------------------------------------------------------------------

@@ -165,8 +165,8 @@ class HostView:
         """The answer of `GET /v1/host`, sorted by rank."""
         with self._lock:
             paths = sorted(self._folder.glob("*.page"))
-            for gone in self._neighbours.keys() - set(paths):
-                self._forget(gone)
+            for removed in self._neighbours.keys() - set(paths):
+                self._forget(removed)
             entries = [entry for path in paths if (entry := self._entry(path)) is not None]
         return wire.HostReport(self._identity.host, tuple(sorted(entries, key=_order)))
 

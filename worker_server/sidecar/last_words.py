@@ -208,8 +208,8 @@ def _weight(block: _Block) -> int:
 
 def terminated(text: str) -> str | None:
     """The C++ exception that ended a process, by what its runtime prints."""
-    said = list(_TERMINATE.finditer(text))
-    return _one_line(f"{said[-1][1]}: {said[-1][2]}") if said else None
+    matches = list(_TERMINATE.finditer(text))
+    return _one_line(f"{matches[-1][1]}: {matches[-1][2]}") if matches else None
 
 
 def crashed(text: str) -> Raised | None:
@@ -276,9 +276,8 @@ class Remains:
         if note is None:
             return None
         text, age_s = note
-        who, _, rest = text.partition("\n")
-        summary, _, traceback = rest.partition("\n")
-        return summary, wire.Trace(traceback, f"uncaught in {who}", age_s)
+        thread, summary, traceback = (*text.split("\n", 2), "", "")[:3]
+        return summary, wire.Trace(traceback, f"uncaught in {thread}", age_s)
 
     def words(self, process: wire.Process) -> wire.LastWords:
         """The answer of `GET /v1/last_words`."""

@@ -244,14 +244,14 @@ def last_age_s(merged: Merged, now_ns: int, clock: ClockPairs) -> float | None:
 
 def _call(at: int, entry: RingEntry, now_ns: int) -> _Call:
     kind = kind_of(entry.op)
-    each = (prod(shape) for shapes in (entry.sizes_in, entry.sizes_out) for shape in shapes)
+    one_by_one = (prod(shape) for shapes in (entry.sizes_in, entry.sizes_out) for shape in shapes)
     return _Call(
         at=at,
         enter_ns=now_ns - entry.enter_age_s / _NS,
         exit_ns=now_ns if entry.exit_age_s is None else now_ns - entry.exit_age_s / _NS,
         group=_COPY.sub("", entry.group),
         kinds=_ALSO.get(kind) or frozenset((kind,)),
-        counts=_counts(entry.sizes_in, entry.sizes_out).union(each),
+        counts=_counts(entry.sizes_in, entry.sizes_out).union(one_by_one),
         dtype=entry.dtype,
         room=len(entry.sizes_in) if entry.op == "reduce_scatter" else 1,
     )
@@ -272,15 +272,15 @@ def unfinished(merged: Merged) -> Merged:
     entry of the ring that was launched and never waited for is over when torch retired it.
     """
     over = {number for number, entry in numbered(merged.entries) if entry.over}
-    left: set[int | None] = set()
+    left_ids: set[int | None] = set()
     ring = []
     for entry in merged.ring:
         own = entry.torch_ids
         if entry.exit_age_s is not None or (entry.is_async and own and over.issuperset(own)):
-            left.update(own)
+            left_ids.update(own)
         else:
             ring.append(entry)
-    return _keep(merged, ring, lambda entry: not entry.over and entry.record_id not in left)
+    return _keep(merged, ring, lambda entry: not entry.over and entry.record_id not in left_ids)
 
 
 def chosen(

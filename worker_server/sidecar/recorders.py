@@ -359,12 +359,12 @@ class Recorders:
                 self.kept = {name: replace(kept, error=why) for name, kept in self.kept.items()}
                 return
             backends = () if self._ignores_backend else self._backends()
-            asked = dict.fromkeys([MAIN, *questions(handlers, backends)])
-            for question in asked:
+            every = dict.fromkeys([MAIN, *questions(handlers, backends)])
+            for question in every:
                 kept = self.kept.get(question, Kept())
                 if kept.taken_s <= due_s:
                     self.kept[question] = self._refreshed(question, kept, handlers, entered)
-            for question in filter(self._is_mains, asked):
+            for question in filter(self._is_mains, every):
                 del self.kept[question]
                 self._ignores_backend = True
 
@@ -423,8 +423,8 @@ class Recorders:
         """Whether a torch that knows no `?backend=` gave the main record again."""
         if not question.startswith(f"{MAIN}?"):
             return False
-        mine, main = (_marks(self.kept[name].record) for name in (question, MAIN))
-        return not mine.isdisjoint(main)
+        marks, main_marks = (_marks(self.kept[name].record) for name in (question, MAIN))
+        return not marks.isdisjoint(main_marks)
 
 
 def questions(handlers: Iterable[str], backends: Iterable[str]) -> Iterator[str]:

@@ -83,8 +83,8 @@ def _facts(facts: Iterable[tuple[str, str]]) -> str:
 def _first(rows: Sequence[T], most: int, what: str = "older") -> tuple[Sequence[T], list[str]]:
     """So many of them, and a line that says how many more there are."""
     shown = rows[: most or None]
-    left = len(rows) - len(shown)
-    return shown, [f"and {left:,} {what}: &rows=0"] if left else []
+    hidden = len(rows) - len(shown)
+    return shown, [f"and {hidden:,} {what}: &rows=0"] if hidden else []
 
 
 def _table(
@@ -170,16 +170,15 @@ def _step(step: StepState) -> Iterator[tuple[str, str]]:
 
 def _stands(witness: Witness) -> str:
     frame = witness.frame
-    where = f"{frame.file}:{frame.line} in {frame.function}"
-    return f"{where} ({witness.doing}) for {_duration(witness.same_s)}"
+    place = f"{frame.file}:{frame.line} in {frame.function}"
+    return f"{place} ({witness.doing}) for {_duration(witness.same_s)}"
 
 
 def _head(head: GroupHead) -> str:
     state = f"inside of {head.op}" if head.inside else f"last {head.op}"
-    open_ones = head.enqueued - head.completed
-    left = f", {open_ones} not complete" if open_ones else ""
+    unfinished = f", {head.unfinished} not complete" if head.unfinished else ""
     group = f"{head.name} ({head.size} ranks): {head.enqueued}"
-    return f"{group}, {state} {_duration(head.age_s)} ago{left}"
+    return f"{group}, {state} {_duration(head.age_s)} ago{unfinished}"
 
 
 def _uses(process: Process) -> Iterator[str]:
@@ -224,14 +223,12 @@ def _(answer: LastWords, rows: int) -> str:
     ):  # fmt: skip
         if trace is None:
             continue
-        said = trace.text.rstrip().splitlines()
-        shown = said[-rows:] if rows else said
-        left = (
-            f", the last {len(shown)} of {len(said)} lines (&rows=0: all)"
-            if len(shown) < len(said)
-            else ""
-        )
-        lines += ["", f"{name} ({trace.source}){left}:", *shown]
+        text = trace.text.rstrip().splitlines()
+        shown = text[-rows:]  # 0: all
+        cut = ""
+        if len(shown) < len(text):
+            cut = f", the last {len(shown)} of {len(text)} lines (&rows=0: all)"
+        lines += ["", f"{name} ({trace.source}){cut}:", *shown]
     if answer.stderr_error is not None:
         lines += ["", f"stderr: {answer.stderr_error}"]
     return "\n".join([*lines, ""])
