@@ -75,6 +75,10 @@ def main(action):  # noqa: C901  one branch an action
             os._exit(7)
         case "finish_at_once":
             reporter.close()
+        case "raise":
+            raise ValueError("bad data")
+        case "segfault":
+            ctypes.string_at(0)
         case "ops":
             ops(lambda: False)
         case "profiles_itself":
