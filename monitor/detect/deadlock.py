@@ -20,7 +20,7 @@ from typing import Final
 
 from monitor.detect.history import History
 from monitor.detect.patience import allowance
-from monitor.detect.recorded import Opinion, across, opinion, sure
+from monitor.detect.recorded import Opinion, opinion, opinion_across, sure
 from monitor.detect.track import INSIDE, RankTrack
 from monitor.detect.waits import Stuck, WaitGraph
 from monitor.detect.wording import waits_in, what_they_do
@@ -218,7 +218,7 @@ def _lane(history: History) -> tuple[RankTrack, ...]:
 def _named(history: History, still_s: float) -> tuple[Finding, tuple[RankName, ...]] | None:
     """Whom the records across groups accuse, when it is one group; None otherwise."""
     lane = _lane(history)
-    said = across(history, lane, history.now_s - still_s)
+    said = opinion_across(history, lane, history.now_s - still_s)
     if said is None:
         return None
     lane_ranks = {track.rank for track in lane}

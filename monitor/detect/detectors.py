@@ -8,17 +8,19 @@ from typing import Final
 
 from monitor.detect.corrupt import corrupt
 from monitor.detect.dead import dead, lighthouse_away
-from monitor.detect.deadlock import STANDSTILL, all_wait, deadlock, standstill
-from monitor.detect.deadlock import across_records as wanted_across
-from monitor.detect.hang import left_out, not_entered, unphased, unseen
-from monitor.detect.hang import unphased_records as wanted_unphased
+from monitor.detect.deadlock import STANDSTILL, across_records, all_wait, deadlock, standstill
+from monitor.detect.hang import left_out, not_entered, unphased, unphased_records, unseen
 from monitor.detect.history import History
 from monitor.detect.lag import replica_lag
-from monitor.detect.late_comer import late_comer
-from monitor.detect.late_comer import wanted as wanted_late
-from monitor.detect.mismatch import differing_across, mismatch, sampled_records, silent_mismatch
-from monitor.detect.mismatch import wanted as wanted_differing
-from monitor.detect.mismatch import wanted_records as wanted_mismatch
+from monitor.detect.late_comer import late_comer, late_records
+from monitor.detect.mismatch import (
+    differing_across,
+    mismatch,
+    sampled_records,
+    silent_mismatch,
+    suspicious_records,
+    torn_records,
+)
 from monitor.detect.straggler import slow_pause, slow_transfer, straggler
 from monitor.detect.waits import WaitGraph
 from monitor.model.names import GroupName, RankName
@@ -60,9 +62,13 @@ DETECTORS: Final = (
 
 def wanted_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
     """Ranks whose records a detector asks for; sorted, each once."""
-    suspected = {*wanted_mismatch(history, graph), *wanted_unphased(history, graph)}
-    suspected |= {*wanted_differing(history)}
-    suspected |= {*wanted_late(history), *wanted_across(history, graph)}
+    suspected = {
+        *suspicious_records(history, graph),
+        *unphased_records(history, graph),
+        *torn_records(history),
+        *late_records(history),
+        *across_records(history, graph),
+    }
     return tuple(sorted(suspected)) or sampled_records(history, graph)
 
 

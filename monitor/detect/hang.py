@@ -13,8 +13,7 @@ from monitor.detect.history import AROUND_S, History
 from monitor.detect.patience import works
 from monitor.detect.recorded import MISSING, Opinion, opinion, sure, unread
 from monitor.detect.track import RankTrack
-from monitor.detect.waits import SELF_HELD, WaitGraph, patience
-from monitor.detect.waits import across as outside_across
+from monitor.detect.waits import SELF_HELD, WaitGraph, heads_across, patience
 from monitor.detect.wording import (
     hangs,
     hangs_briefly,
@@ -454,7 +453,7 @@ def left_out(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
         if pairs and not verdicts:
             sides = zip(*pairs, strict=True)
             early, late = (list({t.rank: t for t in side}.values()) for side in sides)
-            op = max(outside_across(late[0]), key=lambda head: head.enqueued).op
+            op = max(heads_across(late[0]), key=lambda head: head.enqueued).op
             verdicts += _judge_left_out(history, graph, early, late, op)
     return tuple(verdicts)
 
@@ -493,12 +492,12 @@ def _left(history: History, early: RankTrack, late: RankTrack) -> bool:
     """
     if early.step is None or late.step is None or early.step.quorum_id != late.step.quorum_id:
         return False
-    entered = {head.name: head.enqueued for head in outside_across(early)}
+    entered = {head.name: head.enqueued for head in heads_across(early)}
     both = all(history.in_quorum(track.group) for track in (early, late))
     return any(
         entered[head.name] + 1 == (head.inside or head.completed + 1) <= head.enqueued
         and (entered[head.name] > 0 or both)
-        for head in outside_across(late)
+        for head in heads_across(late)
         if head.name in entered
     )
 

@@ -41,7 +41,7 @@ def late_comer(history: History) -> tuple[Verdict, ...]:
     return tuple(verdicts)
 
 
-def wanted(history: History) -> tuple[RankName, ...]:
+def late_records(history: History) -> tuple[RankName, ...]:
     """Ranks of cohorts in which somebody seems late, every `record_repeat_s`; sorted."""
     return tuple(
         sorted(

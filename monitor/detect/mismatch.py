@@ -16,7 +16,7 @@ from typing import Final
 
 from monitor.detect.corrupt import spells
 from monitor.detect.history import History, Reading
-from monitor.detect.recorded import Opinion, across, lane, opinion, sure, unread
+from monitor.detect.recorded import Opinion, lane, opinion, opinion_across, sure, unread
 from monitor.detect.track import RankTrack
 from monitor.detect.waits import Stuck, WaitGraph
 from monitor.detect.wording import of_peers
@@ -43,7 +43,7 @@ _COHORT_GROUPS = 2
 """Other groups whose records are read to learn what the program does at this place."""
 
 
-def wanted_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
+def suspicious_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
     """Ranks whose flight records would settle a suspicion of this tick; sorted."""
     wanted: set[RankName] = set()
     suspicious = tuple(_suspicious(history, graph))
@@ -314,7 +314,7 @@ def differing_across(history: History) -> tuple[Verdict, ...]:
     return tuple(verdict for verdict in judged if verdict is not None)
 
 
-def wanted(history: History) -> tuple[RankName, ...]:
+def torn_records(history: History) -> tuple[RankName, ...]:
     """Ranks whose records would tell, if they have not been read since the death."""
     return tuple(
         rank
@@ -337,7 +337,7 @@ def _torn(history: History) -> Iterable[RankTrack]:
 
 def _judge(history: History, dead: RankTrack) -> Verdict | None:
     tracks = lane(history, dead.identity.group_rank)
-    said = across(history, tracks, dead.death_s)
+    said = opinion_across(history, tracks, dead.death_s)
     if said is None:
         return None
     lane_ranks = {track.rank for track in tracks}

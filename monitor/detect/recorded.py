@@ -85,7 +85,7 @@ def lane(history: History, number: int) -> tuple[RankTrack, ...]:
     return tuple(t for t in history.present() if t.identity.group_rank == number)
 
 
-def across(history: History, tracks: Sequence[RankTrack], since_s: float) -> Opinion | None:
+def opinion_across(history: History, tracks: Sequence[RankTrack], since_s: float) -> Opinion | None:
     """What records across groups say, one rank of each; None as long as one was not read since."""
     readings = [history.reading(track) for track in tracks]
     if len(readings) < 2 or any(reading is None or reading.at_s < since_s for reading in readings):

@@ -206,7 +206,7 @@ def _by_elimination(
     return {
         track.rank: set(waiting)
         for track in outside
-        if not any(h.enqueued > h.completed for h in across(track))
+        if not any(h.enqueued > h.completed for h in heads_across(track))
     }
 
 
@@ -225,7 +225,7 @@ def _may_be_outside(track: RankTrack, standing: RankStanding) -> bool:
     return waits or standing in (RankStanding.UNKNOWN, RankStanding.TRACED)
 
 
-def across(track: RankTrack) -> Iterable[GroupHead]:
+def heads_across(track: RankTrack) -> Iterable[GroupHead]:
     """Heads of its process groups that span replica groups."""
     return (head for head in track.heads if head.name.startswith(ACROSS))
 
@@ -236,7 +236,7 @@ _Place = tuple[object, ...]
 def _place_across(track: RankTrack) -> _Place:
     """All that `_waits_for` asks of a mate: thousands stand at one place, asked about once."""
     step = track.step
-    heads = tuple((h.name, h.inside, h.enqueued, h.completed) for h in across(track))
+    heads = tuple((h.name, h.inside, h.enqueued, h.completed) for h in heads_across(track))
     return (heads, step and (step.quorum_id, step.source, _place(step)))
 
 
@@ -244,7 +244,7 @@ def _waits_for(mate: RankTrack, track: RankTrack) -> bool:
     """Whether a rank of another replica group waits for this one across groups."""
     if track.report is None:
         return False
-    if any(_not_entered(head, mate, track) for head in across(mate)):
+    if any(_not_entered(head, mate, track) for head in heads_across(mate)):
         return True
     if track.phased:  # it may wait for the quorum, and for the commit vote: heads do not show it
         return False
@@ -275,7 +275,7 @@ def _not_entered(head: GroupHead, mate: RankTrack, track: RankTrack) -> bool:
     What was launched and is not over counts as well: TorchFT's DDP waits for it in C++, unseen.
     """
     reached = head.inside or (head.enqueued if head.enqueued > head.completed else 0)
-    own = next((h for h in across(track) if h.name == head.name), None)
+    own = next((h for h in heads_across(track) if h.name == head.name), None)
     if reached == 0 or own is None or own.enqueued == 0:
         return False  # it is in no such group, or takes the weights first: a new quorum begins at 0
     same = track.step is None or mate.step is None or track.step.quorum_id == mate.step.quorum_id

@@ -36,7 +36,7 @@ def fleet(groups=3, world_size=1, script=(), *, every=0, votes=True, **how):
     return made
 
 
-def run(groups=3, world_size=1, script=(), *, ticks=60, alter=None, config=None, **how):
+def run(groups=3, world_size=1, script=(), *, ticks=45, alter=None, config=None, **how):
     drive = Drive(fleet(groups, world_size, script, **how), config)
     if alter is not None:
         drive.alter = alter

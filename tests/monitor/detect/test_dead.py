@@ -26,7 +26,7 @@ from worker_server.wire import GroupHead, StateReport
 
 
 def test_a_killed_rank_fires_at_once_its_group_goes_and_its_host_is_not_blamed() -> None:
-    drive = Drive(SimFleet(2, 2, [at(20, crash("rg_1.1"))])).run(40)
+    drive = Drive(SimFleet(2, 2, [at(20, crash("rg_1.1"))])).run(28)
     incident = drive.incident("dead")
     assert drive.fired[incident.id] == 20.0
     assert incident.culprits == ("rg_1.1",)
@@ -42,7 +42,7 @@ def test_of_ranks_that_die_in_one_moment_the_one_that_got_sigterm_was_taken_alon
     first, second = order
     script = [at(20.2, ended_by(first, "SIGABRT")), at(20.15, ended_by(second, "SIGTERM"))]
     config = KeeperConfig(death_slack_s=0.06)
-    incident = Drive(SimFleet(2, 2, script), config).run(40).incident("dead")
+    incident = Drive(SimFleet(2, 2, script), config).run(28).incident("dead")
     assert incident.culprits == (first,)
     assert second in incident.verdict.victims
 
@@ -73,7 +73,7 @@ def test_of_ranks_that_die_in_one_moment_the_one_that_got_sigterm_was_taken_alon
     ],
 )  # fmt: skip
 def test_who_died_first_is_the_culprit_as_far_as_it_can_be_told(script, culprits) -> None:
-    incident = Drive(SimFleet(2, 2, script)).run(40).incident("dead")
+    incident = Drive(SimFleet(2, 2, script)).run(28).incident("dead")
     assert incident.culprits == culprits
     others = {"rg_1.0", "rg_1.1"} - {*culprits}
     assert others <= {*incident.verdict.victims}
@@ -94,7 +94,7 @@ def test_who_died_of_a_peers_end_was_not_the_first_though_the_peers_end_is_seen_
 ) -> None:
     """Both die between two ticks; the WorkerServer of the one that was first is late."""
     script = [at(20.15, victim), at(20.2, ended_by("rg_1.1", signal))]
-    incident = Drive(SimFleet(2, 2, script)).run(40).incident("dead")
+    incident = Drive(SimFleet(2, 2, script)).run(28).incident("dead")
     assert (incident.culprits, incident.verdict.confidence) == (("rg_1.1",), confidence)
     assert "rg_1.0" in incident.verdict.victims
 
@@ -110,7 +110,7 @@ def test_who_died_of_a_peers_end_was_not_the_first_though_the_peers_end_is_seen_
 )
 def test_what_a_launcher_may_have_ended_is_not_blamed_for_the_first_death(second) -> None:
     script = [at(20.1, raises("rg_1.0", RESET)), second]
-    verdict = Drive(SimFleet(2, 2, script)).run(40).incident("dead").verdict
+    verdict = Drive(SimFleet(2, 2, script)).run(28).incident("dead").verdict
     assert "rg_1.0" in verdict.culprits
     assert verdict.confidence is Confidence.UNSURE
 
@@ -123,7 +123,7 @@ def test_groups_across_replica_groups_do_not_tell_who_waited_inside_one() -> Non
         return replace(report, heads=(GroupHead("torchft", 2, entered, 1, "all_reduce", 1.0),))
 
     script = [at(20, crash("rg_1.0")), at(20, crash("rg_1.1"))]
-    incident = Drive(SimFleet(2, 2, script), alter=reports(with_torchft)).run(40).incident("dead")
+    incident = Drive(SimFleet(2, 2, script), alter=reports(with_torchft)).run(28).incident("dead")
     assert incident.culprits == ("rg_1.0", "rg_1.1")
 
 
@@ -222,7 +222,7 @@ def test_a_host_on_which_one_rank_still_answers_is_not_lost() -> None:
     ids=["without a word", "SIGINT", "SIGTERM", "KeyboardInterrupt", "its peer lost it"],
 )
 def test_a_job_that_ends_as_a_whole_is_no_fault(health, ends) -> None:
-    drive = Drive(SimFleet(1, 2, [at(20.1 + n / 10, end) for n, end in enumerate(ends)])).run(40)
+    drive = Drive(SimFleet(1, 2, [at(20.1 + n / 10, end) for n, end in enumerate(ends)])).run(28)
     assert not drive.seen
     assert drive.last.rank_health["rg_0.0"] is health
 
@@ -234,7 +234,7 @@ def test_a_job_that_ends_as_a_whole_is_no_fault(health, ends) -> None:
 def test_who_died_by_itself_is_named_though_its_launcher_ends_the_others(first, later) -> None:
     rest = ("rg_0.0", "rg_0.2", "rg_0.3")
     script = [at(20, first), *(at(22, ended_by(rank, later)) for rank in rest)]
-    drive = Drive(SimFleet(1, 4, script)).run(40)
+    drive = Drive(SimFleet(1, 4, script)).run(28)
     [accused] = [incident for incident in drive.seen.values() if incident.culprits]
     assert accused.culprits == ("rg_0.1",)
     assert accused.id in drive.fired

@@ -23,28 +23,32 @@ def snapshot(now_s, *, progress=1, phase_age_s=0.0, silent=False):
     return replace(shot, now_s=now_s, observations=(replace(seen, outcome=outcome),))
 
 
-def stall_after(*snapshots) -> float:
+@pytest.mark.parametrize(
+    ("snapshots", "stall_s"),
+    [
+        pytest.param(
+            [snapshot(10, phase_age_s=60), snapshot(12, phase_age_s=62)], 2,
+            id="at most what this monitor saw of it",
+        ),
+        pytest.param(
+            [snapshot(10, phase_age_s=0), snapshot(40, phase_age_s=3)], 3,
+            id="at most what the rank says",
+        ),
+        pytest.param(
+            [snapshot(10, progress=1), snapshot(40, progress=2, phase_age_s=30)], 0,
+            id="progress between two sweeps ends it",
+        ),
+        pytest.param(
+            [snapshot(10, phase_age_s=1), snapshot(12, phase_age_s=3), snapshot(30, silent=True)],
+            2, id="silence does not lengthen it",
+        ),
+    ],
+)  # fmt: skip
+def test_a_stall_is_a_lower_bound(snapshots, stall_s) -> None:
     history = History.of(KeeperConfig())
     for shot in snapshots:
         push(history, shot)
-    return history.tracks[RANK].stall_s
-
-
-def test_a_stall_is_at_most_what_this_monitor_saw_of_it() -> None:
-    assert stall_after(snapshot(10, phase_age_s=60), snapshot(12, phase_age_s=62)) == 2
-
-
-def test_a_stall_is_at_most_what_the_rank_says() -> None:
-    assert stall_after(snapshot(10, phase_age_s=0), snapshot(40, phase_age_s=3)) == 3
-
-
-def test_progress_between_two_sweeps_ends_a_stall() -> None:
-    assert stall_after(snapshot(10, progress=1), snapshot(40, progress=2, phase_age_s=30)) == 0
-
-
-def test_silence_does_not_lengthen_a_stall() -> None:
-    seen = [snapshot(10, phase_age_s=1), snapshot(12, phase_age_s=3), snapshot(30, silent=True)]
-    assert stall_after(*seen) == 2
+    assert history.tracks[RANK].stall_s == stall_s
 
 
 def test_a_restarted_rank_begins_anew() -> None:
@@ -56,8 +60,8 @@ def test_a_restarted_rank_begins_anew() -> None:
 
 
 def test_the_learned_step_time_leaves_long_phases_out() -> None:
-    script = [at(10 + 20 * n, pause(["rg_0.0"], "checkpoint", 8.0)) for n in range(5)]
-    drive = Drive(SimFleet(1, 1, script)).run(100)
+    script = [at(10 + 20 * n, pause(["rg_0.0"], "checkpoint", 8.0)) for n in range(3)]
+    drive = Drive(SimFleet(1, 1, script)).run(70)
     history = drive.pipeline._history
     assert history.learned_step_s(history.tracks[RANK]) == pytest.approx(0.3, abs=0.05)
 
@@ -83,18 +87,6 @@ def test_a_stall_within_a_window_does_not_change_the_pace() -> None:
     assert max(paces) < 0.4
 
 
-def ids_told(*told: str | None) -> dict[str, str | None]:
-    """What is believed of three groups' replica ids, by what their ranks tell."""
-    shot = SimFleet(3, 1).snapshot()
-    seen = [
-        replace(one, outcome=replace(one.outcome, step=replace(one.outcome.step, replica_id=said)))
-        for one, said in zip(shot.observations, told, strict=True)
-    ]
-    history = History.of(KeeperConfig())
-    push(history, replace(shot, observations=tuple(seen)))
-    return {str(name): history.replica_id(name) for name in history.groups()}
-
-
 @pytest.mark.parametrize(
     ("first", "second", "believed"),
     [
@@ -110,5 +102,14 @@ def ids_told(*told: str | None) -> dict[str, str | None]:
          "one id twice without names", "a third ones name"],
 )  # fmt: skip
 def test_a_replica_id_is_believed_where_it_can_mean_no_other_group(first, second, believed) -> None:
-    ids = ids_told(first, second, "rg_2:u3")
-    assert (ids["rg_0"], ids["rg_1"], ids["rg_2"]) == (*believed, "rg_2:u3")
+    shot = SimFleet(3, 1).snapshot()
+    seen = [
+        replace(
+            rank, outcome=replace(rank.outcome, step=replace(rank.outcome.step, replica_id=id_))
+        )
+        for rank, id_ in zip(shot.observations, (first, second, "rg_2:u3"), strict=True)
+    ]
+    history = History.of(KeeperConfig())
+    push(history, replace(shot, observations=tuple(seen)))
+    groups = ("rg_0", "rg_1", "rg_2")
+    assert tuple(map(history.replica_id, groups)) == (*believed, "rg_2:u3")

@@ -27,7 +27,7 @@ from worker_server.wire import FlightRecord, RingEntry
 def test_of_two_members_the_one_that_left_its_habit_goes_and_no_host_is_blamed(
     how, fires_s, signature
 ) -> None:
-    drive = Drive(SimFleet(2, 2, [at(20, mismatch("rg_1.1", how))])).run(50)
+    drive = Drive(SimFleet(2, 2, [at(20, mismatch("rg_1.1", how))])).run(36)
     incident = drive.incident("mismatch")
     assert incident.culprits == ("rg_1.1",)
     assert incident.signature == signature
@@ -37,7 +37,7 @@ def test_of_two_members_the_one_that_left_its_habit_goes_and_no_host_is_blamed(
 
 
 def test_of_four_members_the_minority_is_wrong() -> None:
-    drive = Drive(SimFleet(2, 4, [at(20, mismatch("rg_0.0", "size"))])).run(50)
+    drive = Drive(SimFleet(2, 4, [at(20, mismatch("rg_0.0", "size"))])).run(36)
     incident = drive.incident("mismatch")
     assert incident.culprits == ("rg_0.0",)
     assert "the majority called all_reduce of 1000 float32" in incident.verdict.reason
@@ -66,7 +66,7 @@ def across_groups(record: FlightRecord) -> dict[str, Any]:
 
 
 def test_ranks_of_one_group_may_differ_in_what_they_send_to_other_groups() -> None:
-    drive = Drive(SimFleet(2, 2, [at(20, crash("rg_1.1"))]), alter=records(across_groups)).run(50)
+    drive = Drive(SimFleet(2, 2, [at(20, crash("rg_1.1"))]), alter=records(across_groups)).run(36)
     assert {incident.kind for incident in drive.seen.values()} == {"dead"}
 
 
@@ -81,7 +81,7 @@ def test_the_same_mismatch_again_is_a_program_bug_and_its_group_is_kept_out() ->
 def test_of_two_members_without_a_past_nobody_is_accused_and_both_are_named() -> None:
     """Only the last call is left of their records, and other groups have none."""
     forgotten = records(lambda record: {"ring": record.ring[-1:]}, "rg_1.0", "rg_1.1")
-    drive = Drive(SimFleet(2, 2, [at(20, mismatch("rg_1.1"))]), alter=forgotten).run(50)
+    drive = Drive(SimFleet(2, 2, [at(20, mismatch("rg_1.1"))]), alter=forgotten).run(36)
     incident = drive.incident("mismatch")
     assert incident.verdict.confidence is Confidence.UNSURE
     assert incident.culprits == ("rg_1.0", "rg_1.1")
@@ -92,7 +92,7 @@ def test_of_two_members_without_a_past_nobody_is_accused_and_both_are_named() ->
 
 def test_without_flight_records_nobody_is_accused() -> None:
     script = [at(20, mismatch("rg_1.1"))]
-    assert not Drive(SimFleet(2, 2, script), alter=without_records).run(50).seen
+    assert not Drive(SimFleet(2, 2, script), alter=without_records).run(36).seen
 
 
 def test_a_healthy_fleet_is_asked_for_flight_records_by_samples_only() -> None:

@@ -26,7 +26,7 @@ def stands(rank: str) -> Fault:
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("phase", ["data", "forward", "backward"])
 def test_who_enqueues_nothing_is_named(groups, phase):
-    drive = Drive(on_nccl(groups, 3, at(20, hang("rg_0.2", phase)))).run(60)
+    drive = Drive(on_nccl(groups, 3, at(20, hang("rg_0.2", phase)))).run(56)
     incident = drive.incident("not_entered")
     assert incident.culprits == ("rg_0.2",)
     assert drive.fired[incident.id] <= 52.0
@@ -36,7 +36,7 @@ def test_who_enqueues_nothing_is_named(groups, phase):
 def test_heads_that_are_read_only_from_ranks_that_stand_do_as_well():
     fleet = on_nccl(2, 3, at(20, hang("rg_0.2")))
     fleet.nccl_heads_after_s = 6.0
-    drive = Drive(fleet).run(60)
+    drive = Drive(fleet).run(56)
     incident = drive.incident("not_entered")
     assert incident.culprits == ("rg_0.2",)
     assert drive.fired[incident.id] <= 53.0
@@ -45,13 +45,13 @@ def test_heads_that_are_read_only_from_ranks_that_stand_do_as_well():
 
 @pytest.mark.parametrize("fault", [stop, gil])
 def test_who_is_held_up_is_named(fault):
-    drive = Drive(on_nccl(2, 2, at(20, fault("rg_1.0")))).run(60)
+    drive = Drive(on_nccl(2, 2, at(20, fault("rg_1.0")))).run(56)
     assert drive.incident("not_entered").culprits == ("rg_1.0",)
 
 
 @pytest.mark.parametrize("groups", [1, 3])
 def test_whose_gpu_is_behind_its_peers_is_named(groups):
-    drive = Drive(on_nccl(groups, 3, at(20, stands("rg_0.1")))).run(60)
+    drive = Drive(on_nccl(groups, 3, at(20, stands("rg_0.1")))).run(56)
     incident = drive.incident("deadlock")
     assert incident.culprits == ("rg_0.1",)
     assert incident.verdict.confidence is not Confidence.UNSURE
@@ -59,7 +59,7 @@ def test_whose_gpu_is_behind_its_peers_is_named(groups):
 
 
 def test_a_kernel_that_none_of_them_gets_out_of_is_the_groups():
-    drive = Drive(on_nccl(1, 3, at(20, jam("rg_0", 600.0)))).run(90)
+    drive = Drive(on_nccl(1, 3, at(20, jam("rg_0", 600.0)))).run(70)
     incident = drive.incident("deadlock")
     assert incident.groups == ("rg_0",)
     assert incident.verdict.confidence is Confidence.UNSURE
@@ -67,7 +67,7 @@ def test_a_kernel_that_none_of_them_gets_out_of_is_the_groups():
 
 
 def test_another_size_is_a_mismatch_of_its_caller():
-    drive = Drive(on_nccl(1, 3, at(20, mismatch("rg_0.1", "size")))).run(90)
+    drive = Drive(on_nccl(1, 3, at(20, mismatch("rg_0.1", "size")))).run(70)
     incident = drive.incident("mismatch")
     assert incident.culprits == ("rg_0.1",)
     assert incident.verdict.confidence is not Confidence.UNSURE
@@ -75,4 +75,4 @@ def test_another_size_is_a_mismatch_of_its_caller():
 
 @pytest.mark.parametrize("source", [None, "torchft", "reporter"])
 def test_healthy_ranks_pass_in_silence(source):
-    assert not Drive(on_nccl(2, 3, source=source)).run(120).seen
+    assert not Drive(on_nccl(2, 3, source=source)).run(80).seen

@@ -7,7 +7,6 @@ import pytest
 from monitor.detect.track import RankTrack
 from monitor.detect.weights import PrintBook
 from monitor.model.names import GroupName, Host
-from tests.changed import replace
 from worker_server.wire import Identity, Prints, StepState
 
 
@@ -18,12 +17,12 @@ def voice(group, rows, *, life="a", lineage=0, gone=False, participants=3, lane=
     return RankTrack(identity, 0.0, 0.0, step=step, died_s=0.0 if gone else None)
 
 
-def told(*sweeps):
+def dissents(*sweeps):
     """Steps and odd ones after these sweeps, a second apart."""
     book = PrintBook()
     for now_s, voices in enumerate(sweeps):
         book.push(float(now_s), voices)
-    return [(one.step, one.odd) for one in book.dissents()]
+    return [(dissent.step, dissent.odd) for dissent in book.dissents()]
 
 
 EQUAL = [voice(n, [(10, 5)]) for n in range(3)]
@@ -37,7 +36,7 @@ MENDED = [voice(0, [(30, 9)]), voice(1, [(30, 9)], lineage=1), voice(2, [(30, 9)
 
 
 @pytest.mark.parametrize(
-    ("sweeps", "dissents"),
+    ("sweeps", "expected"),
     [
         pytest.param([EQUAL, later(7, 8, 7)], [(20, ("rg_1.0",))], id="the odd one of equals"),
         pytest.param(
@@ -71,46 +70,42 @@ MENDED = [voice(0, [(30, 9)]), voice(1, [(30, 9)], lineage=1), voice(2, [(30, 9)
         ),
     ],
 )  # fmt: skip
-def test_who_is_outvoted_at_which_step(sweeps, dissents):
-    assert told(*sweeps) == dissents
+def test_who_is_outvoted_at_which_step(sweeps, expected):
+    assert dissents(*sweeps) == expected
 
 
 def test_a_value_that_is_late_can_turn_no_vote():
     five = [voice(n, [(10, 5)], participants=5) for n in range(5)]
     some = [voice(n, [(20, value)], participants=5) for n, value in enumerate((7, 8, 7))]
     rest = five[3:]
-    assert told(five, [*some, *rest]) == [(20, ())]
+    assert dissents(five, [*some, *rest]) == [(20, ())]
     all_five = [*some, *(voice(n, [(20, 7)], participants=5) for n in (3, 4))]
-    assert told(five, [*some, *rest], all_five) == [(20, ("rg_1.0",))]
+    assert dissents(five, [*some, *rest], all_five) == [(20, ("rg_1.0",))]
 
 
 def test_ranks_of_one_group_that_hold_the_same_vote_too():
     equal = [voice(g, [(10, 5)], index=i, participants=2) for g in range(2) for i in range(2)]
     odd = [
-        replace(
-            one,
-            step=replace(
-                one.step, prints=Prints(1, 0, ((20, 8 if one.rank == "rg_1.1" else 7, 0),))
-            ),
-        )
-        for one in equal
-    ]
-    assert told(equal, odd) == [(20, ("rg_1.1",))]
+        voice(g, [(20, 8 if (g, i) == (1, 1) else 7)], index=i, participants=2)
+        for g in range(2) for i in range(2)
+    ]  # fmt: skip
+    assert dissents(equal, odd) == [(20, ("rg_1.1",))]
 
 
 def test_a_job_that_starts_anew_is_not_compared_with_the_one_before():
     # rg_0 is back at step 20 with another history; the others still say what they said
-    assert told(EQUAL, later(7, 7, 7), [voice(0, [(10, 1), (20, 2)], life="b"), *later(7, 7, 7)[1:]]
-                ) == []  # fmt: skip
+    again = voice(0, [(10, 1), (20, 2)], life="b")
+    assert dissents(EQUAL, later(7, 7, 7), [again, *later(7, 7, 7)[1:]]) == []
 
 
 def test_steps_done_again_from_a_checkpoint_are_compared_with_each_other_only():
     back = [voice(0, [(20, 3)], lineage=1), *later(7, 7, 7)[1:]]
     all_back = [voice(n, [(20, 3)], lineage=1) for n in range(3)]
-    assert told(EQUAL, later(7, 7, 7), back, all_back) == []
+    assert dissents(EQUAL, later(7, 7, 7), back, all_back) == []
     equal_again = [voice(n, [(20, 3), (30, 4)], lineage=1) for n in range(3)]
     odd_then = [voice(n, [(30, 4), (40, value)], lineage=1) for n, value in enumerate((5, 5, 6))]
-    assert told(EQUAL, later(7, 7, 7), back, all_back, equal_again, odd_then) == [(40, ("rg_2.0",))]
+    sweeps = EQUAL, later(7, 7, 7), back, all_back, equal_again, odd_then
+    assert dissents(*sweeps) == [(40, ("rg_2.0",))]
 
 
 def test_what_is_kept_is_bounded():
