@@ -91,12 +91,12 @@ def _judge(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | None:
     members = tuple(track.rank for track in history.groups()[stuck.group])
     if any(graph.standing[rank] is not RankStanding.HELD for rank in members):
         return None
-    if any(history.record_age_s(rank) >= stuck.stall_s for rank in members):
-        return None  # a record from before the stall shows another moment
-    said = opinion(history, stuck.group)
-    if said is None:
-        return None
-    if not said.findings or any(finding.kind not in _KINDS for finding in said.findings):
+    said = opinion(history, stuck.group, within_s=stuck.stall_s)
+    if (
+        said is None
+        or not said.findings
+        or any(finding.kind not in _KINDS for finding in said.findings)
+    ):
         return None  # nothing, or another detector's
     first = min(said.findings, key=lambda finding: _KINDS.index(finding.kind))
     return _verdict(history, graph, stuck, said, first)

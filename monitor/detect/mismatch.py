@@ -454,8 +454,8 @@ def _by_the_ring(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | 
 
 def _by_torchs_records(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | None:
     """What the analysis says of a collective that no ring knows, once all have been read."""
-    members, said = history.groups()[stuck.group], opinion(history, stuck.group)
-    if said is None or any(history.record_age_s(t.rank) >= stuck.stall_s for t in members):
+    said = opinion(history, stuck.group, within_s=stuck.stall_s)
+    if said is None:
         return None
     finding = next((f for f in said.findings if f.kind in _KINDS), None)
     if finding is None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from operator import is_
 from typing import Final
 
@@ -54,8 +55,8 @@ class Opinion:
         )
 
 
-def opinion(history: History, group: GroupName) -> Opinion | None:
-    """What the group's records say; None as long as a member's is not at hand.
+def opinion(history: History, group: GroupName, within_s: float = inf) -> Opinion | None:
+    """What the group's records say; None as long as one read `within_s` is not at hand of each.
 
     Of the group alone: what waits across groups is the wait-for graph's to judge, which sees
     phases and quorums.
@@ -63,6 +64,8 @@ def opinion(history: History, group: GroupName) -> Opinion | None:
     tracks = history.groups().get(group, ())
     if not tracks or len(tracks) < tracks[0].identity.world_size:
         return None
+    if any(history.record_age_s(track.rank) >= within_s for track in tracks):
+        return None  # a record from before shows another moment
     answers = (history.asked(track) for track in tracks)
     readings = tuple(reading for reading in answers if reading is not None)
     if len(readings) < len(tracks):

@@ -29,7 +29,7 @@ from monitor.detect.intake import HEARTBEAT_TIMEOUT_S
 from monitor.detect.patience import Allowance, allowance, undeclared
 from monitor.detect.recorded import missed_by_records, quiet_groups
 from monitor.detect.track import RankTrack, of_own_group
-from monitor.model.names import GroupName, RankName
+from monitor.model.names import GroupName, RankName, split_rank_name
 from monitor.model.verdict import RankStanding
 from worker_server.wire import (
     ACROSS,
@@ -326,10 +326,9 @@ class WaitGraph:
     by_records: frozenset[RankName] = frozenset()
     """Ranks that are missing somewhere by their group's records alone."""
     _stalled: frozenset[RankName] = frozenset()
-    _held_by: Mapping[RankName, tuple[RankName, ...]] = field(default_factory=dict)
-    _lanes: Mapping[int, tuple[RankName, ...]] = field(default_factory=dict)
-    _groups: Mapping[GroupName, tuple[RankName, ...]] = field(default_factory=dict)
-    _place: Mapping[RankName, tuple[GroupName, int]] = field(default_factory=dict)
+    _held_by: Mapping[RankName, Sequence[RankName]] = field(default_factory=dict)
+    _lanes: Mapping[int, Sequence[RankName]] = field(default_factory=dict)
+    _groups: Mapping[GroupName, Sequence[RankName]] = field(default_factory=dict)
 
     @property
     def pausing(self) -> frozenset[RankName]:
@@ -364,7 +363,7 @@ class WaitGraph:
         while frontier:
             rank = frontier.pop()
             waiters = list(self._held_by.get(rank, ()))
-            group, lane = self._place[rank]
+            group, lane = split_rank_name(rank)
             if lane not in lanes:
                 lanes.add(lane)
                 waiters += self._lanes.get(lane, ())
@@ -429,10 +428,9 @@ def build(history: History) -> WaitGraph:
         quiet=quiet,
         by_records=frozenset(recorded),
         _stalled=stalled,
-        _held_by={rank: tuple(holders) for rank, holders in held_by.items()},
-        _lanes={lane: tuple(ranks) for lane, ranks in lanes.items()},
-        _groups={group: tuple(ranks) for group, ranks in groups.items()},
-        _place={track.rank: (track.group, track.identity.group_rank) for track in tracks},
+        _held_by=held_by,
+        _lanes=lanes,
+        _groups=groups,
     )
     left_s = {
         rank: patience(history, graph, history.tracks[rank]).span_s - _stood_s(history, graph, rank)
