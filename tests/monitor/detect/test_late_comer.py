@@ -109,8 +109,9 @@ def test_a_slow_transfer_has_nobody_late() -> None:
     [
         [record(rank, 0.1, 0.3, is_async=True) for rank in range(4)],
         [record(0, 0.1, 0.3, steps=10), record(1, 0.1, 0.3)],
+        [record(0, 0.1, 0.3)],
     ],
-    ids=["asynchronous collectives, which say nothing", "too few common collectives"],
+    ids=["asynchronous collectives, which say nothing", "too few in common", "one rank alone"],
 )
 def test_there_is_no_reading_of(records) -> None:
     assert read(0.0, names(*records)) is None
