@@ -413,11 +413,12 @@ def _slip(calls: Calls, group: int, sequence: int, right: list[int], culprits: l
         in_place = _fit(mine, theirs, sequence + 1, last, 0)
         skipped = _fit(mine, theirs, sequence, last, 1)
         extra = _fit(mine, theirs, sequence + 1, last, -1)
-        kinds.add(
-            _kind(in_place, skipped, extra)
-            if in_place or skipped or extra
-            else _kind_here(mine[sequence], theirs, sequence)
-        )
+        if not (in_place or skipped or extra):
+            kinds.add(_kind_at_the_end(mine[sequence], theirs, sequence))
+        elif in_place or skipped == extra:
+            kinds.add(Fault.MISMATCH)
+        else:
+            kinds.add(Fault.SKIPPED if skipped > extra else Fault.EXTRA)
     return kinds.pop() if len(kinds) == 1 else Fault.MISMATCH
 
 
@@ -429,14 +430,8 @@ def _fit(mine: Mapping[int, int], theirs: Mapping[int, int], first: int, last: i
     return len(pairs) if all(a == b for a, b in pairs) else 0
 
 
-def _kind(in_place: int, skipped: int, extra: int) -> Fault:
-    if in_place or not (skipped or extra) or skipped == extra:
-        return Fault.MISMATCH
-    return Fault.SKIPPED if skipped > extra else Fault.EXTRA
-
-
-def _kind_here(given: int, theirs: Mapping[int, int], sequence: int) -> Fault:
-    """The same where nobody called anything after it: by what usually comes next."""
+def _kind_at_the_end(given: int, theirs: Mapping[int, int], sequence: int) -> Fault:
+    """Where nobody called anything after it: by what usually comes next."""
     repeated, following = given == theirs.get(sequence - 1), _following(theirs, sequence)
     if given in following:
         return Fault.MISMATCH if repeated else Fault.SKIPPED

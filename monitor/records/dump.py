@@ -862,7 +862,9 @@ def _groups(
         Group(
             name=key.name,
             desc=desc[key],
-            members=key.members or _inferred(desc[key], seen[key], expected),
+            # nobody knows them: the ranks that have entries; everybody is in the world
+            members=key.members
+            or tuple(expected if desc[key] == _WORLD else sorted(set(seen[key]))),
             inferred=key.inferred or not key.members,
             generation=key.generation,
         )
@@ -870,11 +872,6 @@ def _groups(
     ]
     named = _named_alike(groups, [key.owner for key in ordered])
     return [[index[key] for key in listed] for listed in keys], named
-
-
-def _inferred(desc: str, seen: Sequence[int], expected: Sequence[int]) -> tuple[int, ...]:
-    """The ranks that have entries; everybody is in the world."""
-    return tuple(expected) if desc == _WORLD else tuple(sorted(set(seen)))
 
 
 def _order(key: _Key) -> tuple[Any, ...]:

@@ -879,16 +879,12 @@ def components(edges: Sequence[Sequence[int]]) -> list[frozenset[int]]:
                 if todo:
                     low[todo[-1][0]] = min(low[todo[-1][0]], low[node])
                 if low[node] == number[node]:
-                    parts.append(_cut(path, open_nodes, node))
+                    component = set()
+                    while node not in component:
+                        component.add(path.pop())
+                    open_nodes -= component
+                    parts.append(frozenset(component))
     return parts
-
-
-def _cut(path: list[int], open_nodes: set[int], node: int) -> frozenset[int]:
-    component = set()
-    while node not in component:
-        component.add(path.pop())
-    open_nodes -= component
-    return frozenset(component)
 
 
 def settled(graph: Graph, scene: Iterable[StuckCollective], culprits: Iterable[int]) -> bool:
