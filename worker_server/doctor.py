@@ -123,16 +123,17 @@ def _environ_of(pid: object) -> dict[str, str] | None:
 
 def of_versions() -> Iterator[DoctorFinding]:
     """Of this Python's packages."""
+    check = DoctorCheck("versions")
     for name, tried in _TRIED.items():
         have = next(filter(None, map(_version, (name, f"{name}-nightly"))), None)
         if have is None:
-            yield DoctorCheck("versions").unknown(
+            yield check.unknown(
                 f"no {name} beside {sys.executable}", "run it with the Python that trains"
             )
         elif have.startswith(tried):
-            yield DoctorCheck("versions").ok(f"{name} {have}")
+            yield check.ok(f"{name} {have}")
         else:
-            yield DoctorCheck("versions").warns(
+            yield check.warns(
                 f"{name} {have} was not tried",
                 f"known: {name} {', '.join(tried)}; see `unhooked` of /v1/state",
             )
@@ -147,11 +148,12 @@ def _version(name: str) -> str | None:
 
 def of_memory(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     """Where a rank's page goes."""
+    check = DoctorCheck("run directory")
     troubles: list[str] = []
     try:
         place = run_dir.first_usable(run_dir.candidates(environ), Path, troubles.append)
     except OSError as exc:
-        yield DoctorCheck("run directory").fails(
+        yield check.fails(
             str(exc), "set LIGHTKEEPER_RUN_DIR to a folder in memory that only this user can enter"
         )
         return
@@ -159,30 +161,31 @@ def of_memory(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     free_bytes = filesystem.f_bavail * filesystem.f_frsize
     text = f"{place}, {free_bytes >> 20} MiB free"
     if troubles:
-        yield DoctorCheck("run directory").warns(
+        yield check.warns(
             f"{text}; {troubles[0]}",
             "a page on a disk costs a write at every step: mend the first place",
         )
     elif free_bytes < _SHM_LEAST_BYTES:
-        yield DoctorCheck("run directory").warns(
+        yield check.warns(
             text,
             "give the container more shared memory (docker --shm-size, an emptyDir of "
             "medium Memory): data loaders need it too",
         )
     else:
-        yield DoctorCheck("run directory").ok(text)
+        yield check.ok(text)
 
 
 def of_ptrace(proc: Path = Path("/proc")) -> Iterator[DoctorFinding]:
     """Whether stacks can be taken from outside."""
+    check = DoctorCheck("ptrace")
     try:
         scope = int((proc / "sys/kernel/yama/ptrace_scope").read_text(encoding="ascii"))
     except (OSError, ValueError):
         scope = 0
     if scope <= 1:  # a rank lets its own WorkerServer trace it
-        yield DoctorCheck("ptrace").ok(f"kernel.yama.ptrace_scope is {scope}")
+        yield check.ok(f"kernel.yama.ptrace_scope is {scope}")
     else:
-        yield DoctorCheck("ptrace").warns(
+        yield check.warns(
             f"kernel.yama.ptrace_scope is {scope}: no stacks from outside",
             "sysctl kernel.yama.ptrace_scope=1; in a container SYS_PTRACE. Without it "
             "hangs are named after 30 s instead of 12, and a held GIL without its line",
@@ -220,22 +223,19 @@ def of_buffers(rank: RankHere) -> Iterator[DoctorFinding]:
     text = rank.environ.get(name, "") if name else "2000"
     said = f"{name}={text}" if name else "torch's default"
     entries = int(text) if text.isdigit() else 0
+    check = DoctorCheck("flight recorder's size", rank.name)
+    advice = "unset it, or set 2000 or more"
     if entries >= _ENTRIES_LEAST:
-        yield DoctorCheck("flight recorder's size", rank.name).ok(said)
+        yield check.ok(said)
+    elif entries:
+        yield check.warns(f"{said}: torch's recorder holds hardly a step", advice)
     else:
-        trouble = "holds hardly a step" if entries else "is off"
-        yield DoctorFinding(
-            "flight recorder's size",
-            rank.name,
-            WARNING if entries else FAILED,
-            f"{said}: torch's recorder {trouble}",
-            "unset it, or set 2000 or more",
-        )
+        yield check.fails(f"{said}: torch's recorder is off", advice)
 
 
 def of_timeouts(rank: RankHere) -> Iterator[DoctorFinding]:
     """Whether who waits gives up after who is waited for was named, and the watchdog last."""
-    check = "timeouts"
+    check = DoctorCheck("timeouts", rank.name)
     quorum_s = _quorum_s(rank)
     work_s = _seconds(rank, "TORCHFT_TIMEOUT_SEC", _TORCHFT_S)
     watchdog_s = _seconds(rank, "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", 480.0)
@@ -245,18 +245,18 @@ def of_timeouts(rank: RankHere) -> Iterator[DoctorFinding]:
     )
     least_s = min(work_s, quorum_s)
     if least_s < _NAMED_S + 6:
-        yield DoctorCheck(check, rank.name).warns(
+        yield check.warns(
             f"{said}: the others give up before a hang without phases is named and out",
             f"raise TorchFT's timeouts to more than {_NAMED_S + 6:g} s, or report phases",
         )
     elif watchdog_s <= max(work_s, quorum_s):
-        yield DoctorCheck(check, rank.name).fails(
+        yield check.fails(
             f"{said}: the watchdog ends healthy ranks that wait for a quorum",
             "raise TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC above TorchFT's timeouts, and the "
             "timeout of init_process_group as well",
         )
     else:
-        yield DoctorCheck(check, rank.name).ok(f"{said} (a script may set others)")
+        yield check.ok(f"{said} (a script may set others)")
 
 
 def _quorum_s(rank: RankHere) -> float:
@@ -345,18 +345,19 @@ def of_monitors(ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
 
 
 def _of_monitor(url: str, ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
+    check = DoctorCheck("monitor")
     began_s = time.time()
     try:
         answer = requests.get(f"{url}/healthz", timeout=_TIMEOUT_S)
         answer.raise_for_status()
     except requests.RequestException as exc:
-        yield DoctorCheck("monitor").fails(
+        yield check.fails(
             f"{url}: {_short(exc)}",
             "is it up, and may this host reach it? the ranks register by themselves once "
             "it answers",
         )
         return
-    yield DoctorCheck("monitor").ok(url)
+    yield check.ok(url)
     yield from _of_clock(answer.headers.get("Date"), (began_s + time.time()) / 2)
     alive = [rank for rank in ranks if rank.url is not None]
     if not alive:
@@ -381,27 +382,29 @@ def _of_monitor(url: str, ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
 
 
 def _of_clock(date: str | None, here_s: float) -> Iterator[DoctorFinding]:
+    check = DoctorCheck("clock")
     try:
         there_s = parsedate_to_datetime(date or "").timestamp() + 0.5  # it has whole seconds
     except ValueError:
         return
     apart_s = abs(there_s - here_s)
     if apart_s > _CLOCK_S:
-        yield DoctorCheck("clock").warns(
+        yield check.warns(
             f"{apart_s:.0f} s apart from the monitor's",
             "run chrony or ntpd: records of two hosts are ordered by their clocks",
         )
     else:
-        yield DoctorCheck("clock").ok("that of the monitor's host")
+        yield check.ok("that of the monitor's host")
 
 
 def of_lighthouses(
     ranks: Sequence[RankHere], proc: Path = Path("/proc")
 ) -> Iterator[DoctorFinding]:
     """Whether it answers, and how long it keeps a dead group where it runs on this host."""
+    lighthouse = DoctorCheck("Lighthouse")
     for url in dict.fromkeys(rank.environ.get("TORCHFT_LIGHTHOUSE", "") for rank in ranks):
         if not url:
-            yield DoctorCheck("Lighthouse").warns(
+            yield lighthouse.warns(
                 "TORCHFT_LIGHTHOUSE is not set",
                 "set it, unless the script passes lighthouse_addr to its Manager",
             )
@@ -409,34 +412,35 @@ def of_lighthouses(
         try:
             requests.get(url, timeout=_TIMEOUT_S).raise_for_status()
         except requests.RequestException as exc:
-            yield DoctorCheck("Lighthouse").fails(
+            yield lighthouse.fails(
                 f"{url}: {_short(exc)}",
                 "start it before the ranks; their first quorum request fails without it",
             )
         else:
-            yield DoctorCheck("Lighthouse").ok(url)
+            yield lighthouse.ok(url)
+    check = DoctorCheck("Lighthouse's timeouts")
     for flags in _lighthouse_flags(proc):
         beat_ms = flags.get("--heartbeat_timeout_ms", 5000)
         join_ms = flags.get("--join_timeout_ms", 60_000)
         said = f"heartbeat timeout {beat_ms} ms, join timeout {join_ms} ms"
         if beat_ms < 500:
-            yield DoctorCheck("Lighthouse's timeouts").warns(
+            yield check.warns(
                 f"{said}: groups beat each 100 ms, a busy host loses healthy ones",
                 "--heartbeat_timeout_ms 1500 (docs/eviction.md)",
             )
         elif join_ms > 1000 * (quorum_s := max(_quorum_s(rank) for rank in ranks)):
-            yield DoctorCheck("Lighthouse's timeouts").warns(
+            yield check.warns(
                 f"{said}: a quorum waits longer for a group that hangs than its members wait for "
                 f"the quorum ({quorum_s:g} s)",
                 "--join_timeout_ms at most TORCHFT_QUORUM_TIMEOUT_SEC",
             )
         elif beat_ms > 2000:
-            yield DoctorCheck("Lighthouse's timeouts").ok(
+            yield check.ok(
                 f"{said}; 1500 would let the others go on {(beat_ms - 1500) / 1000:g} s "
                 "sooner after an eviction"
             )
         else:
-            yield DoctorCheck("Lighthouse's timeouts").ok(said)
+            yield check.ok(said)
 
 
 def _lighthouse_flags(proc: Path) -> Iterator[dict[str, int]]:

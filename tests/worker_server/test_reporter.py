@@ -11,7 +11,7 @@ import pytest
 
 from tests.worker_server.pages import NOW, identity
 from worker_server import wire
-from worker_server.rank.attach import _Complaints
+from worker_server.rank.attach import _complaining
 from worker_server.rank.page.reader import PageReader
 from worker_server.rank.page.writer import PageWriter
 from worker_server.rank.reporter import NullReporter, Reporter
@@ -580,10 +580,10 @@ def test_a_group_that_no_launcher_names_is_named_without_a_word(tmp_path):
 
 def test_a_name_that_is_refused_is_said_once(tmp_path):
     files = RankFiles(tmp_path / "a.page")
-    complaints = _Complaints(files)
-    complaints.look()
+    look = _complaining(files)
+    look()
     files.write_endpoint({"refused": "my_0", "complaint": "my_0 is another group's name"})
     with pytest.warns(RuntimeWarning, match="lightkeeper: my_0 is another group's name"):
-        complaints.look()
+        look()
     files.write_endpoint({"refused": "my_0", "complaint": "my_0 is another group's name"})
-    complaints.look()
+    look()

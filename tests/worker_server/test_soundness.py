@@ -92,10 +92,7 @@ def test_a_gradient_may_be_judged_before_anything_was_said_of_steps(reporter, sp
 def test_after_a_heal_ahead_of_the_forward_pass_the_step_is_that_of_the_new_weights(
     reporter, spoilt
 ):
-    manager = SimpleNamespace(
-        _quorum_id=1, _participating_replica_world_size=2, _healing=False, _errored=None,
-        _logger=SimpleNamespace(_replica_id="rg_1:x"), _step=0,
-    )  # fmt: skip
+    manager = SimpleNamespace(_step=0)
     reporter.observe_manager(manager)
     reporter.begin_step(0)
     manager._step = 41  # use_async_quorum=False: healed within start_quorum
@@ -104,10 +101,7 @@ def test_after_a_heal_ahead_of_the_forward_pass_the_step_is_that_of_the_new_weig
 
 
 def test_a_loss_that_is_seen_only_at_the_end_of_a_committed_step_has_that_step(reporter, spoilt):
-    manager = SimpleNamespace(
-        _quorum_id=1, _participating_replica_world_size=2, _healing=False, _errored=None,
-        _logger=SimpleNamespace(_replica_id="rg_1:x"), _step=7,
-    )  # fmt: skip
+    manager = SimpleNamespace(_step=7)
     reporter.observe_manager(manager)
     reporter.begin_step(7)
     manager._step = 8

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from tests.worker_server.ranks import ROOT, environment
+from tests.worker_server.ranks import ROOT, environment, run_each
 from tests.worker_server.ranks import run_python as run
 
 pytestmark = pytest.mark.integration
@@ -50,15 +50,16 @@ SEEN = (
 )
 BEHAVIOURS = {
     "what it sees": SEEN,
-    "spawn": "if __name__ == '__main__':\n"
+    "what it starts": "if __name__ == '__main__':\n"
     "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
-    "        print(pool.map(double, [Weights(4)]))\n",
+    "        print(pool.map(double, [Weights(4)]))\n"
+    "    import atexit\n"
+    "    atexit.register(lambda: print('bye'))\n"
+    "    threading.Thread(target=lambda: 1 / 0, name='t').start()\n"
+    "    sys.exit(4)\n",
     "exception": "def fail():\n    1 / 0\nfail()",
-    "exit with a number": "sys.exit(3)",
     "os._exit": "sys.stdout.flush(); os._exit(7)",
     "signal": "sys.stdout.flush(); os.kill(os.getpid(), signal.SIGTERM)",
-    "thread": "threading.Thread(target=lambda: 1 / 0, name='t').start()",
-    "atexit": "import atexit\natexit.register(lambda: print('bye'))\nraise SystemExit(4)",
     "syntax error": "def (:",
 }
 
@@ -221,27 +222,36 @@ PLAIN = ["python", "train.py"]
 OTHERS_DONE = {"LIGHTKEEPER_ATTACH": "done:Slurm"}
 
 
-@pytest.mark.parametrize(
-    ("environ", "command", "says"),
-    [
-        pytest.param({**ASKED, **STEP}, PLAIN, "done:Slurm ['job.0']", id="a rank of srun's"),
-        pytest.param({**ASKED, "JOB_COMPLETION_INDEX": "0", "WORLD_SIZE": "1"}, PLAIN,
-                     "done:Kubernetes ['job.0']", id="a pod of an indexed job"),
-        pytest.param({**ASKED, **STEP}, ["python", "/bin/torchrun", "train.py"], "1 []",
-                     id="torchrun under srun leaves the wish to its ranks"),
-        pytest.param({**ASKED, **STEP, "RANK": "3", "WORLD_SIZE": "4"}, PLAIN,
-                     "done:torchrun ['job.3']", id="a rank of that torchrun"),
-        pytest.param({**OTHERS_DONE, **STEP, "RANK": "3", "WORLD_SIZE": "4"}, PLAIN,
-                     "done:torchrun ['job.3']", id="a rank of a launcher that took the wish"),
-        pytest.param({**OTHERS_DONE, **STEP}, PLAIN, "done:Slurm []", id="what a rank started"),
-        pytest.param(ASKED, PLAIN, "1 []", id="no rank"),
-        pytest.param({"RANK": "0", "WORLD_SIZE": "1"}, PLAIN, "None []", id="not asked"),
-    ],
-)  # fmt: skip
-def test_the_wish_reaches_the_ranks_and_nobody_else(tmp_path, run_dir, environ, command, says):
-    code = WISH.format(command=command)
-    done = run("-c", code, run_dir=run_dir, cwd=tmp_path, **environ)
-    assert (done.stdout.strip(), done.stderr) == (says, "")
+RANK_3 = {"RANK": "3", "WORLD_SIZE": "4"}
+WISHES = {
+    "a rank of srun's": ({**ASKED, **STEP}, PLAIN, "done:Slurm ['job.0']"),
+    "a pod of an indexed job": ({**ASKED, "JOB_COMPLETION_INDEX": "0", "WORLD_SIZE": "1"}, PLAIN,
+                                "done:Kubernetes ['job.0']"),
+    "torchrun under srun leaves the wish to its ranks": (
+        {**ASKED, **STEP}, ["python", "/bin/torchrun", "train.py"], "1 []"),
+    "a rank of that torchrun": ({**ASKED, **STEP, **RANK_3}, PLAIN, "done:torchrun ['job.3']"),
+    "a rank of a launcher that took the wish": (
+        {**OTHERS_DONE, **STEP, **RANK_3}, PLAIN, "done:torchrun ['job.3']"),
+    "what a rank started": ({**OTHERS_DONE, **STEP}, PLAIN, "done:Slurm []"),
+    "no rank": (ASKED, PLAIN, "1 []"),
+    "not asked": ({"RANK": "0", "WORLD_SIZE": "1"}, PLAIN, "None []"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wishes(module_dir):
+    return run_each(
+        {
+            name: (WISH.format(command=command), environ)
+            for name, (environ, command, _) in WISHES.items()
+        },
+        module_dir,
+    )
+
+
+@pytest.mark.parametrize("name", WISHES)
+def test_the_wish_reaches_the_ranks_and_nobody_else(wishes, name):
+    assert wishes[name][1:3] == (f"{WISHES[name][2]}\n", "")
 
 
 def frames_of(traceback: str) -> str:

@@ -17,7 +17,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
@@ -51,21 +50,73 @@ _LOOK_S = 0.9
 _PR_SET_PTRACER = 0x59616D61
 
 
+def _sidecar_in(endpoint: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The sidecar that published this file."""
+    pid, ticks = endpoint.get("sidecar_pid"), endpoint.get("sidecar_ticks")
+    if not isinstance(pid, int) or not isinstance(ticks, int):
+        return None
+    return pid, ticks
+
+
+def _end(pid: int, ticks: int) -> None:
+    """SIGKILL to this very process."""
+    with contextlib.suppress(OSError):
+        fd = os.pidfd_open(pid)
+        try:
+            if run_dir.state_of(pid, ticks) is not None:
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+        finally:
+            os.close(fd)
+
+
+def start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:
+    """A process of a group of its own that holds none of our files, pipes or terminals.
+
+    A group and not a session: what is meant for the rank's group (Ctrl-C, Ctrl-Z, a launcher's
+    kill) passes it by all the same, and the kernel's autogroup scheduling shares the cores out by
+    session. A new session with one small process in it got 0.1 s of CPU within 15 s on a host whose
+    ranks spun on every core, and never came up (Linux 6.18).
+
+    It inherits a pidfd of this process: however early we die, it knows whom to answer for, and
+    how we ended.
+    """
+    home = str(Path(__file__).resolve().parents[2])
+    environ = for_sidecar(os.environ)
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environ.get("PYTHONPATH")]))
+    environ.pop("LD_PRELOAD", None)  # a profiler or allocator meant for training
+    pidfd = os.pidfd_open(os.getpid())
+    try:
+        with files.log.open("ab") as log:  # what goes wrong before it can log by itself
+            return subprocess.Popen(
+                [sys.executable, "-m", "worker_server.sidecar", str(files.page), str(pidfd)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                cwd=files.page.parent,
+                env=environ,
+                process_group=0,
+                close_fds=True,
+                pass_fds=(pidfd,),
+            )
+    finally:
+        os.close(pidfd)
+
+
 class SidecarProcess:
     """Keeps one sidecar beside this process; `look` is called by the beat."""
 
     def __init__(
         self,
         files: run_dir.RankFiles,
-        start: Callable[[run_dir.RankFiles], subprocess.Popen[bytes]] | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        start: Callable[[run_dir.RankFiles], subprocess.Popen[bytes]] = start_sidecar,
+        clock: Callable[[], float] = monotonic,
         state: Callable[[int, int], str | None] = run_dir.state_of,
-        end: Callable[[int, int], None] | None = None,
+        end: Callable[[int, int], None] = _end,
     ) -> None:
         self._files = files
         self._state = state
-        self._end = end or _end
-        self._start = start or start_sidecar
+        self._end = end
+        self._start = start
         self._clock = clock
         self._launcher: subprocess.Popen[bytes] | None = self._start(files)
         self._started_s = clock()
@@ -146,58 +197,6 @@ class SidecarProcess:
     def _give_up(self, why: str) -> None:
         self._given_up = True
         warn(f"lightkeeper's WorkerServer {why}: see {self._files.log}", stacklevel=2)
-
-
-def _sidecar_in(endpoint: Mapping[str, Any]) -> tuple[int, int] | None:
-    """The sidecar that published this file."""
-    pid, ticks = endpoint.get("sidecar_pid"), endpoint.get("sidecar_ticks")
-    if not isinstance(pid, int) or not isinstance(ticks, int):
-        return None
-    return pid, ticks
-
-
-def _end(pid: int, ticks: int) -> None:
-    """SIGKILL to this very process."""
-    with contextlib.suppress(OSError):
-        fd = os.pidfd_open(pid)
-        try:
-            if run_dir.state_of(pid, ticks) is not None:
-                signal.pidfd_send_signal(fd, signal.SIGKILL)
-        finally:
-            os.close(fd)
-
-
-def start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:
-    """A process of a group of its own that holds none of our files, pipes or terminals.
-
-    A group and not a session: what is meant for the rank's group (Ctrl-C, Ctrl-Z, a launcher's
-    kill) passes it by all the same, and the kernel's autogroup scheduling shares the cores out by
-    session. A new session with one small process in it got 0.1 s of CPU within 15 s on a host whose
-    ranks spun on every core, and never came up (Linux 6.18).
-
-    It inherits a pidfd of this process: however early we die, it knows whom to answer for, and
-    how we ended.
-    """
-    home = str(Path(__file__).resolve().parents[2])
-    environ = for_sidecar(os.environ)
-    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environ.get("PYTHONPATH")]))
-    environ.pop("LD_PRELOAD", None)  # a profiler or allocator meant for training
-    pidfd = os.pidfd_open(os.getpid())
-    try:
-        with files.log.open("ab") as log:  # what goes wrong before it can log by itself
-            return subprocess.Popen(
-                [sys.executable, "-m", "worker_server.sidecar", str(files.page), str(pidfd)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                cwd=files.page.parent,
-                env=environ,
-                process_group=0,
-                close_fds=True,
-                pass_fds=(pidfd,),
-            )
-    finally:
-        os.close(pidfd)
 
 
 # -- attaching ------------------------------------------------------------------------------------
@@ -286,22 +285,20 @@ def _published(files: run_dir.RankFiles, key: str) -> str | None:
     return text if isinstance(text, str) else None
 
 
-class _Complaints:
-    """What the WorkerServer cannot do and a person can mend: each is warned of once."""
+def _complaining(files: run_dir.RankFiles) -> Callable[[], None]:
+    """A chore of the beat: warns once of what the WorkerServer says that a person can mend."""
+    mark: int | None = None
+    warned: str | None = None
 
-    def __init__(self, files: run_dir.RankFiles) -> None:
-        self._files = files
-        self._mark: int | None = None
-        self._said: str | None = None
-
-    def look(self) -> None:
-        mark, self._mark = self._mark, self._files.endpoint_mark()
-        if self._mark == mark:
-            return
-        complaint = _published(self._files, "complaint")
-        if complaint is not None and complaint != self._said:
-            self._said = complaint
+    def look() -> None:
+        nonlocal mark, warned
+        former, mark = mark, files.endpoint_mark()
+        complaint = None if mark == former else _published(files, "complaint")
+        if complaint is not None and complaint != warned:
+            warned = complaint
             _warn(f"lightkeeper: {complaint}")
+
+    return look
 
 
 def _hook_torch(reporter: Reporter, files: run_dir.RankFiles) -> None:
@@ -357,7 +354,7 @@ def _start_beat(
             last_words.keeping(lambda text: page.write_note(layout.NOTE_STACKS, text)),
             last_words.note_uncaught,
             profile.Profiler(files.page).look,
-            _Complaints(files).look,
+            _complaining(files),
             _tell_backends,
         ),
     )

@@ -41,7 +41,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import monotonic, perf_counter_ns, thread_time_ns
 from typing import Any, Concatenate, Final, ParamSpec, TypeGuard
 
@@ -348,8 +348,8 @@ class Episodes:
     """
 
     def __init__(self) -> None:
-        self._owners: set[int] = set()
-        self._spans: list[Span] = []
+        self._spans: dict[int, Span] = {}
+        """Of the latest episode, by owner: each has one call in it."""
 
     def take(self, owner: int, begin_s: float, end_s: float) -> tuple[float, bool]:
         """Take in a call that is over.
@@ -362,31 +362,22 @@ class Episodes:
         Returns:
             The seconds that it adds to its episode, and whether that episode had begun before.
         """
-        last_s = max((until_s for _, until_s in self._spans), default=float("-inf"))
-        again = owner not in self._owners and begin_s - last_s <= _CLOSELY_S
+        last_s = max((until_s for _, until_s in self._spans.values()), default=float("-inf"))
+        again = owner not in self._spans and begin_s - last_s <= _CLOSELY_S
         if not again:
-            self._owners, self._spans = set(), []
-        covered_s = _covered_s(self._spans)
-        self._owners.add(owner)
-        self._spans.append((begin_s, max(begin_s, end_s)))
-        return _covered_s(self._spans) - covered_s, again
+            self._spans.clear()
+        covered_s = _covered_s(self._spans.values())
+        self._spans[owner] = begin_s, max(begin_s, end_s)
+        return _covered_s(self._spans.values()) - covered_s, again
 
 
-def _covered_s(spans: list[Span]) -> float:
+def _covered_s(spans: Iterable[Span]) -> float:
     """Seconds that lie within any of these."""
     total_s, reached_s = 0.0, float("-inf")
     for begin_s, end_s in sorted(spans):
         total_s += max(0.0, end_s - max(begin_s, reached_s))
         reached_s = max(reached_s, end_s)
     return total_s
-
-
-class _Clock(threading.local):
-    """What is being timed in this thread."""
-
-    asking: tuple[object, float, bool] | None = None
-    """A Manager that asks for a quorum, since when, and whether the waits told are its own."""
-    inside = False
 
 
 class Observer:
@@ -440,7 +431,6 @@ class Observer:
             self.add(layout.TIME_APPLY, manager, (max(begin_s, loaded_s), end_s), nbytes)
 
 
-_clock = _Clock()
 _transports: set[type] = set()
 """Whose methods are timed."""
 
@@ -453,14 +443,14 @@ def timed(kind: int, then: Callable[[Any, Any, Any, Any], int | None]) -> Around
 
     def around(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
         quorum_ends()
-        if _clock.inside:
+        if this_thread.timed:
             return original(self, *args, **kwargs)
         begin_s = monotonic()
         try:
-            _clock.inside = True  # in here: an interrupt must not leave it set
+            this_thread.timed = True  # in here: an interrupt must not leave it set
             result = original(self, *args, **kwargs)
         finally:
-            _clock.inside = False
+            this_thread.timed = False
         span = begin_s, monotonic()
         tell(lambda seen: seen.add(kind, self, span, then(self, result, args, kwargs) or 0))
         return result
@@ -528,14 +518,14 @@ def _storages(state: object) -> dict[int, int]:
 
 def quorum_begins(manager: object, *, shown: bool = True) -> None:
     """In this thread a Manager asks for a quorum now; `told`: the waits on the page are its own."""
-    _clock.asking = manager, monotonic(), shown
+    this_thread.asking = manager, monotonic(), shown
     if shown:
         tell(lambda seen: seen.page.ask_quorum(True))
 
 
 def quorum_ends(*, answered: bool = True) -> None:
     """What this thread does now comes after the answer; without one there is nothing to count."""
-    asking, _clock.asking = _clock.asking, None
+    asking, this_thread.asking = this_thread.asking, None
     if asking is None:
         return
     manager, begin_s, shown = asking

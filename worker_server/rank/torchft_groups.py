@@ -91,6 +91,10 @@ class ThreadState(threading.local):
     """In `should_commit`, where the quorum may not be there yet."""
     begins: Callable[[Any], None] | None = None
     """To be called once the quorum is there: then the exchange begins."""
+    asking: tuple[object, float, bool] | None = None
+    """A Manager that asks for a quorum, since when, and whether the waits shown are its own."""
+    timed = False
+    """In a call whose time is taken."""
 
 
 this_thread = ThreadState()
