@@ -18,6 +18,27 @@ page = next(Path(os.environ['LIGHTKEEPER_RUN_DIR']).glob('*.page'))
 who = PageReader(page).identity
 print(who.job, who.rank, who.world_size, who.host, oct(page.stat().st_mode & 0o777))
 """
+WITHOUT_TORCH = """
+import sys
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "numpy", "torchft"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, NoTorch())
+import os
+from pathlib import Path
+import worker_server
+from worker_server.rank.page.reader import PageReader
+reporter = worker_server.attach()
+try:
+    import torch
+except ModuleNotFoundError:
+    reporter.begin_step(3)
+page = PageReader(next(Path(os.environ["LIGHTKEEPER_RUN_DIR"]).glob("*.page")))
+with reporter.phase("forward"):
+    state = page.step_state(2**62)
+print(state.step, state.phase)
+"""
 ANOTHER_TORCH = """
 import sys, types, worker_server
 for name in ("torch", "torch._dynamo"):
@@ -53,6 +74,7 @@ CASES = {
     "no pidfd": (f"import os; del os.pidfd_open; {SAY}", {}),  # as on old kernels
     "off": (SAY, {"LIGHTKEEPER": "0"}),
     "twice": ("import worker_server as w; print(w.attach() is w.attach())", {}),
+    "no torch": (WITHOUT_TORCH, {}),
     "another torch": (ANOTHER_TORCH, {"LIGHTKEEPER_TORCH": "0"}),
 }  # fmt: skip
 
@@ -111,6 +133,10 @@ def test_it_can_be_switched_off(ended):
 
 def test_attaching_twice_gives_the_same_reporter(ended):
     assert ended["twice"][1:3] == ("True\n", "")
+
+
+def test_where_there_is_no_torch_steps_and_phases_are_reported(ended):
+    assert ended["no torch"][:3] == (0, "3 forward\n", "")
 
 
 def test_a_torch_that_calls_nobody_back_is_one_warning(ended):

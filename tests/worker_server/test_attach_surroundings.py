@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.worker_server.ranks import ROOT, environment, eventually
-from worker_server import run_dir as folders
+from tests.worker_server.ranks import ROOT
 from worker_server import wire
 from worker_server.rank.page import layout
 
@@ -68,15 +65,6 @@ def mounted(*mounts):
 
 
 @needs_mounts
-def test_a_read_only_dev_shm_is_one_warning_that_says_where_it_went(tmp_path):
-    done = run(LIVE, *mounted("mount -t tmpfs -o ro none /dev/shm"), TMPDIR=str(tmp_path))
-    assert done.stdout.startswith("Reporter 3 http://127.0.0.1:"), done.stderr
-    assert done.stderr.count("RuntimeWarning") == 1
-    uses = f"lightkeeper uses {tmp_path}/{NAME}, for /dev/shm/{NAME}: Read-only file system"
-    assert uses in done.stderr
-
-
-@needs_mounts
 @pytest.mark.parametrize("room", [64 * 1024, layout.TOTAL_BYTES + 96 * 1024],
                          ids=["for no page", "for the page alone"])  # fmt: skip
 def test_a_full_dev_shm_is_left_for_the_next_place_and_nothing_dies_of_it(tmp_path, room):
@@ -101,13 +89,6 @@ def test_with_no_place_to_write_there_is_one_warning_and_training_goes_on():
     assert done.stderr.count("Warning") == 1
     for place in ("/proc/nowhere", "/dev/shm", "/tmp"):
         assert place in done.stderr
-
-
-def test_a_named_place_that_cannot_be_made_falls_back_with_one_warning(tmp_path):
-    done = run(LIVE, LIGHTKEEPER_RUN_DIR="/proc/nowhere", TMPDIR=str(tmp_path))
-    assert done.stdout.startswith("Reporter 3 http"), done.stderr
-    assert done.stderr.count("RuntimeWarning: lightkeeper uses /dev/shm/") == 1
-    assert "for /proc/nowhere: No such file or directory" in done.stderr
 
 
 @needs_network
@@ -139,87 +120,6 @@ def test_with_no_port_to_be_had_the_rank_trains_on_and_the_sidecar_takes_one_whe
     assert done.stdout.startswith("Reporter 3 http://127.0.0.1:4000"), done.stderr
     assert done.stderr == ""
     assert any("no port is free" in log.read_text() for log in run_dir.glob("*.log"))
-
-
-WITHOUT_TORCH = """
-import sys
-class NoTorch:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "numpy", "torchft"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, NoTorch())
-"""
-LOOKED_AT = """
-import worker_server, time
-reporter = worker_server.attach()
-try:
-    import torch
-except ModuleNotFoundError:
-    pass
-def a_loop_without_torch():
-    print("ready", flush=True)
-    time.sleep(1000)
-reporter.begin_step(3)
-with reporter.phase("forward"):
-    a_loop_without_torch()
-"""
-
-
-class Looked:
-    """A process under test, and questions to its sidecar."""
-
-    def __init__(self, code, run_dir, **environ):
-        self.run_dir = run_dir
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            env=environment(run_dir, **{"LIGHTKEEPER_LINGER_S": "30", **environ}),
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def endpoint(self):
-        return next(
-            (json.loads(path.read_text()) for path in self.run_dir.glob("*.json")), None
-        )  # fmt: skip
-
-    def get(self, path):
-        import requests
-
-        url = eventually(self.endpoint, "the sidecar publishes its URL")["url"]
-        return requests.get(url + path, timeout=20)
-
-    def end(self):
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
-        self.process.communicate(timeout=20)
-        endpoint = self.endpoint()
-        if endpoint and folders.start_ticks(endpoint["sidecar_pid"]) == endpoint["sidecar_ticks"]:
-            os.kill(endpoint["sidecar_pid"], signal.SIGTERM)
-
-
-@pytest.fixture
-def look(run_dir):
-    started = []
-
-    def start(code, **environ):
-        started.append(Looked(code, run_dir, **environ))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.end()
-
-
-def test_a_process_without_torch_has_state_stacks_and_liveness(look):
-    looked = look(WITHOUT_TORCH + LOOKED_AT)
-    assert looked.process.stdout.readline() == "ready\n"
-    state = looked.get("/v1/state").json()
-    assert (state["step"]["step"], state["step"]["phase"]) == (3, "forward")
-    assert state["process"]["alive"]
-    assert "a_loop_without_torch" in looked.get("/v1/stacks").text
-    looked.process.kill()
-    looked.process.wait(10)
-    eventually(lambda: not looked.get("/v1/state").json()["process"]["alive"], "death is seen")
-    assert looked.process.stderr.read() == ""
 
 
 def test_torchs_part_can_be_left_out(run_dir):

@@ -7,15 +7,6 @@ import pytest
 from worker_server.rank.settings import SettingError, Settings, for_sidecar
 
 
-def test_the_token_file_wins_over_the_variable(tmp_path):
-    (tmp_path / "token").write_text("from-file\n")
-    (tmp_path / "token").chmod(0o600)
-    both = {"LIGHTKEEPER_TOKEN": "a", "LIGHTKEEPER_TOKEN_FILE": str(tmp_path / "token")}
-    assert Settings.from_environ(both, 0).token == "from-file"
-    assert Settings.from_environ({"LIGHTKEEPER_TOKEN": "a"}, 0).token == "a"
-    assert Settings.from_environ({"LIGHTKEEPER_TOKEN": ""}, 0).token is None
-
-
 def test_a_token_is_not_shown_when_settings_are_printed():
     assert "hush" not in repr(Settings(token="hush"))
 
