@@ -25,10 +25,12 @@ def test_identity_and_start_time_survive_the_round_trip(reader):
     assert not reader.closed
 
 
-def test_a_fresh_page_has_no_step_no_groups_and_an_empty_ring(reader):
+def test_a_fresh_page_says_nothing_and_was_always_finite(reader):
     assert reader.step_state(NOW) is None
     assert reader.heads(NOW) == ()
     assert reader.ring(NOW) == ((), 0)
+    assert reader.steps(0, NOW) == ((), 0)
+    assert (reader.spoilt(NOW), reader.prints()) == (None, None)
 
 
 def test_a_step_is_read_as_it_was_written(page, reader):

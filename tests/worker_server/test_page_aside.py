@@ -188,11 +188,6 @@ def test_seconds_held_in_collectives_count_where_no_phase_says_that_it_waits(pag
     assert reader.step_state(NOW).held_s == reader.held_s()
 
 
-def test_a_fresh_page_was_always_finite_and_has_no_fingerprints(reader):
-    assert reader.spoilt(NOW) is None
-    assert reader.prints() is None
-
-
 def test_the_latest_spell_and_the_latest_fingerprints_are_read(page, reader):
     for n in range(1, 4):
         page.write_pair(layout.SPOILT, (n, 1, NOW - 10**9, n, n + 1))

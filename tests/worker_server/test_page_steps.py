@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
 import time
 
 import pytest
 
-from tests.waiting import wait_for
 from tests.worker_server.pages import NOW
-from tests.worker_server.ranks import ROOT
 from worker_server.rank.page import layout
-from worker_server.rank.page.reader import PageReader
 
 
 def attempt(page, number, *, committed=True):
@@ -26,10 +20,6 @@ def attempt(page, number, *, committed=True):
 
 def numbers(rows):
     return [row.attempt for row in rows]
-
-
-def test_nothing_has_ended_on_a_fresh_page(reader):
-    assert reader.steps(0, NOW) == ((), 0)
 
 
 def test_an_attempt_is_read_as_it_was_written(page, reader):
@@ -106,64 +96,3 @@ def test_a_writer_that_dies_before_the_count_leaves_the_former_attempts(page, re
         page._buffer, (layout.STEPS_WORD + 3 * layout.STEPS_SLOT_WORDS + 1) * 8, 3, 1, 2, 1
     )
     assert numbers(reader.steps(0, NOW)[0]) == [1, 2]
-
-
-BURSTS = """
-import sys
-from pathlib import Path
-from worker_server.rank.page.writer import PageWriter
-from worker_server.rank.reporter import Reporter
-from tests.waiting import wait_for
-from tests.worker_server.ranks import ROOT
-from tests.worker_server.pages import identity
-reporter = Reporter(PageWriter.create(Path(sys.argv[1]), identity(), 1))
-print("go", flush=True)
-n = 0
-for _ in sys.stdin:  # a line is a second
-    for _ in range(1000):
-        n += 1
-        reporter.begin_step(n)
-        with reporter.phase("forward"):
-            pass
-        with reporter.phase("communication"):
-            pass
-        reporter.end_step(n, committed=n % 7 != 0)
-"""
-
-
-def more_steps(reader, since):
-    wait_for(lambda: reader.steps(since, NOW)[0], within_s=10, what="more steps")
-    found, dropped = reader.steps(since, NOW)
-    assert dropped == 0
-    return found
-
-
-@pytest.mark.integration
-def test_a_poll_per_thousand_steps_of_a_real_writer_sees_each_of_them_once(tmp_path):
-    path = tmp_path / "burst.page"
-    writer = subprocess.Popen(
-        [sys.executable, "-c", BURSTS, str(path)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    rows = []
-    try:
-        assert writer.stdout.readline() == "go\n"
-        reader = PageReader(path)
-        for burst in range(1, 21):
-            writer.stdin.write("\n")
-            writer.stdin.flush()
-            while not rows or rows[-1].attempt < 1000 * burst:
-                # in the middle of a burst, wherever that finds the writer
-                rows += more_steps(reader, len(rows))
-        writer.stdin.close()
-        writer.wait(10)
-    finally:
-        writer.kill()
-        writer.wait(10)
-        writer.stdout.close()
-    assert [row.attempt for row in rows] == list(range(1, 20_001))
-    assert [row.committed for row in rows] == [n % 7 != 0 for n in range(1, 20_001)]
-    told = reader.step_state(NOW).seconds
-    for phase in ("forward", "communication"):
-        assert sum(row.seconds[phase] for row in rows) == pytest.approx(told[phase], abs=1e-6)

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -268,46 +267,30 @@ while True:
 """
 
 
-@pytest.fixture
-def writer(tmp_path):
-    """A process that writes at full speed into `fast.page`."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", FULL_SPEED, str(tmp_path / "fast.page")],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "go\n"
-    yield process
-    process.kill()
-    process.wait(10)
-    process.stdout.close()
-
-
 @pytest.mark.integration
-def test_reads_under_a_writer_at_full_speed_and_after_its_death_are_whole(tmp_path, writer):
-    reading = Reading(Path(tmp_path) / "fast.page")
-    for _ in range(30):
-        reading.check()  # mostly the ring, which is large
-        for _ in range(30):
-            reading.check_the_rest()
-    assert reading.step > 1000
-    assert reading.dropped < reading.attempt
-    writer.send_signal(signal.SIGKILL)
-    writer.wait(10)
+def test_reads_under_a_writer_at_full_speed_stopped_and_dead_are_whole(tmp_path):
+    command = [sys.executable, "-c", FULL_SPEED, str(tmp_path / "fast.page")]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as writer:
+        try:
+            assert writer.stdout.readline() == "go\n"
+            reading = Reading(tmp_path / "fast.page")
+            for _ in range(30):
+                reading.check()  # mostly the ring, which is large
+                for _ in range(30):
+                    reading.check_the_rest()
+            assert reading.step > 1000
+            assert reading.dropped < reading.attempt
+            for _ in range(100):
+                before = reading.reader.entered
+                wait_for(lambda: reading.reader.entered > before, within_s=10, what="it writes")  # noqa: B023
+                writer.send_signal(signal.SIGSTOP)
+                os.waitid(os.P_PID, writer.pid, os.WSTOPPED)
+                reading.check()
+                writer.send_signal(signal.SIGCONT)
+        finally:
+            writer.kill()
     reading.check()
     entries, _ = reading.reader.ring(time.monotonic_ns())
     assert len(entries) >= layout.RING_SLOTS - 1
     assert all(entry.seq == entry.attempt for entry in entries)
-
-
-@pytest.mark.integration
-def test_a_writer_that_is_stopped_anywhere_leaves_whole_writes(tmp_path, writer):
-    reading = Reading(Path(tmp_path) / "fast.page")
-    for _ in range(100):
-        before = reading.reader.entered
-        wait_for(lambda: reading.reader.entered > before, within_s=10, what="it writes")  # noqa: B023
-        writer.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, writer.pid, os.WSTOPPED)
-        reading.check()
-        writer.send_signal(signal.SIGCONT)
