@@ -234,15 +234,6 @@ def test_the_last_free_space_is_left_to_the_store(
     assert files(tmp_path) == []
 
 
-def test_a_folder_that_cannot_be_made_is_a_trouble_and_no_crash(
-    tmp_path: Path, start: Start
-) -> None:
-    (tmp_path / "file").write_text("")
-    run = start(JournalDir(tmp_path / "file" / "journal", Limits()))
-    run.slowly(2)
-    assert run.journal.stats.problem == "Not a directory"
-
-
 def test_a_memory_that_cannot_be_written_is_told_and_the_ticks_are_kept(
     tmp_path: Path, start: Start
 ) -> None:

@@ -530,7 +530,7 @@ def test_a_journal_that_cannot_be_written_is_a_trouble_on_the_page(
     bench.with_journal(journal)
     bench.registry.register(fleet.add().registration())
     bench.instruments.registry.register(Live(lambda: metrics_upkeep.journal(journal.stats)))
-    wait_until(lambda: journal.stats.problem, 5, "the folder cannot be made")
+    wait_until(lambda: journal.stats.problem == "Not a directory", 5, "it cannot be made")
     bench.keeper.tick()
     bench.keeper.tick()
     (trouble,) = bench.view.troubles
