@@ -184,16 +184,16 @@ class BundleDir:
             OSError: the disk does not take it; the former bundle is still there.
         """
         name = safe_name(incident_id) + _END
-        made = self.folder / (name + _TEMPORARY)
+        part_file = self.folder / (name + _TEMPORARY)
         try:
-            with self._opener(made) as file:
+            with self._opener(part_file) as file:
                 fill(file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(made, self.folder / name)
+            os.replace(part_file, self.folder / name)
         except BaseException:
             with contextlib.suppress(OSError):
-                made.unlink(missing_ok=True)
+                part_file.unlink(missing_ok=True)
             raise
         stat = (self.folder / name).stat()
         with self._changed:
@@ -208,15 +208,15 @@ class BundleDir:
         """
         with self._changed:
             files = dict(self._files)
-        kept, nbytes, gone = 0, 0, []
+        count, nbytes, expired = 0, 0, []
         for name, file in sorted(files.items(), key=lambda item: (-item[1].written_s, item[0])):
-            fits = kept < self._retention.count and nbytes + file.nbytes <= self._retention.nbytes
+            fits = count < self._retention.count and nbytes + file.nbytes <= self._retention.nbytes
             young = now_s - file.written_s <= self._retention.age_s
-            if young and (fits or not kept):
-                kept, nbytes = kept + 1, nbytes + file.nbytes
+            if young and (fits or not count):
+                count, nbytes = count + 1, nbytes + file.nbytes
             else:
-                gone.append(name)
-        for name in gone:
+                expired.append(name)
+        for name in expired:
             (self.folder / name).unlink(missing_ok=True)
             with self._changed:
                 self._files.pop(name, None)
@@ -368,12 +368,12 @@ def _carry_over(
     try:
         with zipfile.ZipFile(before) as old:
             manifest: Any = json.loads(old.read(NAME))
-            kept = [row for row in manifest["moments"] if row["moment"] not in replaced]
-            for row in kept:
+            rows = [row for row in manifest["moments"] if row["moment"] not in replaced]
+            for row in rows:
                 files = [part["file"] for part in row["parts"]] + [row["fleet"].get("file")]
                 for name in filter(None, files):
                     bundle.writestr(old.getinfo(name), old.read(name), zipfile.ZIP_DEFLATED)
-            return {**manifest, "moments": kept}, None
+            return {**manifest, "moments": rows}, None
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError,
             NotImplementedError, RuntimeError, zipfile.BadZipFile) as exc:  # fmt: skip
         return {}, f"the earlier bundle was damaged and is left out: {type(exc).__name__}: {exc}"

@@ -446,9 +446,9 @@ class EvictionLog:
     def hand_over(self, key: Key, event: HandedOver) -> Instructions:
         """As `post`, unless the group is being evicted already."""
         with self._lock:
-            mine = self.get(key)
-            if mine is not None and any(
-                other.group == mine.group and other.under_way and other.key != key
+            eviction = self.get(key)
+            if eviction is not None and any(
+                other.group == eviction.group and other.under_way and other.key != key
                 for other in self._known.values()
             ):
                 return self.post(key, Revoked("its group is being evicted already"))
@@ -544,10 +544,10 @@ class Evictors:
         return self._jobs.worker.closing
 
     def _carry_out(self, job: _Job) -> None:
-        left = deque(job.instructions)
+        queue = deque(job.instructions)
         try:
-            while left and not self._closing:
-                left.extend(self._do(job, left.popleft()))
+            while queue and not self._closing:
+                queue.extend(self._do(job, queue.popleft()))
         except Exception as exc:
             log.exception("an eviction crashed")
             if self._goes_on(job) is not None:
@@ -559,8 +559,8 @@ class Evictors:
     def _goes_on(self, job: _Job) -> Eviction | None:
         """The eviction, while it is this attempt that is under way here."""
         eviction = None if self._closing else self.log.get(job.key)
-        mine = eviction is not None and eviction.under_way and eviction.attempt == job.attempt
-        return eviction if mine else None
+        current = eviction is not None and eviction.under_way and eviction.attempt == job.attempt
+        return eviction if current else None
 
     def _do(self, job: _Job, instruction: Instruction) -> Instructions:
         """Do it, and say what came of it; nothing, where the eviction has ended meanwhile."""

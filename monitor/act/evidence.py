@@ -98,8 +98,8 @@ class Memory:
             if isinstance(record, FlightRecord)
         }
         if fresh:
-            kept = {rank: held for rank, held in self._records.items() if rank not in fresh}
-            self._records = dict([*kept.items(), *fresh.items()][-_RECORDS_KEPT:])
+            older = {rank: held for rank, held in self._records.items() if rank not in fresh}
+            self._records = dict([*older.items(), *fresh.items()][-_RECORDS_KEPT:])
         return Seen(snapshot, lost, self._records)
 
 
@@ -128,13 +128,13 @@ def fleet_json(seen: Seen, whom: Whom) -> tuple[bytes, dict[str, Any]]:
     others = (each for each in snapshot.observations if each.rank not in first)
     order = [*whom.asked, *others]
     rows: list[bytes] = []
-    left = FLEET_MAX_BYTES
+    room = FLEET_MAX_BYTES
     for observation in order:
         row = _dump(_rank(seen, observation))
-        if len(row) > left:
+        if len(row) > room:
             break
         rows.append(row)
-        left -= len(row)
+        room -= len(row)
     out = order[len(rows) :]
     head = {
         "schema": 1,
@@ -600,10 +600,10 @@ class Evidence:
 
 
 def _outcome(parts: list[Part], whom: Whom) -> str:
-    there = sum(part.body is not None for part in parts)
-    if not there:
+    taken = sum(part.body is not None for part in parts)
+    if not taken:
         return "empty"
-    return "complete" if there == len(parts) and not whom.left_out else "partial"
+    return "complete" if taken == len(parts) and not whom.left_out else "partial"
 
 
 def _why(exc: OSError) -> str:

@@ -238,10 +238,10 @@ def _held_out(
     astray: frozenset[ReplicaId],
 ) -> Denial:
     """A group that may come back nowhere; what ran before goes on, unless its host forbids it."""
-    mine = [life for life in lives if life.group == entry.name]
-    settled = {life.replica_id for life in mine if _settled(life, entry, evicted, now_s)}
+    members = [life for life in lives if life.group == entry.name]
+    settled = {life.replica_id for life in members if _settled(life, entry, evicted, now_s)}
     admitted = settled - astray
-    refused = [life.replica_id for life in mine if life.replica_id not in admitted]
+    refused = [life.replica_id for life in members if life.replica_id not in admitted]
     return _denial(
         DenialScope.GROUP,
         entry.name,

@@ -146,9 +146,9 @@ def trust_also(ca_file: Path) -> ssl.SSLContext:
         CaError: it cannot be read or holds none.
     """
     trust(ca_file)
-    made = ssl.create_default_context()
-    made.load_verify_locations(cafile=ca_file)
-    return made
+    context = ssl.create_default_context()
+    context.load_verify_locations(cafile=ca_file)
+    return context
 
 
 # -- kept connections --------------------------------------------------------------------------
@@ -365,9 +365,9 @@ class KeptConnections:
             connection.abort()
 
     def _made(self) -> _Connection:
-        made = _Connection(self._open.discard)
-        self._open.add(made)
-        return made
+        connection = _Connection(self._open.discard)
+        self._open.add(connection)
+        return connection
 
     async def _ask(
         self,
@@ -391,11 +391,11 @@ class KeptConnections:
     def _drop_old(self, until_s: float) -> None:
         """End those that nobody has used since then: the newest of a place is asked first."""
         for place, idle in tuple(self._idle.items()):
-            kept = [connection for connection in idle if connection.idle_since_s >= until_s]
-            for connection in idle[: len(idle) - len(kept)]:
+            fresh = [connection for connection in idle if connection.idle_since_s >= until_s]
+            for connection in idle[: len(idle) - len(fresh)]:
                 connection.abort()
-            if kept:
-                self._idle[place] = kept
+            if fresh:
+                self._idle[place] = fresh
             else:
                 del self._idle[place]
 

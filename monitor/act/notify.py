@@ -106,10 +106,10 @@ class NotificationLog:
         self._since = {key: self._since.get(key, wanted.now_s) for key in waiting}
         order = sorted(waiting, key=lambda key: (self._since[key], waiting[key].notice.since_s))
         fresh = [key for key in order if wanted.now_s - self._since[key] <= self._give_up_s]
-        kept = dict.fromkeys(fresh[:QUEUE])
-        given_up = [waiting[key] for key in order if key not in kept]
+        sendable = dict.fromkeys(fresh[:QUEUE])
+        given_up = [waiting[key] for key in order if key not in sendable]
         self._give_up(given_up, wanted.now_s)
-        return [waiting[key] for key in kept], len(given_up)
+        return [waiting[key] for key in sendable], len(given_up)
 
     def _begun(self, key: str, notice: Notice, now_s: float) -> Message | None:
         """What stands and was not sent yet, or has to be sent again."""
@@ -131,9 +131,10 @@ class NotificationLog:
         """
         if row.notice.event is Event.INCIDENT:
             return False
-        mine = [incident for incident in wanted.incidents if incident.id == row.notice.incident_id]
-        young = wanted.now_s - row.notice.since_s <= BY_HAND_S
-        return any(incident.open for incident in mine) or (not mine and young)
+        for incident in wanted.incidents:
+            if incident.id == row.notice.incident_id:
+                return incident.open
+        return wanted.now_s - row.notice.since_s <= BY_HAND_S
 
     def _give_up(self, messages: Iterable[Message], now_s: float) -> None:
         """Too old to be news, or too many: dropped, and never sent."""

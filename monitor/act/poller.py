@@ -128,9 +128,9 @@ class _Round:
             if question.speaker is not None:
                 host = await self._poller.ask_host(question.speaker, question.targets, self._end)
                 self._seen.update(host)
-            left = [target for target in question.targets if target.rank not in self._seen]
-            self._put(left)
-            self._start(len(left))
+            unseen = [target for target in question.targets if target.rank not in self._seen]
+            self._put(unseen)
+            self._start(len(unseen))
 
     def _put(self, questions: Iterable[_Questions | Target]) -> None:
         if not self._silent:
@@ -300,15 +300,15 @@ class Poller:
         plan: list[_Questions] = []
         for (_, address, _), members in hosts.items():
             few = 0 if address in self._not_all_known else 1
-            left = {target.identity.life: target for target in members}
-            speakers = [target for target in members if target.url in self._covers]
-            for speaker in speakers:
-                covered = [left.pop(life) for life in self._covers[speaker.url] if life in left]
+            uncovered = {target.identity.life: target for target in members}
+            for speaker in members:
+                lives = self._covers.get(speaker.url, ())
+                covered = [uncovered.pop(life) for life in lives if life in uncovered]
                 if covered:
                     plan.append(_Questions(speaker if len(covered) > few else None, tuple(covered)))
-            rest = tuple(left.values())
-            able = (target for target in rest if target.url not in self._dumb)
-            plan.append(_Questions(next(able, None) if len(rest) > few else None, rest))
+            remaining = tuple(uncovered.values())
+            able = (target for target in remaining if target.url not in self._dumb)
+            plan.append(_Questions(next(able, None) if len(remaining) > few else None, remaining))
         return plan
 
     async def ask_host(
@@ -330,13 +330,13 @@ class Poller:
         if reports.keys() != self._covers.get(speaker.url):
             self._covers[speaker.url], self._planned = frozenset(reports), None
         if self._unidentified:
-            here = self._speaks_for(speaker.identity, speaker.url)
+            place = self._speaks_for(speaker.identity, speaker.url)
             self._overheard |= {
                 e.url: e.report.identity
                 for e in said.entries
                 if e.report
                 and e.url in self._unidentified
-                and self._speaks_for(e.report.identity, e.url) == here
+                and self._speaks_for(e.report.identity, e.url) == place
             }
         return {
             target.identity.rank: Observation(target.identity, target.url, report, took_s)

@@ -451,12 +451,12 @@ class Registry:
         """Poll exactly these URLs as file targets; those no longer listed are dropped."""
         with self._lock:
             self._file_urls = dict.fromkeys(urls)
-            gone = [
+            unlisted = [
                 target.rank
                 for target in self._targets.values()
                 if target.source is Source.FILE and target.url not in self._file_urls
             ]
-            for rank in gone:
+            for rank in unlisted:
                 self._drop(rank)
 
     def unidentified(self) -> tuple[str, ...]:

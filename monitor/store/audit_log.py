@@ -38,8 +38,8 @@ def line(
     incident: str | None = None,
     **more: Any,
 ) -> Line:
-    made = {"at": _utc(at_s), "at_s": round(at_s, 3), "event": event, "by": by, "what": what}
-    return {**made, "why": why, "incident": incident, **more}
+    head = {"at": _utc(at_s), "at_s": round(at_s, 3), "event": event, "by": by, "what": what}
+    return {**head, "why": why, "incident": incident, **more}
 
 
 def _utc(at_s: float) -> str | None:
@@ -116,9 +116,9 @@ class LogFile:
     def flush(self, wait_s: float = 1.0) -> bool:
         """Wait until what was put is on disk; False when it is not in time."""
         with self._changed:
-            mine = self._asked
-            self._changed.wait_for(lambda: self._done >= mine or bool(self.trouble), wait_s)
-            return self._done >= mine
+            ticket = self._asked
+            self._changed.wait_for(lambda: self._done >= ticket or bool(self.trouble), wait_s)
+            return self._done >= ticket
 
     def close(self) -> None:
         """Write what waits, and let go of the file."""

@@ -68,8 +68,8 @@ def _table(name: str, keys: str, columns: str = "body") -> Table:
         kind = Integer if named in _INTEGERS else Double if named.endswith("_s") else Text
         return Column(named, kind, primary_key=key, nullable=spec != named)
 
-    made = [column(each, key=True) for each in keys.split()]
-    return Table(name, METADATA, *made, *(column(each, key=False) for each in columns.split()))
+    primary = [column(each, key=True) for each in keys.split()]
+    return Table(name, METADATA, *primary, *(column(each, key=False) for each in columns.split()))
 
 
 INCIDENTS: Final = _table("incidents", "id", "state first_seen_s body")
@@ -111,8 +111,8 @@ def prepare(engine: Engine, place: StorePlace) -> None:
     if place.path is None:
         with engine.begin() as db:
             db.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-            there = inspect(db).has_table(VERSION.name)
-            _refuse_others(place, (db.scalar(select(VERSION.c.version)) if there else None) or 0)
+            made = inspect(db).has_table(VERSION.name)
+            _refuse_others(place, (db.scalar(select(VERSION.c.version)) if made else None) or 0)
             _make(db)
             db.execute(delete(VERSION))
             db.execute(insert(VERSION).values(version=SCHEMA))
@@ -306,10 +306,10 @@ class Database:
         Raises:
             StoreError: the database says no, or is away.
         """
-        made = METADATA.tables[table]
-        by = made.c[order.removeprefix("-")]
-        asked = select(*(made.c[name] for name in columns))
-        asked = asked.order_by(by.desc() if order.startswith("-") else by, *made.primary_key)
+        source = METADATA.tables[table]
+        by = source.c[order.removeprefix("-")]
+        asked = select(*(source.c[name] for name in columns))
+        asked = asked.order_by(by.desc() if order.startswith("-") else by, *source.primary_key)
         with self.begin() as db:
             return [tuple(row) for row in db.execute(asked)]
 
@@ -367,8 +367,8 @@ def _columns_of(
 
 @cache
 def _deletes(table: str, key: tuple[str, ...]) -> Executable:
-    made = METADATA.tables[table]
-    return delete(made).where(and_(*(made.c[name] == bindparam(f"_{name}") for name in key)))
+    target = METADATA.tables[table]
+    return delete(target).where(and_(*(target.c[name] == bindparam(f"_{name}") for name in key)))
 
 
 @cache

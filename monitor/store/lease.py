@@ -122,8 +122,8 @@ def has_ended(holder: str) -> bool:
     if len(words) != 6:
         return False
     host, pid, started, boot, space, _ = words
-    mine = _whereabouts(os.getpid())
-    if "?" in words or (host, boot, space) != (mine[0], mine[3], mine[4]) or not pid.isdigit():
+    own = _whereabouts(os.getpid())
+    if "?" in words or (host, boot, space) != (own[0], own[3], own[4]) or not pid.isdigit():
         return False
     return _started(int(pid)) != started
 

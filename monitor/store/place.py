@@ -59,16 +59,16 @@ def parse_place(text: str | Path | StorePlace) -> StorePlace:
         return text
     if isinstance(text, Path):
         return _file(text)
-    scheme, separator, rest = text.partition("://")
+    scheme, separator, location = text.partition("://")
     if not separator:
         return _file(Path(text))
     if scheme == "sqlite":
-        if not rest.startswith("/") or not rest[1:]:
+        if not location.startswith("/") or not location[1:]:
             raise StoreError("--store sqlite:// names no file, expected sqlite:///PATH")
-        return _file(Path(unquote(rest[1:].partition("?")[0])))
+        return _file(Path(unquote(location[1:].partition("?")[0])))
     if scheme in _POSTGRES:
         return StorePlace(
-            None, f"postgresql+psycopg://{rest}", without_password(f"postgresql://{rest}")
+            None, f"postgresql+psycopg://{location}", without_password(f"postgresql://{location}")
         )
     raise StoreError(
         f"--store {scheme}:// is not known, expected a path, sqlite:///PATH or "

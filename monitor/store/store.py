@@ -196,9 +196,9 @@ class Store:
             if not self._pending:
                 return True
             self._asked += 1
-            mine = self._asked
+            ticket = self._asked
             self._writer.wake()
-            written = self._changed.wait_for(lambda: self._done >= mine, wait_s)
+            written = self._changed.wait_for(lambda: self._done >= ticket, wait_s)
             if not written:
                 self.last_error = f"the disk has not answered for {wait_s:g} s"
             return written and self.last_error is None
@@ -268,13 +268,13 @@ def remembered(rows: Rows) -> tuple[Remembered, int]:
 
     def read(table: str, make: Callable[..., T], *keys: str, order: str) -> tuple[T, ...]:
         nonlocal bad
-        made = []
+        values = []
         for *key, body in rows(table, *keys, "body", order=order):
             try:
-                made.append(make(*key, json.loads(body)))
+                values.append(make(*key, json.loads(body)))
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 bad += 1
-        return tuple(made)
+        return tuple(values)
 
     holds = read("holds", partial(from_plain, DecisionRow), order="at_s")
     evictions = read("evictions", partial(from_plain, Eviction), order="asked_s")

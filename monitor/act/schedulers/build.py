@@ -74,10 +74,10 @@ def drivers(
         KubeUnusableError: there is no client, or no cluster is configured.
         CaError: the file of authorities cannot be used.
     """
-    made: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for driver, url in options.which:
-        made[driver.name] += 1
-        count = made[driver.name]
+        counts[driver.name] += 1
+        count = counts[driver.name]
         match driver.name:
             case "slurm":
                 yield Slurm(everyone, owner, removal=options.removal)

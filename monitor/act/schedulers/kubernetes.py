@@ -82,16 +82,16 @@ def configured(context: str | None = None) -> client.Configuration:
     except ImportError as exc:
         hint = "its client is not installed: pip install 'lightkeeper[kubernetes]'"
         raise KubeUnusableError(hint) from exc
-    made = client.Configuration()
+    configuration = client.Configuration()
     try:
         if "KUBERNETES_SERVICE_HOST" in os.environ and not os.environ.get("KUBECONFIG"):
-            config.load_incluster_config(client_configuration=made)
+            config.load_incluster_config(client_configuration=configuration)
         else:
-            config.load_kube_config(context=context, client_configuration=made)
+            config.load_kube_config(context=context, client_configuration=configuration)
     except (config.ConfigException, OSError, ValueError) as exc:
         raise KubeUnusableError(f"no cluster is configured: {one_line(exc, 300)}") from exc
-    made.retries = False  # a retry is ours to make, within the deadline
-    return made
+    configuration.retries = False  # a retry is ours to make, within the deadline
+    return configuration
 
 
 class KubeApi:
@@ -269,8 +269,8 @@ def cordon(
     entry = {"reason": plain(reason, REASON_MAX_CHARS), "incident": incident_id, "since": since}
     spec = {"unschedulable": True, "taints": [*_others_taints(node), TAINT]}
     patch = _patch(node, {**hold.by, owner: entry}, hold.cordoned or not unschedulable, spec)
-    made = "tainted (it was cordoned before)" if unschedulable else "cordoned and tainted"
-    return NodeChange(patch, made + _beside(node, hold, owner))
+    word = "tainted (it was cordoned before)" if unschedulable else "cordoned and tainted"
+    return NodeChange(patch, word + _beside(node, hold, owner))
 
 
 def uncordon(node: Body, owner: str) -> NodeChange:
@@ -334,7 +334,7 @@ def node_condition(node: Body, kind: str, *, bad: bool, message: str, now: str) 
     status = "True" if bad else "False"
     if condition_of(node, kind) in ((status,) if bad else (status, None)):
         return None
-    made = {
+    condition = {
         "type": kind,
         "status": status,
         "reason": "LightkeeperQuarantine" if bad else "LightkeeperReleased",
@@ -342,7 +342,7 @@ def node_condition(node: Body, kind: str, *, bad: bool, message: str, now: str) 
         "lastHeartbeatTime": now,
         "lastTransitionTime": now,
     }
-    return {"status": {"conditions": [made]}}
+    return {"status": {"conditions": [condition]}}
 
 
 def _beside(node: Body, hold: NodeHold, owner: str) -> str:
@@ -641,8 +641,8 @@ class Kubernetes(Scheduler):
                 self._tell_primus(name, node, condition, deadline)
             return change
 
-        made = retrying(change, deadline)
-        return Outcome(not made.wait, f"{host} {made.said}", ours=made.ours)
+        changed = retrying(change, deadline)
+        return Outcome(not changed.wait, f"{host} {changed.said}", ours=changed.ours)
 
     def _tell_primus(self, name: str, node: Any, condition: Condition, deadline: Deadline) -> None:
         if self._options.primus_safe is None:
@@ -701,11 +701,11 @@ class Kubernetes(Scheduler):
         if not pods:
             return "its pods are gone"
         forced = [self._delete(pod, deadline) for pod in pods]
-        left = list(pods)
-        while left:
-            left = [pod for pod in left if self._look(pod, deadline) is not None]
-            if left:
-                still = f"{', '.join(map(str, left))} terminating still"
+        remaining = list(pods)
+        while remaining:
+            remaining = [pod for pod in remaining if self._look(pod, deadline) is not None]
+            if remaining:
+                still = f"{', '.join(map(str, remaining))} terminating still"
                 deadline.pause(_LOOK_AGAIN_S, still)
         said = ", ".join(str(pod) for pod in pods)
         if any(forced):

@@ -99,10 +99,10 @@ class CordonPlan:
                 yield Action(host, None)
 
     def _is_news(self, entry: QuarantineEntry, now_s: float) -> bool:
-        made = self._made.get(entry.host)
-        if made is None or made.since_s != entry.since_s:
+        cordon = self._made.get(entry.host)
+        if cordon is None or cordon.since_s != entry.since_s:
             return True
-        return not made.ours and now_s >= made.look_s
+        return not cordon.ours and now_s >= cordon.look_s
 
     def _is_time(self, host: Host, word: str, now_s: float) -> bool:
         failed = self._failed.get(host)
@@ -132,9 +132,9 @@ class CordonPlan:
 
     def counts(self) -> dict[str, int]:
         """Hosts by state: `ours`, `foreign` (kept out by somebody else), `failing`."""
-        made = [made for host, made in self._made.items() if host not in self._failed]
-        ours = sum(cordon.ours for cordon in made)
-        return {"ours": ours, "foreign": len(made) - ours, "failing": len(self._failed)}
+        cordons = [cordon for host, cordon in self._made.items() if host not in self._failed]
+        ours = sum(cordon.ours for cordon in cordons)
+        return {"ours": ours, "foreign": len(cordons) - ours, "failing": len(self._failed)}
 
     def troubles(self) -> Iterator[str]:
         for host in sorted(self._failed):
