@@ -72,6 +72,17 @@ def test_a_group_whose_eviction_is_under_way_is_handed_over_once_until_that_has_
     assert told.under_way
 
 
+def test_what_another_monitor_left_open_is_not_under_way_here() -> None:
+    now_s = HandClock().now_s()
+    left_open = Eviction("a", "g", None, now_s - 10, ())
+    done = Eviction("b", "g", None, now_s - 20, (), gone_s=now_s, state=EvictionState.CONFIRMED)
+    old = replace(done, incident_id="c", asked_s=now_s - 7200)
+    book, records = log()
+    assert [one.incident_id for one in book.take_over([old, done, left_open])] == ["b", "a"]
+    assert [one.incident_id for one in book.progress()] == ["b"]
+    assert [(one.incident_id, str(one.state)) for one in records] == [("a", "interrupted")]
+
+
 def test_of_two_without_an_end_about_one_incident_the_later_goes_on() -> None:
     now_s = HandClock().now_s()
     older = decided(EVICT, accused(), now_s - 50)

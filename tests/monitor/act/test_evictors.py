@@ -16,7 +16,7 @@ import pytest
 from monitor.act.http import Fetcher
 from monitor.act.lighthouse import Lighthouse
 from monitor.act.schedulers.base import Outcome
-from monitor.model.eviction import Evict, Eviction, EvictionState, Rung, RungResult
+from monitor.model.eviction import Evict, Rung, RungResult
 from monitor.model.names import GroupName, Host, IncidentId
 from tests.changed import replace
 from tests.http_server import Hang
@@ -283,20 +283,6 @@ def test_an_eviction_begins_when_it_is_written_and_may_be_done_and_not_before(
     assert bench.evict().gone_s is not None
     assert next(answers, "asked thrice") == "asked thrice"
     bench.evictors.close()
-
-
-def test_what_another_monitor_left_open_is_not_under_way_here(bench: Bench) -> None:
-    now_s = bench.clock.now_s()
-    open_one = Eviction(IncidentId("a"), GroupName("g"), None, now_s - 10, ())
-    done = Eviction(
-        IncidentId("b"), GroupName("g"), None, now_s - 20, (), gone_s=now_s,
-        state=EvictionState.CONFIRMED,
-    )  # fmt: skip
-    old = replace(done, incident_id=IncidentId("c"), asked_s=now_s - 7200)
-    restored = bench.evictors.log.take_over([old, done, open_one])
-    assert [one.incident_id for one in restored] == ["b", "a"]
-    assert [one.incident_id for one in bench.evictors.progress()] == ["b"]
-    assert [(one.incident_id, str(one.state)) for one in bench.recorded] == [("a", "interrupted")]
 
 
 def test_a_crash_of_the_evictor_is_one_failed_eviction(bench: Bench) -> None:

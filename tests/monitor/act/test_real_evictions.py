@@ -14,8 +14,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -198,12 +199,17 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, fetcher: Fetcher) -> Iterator[Scene]:
+def make(tmp_path: Path, fetcher: Fetcher) -> Iterator[Callable[..., Scene]]:
     folder = Path("/tmp") / f"lk-{os.getpid()}-{id(tmp_path) % 9999}"
     folder.mkdir(0o700)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        yield Scene(stack, folder, fetcher)
+        yield partial(Scene, stack, folder, fetcher)
+
+
+@pytest.fixture
+def scene(make: Callable[..., Scene]) -> Scene:
+    return make()
 
 
 def results(progress: Eviction) -> dict[Rung, RungResult | None]:
@@ -254,15 +260,10 @@ def test_a_rank_that_cannot_carry_out_a_kill_is_out(scene: Scene, sign, state) -
         assert "stopped (state T)" in detail(progress, Rung.LIGHTHOUSE_KILL)
 
 
-def test_who_can_be_neither_killed_nor_ended_is_out_of_the_quorum_by_the_gate(
-    tmp_path: Path, fetcher: Fetcher
-) -> None:
+def test_who_can_be_neither_killed_nor_ended_is_out_of_the_quorum_by_the_gate(make) -> None:
     """Its manager hangs for the Lighthouse, its WorkerServer has another token; it beats on."""
-    folder = Path("/tmp") / f"lk-gate-{os.getpid()}"
-    folder.mkdir(0o700)
-    with ExitStack() as stack, socket.create_server(("127.0.0.1", 0), backlog=16) as deaf:
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        scene = Scene(stack, folder, fetcher, gated=True)
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as deaf:
+        scene = make(gated=True)
         scene.start(1, token="another")
         scene.in_quorum(f"http://127.0.0.1:{deaf.getsockname()[1]}")
         progress = scene.evict(replace(TIMEOUTS, confirm_s=5.0))
@@ -308,15 +309,9 @@ def far_host() -> Iterator[tuple[str, str, str]]:
         _ip("netns", "del", name)
 
 
-def test_a_host_that_is_cut_off_is_out_when_its_heartbeat_is_dead(
-    tmp_path: Path, fetcher: Fetcher
-) -> None:
-    folder = Path("/tmp") / f"lk-far-{os.getpid()}"
-    folder.mkdir(0o700)
-    with ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        name, here, there = stack.enter_context(far_host())
-        scene = Scene(stack, folder, fetcher, bind=here)
+def test_a_host_that_is_cut_off_is_out_when_its_heartbeat_is_dead(make) -> None:
+    with far_host() as (name, here, there):
+        scene = make(bind=here)
         before = ("ip", "netns", "exec", name)
         scene.start(1, before=before, hostname=there, bind=there)
         scene.in_quorum()
