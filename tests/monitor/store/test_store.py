@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -55,40 +56,44 @@ EVERYTHING = Remembered(
 )
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "m.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    with closing(Store(path)) as made:
+        yield made
+
+
 def reopened(path: Path) -> Remembered:
-    store = Store(path)
-    try:
+    with closing(Store(path)) as store:
         return store.remembered()
-    finally:
-        store.close()
 
 
-def test_what_was_flushed_is_there_without_a_clean_end(tmp_path: Path) -> None:
-    store = Store(tmp_path / "m.db")
+def test_what_was_flushed_is_there_without_a_clean_end(tmp_path: Path, store: Store) -> None:
     fill(store)
     assert store.flush()
-    copy = tmp_path / "copy.db"
     for suffix in ("", "-wal"):
         (tmp_path / f"copy.db{suffix}").write_bytes((tmp_path / f"m.db{suffix}").read_bytes())
-    assert reopened(copy) == EVERYTHING
-    store.close()
+    assert reopened(tmp_path / "copy.db") == EVERYTHING
 
 
-def test_a_damaged_row_does_not_hide_the_others(tmp_path: Path) -> None:
-    store = Store(tmp_path / "m.db")
+def test_a_damaged_row_does_not_hide_the_others(path: Path, store: Store) -> None:
     fill(store)
     store.close()
-    with sqlite3.connect(tmp_path / "m.db") as db:
+    with sqlite3.connect(path) as db:
         db.execute("UPDATE incidents SET body = '{\"id\": 3}' WHERE id = 'inc-2'")
     db.close()
-    assert [one.id for one in reopened(tmp_path / "m.db").incidents] == ["inc-1"]
+    assert [one.id for one in reopened(path).incidents] == ["inc-1"]
 
 
 # -- a sick disk ----------------------------------------------------------------------------------
 
 
 def full_disk(store: Store, *, full: bool) -> Callable[[], None]:
-    """SQLite's own limit, of each connection: the same error as a full disk."""
+    """SQLite's own limit, of each connection: the same error as a full disk; how to end it."""
     engine = store.database.engine
     with engine.connect() as db:
         pages = db.exec_driver_sql("PRAGMA page_count").scalar() if full else 1_000_000
@@ -100,8 +105,7 @@ def full_disk(store: Store, *, full: bool) -> Callable[[], None]:
     return lambda: full_disk(store, full=False) and None
 
 
-def test_a_full_disk_is_counted_kept_in_memory_and_written_later(tmp_path: Path) -> None:
-    store = Store(tmp_path / "m.db")
+def test_a_full_disk_is_counted_kept_in_memory_and_written_later(path: Path, store: Store) -> None:
     full_disk(store, full=True)
     big = {"url": "x" * 100_000}
     store.save_target(RankName("rg_9.0"), big)
@@ -115,19 +119,18 @@ def test_a_full_disk_is_counted_kept_in_memory_and_written_later(tmp_path: Path)
     assert store.flush()
     assert (store.pending, store.last_error) == (0, None)
     store.close()
-    assert big in reopened(tmp_path / "m.db").targets
+    assert big in reopened(path).targets
 
 
-def test_a_locked_database_loses_nothing(tmp_path: Path) -> None:
-    store = Store(tmp_path / "m.db")
-    other = sqlite3.connect(tmp_path / "m.db", isolation_level=None)
+def test_a_locked_database_loses_nothing(path: Path, store: Store) -> None:
+    other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     fill(store)
     assert not store.flush()
     other.execute("ROLLBACK")
     other.close()
     store.close()
-    assert reopened(tmp_path / "m.db") == EVERYTHING
+    assert reopened(path) == EVERYTHING
 
 
 def damaged(path: Path) -> None:
@@ -162,8 +165,7 @@ def folder(path: Path) -> None:
         (folder, "is a directory"),
     ],
 )
-def test_a_store_that_cannot_be_used_is_one_clear_line(spoil, words: str, tmp_path: Path) -> None:
-    path = tmp_path / "m.db"
+def test_a_store_that_cannot_be_used_is_one_clear_line(spoil, words: str, path: Path) -> None:
     spoil(path)
     with pytest.raises(StoreError, match=words) as caught:
         Store(path)
@@ -176,8 +178,7 @@ def test_a_store_where_nobody_may_write_is_one_clear_line() -> None:
         Store(Path("/proc/lightkeeper/m.db"))
 
 
-def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
-    store = Store(tmp_path / "m.db")
+def test_a_disk_that_hangs_holds_nobody_up(path: Path, store: Store) -> None:
     fill(store)
     with store._disk:  # the writer waits, as in a write that does not return
         began = time.monotonic()
@@ -187,13 +188,12 @@ def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
         assert store.pending > 5
     assert store.flush()
     store.close()
-    assert reopened(tmp_path / "m.db") == EVERYTHING
+    assert reopened(path) == EVERYTHING
 
 
-def test_what_changed_while_it_was_written_is_written_again(tmp_path: Path) -> None:
-    store = Store(tmp_path / "m.db")
+def test_what_changed_while_it_was_written_is_written_again(path: Path, store: Store) -> None:
     for number in range(200):
         store.save_target(RankName("rg_0.0"), {"url": f"http://h:{number}"})
         store.flush(wait_s=0.0)
     store.close()
-    assert reopened(tmp_path / "m.db").targets == ({"url": "http://h:199"},)
+    assert reopened(path).targets == ({"url": "http://h:199"},)
