@@ -63,6 +63,8 @@ def test_after_death_the_last_record_of_torch_is_kept_and_nobody_is_asked(bench)
     record = bench.box.flight_record()
     assert (record.alive, record.torch, bench.torch.asked) == (False, {"entries": [1]}, 1)
     assert record.torch_age_s is not None
+    with pytest.raises(ControlPlaneError, match="the rank is dead"):
+        bench.box.wait_counters()
 
 
 def test_a_silent_control_plane_is_an_error_in_the_record_and_not_of_it(page, bench):

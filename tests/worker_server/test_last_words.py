@@ -299,7 +299,9 @@ AT = {line: wire.Frame("step", "train.py", line) for line in (1, 2, 3)}
 
 def test_an_ending_prefers_the_exception_noted_to_the_file_and_the_file_to_stderr(left):
     left.stderr.write_text(traceback_of(3, "KeyError: 3"))
-    assert left.ending(dead(1)) == wire.Ending("Exited with code 1.", "KeyError: 3", AT[3])
+    for content in ("", '{"message": "of another form"}', "half"):
+        left.error.write_text(content)
+        assert left.ending(dead(1)) == wire.Ending("Exited with code 1.", "KeyError: 3", AT[3])
     told = {"message": "OSError: 2", "extraInfo": {"py_callstack": traceback_of(2, "OSError: 2")}}
     left.error.write_text(json.dumps({"message": told}))
     assert left.ending(dead(1)) == wire.Ending("Exited with code 1.", "OSError: 2", AT[2])
