@@ -156,13 +156,12 @@ def _check(args: argparse.Namespace) -> int:
     except committed.PrometheusError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    wrong = [
-        one for one in answers if one.found in (committed.Found.EMPTY, committed.Found.REFUSED)
-    ]
+    failures = (committed.Found.EMPTY, committed.Found.REFUSED)
+    wrong = [answer for answer in answers if answer.found in failures]
     if args.format == "json":
-        told = {"prometheus": args.prometheus, "monitor": seen, "wrong": len(wrong),
-                "queries": [one.to_json() for one in answers]}  # fmt: skip
-        print(json.dumps(told, indent=2))
+        body = {"prometheus": args.prometheus, "monitor": seen, "wrong": len(wrong),
+                "queries": [answer.to_json() for answer in answers]}  # fmt: skip
+        print(json.dumps(body, indent=2))
     else:
         _print_answers(answers)
         print(f"{len(answers)} queries, {len(wrong)} failed or empty")
@@ -172,13 +171,11 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _print_answers(answers: Sequence[committed.PanelAnswer]) -> None:
-    board = max(len(one.board) for one in answers)
-    where = max(len(one.where) for one in answers)
-    for one in answers:
-        line = (
-            f"{one.found:6}  {one.series:6}  {one.board:{board}}  {one.where:{where}}  {one.said}"
-        )
-        print(line.rstrip())
+    board = max(len(answer.board) for answer in answers)
+    where = max(len(answer.where) for answer in answers)
+    for answer in answers:
+        place = f"{answer.board:{board}}  {answer.where:{where}}"
+        print(f"{answer.found:6}  {answer.series:6}  {place}  {answer.said}".rstrip())
 
 
 # -- the push ------------------------------------------------------------------------------------

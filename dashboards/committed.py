@@ -188,25 +188,25 @@ class PanelAnswer:
 def queries(board: Mapping[str, Any]) -> Iterator[BoardQuery]:
     name = str(board["uid"]).removeprefix("lightkeeper-")
     for panel in panels_of(board):
-        told = panel.get("fieldConfig", {}).get("defaults", {}).get("noValue", NO_DATA)
+        no_value = panel.get("fieldConfig", {}).get("defaults", {}).get("noValue", NO_DATA)
         for target in panel["targets"]:
             yield BoardQuery(
                 name, f"panel {panel['title']}/{target['refId']}", target["expr"],
-                instant=bool(target.get("instant")), quiet="" if told == NO_DATA else told,
+                instant=bool(target.get("instant")), quiet="" if no_value == NO_DATA else no_value,
             )  # fmt: skip
-    for one in board["annotations"]["list"]:
-        yield BoardQuery(name, f"annotation {one['name']}", one["expr"], quiet="no mark")
-    for one in board["templating"]["list"]:
-        inside = re.fullmatch(r"label_values\((.*), (\w+)\)", str(one.get("query", "")))
-        if inside is not None:
-            expr = f"count by ({inside[2]}) ({inside[1]})"
-            yield BoardQuery(name, f"variable {one['name']}", expr)
+    for mark in board["annotations"]["list"]:
+        yield BoardQuery(name, f"annotation {mark['name']}", mark["expr"], quiet="no mark")
+    for variable in board["templating"]["list"]:
+        values = re.fullmatch(r"label_values\((.*), (\w+)\)", str(variable.get("query", "")))
+        if values is not None:
+            expr = f"count by ({values[2]}) ({values[1]})"
+            yield BoardQuery(name, f"variable {variable['name']}", expr)
 
 
 def filled(expr: str, **values: str) -> str:
     """`expr` as Prometheus gets it: everything is chosen but what `values` names."""
     values = {"topn": "40", **values}
-    return re.sub(r"\$(\w+)", lambda found: values.get(found[1], ".+"), expr)
+    return re.sub(r"\$(\w+)", lambda variable: values.get(variable[1], ".+"), expr)
 
 
 class Prometheus:
@@ -259,16 +259,16 @@ def ask(prom: Prometheus, query: BoardQuery, *, span_s: int, scrape_s: int) -> P
     now_s = time.time()
     try:
         if query.instant:
-            said = prom.api("query", query=expr, time=f"{now_s}")
+            data = prom.api("query", query=expr, time=f"{now_s}")
         else:
-            said = prom.api("query_range", query=expr, start=f"{now_s - span_s}", end=f"{now_s}",
+            data = prom.api("query_range", query=expr, start=f"{now_s - span_s}", end=f"{now_s}",
                             step=f"{max(STEP_S, span_s // 10_000)}s")  # fmt: skip
     except ValueError as error:
         return PanelAnswer(query.board, query.where, Found.REFUSED, 0, str(error), expr)
-    series = 1 if said["resultType"] in ("scalar", "string") else len(said["result"])
-    found = Found.SERIES if series else Found.QUIET if query.quiet else Found.EMPTY
-    told = query.quiet if found is Found.QUIET else ""
-    return PanelAnswer(query.board, query.where, found, series, told, expr)
+    series = 1 if data["resultType"] in ("scalar", "string") else len(data["result"])
+    outcome = Found.SERIES if series else Found.QUIET if query.quiet else Found.EMPTY
+    said = query.quiet if outcome is Found.QUIET else ""
+    return PanelAnswer(query.board, query.where, outcome, series, said, expr)
 
 
 def ask_all(prom: Prometheus, *, span_s: int, scrape_s: int) -> list[PanelAnswer]:

@@ -201,8 +201,8 @@ def parse_fault(data: Any) -> PlannedFault:
             raise FaultError(f"unknown kind {name!r} (known: {', '.join(FaultKind)})")
         variant, variants = said.get("variant"), VARIANTS.get(FaultKind(name), ())
         if variant not in (None, *variants):
-            known = ", ".join(variants) or "none"
-            raise FaultError(f"{name} knows no variant {variant!r} (known: {known})")
+            names = ", ".join(variants) or "none"
+            raise FaultError(f"{name} knows no variant {variant!r} (known: {names})")
         return msgspec.convert(said, PlannedFault, strict=False)
     except ValueError as error:  # msgspec's, and ours
         raise FaultError(f"fault {said.get('id')!r}: {error}") from None
@@ -224,11 +224,9 @@ def inject(path: Path, *faults: PlannedFault) -> None:
 
 def markers(path: Path) -> list[Marker]:
     """What fired so far, oldest first; `path` is the fault file."""
-    found = [
-        msgspec.json.decode(marker.read_bytes(), type=Marker)
-        for marker in fired(path).glob("[!.]*")
-    ]
-    return sorted(found, key=lambda marker: (marker.time, marker.id))
+    files = fired(path).glob("[!.]*")
+    decoded = [msgspec.json.decode(file.read_bytes(), type=Marker) for file in files]
+    return sorted(decoded, key=lambda marker: (marker.time, marker.id))
 
 
 def mark(path: Path, marker: Marker) -> None:

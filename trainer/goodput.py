@@ -104,8 +104,8 @@ class RecoveryTimes:
     step_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            _check(one.name, getattr(self, one.name), 0.0)
+        for time in fields(self):
+            _check(time.name, getattr(self, time.name), 0.0)
 
 
 TIMES_SAY: Final = {
@@ -317,15 +317,15 @@ def detection(step_s: float, slowdown: float, stall_factor: float) -> Detection:
     return Detection(hang_s, SLOW_S + more_s)
 
 
-def kept(name: str, found: Detection, plain: Scenario, give_up_s: float) -> Handling:
+def kept(name: str, detected: Detection, plain: Scenario, give_up_s: float) -> Handling:
     """With lightkeeper: groups that hang or are slow are evicted; a crash is the Lighthouse's own.
 
     A hang that is not decided before the survivors give up takes the job, as without us. A
     straggler goes once it has cost what an eviction costs (ski rental), however soon it was found.
     """
-    in_time = found.hang_s + plain.times.evict_s < give_up_s
-    hang = Response(found.hang_s) if in_time else Response(give_up_s, takes_job=True)
-    slow_s = found.slow_s if plain.mix.drag > 0.0 else None
+    in_time = detected.hang_s + plain.times.evict_s < give_up_s
+    hang = Response(detected.hang_s) if in_time else Response(give_up_s, takes_job=True)
+    slow_s = detected.slow_s if plain.mix.drag > 0.0 else None
     if slow_s is not None:
         slow_s = max(slow_s, eviction_cost_s(plain) / plain.mix.drag)
     return Handling(name, Response(STOP_S), hang, Response(slow_s))
@@ -336,7 +336,10 @@ RIVAL: Final = 2
 
 
 def ways(
-    plain: Scenario, found: Sequence[tuple[str, Detection]], give_up_s: float, false_per_day: float
+    plain: Scenario,
+    detections: Sequence[tuple[str, Detection]],
+    give_up_s: float,
+    false_per_day: float,
 ) -> list[Scenario]:
     """Without a keeper (nobody sees a slow rank), with it by name, the last of those with false
     evictions as well.
@@ -347,7 +350,7 @@ def ways(
         Handling("synchronous", whole[0], whole[1], never),
         Handling("FT, watchdog 10 min", Response(STOP_S), watchdog, never),
         Handling("TorchFT's timeouts", Response(STOP_S), whole[2], never),
-        *(kept(name, detected, plain, give_up_s) for name, detected in found),
+        *(kept(name, detected, plain, give_up_s) for name, detected in detections),
     ]
     if false_per_day != 0.0:  # a negative one is refused
         name = f"+ {false_per_day:g} false a day"
@@ -436,13 +439,13 @@ def duration(text: str) -> float:
 def shares(text: str) -> tuple[float, ...]:
     """Three shares of one, from three numbers in any unit."""
     try:
-        found = [float(word) for word in text.split(":")]
+        parts = [float(word) for word in text.split(":")]
     except ValueError:
-        found = []
-    total = sum(found)
-    if len(found) != 3 or not all(number >= 0.0 for number in found) or not 0.0 < total < math.inf:
+        parts = []
+    total = sum(parts)
+    if len(parts) != 3 or not all(number >= 0.0 for number in parts) or not 0.0 < total < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not STOP:HANG:SLOW, such as 83:12:5")
-    return tuple(number / total for number in found)
+    return tuple(number / total for number in parts)
 
 
 def span(text: str) -> tuple[int, int]:
@@ -457,8 +460,8 @@ def _sizes(sweep: tuple[int, int], unit: int) -> list[int]:
     if not unit <= first < last <= 10_000_000:
         raise ScenarioError(f"the sweep is {first}:{last}, expected {unit} to 10000000, in order")
     steps = (base * 10**power for power in range(8) for base in (1, 2, 5))
-    found = {first, last, *(size for size in steps if first < size < last)}
-    return sorted({round(size / unit) * unit for size in found})
+    sizes = {first, last, *(size for size in steps if first < size < last)}
+    return sorted({round(size / unit) * unit for size in sizes})
 
 
 def _job_ways(args: argparse.Namespace, ranks: int | None) -> list[Scenario]:
@@ -545,12 +548,12 @@ def _case(out: Console) -> object:
     grid = _grid("FT-HSDP, arXiv 2602.00277", "way", "published", "linear (theirs)", "Poisson",
                  "all stand", "a group is away")  # fmt: skip
     for published, row in rows:
-        found = toll(row, "stop")
+        stop = toll(row, "stop")
         grid.add_row(row.handling.name, f"{published:.0%}", f"{linear(row):.2%}",
-                     f"{poisson(row):.2%}", _seconds(found.stall_s),
-                     _seconds(found.stall_s + found.missing_s))  # fmt: skip
+                     f"{poisson(row):.2%}", _seconds(stop.stall_s),
+                     _seconds(stop.stall_s + stop.missing_s))  # fmt: skip
     out.print(grid)
-    return [{"published": told, **_body([row])["ways"][0]} for told, row in rows]
+    return [{"published": published, **_body([row])["ways"][0]} for published, row in rows]
 
 
 def _grid(title: str, *columns: str) -> Table:

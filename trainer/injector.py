@@ -230,8 +230,8 @@ class Injector:
             same_place = marker.host == self._host and split_rank_name(marker.rank)[1] == number
             if marker.kind in LASTING and same_place:
                 self._suffer(marker.kind, marker.factor)
-                told = f"{marker.kind} on {self._host}, as fault {marker.id!r} left it"
-                self._say(f"{self._rank}: {told}")
+                why = f"as fault {marker.id!r} left it"
+                self._say(f"{self._rank}: {marker.kind} on {self._host}, {why}")
 
     def _read_if_changed(self, file: Path) -> None:
         try:

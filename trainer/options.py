@@ -36,18 +36,18 @@ def add_options(parser: argparse.ArgumentParser, described: type) -> None:
     The help ends with the default, or says that 0, whose meaning it tells, is it.
     """
     add, kinds = parser.add_argument, get_type_hints(described)
-    for told in fields(described):
-        more = dict(told.metadata)
+    for each in fields(described):
+        more = dict(each.metadata)
         if not more:
             continue
-        says, kind, default = more.pop("says"), kinds[told.name], told.default
+        says, kind, default = more.pop("says"), kinds[each.name], each.default
         least, most = more.pop("least", 0), more.pop("most", math.inf)
         if title := more.pop("title", ""):
             add = parser.add_argument_group(title).add_argument
         if kind is bool:
             more = {"action": "store_true", **more}
         elif kind in (int, float):
-            seconds = told.name.endswith("_s")
+            seconds = each.name.endswith("_s")
             more = {"metavar": "S" if seconds else "N" if kind is int else "X", **more}
             more["type"] = number(kind, least, most)
         elif "choices" not in more and "type" not in more:
@@ -55,8 +55,8 @@ def add_options(parser: argparse.ArgumentParser, described: type) -> None:
         if "(default" not in says and default is not None and kind is not bool:
             shown = default if isinstance(default, str) else f"{default:g}"
             says += " (default)" if "0 = " in says and not default else f" (default {shown})"
-        flag = more.pop("flag", "--" + told.name.removesuffix("_s").replace("_", "-"))
-        add(flag, dest=told.name, default=default, help=says, **more)
+        flag = more.pop("flag", "--" + each.name.removesuffix("_s").replace("_", "-"))
+        add(flag, dest=each.name, default=default, help=says, **more)
 
 
 def number(kind: type[int] | type[float], least: float, most: float) -> Callable[[str], float]:

@@ -473,8 +473,8 @@ def resume(
 
 def newest(directory: Path) -> Path | None:
     """The newest whole checkpoint of any group in `directory`."""
-    found = [path for path in directory.glob("*/step-*") if _NAME.fullmatch(path.name)]
-    return max(found, key=lambda path: (step_of(path), path.name), default=None)
+    whole = [path for path in directory.glob("*/step-*") if _NAME.fullmatch(path.name)]
+    return max(whole, key=lambda path: (step_of(path), path.name), default=None)
 
 
 def step_of(path: Path) -> int:
