@@ -113,5 +113,5 @@ def test_after_gloo_aborts_the_process_the_mismatch_is_on_record(start_gloo):
     last = [rank.record().ring[-1] for rank in ranks]
     assert [(call.group, call.seq, call.op) for call in last] == [("default", 4, "all_reduce")] * 2
     assert [call.sizes_in for call in last] == [((1000,),), ((500,),)]
-    dead = next(rank for rank in ranks if not rank.state().process.alive)
-    assert dead.record().ring[-1].exit_age_s is None
+    dead = [rank for rank in ranks if not rank.state().process.alive]  # the other may follow it
+    assert any(rank.record().ring[-1].exit_age_s is None for rank in dead)
