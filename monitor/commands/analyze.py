@@ -40,7 +40,15 @@ from monitor.records.analyse import analyse
 from monitor.records.files import TooMuchError, bundle_in, load
 from monitor.records.job import Job
 from monitor.records.safe_pickle import FlightRecordError
-from monitor.show.report import Online, lines, no_answer, online, page, print_report, report
+from monitor.show.report import (
+    MonitorVerdict,
+    lines,
+    monitor_verdict,
+    no_answer,
+    page,
+    print_report,
+    report,
+)
 from monitor.show.standing import concerned, group_label, named
 from monitor.show.wording import clean, sentence
 
@@ -118,13 +126,13 @@ def _judge(
         raise CannotTellError(f"there is {exc}") from exc
     detailed = _groups(job, groups)
     analysis = analyse(job)
-    live = online(job, analysis, bundle)
+    live = monitor_verdict(job, analysis, bundle)
     if details:
         detailed = tuple(dict.fromkeys((*detailed, *concerned(analysis)[:_DETAILED])))
 
     def text(console: Console) -> None:
         if live is not None:
-            _print_told(console, job, live)
+            _print_live(console, job, live)
         print_report(console, job, analysis, detailed)
 
     said = composed(as_json=as_json, body=lambda: report(job, analysis, live), text=text)
@@ -182,9 +190,9 @@ def _groups(job: Job, names: Sequence[str]) -> tuple[int, ...]:
     return tuple(chosen)
 
 
-def _print_told(out: Console, job: Job, online: Online) -> None:
-    heading, facts = lines(job, online)
-    out.print(Text(sentence(heading), "bold red" if online.sure else "bold magenta"))
+def _print_live(out: Console, job: Job, live: MonitorVerdict) -> None:
+    heading, facts = lines(job, live)
+    out.print(Text(sentence(heading), "bold red" if live.sure else "bold magenta"))
     for what, seen in facts:
         out.print(Text(f"   {what + ': ' if what else ''}{seen}"))
     out.print(Text("\nby the flight records alone:", "dim"))

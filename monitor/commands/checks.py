@@ -141,8 +141,8 @@ def check_notify(
     exit status: 0 all took it, 1 one did not, 2 wrong arguments.
     docs/alerts.md has the messages, and what is sent when.
     """
-    told_ones = sinks(_TEST_S)
-    if not told_ones:
+    receivers = sinks(_TEST_S)
+    if not receivers:
         raise CommandError("nobody to notify: see lightkeeper check notify --help")
     try:
         tls = None if ca_file is None else trust_also(ca_file)
@@ -151,7 +151,7 @@ def check_notify(
     fetcher = Fetcher(tls, proxies=True)
     try:
         message = Message(_test(public_url or ""), time.time())
-        answers = [_try(fetcher, sink, message) for sink in told_ones]
+        answers = [_try(fetcher, sink, message) for sink in receivers]
     finally:
         fetcher.close()
     columns = {"sink": "sink", "url": "at", "ok": "took it", "said": "said"}

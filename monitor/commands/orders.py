@@ -15,7 +15,7 @@ from rich.text import Text
 from monitor.commands.ask import Monitor, asking, changing, login
 from monitor.commands.command import DONE, FAILED, CommandError, as_json, command, gathered, option
 from monitor.commands.printing import Sheet, cell, console, moment, print_json
-from monitor.show.wording import clean, counted
+from monitor.show.wording import clean, counted, plain
 
 
 def _path(host: str | None, group: str | None) -> str:
@@ -294,12 +294,7 @@ def _follow(
 
 
 def _lines(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = []
-    for rung in rungs:
-        name = str(rung["rung"]).replace("_", " ")
-        how = clean(rung["detail"], 300) or "begins"
-        lines.append(f"{name}: {how}")
-    return lines
+    return [f"{plain(rung['rung'])}: {clean(rung['detail'], 300) or 'begins'}" for rung in rungs]
 
 
 def _tell_how_it_went(line: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
-from flask import Flask, Response, current_app, request
+from flask import Response, current_app, request
 from prometheus_client import CollectorRegistry
 from werkzeug.exceptions import HTTPException
 
@@ -27,7 +27,7 @@ from monitor.show.latest import Latest, Streams
 from monitor.store.lease import LeaseStanding
 from worker_server.http_server import names_us
 
-_KEY: Final = "lightkeeper"
+KEY: Final = "lightkeeper"
 NOT_FOUND: Final = 404
 
 
@@ -74,12 +74,8 @@ class AppContext:
         return self.fetcher.tokens
 
 
-def open_context(app: Flask, context: AppContext) -> None:
-    app.extensions[_KEY] = context
-
-
 def app_context() -> AppContext:
-    return cast("AppContext", current_app.extensions[_KEY])
+    return cast("AppContext", current_app.extensions[KEY])
 
 
 log = logging.getLogger(__name__)

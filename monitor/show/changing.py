@@ -1,5 +1,5 @@
-"""Routes that change something, the policy and the big red switch among them: a token, and no
-foreign page.
+"""Routes that change something: registration, quarantine, eviction by hand, the policy, the big red
+switch. A token, and no foreign page.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from flask import Blueprint, Response, request
 from monitor.act.targets import NEW_A_MINUTE, RANKS_MOST, Registered
 from monitor.decide.rules import PolicyError
 from monitor.decide.view import SCHEMA
-from monitor.decide.view_json import effective_to_json, learned_to_json
 from monitor.model.eviction import KEEPER, QuarantineEntry, Scope
 from monitor.model.names import GroupName, IncidentId, RankName
 from monitor.model.plain import to_plain
@@ -29,6 +28,7 @@ from monitor.show.answers import (
     json_body,
     text_of,
 )
+from monitor.show.reading import policy_body
 from worker_server.wire import Identity, WireError, parse_registration
 
 HOURS_MAX: Final = 24.0 * 366
@@ -53,7 +53,6 @@ _STATUS: Final = {Registered.FULL: 503, Registered.HASTY: 429}
 
 
 changing = Blueprint("changing", __name__)
-"""Registration, quarantine, eviction by hand."""
 
 
 @changing.before_request
@@ -206,20 +205,8 @@ def hours_of(body: Mapping[str, Any]) -> float | None:
 
 # The policy, and the big red switch.
 
-policy = Blueprint("policy", __name__)
-"""Reading it: no token."""
-ruling = Blueprint("ruling", __name__)
-"""Changing it: as everything that changes."""
-ruling.before_request(guard)
 
-
-@policy.get("/v1/policy")
-def show() -> Response:
-    """The policy that holds, where it comes from, and what was learned beside it."""
-    return answer(_body())
-
-
-@ruling.post("/v1/policy/reload")
+@changing.post("/v1/policy/reload")
 def reload() -> Response:
     """Read the policy file again; it holds from the next tick on."""
     try:
@@ -227,32 +214,19 @@ def reload() -> Response:
     except PolicyError as exc:
         body = {"error": "nothing has changed: " + "; ".join(exc.problems)}
         return answer({**body, "problems": list(exc.problems)}, 400)
-    return answer(_body())
+    return answer(policy_body())
 
 
-@ruling.post("/v1/pause")
+@changing.post("/v1/pause")
 def pause() -> Response:
     body = json_body()
     pause = app_context().pause.press(text_of(body, "reason"), author_of(body), hours_of(body))
     return answer({"schema": SCHEMA, "pause": to_plain(pause)})
 
 
-@ruling.delete("/v1/pause")
+@changing.delete("/v1/pause")
 def resume() -> Response:
     ended = app_context().pause.release()
     if ended is None:
         raise HttpRefusal(404, "nothing is paused")
     return answer({"schema": SCHEMA, "ended": to_plain(ended)})
-
-
-def _body() -> dict[str, Any]:
-    context, view = app_context(), app_context().view()
-    pause, effective = context.pause.current(), context.rules.current
-    learned = {} if view is None else learned_to_json(effective.config, view.result.learned)
-    return {
-        "schema": SCHEMA,
-        **effective_to_json(effective, context.clock.now_s()),
-        "problems": list(context.rules.problems),
-        "pause": None if pause is None else to_plain(pause),
-        "learned": learned,
-    }

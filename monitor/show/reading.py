@@ -19,9 +19,11 @@ from monitor.decide.accounts import Choice
 from monitor.decide.view import SCHEMA, IncidentReport, View, bundle_url
 from monitor.decide.view_json import (
     degraded,
+    effective_to_json,
     entry_to_json,
     event_to_json,
     host_to_json,
+    learned_to_json,
     ranks_to_json,
     report_to_json,
     self_health_to_json,
@@ -29,6 +31,7 @@ from monitor.decide.view_json import (
 )
 from monitor.model.eviction import QuarantineEntry, Scope
 from monitor.model.names import GroupName, Host, IncidentId, RankName
+from monitor.model.plain import to_plain
 from monitor.model.quarantine import HostRecord
 from monitor.show import exposition
 from monitor.show.answers import (
@@ -200,6 +203,25 @@ def _ranks_by_host() -> dict[Host, list[RankName]]:
     for target in app_context().registry.targets():
         ranks.setdefault(target.identity.host, []).append(target.rank)
     return ranks
+
+
+@reading.get("/v1/policy")
+def policy() -> Response:
+    return answer(policy_body())
+
+
+def policy_body() -> dict[str, Any]:
+    """The policy that holds, where it comes from, and what was learned beside it."""
+    context, view = app_context(), app_context().view()
+    pause, effective = context.pause.current(), context.rules.current
+    learned = {} if view is None else learned_to_json(effective.config, view.result.learned)
+    return {
+        "schema": SCHEMA,
+        **effective_to_json(effective, context.clock.now_s()),
+        "problems": list(context.rules.problems),
+        "pause": None if pause is None else to_plain(pause),
+        "learned": learned,
+    }
 
 
 @reading.get("/v1/sd")

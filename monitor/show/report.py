@@ -53,7 +53,7 @@ _PAGE_GROUPS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class FindingWords:
     who: str
     what: str
     kind: str
@@ -88,7 +88,7 @@ STAND_HEADS: Final = ("ranks", "are", "enqueued", "completed", "first unfinished
 CALL_HEADS: Final = ("ranks", "gave", "state", "called at")
 
 
-def ruling(job: Job, finding: Finding) -> Ruling:
+def finding_words(job: Job, finding: Finding) -> FindingWords:
     who, what = title(job, finding)
     facts = (
         ("shows at", where(job, finding)),
@@ -97,7 +97,7 @@ def ruling(job: Job, finding: Finding) -> Ruling:
         ("process", ended(job, finding.culprits)),
         *((clean(name, 80), clean(seen)) for name, seen in finding.evidence.items()),
     )
-    return Ruling(who, what, finding.kind, finding.confidence, finding.reason, _known(facts))
+    return FindingWords(who, what, finding.kind, finding.confidence, finding.reason, _known(facts))
 
 
 def _known(facts: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
@@ -245,7 +245,7 @@ def _parts(job: Job, analysis: Analysis, groups: Sequence[int]) -> Iterator[Rend
     yield Text(headline(job, analysis.findings, analysis.culprits), style)
     yield Text(read_line(job), "dim")
     for number, finding in enumerate(analysis.findings, start=1):
-        words = ruling(job, finding)
+        words = finding_words(job, finding)
         yield Text()
         yield from verdict(
             number, words.who, words.what, classes=(words.kind,), confidence=words.confidence,
@@ -297,7 +297,7 @@ def _table(title: str, heads: Iterable[str], rows: Iterable[ReportRow]) -> Table
 # As a page to mail.
 
 
-def page(job: Job, analysis: Analysis, online: Online | None = None) -> str:
+def page(job: Job, analysis: Analysis, live: MonitorVerdict | None = None) -> str:
     """The whole document; `told` is what the monitor had said, of evidence bundles."""
     from monitor.show.templating import render  # noqa: PLC0415 - nobody else needs templates here
 
@@ -307,10 +307,10 @@ def page(job: Job, analysis: Analysis, online: Online | None = None) -> str:
     return render(
         "report.html",
         answer=headline(job, analysis.findings, analysis.culprits),
-        tone="bad" if analysis.culprits else "doubt" if analysis.findings or online else "good",
+        tone="bad" if analysis.culprits else "doubt" if analysis.findings or live else "good",
         read=read_line(job),
-        live=None if online is None else lines(job, online),
-        rulings=[ruling(job, finding) for finding in analysis.findings],
+        live=None if live is None else lines(job, live),
+        findings=[finding_words(job, finding) for finding in analysis.findings],
         meanings=MEANINGS,
         waits=rows if analysis.waits else [],
         wait_heads=wait_heads(analysis),
@@ -328,7 +328,7 @@ def page(job: Job, analysis: Analysis, online: Online | None = None) -> str:
 SCHEMA: Final = 1
 
 
-def report(job: Job, analysis: Analysis, online: Online | None = None) -> dict[str, Any]:
+def report(job: Job, analysis: Analysis, live: MonitorVerdict | None = None) -> dict[str, Any]:
     """What `--format json` prints. Text from records stands as it was; JSON's escapes guard it."""
     body: dict[str, Any] = {
         "schema": SCHEMA,
@@ -336,7 +336,7 @@ def report(job: Job, analysis: Analysis, online: Online | None = None) -> dict[s
         "ranks_read": sorted(job.ranks),
         "ranks_silent": list(job.silent),
         "verdicts": [_verdict(job, finding) for finding in analysis.findings],
-        "culprits": list(culprits(analysis, online)),
+        "culprits": list(culprits(analysis, live)),
         "problems": [
             {"path": problem.path, "rank": problem.rank, "reason": problem.reason}
             for problem in job.problems
@@ -345,8 +345,8 @@ def report(job: Job, analysis: Analysis, online: Online | None = None) -> dict[s
     }
     if job.names:
         body["names"] = {str(rank): job.names[rank] for rank in sorted(job.names)}
-    if online is not None:
-        body["monitor"] = to_json(online)
+    if live is not None:
+        body["monitor"] = to_json(live)
     if job.hosts:
         body["hosts"] = {str(rank): job.hosts[rank] for rank in sorted(job.hosts)}
     return body
@@ -382,7 +382,7 @@ def _verdict(job: Job, finding: Finding) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Online:
+class MonitorVerdict:
     """The verdict of one bundle's incident."""
 
     path: str
@@ -400,7 +400,7 @@ class Online:
         return self.incident.verdict.confidence is not Confidence.UNSURE
 
 
-def online(job: Job, analysis: Analysis, bundle: Bundle | None) -> Online | None:
+def monitor_verdict(job: Job, analysis: Analysis, bundle: Bundle | None) -> MonitorVerdict | None:
     """The verdict of this bundle; None where there is no incident, as of an eviction by hand."""
     try:
         incident = None if bundle is None else incident_from_json(bundle.manifest.incident)
@@ -414,12 +414,12 @@ def online(job: Job, analysis: Analysis, bundle: Bundle | None) -> Online | None
         records_of = f"{bundle.moment.name}, {moment(int(bundle.moment.began_s * 1e9))} UTC"
     accused = sorted(number[name] for name in incident.culprits if name in number)
     agreement = _agreement(job, analysis, incident)
-    return Online(bundle.path, incident, records_of, agreement, tuple(accused))
+    return MonitorVerdict(bundle.path, incident, records_of, agreement, tuple(accused))
 
 
-def culprits(analysis: Analysis, online: Online | None) -> tuple[int, ...]:
+def culprits(analysis: Analysis, live: MonitorVerdict | None) -> tuple[int, ...]:
     """Whom the report accuses: the monitor's culprits where it was sure, else the records'."""
-    return online.culprits if online is not None and online.sure else analysis.culprits
+    return live.culprits if live is not None and live.sure else analysis.culprits
 
 
 def _agreement(job: Job, analysis: Analysis, incident: Incident) -> str:
@@ -441,36 +441,36 @@ _SAID = {
 }
 
 
-def lines(job: Job, online: Online) -> tuple[str, list[tuple[str, str]]]:
-    incident = online.incident
+def lines(job: Job, live: MonitorVerdict) -> tuple[str, list[tuple[str, str]]]:
+    incident = live.incident
     who = clean(", ".join(incident.culprits), 300) or "nobody"
-    between = "" if online.sure else "cannot tell between "
+    between = "" if live.sure else "cannot tell between "
     heading = (
         f"the monitor's verdict: {between}{who} ({incident.kind}, {incident.verdict.confidence})"
     )
     facts = [
         ("", sentence(incident.verdict.reason)),
         ("incident", f"{clean(incident.id, 200)}, {incident.state}"),
-        ("records of", online.records_of),
-        ("second look", _SAID[online.agreement]),
+        ("records of", live.records_of),
+        ("second look", _SAID[live.agreement]),
     ]
-    if online.culprits and not online.sure:
-        facts.insert(1, ("ranks", rank_list(job, online.culprits)))
+    if live.culprits and not live.sure:
+        facts.insert(1, ("ranks", rank_list(job, live.culprits)))
     return heading, facts
 
 
-def to_json(online: Online) -> dict[str, Any]:
-    incident = online.incident
+def to_json(live: MonitorVerdict) -> dict[str, Any]:
+    incident = live.incident
     return {
-        "bundle": online.path,
+        "bundle": live.path,
         "incident": incident.id,
         "kind": str(incident.kind),
         "state": str(incident.state),
         "culprits": list(incident.culprits),
-        "culprit_ranks": list(online.culprits),
+        "culprit_ranks": list(live.culprits),
         "groups": list(incident.groups),
         "confidence": str(incident.verdict.confidence),
         "reason": incident.verdict.reason,
-        "records_of": online.records_of,
-        "records_say": online.agreement,
+        "records_of": live.records_of,
+        "records_say": live.agreement,
     }

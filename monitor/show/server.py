@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from flask import Flask, Response
 
 from monitor.model.names import host_and_port
-from monitor.show.answers import BODY_MAX_BYTES, AppContext, open_context, refuse
-from monitor.show.changing import changing, policy, ruling
+from monitor.show.answers import BODY_MAX_BYTES, KEY, AppContext, refuse
+from monitor.show.changing import changing
 from monitor.show.paging import incident_pages, open_pages, paging
 from monitor.show.reading import passing, reading
 from worker_server.http_server import HttpServer, ServerLimits, file_limit
@@ -28,9 +28,9 @@ _STATIC = Path(__file__).parent / "static"
 def create_app(context: AppContext) -> Flask:
     app = Flask("monitor", static_folder=str(_STATIC), static_url_path="/static")
     app.config["MAX_CONTENT_LENGTH"] = BODY_MAX_BYTES
-    open_context(app, context)
+    app.extensions[KEY] = context
     open_pages(app, context)
-    for routes in (reading, paging, incident_pages, changing, passing, policy, ruling):
+    for routes in (reading, paging, incident_pages, changing, passing):
         app.register_blueprint(routes)
 
     @app.after_request

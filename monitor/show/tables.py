@@ -191,7 +191,7 @@ T = TypeVar("T")
 HEALTHS: Final = tuple(str(health) for health in WORST_FIRST)
 
 
-class SelfDoubt(msgspec.Struct, frozen=True):
+class SelfHealthFacts(msgspec.Struct, frozen=True):
     """How far the monitor trusts itself."""
 
     conditions: Mapping[str, str]
@@ -222,7 +222,7 @@ class WindowFacts(msgspec.Struct, frozen=True):
     until_s: float
 
 
-class KeptOut(msgspec.Struct, frozen=True):
+class QuarantinedFacts(msgspec.Struct, frozen=True):
     host: str = ""
     group: str = ""
 
@@ -242,10 +242,10 @@ class Fleet:
     warnings: tuple[str, ...]
     troubles: tuple[str, ...]
     unknown: tuple[UnknownFault, ...]
-    self_health: SelfDoubt
+    self_health: SelfHealthFacts
     lighthouse: LighthouseFacts
-    quarantine: tuple[KeptOut, ...]
-    quarantine_groups: tuple[KeptOut, ...]
+    quarantine: tuple[QuarantinedFacts, ...]
+    quarantine_groups: tuple[QuarantinedFacts, ...]
     tokenless: bool = False
     ended: Ended | None = None
     monitor: LeaseFacts | None = None

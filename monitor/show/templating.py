@@ -80,11 +80,6 @@ def after(at_s: float, began_s: float) -> str:
     return offset(at_s, began_s) if at_s - began_s < 600 else f"+{wording.span(at_s - began_s)}"
 
 
-def without(text: str, start: str) -> str:
-    """A text without this start: some say again what stands beside them."""
-    return text.removeprefix(start)
-
-
 @cache
 def environment() -> Environment:
     """Made when the first page is."""
@@ -94,7 +89,7 @@ def environment() -> Environment:
     )  # fmt: skip
     filters: tuple[Callable[..., object], ...] = (
         wording.sentence, wording.plain, wording.span, wording.ago, wording.utc, wording.whole,
-        wording.figure, wording.tenths, lines, after, offset, without,
+        wording.figure, wording.tenths, lines, after, offset,
         wording.hundredths, wording.since, wording.quoted, wording.doing, wording.loss,
     )  # fmt: skip
     env.filters.update({function.__name__: function for function in filters})
