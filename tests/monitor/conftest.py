@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from monitor.act.http import Fetcher
+from tests.monitor.commands.calling import Command
 from tests.monitor.fakes import FakeFleet, FakeLighthouse
 from tests.monitor.process import TOKEN, Training
 from tests.monitor.store.postgres import Cluster, cluster
@@ -65,3 +66,8 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No variable of ours is set."""
     for name in [name for name in os.environ if name.startswith("LIGHTKEEPER")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys)

@@ -21,7 +21,7 @@ from monitor.model.config import KeeperConfig
 from monitor.model.names import GroupName, Host
 from monitor.service import Options, Service
 from tests.monitor.api import options
-from tests.monitor.commands.refusal import assert_refused
+from tests.monitor.commands.calling import Command
 from tests.monitor.fakes import FakeFleet, FakeLighthouse
 from tests.monitor.process import TOKEN, Monitor, environment, lightkeeper
 from worker_server import home
@@ -70,14 +70,14 @@ def running(tmp_path: Path, fleet: FakeFleet, lighthouse: FakeLighthouse) -> Ite
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_wrong_option_is_one_line_and_status_2(
-    words: list[str], line: str, token_file: Path, tmp_path: Path, capsys
+    words: list[str], line: str, token_file: Path, tmp_path: Path, command: Command
 ) -> None:
     words = [str(token_file) if word == "TOKEN" else word for word in words]
     if "--bind" not in words:
         words += ["--bind", "127.0.0.1:0"]
     if "--store" not in words:
         words += ["--store", str(tmp_path / "m.db")]
-    assert_refused(["monitor", *words], line, capsys)
+    assert line in command.refused("monitor", *words)
 
 
 def test_a_busy_port_is_one_line_and_status_2(
@@ -349,9 +349,9 @@ def test_help_has_every_command_in_a_section(
     ids=["command", "option", "argument"],
 )
 def test_wrong_use_is_one_line_with_what_was_meant(
-    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], says: str, command: Command
 ) -> None:
-    assert_refused(words, says, capsys)
+    assert says in command.refused(*words)
 
 
 def test_its_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:

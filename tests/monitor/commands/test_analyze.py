@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import pickle
 import re
@@ -17,7 +16,7 @@ import pytest
 from monitor.cli import main
 from monitor.commands import analyze
 from tests.corpus.cases import Case
-from tests.monitor.commands.refusal import assert_refused
+from tests.monitor.commands.calling import Command
 from tests.monitor.process import into_closed_pipe
 
 
@@ -39,81 +38,63 @@ def _written(kind: str, folder: Path) -> Path:
     return folder
 
 
-def test_a_fault_is_status_1_and_named_first(
-    dumps: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["analyze", str(dumps)]) == 1
-    said = capsys.readouterr()
-    assert said.out.startswith("1 fault found, caused by rank ")
-    assert "who waits for whom" in said.out
-    assert said.err == ""
+def test_a_fault_is_status_1_and_named_first(dumps: Path, command: Command) -> None:
+    said = command("analyze", str(dumps), status=1)
+    assert said.startswith("1 fault found, caused by rank ")
+    assert "who waits for whom" in said
 
 
-def test_no_fault_is_status_0(sound: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["analyze", str(sound)]) == 0
-    assert capsys.readouterr().out.startswith("no fault found\nrecords of 8 of 8 ranks")
+def test_no_fault_is_status_0(sound: Path, command: Command) -> None:
+    said = command("analyze", str(sound))
+    assert said.startswith("no fault found\nrecords of 8 of 8 ranks")
 
 
-def test_json_and_text_accuse_the_same(dumps: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["analyze", str(dumps), "--format", "json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    main(["analyze", str(dumps)])
+def test_json_and_text_accuse_the_same(dumps: Path, command: Command) -> None:
+    told = command.json("analyze", str(dumps), status=1)
     (culprit,) = told["culprits"]
-    assert f"caused by rank {culprit}\n" in capsys.readouterr().out
+    assert f"caused by rank {culprit}\n" in command("analyze", str(dumps), status=1)
     assert told["ranks_expected"] == 8
 
 
 def test_files_folders_and_zips_give_the_same(
-    dumps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    dumps: Path, tmp_path: Path, command: Command
 ) -> None:
     files = sorted(str(path) for path in dumps.iterdir())
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as bundle:
         for path in files:
             bundle.write(path, Path(path).name)
-    told = []
-    for paths in ([str(dumps)], files, list(reversed(files)), [str(tmp_path / "all.zip")]):
-        assert main(["analyze", *paths, "--format", "json"]) == 1
-        told.append(json.loads(capsys.readouterr().out))
+    told = [
+        command.json("analyze", *paths, status=1)
+        for paths in ([str(dumps)], files, list(reversed(files)), [str(tmp_path / "all.zip")])
+    ]
     assert "when the records were taken" in told[3].pop("notes")[0]  # a zip has no dates
     assert told[0].pop("notes") == told[1].pop("notes") == told[2].pop("notes") == []
     assert told[0] == told[1] == told[2] == told[3]
 
 
-def test_the_page_is_written_beside_the_text(
-    dumps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["analyze", str(dumps), "--html", str(tmp_path / "r.html")]) == 1
+def test_the_page_is_written_beside_the_text(dumps: Path, tmp_path: Path, command: Command) -> None:
+    said = command("analyze", str(dumps), "--html", str(tmp_path / "r.html"), status=1)
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
-    assert f'<h1 class="bad">{capsys.readouterr().out.splitlines()[0]}</h1>' in page
+    assert f'<h1 class="bad">{said.splitlines()[0]}</h1>' in page
 
 
 @pytest.mark.parametrize("words", [["--details"], ["--group", "default_pg"]], ids=" ".join)
-def test_detail_comes_on_demand(
-    words: list[str], dumps: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(["analyze", str(dumps)])
-    assert "first unfinished ┃" not in capsys.readouterr().out
-    main(["analyze", str(dumps), *words])
-    assert "first unfinished ┃" in capsys.readouterr().out
+def test_detail_comes_on_demand(words: list[str], dumps: Path, command: Command) -> None:
+    assert "first unfinished ┃" not in command("analyze", str(dumps), status=1)
+    assert "first unfinished ┃" in command("analyze", str(dumps), *words, status=1)
 
 
-def test_a_rank_without_a_dump_is_told_and_counts(
-    dumps: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["analyze", str(dumps), "--world-size", "9", "--format", "json"]) == 1
-    told = json.loads(capsys.readouterr().out)
+def test_a_rank_without_a_dump_is_told_and_counts(dumps: Path, command: Command) -> None:
+    told = command.json("analyze", str(dumps), "--world-size", "9", status=1)
     assert (told["ranks_expected"], told["ranks_silent"]) == (9, [8])
 
 
-def test_one_bad_dump_spoils_its_rank_only(
-    sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_bad_dump_spoils_its_rank_only(sound: Path, tmp_path: Path, command: Command) -> None:
     for path in sound.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / "nccl_trace_rank_3").write_bytes(b"\x80\x02cos\nsystem\n")
-    main(["analyze", str(tmp_path)])
-    said = capsys.readouterr().out
+    said = command("analyze", str(tmp_path))
     assert "records of 7 of 8 ranks" in said
     assert "no record of rank 3" in said
     assert "nccl_trace_rank_3: " in said
@@ -157,28 +138,23 @@ def _bad_input(folder: Path) -> None:
     ids=lambda value: ascii(" ".join(value)) if isinstance(value, list) else "",
 )
 def test_what_cannot_be_used_is_one_line_and_status_2(
-    words: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], line: str, tmp_path: Path, command: Command
 ) -> None:
     _bad_input(tmp_path)
     words = [word if word.startswith("--") else str(tmp_path / word) for word in words]
-    assert_refused(["analyze", *words], line, capsys)
+    assert line in command.refused("analyze", *words)
 
 
 @pytest.mark.parametrize("size", ["0", "-1", "many", "99999999999"])
-def test_a_world_size_is_a_plausible_number(
-    size: str, dumps: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["analyze", str(dumps), f"--world-size={size}"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+def test_a_world_size_is_a_plausible_number(size: str, dumps: Path, command: Command) -> None:
+    command.refused("analyze", str(dumps), f"--world-size={size}")
 
 
 def test_an_unknown_group_is_answered_with_those_that_are_there(
-    dumps: Path, capsys: pytest.CaptureFixture[str]
+    dumps: Path, command: Command
 ) -> None:
-    assert main(["analyze", str(dumps), "--group", "defaultpg"]) == 2
-    assert "no process group 'defaultpg' in these records; there are default_pg" in (
-        capsys.readouterr().err
-    )
+    said = command.refused("analyze", str(dumps), "--group", "defaultpg")
+    assert "no process group 'defaultpg' in these records; there are default_pg" in said
 
 
 def test_a_page_that_cannot_be_written_is_said_before_the_load(
@@ -192,14 +168,13 @@ def test_a_page_that_cannot_be_written_is_said_before_the_load(
 
 
 def test_a_fault_of_our_own_is_not_taken_for_a_fault_of_the_job(
-    dumps: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    dumps: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     def broken(_job: object) -> object:
         raise AssertionError("a bug")
 
     monkeypatch.setattr(analyze, "analyse", broken)
-    assert main(["analyze", str(dumps)]) == 70
-    assert "AssertionError: a bug" in capsys.readouterr().err
+    assert "AssertionError: a bug" in command.failed("analyze", str(dumps), status=70)
 
 
 def test_an_interrupt_is_no_verdict(dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,36 +204,32 @@ class _Terminal(io.StringIO):
 
 
 def test_progress_is_shown_on_a_terminal_and_nothing_of_it_stays(
-    dumps: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    dumps: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     terminal = _Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    assert main(["analyze", str(dumps), "--format", "json"]) == 1
-    assert json.loads(capsys.readouterr().out)["schema"] == 1
+    assert command.json("analyze", str(dumps), status=1)["schema"] == 1
     shown = terminal.getvalue()
     assert "100%" in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
     assert shown.endswith("\x1b[1A\x1b[2K")  # up, and the line wiped
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["analyze", "--help"]) == 0
-    said = capsys.readouterr().out
+def test_help_teaches(command: Command) -> None:
+    said = command("analyze", "--help")
     for words in ("exit status", "--world-size", "examples:", "/v1/flight_recorder", "ends in its"):
         assert words in said
 
 
-def test_a_dump_is_never_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dump_is_never_run(tmp_path: Path, command: Command) -> None:
     marker = tmp_path / "ran"
     (tmp_path / "rank_0").write_bytes(b"cos\nsystem\n(S'touch " + str(marker).encode() + b"'\ntR.")
-    assert main(["analyze", str(tmp_path / "rank_0")]) == 2
+    command.refused("analyze", str(tmp_path / "rank_0"))
     assert not marker.exists()
-    assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_an_unreadable_file_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_file_is_said(tmp_path: Path, command: Command) -> None:
     os.mkfifo(tmp_path / "rank_0")
     assert stat.S_ISFIFO((tmp_path / "rank_0").stat().st_mode)
-    assert main(["analyze", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    command.refused("analyze", str(tmp_path))

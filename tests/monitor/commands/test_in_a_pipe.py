@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 
@@ -10,6 +9,7 @@ import pytest
 
 from monitor.cli import main
 from tests.monitor.bodies import FakeMonitor, hung, many, snapshot
+from tests.monitor.commands.calling import Command
 
 
 @pytest.fixture
@@ -20,14 +20,9 @@ def monitor(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMonitor]:
     made.close()
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
-    assert main(list(words)) == status
-    return capsys.readouterr().out
-
-
-def test_ranks(monitor: FakeMonitor, capsys) -> None:
+def test_ranks(monitor: FakeMonitor, command: Command) -> None:
     assert (
-        said(capsys, "get", "ranks", "--unhealthy")
+        command("get", "ranks", "--unhealthy")
         == """\
 rank    health       host   phase            for    step   s/step     busy     wait  trouble
 rg_1.1  stalled      node1  data             14s     120        -        -        -  -
@@ -43,25 +38,27 @@ def test_what_a_limit_leaves_out_is_said_beside_the_rows(monitor: FakeMonitor, c
     assert err == "and 9,999 more\n"
 
 
-@pytest.mark.parametrize("command", ["ranks", "groups", "hosts"])
+@pytest.mark.parametrize("what", ["ranks", "groups", "hosts"])
 def test_json_is_what_the_monitor_said_filtered_and_sorted(
-    command: str, monitor: FakeMonitor, capsys
+    what: str, monitor: FakeMonitor, command: Command
 ) -> None:
-    body = json.loads(said(capsys, "get", command, "--host", "node1", "--format", "json"))
+    body = command.json("get", what, "--host", "node1")
     assert body["schema"] == 1
-    assert {one.get("host", one.get("name")) for one in body[command]} == {"node1"}
+    assert {one.get("host", one.get("name")) for one in body[what]} == {"node1"}
     assert body["more"] == 0
 
 
-def test_a_group_is_shown_by_the_name_that_commands_take(monitor: FakeMonitor, capsys) -> None:
+def test_a_group_is_shown_by_the_name_that_commands_take(
+    monitor: FakeMonitor, command: Command
+) -> None:
     known = {**monitor.body["groups"][0], "group": "my_0", "launched_as": "0"}
     monitor.body = {**monitor.body, "groups": [known]}
-    assert said(capsys, "get", "groups").splitlines()[1].split()[0] == "my_0"
+    assert command("get", "groups").splitlines()[1].split()[0] == "my_0"
 
 
-def test_groups_and_hosts(monitor: FakeMonitor, capsys) -> None:
+def test_groups_and_hosts(monitor: FakeMonitor, command: Command) -> None:
     assert (
-        said(capsys, "get", "groups", "--sort", "health")
+        command("get", "groups", "--sort", "health")
         == """\
 group  health       host   ranks  step  commits  quorum  heartbeat
 rg_1   evicting     node1      2   120      118  yes          0.1s
@@ -69,7 +66,7 @@ rg_0   waiting      node0      2   120      118  yes          0.1s
 """
     )
     assert (
-        said(capsys, "get", "hosts")
+        command("get", "hosts")
         == """\
 host   health   groups  ranks  busy  incidents  evictions  quarantine
 spare  -             0      0     -          2          1  until released
@@ -79,32 +76,32 @@ node0  waiting       1      2     -          0          0  -
     )
 
 
-def test_tables_in_a_pipe_have_no_lines_around_them(monitor: FakeMonitor, capsys) -> None:
+def test_tables_in_a_pipe_have_no_lines_around_them(monitor: FakeMonitor, command: Command) -> None:
     for words in (["status"], ["get", "ranks"], ["policy", "show", "--default"]):
-        text = said(capsys, *words)
+        text = command(*words)
         assert text.isascii()
         assert "\x1b" not in text
-    rows = said(capsys, "policy", "show", "--default").splitlines()
+    rows = command("policy", "show", "--default").splitlines()
     assert re.split("  +", rows[1]) == ["kind", "info", "warning", "critical"]
 
 
 @pytest.mark.parametrize(
     ("body", "status"), [(snapshot(), 0), (hung(), 3)], ids=["trains", "hangs"]
 )
-def test_check_is_for_scripts(body, status: int, monitor: FakeMonitor, capsys) -> None:
+def test_check_is_for_scripts(body, status: int, monitor: FakeMonitor, command: Command) -> None:
     monitor.body = body
-    said(capsys, "status", "--check", status=status)
-    said(capsys, "status", "--check", "--format", "json", status=status)
-    said(capsys, "status")
+    command("status", "--check", status=status)
+    command("status", "--check", "--format", "json", status=status)
+    command("status")
 
 
-def test_a_policy_file_is_checked_for_programs(tmp_path, capsys) -> None:
+def test_a_policy_file_is_checked_for_programs(tmp_path, command: Command) -> None:
     file = tmp_path / "p.toml"
     file.write_text("[guards]\nbudget_per_hour = 3\n")
-    good = json.loads(said(capsys, "check", "policy", str(file), "--format", "json"))
+    good = command.json("check", "policy", str(file))
     assert (good["ok"], good["problems"]) == (True, [])
     file.write_text("[guards]\nbudget_per_hour = 'many'\n")
-    bad = json.loads(said(capsys, "check", "policy", str(file), "--format", "json", status=2))
+    bad = command.json("check", "policy", str(file), status=2)
     assert (bad["ok"], len(bad["problems"])) == (False, 1)
 
 
@@ -119,12 +116,11 @@ def test_a_policy_file_is_checked_for_programs(tmp_path, capsys) -> None:
         (["incidents", "list", "--store", "x", "--watch"], "--watch is for a running monitor"),
     ],
 )
-def test_what_cannot_be_is_one_line(words: list[str], line: str, monitor, capsys) -> None:
-    assert main(words) == 2
-    assert line in capsys.readouterr().err
+def test_what_cannot_be_is_one_line(words: list[str], line: str, monitor, command: Command) -> None:
+    assert line in command.refused(*words)
 
 
 @pytest.mark.parametrize("words", [["--watch", "0"], ["--watch", "nan"], ["--watch", "soon"]])
-def test_a_pause_that_is_none_is_refused(words: list[str], capsys) -> None:
-    assert main(["status", *words]) == 2
-    assert f"--watch is {words[1]}, expected 0.2 to 3600" in capsys.readouterr().err
+def test_a_pause_that_is_none_is_refused(words: list[str], command: Command) -> None:
+    said = command.refused("status", *words)
+    assert f"--watch is {words[1]}, expected 0.2 to 3600" in said

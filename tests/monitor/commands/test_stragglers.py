@@ -14,7 +14,7 @@ import pytest
 from monitor.cli import main
 from monitor.commands import stragglers
 from tests.changed import replace
-from tests.monitor.commands.refusal import assert_refused
+from tests.monitor.commands.calling import Command
 from tests.monitor.process import ROOT
 from tests.monitor.records.slow.jobs import OPS, Recorded, Slow, write_csv, write_parquet
 
@@ -48,14 +48,11 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 @pytest.mark.parametrize("described", [True, False], ids=["with sizes", "without sizes"])
 def test_of_the_recorded_jobs_exactly_the_slow_rank_is_named(
-    job: str, culprits: list[int], status: int, described: bool, capsys: pytest.CaptureFixture[str]
+    job: str, culprits: list[int], status: int, described: bool, command: Command
 ) -> None:
     assert REAL is not None
     words = ["--meta", str(REAL / f"meta-{job}.yaml")] if described else []
-    assert main(["stragglers", str(REAL / f"trace-{job}.parquet"), *words, "--format", "json"]) == (
-        status
-    )
-    told = json.loads(capsys.readouterr().out)
+    told = command.json("stragglers", str(REAL / f"trace-{job}.parquet"), *words, status=status)
     assert told["schema"] == 1
     assert told["culprits"] == culprits
     assert [one["culprits"] for one in told["verdicts"]] == [culprits] * len(culprits)
@@ -67,26 +64,18 @@ def test_of_the_recorded_jobs_exactly_the_slow_rank_is_named(
 # -- the answer -----------------------------------------------------------------------------------
 
 
-def test_a_fault_is_status_1_and_named_first(
-    sick: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["stragglers", str(sick)]) == 1
-    said = capsys.readouterr()
-    assert said.out.startswith("1 fault found, caused by rank 12\n")
-    assert re.search(r"│ 12 +│ 1 +│ 2 +(│ 1\.[45]\d +){3}│ 12 of 12 +│", said.out)
-    assert said.err == ""
+def test_a_fault_is_status_1_and_named_first(sick: Path, command: Command) -> None:
+    said = command("stragglers", str(sick), status=1)
+    assert said.startswith("1 fault found, caused by rank 12\n")
+    assert re.search(r"│ 12 +│ 1 +│ 2 +(│ 1\.[45]\d +){3}│ 12 of 12 +│", said)
 
 
-def test_no_fault_is_status_0(sound: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["stragglers", str(sound)]) == 0
-    assert capsys.readouterr().out.startswith("no straggler found\n")
+def test_no_fault_is_status_0(sound: Path, command: Command) -> None:
+    assert command("stragglers", str(sound)).startswith("no straggler found\n")
 
 
-def test_a_verdict_has_all_that_a_program_needs(
-    sick: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(["stragglers", str(sick), "--format", "json"])
-    told = json.loads(capsys.readouterr().out)
+def test_a_verdict_has_all_that_a_program_needs(sick: Path, command: Command) -> None:
+    told = command.json("stragglers", str(sick), status=1)
     (one,) = told["verdicts"]
     assert (one["kind"], one["class"], one["confidence"]) == ("straggler", "S1", "likely")
     assert (one["group"], one["stage"], one["dp_rank"]) == ("stage 1", 1, 2)
@@ -97,18 +86,14 @@ def test_a_verdict_has_all_that_a_program_needs(
     assert told["table"]["ranks"] == len(told["ranks"]) == 8
 
 
-def test_parquet_and_csv_give_the_same(
-    sick: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = []
-    for path in (sick, write_csv(tmp_path / "sick.csv", SICK.columns())):
-        assert main(["stragglers", str(path), "--format", "json"]) == 1
-        told.append(json.loads(capsys.readouterr().out))
-    assert told[0] == told[1]
+def test_parquet_and_csv_give_the_same(sick: Path, tmp_path: Path, command: Command) -> None:
+    csv = write_csv(tmp_path / "sick.csv", SICK.columns())
+    told = command.json("stragglers", str(sick), status=1)
+    assert command.json("stragglers", str(csv), status=1) == told
 
 
 def test_text_columns_and_missing_values_of_parquet_are_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: Command
 ) -> None:
     import pyarrow
     import pyarrow.parquet
@@ -119,19 +104,17 @@ def test_text_columns_and_missing_values_of_parquet_are_read(
         held[name][::9] = [None] * len(held[name][::9])
     held["step"] = [float(step) for step in held["step"]]  # as pandas has whole numbers with gaps
     pyarrow.parquet.write_table(pyarrow.table(held), tmp_path / "t.parquet")
-    assert main(["stragglers", str(tmp_path / "t.parquet"), "--format", "json"]) == 1
-    told = json.loads(capsys.readouterr().out)
+    told = command.json("stragglers", str(tmp_path / "t.parquet"), status=1)
     assert told["culprits"] == [12]
     assert re.match(r"\d+ of 1,\d+ rows left out", told["notes"][0])
 
 
 def test_sizes_are_checked_and_name_the_tensor_parallel_peers(
-    sick: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sick: Path, tmp_path: Path, command: Command
 ) -> None:
     meta = tmp_path / "meta.yaml"
     meta.write_text("trial_name: J1\ndp_size: 5\npp_size: 2\ntp_size: 2\nworld_size: 20\n")
-    assert main(["stragglers", str(sick), "--meta", str(meta), "--format", "json"]) == 1
-    told = json.loads(capsys.readouterr().out)
+    told = command.json("stragglers", str(sick), "--meta", str(meta), status=1)
     assert told["table"]["job"] == "J1"
     assert told["verdicts"][0]["stands_for"] == [12, 13]
     assert "rows of 8 ranks, expected 10 (dp_size x pp_size)" in told["notes"]
@@ -187,10 +170,10 @@ def _bad_input(folder: Path) -> None:
     ids=lambda value: ascii(" ".join(value)) if isinstance(value, list) else "",
 )
 def test_what_cannot_be_used_is_one_line_and_status_2(
-    words: list[str], line: str, bad: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], line: str, bad: Path, command: Command
 ) -> None:
     words = [word if word.startswith("--") else str(bad / word) for word in words]
-    assert_refused(["stragglers", *words], line, capsys)
+    assert line in command.refused("stragglers", *words)
 
 
 @pytest.fixture(scope="module")
@@ -200,13 +183,10 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_lines_of_another_length_are_left_out_and_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_of_another_length_are_left_out_and_said(tmp_path: Path, command: Command) -> None:
     path = write_csv(tmp_path / "t.csv", SICK.columns())
     path.write_text("\ufeff" + path.read_text(encoding="utf-8") + "1,2\n1,2,3\n", encoding="utf-8")
-    assert main(["stragglers", str(path), "--format", "json"]) == 1
-    told = json.loads(capsys.readouterr().out)
+    told = command.json("stragglers", str(path), status=1)
     assert told["culprits"] == [12]
     assert told["notes"] == ["2 lines left out: not as many fields as the first line"]
 
@@ -216,10 +196,7 @@ def test_lines_of_another_length_are_left_out_and_said(
 
 @pytest.mark.parametrize("how", [(), ("--format", "json")])
 def test_what_takes_too_long_is_ended_and_nobody_is_accused(
-    how: tuple[str, ...],
-    sick: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    how: tuple[str, ...], sick: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     monkeypatch.setattr(stragglers, "judge", lambda _: threading.Event().wait(60))
     assert main(["stragglers", str(sick), "--deadline", "0.5", *how]) == 3
@@ -230,10 +207,10 @@ def test_what_takes_too_long_is_ended_and_nobody_is_accused(
 
 
 def test_csv_needs_no_pyarrow_and_parquet_says_that_it_does(
-    sick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     table = write_csv(tmp_path / "t.csv", SICK.columns())
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert main(["stragglers", str(table)]) == 1
-    assert main(["stragglers", str(sick)]) == 2
-    assert "pip install 'lightkeeper[analyze]', or give CSV" in capsys.readouterr().err
+    command("stragglers", str(table), status=1)
+    said = command.refused("stragglers", str(sick))
+    assert "pip install 'lightkeeper[analyze]', or give CSV" in said
