@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import socket
@@ -96,13 +95,14 @@ def test_a_busy_port_is_one_line_and_status_2(
 
 @pytest.mark.parametrize("content", ["", "  \n", "two words", "a\nb", "t\u00f6ken", "\x00"])
 def test_a_token_file_without_a_token_is_refused(
-    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: str, tmp_path: Path, command: Command
 ) -> None:
     path = tmp_path / "token"
     path.write_text(content)
     path.chmod(0o600)
-    assert main(["monitor", "--token-file", str(path), "--store", str(tmp_path / "m.db")]) == 2
-    assert "does not hold one plain" in capsys.readouterr().err
+    store = str(tmp_path / "m.db")
+    said = command.refused("monitor", "--token-file", str(path), "--store", store)
+    assert "does not hold one plain" in said
 
 
 @pytest.mark.parametrize(("text", "number"), [("4/hour", 4), ("4/h", 4), ("0", 0)])
@@ -115,78 +115,61 @@ def test_a_budget_is_evictions_an_hour(text: str, number: int) -> None:
 # -- asking a running monitor ---------------------------------------------------------------------
 
 
-def test_status_is_the_short_answer_of_a_real_monitor(
-    running: Service, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["status", "--monitor", running.url]) == 0
-    said = capsys.readouterr().out
+def test_status_is_the_short_answer_of_a_real_monitor(running: Service, command: Command) -> None:
+    said = command("status", "--monitor", running.url)
     for words in (
         "training      yes  step 10, 1 of 1 group in quorum 2",
         "rg_0   healthy",
         "ranks ",
     ):
         assert words in said
-    assert main(["status", "--monitor", running.url, "--format", "json"]) == 0
-    body = json.loads(capsys.readouterr().out)
+    body = command.json("status", "--monitor", running.url)
     assert (body["training"]["is"], body["training"]["step"]) == ("yes", 10)
 
 
-@pytest.mark.parametrize("command", ["ranks", "groups", "hosts"])
-def test_what_a_real_monitor_says_of_each(
-    command: str, running: Service, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["get", command, "--monitor", running.url]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 1 + (2 if command == "ranks" else 1)
-    assert main(["get", command, "--monitor", running.url, "--format", "json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)[command]) == (2 if command == "ranks" else 1)
+@pytest.mark.parametrize("what", ["ranks", "groups", "hosts"])
+def test_what_a_real_monitor_says_of_each(what: str, running: Service, command: Command) -> None:
+    number = 2 if what == "ranks" else 1
+    assert len(command("get", what, "--monitor", running.url).splitlines()) == 1 + number
+    assert len(command.json("get", what, "--monitor", running.url)[what]) == number
 
 
-def test_incidents_print_even_when_there_are_none(
-    running: Service, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["incidents", "list", "--monitor", running.url]) == 0
-    assert main(["incidents", "list", "--monitor", running.url, "--format", "json"]) == 0
-    assert '"incidents": []' in capsys.readouterr().out
+def test_incidents_print_even_when_there_are_none(running: Service, command: Command) -> None:
+    command("incidents", "list", "--monitor", running.url)
+    assert command.json("incidents", "list", "--monitor", running.url)["incidents"] == []
 
 
-def test_quarantine_add_list_release(
-    running: Service, token_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_quarantine_add_list_release(running: Service, token_file: Path, command: Command) -> None:
     token = ["--token-file", str(token_file), "--monitor", running.url]
-    add = ["quarantine", "add", "node7", "--reason", "[bold]ECC", "--hours", "2"]
-    assert main([*add, *token]) == 0
-    assert main(["quarantine", "list", "--monitor", running.url]) == 0
-    listed = capsys.readouterr().out
+    command("quarantine", "add", "node7", "--reason", "[bold]ECC", "--hours", "2", *token)
+    listed = command("quarantine", "list", "--monitor", running.url)
     assert "node7" in listed
     assert "[bold]ECC" in listed
-    assert main(["quarantine", "release", "node7", *token]) == 0
-    assert main(["quarantine", "release", "node7", *token]) == 1
-    assert "node7 is not quarantined" in capsys.readouterr().err
+    command("quarantine", "release", "node7", *token)
+    said = command.refused("quarantine", "release", "node7", *token, status=1)
+    assert "node7 is not quarantined" in said
 
 
 def test_quarantine_holds_a_group_out_and_tells_its_history(
-    running: Service, token_file: Path, capsys: pytest.CaptureFixture[str]
+    running: Service, token_file: Path, command: Command
 ) -> None:
-    token = ["--token-file", str(token_file), "--monitor", running.url]
-    add = ["quarantine", "add", "--group", "rg_7", "--reason", "bad shard", "--author", "ann"]
-    assert main([*add, *token]) == 0
-    assert main(["quarantine", "list", "--monitor", running.url]) == 0
-    assert "group rg_7" in capsys.readouterr().out
-    assert main(["quarantine", "release", "--group", "rg_7", *token]) == 0
-    assert capsys.readouterr().out == "rg_7 may come back\n"
-    assert main(["quarantine", "history", "--group", "rg_7", "--monitor", running.url]) == 0
-    told = capsys.readouterr().out
+    ask = ["--monitor", running.url]
+    token = ["--token-file", str(token_file), *ask]
+    group = ["--group", "rg_7"]
+    command("quarantine", "add", *group, "--reason", "bad shard", "--author", "ann", *token)
+    assert "group rg_7" in command("quarantine", "list", *ask)
+    assert command("quarantine", "release", *group, *token) == "rg_7 may come back\n"
+    told = command("quarantine", "history", *group, *ask)
     assert all(word in told for word in ("added", "ann", "bad shard", "released"))
-    assert main(["quarantine", "list", "--all", "--monitor", running.url]) == 0
-    assert "node0" in capsys.readouterr().out
+    assert "node0" in command("quarantine", "list", "--all", *ask)
 
 
 @pytest.mark.parametrize("named", [[], ["node7", "--group", "rg_7"]])
 def test_quarantine_names_a_host_or_a_group(
-    named: list[str], running: Service, capsys: pytest.CaptureFixture[str]
+    named: list[str], running: Service, command: Command
 ) -> None:
-    assert main(["quarantine", "history", *named, "--monitor", running.url]) == 2
-    assert capsys.readouterr().err == "error: name a host, or a group with --group NAME\n"
+    said = command.refused("quarantine", "history", *named, "--monitor", running.url)
+    assert said == "error: name a host, or a group with --group NAME\n"
 
 
 def test_the_token_does_not_go_to_a_stranger_at_the_default_address(
@@ -208,28 +191,23 @@ def test_the_token_does_not_go_to_a_stranger_at_the_default_address(
     "words", ["quarantine release node7", "pause --reason x", "resume", "evict rg_0 --yes"]
 )
 def test_who_changes_something_without_the_token_is_told_where_to_give_it(
-    words: str, running: Service, capsys: pytest.CaptureFixture[str]
+    words: str, running: Service, command: Command
 ) -> None:
-    assert main([*words.split(), "--monitor", running.url]) == 1
-    said = capsys.readouterr().err
+    said = command.refused(*words.split(), "--monitor", running.url, status=1)
     assert "wrong or missing token" in said
     assert "give --token-file FILE, or set LIGHTKEEPER_TOKEN_FILE" in said
 
 
 @pytest.mark.parametrize(
-    "command",
+    "words",
     ["status", "get ranks", "get groups", "get hosts", "incidents list", "quarantine list"],
 )
-def test_a_monitor_that_is_away_is_one_line_and_status_1(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_monitor_that_is_away_is_one_line_and_status_1(words: str, command: Command) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    assert main([*command.split(), "--monitor", url]) == 1
-    said = capsys.readouterr()
-    assert said.err == (f"error: cannot reach the monitor at {url}: nobody listens there\n")
-    assert said.out == ""
+    said = command.refused(*words.split(), "--monitor", url, status=1)
+    assert said == f"error: cannot reach the monitor at {url}: nobody listens there\n"
 
 
 def test_a_misspelt_variable_is_said_once_and_what_is_near_none_of_ours_is_not(
@@ -244,7 +222,7 @@ def test_a_misspelt_variable_is_said_once_and_what_is_near_none_of_ours_is_not(
 
 
 @pytest.mark.parametrize(
-    ("command", "says"),
+    ("words", "says"),
     [
         ("get ranks --group rg_9", "no group is called rg_9"),
         ("get ranks --host nowhere", "no host is called nowhere"),
@@ -253,10 +231,9 @@ def test_a_misspelt_variable_is_said_once_and_what_is_near_none_of_ours_is_not(
     ],
 )
 def test_a_name_that_nobody_bears_is_no_empty_table(
-    command: str, says: str, running: Service, capsys: pytest.CaptureFixture[str]
+    words: str, says: str, running: Service, command: Command
 ) -> None:
-    assert main([*command.split(), "--monitor", running.url]) == 1
-    assert says in capsys.readouterr().err
+    assert says in command.refused(*words.split(), "--monitor", running.url, status=1)
 
 
 @pytest.mark.parametrize(
@@ -268,35 +245,29 @@ def test_a_name_that_nobody_bears_is_no_empty_table(
         ("head:8470", 2, ""), ("http://[", 2, ""), ("ftp://head", 2, ""),
     ],
 )  # fmt: skip
-def test_a_url_that_is_none_is_one_line(
-    url: str, status: int, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["status", "--monitor", url]) == status
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert says in said
+def test_a_url_that_is_none_is_one_line(url: str, status: int, says: str, command: Command) -> None:
+    assert says in command.refused("status", "--monitor", url, status=status)
 
 
 def test_something_else_than_a_monitor_is_status_1(
-    lighthouse: FakeLighthouse, capsys: pytest.CaptureFixture[str]
+    lighthouse: FakeLighthouse, command: Command
 ) -> None:
-    assert main(["status", "--monitor", lighthouse.url]) == 1
-    assert "is not a monitor" in capsys.readouterr().err
+    said = command.refused("status", "--monitor", lighthouse.url, status=1)
+    assert "is not a monitor" in said
 
 
 # -- help, and what a process does ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "command",
+    "words",
     ["monitor", "status", "top", "get ranks", "get groups", "get hosts", "incidents list",
      "incidents show", "quarantine list", "quarantine add"],
 )  # fmt: skip
-def test_help_teaches_by_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*command.split(), "--help"]) == 0
-    said = capsys.readouterr().out
+def test_help_teaches_by_examples(words: str, command: Command) -> None:
+    said = command(*words.split(), "--help")
     assert "examples:" in said
-    assert f"lightkeeper {command}" in said
+    assert f"lightkeeper {words}" in said
 
 
 @pytest.mark.integration
@@ -326,11 +297,8 @@ def test_demo_runs_the_trainer_in_a_process_of_its_own() -> None:
     assert "--without-keeper" in done.stdout
 
 
-def test_help_has_every_command_in_a_section(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["--help"]) == 0
-    said = capsys.readouterr().out
+def test_help_has_every_command_in_a_section(command: Command) -> None:
+    said = command("--help")
     sections = re.findall(r"^(\w[\w ]*):\n((?:  .*\n)+)", said, re.MULTILINE)
     found = {title: re.findall(r"^  (\w+)", rows, re.MULTILINE) for title, rows in sections}
     assert found["Watch"] == ["monitor", "status", "top", "get", "incidents"]
@@ -354,9 +322,8 @@ def test_wrong_use_is_one_line_with_what_was_meant(
     assert says in command.refused(*words)
 
 
-def test_its_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert re.fullmatch(r"lightkeeper \d+\.\d+\.\d+\n", capsys.readouterr().out)
+def test_its_version_is_said(command: Command) -> None:
+    assert re.fullmatch(r"lightkeeper \d+\.\d+\.\d+\n", command("--version"))
 
 
 def assert_not_imported(modules: set[str], code: str) -> None:
