@@ -139,6 +139,10 @@ def test_incidents_print_even_when_there_are_none(running: Service, command: Com
     assert command.json("incidents", "list", "--monitor", running.url)["incidents"] == []
 
 
+def test_an_unknown_incident_is_status_1(running: Service, command: Command) -> None:
+    command.refused("incidents", "show", "a/b?c", "--monitor", running.url, status=1)
+
+
 def test_quarantine_add_list_release(running: Service, token_file: Path, command: Command) -> None:
     token = ["--token-file", str(token_file), "--monitor", running.url]
     command("quarantine", "add", "node7", "--reason", "[bold]ECC", "--hours", "2", *token)
