@@ -20,7 +20,7 @@ from werkzeug.exceptions import MethodNotAllowed, NotFound
 from werkzeug.routing import Map, Rule
 
 from monitor.cli import Elsewhere, Ours, cli
-from monitor.show.changing import changing, policy, ruling
+from monitor.show.changing import changing
 from monitor.show.paging import incident_pages, paging
 from monitor.show.reading import passing, reading
 from tests.docs.pages import ROOT
@@ -236,7 +236,7 @@ def pip(words: list[str]) -> None:
 @cache
 def monitors() -> Map:
     app = Flask("monitor", static_folder=None)
-    for routes in (reading, paging, incident_pages, changing, passing, policy, ruling):
+    for routes in (reading, paging, incident_pages, changing, passing):
         app.register_blueprint(routes)
     return app.url_map
 
