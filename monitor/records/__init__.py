@@ -1,4 +1,4 @@
-"""Flight records and recorded timings: read whatever wrote them, and say who is to blame. Pure.
+"""Flight records and recorded timings: read them in any format and say who is to blame. Pure.
 
-The only code that knows PyTorch's own keys. It imports `model` and nothing else of ours.
+The only code that knows PyTorch's own keys. Of our packages it imports only `model`.
 """

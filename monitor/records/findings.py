@@ -1,4 +1,4 @@
-"""What the analysis says of a job's flight records, in sentences for people who were woken up."""
+"""The analysis of a job's flight records, in sentences for people who were woken up."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Fault(StrEnum):
     ORDER_INVERSION = "order_inversion"  # H2: a cycle of collectives, each waiting for the other
     POINT_TO_POINT = "point_to_point"  # H1 or H2: a send or recv whose peer does not answer
     TIMED_OUT = "timed_out"  # H3: ended everywhere by its timeout or an error
-    # Add one only where no kind above says it; each is explained in docs/offline.md.
+    # Add a kind only where none above fits; each is explained in docs/offline.md.
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,43 +42,43 @@ class Finding:
     culprits: tuple[int, ...] = ()
     """Global ranks, sorted. Empty where the records cannot tell: nobody is accused."""
     between: tuple[tuple[int, ...], ...] = ()
-    """Sides between which it cannot be told, sorted; empty when it can."""
+    """Sides between which the records cannot decide, sorted; empty when they can."""
     victims: tuple[int, ...] = ()
-    """Ranks that wait, directly or not, for the culprits, sorted; no finding's culprit is one."""
+    """Ranks that wait, directly or not, for the culprits, sorted; no culprit of any finding."""
     group: int | None = None
-    """Index into `Job.groups` of the collective at which it shows."""
+    """Index into `Job.groups`, for the collective where the fault shows."""
     sequence: int | None = None
     op: str | None = None
     evidence: Mapping[str, str] = field(default_factory=dict)
-    """What it rests on, in order: what -> observation."""
+    """Supporting observations, in order: subject -> observation."""
     scene: tuple[StuckCollective, ...] = field(default=(), compare=False, repr=False)
-    """The collectives at which it shows, the most telling first."""
+    """The collectives where the fault shows, the most convincing first."""
 
     @property
     def confidence(self) -> Confidence:
-        """Records alone make nobody certain; whoever is not accused is not sure."""
+        """Never certain from records alone; unsure if nobody is accused."""
         return Confidence.LIKELY if self.culprits else Confidence.UNSURE
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One edge of the wait-for graph, of a rank: for the reports."""
+    """What one rank waits for, for the reports."""
 
     rank: int
     waits_for: tuple[int, ...]
-    """Ranks that hold it up, sorted; empty: everybody is there and nothing moves."""
+    """Ranks that hold it up, sorted; empty if all are there and nothing moves."""
     group: int
     sequence: int
     op: str
     row: int
-    """Of the entry in which it is stuck, in `Job.columns`."""
+    """Row in `Job.columns` of the entry in which it is stuck."""
     since_ns: int = -1
-    """When it enqueued that, Unix time of its own clock; -1 unknown."""
+    """When it enqueued that, Unix time of its own clock; -1 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """All that follows from a job's flight records."""
+    """The result of analysing a job's flight records."""
 
     findings: tuple[Finding, ...]
     """Most certain first, then by group and sequence; deterministic."""
@@ -94,7 +94,7 @@ class Analysis:
 
 
 _LISTED = 8
-"""More ranks than so many are counted, not all named."""
+"""If there are more ranks than this, the rest are counted instead of named."""
 
 
 def ranks_listed(job: Job, ranks: Sequence[int]) -> str:
@@ -134,7 +134,7 @@ def span(ns: int) -> str:
 
 
 def waiting(index: Index, stuck: StuckCollective, where: str = "there") -> str:
-    """`ranks 0 and 1 wait there at train.py:66 (step) for 31 s`; of who left: that, and how."""
+    """`ranks 0 and 1 wait there at train.py:66 (step) for 31 s`; also which ranks left, and how."""
     job, columns = index.job, index.job.columns
     rows = [
         row
@@ -167,7 +167,7 @@ def _heads(index: Index, stuck: StuckCollective, rank: int) -> Sequence[int]:
 
 
 def _age_ns(index: Index, row: int) -> int | None:
-    """An entry's age, where a WorkerServer dated the record: a file may be a copy."""
+    """An entry's age, only where a WorkerServer dated the record: a file may be a copy."""
     dated = index.job.ranks[int(index.job.columns["rank"][row])].alive is not None
     return index.age_ns(row) if dated else None
 
@@ -175,7 +175,7 @@ def _age_ns(index: Index, row: int) -> int | None:
 def last_call(index: Index, ranks: Sequence[int]) -> str:
     """`Its last call was all_gather 7 of tp at data.py:12 (load), 33 s before its dump.`
 
-    Empty where the ranks' last calls are not the same, or not recorded.
+    Empty if the ranks' last calls differ or are not recorded.
     """
     columns = index.job.columns
     rows = [int(np.searchsorted(columns["rank"], rank, side="right")) - 1 for rank in ranks]
@@ -206,7 +206,7 @@ def at_scene(
 ) -> Finding:
     """A finding that shows in an entry, by default that of the scene's first collective.
 
-    `sides` count where nobody is accused.
+    `sides` are used only if nobody is accused.
     """
     index, first = graph.index, scene[0]
     columns = index.job.columns
@@ -227,7 +227,7 @@ def at_scene(
 def evidence_of(
     graph: Graph, ranks: Iterable[int], scene: tuple[StuckCollective, ...]
 ) -> dict[str, str]:
-    """Who is where in the collectives of a scene, and how far these ranks got in the first."""
+    """Where each rank is in a scene's collectives, and how far `ranks` got in the first."""
     index, job = graph.index, graph.index.job
     evidence: dict[str, str] = {}
     for stuck in scene[:4]:

@@ -1,12 +1,11 @@
 """The normal form of a whole job's flight records: columns over the entries of all its ranks.
 
 Theory of operation. A job of 1,024 ranks has two million entries, so an entry is a row of numpy
-columns and not an object. What repeats (process groups, payloads, call sites) stands once in a
-table of the job and is named by its index. Whoever wrote a record (NCCL, gloo, the WorkerServer's
-ring) and in which format is forgotten here, but for `RankInfo.backend`, because each leaves other
-things out.
+columns, not an object. What repeats (process groups, payloads, call sites) is stored once in a
+table of the job and referred to by index. Of a record's writer (NCCL, gloo, the WorkerServer's
+ring) and format only `RankInfo.backend` is kept, because each writer leaves other things out.
 
-Rows are sorted by rank, and within a rank they keep the order in which it called them.
+Rows are sorted by rank, and within a rank by the order of its calls.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from numpy.typing import NDArray
 from monitor.records.safe_pickle import FlightRecordError
 
 NONE: Final = -1
-"""No such thing, or not recorded: of ranks, indices, sequence ids and times alike."""
+"""Does not exist or was not recorded; for ranks, indices, sequence ids and times."""
 
 
 class CollectiveState(IntEnum):
     """How far a collective got, as far as its writer can tell."""
 
     UNKNOWN = 0
-    """Unfinished, as far as known; whether it began is not recorded (gloo)."""
+    """Unfinished, as far as is known; whether it began is not recorded (gloo)."""
     SCHEDULED = 1
     STARTED = 2
     COMPLETED = 3
     FAILED = 4
-    """The rank got out of it with an error, or is known to have timed out in it."""
+    """The rank left it with an error, or is known to have timed out in it."""
 
 
 class Backend(IntEnum):
@@ -49,12 +48,12 @@ class Backend(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What one rank gave to one collective, as it was recorded."""
+    """What one rank passed to one collective, as recorded."""
 
     op: str
     """Family name: `all_gather` for `nccl:_all_gather_base` (see `signature.op_name`)."""
     recorded: str
-    """The name as it stands in the record."""
+    """The name in the record."""
     sizes_in: tuple[tuple[int, ...], ...] = ()
     sizes_out: tuple[tuple[int, ...], ...] = ()
     dtypes_in: tuple[str, ...] = ()
@@ -72,13 +71,13 @@ class Group:
     name: str
     """Torch's name, or one of ours where it has none; unique in the job."""
     desc: str = ""
-    """What the program calls it: TENSOR_MODEL_PARALLEL_GROUP; empty when it does not."""
+    """The program's name for it: TENSOR_MODEL_PARALLEL_GROUP; empty if it gives none."""
     members: tuple[int, ...] = ()
-    """Global ranks in the order of their group ranks; empty when nobody knows."""
+    """Global ranks in the order of their group ranks; empty if unknown."""
     inferred: bool = False
-    """Whether `members` are only those whose entries were seen: there may be more."""
+    """Whether `members` are only the ranks whose entries were seen: there may be more."""
     generation: int | None = None
-    """TorchFT's quorum id, where groups of one name come and go with the quorum."""
+    """TorchFT's quorum id, where each quorum makes a group of the same name."""
 
     @property
     def label(self) -> str:
@@ -89,9 +88,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """What a rank's record says of one group beside its entries (torch's `pg_status`).
+    """What a rank's record says about one group besides its entries (torch's `pg_status`).
 
-    NCCL writes the number of whatever came last: in a group with sends it may be a p2p_seq_id.
+    NCCL writes the id of the latest call of any kind: in a group with sends it may be a p2p_seq_id.
     """
 
     enqueued: int = NONE
@@ -108,34 +107,34 @@ class RankInfo:
     version: str = ""
     """Of the schema, as recorded: `2.10`."""
     only_active: bool = False
-    """Whether completed entries were left out when it was written (told or evident)."""
+    """Whether completed entries were left out when it was written (stated or evident)."""
     dropped: int = 0
     """Older entries that the ring buffer had overwritten; a lower bound."""
     status: Mapping[int, GroupStatus] = field(default_factory=dict)
     """By index of the group."""
     path: str = ""
     taken_ns: int = NONE
-    """When it was written, Unix time, where that is known."""
+    """When it was written, Unix time, if known."""
     alive: bool | None = None
-    """Whether its process lived then; None when nobody looked."""
+    """Whether its process was alive then; None if nobody checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that could not be read; the rest was."""
+    """Something that could not be read, while the rest was."""
 
     path: str
     reason: str
     rank: int | None = None
-    """The rank that is silent because of it; None when nobody can tell, or none is."""
+    """The rank that is silent because of it; None if unknown or none is."""
 
 
 MOMENTS: Final = ("created_ns", "started_ns", "completed_ns")
 
 COPIED_NS: Final = 7_200_000_000_000
-"""A record that seems to be written so long after the call was copied since, and its date says
-nothing: watchdogs wait 10 to 30 minutes. Lower: a hang with a longer timeout looks undated. Higher:
-records of a running job that were copied look like a hang."""
+"""A record dated this long after its last call must have been copied since, and its date is
+ignored: watchdogs wait 10 to 30 minutes. Lower: a hang with a longer timeout looks undated. Higher:
+copied records of a running job look like a hang."""
 
 COLUMNS: Final[Mapping[str, Any]] = {
     "rank": np.int32,       # global rank
@@ -156,25 +155,25 @@ COLUMNS: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """All that is known of a job's collectives."""
+    """All that is known about a job's collectives."""
 
     expected: tuple[int, ...]
-    """Global ranks that the job has, sorted: supplied, or the union of what records tell."""
+    """The job's global ranks, sorted: supplied, or the union of all ranks in the records."""
     ranks: Mapping[int, RankInfo]
-    """Those whose record was read, by global rank, in order."""
+    """The ranks whose record was read, by global rank, in order."""
     groups: tuple[Group, ...]
     payloads: tuple[Payload, ...]
     sites: tuple[str, ...]
-    """Call sites, `file.py:12 function`, the nearest frame of the program itself."""
+    """Call sites, `file.py:12 function`: the innermost frame of the program itself."""
     columns: Mapping[str, NDArray[Any]]
     """Each of `COLUMNS`, all of one length."""
     problems: tuple[Problem, ...] = ()
     names: Mapping[int, str] = field(default_factory=dict)
-    """What people call a rank, where that is not its number (`rg_1.0` in the monitor)."""
+    """A rank's name, where that is not its number (`rg_1.0` in the monitor)."""
     hosts: Mapping[int, str] = field(default_factory=dict)
-    """Host of a rank, where it is known."""
+    """Host of a rank, if known."""
     gaps: tuple[int, ...] = ()
-    """Silent ranks of which only the numbers of the others tell, sorted: 2 where 0, 1, 3 are."""
+    """Silent ranks known only as gaps in the others' numbers, sorted: 2 if 0, 1, 3 are there."""
 
     @property
     def silent(self) -> tuple[int, ...]:
@@ -194,7 +193,7 @@ _FOREIGN: Final = (
     "/worker_server/",  # an attached rank's calls pass through our own wrappers
 )  # fmt: skip
 _DEEPEST: Final = 2048
-"""Frames of a stack that are looked at: Python stops at 1,000, and a pickle may lie."""
+"""Frames of a stack that are read: Python stops at 1,000, but a pickle may lie."""
 _NAMELESS: Final = ("", "<", "??")
 
 
@@ -213,7 +212,7 @@ class Sites:
     def of(self, frames: Any) -> int:
         """Number of the call site of a stack, innermost frame first; NONE without one.
 
-        Stacks share their frames (a pickle's memo), so they are told apart by identity; the caller
+        Stacks share their frames (a pickle's memo), so frames are compared by identity; the caller
         keeps them alive.
         """
         if not frames:
@@ -229,7 +228,7 @@ class Sites:
 
 
 def _site(frames: Any) -> str:
-    """The nearest frame of the program itself, else the innermost that has a file."""
+    """The innermost frame of the program itself, else the innermost that has a file."""
     if not isinstance(frames, list | tuple):
         raise FlightRecordError("frames are a list")
     fallback = ""

@@ -1,4 +1,4 @@
-"""The entries of one dump as columns of Python values, before anything is known of their types."""
+"""The entries of one dump as columns of Python values, before their types are checked."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from monitor.records.safe_pickle import FlightRecordError
 
 _FEWEST: Final = 2
-"""`itemgetter` of a single key gives no tuple."""
+"""`itemgetter` with a single key returns no tuple."""
 _RECENT: Final = 8
-"""Payloads of one name that are looked at before a row is taken for a new one."""
+"""Recent payloads of one name that a row is compared with before its key is built."""
 MOST_WORK: Final = 1 << 22
-"""Sizes and dtypes taken from a pickle, which may name one list a million times: 0.5 s."""
+"""Sizes and dtypes read from a pickle, which may refer to one list a million times: 0.5 s."""
 PAYLOAD: Final = ("input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
 
 _T = TypeVar("_T", bound=np.generic)
@@ -27,12 +27,12 @@ PayloadKey = tuple[Any, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], tuple
 class EntryRows:
     """The entries, by key.
 
-    A writer gives all of its entries the same keys; then they are turned into columns at once,
-    which takes a quarter of the time of asking each entry for each key.
+    A writer normally gives all entries the same keys. They are then turned into columns at once,
+    which takes a quarter of the time of looking up each key in each entry.
     """
 
     def __init__(self, rows: Sequence[Any]) -> None:
-        """Takes them over.
+        """Keeps `rows` without a copy.
 
         Raises:
             FlightRecordError: an entry is not an object.
@@ -47,22 +47,22 @@ class EntryRows:
         return len(self._rows)
 
     def has(self, key: str) -> bool:
-        """Whether the first entry has it; true of no entries."""
+        """Whether the first entry has `key`; true if there are no entries."""
         return not self._rows or key in self._rows[0]
 
     def column(self, key: str, default: Any = None) -> Sequence[Any]:
-        """What the entries have under a key; `default` for those that lack it."""
+        """The entries' values of a key; `default` for those that lack it."""
         if self._columns is None:
             return [row.get(key, default) for row in self._rows]
         values = self._columns.get(key)
         return [default] * len(self._rows) if values is None else values
 
     def spread(self, values: NDArray[_T]) -> NDArray[_T]:
-        """One value for each entry, from one for each of those that `column` gives out."""
+        """One value for each entry, from one for each value that `column` returns."""
         return values
 
     def numbers(self, key: str, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Likewise for a key whose numbers differ from entry to entry."""
+        """The same for a key whose numbers differ from entry to entry."""
         del key
         return values
 
@@ -87,10 +87,10 @@ class _Payloads:
         self._work = 0
 
     def of(self, row: tuple[Any, ...]) -> int:
-        """The number of a payload as it stands in the entry.
+        """The number of the payload in an entry.
 
-        Comparing lists is faster than making tuples of them. Only what has been found flat is
-        compared with, so that no depth of a hostile row is ever gone down.
+        Comparing lists is faster than making tuples of them. A row is compared only with rows
+        found to be flat, so a hostile row's nesting is never followed.
         """
         recent = self._recent.setdefault(row[0], [])
         for earlier, number in recent:
@@ -137,8 +137,8 @@ def payload_numbers(rows: EntryRows) -> tuple[NDArray[np.int32], tuple[PayloadKe
     """For each entry the number of its payload, and the payloads by number.
 
     Raises:
-        FlightRecordError: a value is not what it should be, or there are far too many.
-        TypeError, KeyError: likewise, found by Python first.
+        FlightRecordError: a value is malformed, or there are far too many.
+        TypeError, KeyError: the same, but raised by Python itself.
     """
     if len(rows) and not rows.has("profiling_name"):
         raise FlightRecordError("an entry has no profiling_name")

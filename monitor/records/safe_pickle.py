@@ -1,15 +1,15 @@
 """Pickles that hold containers, strings and numbers, and nothing else.
 
 Theory of operation. A pickle is a program for a stack machine; a hostile one runs code, fills the
-memory or never ends. So it is looked at before it runs: `instruction_starts` finds where each
-instruction begins, and the whole is refused when one is not among the few that build plain values,
-when a memo index is out of all proportion (the C unpickler makes room for it), or when tuples stand
-in tuples (the hash of such a one as a key of a dict takes time without bounds, or all of the C
-stack). What is left is run by Python's C unpickler, which has been told to import nothing.
+memory or never ends. So it is inspected before it runs: `instruction_starts` finds where each
+instruction begins. The pickle is refused if an instruction is not one of the few that build plain
+values, if a memo index is far too large (the C unpickler allocates room for it), or if tuples are
+nested (hashing one as a dict key takes unbounded time, or all of the C stack). What passes is run
+by Python's C unpickler, which is not allowed to import anything.
 
-How long an instruction is depends on its first byte and at most on the length that follows. So each
-byte is read as if one began there, all at once with numpy; then the chain of those that really do
-is followed from the first.
+An instruction's length depends only on its first byte and, for some, on the length field that
+follows. So numpy computes it for every byte at once, as if an instruction began there; then the
+chain of real instructions is followed from the first.
 
 Torch's C++ pickler writes protocol 2, Python's own 4 or 5; both use only what is listed in
 `LENGTH` and `SIZED`. Instructions: CPython `Lib/pickletools.py`.
@@ -42,26 +42,26 @@ LENGTH: Final = {
     ord("G"): 9, GET: 2, LONG_GET: 5, PUT: 2, LONG_PUT: 5, MEMOIZE: 1, PROTO: 2, FRAME: 9,
     **dict.fromkeys(TUPLES, 1),
 }  # fmt: skip
-"""Instruction -> its bytes, where that is fixed."""
+"""Instruction -> its length in bytes, where that is fixed."""
 SIZED: Final = {ord("X"): 4, ord("B"): 4, 0x8C: 1, ord("C"): 1, 0x8A: 1, 0x8D: 8, 0x8E: 8}
-"""Instruction -> bytes of the length that stands before its argument: strings, bytes, long ints."""
+"""Instruction -> bytes of the length field before its argument: strings, bytes, long ints."""
 _STRIDE: Final = 16
 _BLOCK: Final = 1 << 15
-"""Bytes looked at together: what numpy needs for them fits into the processor's cache."""
+"""Bytes processed together: numpy's arrays for them fit into the processor's cache."""
 _VARIES, _LAST = 255, 0
 
 
 def table_of(values: Mapping[int, int]) -> bytes:
-    """Instruction -> value, 0 for the others; for `bytes.translate`, the fastest of look-ups."""
+    """Instruction -> value, 0 for the others; for `bytes.translate`, the fastest look-up."""
     return bytes(values.get(op, 0) for op in range(256))
 
 
 _STEPS: Final = table_of({**LENGTH, **dict.fromkeys(SIZED, _VARIES), STOP: _LAST})
-"""Instruction -> how far the next is; 0 where none is to be looked at."""
+"""Instruction -> distance to the next; 0 where the search ends."""
 
 
 def instruction_starts(data: bytes, raw: NDArray[np.uint8], most: int) -> NDArray[np.int64]:
-    """Where instructions begin, up to and with the first that ends the pickle or is unknown.
+    """Where instructions begin, up to and including the first STOP or unknown one.
 
     Raises:
         FlightRecordError: there are more than `most`.
@@ -88,7 +88,7 @@ def instruction_starts(data: bytes, raw: NDArray[np.uint8], most: int) -> NDArra
 def _sized(
     raw: NDArray[np.uint8], steps: NDArray[np.uint8]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Bytes that may begin an instruction with a length of its own, and where it would end."""
+    """Bytes that may begin an instruction with a length field, and where it would end."""
     end = len(raw)
     varies = np.flatnonzero(steps == _VARIES)
     ops = raw[varies]
@@ -103,14 +103,14 @@ def _sized(
 
 
 def _chain(jump: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where one gets from the first byte of a block by these jumps, up to its end.
+    """The places reached from a block's first byte by these jumps, up to its end.
 
-    They are followed by `_STRIDE` at once, and the rest between in columns.
+    Python follows every `_STRIDE`-th jump; numpy fills in those between, column by column.
     """
     end = len(jump)
     step = np.empty(end + 1, np.int64)
     np.minimum(jump, end, out=step[:end])
-    step[end] = end  # a place of its own that leads to itself
+    step[end] = end  # a sentinel that leads to itself
     far = step
     for _ in range(_STRIDE.bit_length() - 1):
         far = far.take(far)
@@ -129,11 +129,11 @@ def _chain(jump: NDArray[np.int64]) -> NDArray[np.int64]:
 def numbers(
     raw: NDArray[np.uint8], at: NDArray[np.int64], width: int, limit: int
 ) -> NDArray[np.int64]:
-    """Little-endian numbers of `width` bytes; none larger than `limit`."""
+    """Little-endian numbers of `width` bytes, capped at `limit`."""
     value = np.zeros(len(at), np.int64)
     for place in range(min(width, 4)):
         value |= raw[at + place].astype(np.int64) << (8 * place)
-    for place in range(4, width):  # nothing has 4 GiB
+    for place in range(4, width):  # no pickle has 4 GiB
         value[raw[at + place] != 0] = limit
     return np.minimum(value, limit)
 
@@ -143,7 +143,7 @@ def numbers(
 MAX_BYTES: Final = 128 << 20
 """About 40 times the largest record seen: 20,000 entries with call stacks."""
 MAX_INSTRUCTIONS: Final = 16 << 20
-"""Each makes at most one object of about 64 bytes: 1 GiB."""
+"""Each makes at most one object of about 64 bytes: 1 GiB in all."""
 
 _LONG: Final = 0x8A
 _LONGEST_INT: Final = 9
@@ -151,7 +151,7 @@ _LONGEST_INT: Final = 9
 
 
 def _among(ops: Iterable[int]) -> bytes:
-    """Instruction -> whether it is one of these."""
+    """Instruction -> whether it is in `ops`."""
     return table_of(dict.fromkeys(ops, 1))
 
 
@@ -165,13 +165,13 @@ _TUPLE: Final = _among(TUPLES)
 _ARITY: Final = table_of(TUPLES)
 _WIDEST: Final = 3
 _MOST_SILENT: Final = 3
-"""Instructions between two values: a value is numbered once, and a frame may begin."""
+"""Instructions that push nothing between two values: one memo put, and a frame may begin."""
 _VALUES: Final = _among({*LENGTH, *SIZED} - {*_PUT_OPS, PROTO, FRAME})
-"""All but those that leave the stack as it is."""
+"""All but those that leave the stack unchanged."""
 
 
 def loads(data: bytes) -> Any:
-    """The value of a pickle of plain values; nothing it names is imported or called.
+    """The value of a pickle of plain values; nothing is imported or called.
 
     Raises:
         FlightRecordError: broken, too large, or it holds more than plain values.
@@ -181,7 +181,7 @@ def loads(data: bytes) -> Any:
 
 
 def run(data: bytes) -> Any:
-    """The value of a pickle that has been inspected."""
+    """The value of a pickle that `inspect` has passed."""
     try:
         return _Plain(io.BufferedReader(io.BytesIO(data))).load()
     except FlightRecordError:
@@ -191,7 +191,7 @@ def run(data: bytes) -> Any:
 
 
 class _Plain(pickle.Unpickler):
-    """Imports nothing; the inspection has refused all that would ask, so this is a second lock."""
+    """Imports nothing: a second safeguard, as the inspection refuses all such instructions."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise FlightRecordError(f"a pickle that wants to import {module}.{name} is not opened")
@@ -202,20 +202,20 @@ class _Plain(pickle.Unpickler):
 
 
 class Instructions(NamedTuple):
-    """Those of a pickle: where each begins, and which it is."""
+    """A pickle's instructions: where each begins, and its opcode."""
 
     raw: NDArray[np.uint8]
     starts: NDArray[np.int64]
     ops: NDArray[np.uint8]
     values: int
-    """At most so many are numbered."""
+    """An upper bound of the values in the memo."""
 
     def gets(self) -> NDArray[np.int64]:
-        """Numbers under which values are looked up."""
+        """Memo numbers that are looked up."""
         return _index(self, np.flatnonzero(_are(self.ops, _GETS)))
 
     def puts(self) -> NDArray[np.int64] | None:
-        """Numbers that are given to values, None where that is left to the reader."""
+        """Memo numbers given to values; None if the reader numbers them."""
         at = np.flatnonzero(_are(self.ops, _PUTS))
         return None if (self.ops[at] == MEMOIZE).any() else _index(self, at)
 
@@ -223,7 +223,7 @@ class Instructions(NamedTuple):
 def inspect(data: bytes, values: int = 0) -> Instructions:
     """The instructions of a pickle, if all are harmless.
 
-    `values` is how many the pickle has of which this is an excerpt.
+    `values` is the number of values in the whole pickle if `data` is an excerpt.
 
     Raises:
         FlightRecordError: broken, too large, or it holds more than plain values.
@@ -244,7 +244,7 @@ def inspect(data: bytes, values: int = 0) -> Instructions:
 
 
 def _are(ops: NDArray[np.uint8], table: bytes) -> NDArray[np.bool_]:
-    """For each instruction, whether the table has it."""
+    """For each instruction, whether it is in the table."""
     return np.frombuffer(ops.tobytes().translate(table), np.bool_)
 
 
@@ -269,10 +269,10 @@ def _check_lengths(code: Instructions) -> None:
 
 
 def _check_memo(code: Instructions) -> None:
-    """Refuse an index for which the unpickler would make room without need.
+    """Refuse a memo index so large that the unpickler would waste memory on it.
 
-    Writers number all of their values, or leave it to the reader (protocol 4); where both were
-    allowed, nobody could tell here under which number a value is kept.
+    Writers number all of their values, or leave it to the reader (protocol 4). If both were
+    allowed, a value's number would be unknown here.
     """
     raw, starts, ops, values = code
     puts = starts[ops == LONG_PUT]
@@ -283,10 +283,10 @@ def _check_memo(code: Instructions) -> None:
 
 
 def _check_tuples(code: Instructions) -> None:
-    """Refuse tuples of anything but scalars: no value of a record is one.
+    """Refuse tuples of anything but scalars: no record has one.
 
-    Nothing that is allowed takes values off the stack but to put them into a container, so what
-    lies on top is what the last instruction has pushed.
+    Allowed instructions pop values only to put them into a container, so the top of the stack
+    is what the last instruction pushed.
     """
     ops = code.ops
     pushed = np.flatnonzero(_are(ops, _TUPLE))
@@ -308,7 +308,7 @@ def _check_tuples(code: Instructions) -> None:
 
 
 def _before(ops: NDArray[np.uint8], at: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each instruction the last one before it that has pushed a value."""
+    """For each instruction the last one before it that pushed a value."""
     at = at - 1
     for _ in range(_MOST_SILENT):
         silent = (at >= 0) & ~_are(ops[at], _VALUES)
@@ -321,7 +321,7 @@ def _before(ops: NDArray[np.uint8], at: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _scalars_by_index(code: Instructions, wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether all that is ever kept under an index is a number or a text."""
+    """For each memo index whether only numbers or texts are ever stored under it."""
     ops = code.ops
     puts = np.flatnonzero(_are(ops, _PUTS))
     implied = bool(len(puts)) and ops[puts[0]] == MEMOIZE
@@ -334,7 +334,7 @@ def _scalars_by_index(code: Instructions, wanted: NDArray[np.int64]) -> NDArray[
 
 
 def _index(code: Instructions, at: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Memo index that stands in each of these puts and gets."""
+    """Memo index of each of these puts and gets."""
     raw, starts, ops, values = code
     index = raw[starts[at] + 1].astype(np.int64)
     wide = (ops[at] == LONG_PUT) | (ops[at] == LONG_GET)

@@ -1,19 +1,19 @@
 """Names of collectives; what their members have to agree on, and who does not.
 
-Theory of operation. A payload is what one rank gave; its signature keeps what the collective's
-semantics make equal on all members and leaves out what may differ (ALGORITHMS.md section 4).
-Sizes count as numbers of elements: a backend moves elements and knows no shapes. Two payloads
-agree when their signatures are equal, so that a million entries are compared by grouping
-signatures. What some members' records do not say (torch's say no root) is compared between nobody
+Theory of operation. A payload is what one rank passed to a collective. Its signature keeps what
+the collective's semantics make equal on all members and omits what may differ (ALGORITHMS.md
+section 4). Sizes are compared as element counts: a backend moves elements and knows no shapes. Two
+payloads agree when their signatures are equal, so a million entries are compared by grouping
+signatures. What some members' records lack (torch's have no root) is not compared at all
 (`divergence`). Some rules hold only for a collective as a whole: `odd_whole` adds up all_to_all and
 counts the roots of a gather.
 
 A record may be incomplete: the ring cuts off long lists of shapes, NCCL's all_to_all of lists
-records the first tensor only, its gather and scatter stand in an undefined tensor where only the
-root has a list. A number that cannot be relied on is left out and never compared.
+records only the first tensor, its gather and scatter put an undefined tensor where only the root
+has a list. A number that is not reliable is left out and never compared.
 
 The rules are those of torch.distributed.flight_recorder (`components/types.py`, `Op.match`);
-docs/decisions.md lists where they differ and why.
+docs/decisions.md lists where ours differ and why.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Final
 
 from monitor.records.job import Payload
 
-# -- Names of collectives and dtypes: one for each, whoever wrote the record ----------------------
+# -- Names of collectives and dtypes: one for each, whatever wrote the record ---------------------
 # A family is what the backend has to move, not the function that was called. One rank in
 # `all_gather` and another in `all_gather_into_tensor` issue the same transfer and complete.
 
@@ -69,8 +69,8 @@ _END_OF: Final[Mapping[str, str]] = {
     "ALLGATHER_coalesced": "all_gather",
     "REDUCE_SCATTER_coalesced": "reduce_scatter",
 }
-"""Entries that close a coalesced operation -> what the whole of it is. NCCL writes an uneven
-all_gather as one `_broadcast_oop` a member, then `nccl:ALLGATHER_coalesced`; an uneven
+"""Entries that close a coalesced operation -> family of the whole. NCCL writes an uneven
+all_gather as one `_broadcast_oop` per member, then `nccl:ALLGATHER_coalesced`; an uneven
 reduce_scatter as `_reduce_oop`s, then `nccl:REDUCE_SCATTER_coalesced`; any other group of calls
 ends in `nccl:coalesced`."""
 
@@ -78,7 +78,7 @@ POINT_TO_POINT: Final = frozenset({"send", "recv", "isend", "irecv", "batch_isen
 REDUCING: Final = frozenset({"all_reduce", "reduce", "reduce_scatter"})
 ROOTED: Final = frozenset({"broadcast", "reduce", "gather", "scatter"})
 SIZELESS: Final = frozenset({"barrier", "monitored_barrier", "coalesced", "split", "new_window"})
-"""Nothing of what they carry has to agree: a barrier's one element is the backend's own."""
+"""Their payloads need not agree: a barrier's one element is the backend's own."""
 _DTYPES: Final[Mapping[str, str]] = {
     "float": "float32",
     "double": "float64",
@@ -107,7 +107,7 @@ def op_name(recorded: str) -> str:
 def closes_coalesced(recorded: str) -> bool:
     """Whether this entry only ends a coalesced operation, whose parts stand before it."""
     name = recorded.rpartition(":")[2]
-    # other types of ops have no such entry, but endCoalescing would spell them the same way
+    # NCCL writes no such entry for other ops, but endCoalescing would spell it the same way
     return name == "coalesced" or (name.endswith("_coalesced") and name[0].isupper())
 
 
@@ -123,7 +123,7 @@ def peers_of(recorded: str) -> tuple[int, int] | None:
 def dtype_name(recorded: str | None) -> str | None:
     """One name for one dtype: `torch.float32`, `Float` and `float32` are the same.
 
-    None where there is none: NCCL stands in an undefined tensor for the side that only the
+    None where there is none: NCCL records an undefined tensor for the side that only the
     root of a gather or scatter has.
     """
     if recorded is None:
@@ -143,7 +143,7 @@ def dtype_nbytes(dtype: str) -> int | None:
 # -- signatures -----------------------------------------------------------------------------------
 
 UNKNOWN_SIZE: Final = 0
-"""For `size`, where the members of a group are not known, or only some of them (inferred)."""
+"""For `size`, where the members of a group are unknown or only partly known (inferred)."""
 
 _Counts = tuple[int, ...]
 _Sizes = tuple[_Counts, ...]
@@ -155,10 +155,10 @@ def numbers(sizes: _Sizes) -> _Counts:
 
 
 def counts_of(payload: Payload, size: int) -> tuple[_Counts, _Counts]:
-    """Element counts that are equal on all members: what goes in, and what comes out.
+    """Element counts that are equal on all members: inputs, then outputs.
 
-    The second is empty where it follows from the first and `size`; when it is not and `size` is
-    known, the payload contradicts itself.
+    The outputs are empty where they follow from the inputs and `size`; if they are not empty
+    and `size` is known, the payload contradicts itself.
     """
     given, got = numbers(payload.sizes_in), numbers(payload.sizes_out)
     match payload.op:
@@ -177,24 +177,24 @@ def counts_of(payload: Payload, size: int) -> tuple[_Counts, _Counts]:
 
 
 def claims_root(payload: Payload) -> bool:
-    """Of gather and scatter: whether this member holds the list that only the root has."""
+    """For gather and scatter: whether this member holds the list that only the root has."""
     given, got = numbers(payload.sizes_in), numbers(payload.sizes_out)
     held = got if payload.op == "gather" or swapped(payload) else given
     return len(held) > 1 or sum(held) > 0
 
 
 def swapped(payload: Payload) -> bool:
-    """Of scatter: whether what the member gets stands where what it gives should.
+    """For scatter: whether inputs and outputs are recorded in each other's place.
 
-    ProcessGroupNCCL::scatter hands its outputs to the recorder as inputs and the other way
-    round, gloo's does not. The root's list has a tensor for each member.
+    ProcessGroupNCCL::scatter passes its outputs to the recorder as inputs and vice versa;
+    gloo's does not. The root's list has a tensor for each member.
     """
     given, got = numbers(payload.sizes_in), numbers(payload.sizes_out)
     return payload.op == "scatter" and len(given) == 1 and (len(got) != 1 or got == (0,))
 
 
 def _gathered(given: _Counts, got: _Counts, size: int) -> tuple[_Counts, _Counts]:
-    """Each gives the same, and gets that times `size`; uneven: all get the same list."""
+    """Each gives the same and gets `size` times that; if uneven, all get the same list."""
     if not given:
         return got, ()
     if len(given) == 1 and len(got) > 1:
@@ -209,7 +209,7 @@ def _gathered(given: _Counts, got: _Counts, size: int) -> tuple[_Counts, _Counts
 
 
 def _scattered(given: _Counts, got: _Counts, size: int) -> tuple[_Counts, _Counts]:
-    """Each gets its share of what all give equally; uneven: all give the same list."""
+    """All give the same and each gets its share; if uneven, all give the same list."""
     if len(got) == 1 and len(given) > 1:
         if size not in (UNKNOWN_SIZE, len(given)):
             return (), ()
@@ -227,7 +227,7 @@ def _uneven(counts: _Counts) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What all members of one collective must agree on; what may differ is left out."""
+    """What all members of one collective must agree on."""
 
     op: str
     counts: tuple[int, ...] = ()
@@ -236,7 +236,7 @@ class Signature:
     reduce_op: str | None = None
     root: int | None = None
     out: tuple[int, ...] = ()
-    """Element counts of what comes out, where they do not follow from `counts`."""
+    """Element counts of the outputs, where they do not follow from `counts`."""
 
     def __str__(self) -> str:
         parts = [self.op]
@@ -263,7 +263,7 @@ def payload_of(
     reduce_op: str | None = None,
     root: int | None = None,
 ) -> Payload:
-    """A payload with all names in normal form, from what a record says."""
+    """A payload with all names in normal form, from recorded values."""
     return Payload(
         op=op_name(recorded),
         recorded=recorded,
@@ -278,7 +278,7 @@ def payload_of(
 
 
 def signature_of(payload: Payload, size: int = UNKNOWN_SIZE) -> Signature:
-    """What a payload's collective has to have in common, in a group of `size` members."""
+    """What a payload must have in common with its peers', in a group of `size` members."""
     op = payload.op
     counts, out = counts_of(payload, size)
     return Signature(
@@ -294,8 +294,8 @@ def signature_of(payload: Payload, size: int = UNKNOWN_SIZE) -> Signature:
 def differs_silently(signature: Signature, other: Signature) -> bool:
     """Whether two differing calls may complete together and leave wrong numbers behind.
 
-    So it is when both move the same bytes: int32 beside float32, or MAX beside SUM (seen with
-    gloo, facts/torch_debug_plane.md section 3).
+    They may when both move the same bytes: int32 and float32, or MAX and SUM (seen with gloo,
+    facts/torch_debug_plane.md section 3).
     """
     if signature == other or signature.op != other.op or signature.root != other.root:
         return False
@@ -304,10 +304,10 @@ def differs_silently(signature: Signature, other: Signature) -> bool:
 
 
 def dtype_of(payload: Payload) -> str | None:
-    """Of all tensors when they are the same, else of each in order."""
+    """The one dtype of all tensors, else the dtypes in order, joined by `+`."""
     gets = payload.op == "scatter" and not swapped(payload)
     pair = (payload.dtypes_in, payload.dtypes_out)
-    # without the stand-ins for tensors that only a root has
+    # without the placeholders for tensors that only a root has
     first, second = (tuple(filter(None, dtypes)) for dtypes in (pair[::-1] if gets else pair))
     names = first or second
     return None if not names else names[0] if len(set(names)) == 1 else "+".join(names)
@@ -322,10 +322,10 @@ def _weight(signature: Signature) -> tuple[int, ...] | None:
 
 
 def odd_whole(payloads: Mapping[int, Payload], size: int) -> dict[int, Signature]:
-    """What each did of those among whom a collective is wrong only as a whole; empty: it is not.
+    """By rank the signature of each member involved if a collective is wrong only as a whole.
 
-    `payloads` of one signature: no two members have to give the same to an all_to_all or a gather.
-    Nobody can tell one member from another then.
+    Empty if it is not. All `payloads` have one signature: members of an all_to_all or a gather
+    may give different amounts, so no single member can be blamed.
     """
     if len(payloads) != size:
         return {}
@@ -340,7 +340,7 @@ def odd_whole(payloads: Mapping[int, Payload], size: int) -> dict[int, Signature
 
 
 def _unbalanced(payloads: Mapping[int, Payload], common: Signature) -> dict[int, Signature]:
-    """all_to_all: what all give together is what all get together (`check_size_alltoall`)."""
+    """all_to_all: the totals given and received must be equal (`check_size_alltoall`)."""
     totals = {
         rank: tuple(sum(numbers(sizes)) for sizes in (payload.sizes_in, payload.sizes_out))
         for rank, payload in sorted(payloads.items())
@@ -353,7 +353,7 @@ def _unbalanced(payloads: Mapping[int, Payload], common: Signature) -> dict[int,
 
 
 def _roots(payloads: Mapping[int, Payload], common: Signature) -> dict[int, Signature]:
-    """gather, scatter: the root alone has the list of all members' tensors."""
+    """gather, scatter: only the root has the list of all members' tensors."""
     claims = {rank: claims_root(payload) for rank, payload in sorted(payloads.items())}
     roots = [rank for rank, claim in claims.items() if claim]
     if (
