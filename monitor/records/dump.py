@@ -1,9 +1,9 @@
 """Flight records as torch writes them: a rank's dump in columns, and the dumps of a job assembled.
 
 Theory of operation. A dump is read without knowing any other rank: groups and payloads are numbered
-within it, and peers are ranks of their group. Read are NCCL's pickle and JSON and gloo's, schema
-2.0 to 2.10 and newer ones as far as they keep the keys; what the writers mean stands in torch's
-`FlightRecorder.hpp` and `FlightRecorderDetail.hpp` (2.10). `assemble` makes a job of several.
+within it, and peers are ranks of their group. NCCL's pickle and JSON and gloo's are read, schema
+2.0 to 2.10 and newer ones as far as they keep the keys. What the values mean is defined in torch's
+`FlightRecorder.hpp` and `FlightRecorderDetail.hpp` (2.10). `assemble` makes a job of many dumps.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ GroupKey = tuple[str, str, int]
 
 
 Entries = tuple[dict[str, NDArray[Any]], tuple[GroupKey, ...], tuple[Payload, ...], tuple[str, ...]]
-"""Columns in the order of record ids, and what their numbers name: groups, payloads, sites."""
+"""Columns in the order of record ids, and what they index: groups, payloads, sites."""
 
 
 def read_entries(rows: Sequence[Any] | EntryRows) -> Entries:
-    """Columns of the entries and `retired`; keys that a schema does not have are filled in.
+    """Columns of the entries, and `retired`; keys that a schema lacks are filled in.
 
     Raises:
-        FlightRecordError: a value is not what it should be.
-        TypeError, ValueError, LookupError ...: likewise, found by Python first.
+        FlightRecordError: a value is malformed.
+        TypeError, ValueError, LookupError ...: the same, but raised by Python itself.
     """
     table = rows if isinstance(rows, EntryRows) else EntryRows(rows)
     group, groups = numbered(_group_keys(table))
@@ -101,10 +101,10 @@ def read_entries(rows: Sequence[Any] | EntryRows) -> Entries:
 def spread_coalesced(columns: Mapping[str, NDArray[Any]], payloads: Sequence[Payload]) -> None:
     """Give the parts of a coalesced operation the state and times of the whole, in place.
 
-    NCCL records each part without events, so that it stays "scheduled", and then the whole, which
-    has the state and no sizes; they share the sequence id, each part has an op_id of its own
-    (FlightRecorder.hpp; torch's test_batched_send_recv). All get the op_id of the whole. Another
-    whole ends the search for parts: they stand between the two.
+    NCCL records each part without events, so it stays "scheduled", and then the whole, which has
+    the state and no sizes. They share the sequence id, but each part has its own op_id
+    (FlightRecorder.hpp; torch's test_batched_send_recv). All get the op_id of the whole. The
+    search for parts ends at the previous whole: the parts are between the two.
     """
     whole = _wholes(columns["payload"], payloads)
     rows = np.flatnonzero(whole)
@@ -127,12 +127,12 @@ def close_finished_batches(
     payloads: Sequence[Payload],
     status: Mapping[int, GroupStatus],
 ) -> None:
-    """Mark parts of batches that are over and whose whole was left out as completed, in place.
+    """Mark the parts of finished batches whose whole was left out as completed, in place.
 
-    A dump of unfinished entries only leaves out the whole of a finished batch and keeps its parts,
-    which never finish. Where sends and receives are batched (a whole or two parts of one sequence
-    id are there) and the group's last completed sequence id is one of a batch (it lies beyond all
-    of its collectives), the parts up to it are over.
+    A dump of only unfinished entries leaves out the whole of a finished batch and keeps its parts,
+    which never finish. If sends and receives are batched (a whole, or two parts with one sequence
+    id, are there) and the group's last completed sequence id is a batch's (it lies beyond all of
+    the group's collectives), the parts up to it have completed.
     """
     p2p = columns["p2p"]
     if not p2p.any():
@@ -172,7 +172,7 @@ def _group_keys(rows: EntryRows) -> list[GroupKey]:
     names: dict[Any, tuple[str, str]] = {}
     keys = []
     for name, pg_id in zip(rows.column("process_group", ""), ids, strict=True):
-        # no more of a list than tells that it is too long: a pickle may name one a million times
+        # only enough of a list to see that it is too long: a pickle may name one a million times
         plain = tuple(name[:3]) if type(name) is list else name
         named = names.get(plain)
         if named is None:
@@ -182,7 +182,7 @@ def _group_keys(rows: EntryRows) -> list[GroupKey]:
 
 
 def _named(value: Any) -> tuple[str, str]:
-    """Name and description: a pair since schema 2.2, before it the name alone."""
+    """Name and description: a pair since schema 2.2, before that only the name."""
     if isinstance(value, str):
         return value, ""
     if isinstance(value, tuple) and len(value) == 2 and all(isinstance(p, str) for p in value):
@@ -196,7 +196,7 @@ def _payload(key: PayloadKey) -> Payload:
 
 
 def _peer(payload: Payload) -> int:
-    """Rank in the group of the other side, from `nccl:send 0->1` and `nccl:recv 0<-1`."""
+    """Group rank of the other side, from `nccl:send 0->1` and `nccl:recv 0<-1`."""
     ends = peers_of(payload.recorded[:_LONGEST_NAME])
     if ends is None:
         return NONE
@@ -209,13 +209,13 @@ def _flags(rows: EntryRows, key: str) -> NDArray[np.bool_]:
 
 
 def _times(rows: EntryRows, key: str) -> NDArray[np.int64]:
-    """Nanoseconds; pickles write None for an unset one and JSON writes 0."""
+    """Nanoseconds; for an unset time, pickles have None and JSON has 0."""
     times = rows.numbers(key, _int64([time_ns or NONE for time_ns in rows.column(key)], key))
     return np.where((times > 0) & (times < _LAST_TIME), times, NONE)
 
 
 def _given(rows: EntryRows, key: str) -> NDArray[np.int64]:
-    """Numbers under a key of the rows that are given out."""
+    """The numbers of a key, one for each value that `column` returns."""
     if not rows.has(key):
         return np.full(len(rows.column(key)), NONE, np.int64)
     return _int64(rows.column(key), key)
@@ -224,7 +224,7 @@ def _given(rows: EntryRows, key: str) -> NDArray[np.int64]:
 def _integers(
     rows: EntryRows, keys: tuple[str, ...], *, counted: bool = False
 ) -> NDArray[np.int64]:
-    """Numbers under the first of `keys` that the rows have; of none, NONE or the rows counted."""
+    """The numbers of the first of `keys` that the rows have; else NONE, or the rows counted."""
     for key in keys:
         if rows.has(key):
             return rows.numbers(key, _int64(rows.column(key), key))
@@ -257,19 +257,19 @@ class LocalGroup:
     """Empty where torch has none."""
     desc: str = ""
     members: tuple[int, ...] = ()
-    """As recorded, in order of group ranks; empty when they are not."""
+    """As recorded, in order of group ranks; empty if not recorded."""
     pg_id: int = NONE
-    """Counts the groups of that process; NONE when no entry tells it."""
+    """Counts the groups of that process; NONE if no entry has it."""
     age: int = 0
     """How many newer groups of the same name the dump has."""
     generation: int | None = None
-    """TorchFT's quorum id, where it can be told."""
+    """TorchFT's quorum id, if known."""
     inferred: bool = False
     """Whether there may be more members than these."""
 
 
 def groups_of(keys: Sequence[GroupKey], config: Any) -> tuple[LocalGroup, ...]:
-    """The groups of the entries, in their order, and after them those without any."""
+    """The groups of the entries, in their order, then the groups without entries."""
     configured = _config(config)
     active = []
     for name, desc, pg_id in keys:
@@ -288,7 +288,7 @@ def _group(name: str, desc: str = "", members: tuple[int, ...] = ()) -> LocalGro
 
 
 def _with_ages(groups: Sequence[LocalGroup]) -> tuple[LocalGroup, ...]:
-    """A name may come again in a process (destroyed and made anew): the newest has age 0."""
+    """A process may reuse a name (group destroyed, then made again): the newest has age 0."""
     ids: dict[str, list[int]] = {}
     for group in groups:
         ids.setdefault(group.name, []).append(group.pg_id)
@@ -327,7 +327,7 @@ def _ranks(ranks: Any) -> tuple[int, ...]:
 
 @lru_cache(1024)
 def _listed(text: str) -> tuple[int, ...]:
-    """Ranks in a text such as `[0, 1]`; what is none of that is unknown, not an error."""
+    """Ranks in a text such as `[0, 1]`; any other text means unknown, not an error."""
     if len(text) > _LONGEST_LIST or not text.startswith("["):
         return ()
     try:
@@ -340,7 +340,7 @@ def _listed(text: str) -> tuple[int, ...]:
 
 
 def statuses(status: Any) -> dict[int, GroupStatus]:
-    """`pg_status`: pg_id -> where that group is; JSON writes its numbers as texts."""
+    """`pg_status`: pg_id -> the group's status; JSON writes its numbers as texts."""
     if status is None:
         return {}
     if not isinstance(status, Mapping):
@@ -361,13 +361,13 @@ def _group_number(value: Any) -> int:
 def place_statuses(
     seen: tuple[LocalGroup, ...], status: Mapping[int, GroupStatus]
 ) -> tuple[tuple[LocalGroup, ...], dict[int, GroupStatus], int]:
-    """Groups with what is known of their `pg_id`, statuses by group, and how many have none.
+    """Groups with `pg_id` where known, statuses by group, and how many statuses have no group.
 
-    `pg_status` knows groups by pg_id and `pg_config` by name; entries have both. For a group
-    without entries both count upwards in the order in which the process made its groups, if torch
-    numbered its name, and whoever has a status has been configured (NCCL's communicator is made
-    before its first entry). So between two groups that entries tell, as many names as pg_ids
-    belong to each other in order; where the numbers differ nobody can tell, and nothing is said.
+    `pg_status` identifies groups by pg_id and `pg_config` by name; entries have both. For groups
+    without entries both count up in the order in which the process made its groups, if torch
+    numbered the names, and every group with a status is configured (NCCL's communicator is made
+    before its first entry). So between two groups known from entries, if there are as many names
+    as pg_ids, they are matched in order; if the numbers differ, none is matched.
     """
     by_id = {group.pg_id: index for index, group in enumerate(seen) if group.pg_id != NONE}
     waiting = sorted(pg_id for pg_id in status if pg_id not in by_id)
@@ -386,7 +386,7 @@ def _in_order(
 ) -> dict[int, int]:
     if len(waiting) == len(idle) == 1:
         return {waiting[0]: idle[0]}
-    if len(waiting) > len(idle):  # somebody has a status and is not configured
+    if len(waiting) > len(idle):  # a group has a status and is not configured
         return {}
     names = [group.name for group in seen]
     if len(set(names)) < len(names) or not all(name.isdecimal() for name in names):
@@ -413,7 +413,7 @@ ODD: Final = (
     ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError,
     ValueError,
 )  # fmt: skip
-"""What Python raises when a value is not what it was taken for."""
+"""What Python raises when a value is malformed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,25 +428,25 @@ class Dump:
     status: Mapping[int, GroupStatus]
     """By index into `groups`."""
     unplaced: int
-    """Statuses of which nobody can say what group they belong to."""
+    """Statuses that could not be assigned to a group."""
     payloads: tuple[Payload, ...]
     sites: tuple[str, ...]
     columns: Mapping[str, NDArray[Any]]
-    """Those of `job.COLUMNS` but `rank`; `peer` is a rank of the group."""
+    """Those of `job.COLUMNS` except `rank`; `peer` is a rank of the group."""
     shared_count: bool = False
     """Whether `seq` counts the calls of all groups together, see `count_by_group`."""
     global_peers: bool = False
-    """Whether `peer` is a rank of the job already."""
+    """Whether `peer` is already a rank of the job."""
 
     @property
     def newest_ns(self) -> int:
-        """The latest moment that it speaks of."""
+        """The latest time in it."""
         names = ("created_ns", "started_ns", "completed_ns")
         return max((int(self.columns[name].max(initial=NONE)) for name in names), default=NONE)
 
 
 def decode(data: bytes) -> Mapping[str, Any]:
-    """The object in a file: pickle or JSON, told apart by its first byte.
+    """The object in a file: pickle or JSON, as its first byte shows.
 
     Raises:
         FlightRecordError: neither, or broken.
@@ -464,9 +464,9 @@ def decode(data: bytes) -> Mapping[str, Any]:
 
 
 def read_alike(data: bytes, fewest: int = fast_pickle.FEWEST) -> Dump | None:
-    """The dump of a pickle whose entries are written alike, as `read(decode(data))` has it.
+    """The dump of a pickle whose entries are written alike, equal to `read(decode(data))`.
 
-    None where it has to be read in that way: it is another one, or it cannot be read at all.
+    None if it has to be read that way: its entries differ, or it cannot be read at all.
     """
     try:
         value = fast_pickle.document(data, fewest)
@@ -490,7 +490,7 @@ def read(data: Mapping[str, Any]) -> Dump:
     """The columns of one decoded dump.
 
     Raises:
-        FlightRecordError: not a Flight Recorder dump, or a value in it is not what it should be.
+        FlightRecordError: not a Flight Recorder dump, or a value in it is malformed.
     """
     version = data.get("version")
     if not isinstance(version, str):
@@ -513,11 +513,11 @@ def _read(data: Mapping[str, Any], version: str) -> Dump:
     retired = columns.pop("retired")
     backend = _backend(data, payloads)
     seen = groups_of(keys, data.get("pg_config"))
-    # gloo counts sends, receives and barriers' parts too: nothing that a peer could be held against
+    # gloo counts sends, receives and barriers' parts too: not comparable between peers
     raw = {} if backend is Backend.GLOO else statuses(data.get("pg_status"))
     seen, status, unplaced = place_statuses(seen, raw)
     shared_count = _has_shared_count(data, keys, payloads)
-    if shared_count:  # its communicators have names, and all the same description
+    if shared_count:  # its communicators have names, but all the same description
         seen = tuple(replace(group, desc="") for group in seen)
     no_events = backend is Backend.GLOO or (shared_count and (columns["started_ns"] == NONE).all())
     columns["state"] = _states_known(columns, retired, no_events, shared_count)
@@ -544,7 +544,7 @@ def _read(data: Mapping[str, Any], version: str) -> Dump:
 def _has_shared_count(
     data: Mapping[str, Any], keys: Sequence[GroupKey], payloads: Sequence[Payload]
 ) -> bool:
-    """Whether torchcomms wrote it: no status, and groups described by their backend's name."""
+    """Whether torchcomms wrote it: no status, and groups described by backend name."""
     writers = {payload.recorded.partition(":")[0] for payload in payloads}
     described = {desc for _, desc, _ in keys}
     return bool(described) and described == writers and not data.get("pg_status")
@@ -574,8 +574,8 @@ def _states_known(
     """What a writer's state means.
 
     NCCL: an entry that is retired and not completed has timed out (FlightRecorder.hpp, `retired_`).
-    Gloo: without events the state stays "scheduled" for ever; retired is over, in whatever way.
-    torchcomms retires an entry when its work is over, whether its events were seen to be or not.
+    Gloo: without events the state stays "scheduled" forever; retired means over, however it ended.
+    torchcomms retires an entry when its work is over, whether or not it saw the events complete.
     """
     states = columns["state"].copy()
     open_ = states < CollectiveState.COMPLETED
@@ -588,10 +588,10 @@ def _states_known(
 
 
 def _only_active(columns: Mapping[str, NDArray[Any]], status: Mapping[int, GroupStatus]) -> bool:
-    """Whether completed entries were left out: evident, no dump says so.
+    """Whether completed entries were left out; this is inferred, as no dump says so.
 
-    Entries were recorded before the first that is there, or it is known that some were, and not
-    one of those that are there has completed.
+    It holds if entries are known to be missing, or to have existed at all if there are none,
+    and none of those present has completed.
     """
     if (columns["state"] == CollectiveState.COMPLETED).any():
         return False
@@ -602,9 +602,9 @@ def _only_active(columns: Mapping[str, NDArray[Any]], status: Mapping[int, Group
 
 
 def with_generation(dump: Dump, generation: int) -> Dump:
-    """The dump as one of TorchFT's quorum `generation` (told by the file's name).
+    """The dump as one of TorchFT's quorum `generation` (taken from the file's path).
 
-    So are its groups that tell no quorum of their own, and have no name: TorchFT makes them anew.
+    This applies to its groups with no quorum and no name: TorchFT makes them for each quorum.
     """
     groups = list(dump.groups)
     for at, group in enumerate(groups):
@@ -616,7 +616,7 @@ def with_generation(dump: Dump, generation: int) -> Dump:
 # -- torchcomms' one count of all calls --------------------------------------------------------
 
 _COMMON: Final = 0.5
-"""Share of the numbers of a group, where two records overlap, that both have to have."""
+"""Share of a group's numbers that both records must have where they overlap."""
 UNCOUNTED: Final = (
     "torchcomms counts the calls of all its communicators together, its oldest entries are "
     "overwritten, and ranks make different calls: they cannot be compared; a larger "
@@ -625,13 +625,13 @@ UNCOUNTED: Final = (
 
 
 def count_by_group(dumps: Sequence[Dump]) -> tuple[list[Dump], str | None]:
-    """The same dumps, numbered within each group; and why something was left out.
+    """The same dumps, numbered within each group, and the reason if something was left out.
 
-    Ranks are compared by the number of a call in its group. A recorder that still has the rank's
-    first call is counted anew, group by group. One that has overwritten it keeps the common
-    numbers: they agree between ranks that make the same calls in all (each has a communicator of
-    every kind), and that is checked, for a pipeline's ranks do not. Where the check fails, what
-    torchcomms recorded cannot be compared and is left out. (What it writes: torchcomms 2026-08,
+    Ranks are compared by the number of a call in its group. If all recorders still have their
+    rank's first call, calls are counted again, group by group. Otherwise the common numbers stay:
+    they agree between ranks that make the same calls overall (each has a communicator of every
+    kind). That is checked, because a pipeline's ranks do not. If the check fails, torchcomms'
+    records cannot be compared and are left out. (Format: torchcomms 2026-08,
     hooks/fr/FlightRecorder.cpp.)
     """
     torchcomms = [dump for dump in dumps if dump.shared_count]
@@ -647,7 +647,7 @@ def count_by_group(dumps: Sequence[Dump]) -> tuple[list[Dump], str | None]:
 
 
 def _counted(dump: Dump) -> Dump:
-    """Collectives and point-to-point calls of each group counted from 1, each by itself."""
+    """The collectives and the point-to-point calls of each group counted from 1, separately."""
     columns = dump.columns
     seq = columns["seq"].copy()
     kinds = columns["group"].astype(np.int64) * 2 + columns["p2p"]
@@ -660,8 +660,8 @@ def _counted(dump: Dump) -> Dump:
 def _agree(dumps: Iterable[Dump]) -> bool:
     """Whether records have most of each group's numbers in common.
 
-    Of thousands not every pair is compared: each with the one that begins last, which overlaps the
-    others least, and with the next in the order of their beginnings.
+    There may be thousands, so not every pair is compared: in order of their first numbers, each
+    is compared with the next and with the last, which overlaps the others least.
     """
     by_name: dict[str, list[NDArray[Any]]] = {}
     for dump in dumps:
@@ -697,7 +697,7 @@ def _overlap(a: NDArray[Any], b: NDArray[Any]) -> bool:
 # -- the job of many dumps ---------------------------------------------------------------------
 
 _WORLD: Final = "default_pg"
-"""Torch's description of the group that all ranks of a job are in."""
+"""Torch's description of the group of all ranks of a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -710,17 +710,17 @@ class Record:
 
 
 class _Key(NamedTuple):
-    """What makes one group of the job."""
+    """What identifies one group of the job."""
 
     name: str
     members: tuple[int, ...]
-    """Empty when nobody knows them."""
+    """Empty if unknown."""
     age: int
     generation: int | None
     inferred: bool = False
     """Whether there may be more members."""
     owner: int = NONE
-    """The one rank that knows it, where it cannot be matched with anything of its peers'."""
+    """The only rank that knows it, if it cannot be matched with a group of its peers."""
 
 
 def assemble(
@@ -731,17 +731,16 @@ def assemble(
     problems: Iterable[Problem] = (),
     gaps: Iterable[int] = (),
 ) -> Job:
-    """The job of these records, at most one of a rank.
+    """The job of these records, at most one per rank.
 
-    `members` names the global ranks of groups, by name or description, where the records do not;
-    `gaps` ranks that the records' numbers leave out.
+    `members` gives the global ranks of groups, by name or description, where the records do not;
+    `gaps` are ranks missing from the records' numbers.
 
-    What a rank calls its groups is matched with what its peers call theirs: by name and members,
-    because pg_ids and record ids count within a process and names may be used twice (each replica
-    group of TorchFT's has a group "0" of its own). A rank that does not know the members takes the
-    one group of that name that has it; where there is none, the group is inferred from the ranks
-    that have entries in it. The result depends on the records alone, not on the order in which they
-    came.
+    A rank's groups are matched with its peers' by name and members, because pg_ids and record ids
+    count within a process and names may be used twice (each replica group of TorchFT has its own
+    group "0"). A rank that does not know the members takes the one group of that name that
+    includes it; if there is none, the group is inferred from the ranks that have entries in it.
+    The result does not depend on the order of the records.
     """
     ordered = sorted(records, key=lambda record: record.rank)
     dumps, uncounted = count_by_group([record.dump for record in ordered])
@@ -772,9 +771,9 @@ def assemble(
 def _global_members(records: Sequence[Record]) -> list[list[tuple[int, ...]]]:
     """Members of each local group of each record, as global ranks.
 
-    Under TorchFT each replica group is a world of its own that counts its ranks from 0, while the
-    file's name tells the rank in the whole job: but for the first replica group, such a world does
-    not have the rank. (Torch's `transform_ft` needs the size of a replica group as an option.)
+    Under TorchFT each replica group is its own world with ranks counted from 0, while the file's
+    name has the rank in the whole job: except in the first replica group, that rank is not in its
+    world. (Torch's `transform_ft` needs the size of a replica group as an option.)
     """
     shifted = []
     for record in records:
@@ -832,12 +831,12 @@ def _supplied(
 def _key(group: LocalGroup, members: tuple[int, ...], rank: int) -> _Key:
     if members or group.name:
         return _Key(group.name, members, group.age, group.generation, group.inferred)
-    # nameless, and members unknown: peers' nameless groups may be any others
+    # no name, and members unknown: peers' nameless groups may be different ones
     return _Key("", (), group.age, group.generation, owner=rank)
 
 
 def _adopt(key: _Key, rank: int, named: Mapping[tuple[str, int], Mapping[_Key, None]]) -> _Key:
-    """The group that peers with more knowledge mean by the same name, if there is just one."""
+    """The peers' group with this name and known members, if there is exactly one."""
     if key.members or key.owner != NONE:
         return key
     fitting = [
@@ -849,7 +848,7 @@ def _adopt(key: _Key, rank: int, named: Mapping[tuple[str, int], Mapping[_Key, N
 def _groups(
     records: Sequence[Record], keys: Sequence[Sequence[_Key]], expected: Sequence[int]
 ) -> tuple[list[list[int]], tuple[Group, ...]]:
-    """For each record its local groups' indices, and the groups of the job."""
+    """For each record the indices of its local groups, and the groups of the job."""
     desc: dict[_Key, str] = {}
     seen: dict[_Key, list[int]] = {}
     for record, listed in zip(records, keys, strict=True):
@@ -862,7 +861,7 @@ def _groups(
         Group(
             name=key.name,
             desc=desc[key],
-            # nobody knows them: the ranks that have entries; everybody is in the world
+            # unknown: the ranks that have entries; the world has all ranks
             members=key.members
             or tuple(expected if desc[key] == _WORLD else sorted(set(seen[key]))),
             inferred=key.inferred or not key.members,
@@ -881,7 +880,7 @@ def _order(key: _Key) -> tuple[Any, ...]:
 
 
 def _named_alike(groups: Sequence[Group], owners: Sequence[int]) -> tuple[Group, ...]:
-    """Names that are unique in the job; the newest of one name keeps it."""
+    """Groups with names made unique in the job; the newest of one name keeps it."""
     used: set[str] = set()
     next_number: dict[str, int] = {}
     named = []
@@ -914,7 +913,7 @@ def _info(record: Record, index: Sequence[int]) -> RankInfo:
 def _columns(
     records: Sequence[Record], places: Sequence[Sequence[int]], groups: Sequence[Group]
 ) -> tuple[dict[str, NDArray[Any]], tuple[Payload, ...], tuple[str, ...]]:
-    """All rows, with what was numbered in each dump numbered in the job."""
+    """All rows, with each dump's indices replaced by the job's."""
     sizes = [len(record.dump.columns["seq"]) for record in records]
     columns = {name: np.empty(sum(sizes), dtype) for name, dtype in COLUMNS.items()}
     payloads: dict[Payload, int] = {}
@@ -939,7 +938,7 @@ def _columns(
 
 
 def _renumbered(column: NDArray[Any], numbers: Sequence[int]) -> NDArray[np.int32]:
-    """`numbers` at the places that `column` names; NONE stays NONE."""
+    """`numbers` indexed by `column`; NONE stays NONE."""
     renumbered: NDArray[np.int32] = np.array([*numbers, NONE], np.int32)[column]
     return renumbered
 
@@ -947,7 +946,7 @@ def _renumbered(column: NDArray[Any], numbers: Sequence[int]) -> NDArray[np.int3
 def _peers(
     columns: Mapping[str, NDArray[Any]], rows: slice, groups: Sequence[Group]
 ) -> NDArray[np.int32]:
-    """Group ranks of peers as global ranks; unknown where the members are."""
+    """Group ranks of peers as global ranks; NONE where the members are unknown."""
     peers: NDArray[np.int32] = columns["peer"][rows].copy()
     if not (peers != NONE).any():
         return peers

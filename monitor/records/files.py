@@ -1,8 +1,8 @@
-"""From paths to a job: files read side by side, each in a process that may fail alone.
+"""From paths to a job: files are read in parallel processes, and a bad file spoils only itself.
 
-Folders, zips and evidence bundles are searched for records (`find`); of several of a rank one is
-chosen (`of_answers`, `of_dumps`). The manifest of an evidence bundle is written by the monitor
-(`act.bundles`) and read here, maybe years later: keys may have been added, nothing raises.
+Folders, zips and evidence bundles are searched for records (`find`); if a rank has several, one is
+chosen (`of_answers`, `of_dumps`). The monitor writes an evidence bundle's manifest
+(`act.bundles`), and it may be read here years later: keys may have been added, nothing raises.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from worker_server.wire import WireError, parse_flight_record
 
 MAX_FILE: Final = 128 << 20
 MAX_ZIP: Final = 16 << 30
-"""Of all its members unpacked: a small zip may be made to unpack for days."""
+"""Of all members unpacked: a small hostile zip may unpack for days."""
 MAX_ALL: Final = 64 << 30
 MAX_SOURCES: Final = 1 << 18
-"""Files, and members of zips: 16,384 ranks' are fewer by far."""
+"""Files and members of zips: 16,384 ranks have far fewer."""
 BROKEN_ZIP: Final = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, NotImplementedError, RuntimeError,
     EOFError, ValueError, OverflowError,
@@ -70,25 +70,25 @@ class DumpFile:
     member: str | None = None
     size: int = 0
     rank: int | None = None
-    """Told by the name; an answer of a WorkerServer says itself whose it is."""
+    """From the file's name; a WorkerServer's answer contains its rank."""
     quorum: int | None = None
     named: bool = False
-    """Whether the user named this very file: it has to be a record then."""
+    """Whether the user named this file itself: then it must be a record."""
     whose: RankName | None = None
-    """The rank that an evidence bundle's manifest says."""
+    """The rank according to the evidence bundle's manifest."""
     taken_ns: int | None = None
-    """When it was answered, as the manifest says; Unix time."""
+    """When it was answered, according to the manifest; Unix time."""
 
     @property
     def prefix(self) -> str:
-        """The path up to the rank: equal for the records of one job's ranks."""
+        """The path up to the rank: the same for all ranks of one job."""
         folder, _, name = self.path.rpartition("/")
         match = _rank_in(_stem(name))
         return f"{folder}/{_stem(name) if match is None else name[: match.start()]}"
 
     @property
     def rank_name(self) -> RankName | None:
-        """The rank's name that ends the file's: `rg_1.0` for `bundle.zip/rg_1.0.json`."""
+        """The rank's name from the file's: `rg_1.0` for `bundle.zip/rg_1.0.json`."""
         name = self.whose or RankName(_stem(self.path.rpartition("/")[2]))
         try:
             split_rank_name(name)
@@ -118,9 +118,9 @@ class DumpFile:
 
 
 def _whole(path: str) -> bytes:
-    """All of a file, or more than is allowed.
+    """All of a file, or a little more than is allowed.
 
-    Not asked for `MAX_FILE` at once: room would be mapped for that, and mapped anew for each file.
+    `MAX_FILE` is not requested at once: that much memory would be mapped again for each file.
     """
     with open(path, "rb") as file:
         size = min(os.fstat(file.fileno()).st_size, MAX_FILE)
@@ -129,17 +129,17 @@ def _whole(path: str) -> bytes:
 
 
 class TooMuchError(Exception):
-    """More than is ever read: judging a part of it might accuse the wrong rank."""
+    """More than is ever read: judging only a part might accuse the wrong rank."""
 
 
 def find(paths: Sequence[Path]) -> tuple[list[DumpFile], list[Problem]]:
-    """All files under `paths` that may be records, sorted, each once; and what cannot be looked at.
+    """All files under `paths` that may be records, sorted, each once; and what cannot be opened.
 
-    In a folder or a zip those count whose name, without .json or .pickle, tells a rank, and all
-    that end in .json; a file that is named counts always.
+    In a folder or a zip, files count that end in .json, or whose name without its ending contains
+    a rank. A file that the user named always counts.
 
     Raises:
-        TooMuchError: too many, or of too many bytes in all.
+        TooMuchError: too many files, or too many bytes in all.
     """
     sources: dict[str, DumpFile] = {}
     problems: list[Problem] = []
@@ -217,13 +217,13 @@ def _source(
 
 
 def rank_of(name: str) -> int | None:
-    """The rank that a file's name tells: 3 for `_dump_3`, `dump_rank3_node1.json`, `rank_3.pkl`."""
+    """The rank in a file's name: 3 for `_dump_3`, `dump_rank3_node1.json`, `rank_3.pkl`."""
     match = _rank_in(_stem(name))
     return None if match is None else int(match["named"] or match["last"])
 
 
 def _rank_in(stem: str) -> re.Match[str] | None:
-    """Where a name says `rank3`, else the number that ends it."""
+    """The `rank3` in a name, else the number at its end."""
     matches = list(_RANK.finditer(stem))
     named = next((match for match in matches if match["named"]), None)
     if named is not None and not _OTHER_END.search(stem):
@@ -245,13 +245,13 @@ def _may_be(name: str) -> bool:
 # -- which of them count -----------------------------------------------------------------------
 
 _ONE_IN: Final = 16
-"""Records of fewer than one rank in so many are numbered by something else (a pid), and a gap in
-their numbers is none. Lower: one host's records of a large job tell nothing of the others."""
+"""If fewer than one in this many ranks has a record, the numbers are something else (a pid), and
+their gaps mean nothing. Lower: one host's records of a large job say nothing about the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What became of one file."""
+    """The result of reading one file."""
 
     source: DumpFile
     dump: Dump | None = None
@@ -297,10 +297,10 @@ def _superseded(path: str, kept: str) -> Problem:
 
 
 def of_dumps(reads: Sequence[Read]) -> tuple[list[Record], list[Problem]]:
-    """One record a rank, and what was wrong with the rest.
+    """One record per rank, and what was wrong with the rest.
 
-    Of TorchFT's quorums only the newest counts: a rank's record of an older one would be held
-    against peers of whom only the newer was read.
+    Only TorchFT's newest quorum counts: otherwise a rank's record of an older one would be
+    compared with its peers' of the newer.
     """
     problems = []
     best: dict[int, tuple[DumpFile, Dump]] = {}
@@ -314,7 +314,7 @@ def of_dumps(reads: Sequence[Read]) -> tuple[list[Record], list[Problem]]:
         elif source.quorum != newest:
             problems.append(Problem(source.path, f"left out: quorum {newest} is newer"))
         elif source.rank in best:
-            kept, other = sorted(  # the one that speaks of later moments first
+            kept, other = sorted(  # the one with the later times first
                 (best[source.rank], (source, dump)),
                 key=lambda pair: (-pair[1].newest_ns, pair[0].path),
             )
@@ -326,7 +326,7 @@ def of_dumps(reads: Sequence[Read]) -> tuple[list[Record], list[Problem]]:
     for read in reads:
         if read.problem is not None:
             source = read.source
-            # a stray file that cannot be read makes no rank, one among records does
+            # an unreadable stray file is not counted as a rank, one among records is
             stray = bool(alike) and source.prefix not in alike
             lost = None if stray or source.rank in best else source.rank
             problems.append(Problem(source.path, read.problem, lost))
@@ -334,9 +334,9 @@ def of_dumps(reads: Sequence[Read]) -> tuple[list[Record], list[Problem]]:
 
 
 def gaps(records: Sequence[Record]) -> frozenset[int]:
-    """Ranks that the others' numbers leave out: ranks are numbered from 0.
+    """Ranks missing from the records' numbers: ranks are numbered from 0.
 
-    Not of TorchFT's quorums: who was in none of the newest is no rank that is missing.
+    None with TorchFT's quorums: a rank that is not in the newest is not missing.
     """
     numbers = {r.rank for r in records}
     quorums = any(group.generation is not None for r in records for group in r.dump.groups)
@@ -352,7 +352,7 @@ SCHEMA: Final = 1
 RECORD: Final = "flight_recorder"
 """The part that the analysis reads."""
 MAX_BYTES: Final = 16 << 20
-"""160 parts of each moment take about 60 KiB."""
+"""160 parts per moment take about 60 KiB."""
 
 
 _When = Annotated[float, msgspec.Meta(ge=0, lt=1e10)]
@@ -366,14 +366,14 @@ class SavedPart(msgspec.Struct, frozen=True):
     part: str
     status: str
     file: str | None = None
-    """Member of the zip; None when nothing usable came."""
+    """Member of the zip; None if no usable answer came."""
     taken_s: _When | None = None
     """When it was answered."""
     error: str | None = None
 
 
 class SavedMoment(msgspec.Struct, frozen=True):
-    """One time at which everybody concerned was asked."""
+    """One time at which all ranks concerned were asked."""
 
     name: str = msgspec.field(name="moment")
     began_s: _When
@@ -381,32 +381,32 @@ class SavedMoment(msgspec.Struct, frozen=True):
 
     @property
     def records(self) -> tuple[SavedPart, ...]:
-        """The flight records that are there."""
+        """The flight records that were received."""
         return tuple(part for part in self.parts if part.part == RECORD and part.file is not None)
 
     @property
     def lost(self) -> tuple[SavedPart, ...]:
-        """The flight records that are not."""
+        """The flight records that were not received."""
         return tuple(part for part in self.parts if part.part == RECORD and part.file is None)
 
 
 @readable
 class Manifest(msgspec.Struct, frozen=True):
-    """What a bundle says of itself."""
+    """What an evidence bundle contains."""
 
     format: str
     id: str
     moments: tuple[SavedMoment, ...] = ()
     incident: Mapping[str, Any] = {}
-    """As `monitor.model.incident.incident_to_json` wrote it; empty for an eviction by hand."""
+    """As `monitor.model.incident.incident_to_json` wrote it; empty for a manual eviction."""
 
     @property
     def latest_s(self) -> float:
-        """When somebody was last asked."""
+        """When ranks were last asked."""
         return max((moment.began_s for moment in self.moments), default=0.0)
 
     def chosen(self) -> SavedMoment | None:
-        """The moment whose flight records speak: with the most of them, of equals the latest.
+        """The moment with the most flight records; of several, the latest.
 
         Records of two moments are never mixed: a rank that was asked earlier than its peers
         would seem to be behind them.
@@ -416,7 +416,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def read_manifest(file: str) -> Manifest | None:
-    """The manifest of this zip; None when it is no evidence bundle."""
+    """The manifest of this zip; None if it is not an evidence bundle."""
     try:
         with zipfile.ZipFile(file) as bundle, bundle.open(NAME) as member:
             return parse(json.loads(member.read(MAX_BYTES)))
@@ -425,7 +425,7 @@ def read_manifest(file: str) -> Manifest | None:
 
 
 def parse(data: Any) -> Manifest | None:
-    """The manifest in this JSON; None when it is none of ours, or damaged."""
+    """The manifest in this JSON; None if it is not ours, or damaged."""
     try:
         manifest = from_plain(Manifest, data)
     except ValueError:
@@ -438,7 +438,7 @@ def parse(data: Any) -> Manifest | None:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """One evidence bundle, and the moment whose flight records are taken."""
+    """One evidence bundle, and the moment whose flight records are used."""
 
     path: str
     manifest: Manifest
@@ -447,13 +447,13 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class OpenedBundles:
-    """What the bundles leave to be read."""
+    """What remains to be read once the bundles are opened."""
 
     sources: list[DumpFile]
     bundle: Bundle | None = None
     """The latest, whose records are among `sources`."""
     lost: tuple[Read, ...] = ()
-    """Ranks that were asked for their flight record in the moment taken, and gave none."""
+    """Ranks that were asked for a flight record in the chosen moment and gave none."""
     problems: tuple[Problem, ...] = ()
 
 
@@ -463,10 +463,10 @@ def bundle_in(paths: Sequence[Path]) -> Bundle | None:
 
 
 def open_bundles(sources: Sequence[DumpFile]) -> OpenedBundles:
-    """Of the latest bundle one moment's flight records, with the manifest's dates.
+    """The flight records of one moment of the latest bundle, with the manifest's dates.
 
-    Earlier ones are left out: a rank's record of another incident would be held against peers
-    whose records are of this one.
+    Earlier bundles are left out: otherwise a rank's record of one incident would be compared
+    with its peers' of another.
     """
     named = dict.fromkeys(source.file for source in sources if source.member == NAME)
     manifests = [(file, read_manifest(file)) for file in named]
@@ -512,7 +512,7 @@ def _lost(bundle: Bundle, part: SavedPart) -> Read:
 # -- load --------------------------------------------------------------------------------------
 
 _WORTH_A_PROCESS: Final = 64 << 20
-"""Bytes for each: about a second of reading pickles, where starting one costs half of one."""
+"""Bytes per process: about a second of reading pickles; starting one takes half a second."""
 _CHUNK: Final = 8
 
 
@@ -526,9 +526,9 @@ def load(
 ) -> Job:
     """The job whose records lie under `paths`: files, folders and zips.
 
-    A file that cannot be read is a `Problem` of the job and spoils its rank only. `progress` is
-    called with how many files are done and how many there are. `workers` is the number of
-    processes, by default one for each core where there is enough to do; 1 reads in this process.
+    A file that cannot be read is a `Problem` of the job and spoils only its rank. `progress` is
+    called with the number of files done and the total. `workers` is the number of processes, by
+    default one per core if there is enough to do; 1 reads in this process.
     """
     files, problems = find(paths)
     opened = open_bundles(files)
@@ -553,10 +553,10 @@ def load(
 
 
 def _dated(info: RankInfo, last_ns: int) -> RankInfo:
-    """With the file's date for the time at which the record was written, where nothing else says.
+    """`info` dated by its file, where nothing else says when the record was written.
 
-    A copy may be dated later, so it is an upper bound, and none where it is hours after all that
-    the records tell; members of a zip have no zone and no date.
+    A copy may be dated later, so the date is an upper bound. It is ignored if it is hours after
+    all times in the records. Members of a zip have no time zone and get no date.
     """
     if info.taken_ns != NONE or not info.path:
         return info
@@ -568,7 +568,7 @@ def _dated(info: RankInfo, last_ns: int) -> RankInfo:
 
 
 def _read_all(sources: Sequence[DumpFile], workers: int | None) -> Iterator[Read]:
-    """Each source read, in order; in this process where the others cannot be started."""
+    """Each source read, in order; in this process if the others cannot be started."""
     if workers is None:
         enough = sum(source.size for source in sources) // _WORTH_A_PROCESS
         workers = min(len(os.sched_getaffinity(0)), enough)
@@ -576,7 +576,7 @@ def _read_all(sources: Sequence[DumpFile], workers: int | None) -> Iterator[Read
     try:
         if workers > 1:
             with (
-                contextlib.suppress(BrokenProcessPool),  # killed for its memory, or cannot import
+                contextlib.suppress(BrokenProcessPool),  # out of memory, or cannot import
                 ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool,
             ):
                 for read in pool.map(_read, sources, chunksize=_CHUNK):
@@ -590,7 +590,7 @@ def _read_all(sources: Sequence[DumpFile], workers: int | None) -> Iterator[Read
 
 @lru_cache(1)
 def _opened(file: str) -> zipfile.ZipFile:
-    """A zip of which one member after another is read: listing 60,000 takes half a second."""
+    """A zip, kept open between its members: listing 60,000 takes half a second."""
     try:
         return zipfile.ZipFile(file)
     except (OSError, *BROKEN_ZIP) as exc:
@@ -598,9 +598,9 @@ def _opened(file: str) -> zipfile.ZipFile:
 
 
 def _read(source: DumpFile) -> Read:
-    """Reads one file; never raises for what is in it."""
+    """Reads one file; never raises because of its content."""
     enabled = gc.isenabled()
-    gc.disable()  # millions of small objects, none of them in a cycle: a third of the time
+    gc.disable()  # for millions of small objects, none in a cycle, it takes a third of the time
     try:
         raw = source.read(_opened(source.file) if source.member else None)
         dump = read_alike(raw)
@@ -620,7 +620,7 @@ def _read(source: DumpFile) -> Read:
 
 
 def _read_answer(source: DumpFile, data: Mapping[str, Any]) -> Read:
-    """What a WorkerServer answered; its other answers lie beside records in a bundle."""
+    """A WorkerServer's answer; answers without a record, as found in bundles, are skipped."""
     if "ring" not in data and not source.named and source.whose is None:
         return Read(source)
     try:

@@ -1,12 +1,12 @@
-"""WorkerServers' answers: read row by row, and made into one job.
+"""WorkerServers' answers: read row by row, and combined into one job.
 
 Theory of operation. An answer holds the rank's ring and torch's own record. For each process group
-one of the two is taken, the same on all ranks, because they count differently: torch's where it
-alone has everything (NCCL; C++ that calls by itself, as DDP's reducer does; a ring that has
-forgotten how many sends it counted) and every rank has it, else the ring, which knows on gloo
-what torch does not: exits, errors, roots, point-to-point, TorchFT's quorums.
+one of the two is used, the same on all ranks, because they count differently. Torch's is used where
+only it is complete (NCCL; collectives called from C++, as by DDP's reducer; a ring that no longer
+knows how many sends it counted) and every rank has it. Otherwise the ring is used, which on gloo
+knows what torch does not: exits, errors, roots, point-to-point, TorchFT's quorums.
 
-Ranks are called by replica group and group rank; they are numbered in that order.
+Ranks are named by replica group and group rank, and numbered in that order.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from worker_server.wire import ACROSS, RING_CALLS, FlightRecord, RingEntry
 
 
 def collectives(record: FlightRecord) -> tuple[RingEntry, ...]:
-    """The ring without point-to-point operations, each process group only as it is now.
+    """The ring without point-to-point operations, and only the newest group of each name.
 
     Sequence ids that start again belong to a new process group of the same name.
 
@@ -98,14 +98,14 @@ def _signature(said: tuple[Any, ...]) -> Signature:
 
 
 class GroupKey(NamedTuple):
-    """A process group as one rank speaks of it."""
+    """A process group as one rank names it."""
 
     name: str
     places: tuple[int, ...] = ()
-    """Group ranks of its members within the replica group, when known."""
+    """Group ranks of its members within the replica group, if known."""
     quorum: int | None = None
     age: int = 0
-    """How many newer ones of the same name there are, where sequence ids began again."""
+    """How many newer groups have the same name: its sequence ids started again so often."""
 
     @property
     def across(self) -> bool:
@@ -115,7 +115,7 @@ class GroupKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RingRow:
-    """One collective of one rank; ranks are those of the replica group."""
+    """One collective of one rank; ranks count within the replica group."""
 
     group: GroupKey
     seq: int
@@ -140,12 +140,11 @@ class RankRecord:
     path: str = ""
     ring: tuple[RingRow, ...] = ()
     dumps: tuple[tuple[Dump, tuple[GroupKey, ...]], ...] = ()
-    """Torch's records, and their groups in the ring's terms, as far as they can be told to be the
-    same."""
+    """Torch's records, with each group's key in the ring, where it can be matched."""
     taken_ns: int = NONE
     problem: str | None = None
     alone: frozenset[int] = frozenset()
-    """Record ids of torch's that no entry of the ring explains."""
+    """Torch's record ids that belong to no entry of the ring."""
 
     @cached_property
     def torch(self) -> tuple[RingRow, ...]:
@@ -154,18 +153,18 @@ class RankRecord:
         return tuple(r for dump, keys in self.dumps for r in rows_of_dump(dump, keys, owners))
 
 
-# -- torch's record, told in the ring's groups -------------------------------------------------
+# -- torch's record in the ring's groups -------------------------------------------------------
 
 
 def rows_of_dump(
     dump: Dump, groups: Sequence[GroupKey], owners: Mapping[int, RingRow]
 ) -> tuple[RingRow, ...]:
-    """Torch's rows in the ring's groups, with what only the ring knows of them."""
+    """Torch's rows in the ring's groups, with what only the ring knows about them."""
     columns = {name: column.tolist() for name, column in dump.columns.items()}
     found_rows = []
     for at, record in enumerate(columns["record"]):
         own, number = owners.get(record), columns["site"][at]
-        # torch's own first: older calls, which the ring has forgotten, have no other
+        # torch's own site first: calls that the ring no longer has have no other
         site = dump.sites[number] if number != NONE else None if own is None else own.site
         payload = dump.payloads[columns["payload"][at]]
         if own is not None:
@@ -196,7 +195,7 @@ def rows_of_dump(
 
 
 def _torch_place(peer: int, dump: Dump, group: int) -> int:
-    """A rank of the group as one of the replica group."""
+    """A group rank as a rank of the replica group."""
     members = dump.groups[group].members
     return members[peer] if peer != NONE and peer < len(members) else NONE
 
@@ -204,9 +203,9 @@ def _torch_place(peer: int, dump: Dump, group: int) -> int:
 def matched_groups(
     dump: Dump, ring: Sequence[RingRow], places: Mapping[str, tuple[int, ...]]
 ) -> tuple[GroupKey, ...]:
-    """For each group of torch's the ring's: the one that most of its matched entries are in.
+    """For each of torch's groups the ring's group that most of its matched entries are in.
 
-    One without matches is the ring's of the same name, else a group that only torch knows.
+    Without matches it is the ring's group of the same name, else a group that only torch knows.
     """
     owners = rows_by_torch_id(ring)
     votes: dict[int, Counter[GroupKey]] = {}
@@ -232,7 +231,7 @@ def matched_groups(
 def split_by_backend(
     homes: Sequence[tuple[GroupKey, ...]], dumps: Sequence[Dump]
 ) -> list[tuple[GroupKey, ...]]:
-    """Groups that several backends serve, each with a count of its own, as one for each."""
+    """A group that several backends serve, each with its own count, as one group per backend."""
     taken: set[GroupKey] = set()
     renamed = []
     for keys, dump in zip(homes, dumps, strict=True):
@@ -254,23 +253,23 @@ def rows_by_torch_id(ring: Iterable[RingRow]) -> dict[int, RingRow]:
 # -- one answer, read --------------------------------------------------------------------------
 
 _COPY: Final = re.compile(r"#\d+$")
-"""The ring tells groups of one description apart by the order in which that process made them."""
+"""The ring numbers groups of one description in the order in which the process made them."""
 _NS: Final = 1_000_000_000
 _LARGEST_WORLD: Final = 1 << 16
 """Ranks of one replica group; each is counted as expected."""
 _LONGEST_AGE_S: Final = 1e9
 _LARGEST: Final = 1 << 62
 _STRIDE: Final = 1 << 40
-"""Between the entries of two recorders: each counts its own from 0."""
+"""Offset between the record ids of two recorders: each counts from 0."""
 
 
 def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> RankRecord:
-    """All records of an answer as rows; parts of torch's may be unreadable, which is a problem.
+    """All records of an answer as rows; an unreadable part of torch's is noted in `problem`.
 
-    `taken_ns`: when it was answered, Unix time, if torch's times do not tell.
+    `taken_ns`: time of the answer, Unix time, used if torch's times do not give it.
 
     Raises:
-        FlightRecordError: a sequence id or a world that no program has.
+        FlightRecordError: an impossible sequence id or world size.
     """
     check(record)
     dumps: list[Dump] = []
@@ -305,7 +304,7 @@ def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> RankReco
 
 
 def _numbered(entry: RingEntry, first: Mapping[str | None, int]) -> RingEntry:
-    """The entry with torch's numbers as they are here, where each recorder has its own."""
+    """The entry with torch's ids offset by its recorder's `first`."""
     at = first.get(entry.recorder)
     return replace(entry, torch_ids=() if at is None else tuple(n + at for n in entry.torch_ids))
 
@@ -314,7 +313,7 @@ def check(record: FlightRecord) -> None:
     """Refuse numbers that no program has.
 
     Raises:
-        FlightRecordError: there is one.
+        FlightRecordError: there is such a number.
     """
     if not record.identity.group:
         raise FlightRecordError("a rank of no replica group")
@@ -328,7 +327,7 @@ def check(record: FlightRecord) -> None:
 
 
 def _taken(ring: Iterable[RingEntry], dumps: Iterable[Dump], otherwise: int) -> int:
-    """The moment that the ages count from: torch made its entry just after the ring its own."""
+    """The time from which ages count: torch makes its entry just after the ring."""
     created = {
         number: moment
         for dump in dumps
@@ -353,12 +352,12 @@ def _ring_rows(record: FlightRecord, dumps: Iterable[Dump], taken_ns: int) -> tu
 
 
 def is_whole(record: FlightRecord) -> bool:
-    """Whether the ring has every call of that process: nothing forgotten, nothing left out."""
+    """Whether the ring has every call of that process."""
     return all(entry.id == number for number, entry in enumerate(record.ring, 1))
 
 
 def _keyed(record: FlightRecord) -> Iterable[tuple[RingEntry, GroupKey]]:
-    """Entries with their groups; sequence ids that begin again make a group of their own."""
+    """Entries with their groups; sequence ids that start again make a new group."""
     last: dict[tuple[str, int | None], int] = {}
     begun: Counter[tuple[str, int | None]] = Counter()
     epochs = []
@@ -409,7 +408,7 @@ def _ring_row(
 
 
 def _state(entry: RingEntry, over: Mapping[int, CollectiveState]) -> CollectiveState:
-    """With NCCL the host's exit does not mean that the GPU is done: torch's own state does."""
+    """With NCCL the host's exit does not mean that the GPU is done; torch's state does."""
     if entry.error is not None:
         return CollectiveState.FAILED
     states = [over[number] for number in entry.torch_ids if number in over]
@@ -419,9 +418,9 @@ def _state(entry: RingEntry, over: Mapping[int, CollectiveState]) -> CollectiveS
 
 
 def _torch_states(dump: Dump) -> dict[int, CollectiveState]:
-    """Torch's record id -> a state that is worth more than the ring's.
+    """Torch's record id -> a state that is more reliable than the ring's.
 
-    NCCL's are real. Gloo only knows what is over, which matters for a work that nobody waited for.
+    NCCL's states are real. Gloo only knows what is over: useful for work nobody waited for.
     """
     columns = dump.columns
     states = dict(zip(columns["record"].tolist(), columns["state"].tolist(), strict=True))
@@ -434,7 +433,7 @@ def _torch_states(dump: Dump) -> dict[int, CollectiveState]:
 
 
 def _close_unwaited(rows: Sequence[RingRow], ring: Sequence[RingEntry]) -> list[RingRow]:
-    """An asynchronous call before one that has completed in its group is over, waited for or not.
+    """An asynchronous call before a completed one of its group is marked as completed too.
 
     Its missing exit may only mean that nobody called wait(); a group's work is done in order.
     """
@@ -453,9 +452,9 @@ def _close_unwaited(rows: Sequence[RingRow], ring: Sequence[RingEntry]) -> list[
 
 
 def _renumbered(rows: Iterable[RingRow]) -> tuple[RingRow, ...]:
-    """Sequence ids that count collectives and point-to-point apart, as torch's do.
+    """Sequence ids that count collectives and point-to-point separately, as torch's do.
 
-    The ring counts both together, so that members with other sends would seem out of step. Needs
+    The ring counts both together, so members with different sends would seem out of step. Needs
     a whole ring.
     """
     counts: Counter[tuple[GroupKey, bool]] = Counter()
@@ -474,25 +473,25 @@ def _renumbered(rows: Iterable[RingRow]) -> tuple[RingRow, ...]:
 
 _RING: Final = 2 * RING_CALLS
 _ENTRIES: Final = 8192
-"""Of all of torch's recorders: each keeps 2,000 by default."""
+"""For all of torch's recorders together: each keeps 2,000 by default."""
 _RECORDERS: Final = 8
 _GROUPS: Final = 512
-"""Process groups of one rank. A large job's rank is in some tens, and in one more with each
-quorum; each costs the analysis 0.1 ms."""
+"""Process groups of one rank. A rank of a large job is in some tens, and in one more per quorum;
+each costs the analysis 0.1 ms."""
 _TORCH_IDS: Final = 64
-"""Records of torch's that belong to one call: the parts of a coalesced one."""
+"""Torch's records of one call: the parts of a coalesced one."""
 
 
 def bounded(record: FlightRecord) -> FlightRecord:
     """The newest entries of a record.
 
     Raises:
-        FlightRecordError: no program's record looks like it.
+        FlightRecordError: no program can have made this record.
 
-    A tick may be held by no rank, so a record has as many entries as its recorders keep, and no
-    more: of a longer one the newest count, as if the recorder had overwritten the others. What no
-    program can have made is not read at all: it is garbage, and the others are judged without. With
-    these bounds reading and judging takes no longer than for an honest rank that calls much.
+    No rank may hold up a tick, so a record has at most as many entries as its recorders keep: of a
+    longer one only the newest are used, as if the recorder had overwritten the others. A record
+    that no program can have made is garbage: it is not read, and the other ranks are judged
+    without it. Within these bounds no record takes longer than that of a rank with many calls.
     """
     check(record)
     if len(record.recorders) >= _RECORDERS:
@@ -517,7 +516,7 @@ def bounded(record: FlightRecord) -> FlightRecord:
 
 
 def _newest_calls(ring: tuple[RingEntry, ...]) -> tuple[RingEntry, ...]:
-    """The last calls of a ring; where sequence ids begin again is another group."""
+    """The last calls of a ring; sequence ids that start again count as another group."""
     first: dict[tuple[str, int | None], int] = {}
     begun = 0
     for place, entry in enumerate(reversed(ring)):
@@ -561,12 +560,12 @@ class _Ranks:
 
     number: Mapping[tuple[str, int], int]
     alone: bool
-    """Whether there is one replica group, so that names need not tell which."""
+    """Whether there is only one replica group, so names need not include it."""
     lanes: int
     """Ranks of the largest replica group."""
 
     def members(self, group: str, places: Iterable[int]) -> tuple[int, ...]:
-        """Global ranks of a replica group's ranks; empty when one of them is none."""
+        """Global ranks of a replica group's ranks; empty if any of them is unknown."""
         members = [self.number.get((group, place), NONE) for place in places]
         return () if NONE in members else tuple(members)
 
@@ -579,10 +578,10 @@ def from_answers(
     members: Mapping[str, Sequence[int]] | None = None,
     problems: Iterable[Problem] = (),
 ) -> Job:
-    """The job of these answers, at most one of a rank; see `read`.
+    """The job of these answers, at most one per rank; see `read`.
 
-    `expected` names ranks that must be there, also those of replica groups that did not answer;
-    `lost` those whose answer cannot be read.
+    `expected` names ranks that must be there, also in replica groups that did not answer; `lost`
+    are ranks whose answer cannot be read.
     """
     counted = _counted(
         sorted(answers, key=lambda answer: split_rank_name(answer.record.identity.rank))
@@ -615,7 +614,7 @@ def from_answers(
 
 
 def _counted(answers: Sequence[RankRecord]) -> list[RankRecord]:
-    """With the numbers that each group's calls have, whoever counted them."""
+    """The answers with torch's calls numbered within each group; see `count_by_group`."""
     before = [dump for answer in answers for dump, _ in answer.dumps]
     dumps, uncounted = count_by_group(before)
     if all(map(is_, before, dumps)):
@@ -642,7 +641,7 @@ def _ranks(answers: Sequence[RankRecord], expected: Iterable[RankName]) -> _Rank
 
 
 def _groups_by_torch(answers: Sequence[RankRecord]) -> frozenset[tuple[str, GroupKey]]:
-    """(replica group, process group) for which torch's record is taken; "" across them."""
+    """(replica group, process group) pairs that use torch's record; "" for groups across."""
     ring: dict[tuple[str, GroupKey], bool] = {}
     wanted: set[tuple[str, GroupKey]] = set()
     for answer in answers:
@@ -664,7 +663,7 @@ def _scope(answer: RankRecord, key: GroupKey) -> tuple[str, GroupKey]:
 
 
 def _quorums(answers: Sequence[RankRecord]) -> dict[GroupKey, set[str]]:
-    """Groups that span replica groups -> the replica groups that were in them."""
+    """Groups that span replica groups -> the replica groups that are in them."""
     groups: dict[GroupKey, set[str]] = {}
     for answer in answers:
         for row in (*answer.ring, *answer.torch):
@@ -717,7 +716,7 @@ def _record(
 
 
 def _rows(answer: RankRecord, by_torch: frozenset[tuple[str, GroupKey]]) -> list[RingRow]:
-    """Each group's rows from the one record that is taken for it, in order of their calls."""
+    """Each group's rows from the record that is used for it, in call order."""
     ring_groups = {row.group for row in answer.ring if not row.p2p}
     ring = [row for row in answer.ring if row.p2p or _scope(answer, row.group) not in by_torch]
     sends = {row.group for row in answer.torch if row.p2p}
@@ -735,7 +734,7 @@ def _rows(answer: RankRecord, by_torch: frozenset[tuple[str, GroupKey]]) -> list
 def _status(
     answer: RankRecord, by_torch: frozenset[tuple[str, GroupKey]]
 ) -> dict[GroupKey, GroupStatus]:
-    """Where torch says the groups are that are counted as it counts."""
+    """Torch's status of the groups that use its numbers."""
     ring_groups = {row.group for row in answer.ring if not row.p2p}
     heads = {
         keys[index]: head
@@ -750,7 +749,7 @@ def _status(
 
 
 def _only_active(answer: RankRecord, rows: Sequence[RingRow]) -> bool:
-    """Whether only unfinished calls were asked for: evident from numbers that are missing."""
+    """Whether only unfinished calls were requested: seen from missing numbers."""
     if any(row.state is CollectiveState.COMPLETED for row in rows):
         return False
     torch = any(dump.only_active for dump, _ in answer.dumps)
@@ -763,8 +762,8 @@ def _local(
 ) -> LocalGroup:
     """The group with its members as global ranks.
 
-    Across replica groups every group rank has a group of its own, with its like in each replica
-    group that was in the quorum; one that has not answered may have been in it too.
+    Across replica groups there is one group per group rank, with that rank of each replica group
+    known to be in the quorum; a replica group that has not answered may be in it too.
     """
     identity = answer.record.identity
     if key.across:
