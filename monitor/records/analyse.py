@@ -1,9 +1,9 @@
 """From a job's flight records to what is wrong with it.
 
-Theory of operation. `analyse` draws the wait-for graph (`waits`), looks for calls that differ
-(`divergence`), and asks each witness in this file whom the standing ranks wait for: cycles, ranks
-that did not come or do not get out, ranks without a record. What a divergence explains is not said
-twice, and what the records do not show as one moment is not said at all.
+Theory of operation. `analyse` builds the wait-for graph (`waits`), looks for calls that differ
+(`divergence`), and runs each check in this file to find whom the stuck ranks wait for: cycles,
+ranks that did not arrive or do not get out, ranks without a record. What a divergence explains is
+not reported again, and what the records do not show at one moment is not reported at all.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from monitor.records.waits import (
 _MOST = 64
 """Collectives of one cycle that are compared with each other."""
 _STEPS = 16
-"""Calls of a rank before the one it is stuck in that are compared with its past."""
+"""Calls of a rank before the one it is stuck in that are checked against its past."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,10 @@ class _Side:
 def cycles(graph: Graph, pasts: RankPasts) -> Iterable[Finding]:
     """One finding for each cycle.
 
-    Two collectives of a cycle conflict when ranks that have to call both are stuck in the one and
-    others in the other. A strict majority of those who have to call both says which comes first.
-    Where they tie, the past of the ranks decides: who calls what it did not call at this place
-    before is wrong. Failing that, nobody is accused.
+    Two collectives of a cycle conflict when, of the ranks that have to call both, some are stuck
+    in one and some in the other. A strict majority of these ranks shows which comes first. On a
+    tie the ranks' past decides: a rank that calls what it never called at this place before is
+    wrong. If that does not decide it, nobody is accused.
     """
     for nodes in (*graph.roots, *graph.knots):
         if len(nodes) > 1:
@@ -91,9 +91,9 @@ def _cycle(graph: Graph, pasts: RankPasts, nodes: tuple[int, ...]) -> Finding:
 
 
 def _out_of_habit(graph: Graph, pasts: RankPasts, sides: Sequence[_Side]) -> tuple[int, ...]:
-    """The one side that calls what it never called at this place, all others being as usual.
+    """The only side that calls what it never called at this place, if all others are as usual.
 
-    A rank in a transfer and one in a collective both have to call neither: nothing to count.
+    No rank has to call both a transfer and a collective, so there is no majority to count.
     """
     front = graph.index.front
     first = [[min(front.get(rank, ()), default=None) for rank in side.ranks] for side in sides]
@@ -106,7 +106,7 @@ def _out_of_habit(graph: Graph, pasts: RankPasts, sides: Sequence[_Side]) -> tup
 
 
 def _conflict(graph: Graph, pasts: RankPasts, left: _Side, right: _Side) -> tuple[int, ...]:
-    """Who of two sides is wrong; nobody where they do not conflict or nothing decides."""
+    """Which of two sides is wrong; empty if they do not conflict or nothing decides."""
     groups = graph.index.groups
     first, second = (set(groups[side.stuck.group].members.tolist()) for side in (left, right))
     both = first & second
@@ -126,9 +126,9 @@ def _conflict(graph: Graph, pasts: RankPasts, left: _Side, right: _Side) -> tupl
 
 
 def _habit(graph: Graph, pasts: RankPasts, ranks: Sequence[int], own: int, theirs: int) -> Habit:
-    """Whether ranks came to where they are stuck as usual, since they last called for the others.
+    """Whether the ranks' calls were usual since their last call in the other side's group.
 
-    Who leaves out a call may find itself in a usual one soon after.
+    A rank that skips a call may be in a usual one again soon after.
     """
     heads = [graph.index.collective_heads[rank, own] for rank in ranks]
     way = (row for head in heads for row in _way(graph, head, theirs))
@@ -138,7 +138,7 @@ def _habit(graph: Graph, pasts: RankPasts, ranks: Sequence[int], own: int, their
 
 
 def _way(graph: Graph, head: int, group: int) -> Iterable[int]:
-    """The rows of a rank before one, back to its last call in a group."""
+    """A rank's rows before `head`, back to its last call in a group."""
     columns = graph.index.job.columns
     for row in range(head - 1, max(head - _STEPS, 0) - 1, -1):
         if columns["rank"][row] != columns["rank"][head] or columns["group"][row] == group:
@@ -147,7 +147,7 @@ def _way(graph: Graph, head: int, group: int) -> Iterable[int]:
 
 
 def _sides(graph: Graph, nodes: tuple[int, ...]) -> list[_Side]:
-    """The ranks of a cycle by what they are stuck in first."""
+    """The ranks of a cycle, grouped by what they are stuck in first."""
     own, sides = set(nodes), dict[int, list[int]]()
     for node in nodes:
         rank = graph.rank_of(node)
@@ -202,14 +202,13 @@ def _cycle_finding(
 
 
 def absent(graph: Graph, pasts: RankPasts, different: Collection[int] = ()) -> Iterable[Finding]:
-    """Ranks with nothing unfinished that others wait for; or, outnumbered, those who wait.
+    """Ranks with nothing unfinished that others wait for; or, if outnumbered, those who wait.
 
-    `different` ranks are known to give something else than their peers: nobody asks their past
-    whether a call is usual.
+    `different` ranks are known to call something else than their peers: their past is not used
+    to judge whether a call is usual.
 
-    The sides are weighed: when as many of a group are missing as have come, or more, it may be that
-    those inside called one too many. Then their past decides, and where it does not, nobody is
-    accused of the larger side.
+    If at least as many of a group are missing as have arrived, those inside may have called one
+    too many. Then their past decides; if it does not, nobody on the larger side is accused.
     """
     index, alone = graph.index, graph.unbegun.union(graph.lost)
     still = {
@@ -222,7 +221,7 @@ def absent(graph: Graph, pasts: RankPasts, different: Collection[int] = ()) -> I
     for stuck in graph.stuck:
         for rank in still.intersection(stuck.absent if stuck.inside else ()):
             waited[rank].append(stuck)
-    doubted = {  # those who have not come are as many as those who have, or more
+    doubted = {  # at least as many are missing as have arrived
         stuck: _usual(graph, pasts, stuck, different)
         for stuck in graph.stuck
         if still & set(stuck.absent) and len(stuck.absent) >= len(stuck.joined)
@@ -236,7 +235,7 @@ def absent(graph: Graph, pasts: RankPasts, different: Collection[int] = ()) -> I
     real = {
         rank: [stuck for stuck in scene if stuck.transfer is None] for rank, scene in waited.items()
     }
-    # who is missing beside a guilty rank is guilty too: what they are missed in is real
+    # ranks missing together with a guilty one are guilty too: the collective is real
     guilty.update(*_linked(guilty, real, waited.keys()))
     for ranks in sorted(map(sorted, _linked(guilty, waited, guilty)), key=max):
         scene = _scene(waited, ranks)
@@ -251,9 +250,9 @@ def absent(graph: Graph, pasts: RankPasts, different: Collection[int] = ()) -> I
 
 
 def _blames(stuck: StuckCollective, usual: Habit | None, still: set[int]) -> bool:
-    """Whether a collective speaks against those who did not come to it.
+    """Whether a collective is evidence against the ranks that did not enter it.
 
-    Without a past it does if they are not the larger side; who is held up elsewhere is on none.
+    Without a past it is, unless they are the larger side; ranks held up elsewhere do not count.
     """
     if usual is None or usual is Habit.UNKNOWN:
         return len(still & set(stuck.absent)) <= len(stuck.joined)
@@ -273,7 +272,7 @@ def _usual(
 def _linked(
     firsts: Iterable[int], waited: Mapping[int, Iterable[StuckCollective]], among: Collection[int]
 ) -> list[set[int]]:
-    """These ranks, each with those among whom the same collectives wait for, directly or not."""
+    """`firsts`, each with all ranks of `among` that the same collectives wait for, transitively."""
     seen: set[int] = set()
     looked: set[int] = set()
     parts: list[set[int]] = []
@@ -295,13 +294,13 @@ def _linked(
 def _scene(
     waited: dict[int, list[StuckCollective]], ranks: Iterable[int]
 ) -> tuple[StuckCollective, ...]:
-    """What is waited in for these ranks, those first in which somebody is stuck first."""
+    """The collectives that wait for these ranks, the most convincing first."""
     distinct = {
         (stuck.group, stuck.sequence, stuck.row): stuck for rank in ranks for stuck in waited[rank]
     }
     return tuple(
         sorted(
-            distinct.values(),  # what convinces most first
+            distinct.values(),  # fronts first, then collectives, then the most ranks inside
             key=lambda stuck: (not stuck.front, stuck.transfer is not None, -len(stuck.inside),
                              stuck.group, stuck.sequence, stuck.row),
         )
@@ -309,7 +308,7 @@ def _scene(
 
 
 def _kind(graph: Graph, rank: int, scene: list[StuckCollective]) -> Fault:
-    """How a rank that did not come is called: by how much it is short of."""
+    """The fault of a rank that did not arrive, by how many calls it is behind."""
     if all(stuck.transfer is not None for stuck in scene) or rank in graph.index.hidden:
         return Fault.POINT_TO_POINT
     collectives = [stuck for stuck in scene if stuck.transfer is None]
@@ -386,12 +385,12 @@ def _ahead(graph: Graph, stuck: StuckCollective, *, sure: bool) -> Finding:
 
 
 def inside(graph: Graph) -> Iterable[Finding]:
-    """Collectives that nobody is missing from, and that some or all do not get out of.
+    """Collectives from which nobody is missing, but that some or all ranks do not get out of.
 
-    With NCCL an entry stays unfinished until the GPU completed it. A rank whose peers completed
+    With NCCL an entry stays unfinished until the GPU completes it. A rank whose peers completed
     what it has unfinished, or began what it has not begun, is behind by itself (see `lost`). If all
-    are equal, it is the group and not a rank. A running job looks the same in places, so what may
-    be a moment's delay is told only when it is known to last.
+    are equal, it is the group and not a rank. A running job can look the same in places, so what
+    may be a moment's delay is reported only when it is known to last.
     """
     state, heads = graph.index.job.columns["state"], graph.index.collective_heads
     for nodes in graph.roots:
@@ -412,7 +411,7 @@ def inside(graph: Graph) -> Iterable[Finding]:
 
 
 def _behind(graph: Graph) -> Iterable[Finding]:
-    """Ranks whose GPU did not finish what it finished on their peers, or did not come to it."""
+    """Ranks whose GPU did not finish, or did not reach, what their peers' GPUs finished."""
     waited = {graph.rank_of(nodes[0]) for nodes in graph.roots if len(nodes) == 1}
     where = _where_lost(graph)
     accused = {
@@ -437,7 +436,7 @@ def _behind(graph: Graph) -> Iterable[Finding]:
 
 
 def _where_lost(graph: Graph) -> dict[int, StuckCollective]:
-    """By rank the first collective that it does not finish and peers did, in its own order."""
+    """By rank the first collective, in its own order, that it has not finished but peers have."""
     first: dict[int, tuple[int, StuckCollective]] = {}
     for stuck in graph.stuck:
         if stuck.done and not stuck.transfer:
@@ -449,7 +448,7 @@ def _where_lost(graph: Graph) -> dict[int, StuckCollective]:
 
 
 def _really_behind(graph: Graph, stuck: StuckCollective, rank: int, unfinished: int) -> bool:
-    """Whether it cannot be that this rank was merely dumped before its peers."""
+    """Whether it is impossible that this rank was merely dumped before its peers."""
     if old(graph, stuck):
         return True
     partial = graph.index.job.ranks[rank].only_active
@@ -495,7 +494,7 @@ def _gpu_behind(
 
 
 def _nobodys(graph: Graph, stuck: StuckCollective, *, timed_out: bool) -> Finding:
-    """A standstill of which the records do not tell whose fault it is."""
+    """A standstill for which the records show no culprit."""
     what = wording.collective(graph.index, stuck)
     waiting = wording.waiting(graph.index, stuck, f"in {what}")
     if stuck.transfer is not None:
@@ -521,14 +520,14 @@ def _nobodys(graph: Graph, stuck: StuckCollective, *, timed_out: bool) -> Findin
 
 
 _FEW = 4
-"""Accused are at most one in so many. Lower: a job of which half the records were lost accuses
-them. Higher: a host that died is called unknown."""
+"""At most one in this many ranks is accused. Lower: a job that lost half its records accuses those
+ranks. Higher: a dead host is reported as unknown."""
 
 
 def _over(graph: Graph, stuck: StuckCollective) -> bool:
-    """Whether somebody got out of it, and nobody does before all are in: the silent were, too.
+    """Whether a rank got out of it, which needs all ranks to be in: the silent were in, too.
 
-    What gloo ended by an error looks completed (see `lost`).
+    What gloo ended with an error looks completed (see `lost`).
     """
     ranks = graph.index.job.ranks
     through = any(ranks[rank].backend is Backend.NCCL for rank in stuck.done)
@@ -536,9 +535,9 @@ def _over(graph: Graph, stuck: StuckCollective) -> bool:
 
 
 def _member(graph: Graph, stuck: StuckCollective, rank: int) -> bool:
-    """Whether a rank without a record is known to be in what others wait in.
+    """Whether a rank without a record is known to be a member of the stuck group.
 
-    Where members are not recorded, so it is when all whose record was read are.
+    Where members are not recorded, it is if all ranks with a record are members.
     """
     job = graph.index.job
     members = job.groups[stuck.group].members
@@ -549,8 +548,8 @@ def silent(graph: Graph) -> Iterable[Finding]:
     """At most one finding: the silent ranks that others wait for.
 
     A rank that cannot write its record is often the one that is dead or stopped, but a record may
-    also be lost. So the silent are accused only where nothing that did speak explains the wait, and
-    only when they are few. Of several, those are accused for which alone a collective waits.
+    also be lost. So silent ranks are accused only if no existing record explains the wait and they
+    are few. Of several, those are accused that a collective waits for alone.
     """
     waiting = [
         stuck
@@ -596,11 +595,11 @@ def silent(graph: Graph) -> Iterable[Finding]:
 
 
 def analyse(job: Job) -> Analysis:
-    """Name the culprits of a job's flight records, and who only waits for them.
+    """Name the culprits in a job's flight records, and the ranks that only wait for them.
 
-    Linear in entries. Nobody is accused where sides tie, where the records do not show one moment
-    (a running job), or where a rank that nobody heard of may be the reason. A note says where the
-    dates of files alone accuse: a copy's are later.
+    Linear in entries. Nobody is accused if sides tie, if the records do not show one moment (a
+    running job), or if a rank without a record may be the reason. A note says if the accusation
+    rests only on file dates: a copy's are later.
     """
     analysis = _analysis(job)
     by_date = [r for r, info in job.ranks.items() if info.alive is None and info.taken_ns != NONE]
@@ -666,9 +665,9 @@ def _analysis(job: Job) -> Analysis:
 
 
 def _inverted(graph: Graph, pasts: RankPasts) -> Iterable[Finding]:
-    """Cycles, and ranks whose calls are in another order without one; each rank once.
+    """Cycles, and ranks whose calls are in another order without a cycle; each rank once.
 
-    Where the stuck tie, those who queue behind them may have settled whose order is wrong.
+    If the stuck ranks tie, the ranks queued behind them may decide whose order is wrong.
     """
     circles = tuple(cycles(graph, pasts))
     named = {rank for root in circles for rank in root.culprits}
@@ -681,12 +680,12 @@ def _inverted(graph: Graph, pasts: RankPasts) -> Iterable[Finding]:
 
 
 def _follows(graph: Graph, root: Finding, divergence: Divergence) -> bool:
-    """Whether a root is only what a divergence leads to.
+    """Whether a root is only a consequence of a divergence.
 
-    Ranks inside a collective that differs, or after one in a sequence that slipped, are. A rank
-    that did not come at all is a fault of its own, unless the slip left it a call behind or made
-    those inside a call ahead; so is one whose GPU stopped elsewhere or did not even begin, and one
-    that takes another order than ranks which do not differ.
+    It is for ranks inside a collective that differs, or after one in a sequence that slipped. A
+    rank that did not arrive at all is a separate fault, unless the slip left it a call behind or
+    put those inside a call ahead. So is a rank whose GPU stopped elsewhere or did not even begin,
+    and one whose order differs from that of ranks without a divergence.
     """
     if not any(divergence.explains(stuck.group, stuck.sequence) for stuck in root.scene):
         return False
@@ -701,7 +700,7 @@ def _follows(graph: Graph, root: Finding, divergence: Divergence) -> bool:
             slipped = divergence.kind in (Fault.SKIPPED, Fault.EXTRA)
             return slipped and (own or joined <= set(divergence.culprits))
         case Fault.ORDER_INVERSION:
-            # where nobody knows who differs, it may be one of these, and the order its consequence
+            # if it is unknown who differs, it may be one of these, and the order its consequence
             tied = (
                 set()
                 if divergence.culprits
@@ -732,7 +731,7 @@ def _sorted(findings: list[Finding]) -> tuple[Finding, ...]:
 
 
 def _waits(graph: Graph) -> Iterable[Wait]:
-    """Of each rank, the collective in which it is stuck first."""
+    """For each rank, the collective in which it is stuck first."""
     columns = graph.index.job.columns
     by_rank: dict[int, tuple[int, StuckCollective]] = {}
     for stuck in graph.stuck:

@@ -1,8 +1,8 @@
 """Calls that differ from those of peers, or from the ranks' own past.
 
-Theory of operation. All members of a group make the same calls in the same order, and a step makes
-the calls of the step before. So two witnesses tell who is wrong: the majority of a group, and where
-it ties, what a rank called at this place before. Each function that returns divergences or roots
+Theory of operation. All members of a group make the same calls in the same order, and each step
+repeats the calls of the step before. So two things show who is wrong: the majority of a group and,
+on a tie, what a rank called at this place before. Each function that returns divergences or roots
 says what it looks for and why that accuses somebody.
 """
 
@@ -42,11 +42,11 @@ from monitor.records.waits import (
 )
 
 _LONGEST: Final = 64
-"""Calls of context that are compared; more tell no more, fewer confuse loops with steps."""
+"""Calls of context that are compared. More add nothing, fewer confuse loops with steps."""
 
 
 class Habit(Enum):
-    """Whether a call is what the program makes at its place."""
+    """Whether a call is the usual one at its place in the program."""
 
     USUAL = "usual"
     UNUSUAL = "unusual"
@@ -56,9 +56,9 @@ class Habit(Enum):
 def habit(calls: Sequence[Hashable]) -> Habit:
     """Whether the last call is what followed the calls before it in earlier steps.
 
-    Training repeats itself. What a rank called so far is compared with its own past: the longest
-    stretch of calls up to here that occurred before says what came next then. A call counts as the
-    same when its group, signature and call site are. A past in which all calls are the same says
+    Training repeats itself. A rank's calls so far are compared with its own past: the longest
+    stretch of calls up to here that occurred before shows what came next then. Two calls are the
+    same if their group, signature and call site are. A past in which all calls are the same shows
     nothing.
     """
     before, now = calls[:-1], calls[-1]
@@ -74,9 +74,9 @@ def habit(calls: Sequence[Hashable]) -> Habit:
 
 
 def _common_suffixes(before: Sequence[Hashable]) -> list[int]:
-    """For each end but the last, from 1 on: how many calls before it are those at the last.
+    """For each end from 1 on, except the last: length of the common suffix with all of `before`.
 
-    The Z function of the calls backwards: linear, also where they are all the same.
+    The Z function of the reversed calls: linear, even if they are all the same.
     """
     calls, same = before[::-1], [0] * len(before)
     left = right = 0
@@ -91,15 +91,15 @@ def _common_suffixes(before: Sequence[Hashable]) -> list[int]:
 
 
 _PAST: Final = 4000
-"""Calls of a rank that are remembered to say what it usually does: twice torch's own buffer."""
+"""Calls of a rank that show what it usually does: twice torch's own buffer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """By (group, sequence, rank), sorted so: what the rank gave there.
+    """What each rank gave to each sequence of a group; sorted by (group, sequence, rank).
 
     Signatures are compared as numbers, for all entries at once. The parts of a coalesced operation
-    share a sequence, so what a rank gave there is the sum of theirs.
+    share a sequence, so what a rank gave there is the sum of their numbers.
     """
 
     group: NDArray[Any]
@@ -112,24 +112,24 @@ class Calls:
     """Group -> where its calls begin and end."""
     signatures: tuple[Signature, ...]
     by_row: NDArray[np.int64]
-    """Row -> which of the signatures; -1 of transfers."""
+    """Row -> index into `signatures`; -1 for transfers."""
     in_past: NDArray[np.int64]
-    """The same for comparing a rank with its own past, of which a ring has forgotten some."""
+    """The same for comparing a rank with its own past, part of which a ring has overwritten."""
 
     def of(self, group: int, rank: int, first: int = 0, last: int = NEVER) -> Ints:
-        """Where a rank's calls of these sequences are, from first to last."""
+        """Places of a rank's calls with sequences from first to last."""
         here = self.between(group, first, last)
         return np.asarray(here.start + np.flatnonzero(self.rank[here] == rank), np.int64)
 
     def between(self, group: int, first: int, last: int) -> slice:
-        """Where a group's calls of these sequences are, from first to last."""
+        """Places of a group's calls with sequences from first to last."""
         begin, end = self.place[group]
         sequences = self.sequence[begin:end]
         low, high = sequences.searchsorted(first), sequences.searchsorted(last, side="right")
         return slice(begin + int(low), begin + int(high))
 
     def common(self, group: int, ranks: Sequence[int], first: int, last: int) -> dict[int, int]:
-        """Sequence -> what all of the ranks gave that called it, from first to last."""
+        """Sequence -> what the ranks gave, if all that called it agree; from first to last."""
         here = self.between(group, first, last)
         theirs = np.isin(self.rank[here], ranks)
         calls = (self.sequence[here][theirs].tolist(), self.given[here][theirs].tolist())
@@ -140,20 +140,20 @@ class Calls:
 
 
 def past(job: Job, calls: Calls, row: int) -> list[Hashable]:
-    """What the rank of a row called up to there, in any group, oldest first; the row's own last."""
+    """Calls of a row's rank up to and including the row, in any group, oldest first."""
     columns = job.columns
     rank = columns["rank"]
     begin = max(int(np.searchsorted(rank, rank[row])), row - _PAST)
     rows = slice(begin, row + 1)
     group, site, peer = (columns[name][rows] for name in ("group", "site", "peer"))
     if job.ranks[int(rank[row])].backend is Backend.RING and (site == NONE).any():
-        site = np.full(len(site), NONE)  # of what the ring has forgotten nobody tells it
+        site = np.full(len(site), NONE)  # unknown for calls that the ring has overwritten
     signature = np.where(calls.in_past[rows] >= 0, calls.in_past[rows], columns["payload"][rows])
     return list(zip(*(column.tolist() for column in (signature, group, site, peer)), strict=True))
 
 
 def _signatures(job: Job) -> tuple[list[Signature], NDArray[np.int64]]:
-    """The distinct signatures, and by row which of them; -1 of transfers."""
+    """The distinct signatures, and by row an index into them; -1 for transfers."""
     sizes = np.array([len(group.members) for group in job.groups], dtype=np.int64)
     columns = job.columns
     keys = (
@@ -173,12 +173,12 @@ def _signatures(job: Job) -> tuple[list[Signature], NDArray[np.int64]]:
 
 
 def _as_all_tell(signatures: list[Signature], by_row: Ints, rows: Ints, begins: Bools) -> Ints:
-    """Compare what only rings tell where all members' do, in place: nobody differs by silence.
+    """Ignore root and reduce op, in place, unless all members' records have them.
 
-    A ring keeps fewer calls than torch's record, of which it tells root and reduce op, and ranks
-    make different numbers of calls: it has forgotten some that a peer's still has. `rows` are
-    sorted by group and sequence, and `begins` says where another sequence begins. Given back are
-    the numbers with which a rank's calls are compared with its earlier ones.
+    Only rings have them, and a ring keeps fewer calls than torch's record. Ranks make different
+    numbers of calls, so one ring may have overwritten what a peer's still has; that must not count
+    as a difference. `rows` are sorted by group and sequence; `begins` marks the first row of each
+    sequence. Returns the numbers for comparing a rank's calls with its earlier ones.
     """
     named = np.array(
         [(signature.reduce_op, signature.root) != (None, None) for signature in signatures],
@@ -241,14 +241,14 @@ def calls_of(job: Job) -> Calls:
 
 
 _WITNESSES: Final = 8
-"""Ranks of one side whose past is looked at: they run the same program."""
+"""Ranks of one side whose past is checked: they run the same program."""
 _LOOKS: Final = 1 << 18, 16
-"""Calls of the past that are gone over in all: at least (0.1 s), or for each entry of the job.
+"""Past calls that are read in all: a base (0.1 s), plus this many per entry of the job.
 Lower: thousands of ties in one job stay open. Higher: thousands of odd groups take minutes."""
 
 
 class RankPasts:
-    """The past of a job's ranks, asked once for each call."""
+    """The past of a job's ranks, looked up once for each call."""
 
     def __init__(self, job: Job, calls: Calls) -> None:
         self._job = job
@@ -257,14 +257,14 @@ class RankPasts:
         self._left = _LOOKS[0] + _LOOKS[1] * len(job)
 
     def of(self, rows: Iterable[int]) -> Habit:
-        """Whether the calls in these rows are usual at their place; UNKNOWN when they differ."""
+        """Whether the calls in these rows are usual at their place; UNKNOWN if the rows differ."""
         habits = {self._one(row) for row in islice(rows, _WITNESSES)} - {Habit.UNKNOWN}
         return habits.pop() if len(habits) == 1 else Habit.UNKNOWN
 
     def _one(self, row: int) -> Habit:
         rank = int(self._job.columns["rank"][row])
         if self._job.ranks[rank].only_active:
-            return Habit.UNKNOWN  # what is over was left out: there is no past
+            return Habit.UNKNOWN  # completed calls were left out: there is no past
         if row not in self._known:
             before = past(self._job, self._calls, row) if self._left > 0 else []
             self._left -= len(before)
@@ -273,11 +273,11 @@ class RankPasts:
 
 
 _WINDOW: Final = 32
-"""Sequences after a divergence that are compared to tell a slip from a wrong size."""
+"""Sequences compared after a divergence to distinguish a slip from a wrong size."""
 _BEFORE: Final = 256
-"""Sequences before a divergence that tell what usually follows."""
+"""Sequences before a divergence that show what usually follows."""
 _PER_GROUP: Final = 64
-"""Diverging sequences looked at in one group: after a slip, all differ."""
+"""Diverging sequences examined in one group: after a slip, all differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +300,7 @@ class Divergence:
 
     @property
     def passing(self) -> bool:
-        """Whether all go on as before: what follows is not its consequence."""
+        """Whether all continue as before: what follows is not its consequence."""
         return self.kind is Fault.SILENT_MISMATCH
 
     def explains(self, group: int, sequence: int) -> bool:
@@ -310,13 +310,13 @@ class Divergence:
 
 
 def divergences(index: Index, calls: Calls, pasts: RankPasts) -> tuple[Divergence, ...]:
-    """All of them, by group and sequence; one for each set of ranks that differs.
+    """All divergences, by group and sequence; one for each set of ranks that differs.
 
     All members must give the same signature to the same sequence of a group (ALGORITHMS.md section
-    4). A strict majority of the group makes the rest the culprits; without one nobody is accused,
-    unless the past of the ranks tells which side calls something new. If a culprit's calls fit the
-    others' again when moved by one, it skipped or added a collective, and the size or op at which
-    it shows is only the consequence.
+    4). If a strict majority of the group agrees, the rest are the culprits; otherwise nobody is
+    accused, unless the ranks' past shows which side calls something new. If a culprit's calls match
+    the others' when moved by one, it skipped or added a collective, and the size or op that differs
+    is only the consequence.
     """
     distinct: list[Divergence] = []
     earlier_of: dict[int, list[Divergence]] = {}
@@ -333,15 +333,15 @@ def divergences(index: Index, calls: Calls, pasts: RankPasts) -> tuple[Divergenc
 
 
 def _most_agree(index: Index, calls: Calls, begin: int, end: int) -> bool:
-    """Whether a strict majority of the group gave the same; cheaper than asking their past."""
+    """Whether a strict majority of the group gave the same; cheaper than checking their past."""
     size = max(end - begin, len(index.job.groups[int(calls.group[begin])].members))
     return 2 * int(np.unique(calls.given[begin:end], return_counts=True)[1].max()) > size
 
 
 def _repeats(divergence: Divergence, before: Divergence) -> bool:
-    """Whether a divergence shows nobody who did not differ before.
+    """Whether all ranks that differ in a divergence differed before.
 
-    After a tie everything may be its consequence, but for those who differ where its sides agree.
+    After a tie everything may be its consequence, except ranks that differ where its sides agree.
     """
     if divergence.culprits and not before.culprits and not before.passing:
         agreeing = set(divergence.sides[0])
@@ -403,7 +403,7 @@ def _judge(index: Index, calls: Calls, pasts: RankPasts, here: slice) -> Diverge
 
 
 def _slip(calls: Calls, group: int, sequence: int, right: list[int], culprits: list[int]) -> Fault:
-    """Whether what the culprits did from here on is what their peers did, one call apart."""
+    """Whether the culprits' calls from here on are their peers', moved by one call."""
     last = sequence + _WINDOW
     theirs = calls.common(group, right, sequence - _BEFORE, last + 1)
     kinds = set()
@@ -423,7 +423,7 @@ def _slip(calls: Calls, group: int, sequence: int, right: list[int], culprits: l
 
 
 def _fit(mine: Mapping[int, int], theirs: Mapping[int, int], first: int, last: int, by: int) -> int:
-    """How many of the calls that both have agree when moved by so many; 0 when any does not."""
+    """How many calls agree when moved by `by`, of those that both have; 0 if any does not."""
     pairs = [
         (mine[s], theirs[s + by]) for s in range(first, last) if s in mine and s + by in theirs
     ]
@@ -431,7 +431,7 @@ def _fit(mine: Mapping[int, int], theirs: Mapping[int, int], first: int, last: i
 
 
 def _kind_at_the_end(given: int, theirs: Mapping[int, int], sequence: int) -> Fault:
-    """Where nobody called anything after it: by what usually comes next."""
+    """The fault if nobody called anything afterwards, by what usually comes next."""
     repeated, following = given == theirs.get(sequence - 1), _following(theirs, sequence)
     if given in following:
         return Fault.MISMATCH if repeated else Fault.SKIPPED
@@ -439,7 +439,7 @@ def _kind_at_the_end(given: int, theirs: Mapping[int, int], sequence: int) -> Fa
 
 
 def _following(theirs: Mapping[int, int], sequence: int) -> set[int]:
-    """What came after the same two calls before; what the program would call next."""
+    """What followed the same two calls earlier: the program's likely next calls."""
     pair = (theirs.get(sequence - 1), theirs.get(sequence))
     return {
         theirs[s + 1]
@@ -504,7 +504,7 @@ def _end(divergence: Divergence) -> str:
 
 
 _FEW: Final = 16
-"""Ranks that may have slipped together; more are no minority worth the comparison."""
+"""Ranks that may have slipped together; a larger minority is not compared."""
 
 _Places = dict[int, tuple[int, int]]
 """Sequence -> (site, row) of one rank."""
@@ -513,7 +513,7 @@ _Places = dict[int, tuple[int, int]]
 def with_hanging(
     graph: Graph, calls: Calls, divergences: Iterable[Divergence]
 ) -> tuple[Divergence, ...]:
-    """Divergences of what hangs, in groups where nothing else differs: slips, then wholes."""
+    """Adds divergences found in what hangs, for groups without any: slips, then wholes."""
     divergent = list(divergences)
     for look in (_slip_by_site, _whole):
         groups = {divergence.group for divergence in divergent}
@@ -527,11 +527,11 @@ def with_hanging(
 def _slip_by_site(graph: Graph, calls: Calls, stuck: StuckCollective) -> Divergence | None:
     """A slip that leads to this hang.
 
-    Where all calls of a group have one signature, nothing differs when a rank leaves one out or
-    makes one more; the job hangs much later, when one side has no partner left. Then one side is a
-    single call ahead. From the slip on the call sites of the few are those of the many, moved by
-    one call. Lines may also differ because the program has one line for each role, so sites are
-    asked only of a group that hangs in this shape, and only a perfect fit counts.
+    If all calls of a group have one signature, nothing differs when a rank skips a call or makes
+    one more; the job hangs much later, when one side has no partner left. Then one side is exactly
+    one call ahead. From the slip on, the minority's call sites are the majority's, moved by one
+    call. Sites may also differ because the program has one line for each role, so they are compared
+    only in a group that hangs like this, and only a perfect fit counts.
     """
     size = len(graph.index.job.groups[stuck.group].members)
     behind, ahead = stuck.absent, stuck.joined
@@ -571,13 +571,13 @@ def _places(calls: Calls, group: int, rank: int) -> _Places:
 
 
 def _begin(own: _Places, theirs: _Places, by: int) -> int | None:
-    """Where the sites part for good, if from there they fit when moved by one; else None."""
+    """The first sequence where sites differ, if from there all fit when moved by one; else None."""
     both = sorted(own.keys() & theirs.keys())
     sited = (s for s in both if NONE not in (own[s][0], theirs[s][0]))
     begin = next((s for s in sited if own[s][0] != theirs[s][0]), None)
     if begin is None:
         return None
-    first = begin if by > 0 else begin + 1  # the call too many itself has no partner
+    first = begin if by > 0 else begin + 1  # the extra call itself has no partner
     pairs = [(own[s][0], theirs[s + by][0]) for s in own if s >= first and s + by in theirs]
     fits = bool(pairs) and all(a == b != NONE for a, b in pairs)
     return begin if fits else None
@@ -587,10 +587,10 @@ _WHOLE = frozenset({"all_to_all", "gather", "scatter"})
 
 
 def _whole(graph: Graph, calls: Calls, stuck: StuckCollective) -> Divergence | None:
-    """A collective that does not add up, or has two roots: whose number is wrong nobody can tell.
+    """A collective that does not add up, or has two roots; whose number is wrong is unknown.
 
-    No two members of an all_to_all or a gather have to give the same. Asked only of what hangs:
-    NCCL records the first tensor only of an all_to_all of lists, and that one completes.
+    Members of an all_to_all or a gather may give different amounts. Only hanging collectives are
+    checked: NCCL records only the first tensor of an all_to_all of lists, and that one completes.
     """
     if stuck.absent or stuck.silent or graph.index.op(stuck.row) not in _WHOLE:
         return None
@@ -614,22 +614,22 @@ def _whole(graph: Graph, calls: Calls, stuck: StuckCollective) -> Divergence | N
 
 
 _VOTERS = 3
-"""Members in common without which there is no majority against one."""
+"""Common members needed for a majority against one."""
 _CANDIDATES = 4
-"""Calls of one group that are compared with one of another: beyond, it is no order but a slip."""
+"""Calls of one group that are compared with one of another: more is a slip, not an order."""
 _ORDERS_LOOKED_AT = 100_000, 16
-"""Of a rank from an unfinished call to its others: at least (half a second), or for each call."""
+"""Pairs of a rank's call and group that are examined: at least (0.5 s), or per queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """Unfinished collectives of one rank in one group, in the order in which it called them."""
+    """Unfinished collectives of one rank in one group, in call order."""
 
     rows: Ints
     sequences: Ints
 
     def after(self, row: int) -> int | None:
-        """The sequence of the first one after a row."""
+        """The sequence of the first collective after a row."""
         at = int(np.searchsorted(self.rows, row))
         return int(self.sequences[at]) if at < len(self.rows) else None
 
@@ -641,24 +641,24 @@ class _Queue:
 
 @dataclass(frozen=True, slots=True)
 class Inversion:
-    """Two collectives, and who called them in which order."""
+    """Two collectives that ranks called in different orders."""
 
     rows: tuple[int, int]
-    """An entry of each, of a rank that is wrong, in its order."""
+    """An entry of each, of a rank that is wrong, in that rank's order."""
     wrong: tuple[int, ...]
     others: tuple[int, ...]
     stuck: StuckCollective
 
 
 def orders(graph: Graph, pasts: RankPasts) -> Iterable[Finding]:
-    """One finding for each set of ranks that takes another order.
+    """One finding for each set of ranks with another order.
 
-    A cycle in the wait-for graph shows an order inversion only once both sides have come to it. But
-    a CPU runs ahead, and its record keeps the order in which it called: where another fault holds
-    up everybody before, the inversion stands in the queues. Asked are pairs of unfinished
-    collectives of two groups; a strict majority of all who have to call both says which comes
-    first. Two groups with less than three members in common have no majority. A rank whose past
-    shows that this order is its own is left alone, and so is a job that may still be running.
+    The wait-for graph has a cycle for an order inversion only once both sides have reached it. But
+    a CPU runs ahead, and its record keeps its call order: if another fault holds up all ranks
+    earlier, the inversion is visible in the queues. Pairs of unfinished collectives of two groups
+    are compared; a strict majority of the ranks that have to call both shows which comes first.
+    Two groups with fewer than three common members have no majority. A rank whose past shows that
+    this order is usual for it is not accused, nor is any in a job that may still be running.
     """
     reported = set[tuple[int, ...]]()
     for inversion in _inversions(graph):
@@ -679,7 +679,7 @@ def _inversions(graph: Graph) -> Iterable[Inversion]:
             continue
         budget -= sum(len(of_rank[rank]) for rank in stuck.joined if rank in of_rank)
         if budget < 0:
-            return  # thousands of groups, all unfinished, are no program's
+            return  # no program has thousands of groups that are all unfinished
         called = _rows(queues, stuck.joined, stuck.group, stuck.sequence)
         nexts: dict[int, set[int]] = {}
         for rank, row in called.items():
@@ -700,7 +700,7 @@ def _queues(graph: Graph) -> dict[tuple[int, int], _Queue]:
 
 
 def _shared(job: Job) -> Callable[[int, int], int]:
-    """How many members two groups have in common, counted once."""
+    """Number of common members of two groups, cached."""
     members = [frozenset(group.members) for group in job.groups]
     return cache(lambda first, second: len(members[first] & members[second]))
 
@@ -708,7 +708,7 @@ def _shared(job: Job) -> Callable[[int, int], int]:
 def _rows(
     queues: Mapping[tuple[int, int], _Queue], called: Iterable[int], group: int, sequence: int
 ) -> dict[int, int]:
-    """Where each rank called another collective."""
+    """Rank -> row of its call of a collective."""
     rows = {}
     for rank in called:
         queue = queues.get((rank, group))
@@ -721,7 +721,7 @@ def _rows(
 def _judge_order(
     stuck: StuckCollective, called: Mapping[int, int], rows: Mapping[int, int], voters: int
 ) -> Iterable[Inversion]:
-    """Who is outvoted on which of two collectives comes first."""
+    """Which ranks are outvoted on which of two collectives comes first."""
     before = tuple(sorted(rank for rank, row in rows.items() if row < called[rank]))
     after = tuple(sorted(rows.keys() - set(before)))
     if before and after and 2 * max(len(before), len(after)) > voters:
@@ -760,11 +760,11 @@ def _order_finding(graph: Graph, inversion: Inversion) -> Finding:
 def doubled(graph: Graph, calls: Calls, pasts: RankPasts) -> Iterable[Finding]:
     """Ranks that called once more what their peers called last.
 
-    `absent` finds a call too many by those who wait in it for ranks that are done. Where the GPUs
-    are stuck before it nobody waits in it yet, and only the queues tell: most members called
-    nothing after this call, and one made the same call again, which it never did at this place. A
-    rank that simply got further would call what comes next, and go on from there; so only the same
-    call counts, as the last one of all.
+    `absent` finds an extra call when ranks wait in it for ranks that are done. If the GPUs are
+    stuck before it, nobody waits in it yet and only the queues show it: most members called nothing
+    after this call, and one made the same call again, which it never did at this place. A rank that
+    is merely further along would make the next call and continue, so only the same call counts,
+    and only as the rank's last.
     """
     ranks = graph.index.job.columns["rank"]
     ends = np.flatnonzero(np.diff(ranks, append=-1))
@@ -792,13 +792,13 @@ def _doubled(
 
 
 def _ends_in(graph: Graph, group: int, row: int | None) -> bool:
-    """Whether a rank's last call is a collective of that group."""
+    """Whether `row`, a rank's last call, is a collective of that group."""
     columns = graph.index.job.columns
     return row is not None and columns["group"][row] == group and not columns["p2p"][row]
 
 
 def _same(graph: Graph, calls: Calls, before: int, row: int) -> bool:
-    """Whether two calls in a row of one rank are the same."""
+    """Whether two consecutive calls of one rank are the same."""
     columns = graph.index.job.columns
     if before < 0 or any(columns[name][before] != columns[name][row] for name in ("rank", "group")):
         return False

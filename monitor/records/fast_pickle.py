@@ -1,25 +1,25 @@
-"""Pickled records of many entries that are written alike: read without making every entry.
+"""Pickled records of many entries that are written alike: read without building every entry.
 
-Theory of operation. The writer is the same for all entries: of 2,000 some 50 differ in more than
-numbers. `walk` runs over the bytes of one, keeping count of what the stack machine would have on
-its stack, and tells which bytes say what is to be done (instructions, lengths) and which are
-numbers that may be others in the next. An entry that has the same instructions in the same places
-needs no second walk: whatever its numbers are, the machine does the same. So the entries are laid
-beside each other: `_begins` finds where each begins by what it begins with, those of one length lie
-under each other, the numbers are blanked out by the shape of the first, and what is then equal is
-one class (`classes_of`). An excerpt of the pickle is then made: all that stands before the entries,
-the first of every class, and the end. The excerpt is inspected and run as any pickle is; what it
-holds is what the whole would hold, less entries of which a like one is there, and the numbers of
-those are taken from their bytes.
+Theory of operation. One writer writes all entries: of 2,000 only some 50 differ in more than
+numbers. `walk` reads the bytes of one entry, tracks what the stack machine would have on its
+stack, and marks which bytes control the machine (instructions, lengths) and which are numbers that
+may differ in the next entry. An entry with the same instructions in the same places needs no second
+walk: whatever its numbers are, the machine does the same. So entries are compared as rows of bytes:
+`_begins` finds where each begins by its first bytes, entries of one length are stacked as rows, the
+numbers are blanked out according to the first entry's shape, and equal rows form one class
+(`classes_of`). Then an excerpt of the pickle is made: everything before the entries, the first
+entry of each class, and the end. The excerpt is inspected and run like any pickle. It yields the
+same value, except that only one entry of each class is there; the numbers of the others are read
+from their bytes.
 
-Why the excerpt says the same. Entries follow each other without a gap, each ends where the next
-begins, and each is a dict that stands by itself: it is begun, filled and left on the stack, and its
-containers are filled right after they were made. Leaving one out changes only the list, of which it
-is known that nothing else sees it, and the memo: an entry that gives a memo number that anything in
-the excerpt looks up is in the excerpt itself, and no such number is given twice.
+Why the excerpt is equivalent. Entries follow each other without a gap, each ends where the next
+begins, and each is a self-contained dict: it is created, filled and left on the stack, and its
+containers are filled right after they are created. Leaving one out changes only the list, which
+nothing else refers to, and the memo: an entry that sets a memo number that anything in the excerpt
+looks up is in the excerpt itself, and no such number is set twice.
 
-Whatever is not like this is left to the way that reads anything: then `document` is None. All
-work is in proportion to the bytes of the file.
+For anything else `document` returns None, and the general reader is used. All work is proportional
+to the file's size.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ _FLOAT: Final = ord("G")
 _SCALARS: Final = {ord("N"): 0, 0x88: 0, 0x89: 0, ord("K"): 1, ord("M"): 2, ord("J"): 4, _FLOAT: 8}
 """Instruction -> bytes of its number."""
 _PLAIN, _NEW_LIST, _NEW_DICT = 0, 1, 2
-"""What lies on the stack: something to be left alone, or an empty container to be filled."""
+"""Kinds of stack items: a finished value, or an empty container to be filled."""
 _PUTS: Final = {PUT: 1, LONG_PUT: 4}
 _NEW: Final = {_LIST: _NEW_LIST, _DICT: _NEW_DICT}
 _CLOSES: Final = {_APPENDS: _NEW_LIST, _SETITEMS: _NEW_DICT}
 _ADDS: Final = {_APPEND: (1, _NEW_LIST), _SETITEM: (2, _NEW_DICT)}
 _WIDE: Final = 8
-"""Bytes of an integer that numpy has."""
+"""Bytes of numpy's largest integer."""
 
 
 class Number(NamedTuple):
-    """One that may differ."""
+    """A number that may differ between entries."""
 
     pair: int
-    """Which of the dict's."""
+    """Index of its key-value pair in the dict."""
     key: str
     at: int
     width: int
@@ -75,27 +75,27 @@ class Number(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Which bytes of an entry are what; places are counted from its first."""
+    """What each byte of an entry is; places count from its first byte."""
 
     length: int
     orders: bytes
     """255 for the bytes of instructions and lengths, 0 for the others."""
     same: bytes
-    """0 for the numbers that may differ between entries taken for alike, 255 for the others."""
+    """0 for numbers that may differ between entries of one class, 255 for the others."""
     puts: tuple[tuple[int, int], ...]
-    """Where memo numbers stand that this entry gives, and of how many bytes."""
+    """Places of the memo numbers that this entry sets, and their bytes."""
     numbers: tuple[Number, ...]
     pairs: int
     values: int
-    """Instructions."""
+    """Number of instructions."""
     rest: bytes
-    """What follows the entry up to the next."""
+    """Bytes between the entry and the next."""
 
 
 def walk(row: bytes, names: dict[int, bytes]) -> Shape | None:
-    """The shape of one entry with all up to the next, or None if it is not a plain one.
+    """The shape of one entry with all bytes up to the next, or None if it is not a plain one.
 
-    `names`: texts by memo number, as far as entries spelled them out; those of this one are added.
+    `names`: texts by memo number that entries have spelled out; this entry's are added.
     """
     walker = _Walker(row, names)
     try:
@@ -105,7 +105,7 @@ def walk(row: bytes, names: dict[int, bytes]) -> Shape | None:
 
 
 class _NotPlainError(Exception):
-    """Not written as a plain entry is."""
+    """The entry is not written like a plain one."""
 
 
 class _Walker:
@@ -121,7 +121,7 @@ class _Walker:
         self.pairs = 0
 
     def shape(self) -> Shape:
-        """One long loop: a call for each instruction would double the time."""
+        """One long loop: a function call per instruction would double the time."""
         row, names, orders, stack, marks = self.row, self.names, self.orders, self.stack, self.marks
         at, values = 0, 0
         text: bytes | None = None
@@ -163,7 +163,7 @@ class _Walker:
         )  # fmt: skip
 
     def _number(self, op: int, at: int) -> int:
-        """One is about to be pushed; it may differ where it is the value of such a key."""
+        """Handle a number about to be pushed; as the value of a key in `NUMBERS` it may differ."""
         begin = at + 1
         if op == _LONG:
             width = self.row[begin]
@@ -196,7 +196,7 @@ class _Walker:
         return at + width
 
     def _container(self, op: int) -> None:
-        """What makes, fills or closes one; a mark is for filling what has just been made."""
+        """Handle making, filling or closing a container; a mark must follow a new container."""
         stack, marks = self.stack, self.marks
         if op in _NEW:
             stack.append(_NEW[op])
@@ -239,13 +239,13 @@ class _Walker:
 # -- classes of entries ------------------------------------------------------------------------
 
 _MOST_CLASSES: Final = 512
-"""More than this, and the entries are not alike."""
+"""With more than this, the entries are not alike."""
 _MOST_WORK: Final = 8
-"""How often all bytes may be gone over: once for each shape that entries of one length have."""
+"""Passes over all bytes: one for each shape that entries of one length have."""
 _BETWEEN: Final = (b"", b"e(")
-"""What may stand between two entries; Python's pickler begins anew after 1,000."""
+"""What may be between two entries; Python's pickler starts a new batch after 1,000."""
 _LAST: Final = re.compile(rb"eu(?:q.|r.{4})?\.", re.DOTALL)
-"""What stands after the last; torch numbers the record when all is in it."""
+"""What follows the last entry; torch puts the record in the memo when it is complete."""
 _WORD: Final = 8
 
 
@@ -273,7 +273,7 @@ class Classes:
         rank = np.empty(len(order), np.int64)
         rank[order] = np.arange(len(order))
         self.which = rank[class_of]
-        """For each entry its class; they are numbered in order of appearance."""
+        """For each entry its class, numbered in order of appearance."""
         self.firsts = np.asarray(firsts)[order]
         """The first entry of each class."""
         self.counts = np.bincount(self.which)
@@ -288,7 +288,7 @@ class Classes:
         ]
         every = np.arange(len(self._begins))
         values, widths = self._gather(every, places, len(keys))
-        widths[-1] = 0  # its bytes end before a whole word; it is the first of its class anyway
+        widths[-1] = 0  # may end before a whole word; the last entry is its class's first anyway
         short = widths == 4
         values[short] = values[short].astype(np.uint32).view(np.int32)
         return {
@@ -296,12 +296,12 @@ class Classes:
         }
 
     def keep_givers(self, wanted: NDArray[np.int64]) -> bool:
-        """Make a class of its own of each entry that gives one of these memo numbers.
+        """Put each entry that sets one of these memo numbers into its own class.
 
         True if there were any.
 
         Raises:
-            FlightRecordError: a number is out of all proportion, or there are too many classes.
+            FlightRecordError: a number is far too large, or there are too many classes.
         """
         left_out = np.ones(len(self.which), np.bool_)
         left_out[self.firsts] = False
@@ -333,9 +333,9 @@ class Classes:
         places: Sequence[Iterable[tuple[int, int, int]]],
         columns: int,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Little-endian numbers of these entries, and of how many bytes they are (0: none).
+        """Little-endian numbers of these entries, and their widths in bytes (0: none).
 
-        `places`: for each shape the columns that it has, where they stand and their bytes.
+        `places`: for each shape its columns, with their places and widths.
         """
         if len(rows) * columns > len(self._data):
             raise FlightRecordError("entries that are not alike")
@@ -358,7 +358,7 @@ class Classes:
 def classes_of(data: bytes, begins: NDArray[np.int64]) -> Classes | None:
     """The classes of entries that begin at these places; None if they are not written alike.
 
-    The last reaches up to the end of the pickle.
+    The last entry extends to the end of the pickle.
     """
     sorter = _Sorter(data, begins)
     return Classes(sorter) if sorter.sort() else None
@@ -396,7 +396,7 @@ class _Sorter:
         return True
 
     def _alike(self, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Sort those that have the shape of the first; the others, None if it has no plain one."""
+        """Classify rows with the first row's shape; returns the others, None if it is not plain."""
         at = self.begins[rows]
         begin, end = int(at[0]), int(self.begins[rows[0] + 1])
         first = self.data[begin:end]
@@ -452,7 +452,7 @@ class _Sorter:
 
 
 def _blanked(data: bytes, at: NDArray[np.int64], shape: Shape) -> list[Any]:
-    """The entries' bytes with zeros where numbers may differ."""
+    """The entries' bytes, zeroed where numbers may differ."""
     length = shape.length
     windows = np.ndarray((len(data) - length + 1,), f"V{length}", data, strides=(1,))
     lined = windows[at].view(np.uint8).reshape(len(at), length)
@@ -464,7 +464,7 @@ def _blanked(data: bytes, at: NDArray[np.int64], shape: Shape) -> list[Any]:
 # -- the record --------------------------------------------------------------------------------
 
 FEWEST: Final = 40
-"""Entries; reading fewer takes as long as looking for those that are alike."""
+"""Entries; reading fewer is as fast as searching for those that are alike."""
 _HEAD: Final = re.compile(rb"\x80[\x02\x03]\}(?:q(.)|r(.{4}))?\(", re.DOTALL)
 _ENTRIES: Final = re.compile(
     rb"(X\x07\0\0\0entries)(?:q.|r.{4})?\](?:q(.)|r(.{4}))?(\()(?=\})", re.DOTALL
@@ -474,23 +474,23 @@ _FIRST: Final = re.compile(
 )
 _PUT: Final = re.compile(rb"q(?P<put>.)|r(?P<long>.{4})", re.DOTALL)
 _BLOCK: Final = 1 << 16
-"""Bytes looked at together; more than 128 KiB would be mapped anew each time."""
+"""Bytes processed together; more than 128 KiB would be mapped again each time."""
 _LOOKUPS: Final = {"put": b"(h", "get": b"(h", "long": b"(j"}
 
 
 class AlikeRows(EntryRows):
-    """Entries of which only one of each class was made."""
+    """Entries of which only one of each class was built."""
 
     def __init__(self, rows: Sequence[Any], classes: Classes) -> None:
         super().__init__(rows)
         self._classes = classes
 
     def spread(self, values: NDArray[Any]) -> NDArray[Any]:
-        """What the first of its class has, for each."""
+        """For each entry the value of the first of its class."""
         return values[self._classes.which]
 
     def numbers(self, key: str, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Likewise; taken from the entries' bytes where it differs within a class."""
+        """The same, but read from the entries' bytes where it differs within a class."""
         every = values[self._classes.which]
         differing = self._classes.numbers.get(key)
         return every if differing is None else np.where(differing.varies, differing.values, every)
@@ -520,13 +520,13 @@ class _Place(NamedTuple):
     entries: re.Match[bytes]
 
     def memo(self) -> tuple[int, ...]:
-        """Memo numbers of the record and of the list."""
+        """Memo numbers of the record and of the list of entries."""
         groups = (*self.head.groups(), *self.entries.groups()[1:3])
         return tuple(int.from_bytes(number, "little") for number in groups if number is not None)
 
 
 def _begins(data: bytes, first: int) -> NDArray[np.int64]:
-    """Where each entry begins, as far as one can tell by its first key."""
+    """Where each entry begins, judged by its first key."""
     mark = _mark(data, first)
     if mark is None:
         return np.zeros(0, np.int64)
@@ -545,7 +545,7 @@ def _begins(data: bytes, first: int) -> NDArray[np.int64]:
 
 
 def _found(raw: NDArray[np.uint8], text: bytes) -> NDArray[np.int64]:
-    """Where a text stands in these bytes."""
+    """Places of a text in these bytes."""
     end = max(len(raw) - len(text) + 1, 0)
     matches = raw[:end] == text[0]
     for place in (1, 2):
@@ -557,7 +557,7 @@ def _found(raw: NDArray[np.uint8], text: bytes) -> NDArray[np.int64]:
 
 
 def _mark(data: bytes, first: int) -> tuple[bool, bytes] | None:
-    """Whether entries are numbered, and what stands between their number and first value."""
+    """Whether entries are in the memo, and the bytes from there to their first value."""
     first_key = _FIRST.match(data, first)
     if first_key is None:
         return None
@@ -598,7 +598,7 @@ def _read(
 
 
 def _given_once(code: safe_pickle.Instructions, wanted: NDArray[np.int64]) -> bool:
-    """Whether each number that is looked up always means the same value."""
+    """Whether each memo number that is looked up always means the same value."""
     given = code.puts()
     if given is None:
         return False
@@ -608,7 +608,7 @@ def _given_once(code: safe_pickle.Instructions, wanted: NDArray[np.int64]) -> bo
 
 
 def _excerpt(data: bytes, begins: NDArray[np.int64], classes: Classes) -> bytes:
-    """The pickle with the first entry of each class only."""
+    """The pickle with only the first entry of each class."""
     ends = np.append(begins[1:], len(data))
     firsts = classes.firsts
     parts = [data[: int(begins[0])]]
@@ -619,9 +619,9 @@ def _excerpt(data: bytes, begins: NDArray[np.int64], classes: Classes) -> bytes:
 
 
 def _head_is_plain(code: safe_pickle.Instructions, place: _Place) -> bool:
-    """Whether the entries are the list that they seem to be, and nothing fills it or the record.
+    """Whether the entries are really the record's list, and nothing else fills it or the record.
 
-    Before them just the record is open, from its beginning on.
+    Before the entries only the record is open, from its beginning on.
     """
     key, opened = place.entries.start(1), place.entries.start(4)
     at = np.searchsorted(code.starts, (place.head.end() - 1, key, opened))
@@ -635,7 +635,7 @@ def _head_is_plain(code: safe_pickle.Instructions, place: _Place) -> bool:
 
 
 def _as_taken(rows: Sequence[dict[Any, Any]], classes: Classes) -> bool:
-    """Whether the numbers stand where they were taken from, and no key stands twice in an entry."""
+    """Whether the numbers were read from the right places, and no entry has a key twice."""
     work = 0
     for row, shape, count in zip(rows, classes.shapes, classes.counts.tolist(), strict=True):
         keys = list(row)

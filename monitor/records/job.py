@@ -25,7 +25,7 @@ NONE: Final = -1
 
 
 class CollectiveState(IntEnum):
-    """How far a collective got, as far as its writer can tell."""
+    """How far a collective got, as far as its writer knows."""
 
     UNKNOWN = 0
     """Unfinished, as far as is known; whether it began is not recorded (gloo)."""

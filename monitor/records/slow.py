@@ -1,20 +1,20 @@
-"""Stragglers in recorded timings: each witness is asked, and what one explains is not said twice.
+"""Stragglers in recorded timings: all checks run, and what one explains is not reported twice.
 
 Theory of operation. Ranks of one pipeline stage do the same work on different data, so they are
 each other's reference; stages are never compared (39 % of the jobs in "Understanding Stragglers
 in Large Model Training Using What-if Analysis", OSDI'25, have a heavier last stage, which is no
-fault). Three things vary between such ranks without anybody being sick, and each has its answer:
+fault). Three things vary between such ranks although none is sick, and each is handled:
 
 - long sequences make a microbatch slow on *all* stages of its replica: each duration is divided
-  by what the other stages say of the same microbatch (`work`);
+  by how slow the same microbatch is across stages (`work`);
 - pauses (garbage collection) hit few microbatches of a step: a rank's step is the median over its
   microbatches (`work`);
-- whatever is left hits another rank in another step: a rank is named only if its share of slow
-  steps cannot be explained by the share of its peers (`stretches`).
+- anything else hits different ranks in different steps: a rank is named only if its peers' share
+  of slow steps cannot explain its own (`stretches`).
 
-Only one rank's own seconds are ever subtracted from one another, and durations compared: clocks
-of ranks need not agree. The seconds inside a collective are the transfer plus the wait for the
-last member, so the least of the members is the transfer, and whoever has it came last.
+Timestamps are only subtracted within one rank, and durations compared: the ranks' clocks need not
+agree. The seconds inside a collective are the transfer plus the wait for the last member, so the
+minimum over the members is the transfer, and the rank that has it came last.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ from monitor.model.verdict import Confidence
 from monitor.model.wording import listed, plural
 from monitor.records.timings import TableError, TimeOwner, TimingTable, codes_of, direction
 
-# -- how long each rank worked, less what its microbatches asked -------------------------------
+# -- how long each rank worked, adjusted for the load of its microbatches ----------------------
 
 _BASE: Final = 0.2
-"""Quantile of the durations of one kind on one stage that stands for its usual work: low, so that
-it stays where it is when the later half of the steps is slow."""
+"""Quantile of the durations of one kind on one stage that is taken as its usual work: low, so that
+it does not change if the later half of the steps is slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """The ranks of one stage. All arrays are steps x ranks of the stage, NaN where no rows are."""
+    """The ranks of one stage. All arrays are steps x ranks of the stage, NaN without rows."""
 
     stage: int
     ranks: NDArray[np.intp]
     """Codes of the ranks."""
     pace: Floats
-    """Own work against the middle of the stage in that step: about 1."""
+    """Own work relative to the stage's median in that step: about 1."""
     own: Floats
-    """Own work against the usual work of the stage: what own history is told from."""
+    """Own work relative to the stage's usual work: a rank's history is judged by it."""
     seconds: Floats
-    """Seconds of work that the middle of the stage has in a step; steps x 1."""
+    """The stage's median seconds of work in a step; steps x 1."""
     by_op: Mapping[str, Floats]
     """Ratio to the median of the others, by type of operation."""
 
@@ -72,13 +72,13 @@ class Work:
 
     cohorts: tuple[Cohort, ...]
     fleet: Cohort | None = None
-    """The replicas as if they were ranks of one stage: their pace is what their microbatches asked
-    of all of their stages, against the usual. None where microbatches cannot be told between
+    """The replicas as if they were ranks of one stage: their pace is the load of their microbatches
+    on all of their stages, relative to the usual. None if microbatches cannot be matched between
     stages."""
 
     @property
     def busiest_s(self) -> Floats:
-        """Seconds of work by step that the middle of the busiest stage has; steps x 1."""
+        """By step the busiest stage's median seconds of work; steps x 1."""
         seconds = np.concatenate([cohort.seconds for cohort in self.cohorts], axis=1)
         return np.asarray(np.max(seconds, axis=1, keepdims=True), dtype=np.float64)
 
@@ -91,7 +91,7 @@ class _Rows:
     step: NDArray[np.int32]
     kind: NDArray[np.int64]
     relative: Floats
-    """Duration against the usual of its kind on its stage."""
+    """Duration relative to the usual of its kind on its stage."""
     base: Floats
     """Usual seconds by kind and stage: [kinds, stages]."""
     names: tuple[str, ...]
@@ -99,10 +99,10 @@ class _Rows:
 
 
 def work(table: TimingTable, *, by_load: bool = True) -> Work:
-    """The work of every cohort; `by_load` divides by what the microbatches asked of all stages.
+    """The work of every cohort; `by_load` divides by the microbatches' load on all stages.
 
     Raises:
-        TableError: so few rows that nothing could be compared.
+        TableError: too few rows to compare.
     """
     rows, picked = _rows(table)
     relative, load = rows.relative, None
@@ -144,7 +144,7 @@ def _rows(table: TimingTable) -> tuple[_Rows, NDArray[np.intp]]:
     base[keys] = typical
     with np.errstate(all="ignore"):
         relative = duration / base[kind * len(stages) + stage]
-    good = np.isfinite(relative)  # a kind that takes no time at all has no ratio
+    good = np.isfinite(relative)  # a kind that takes no time has no ratio
     names = tuple(table.ops[code // chunks] for code in kinds.tolist())
     if not good.all():
         rank, step, kind, relative, picked = (
@@ -155,13 +155,13 @@ def _rows(table: TimingTable) -> tuple[_Rows, NDArray[np.intp]]:
 
 
 def _load(table: TimingTable, rows: _Rows, picked: NDArray[np.intp]) -> tuple[Floats, Floats]:
-    """What each row's microbatch asked of all stages, and its median by step and replica.
+    """The load of each row's microbatch on all stages, and its median by step and replica.
 
-    That is the lower median of the microbatch's relative durations.
+    The load is the lower median of the microbatch's relative durations.
 
-    The same microbatch passes all stages of a replica, forward and backward apart. One slow stage
-    of two and more does not move the lower median; a long sequence moves them all. Where only one
-    rank has rows of a microbatch, it cannot be told and counts as 1.
+    The same microbatch passes all stages of a replica; forward and backward count separately. One
+    slow stage of two or more does not move the lower median; a long sequence moves all durations.
+    If only one rank has rows of a microbatch, the load is unknown and counts as 1.
     """
     replicas = np.unique(table.replica)
     replica = np.searchsorted(replicas, table.replica)[rows.rank]
@@ -193,7 +193,7 @@ def _cohort(
     base: Floats,
     cells: tuple[Floats, NDArray[np.float32]],
 ) -> Cohort:
-    """One stage from the medians and numbers of all cells: kinds x ranks x steps."""
+    """One stage from the medians and counts of all cells: kinds x ranks x steps."""
     shape = (cells[0].shape[2], len(ranks))
     own_s, usual_s, whole = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     seconds = np.zeros((shape[0], 1))
@@ -218,7 +218,7 @@ def _cohort(
 
 
 def _mean(ratios: list[Floats]) -> Floats:
-    """Over the chunks that have a value."""
+    """Mean over the chunks that have a value."""
     stacked = np.stack(ratios)
     present = ~np.isnan(stacked)
     with np.errstate(invalid="ignore"):
@@ -229,7 +229,7 @@ def _mean(ratios: list[Floats]) -> Floats:
 def medians(
     key: NDArray[np.int64], values: NDArray[Any]
 ) -> tuple[NDArray[np.int64], Floats, NDArray[np.intp]]:
-    """Distinct keys, sorted, with the median and the number of their values."""
+    """Distinct keys, sorted, with the median and the count of their values."""
     keys, order, starts, counts = _grouped(key, values)
     low = values[order[starts + (counts - 1) // 2]]
     high = values[order[starts + counts // 2]]
@@ -266,7 +266,7 @@ def _starts(ordered: NDArray[np.int64]) -> NDArray[np.intp]:
 def step_seconds(table: TimingTable, work: Work) -> Floats:
     """Seconds by step: the median of the ranks' spans, each on its own clock.
 
-    Without start times it is the work of the busiest stage, which a step takes at least.
+    Without start times it is the work of the busiest stage, a lower bound.
     """
     least = work.busiest_s[:, 0]
     if table.start_s is None:
@@ -286,23 +286,23 @@ def step_seconds(table: TimingTable, work: Work) -> Floats:
     return np.asarray(np.maximum(middles, least), dtype=np.float64)
 
 
-# -- persistent or passing ---------------------------------------------------------------------
+# -- persistent or temporary -------------------------------------------------------------------
 
 _SICK: Final = (0.8, 0.5)
 """Shares of steps in which a sick rank is slow: 4 of 5, as online, or every other one."""
 LEAST_CHANCE: Final = 0.05
-"""Share of slow steps that any healthy rank is granted, however quiet its peers are."""
+"""Share of slow steps allowed for any healthy rank, however rarely its peers are slow."""
 _MOST_CHANCE: Final = 0.75
-"""Of a sick rank's share: peers slow so often make slowness no mark of anybody."""
+"""Share of a sick rank's share: if peers are slow this often, slowness accuses nobody."""
 _FALSE_ALARMS: Final = 0.01
-"""Expected number of stretches found in a whole table in which nobody is sick."""
+"""Expected number of stretches found in a whole table in which no rank is sick."""
 _FEW_FALSE_ALARMS: Final = 1e-4
-"""The same in a cohort under 4, where no robust score stands behind a slow step."""
+"""The same in a cohort under 4, where a slow step has no robust score."""
 LEAST: Final = 5
 """Steps in the shortest stretch that counts."""
 _LONGEST_LEAST: Final = 20
 _LEAST_SHARE: Final = 0.1
-"""Of the table, what a stretch must cover (at most 20 steps are asked): less has passed."""
+"""Share of the table that a stretch must cover (at most 20 steps): less is temporary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,13 +328,13 @@ def stretches(
 ) -> list[Stretch]:
     """The longest stretch of each member whose slowness its peers' cannot explain.
 
-    A scan statistic: a slow step adds log(sick / chance), another log((1 - sick) / (1 - chance)),
-    and the best run of steps must reach log(tests / 0.01), where `tests` counts ranks times steps
-    of the whole table, for each of the two shares of a sick rank. So a rank slow in 5 of 5 steps
-    is found where its peers never are, and one of many that long sequences hit now and then is
-    not. (Page's CUSUM over a table that is there as a whole.)
+    A scan statistic: a slow step adds log(sick / chance), any other log((1 - sick) / (1 - chance)).
+    The best run of steps must reach log(tests / 0.01), where `tests` is ranks times steps of the
+    whole table, for each of the two shares of a sick rank. So a rank slow in 5 of 5 steps is found
+    if its peers never are, but not one of many that long sequences hit now and then. (Page's CUSUM
+    over a complete table.)
 
-    `slow` and `seen` are steps x members. `least_chance` is higher where one of them is always it.
+    `slow` and `seen` are steps x members. `least_chance` is higher if each step has a slow member.
     """
     steps, members = slow.shape
     least = max(LEAST, min(_LONGEST_LEAST, int(np.ceil(_LEAST_SHARE * steps))))
@@ -353,7 +353,7 @@ def stretches(
 
 
 def _rates(slow: Bools, seen: Bools) -> Floats:
-    """Share of slow steps of each member; NaN for one that was never seen."""
+    """Share of slow steps of each member; NaN for a member that was never seen."""
     with np.errstate(invalid="ignore"):
         rates = (slow & seen).sum(axis=0) / seen.sum(axis=0)
     return np.asarray(rates, dtype=np.float64)
@@ -362,10 +362,10 @@ def _rates(slow: Bools, seen: Bools) -> Floats:
 def _stretch(
     slow: Bools, seen: Bools, member: int, shares: tuple[float, float], needed: float
 ) -> Stretch | None:
-    """The best stretch of a member; with few peers it must hold against the steps outside as well.
+    """The best stretch of a member; with few peers it must also stand out from the steps outside.
 
-    Of two ranks hit by turns, the one's luck is the other's misfortune: a peer's rate alone is too
-    low a chance then.
+    If two ranks are slow by turns, one is fast while the other is slow, so a peer's rate alone is
+    too low a chance.
     """
     slow_steps, seen_steps = slow[:, member], seen[:, member]
     chance, sick = shares
@@ -405,28 +405,28 @@ class PaceChange:
     """A lasting change of a rank's own pace."""
 
     at: int
-    """Place of the first step after it."""
+    """Index of the first step after it."""
     before: float
     after: float
 
     @property
     def ratio(self) -> float:
-        """How many times as long it takes since."""
+        """How many times as long it takes since the change."""
         return self.after / self.before
 
 
 _LEAST_SCORE: Final = 5.0
 _ROUNDS: Final = 4
 _LASTING: Final = 0.8
-"""Share of values on each side of a change that must lie on their side of the middle."""
+"""Share of values on each side of a change that must lie on their side of the midpoint."""
 
 
 def change(series: Floats) -> PaceChange | None:
     """The lasting rise in a series, if there is one: CUSUM of deviations from its median.
 
-    Deviations are clipped to a factor of e, so that one pause moves nothing. Both sides need 5
-    values, lie apart by 5 robust standard deviations, and 4 of 5 values of each side must lie on
-    their side of the middle.
+    Deviations are clipped to a factor of e, so one pause has no effect. Both sides need 5 values
+    and must differ by 5 robust standard deviations, and 4 of 5 values of each side must lie on
+    their side of the midpoint.
     """
     places = np.flatnonzero(np.isfinite(series) & (series > 0))
     values = series[places]
@@ -446,14 +446,14 @@ def change(series: Floats) -> PaceChange | None:
     return PaceChange(int(places[cut]), low, high)
 
 
-# -- what is said of a table -------------------------------------------------------------------
+# -- what is reported on a table ---------------------------------------------------------------
 
 
 class SlowKind(StrEnum):
     """The classes of ALGORITHMS.md section 0 in words."""
 
-    STRAGGLER = "straggler"  # S1: works longer than its peers, who wait for it
-    SLOW_TRANSFER = "slow_transfer"  # S2: all come in time, the transfer takes long
+    STRAGGLER = "straggler"  # S1: works longer than its peers, which wait for it
+    SLOW_TRANSFER = "slow_transfer"  # S2: all arrive in time, the transfer takes long
     MIXED = "mixed"  # S3: slow at its own work and in its transfers
 
 
@@ -475,31 +475,31 @@ class SlowVerdict:
     """The steps in which it shows."""
     culprits: tuple[int, ...] = ()
     between: tuple[tuple[int, ...], ...] = ()
-    """Sides between which it cannot be told."""
+    """Sides between which the table cannot decide."""
     stage: int | None = None
     replica: int | None = None
     """Data-parallel rank."""
     ratio: float = 1.0
     by_op: Mapping[str, float] = field(default_factory=dict)
     lost_s: float = 0.0
-    """Own seconds beyond its peers' between first and last step."""
+    """Own seconds beyond its peers', summed over the stretch."""
     evidence: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def confidence(self) -> Confidence:
-        """Unsure where sides are named: no table makes anybody certain."""
+        """Unsure if sides are named; never certain from a table alone."""
         return Confidence.UNSURE if self.between else Confidence.LIKELY
 
 
 @dataclass(frozen=True, slots=True)
 class RankPace:
-    """One rank over the whole table."""
+    """One rank's pace over the whole table."""
 
     rank: int
     stage: int
     replica: int | None
     ratio: float
-    """Median over the steps of own work against the median of the peers; NaN without peers."""
+    """Own work relative to the peers' median, as median over the steps; NaN without peers."""
     slow: int
     seen: int
     by_op: Mapping[str, float]
@@ -516,39 +516,39 @@ class Report:
 
     @property
     def culprits(self) -> tuple[int, ...]:
-        """Codes of all ranks that are named, sorted."""
+        """Codes of all accused ranks, sorted."""
         return tuple(sorted({rank for verdict in self.verdicts for rank in verdict.culprits}))
 
 
 # -- ranks whose own work is slow (class S1) ---------------------------------------------------
 
 RATIO: Final = 1.10
-"""Against the median of the peers (ALGORITHMS.md section 6)."""
+"""Relative to the median of the peers (ALGORITHMS.md section 6)."""
 SHARE_OF_STEP: Final = 0.05
-"""Of a step, what the excess must come to: less slows nobody down noticeably."""
+"""Share of a step that the excess must reach: less is not noticeable."""
 SCORE: Final = 5.0
 FEW_RATIO: Final = 1.5
 """With 1 or 2 peers and no change of its own: as online (`straggler_ratio`)."""
 FEW_STEPS: Final = 8
-"""Slow steps that are asked then: as online (`persistent_windows`)."""
+"""Slow steps required then: as online (`persistent_windows`)."""
 ODD_RATIO: Final = 1.2
 """With 1 or 2 peers that work as long as the ranks of other stages."""
 _STEADY: Final = 2.0
-"""Robust standard deviations of the ratio's logarithm that it must lie from 0."""
+"""Robust standard deviations by which the ratio's logarithm must be above 0."""
 CHANGED: Final = 1.10
-"""Rise of a rank's own pace that agrees with 1 or 2 peers."""
+"""Rise of a rank's own pace that confirms what 1 or 2 peers show."""
 ALONE_CHANGED: Final = 1.2
-"""The same without peers, where the other stages are the only ones who say that it is not the
-job: above what a change of the data does to one stage and not to another, under the 1.3 of the
-online detector (`own_change_ratio`), which has shorter windows."""
+"""The same without peers, where only the other stages show that the whole job has not changed:
+above the effect of a data change on one stage alone, below the 1.3 of the online detector
+(`own_change_ratio`), which has shorter windows."""
 _BLOCKS: Final = (1, 5, 15)
 """Steps judged as one by their median: noise that hides 15 % in a step does not in the median of
-five. Larger blocks are looked at only where smaller ones found nothing."""
+five. Larger blocks are used only for ranks not found with smaller ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A rank that was slow for long, and what speaks for it."""
+    """A rank that was slow for long, and the evidence for it."""
 
     rank: int
     stretch: Stretch
@@ -556,11 +556,11 @@ class Suspect:
     lost_s: float
     peers: int
     changed: float | None = None
-    """Rise of its own pace, where it had one."""
+    """Rise of its own pace, if any."""
     odd: bool = False
-    """Its few peers work as long as the ranks of other stages do, and it does not."""
+    """Its few peers work as long as the ranks of other stages, but it does not."""
     sure: bool = True
-    """False: its peers alone say so, and they are too few or half of them are slow as well."""
+    """False: only its peers show it, and they are too few or half of the cohort is slow."""
 
 
 def suspects(
@@ -571,10 +571,10 @@ def suspects(
     raw: Cohort | None = None,
     elsewhere: Floats | None = None,
 ) -> list[Suspect]:
-    """Slow ranks of one stage; where peers are few, other witnesses are asked.
+    """Slow ranks of one stage; if peers are few, other evidence is needed.
 
-    They are `raw`, the same cohort without regard to what microbatches asked, and `elsewhere`, the
-    seconds of own work by step, median of the ranks of the other stages.
+    It is `raw`, the same cohort not adjusted for the load of microbatches, and `elsewhere`, the
+    seconds of own work by step as the median of the ranks of other stages.
     """
     members = len(cohort.ranks)
     if members < 2:
@@ -599,7 +599,7 @@ def suspects(
 
 
 def slow_steps(cohort: Cohort, step_s: Floats, least_score: float = SCORE, block: int = 1) -> Bools:
-    """Blocks of steps x members: whether a member was slow, and to the job's cost."""
+    """Blocks of steps x members: whether a member was slow enough to delay the job."""
     pace, seconds = blocked(cohort.pace, block), blocked(cohort.seconds, block)
     return _slower(pace, seconds, blocked(step_s[:, None], block), RATIO, least_score)
 
@@ -607,7 +607,7 @@ def slow_steps(cohort: Cohort, step_s: Floats, least_score: float = SCORE, block
 def _slower(
     values: Floats, weight: Floats | float, step: Floats, ratio: float, least_score: float
 ) -> Bools:
-    """Steps x members: whether a member's value, in seconds by `weight`, is a slow one's."""
+    """Steps x members: whether a member's value, times `weight` in seconds, is slow."""
     slow = slower(
         values * weight,
         usual(values) * weight,
@@ -673,7 +673,7 @@ def _suspect(cohort: Cohort, stretch: Stretch) -> Suspect:
 
 
 def steady(cohort: Cohort, stretch: Stretch) -> bool:
-    """Whether a rank's distance from one or two peers is greater than its own changes.
+    """Whether a rank's distance from one or two peers exceeds its own variation.
 
     A slow machine is slow by the same factor each time; long sequences are not.
     """
@@ -686,10 +686,10 @@ def steady(cohort: Cohort, stretch: Stretch) -> bool:
 def _with_few(
     cohort: Cohort, raw: Cohort | None, elsewhere: Floats | None, suspect: Suspect
 ) -> Suspect:
-    """One or two peers do not say which of them is the odd one: a second witness must.
+    """One or two peers cannot show which rank is the odd one: more evidence is needed.
 
-    That is the rank's own past; or the other stages, if the peers take as long as those do; or
-    slowness too great and too long to be a matter of taste.
+    That is the rank's own past; or the other stages, if the peers take as long as those; or
+    slowness that is great and long enough to be beyond doubt.
     """
     member = suspect.stretch.member
     rise = change(cohort.own[:, member])
@@ -712,9 +712,9 @@ def _as_elsewhere(cohort: Cohort, elsewhere: Floats | None, stretch: Stretch) ->
 
 
 def _stands_out(cohort: Cohort, stretch: Stretch) -> bool:
-    """Whether a rank stands out over its whole stretch, if not in each step of it.
+    """Whether a rank stands out over its whole stretch, if not in each step.
 
-    Among long sequences no single step has a score; the medians over many steps have.
+    With long sequences no single step scores high; medians over many steps do.
     """
     pace_then = cohort.pace[stretch.steps]
     paces = middle(pace_then.T)[:, 0]
@@ -723,7 +723,7 @@ def _stands_out(cohort: Cohort, stretch: Stretch) -> bool:
 
 
 def _alone(cohort: Cohort, raw: Cohort | None, step_s: Floats) -> list[Suspect]:
-    """A rank without peers, against its own past and what the other stages did meanwhile."""
+    """A rank without peers, compared with its own past and the other stages meanwhile."""
     if raw is None:
         return []
     rise, seen = change(cohort.own[:, 0]), change(raw.own[:, 0])
@@ -749,15 +749,15 @@ def _alone(cohort: Cohort, raw: Cohort | None, step_s: Floats) -> list[Suspect]:
 # -- late arrival or slow transfer -------------------------------------------------------------
 
 LATE: Final = 0.7
-"""P from which on a collective's lost time is late arrival; below 0.3 it is the transfer."""
+"""P at or above which a collective's lost time is late arrival; below 0.3 it is the transfer."""
 _LINK_RATIO: Final = 1.5
 _GROWN: Final = 1.5
-"""Of a group's fastest member, against its own past."""
+"""Of a group's fastest member, relative to its own past."""
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A rank for which its stage waits in a collective, again and again."""
+    """A rank that its stage waits for in a collective, again and again."""
 
     rank: int
     op: str
@@ -765,12 +765,12 @@ class Late:
     share: float
     """Median P over the steps in which it came last."""
     lost_s: float
-    """Seconds that the first to come waited for it."""
+    """Seconds that the first to arrive waited for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowLink:
-    """Two neighbours in a pipeline between which transfers take longer than between their peers."""
+    """Two pipeline neighbours whose transfers take longer than those between their peers."""
 
     ranks: tuple[int, int]
     replica: int
@@ -780,7 +780,7 @@ class SlowLink:
 
 
 def collectives(table: TimingTable) -> Iterator[tuple[int, str, NDArray[np.intp], Floats]]:
-    """Stage, operation, ranks, and seconds inside: steps x ranks; only where rows are complete."""
+    """Stage, operation, ranks, and seconds inside: steps x ranks; NaN where rows are missing."""
     for code in codes_of(table.ops, TimeOwner.SHARED).tolist():
         rows = table.rows_of([code])
         inside = np.full((len(table.ranks), len(table.steps)), np.nan)
@@ -794,7 +794,7 @@ def collectives(table: TimingTable) -> Iterator[tuple[int, str, NDArray[np.intp]
             if len(ranks) > 1 and not np.isnan(seconds).all():
                 seconds[np.isnan(seconds).any(axis=1)] = (
                     np.nan
-                )  # who came last cannot be told there
+                )  # which rank came last is unknown there
                 yield stage, table.ops[code], ranks, seconds
 
 
@@ -806,9 +806,9 @@ def late(table: TimingTable, step_s: Floats, tests: int) -> list[Late]:
         bad = (share >= LATE) & (lost > np.maximum(SHARE_OF_STEP * step_s, 3 * _spread(least)))
         with np.errstate(invalid="ignore"):
             near = inside - least[:, None] <= (1 - LATE) * lost[:, None]
-        # Where two come last together, nobody's lateness is what the others wait for.
+        # If two come last together, the others wait for neither alone.
         last = near & (bad & (near.sum(axis=1) == 1))[:, None]
-        # Somebody always comes last: by turns, if nobody is sick.
+        # Some rank always comes last: by turns, if none is sick.
         turns = max(LEAST_CHANCE, float(last.any(axis=1).mean()) / len(ranks))
         for stretch in stretches(last, ~np.isnan(inside), tests, least_chance=turns):
             steps = last[stretch.steps, stretch.member]
@@ -825,7 +825,7 @@ def late(table: TimingTable, step_s: Floats, tests: int) -> list[Late]:
 
 
 def slow_groups(table: TimingTable, step_s: Floats) -> Iterator[SlowVerdict]:
-    """Collectives whose transfer itself became slow and stayed so, though all come in time."""
+    """Collectives whose transfer itself became slow and stayed so, though all arrive in time."""
     for stage, op, _, inside in collectives(table):
         least, share, _ = _parts(inside)
         grown = change(least)
@@ -857,13 +857,13 @@ def slow_groups(table: TimingTable, step_s: Floats) -> Iterator[SlowVerdict]:
 
 
 def _parts(inside: Floats) -> tuple[Floats, Floats, Floats]:
-    """By step: the fastest member, P, and the seconds between the first and the last to come."""
+    """By step: the fastest member, P, and the seconds between the first and last arrival."""
     with np.errstate(all="ignore"):
         least = np.fmin.reduce(inside, axis=1)
         lost = np.fmax.reduce(inside, axis=1) - least
     present = least[~np.isnan(least)]
     base = np.full(len(least), np.median(present) if len(present) else np.nan)
-    # A step may be faster than the usual: then the base is what it took itself.
+    # A step may be faster than usual: then its own time is the base.
     return least, late_share(inside, np.fmin(base, least)), np.nan_to_num(lost)
 
 
@@ -875,8 +875,8 @@ def _spread(values: Floats) -> float:
 def slow_links(table: TimingTable, step_s: Floats, tests: int) -> list[SlowLink]:
     """Links slower than the same link of the other replicas.
 
-    A send and its receive both last from the first side's coming to the end of the transfer, so
-    the shorter of the two is the transfer (and an upper bound where a framework posts a send and a
+    A send and its receive each last from their own side's arrival to the end of the transfer, so
+    the shorter of the two is the transfer (or an upper bound if a framework posts a send and a
     receive as one).
     """
     if not {"dp_rank", "seq_id"} <= table.tells or len(table.stages) < 2:
@@ -923,7 +923,7 @@ def _link_seconds(table: TimingTable, replicas: NDArray[np.int64]) -> Floats:
         partners = [other for other in receives if direction(table.ops[other]) == way]
         if len(partners) != 1:
             continue
-        # A link is named by the stage below it: that of who sends forward, or receives backward.
+        # A link is named by the stage below it, which sends forward and receives backward.
         key_a, sent = _messages(table, code, replicas, 0 if way > 0 else 1)
         key_b, received = _messages(table, partners[0], replicas, 1 if way > 0 else 0)
         both, a, b = np.intersect1d(key_a, key_b, assume_unique=True, return_indices=True)
@@ -938,9 +938,9 @@ def _link_seconds(table: TimingTable, replicas: NDArray[np.int64]) -> Floats:
 def _messages(
     table: TimingTable, op: int, replicas: NDArray[np.int64], above: int
 ) -> tuple[NDArray[np.int64], Floats]:
-    """Key of (link, step, replica, sequence) and seconds: the least where recorded twice.
+    """Key of (link, step, replica, sequence) and seconds: the minimum if recorded twice.
 
-    `above` is 1 where the rank stands above its link.
+    `above` is 1 if the rank is above its link.
     """
     rows = table.rows_of([op])
     rank = table.rank[rows]
@@ -957,13 +957,13 @@ def _messages(
 
 
 def _source(what: str, resolution: str = "one step") -> dict[str, str]:
-    """What every verdict's evidence begins with."""
+    """The first part of every verdict's evidence."""
     source = f"{what}; durations of operations, each on its rank's own clock"
     return {"source": source, "resolution": resolution}
 
 
 def slow_rank(table: TimingTable, cohort: Cohort, suspect: Suspect) -> SlowVerdict:
-    """A rank slower than its peers, or than it was."""
+    """A rank slower than its peers, or than its own past."""
     place = suspect.stretch.member
     by_op = {
         name: float(column_medians(ratios[suspect.stretch.steps])[place])
@@ -1032,7 +1032,7 @@ def _spread_told(others: Floats) -> float:
 
 
 def tie(table: TimingTable, cohort: Cohort, suspects: Sequence[Suspect]) -> SlowVerdict:
-    """Slow ranks against as many, or one against one."""
+    """Slow ranks against as many others, or one against one."""
     ranks = sorted(suspect.rank for suspect in suspects)
     others = sorted(set(cohort.ranks.tolist()) - set(ranks))
     worst = max(suspects, key=lambda suspect: (suspect.ratio, -suspect.rank))
@@ -1106,7 +1106,7 @@ def tell_slow_links(
 
 
 def late_rank(table: TimingTable, comer: Late, replica: int | None) -> SlowVerdict:
-    """Somebody for whom a collective waits, though its recorded work is as usual."""
+    """A rank that a collective waits for, though its recorded work is as usual."""
     when = _when(table, comer.stretch)
     lost = f"its peers waited {comer.lost_s:.1f} s for it (late share P = {comer.share:.2f})"
     if replica is None:
@@ -1179,13 +1179,13 @@ def column_medians(values: Floats) -> Floats:
 # -- judge -------------------------------------------------------------------------------------
 
 _EXPLAINS: Final = 0.5
-"""Of the seconds lost to a late rank, the share that its own recorded work must come to."""
+"""Share of the seconds lost to a late rank that its own recorded work must explain."""
 _LEAST_ELSEWHERE: Final = 3
-"""Ranks of other stages that make a witness."""
+"""Ranks of other stages needed as evidence."""
 
 
 def judge(table: TimingTable) -> Report:
-    """All verdicts on a table. Deterministic; the order of rows changes nothing."""
+    """All verdicts on a table. Deterministic; the order of rows does not matter."""
     done = work(table)
     step_s = step_seconds(table, done)
     tests = len(table.ranks) * len(table.steps)
@@ -1232,14 +1232,14 @@ def judge(table: TimingTable) -> Report:
 
 
 def _elsewhere(done: Work, place: int) -> Floats | None:
-    """Seconds of own work by step, median of the ranks of other stages; None for under 3."""
+    """Seconds of own work by step, median over the ranks of other stages; None if under 3."""
     others = [cohort.pace * cohort.seconds for at, cohort in enumerate(done.cohorts) if at != place]
     ranks = np.concatenate(others, axis=1) if others else np.empty((0, 0))
     return middle(ranks)[:, 0] if ranks.shape[1] >= _LEAST_ELSEWHERE else None
 
 
 def _loads(table: TimingTable, done: Work, step_s: Floats, tests: int) -> Iterator[SlowVerdict]:
-    """Replicas of which all stages are slow alike, for long: their hosts or their data."""
+    """Replicas whose stages are all equally slow for long: their hosts or their data."""
     fleet = done.fleet
     if fleet is None or len(fleet.ranks) < 2:
         return
@@ -1250,7 +1250,7 @@ def _loads(table: TimingTable, done: Work, step_s: Floats, tests: int) -> Iterat
 
 
 def _explained(table: TimingTable, verdicts: list[SlowVerdict]) -> set[int]:
-    """Replicas of which something is said already: lateness follows from it."""
+    """Replicas that already have a verdict: their lateness follows from it."""
     replicas = {verdict.replica for verdict in verdicts if verdict.replica is not None}
     for verdict in verdicts:
         accused = (*verdict.culprits, *(rank for side in verdict.between[:1] for rank in side))
@@ -1261,7 +1261,7 @@ def _explained(table: TimingTable, verdicts: list[SlowVerdict]) -> set[int]:
 def _with_transfers(
     table: TimingTable, verdict: SlowVerdict, comers: list[Late], links: list[SlowLink]
 ) -> SlowVerdict:
-    """A slow rank with what its replica's collectives and its links show."""
+    """A slow rank's verdict with what its replica's collectives and its links show."""
     if not verdict.culprits:
         return verdict
     kind, evidence = verdict.kind, dict(verdict.evidence)
@@ -1288,7 +1288,7 @@ def _with_transfers(
 
 
 def _links(table: TimingTable, links: list[SlowLink], sick: set[int]) -> Iterator[SlowVerdict]:
-    """Slow links of replicas in which nobody works slowly; two of one rank name it."""
+    """Slow links of replicas in which no rank works slowly; two links of one rank accuse it."""
     healthy = [link for link in links if link.replica not in sick]
     for replica in sorted({link.replica for link in healthy}):
         of_replica = [link for link in healthy if link.replica == replica]
@@ -1302,9 +1302,9 @@ def _links(table: TimingTable, links: list[SlowLink], sick: set[int]) -> Iterato
 
 
 def _by_own_work(table: TimingTable, done: Work, comer: Late) -> bool:
-    """Whether the recorded work of a rank of the replica is what makes it late.
+    """Whether recorded work of the rank or its replica explains why it is late.
 
-    Then the rules for slow ranks have judged it, and found it too little or too few.
+    Then the rules for slow ranks have already judged it as too small or too rare.
     """
     for cohort in done.cohorts:
         excess = (cohort.pace - usual(cohort.pace)) * cohort.seconds
@@ -1317,10 +1317,10 @@ def _by_own_work(table: TimingTable, done: Work, comer: Late) -> bool:
 
 
 def _late(table: TimingTable, comers: list[Late], sick: set[int]) -> Iterator[SlowVerdict]:
-    """Ranks for which collectives wait though their recorded work is as usual.
+    """Ranks that collectives wait for though their recorded work is as usual.
 
-    In a pipeline the whole replica comes late together and it cannot be told which of its ranks
-    began; without a pipeline it is the rank itself, outside of what is recorded.
+    In a pipeline the whole replica is late together, so which of its ranks began is unknown.
+    Without a pipeline it is the rank itself, outside of what is recorded.
     """
     alone = len(table.stages) == 1
     by_replica: dict[int, list[Late]] = {}

@@ -1,7 +1,7 @@
 """Recorded timings of operations: a Parquet or CSV file, read into a table of coded columns.
 
-Both are read in batches, into columns of the smallest types that hold them. The parallel sizes of
-the job come from a small YAML file; an operation's name says where its seconds go (`TimeOwner`).
+Both are read in batches, into columns of the smallest types that fit. The job's parallel sizes
+come from a small YAML file; an operation's name shows whose time it takes (`TimeOwner`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Codes = NDArray[np.int32]
 
 NEEDED: Final = ("rank", "stage", "step", "optype", "duration")
 WHOLE: Final = ("dp_rank", "stage", "rank", "step", "seq_id", "mc", "mb_id", "gmc")
-"""Columns of whole numbers."""
+"""Integer columns."""
 USED: Final = (*NEEDED, "dp_rank", "start_ts", "seq_id", "mc", "mb_id")
 _DENSE: Final = 1 << 22
 _LEAST_CELLS: Final = 1 << 20
@@ -32,7 +32,7 @@ _CELLS_A_ROW: Final = 20
 
 
 class TableError(ValueError):
-    """A table of which no judgement is possible; the message is one line."""
+    """A table that cannot be judged; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class TimingTable:
     stage: NDArray[np.int64]
     """Pipeline stage of each rank."""
     replica: NDArray[np.int64]
-    """Data-parallel rank of each rank; -1 where the table does not say (see `tells`)."""
+    """Data-parallel rank of each rank; -1 if the table does not have it (see `tells`)."""
     rank: Codes
     step: Codes
     op: NDArray[np.int16]
@@ -54,7 +54,7 @@ class TimingTable:
     """Model chunk (virtual stage) on the rank, coded."""
     microbatch: Codes
     sequence: Codes
-    """Place among the rank's operations of this type in this step, coded."""
+    """Index among the rank's operations of this type in this step, coded."""
     start_s: Floats | None
     """On the rank's own clock: never compared between ranks."""
     duration_s: Floats
@@ -68,7 +68,7 @@ class TimingTable:
 
     @property
     def stages(self) -> NDArray[np.int64]:
-        """Stages that there are, sorted."""
+        """Existing stages, sorted."""
         return np.unique(self.stage)
 
     def ranks_of(self, stage: int) -> NDArray[np.intp]:
@@ -76,11 +76,11 @@ class TimingTable:
         return np.flatnonzero(self.stage == stage)
 
     def replica_of(self, rank: int) -> int | None:
-        """Data-parallel rank of a rank, where the table says it."""
+        """Data-parallel rank of a rank, if the table has it."""
         return int(self.replica[rank]) if "dp_rank" in self.tells else None
 
     def rows_of(self, ops: Sequence[int] | NDArray[np.int16]) -> NDArray[np.intp]:
-        """Rows of some operations."""
+        """Rows of these operations."""
         chosen = np.zeros(max(1, len(self.ops)), dtype=np.bool_)
         chosen[np.asarray(ops, dtype=np.intp)] = True
         return np.flatnonzero(chosen[self.op])
@@ -90,7 +90,7 @@ def build(columns: Mapping[str, NDArray[Any]], ops: Sequence[str]) -> TimingTabl
     """A table from raw columns; `optype` holds codes into `ops`, or -1.
 
     Rows without a usable rank, step, type or duration (missing, NaN, infinite, negative) are left
-    out and counted in a note. Whole numbers that are missing are -2**31 or NaN.
+    out and counted in a note. Missing integers are -2**31 or NaN.
 
     Raises:
         TableError: a needed column is missing, or no row is usable.
@@ -148,9 +148,9 @@ _LOSSES: Final = {
 
 
 def coded(values: NDArray[Any]) -> tuple[NDArray[np.int64], Codes]:
-    """Distinct values, sorted, and for each value its place among them."""
+    """Distinct values, sorted, and for each value its index among them."""
     low, high = int(values.min()), int(values.max())
-    if high - low < _DENSE:  # counting beats sorting by far
+    if high - low < _DENSE:  # counting is much faster than sorting
         offsets = values.astype(np.int64) - low
         present = np.zeros(high - low + 1, dtype=np.bool_)
         present[offsets] = True
@@ -183,7 +183,7 @@ def _usable(
 
 
 def _of_rank(rank: Codes, values: NDArray[Any], ranks: int) -> tuple[NDArray[np.int64], int]:
-    """Each rank's most frequent value, and how many rows say something else."""
+    """Each rank's most frequent value, and how many rows have another."""
     distinct, places = coded(values)
     keys, counts = np.unique(rank.astype(np.int64) * len(distinct) + places, return_counts=True)
     order = np.lexsort((-keys, counts))  # the most frequent last; the smaller value on a tie
@@ -200,28 +200,28 @@ def _some(columns: Mapping[str, Any]) -> str:
 # -- columns -----------------------------------------------------------------------------------
 
 MISSING: Final = -(2**31)
-"""A whole number that a row does not have."""
+"""An integer that a row does not have."""
 _MOST_OPS: Final = 10_000
 _TYPES: Final = {"step": "i8", "optype": "i2"}
 
 
 @dataclass(slots=True)
 class Columns:
-    """What was read so far."""
+    """The columns read so far."""
 
     ops: dict[str, int] = field(default_factory=dict)
     rows: int = 0
     _parts: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
 
     def add(self, name: str, values: NDArray[Any]) -> None:
-        """A batch of one column, numbers; NaN where a row has none."""
+        """Add a batch of one column of numbers; NaN where a row has none."""
         if name in WHOLE and values.dtype.kind == "f":
             with np.errstate(invalid="ignore"):
                 inside = np.abs(values) < 2.0**62
                 values = np.where(inside, np.rint(values), MISSING).astype(np.int64)
         kind = _TYPES.get(name, "i4" if name in WHOLE else "f8")
         if name in WHOLE and len(values):
-            # Out of range is taken for missing: no job has 2**31 ranks or microbatches.
+            # Out of range counts as missing: no job has 2**31 ranks or microbatches.
             outside = (values < MISSING) | (values > (2**31 - 1 if kind == "i4" else 2**62))
             values = np.where(outside, MISSING, values) if outside.any() else values
         self._parts.setdefault(name, []).append(values.astype(kind, copy=False))
@@ -230,7 +230,7 @@ class Columns:
         """Codes of the names of operations; -1 for none.
 
         Raises:
-            TableError: thousands of different names are no types of operations.
+            TableError: too many different names to be types of operations.
         """
         codes = []
         for name in names:
@@ -241,7 +241,7 @@ class Columns:
         return np.array(codes, dtype=np.int16)
 
     def whole(self) -> tuple[dict[str, NDArray[Any]], list[str]]:
-        """All batches of each column as one array; the batches go. Operations sorted by name."""
+        """Each column as one array, its batches freed; operations sorted by name."""
         arrays = {}
         for name in sorted(self._parts):
             arrays[name] = np.concatenate(self._parts.pop(name))
@@ -255,7 +255,7 @@ class Columns:
 
 
 def _expected(columns: Columns, present: Sequence[str], where: str) -> list[str]:
-    """Columns to read, of those that there are; a file without rows still has them."""
+    """Columns to read that are present; each is added empty, in case the file has no rows."""
     names = [name for name in USED if name in present]
     if not names:
         raise TableError(f"none of the expected columns{where} {', '.join(present[:8])}")
@@ -272,7 +272,7 @@ MAGIC: Final = b"PAR1"
 
 
 def read_parquet(path: Path, tell: Callable[[int, int], None]) -> Columns:
-    """The columns of a parquet file; `tell` is called with rows done and rows in all.
+    """The columns of a parquet file; `tell` is called with rows read and rows in total.
 
     Raises:
         TableError: not readable as parquet, or a column of an unexpected type.
@@ -331,9 +331,9 @@ _BLOCK: Final = 1 << 16
 
 
 def read_csv(path: Path, tell: Callable[[int, int], None]) -> tuple[Columns, list[str]]:
-    """The columns of a CSV file, and notes; `tell` is called with bytes done and bytes in all.
+    """The columns of a CSV file, and notes; `tell` is called with bytes read and in total.
 
-    Fields that are no numbers where numbers are expected count as missing.
+    Fields that are not numbers where numbers are expected count as missing.
 
     Raises:
         TableError: not readable as CSV.
@@ -399,9 +399,9 @@ def _number(word: str) -> float:
 
 
 def load(path: Path, tell: Callable[[int, int], None] | None = None) -> TimingTable:
-    """The table in a file: parquet by its first bytes, CSV otherwise.
+    """The table in a file: parquet if its first bytes say so, else CSV.
 
-    `tell` is called with how much is read and how much there is, in rows or bytes.
+    `tell` is called with the amount read and the total, in rows or bytes.
 
     Raises:
         TableError: unusable; the message is one line without the path.
@@ -434,7 +434,7 @@ _MOST: Final = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the job's own description says; None where it says nothing."""
+    """Sizes from the job's own description; None where it has none."""
 
     name: str = ""
     dp_size: int | None = None
@@ -447,7 +447,7 @@ def read_sizes(path: Path) -> Sizes:
     """Sizes from `key: value` lines.
 
     Raises:
-        TableError: unreadable, or a size that is no number; one line without the path.
+        TableError: unreadable, or a size is not a number; one line without the path.
     """
     import yaml  # noqa: PLC0415 - the monitor itself reads no YAML
 
@@ -479,7 +479,7 @@ def _size(described: dict[Any, Any], name: str) -> int | None:
 
 
 def differences(table: TimingTable, sizes: Sizes) -> Iterator[str]:
-    """What the table lacks of the job, for people."""
+    """Where the table does not match the job's sizes, for people."""
     stages = len(table.stages)
     if sizes.pp_size is not None and stages != sizes.pp_size:
         yield f"rows of {stages:,} of {sizes.pp_size:,} pipeline stages"
@@ -492,7 +492,7 @@ def differences(table: TimingTable, sizes: Sizes) -> Iterator[str]:
 
 
 def stands_for(table: TimingTable, sizes: Sizes, rank: int) -> tuple[int, ...]:
-    """Global ranks that share a row set: a rank and its tensor-parallel peers, or only itself."""
+    """Global ranks with common rows: a rank and its tensor-parallel peers, or only itself."""
     first = int(table.ranks[rank])
     size = sizes.tp_size or 1
     if size == 1 or size > 1024 or np.any(table.ranks % size):
@@ -519,11 +519,11 @@ _SHARED_OF = ("grads-", "params-", "grad-", "param-")
 
 
 def role(name: str) -> TimeOwner:
-    """The role by name, in the words of the recorded jobs (`forward-compute`, `backward-send` ...).
+    """The role by name, as spelled in the recorded jobs (`forward-compute`, `backward-send` ...).
 
-    Collectives count as shared only if they are those of gradients or parameters over the ranks of
-    a stage; those of the embedding connect two stages, those of layer norms the tensor-parallel
-    peers, of which the table has no rows. An unknown name accuses nobody.
+    Only collectives of gradients or parameters over the ranks of a stage count as shared: those of
+    the embedding connect two stages, and those of layer norms the tensor-parallel peers, for which
+    the table has no rows. An unknown name accuses nobody.
     """
     plain = name.strip().lower().replace("_", "-")
     if plain in {"forward", "backward"} or any(word in plain for word in _OWN):
@@ -538,7 +538,7 @@ def role(name: str) -> TimeOwner:
 
 
 def direction(name: str) -> int:
-    """+1 for what goes to the next stage (forward), -1 for what goes back."""
+    """+1 for operations towards the next stage (forward), -1 for backward."""
     return -1 if name.strip().lower().startswith("backward") else 1
 
 

@@ -1,24 +1,23 @@
 """Who waits for whom: the wait-for graph over ranks and the collectives in which they are stuck.
 
 Theory of operation. A rank points at every collective or transfer in which one of its streams is
-stuck; that points at the members that hold it up. Members that did not enqueue it hold it up in
-any case. Members that did, but are stuck in something earlier (their GPU has not come so far),
-hold up only ranks for which it is the front: for the others their own front is reason enough.
-Strongly connected components that nothing leaves are the roots; who reaches a root is its victim.
+stuck; that points at the members that hold it up. Members that did not enqueue it always hold it
+up. Members that did, but are stuck in something earlier (their GPU has not got that far), hold up
+only ranks for which it is the front: for the others, their own front explains the wait. Strongly
+connected components that no edge leaves are the roots; a rank that reaches a root is its victim.
 (Closed form: FT-HSDP's analyser, arXiv 2602.00277; Mycroft, SOSP'25.)
 
 A stream is one communicator of one rank: collectives of a group, or the transfers between two ranks
 in it. Within a stream the GPU works in order, across streams it does not, and the CPU runs ahead of
 both. So a stream is stuck in its first unfinished entry (its head), and a rank is stuck in the
-first head in the order in which it called them (its front).
+first of its heads in call order (its front).
 
-The collectives are nodes of their own, so that a thousand ranks in one make a thousand edges and
-not a million.
+Collectives are separate nodes, so a thousand ranks in one make a thousand edges, not a million.
 
-Nobody gets out of a synchronising collective before everybody is in. So what one member completed,
-all members have enqueued; and all healthy ones complete it, within milliseconds.
+No rank gets out of a synchronising collective before all ranks are in. So what one member completed
+all members have enqueued, and all healthy members complete within milliseconds.
 
-All is vectorised over the entries of the job, and linear in them.
+Everything is vectorised over the job's entries, and linear in them.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ Bools = NDArray[np.bool_]
 def live(job: Job) -> Bools:
     """Unfinished rows, and failed ones after which the rank finished nothing in that group.
 
-    A rank that got over a failure is not stuck in it.
+    A rank that recovered from a failure is not stuck in it.
     """
     state = job.columns["state"]
     unfinished = np.isin(
@@ -59,10 +58,10 @@ def live(job: Job) -> Bools:
 
 
 def _counted_out(job: Job) -> Bools:
-    """Transfers that are over by their group's counter.
+    """Transfers that are over according to their group's counter.
 
-    NCCL's parts of a batch never finish in a record, and of a finished batch a partial one keeps
-    nothing else. In a group of two all transfers are one stream, which works in order.
+    In NCCL's records the parts of a batch never finish, and a partial record keeps nothing else of
+    a finished batch. In a group of two all transfers are one stream, which works in order.
     """
     columns = job.columns
     over = np.zeros(len(job), dtype=np.bool_)
@@ -77,11 +76,11 @@ def _counted_out(job: Job) -> Bools:
 
 
 def _parts_of_the_past(job: Job) -> Bools:
-    """Parts of batches that are over, in records of unfinished entries only.
+    """Parts of finished batches, in records of unfinished entries only.
 
-    The whole of a batch ends its parts and has their state (`closes_coalesced`), so where groups of
-    one kind batch, parts without their whole belong to batches that were left out as completed.
-    A batch works in order: not those after a whole that is unfinished.
+    The whole of a batch follows its parts and has their state (`closes_coalesced`). So if groups of
+    one kind batch, parts without a whole belong to batches that were left out as completed. Batches
+    work in order, so this excludes parts after an unfinished whole.
     """
     columns = job.columns
     over = np.zeros(len(job), dtype=np.bool_)
@@ -106,10 +105,10 @@ def _parts_of_the_past(job: Job) -> Bools:
 
 
 def generations(job: Job) -> tuple[frozenset[int], Bools]:
-    """Groups that were left behind, and by row whether its rank had not left its group.
+    """Groups that were replaced, and by row whether its rank had not left the row's group.
 
-    With every quorum TorchFT makes a group anew and its sequence starts again; entries of the old
-    one stay in the record for ever, whatever became of them.
+    For each quorum TorchFT makes a new group whose sequence starts again; entries of the old one
+    stay in the record forever, however they ended.
     """
     generation = np.array([NONE if g.generation is None else g.generation for g in job.groups])
     current = np.ones(len(job), dtype=np.bool_)
@@ -142,7 +141,7 @@ def transfer_heads(job: Job, chosen: Bools) -> list[int]:
 
 
 def front_of(job: Job, heads: list[int]) -> tuple[int, ...]:
-    """The first head, with the other parts of a coalesced transfer that it belongs to."""
+    """The first head, with the other parts of its coalesced transfer, if it is part of one."""
     columns, first = job.columns, heads[0]
     if not columns["p2p"][first] or columns["op_id"][first] == NONE:
         return (first,)
@@ -158,13 +157,13 @@ def highest(job: Job, chosen: Bools) -> dict[tuple[int, int], int]:
 
 
 def by_stream(job: Job, rows: Ints) -> dict[tuple[int, int], Ints]:
-    """(rank, group) -> those of the rows that are its, in order."""
+    """(rank, group) -> its rows, in order."""
     streams, rows, starts = _in_streams(job, rows)
     return dict(zip(streams, np.split(rows, starts)[1:], strict=True))
 
 
 def _in_streams(job: Job, rows: Ints) -> tuple[list[tuple[int, int]], Ints, Ints]:
-    """Each (rank, group), the rows in their order, and where in these each begins."""
+    """Each (rank, group), the rows sorted by it, and where each begins in them."""
     keys = pairs(job, rows)
     order = np.argsort(keys, kind="stable")
     keys, rows = keys[order], rows[order]
@@ -179,24 +178,24 @@ def pairs(job: Job, rows: NDArray[Any]) -> Ints:
 
 
 NEVER: Final = np.iinfo(np.int64).max
-"""Sequence of the head of a stream that has none."""
+"""Sequence of the head if a stream has none."""
 SYNCHRONISING: Final = frozenset(
     {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", "monitored_barrier"}
 )
-"""Nobody gets out of these before everybody is in. A broadcast's root, a reduce's leaf and a
+"""No rank gets out of these before all are in. A broadcast's root, a reduce's leaf and a
 sender may: their data is buffered."""
 SENDING: Final = frozenset({"broadcast", "scatter"})
-"""Only the root gets out of these alone; who else does has what the root sent."""
+"""Only the root gets out of these alone; any other rank that is out has the root's data."""
 
 _UNSEEN: Final = 2
-"""So many completed calls in a row, of which the record no longer tells what they were, may be
-broadcasts (two in a row stand in the real records). Lower: a rank that did not come is taken for
-one that went on. Higher: the other way round."""
+"""This many completed calls in a row that are no longer in the record may be broadcasts (real
+records have two in a row). Lower: a rank that did not arrive looks like one that moved on.
+Higher: the reverse."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """The stream of sends from one rank to another, as one of the two sees it."""
+    """The stream of sends from one rank to another."""
 
     group: int
     source: int
@@ -208,11 +207,11 @@ class Standings:
     """The members of one group, side by side: arrays of one length."""
 
     members: Ints
-    """Global ranks, those without a record too."""
+    """Global ranks, including those without a record."""
     read: Bools
     """Whether the rank's record was read."""
     recorded: Bools
-    """Whether its record tells what it enqueued here, be it nothing."""
+    """Whether its record shows what it enqueued here, even if that is nothing."""
     enqueued: Ints
     """Highest sequence it is known to have enqueued; 0: none."""
     head: Ints
@@ -220,42 +219,42 @@ class Standings:
     front: Bools
     """Whether that head is what the rank as a whole is stuck in."""
     passed: Ints
-    """Highest sequence that it completed and that nobody completes alone; 0: none."""
+    """Highest sequence that it completed and that no rank can complete alone; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """All that the later stages ask about a job."""
+    """All that the later stages need to know about a job."""
 
     job: Job
     live: Bools
-    """By row: unfinished, and still of any interest."""
+    """By row: unfinished and still relevant."""
     groups: Mapping[int, Standings]
     """Groups in which anything is unfinished, or in which completion can be compared."""
     heads: Mapping[int, tuple[int, ...]]
-    """Rank -> rows of the heads of its streams, in the order in which it called them."""
+    """Rank -> rows of the heads of its streams, in call order."""
     collective_heads: Mapping[tuple[int, int], int]
-    """Rank and group -> the row among them that is no transfer."""
+    """Rank and group -> the row among them that is not a transfer."""
     head_rows: Mapping[tuple[int, int, int], tuple[int, ...]]
-    """The same by rank, group and sequence id."""
+    """Rank, group and sequence id -> rows of heads."""
     front: Mapping[int, tuple[int, ...]]
     """Rank -> rows in which it is stuck: one, or the parts of one coalesced operation."""
     hidden: Mapping[int, tuple[int, ...]]
     """Rank -> groups in which its counters show unfinished work that its entries do not."""
     retired: frozenset[int]
-    """Groups of generations that somebody has left for a newer one."""
+    """Groups of generations that a rank has left for a newer one."""
 
     def op(self, row: int) -> str:
         """The op of an entry, for people."""
         return self.job.payloads[int(self.job.columns["payload"][row])].op
 
     def site(self, row: int) -> str | None:
-        """Where the program called it, when recorded."""
+        """Where the program called it, if recorded."""
         site = int(self.job.columns["site"][row])
         return None if site == NONE else self.job.sites[site]
 
     def age_ns(self, row: int) -> int | None:
-        """How long before its record was written an entry was enqueued, where that is known."""
+        """How long before its record was written an entry was enqueued, if known."""
         taken_ns = self.job.ranks[int(self.job.columns["rank"][row])].taken_ns
         created_ns = int(self.job.columns["created_ns"][row])
         if NONE in (taken_ns, created_ns) or taken_ns - created_ns >= COPIED_NS:
@@ -263,14 +262,14 @@ class Index:
         return taken_ns - created_ns
 
     def stayed_ns(self, row: int) -> int | None:
-        """How long a rank was inside an entry that it left, where that is known."""
+        """How long a rank was inside an entry that it left, if known."""
         created_ns, left_ns = (
             int(self.job.columns[name][row]) for name in ("created_ns", "completed_ns")
         )
         return None if NONE in (created_ns, left_ns) else left_ns - created_ns
 
     def transfers(self, row: int) -> Transfers | None:
-        """The stream of a point-to-point entry; None where its peer is not recorded."""
+        """The stream of a point-to-point entry; None if its peer is not recorded."""
         columns = self.job.columns
         rank, peer = int(columns["rank"][row]), int(columns["peer"][row])
         if peer == NONE:
@@ -367,9 +366,9 @@ def _standings(
 
 
 def _whole(job: Job) -> frozenset[int]:
-    """Ranks whose record holds all that they ever called: each group from its first sequence.
+    """Ranks whose record has every call they ever made: each group from its first sequence.
 
-    That nothing was dropped or left out is not enough: it is not always evident that it was.
+    `dropped` and `only_active` are not enough: missing entries are not always evident.
     """
     first: dict[int, int] = {}
     streams, rows, starts = _in_streams(job, np.arange(len(job)))
@@ -383,13 +382,13 @@ def _whole(job: Job) -> frozenset[int]:
 
 
 def synchronising(job: Job) -> Bools:
-    """By row: whether nobody gets out of it before everybody is in."""
+    """By row: whether no rank gets out of it before all are in."""
     by_payload = np.array([p.op in SYNCHRONISING for p in job.payloads], dtype=np.bool_)
     return np.asarray(by_payload[job.columns["payload"]], dtype=np.bool_)
 
 
 def _surely_completed(job: Job) -> Bools:
-    """Rows that ended well: gloo's last one of a group may have ended by an error (facts)."""
+    """Rows that ended well; gloo's last one of a group may have ended with an error (facts)."""
     completed = np.asarray(job.columns["state"] == CollectiveState.COMPLETED, dtype=np.bool_)
     doubtful = [r for r, info in job.ranks.items() if info.backend is not Backend.NCCL]
     if not doubtful:
@@ -407,9 +406,9 @@ def _trusted_counters(
     """Groups whose `pg_status` counts collectives and nothing else.
 
     torch keeps one counter for collectives and transfers: with a send or recv in the group it
-    means something else on every rank (seen in the real records: 13998 beside collective 194).
-    Where transfers are no longer in the record, an `op_id` that is not the sequence gives them
-    away. Gloo's counts what it does not record.
+    differs between ranks (seen in real records: 13998 at collective 194). If the transfers are no
+    longer in the record, an `op_id` other than the sequence reveals them. Gloo's counter includes
+    what it does not record.
     """
     columns = job.columns
     numbered = (columns["op_id"] != NONE) & ~columns["p2p"]
@@ -425,9 +424,9 @@ def _trusted_counters(
 
 
 def _hidden(job: Job, heads: Mapping[int, list[int]]) -> dict[int, tuple[int, ...]]:
-    """Ranks that show no unfinished entry, while their counters say that something is.
+    """Ranks without an unfinished entry whose counters show unfinished work.
 
-    Gloo's sends and recvs are such (facts, section 2).
+    Gloo's sends and recvs cause this (facts, section 2).
     """
     hidden = {}
     for rank, info in job.ranks.items():
@@ -440,20 +439,20 @@ def _hidden(job: Job, heads: Mapping[int, list[int]]) -> dict[int, tuple[int, ..
 
 
 _DOUBT_NS: Final = 5_000_000_000
-"""What is less apart on two hosts, or on one and in a file's date, has no order. Lower: who came
-late to a running job's collective is said to be missing. Higher: short timeouts stay unsolved."""
+"""Times closer than this on two hosts, or on a host and in a file's date, have no order. Lower: a
+rank late to a running job's call is reported missing. Higher: short timeouts stay unsolved."""
 CLOCKS_NS: Final = 10_000_000_000
-"""By so much a file's date and a rank's clock may differ before the date is not believed."""
+"""A file's date that differs more than this from a rank's clock is not believed."""
 _LONG_NS: Final = 10_000_000_000
-"""A collective that all are in and that is known to last so long is stuck. Lower: a slow one is
-called stuck. Higher: a stuck one is said later; nobody is accused of it anyway."""
+"""A collective that all are in and that is known to last this long is stuck. Lower: a slow one is
+called stuck. Higher: a stuck one is reported later; nobody is accused of it anyway."""
 YOUNG_NS: Final = 1_000_000_000
-"""Whoever waits for less than a second is not stuck, whatever the records look like. Lower: a
-healthy job that is asked often gets accused. Higher: nothing is lost but that second."""
+"""A rank that waits for less than this is not stuck, whatever the records look like. Lower: a
+healthy job that is often inspected gets accused. Higher: detection is that much later."""
 
 
 def moved(index: Index) -> frozenset[int]:
-    """Ranks that went on after their dump: peers completed what they had not enqueued."""
+    """Ranks that moved on after their dump: peers completed what they had not enqueued."""
     ranks: set[int] = set()
     for group, at in index.groups.items():
         if group in index.retired or not len(at.passed):
@@ -463,9 +462,9 @@ def moved(index: Index) -> frozenset[int]:
 
 
 def lost(index: Index) -> dict[int, int]:
-    """Ranks with unfinished collectives that their peers completed -> how many such.
+    """Ranks with unfinished collectives that their peers completed -> how many.
 
-    Gloo's records are left out: what one ended by an error looks completed.
+    Gloo's records are left out: what ended there with an error looks completed.
     """
     counts: dict[int, int] = {}
     for group, at in index.groups.items():
@@ -484,12 +483,12 @@ def lost(index: Index) -> dict[int, int]:
 
 
 def _believed(index: Index, at: Standings, sequence: int, op: str, trailing: int) -> bool:
-    """Whether members that are through with a collective show that the others should be.
+    """Whether members that have finished a collective show that the others should have.
 
-    One may be through alone because it called something else there, which a record of unfinished
-    entries only no longer shows: then most must be through, or with more than that one. Of what
-    a root sends, the root gets out first, and members may pass it on: only the last that is inside
-    trails the others, and only when all of them are known to be through.
+    One may have finished alone because it called something else there, which a record of only
+    unfinished entries no longer shows. Then most must have finished, or have finished more than
+    that one. In a collective that a root sends, the root gets out first and members may pass data
+    on: only the last one inside trails, and only if all others are known to have finished.
     """
     called = at.read & (at.enqueued >= sequence)
     through = at.members[called & (at.head > sequence)].tolist()
@@ -501,15 +500,15 @@ def _believed(index: Index, at: Standings, sequence: int, op: str, trailing: int
 
 
 def finished(at: Standings) -> int:
-    """The highest sequence that a member is through with; a communicator works in order."""
+    """The highest sequence that a member has finished; a communicator works in order."""
     return int(np.minimum(at.enqueued, at.head - 1)[at.read].max(initial=0))
 
 
 def stopped_short(index: Index, rank: int) -> bool:
     """Whether peers completed exactly what a trailing rank had launched, in every group.
 
-    So it is when its GPU did all of its work and its process lost track of it (a CUDA error, as
-    in the real records). A rank of a running job that was merely dumped first has launched more.
+    This happens if its GPU did all its work but its process lost track of it (a CUDA error, as
+    in real records). A rank of a running job that was merely dumped first has launched more.
     """
     for at in index.groups.values():
         own = at.members == rank
@@ -522,10 +521,10 @@ def stopped_short(index: Index, rank: int) -> bool:
 
 
 def unbegun(index: Index) -> frozenset[int]:
-    """Ranks that have not begun on the GPU what a peer has begun, or is through with.
+    """Ranks that have not begun on the GPU what a peer has begun or finished.
 
-    Nothing that they launched before is unfinished, so it is their own GPU that does not get
-    there. Told only by jobs that record when a kernel starts.
+    Nothing they launched earlier is unfinished, so it is their own GPU that does not get
+    there. Known only if the job records when a kernel starts.
     """
     columns = index.job.columns
     began = (columns["state"] == CollectiveState.STARTED) | (columns["started_ns"] != NONE)
@@ -550,11 +549,11 @@ def unbegun(index: Index) -> frozenset[int]:
 
 
 def timed_out(index: Index) -> list[int]:
-    """Rows that look completed and cannot be: a member had not entered while its peers were inside.
+    """Rows that look completed but cannot be: a member had not entered while its peers were inside.
 
-    An abort ends the kernel, and NCCL calls that completed; gloo calls everything over that ended,
-    and so does a program that swallows an error. Only where the member's record is younger than
-    what its peers entered: an older one is of a rank that came later (`moved`).
+    An abort ends the kernel, and NCCL calls that completed; gloo calls everything that ended
+    completed, and so does a program that swallows an error. The member's record must be younger
+    than its peers' entry: an older one belongs to a rank that came later (`moved`).
     """
     job, columns = index.job, index.job.columns
     completed = (columns["state"] == CollectiveState.COMPLETED) & ~columns["p2p"]
@@ -590,9 +589,9 @@ def timed_out(index: Index) -> list[int]:
 def _never_came(index: Index, rank: int, rows: Sequence[int], *, last: bool) -> bool:
     """Whether a rank's record shows that it was not in what its peers left, in these rows.
 
-    It has to be younger than their entry by more than the clocks' doubt, and what then remained
-    until they left no longer than that. A file's date may be that of a copy of a running job's: it
-    counts only for what was left after more than a moment, or is the last that anybody left.
+    The record must be younger than their entry by more than `_DOUBT_NS`, and they must have left
+    no longer after it than it came after their entry. A file may be a copy of a running job's, so
+    its date counts only if they stayed at least `YOUNG_NS`, or this is the last that any rank left.
     """
     columns, ranks = index.job.columns, index.job.ranks
     entered_ns = max((int(columns["created_ns"][row]) for row in rows), default=NONE)
@@ -614,14 +613,14 @@ def _never_came(index: Index, rank: int, rows: Sequence[int], *, last: bool) -> 
 
 @dataclass(frozen=True, slots=True)
 class StuckCollective:
-    """A collective that somebody is stuck in, or the head of a stream of transfers."""
+    """A collective that a rank is stuck in, or the head of a stream of transfers."""
 
     group: int
     sequence: int
     row: int
     """Of the lowest rank inside."""
     front: tuple[int, ...]
-    """Ranks that are stuck in it before anything else; all ranks sorted."""
+    """Ranks that are stuck in it before anything else; all rank tuples are sorted."""
     later: tuple[int, ...]
     """Ranks for which it is the head of a stream, but not their front."""
     absent: tuple[int, ...]
@@ -631,7 +630,7 @@ class StuckCollective:
     silent: tuple[int, ...]
     """Members without a record."""
     done: tuple[int, ...]
-    """Members that are through with it."""
+    """Members that have finished it."""
     transfer: Transfers | None = None
 
     @property
@@ -647,30 +646,30 @@ class StuckCollective:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """The stuck collectives, what points where, and the components that nothing leaves."""
+    """The stuck collectives, the edges, and the components that no edge leaves."""
 
     index: Index
     stuck: tuple[StuckCollective, ...]
     edges: tuple[tuple[int, ...], ...]
-    """By node; nodes are ranks by place in `ranks`, then of each stuck its front and its later."""
+    """By node; nodes are ranks by place in `ranks`, then front and later of each `stuck`."""
     ranks: tuple[int, ...]
     roots: tuple[tuple[int, ...], ...]
     """Nodes of each component that no edge leaves; ranks that nobody waits for are left out."""
     knots: tuple[tuple[int, ...], ...]
-    """Nodes of other cycles of collectives in which ranks are stuck first: deadlocked too, for
+    """Nodes of other cycles of collectives in which ranks are stuck first: deadlocked too, as
     each collective needs all of its members."""
     unbegun: frozenset[int]
-    """Ranks whose GPU has not come to where they are stuck, and peers' have: held up by nobody."""
+    """Ranks whose GPU has not reached where they are stuck, while peers' have: held up by none."""
     back: Mapping[int, tuple[int, ...]]
-    """Node -> who points at it."""
+    """Node -> nodes that point at it."""
     collectives: Mapping[int, tuple[int, ...]]
     """Group -> the places in `stuck` of its collectives."""
     lost: Mapping[int, int]
     """Ranks with unfinished collectives that peers completed -> how many. What they are stuck in
-    is over, so nothing holds them up but themselves."""
+    is over, so only they themselves hold them up."""
 
     def rank_of(self, node: int) -> int | None:
-        """The rank of a node; None when it is a collective."""
+        """The rank of a node; None if it is a collective."""
         return self.ranks[node] if node < len(self.ranks) else None
 
     def stuck_of(self, node: int) -> StuckCollective:
@@ -681,11 +680,11 @@ class Graph:
         return len(self.ranks) + 2 * number
 
     def reaching(self, nodes: Iterable[int]) -> tuple[int, ...]:
-        """Ranks that wait, directly or not, for one of the nodes, those themselves included."""
+        """Ranks that wait, directly or not, for one of the nodes, including the nodes' own."""
         seen = set(nodes)
         todo = list(seen)
         count = sum(node < len(self.ranks) for node in seen)
-        while todo and count < len(self.ranks):  # no more can be found than all
+        while todo and count < len(self.ranks):  # stop once all ranks are found
             new = [node for node in self.back.get(todo.pop(), ()) if node not in seen]
             seen.update(new)
             count += sum(node < len(self.ranks) for node in new)
@@ -722,7 +721,7 @@ def build_graph(index: Index) -> Graph:
         edges[front + 1] = (
             [place[r] for r in (*collective.absent, *collective.silent)] if collective.later else []
         )
-    # a later head that nobody holds up says nothing: its ranks have their front to explain it
+    # a later head that nobody holds up means nothing: its ranks' fronts explain the wait
     empty = {n for n in range(len(ranks) + 1, len(edges), 2) if not edges[n]}
     empty |= {n for n in range(len(ranks), len(edges), 2) if not stuck[(n - len(ranks)) // 2].front}
     pointing = [tuple(t for t in targets if t not in empty) for targets in edges]
@@ -771,7 +770,7 @@ def _sorted(parts: Iterable[frozenset[int]]) -> tuple[tuple[int, ...], ...]:
 def _knots(
     edges: Sequence[Sequence[int]], ranks: int, fronts: set[int], taken: set[int]
 ) -> list[frozenset[int]]:
-    """Cycles through fronts of collectives alone, but for those already known."""
+    """Cycles that pass only through fronts of collectives, except those already known."""
     only = [
         [t for t in targets if node in fronts or (node < ranks and t in fronts)]
         for node, targets in enumerate(edges)
@@ -808,7 +807,7 @@ def _collective(index: Index, group: int, sequence: int, rows: list[int]) -> Stu
         left = ~np.isin(at.members, front + later)
     enqueued = at.read & (at.enqueued >= sequence)
     behind = enqueued & ((at.head < sequence) | ((at.head == sequence) & ~at.front))
-    # without a record, and perhaps members where they were only inferred
+    # ranks without a record that may be members, if members are only inferred
     unseen = job.silent if team.inferred or not team.members else ()
     return StuckCollective(
         group=group,
@@ -830,8 +829,8 @@ def _of(ranks: Ints) -> tuple[int, ...]:
 def _transfer(index: Index, stream: Transfers, rows: list[int]) -> StuckCollective:
     """The head of the transfers from one rank to another.
 
-    Whether the other side has posted its part is told by any unfinished part of it: sequence
-    numbers of transfers need not agree between ranks, and a finished send may be buffered.
+    Any unfinished part shows that the other side has posted: sequence numbers of transfers need
+    not agree between ranks, and a finished send may be buffered.
     """
     front, later = _split(index, rows)
     columns = index.job.columns
@@ -888,18 +887,18 @@ def components(edges: Sequence[Sequence[int]]) -> list[frozenset[int]]:
 
 
 def settled(graph: Graph, scene: Iterable[StuckCollective], culprits: Iterable[int]) -> bool:
-    """Whether what is seen around these collectives can be one moment, but for the culprits.
+    """Whether the records around these collectives can show one moment, except for the culprits.
 
-    A culprit may have lost track of its GPU; it may not have moved, for then it did come.
+    A culprit may have lost track of its GPU; it may not have moved, for then it did arrive.
 
-    Ranks are not dumped at one moment. In a hang that does not matter, for nothing moves between
-    the dumps. In a running job it makes ranks look absent or behind that were merely dumped first.
-    Two things are impossible while nothing moves, and so give it away:
+    Ranks are not dumped at the same moment. In a hang that does not matter, as nothing moves
+    between the dumps. In a running job, ranks that were merely dumped first look absent or behind.
+    Two things are impossible while nothing moves, so they show that the job is running:
 
-    - somebody completed a collective that another has not even enqueued, although nobody gets out
-      of such a one before all are in: the other moved after its dump;
+    - a rank completed a collective that another has not even enqueued, although no rank gets out
+      of it before all are in: the other moved after its dump;
     - ranks that are not to blame are at different points of one communicator: what one of them
-      completed, the healthy complete too, within milliseconds.
+      completed, healthy ranks complete too, within milliseconds.
     """
     restless = moved(graph.index) | (frozenset(graph.lost) - frozenset(culprits))
     around = {rank for stuck in scene for rank in (*stuck.joined, *stuck.absent)}
@@ -907,13 +906,13 @@ def settled(graph: Graph, scene: Iterable[StuckCollective], culprits: Iterable[i
 
 
 def young(graph: Graph, scene: Iterable[StuckCollective]) -> bool:
-    """Whether it is known of all who wait that they have only just begun to."""
+    """Whether ages are known and all show that the wait has only just begun."""
     ages = [age for stuck in scene for rank in stuck.inside for age in _ages(graph, stuck, rank)]
     return bool(ages) and all(-CLOCKS_NS < age < YOUNG_NS for age in ages)
 
 
 def old(graph: Graph, stuck: StuckCollective) -> bool:
-    """Whether it is known of somebody who waits that it does so for long."""
+    """Whether a rank inside is known to have waited for long."""
     return any(age >= _LONG_NS for rank in stuck.inside for age in _ages(graph, stuck, rank))
 
 
@@ -925,7 +924,7 @@ def _ages(graph: Graph, stuck: StuckCollective, rank: int) -> list[int]:
 def lasting(graph: Graph, stuck: StuckCollective) -> bool:
     """Whether a collective that all are in is known to last long.
 
-    So it is too when only unfinished entries were written: because something was stuck.
+    A record of only unfinished entries also shows it: it is written because something is stuck.
     """
     ranks = graph.index.job.ranks.values()
     if old(graph, stuck):
