@@ -549,7 +549,7 @@ def silent(graph: Graph) -> Iterable[Finding]:
 
     A rank that cannot write its record is often the one that is dead or stopped, but a record may
     also be lost. So silent ranks are accused only if no existing record explains the wait and they
-    are few. Of several, those are accused that a collective waits for alone.
+    are few. Of several, those are accused that are the only silent rank of some stuck collective.
     """
     waiting = [
         stuck

@@ -513,7 +513,7 @@ _Places = dict[int, tuple[int, int]]
 def with_hanging(
     graph: Graph, calls: Calls, divergences: Iterable[Divergence]
 ) -> tuple[Divergence, ...]:
-    """Adds divergences found in what hangs, for groups without any: slips, then wholes."""
+    """`divergences`, then those found in what hangs, in groups without any: slips, wholes."""
     divergent = list(divergences)
     for look in (_slip_by_site, _whole):
         groups = {divergence.group for divergence in divergent}
@@ -618,7 +618,7 @@ _VOTERS = 3
 _CANDIDATES = 4
 """Calls of one group that are compared with one of another: more is a slip, not an order."""
 _ORDERS_LOOKED_AT = 100_000, 16
-"""Pairs of a rank's call and group that are examined: at least (0.5 s), or per queue."""
+"""Pairs of a rank's call and group that are examined: at least (0.5 s), or for each queue."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ from monitor.records.waits import Graph, Index, StuckCollective
 
 
 class Fault(StrEnum):
-    """Kinds of faults; the class of ALGORITHMS.md section 0 beside each."""
+    """Kinds of faults, each with its class in ALGORITHMS.md section 0."""
 
-    NOT_ENTERED = "not_entered"  # H1: has work of its own behind it and did not come
+    NOT_ENTERED = "not_entered"  # H1: finished its own work and did not arrive
     NOT_ENQUEUING = "not_enqueuing"  # H1: its CPU stopped launching; GIL, exception, stop
     SILENT = "silent"  # H1 or D: no record at all, and others wait for it
     GPU_BEHIND = "gpu_behind"  # H3 localised: launched all, its GPU stopped before its peers'
-    STUCK_INSIDE = "stuck_inside"  # H3: all are inside the same thing; a group, not a rank
+    STUCK_INSIDE = "stuck_inside"  # H3: all are inside the same call; a group, not a rank
     MISMATCH = "mismatch"  # H2: another op, size, dtype, reduce op or root
     SKIPPED = "skipped_collective"  # H2: its sequence has one fewer than its peers'
     EXTRA = "extra_collective"  # H2: its sequence has one more than its peers'
@@ -94,7 +94,7 @@ class Analysis:
 
 
 _LISTED = 8
-"""If there are more ranks than this, the rest are counted instead of named."""
+"""With more ranks than this, only some are named and the rest counted."""
 
 
 def ranks_listed(job: Job, ranks: Sequence[int]) -> str:

@@ -144,7 +144,7 @@ COLUMNS: Final[Mapping[str, Any]] = {
     "record": np.int64,     # record_id; per process, means nothing on another rank
     "payload": np.int32,    # index into Job.payloads
     "site": np.int32,       # index into Job.sites, or NONE
-    "state": np.int8,       # State
+    "state": np.int8,       # CollectiveState
     "p2p": np.bool_,        # point-to-point: waits for `peer` only
     "peer": np.int32,       # global rank of the other side of a send or recv, or NONE
     "created_ns": np.int64,    # enqueued: Unix time of that rank's clock, or NONE

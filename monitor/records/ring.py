@@ -105,7 +105,7 @@ class GroupKey(NamedTuple):
     """Group ranks of its members within the replica group, if known."""
     quorum: int | None = None
     age: int = 0
-    """How many newer groups have the same name: its sequence ids started again so often."""
+    """How many newer groups have the same name, seen from sequence ids that start again."""
 
     @property
     def across(self) -> bool:

@@ -293,7 +293,7 @@ _SICK: Final = (0.8, 0.5)
 LEAST_CHANCE: Final = 0.05
 """Share of slow steps allowed for any healthy rank, however rarely its peers are slow."""
 _MOST_CHANCE: Final = 0.75
-"""Share of a sick rank's share: if peers are slow this often, slowness accuses nobody."""
+"""Fraction of a sick rank's share: if peers are slow this often, slowness accuses nobody."""
 _FALSE_ALARMS: Final = 0.01
 """Expected number of stretches found in a whole table in which no rank is sick."""
 _FEW_FALSE_ALARMS: Final = 1e-4
