@@ -67,8 +67,8 @@ def cycles(graph: Graph, pasts: RankPasts) -> Iterable[Finding]:
 
     Two collectives of a cycle conflict when, of the ranks that have to call both, some are stuck
     in one and some in the other. A strict majority of these ranks shows which comes first. On a
-    tie the ranks' past decides: a rank that calls what it never called at this place before is
-    wrong. If that does not decide it, nobody is accused.
+    tie their past decides: a rank that calls what it never called at this place is wrong. Failing
+    that, nobody is accused.
     """
     for nodes in (*graph.roots, *graph.knots):
         if len(nodes) > 1:

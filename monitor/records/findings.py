@@ -62,7 +62,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What one rank waits for, for the reports."""
+    """What a rank waits for, in reports."""
 
     rank: int
     waits_for: tuple[int, ...]
