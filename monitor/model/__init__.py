@@ -1,4 +1,4 @@
-"""The nouns: names, configuration, what was seen, what is said of it. Values, no behaviour. Pure.
+"""The nouns: names, configuration, observations, verdicts. Values, no behaviour. Pure.
 
 Everybody may import it; it imports nothing of ours but the WorkerServer's wire.
 """

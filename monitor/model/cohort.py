@@ -17,11 +17,11 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 SMALL: Final = 4
-"""Members under which a median absolute deviation says nothing: other witnesses must agree."""
+"""Below this many members a median absolute deviation means nothing: other evidence must agree."""
 _NORMAL: Final = 1.4826
 """Standard deviations of a normal distribution in one median absolute deviation."""
 _LEAST_SPREAD: Final = 0.01
-"""Of the median: peers that agree better than 1 % would turn noise into a high score."""
+"""Share of the median: peers that agree within 1 % would turn noise into a high score."""
 
 
 def usual(values: Floats) -> Floats:
@@ -34,7 +34,7 @@ def usual(values: Floats) -> Floats:
     others = count - 1
     middles = []
     for place in (np.maximum(others - 1, 0) // 2, np.maximum(others, 0) // 2):
-        # Leaving a value out moves everything from its place on down by one.
+        # Leaving a value out moves all later values down by one.
         at_place = np.take_along_axis(ordered, np.minimum(place, members - 1), axis=-1)
         after = np.take_along_axis(ordered, np.minimum(place + 1, members - 1), axis=-1)
         middles.append(np.where(at_place >= values, after, at_place))
@@ -43,7 +43,7 @@ def usual(values: Floats) -> Floats:
 
 
 def most(values: Floats) -> Floats:
-    """For every member of a row the greatest of the others; it has two members at least."""
+    """For every member of a row the greatest of the others; needs at least two members."""
     first = int(np.argmax(values))
     second = np.delete(values, first).max()
     greatest = np.where(np.arange(len(values)) == first, second, values[first])
@@ -87,7 +87,7 @@ def slower(
     """Whether a value is that of a slow rank: numbers give a bool, arrays an array of them.
 
     Slow is more than `ratio` times the peers' median, by more than `share` of a step, and in a
-    cohort of 4 and more also by a robust score of more than `least_score`. NaN is not slow.
+    cohort of 4 or more also a robust score above `least_score`. NaN is not slow.
     """
     return (
         (members > 1)
@@ -98,12 +98,11 @@ def slower(
 
 
 def late_share(inside: Floats, base: Floats) -> Floats:
-    """How much of a collective's lost time is late arrival: P of CCL-D (arXiv 2605.04478).
+    """Share of a collective's lost time due to late arrival: P of CCL-D (arXiv 2605.04478).
 
-    `inside` are the members' seconds inside one collective, `base` what its fastest member
-    usually takes. (Tmax - Tmin) / (Tmax - Tbase), in 0 to 1: near 1 somebody came late (its peers
-    waited inside), near 0 the transfer was slow for all, between it was both. NaN where nothing
-    was lost.
+    `inside` are the members' seconds inside one collective, `base` what its fastest member usually
+    takes. (Tmax - Tmin) / (Tmax - Tbase), in 0 to 1: near 1 a member came late (its peers waited
+    inside), near 0 the transfer was slow for all, between it was both. NaN where nothing was lost.
     """
     with np.errstate(all="ignore"):
         most = np.fmax.reduce(inside, axis=-1)

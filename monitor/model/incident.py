@@ -1,6 +1,6 @@
 """Incidents: verdicts that last, from pending to resolved, with their story; and their JSON.
 
-How they move is in `tracker`.
+`tracker` moves them:
 
 pending --held for `hold_s`--> firing --eviction asked--> evicting --group left--> resolved
    |                              |                           |
@@ -21,7 +21,7 @@ from monitor.model.verdict import Confidence, Kind, Severity, Verdict
 
 
 class IncidentError(ValueError):
-    """Stored JSON that is no incident; the message names the key."""
+    """Stored JSON that is not an incident; the message names the key."""
 
 
 class State(StrEnum):
@@ -43,13 +43,13 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Milestones:
-    """Unix times of what happened after the fault; None is 'not yet'."""
+    """Unix times of what happened after the fault; None: not yet."""
 
     first_seen_s: Moment
     firing_s: Moment | None = None
     evict_asked_s: Moment | None = None
     left_quorum_s: Moment | None = None
-    """The evicted replica id is in no quorum any more."""
+    """The evicted replica id is no longer in any quorum."""
     survivor_commit_s: Moment | None = None
     """First commit of another group after the eviction was asked (after firing, if nobody
     evicted), the stall being over."""
@@ -85,7 +85,7 @@ class Incident:
     replica_ids: tuple[ReplicaId, ...]
     """Replica ids of `groups` when it was first seen: what an eviction removes."""
     incarnations: tuple[str, ...]
-    """Incarnations of the culprits when it was first seen: a restarted rank is another."""
+    """Incarnations of the culprits when it was first seen: a restarted rank has another."""
     verdict: Verdict
     """The latest."""
     milestones: Milestones
@@ -100,12 +100,12 @@ class Incident:
     before: Strength | None = None
     """When it was first seen; None in a job without TorchFT."""
     lost_steps: int | None = None
-    """Attempts of the other groups that did not commit, until the job was whole again; at least.
-    None where nobody can tell."""
+    """At least this many attempts of the other groups did not commit until the job was whole again.
+    None where that cannot be known."""
 
     @property
     def open(self) -> bool:
-        """Whether it still asks for attention."""
+        """Whether it still needs attention."""
         return self.state is not State.RESOLVED
 
     @property
@@ -129,7 +129,7 @@ def newest_first(incident: Incident) -> tuple[float, str]:
 
 
 def incident_to_json(incident: Incident) -> dict[str, Any]:
-    """Plain JSON types; None stays None. The latest verdict's fields lie flat beside the rest."""
+    """Plain JSON types; None stays None. The latest verdict's fields stand beside the rest."""
     plain = to_plain(incident)
     verdict = plain.pop("verdict")
     return {**plain, **{key: verdict[key] for key in _OF_VERDICT}}
@@ -161,17 +161,17 @@ class BundleView:
 # -- severity ----------------------------------------------------------------------------------
 
 STRAGGLER_COSTS_S: Final = 15.0
-"""Fleet seconds lost from which a straggler is more than a note: `eviction_cost_s` by default."""
+"""Fleet seconds lost above which a straggler is more than a note: `eviction_cost_s` by default."""
 
 
 def severity_of(verdict: Verdict, costs_s: float = STRAGGLER_COSTS_S) -> Severity:
-    """How soon a person should look, from the latest verdict: by its kind, by who waits, by what
-    it costs. Whether anybody is evicted is policy, how sure the verdict is confidence.
+    """How soon a person should look, from the latest verdict: by its kind, by who waits, by what it
+    costs. Whether to evict is policy; how sure the verdict is, is confidence.
 
     Critical: somebody waits for it, so the job (or a part of it) stands; or no rank can end it; or
-    what is known for certain cannot end by itself; or the numbers of several groups are spoilt.
-    Info: an unsure word that harms nobody, and a straggler that has cost less than `costs_s`, which
-    is what an eviction would.
+    it is certain and cannot end by itself; or the numbers of several groups are corrupt. Info: an
+    unsure verdict that harms nobody, and a straggler that has cost less than `costs_s`, which is
+    what an eviction would.
     """
     match verdict.kind:
         case Kind.STRAGGLER:
@@ -179,10 +179,10 @@ def severity_of(verdict: Verdict, costs_s: float = STRAGGLER_COSTS_S) -> Severit
         case Kind.DEAD | Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY | Kind.UNSEEN:
             return Severity.CRITICAL if verdict.victims else Severity.WARNING
         case Kind.STATE_CORRUPT if len(verdict.groups) > 1:
-            return Severity.CRITICAL  # whoever was first, the job as a whole is being spoilt
+            return Severity.CRITICAL  # whichever was first, the job as a whole is being corrupted
         case Kind.MISMATCH | Kind.DEADLOCK if verdict.stops:
-            return Severity.CRITICAL  # whoever is in it waits for ever, and names itself no victim
-        case _:  # hangs, spared mismatches, spoilt state
+            return Severity.CRITICAL  # its ranks wait forever, and none is named as a victim
+        case _:  # hangs, spared mismatches, corrupt state
             unsure = verdict.confidence is Confidence.UNSURE
             calm = Severity.INFO if unsure else Severity.WARNING
             grave = verdict.victims or verdict.confidence is Confidence.CERTAIN

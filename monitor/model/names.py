@@ -9,7 +9,7 @@ from worker_server.wire import GroupName, Host, RankName, ReplicaId, rank_name, 
 
 IncidentId = NewType("IncidentId", str)
 MANUAL: Final = "manual-"
-"""How the ids of evictions begin that a person asked for."""
+"""Prefix of the ids of evictions that a person asked for."""
 
 __all__ = [
     "MANUAL",
@@ -39,7 +39,7 @@ def unseen_name(replica_id: ReplicaId) -> GroupName:
 
 
 def may_be_of(replica_id: ReplicaId, group: GroupName) -> bool:
-    """Whether a replica id can be this group's: it has its name, or none of its own."""
+    """Whether a replica id can be this group's: it has its name, or no name at all."""
     return group in (group_of_replica(replica_id), unseen_name(replica_id)) or ":" not in replica_id
 
 
@@ -52,7 +52,7 @@ def group_of_replica(replica_id: ReplicaId) -> GroupName:
 
 
 def host_and_port(text: str) -> tuple[str, int] | None:
-    """Of `HOST:PORT` or `[V6]:PORT`; None: it is no such address."""
+    """The parts of `HOST:PORT` or `[V6]:PORT`; None: no such address."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
@@ -61,19 +61,19 @@ def host_and_port(text: str) -> tuple[str, int] | None:
 
 
 def one_line(text: object, max_chars: int = 200) -> str:
-    """In words, with single blanks between them, and cut."""
+    """With single spaces between words, and cut."""
     return " ".join(str(text).split())[:max_chars]
 
 
 def shown_url(url: str) -> str:
-    """Scheme, host and port: what stands behind them may be the secret."""
+    """Scheme, host and port: the rest may be the secret."""
     parts = urlsplit(url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return f"{parts.scheme}://{host}" + ("" if parts.port is None else f":{parts.port}")
 
 
 def without_secrets(url: str, text: str) -> str:
-    """A text in which nothing of a URL stands but its host."""
+    """The text without anything of the URL but its host."""
     parts = urlsplit(url)
     clean = text.replace(url, shown_url(url))
     for secret in (parts.path, parts.query, parts.password or ""):

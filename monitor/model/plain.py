@@ -1,6 +1,6 @@
-"""Our own records as plain JSON and back, by the annotations of their types. Pure.
+"""Our own records to plain JSON and back, by the annotations of their types. Pure.
 
-What has a default may be missing, keys that are unknown are ignored.
+Fields with a default may be missing; unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def from_plain(kind: type[T], body: Any) -> T:
     """Inverse of `to_plain`.
 
     Raises:
-        ValueError: it is none; the message names the key.
+        ValueError: it does not fit; the message names the key.
         TypeError: the class is not `readable`.
     """
     if kind not in _READABLE:

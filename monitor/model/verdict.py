@@ -1,4 +1,4 @@
-"""What a detector says: who did what, since when, on what evidence."""
+"""What a detector reports: who did what, since when, on what evidence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from monitor.model.names import GroupName, RankName
 
 
 class Confidence(StrEnum):
-    """How much an accusation may be trusted to act on."""
+    """How far an accusation may be trusted to act on."""
 
     CERTAIN = "certain"
     """Seen directly (a dead process), or the only explanation of what every rank shows."""
@@ -29,38 +29,38 @@ class Kind(StrEnum):
     DEAD = "dead"  # D
     NOT_ENTERED = "not_entered"  # H1: a hang outside any collective
     MISMATCH = "mismatch"  # H2
-    DEADLOCK = "deadlock"  # H2 by order, H3: all wait inside of collectives, nobody is absent
+    DEADLOCK = "deadlock"  # H2 by order, H3: all wait inside collectives, nobody is absent
     STRAGGLER = "straggler"  # S1
     REPLICA_LAG = "replica_lag"  # heals in a loop, fails commits, flaps, does not take part
     LIGHTHOUSE_AWAY = "lighthouse_away"  # accuses no rank
     STATE_CORRUPT = "state_corrupt"  # X: NaN or Inf, unequal replicas, a loss that jumps
     UNSEEN = "unseen"  # takes part, and no WorkerServer reports it; accuses no rank
-    BY_HAND = "by_hand"  # no fault: a person evicted; no detector says so and no policy rules it
+    BY_HAND = "by_hand"  # no fault: a person evicted; no detector or policy covers it
 
 
 FAULTS: tuple[Kind, ...] = tuple(kind for kind in Kind if kind is not Kind.BY_HAND)
-"""What detectors find and policies rule."""
+"""What detectors find and policies cover."""
 
 
 class Severity(StrEnum):
     """How bad a fault is for the job, in Alertmanager's usual words."""
 
     INFO = "info"  # worth knowing; nothing to do yet
-    WARNING = "warning"  # the job goes on, slower or at a risk
-    CRITICAL = "critical"  # somebody waits for ever, or the state is spoilt
+    WARNING = "warning"  # the job continues, slower or at a risk
+    CRITICAL = "critical"  # somebody waits forever, or the state is corrupt
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What the monitor has to know of a kind of fault; whatever else differs has a safe default."""
+    """What the monitor has to know about a kind of fault; all else has a safe default."""
 
     what: str
     """One line, for the policy file."""
     stops: bool = True
-    """Whether somebody stands still for it. Beside a kind that stops nobody the fleet still has a
+    """Whether it makes ranks stand still. During a kind that stops nobody, the fleet still has a
     pace to compare."""
     title: str = ""
-    """For a page; empty: the kind's own name is a word that everybody knows."""
+    """For a page; empty: the kind's own name is a common word."""
 
 
 MEANINGS: Final[Mapping[Kind, Meaning]] = {
@@ -95,7 +95,7 @@ MEANINGS: Final[Mapping[Kind, Meaning]] = {
     ),
     Kind.BY_HAND: Meaning("a person evicted", stops=False, title="evicted by hand"),
 }  # fmt: skip
-"""Of every kind; `tests/monitor/model/test_verdict.py` names the one that is missing."""
+"""All kinds; `tests/monitor/model/test_verdict.py` names a missing one."""
 
 SLOWS_ONLY: Final = frozenset(kind for kind, meaning in MEANINGS.items() if not meaning.stops)
 """Kinds that stop nobody."""
@@ -107,15 +107,15 @@ class Verdict:
 
     kind: Kind
     culprits: tuple[RankName, ...]
-    """Sorted. Those between whom it cannot be told, when `confidence` is UNSURE; empty when the
-    fault is no rank's."""
+    """Sorted. The candidates, when `confidence` is UNSURE and none can be singled out; empty when
+    the fault is no rank's."""
     groups: tuple[GroupName, ...]
-    """Replica groups of the culprits, sorted; empty with them: nobody can be evicted for it."""
+    """Replica groups of the culprits, sorted; if empty, nobody can be evicted for it."""
     reason: str
     """One English sentence that a tired person understands."""
     confidence: Confidence
     since_s: float
-    """Unix time at which the fault began, as nearly as it can be known."""
+    """Unix time at which the fault began, as nearly as can be known."""
     victims: tuple[RankName, ...] = ()
     """Ranks that wait for the culprits."""
     evidence: Mapping[str, str] = field(default_factory=dict)
@@ -123,18 +123,19 @@ class Verdict:
     lost_s: float = 0.0
     """Fleet time lost to it so far, for faults that only slow (straggler)."""
     spare: str = ""
-    """Why an eviction would not mend it, or is not called for (yet); empty: nothing against it."""
+    """Why an eviction would not fix it, or is not needed (yet); empty: nothing against it."""
     brief: str = ""
-    """The reason in a few words, for a headline: who, what and where. Empty: it is short itself."""
+    """The reason in a few words, for a headline: who, what, where. Empty: `reason` is short
+    enough."""
     signature: str = ""
     """Same program place, same signature: `mismatch:intra:all_reduce/all_gather`."""
 
     settled: bool = field(default=False, compare=False)
-    """It has happened, and needs not last to be true: a death of which the cause is known."""
+    """It has happened, and stays true without lasting: a death whose cause is known."""
 
     @property
     def stops(self) -> bool:
-        """Whether anybody stands still because of it; a mismatch that is spared hangs nothing."""
+        """Whether anybody stands still because of it; a spared mismatch hangs nothing."""
         if self.kind is Kind.LIGHTHOUSE_AWAY:
             return bool(self.victims)
         return self.kind not in SLOWS_ONLY and not (self.kind is Kind.MISMATCH and self.spare)
@@ -144,13 +145,13 @@ class Verdict:
 
 
 class RankStanding(StrEnum):
-    """What holds a rank up, if anything."""
+    """What stops or blocks a rank, if anything."""
 
     DEAD = "dead"
     SILENT = "silent"  # no report in this tick
     UNKNOWN = "unknown"  # no phases of its own, and nobody waits for it
     STOPPED = "stopped"  # by a signal (state T)
-    TRACED = "traced"  # by a debugger or the like: somebody looks at it
+    TRACED = "traced"  # by a debugger or the like
     FROZEN = "frozen"  # the interpreter does not run: the GIL is held
     HELD = "held"  # inside an unfinished collective of its own group
     WAITING = "waiting"  # in communication across groups
@@ -168,11 +169,11 @@ class RankHealth(StrEnum):
     DEAD = "dead"
     UNREACHABLE = "unreachable"
     STARTING = "starting"  # attached, not through its first commits
-    LATE = "late"  # no commit for longer than a hang needs, and it is not known yet why
+    LATE = "late"  # no commit for longer than a hang needs, cause not known yet
     SLOW = "slow"  # to blame for a pace that holds the others up
     CORRUPT = "corrupt"  # to blame for numbers that are wrong
     TRACED = "traced"  # a debugger or profiler holds it
-    FINISHED = "finished"  # ended, and that is no fault
+    FINISHED = "finished"  # ended without a fault
 
 
 WORST_FIRST: Final = (

@@ -1,4 +1,4 @@
-"""How verdicts and incidents speak: short, whole sentences, the same words everywhere."""
+"""The text of verdicts and incidents: short, whole sentences, the same words everywhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def listed(ranks: Sequence[str], at_most: int = 4) -> str:
 
 
 def plural(ranks: Sized, single: str, many: str) -> str:
-    """The verb that fits the number of ranks."""
+    """The verb form that fits the number of ranks."""
     return single if len(ranks) == 1 else many
 
 
@@ -43,7 +43,7 @@ def groups_of(ranks: Sequence[RankName]) -> tuple[GroupName, ...]:
     return tuple(sorted({group_of(rank) for rank in ranks}))
 
 
-# -- What a person is told of an incident: page, terminal, message and log say the same -----------
+# -- What a person reads about an incident: page, terminal, message and log say the same -----------
 # The verdict's own sentence first, then what happens next. Pure.
 
 
@@ -52,7 +52,8 @@ class Face:
     """One incident, in two sentences."""
 
     says: str
-    """The verdict's sentence; where it is older than this tick, how long it stands by now."""
+    """The verdict's sentence; if it is older than this tick, how long the fault has lasted by
+    now."""
     next: str
     """What is done, why nothing is, or how it ended; what a person can do. Empty: not known yet."""
 
@@ -61,7 +62,7 @@ class Face:
 
 
 def face_of(incident: Incident, rows: Sequence[DecisionRow], now_s: float) -> Face:
-    """As it is at this moment; `rows`: what was decided about it, oldest first."""
+    """As it is now; `rows`: what was decided about it, oldest first."""
     verdict = incident.verdict
     stands_s = now_s - verdict.since_s
     old = incident.open and now_s > incident.last_seen_s
