@@ -1,5 +1,5 @@
-"""How an eviction goes on: `handle(eviction, event, now_s)` is the same eviction afterwards, and
-what is to be done now. Pure: `act.evictor` carries the instructions out and reports events.
+"""How an eviction proceeds: `handle(eviction, event, now_s)` returns the same eviction afterwards,
+and what to do now. Pure: `act.evictor` carries the instructions out and reports events.
 
 Theory of operation.
 
@@ -14,11 +14,11 @@ asked (`Begin`). Then:
 
 1. evidence: flight records, stacks and states of the group are saved. Culprits of a standstill that
    move by then are let go.
-2. quarantine: the culprit's hosts go on the deny list before the group is gone, so that the
+2. quarantine: the culprit's hosts are put on the deny list before the group is gone, so that the
    launcher that restarts it is refused.
-3. gate, where there is one: the replica id goes on its list, which follows from the record of this
-   rung. It needs nobody's cooperation: the others' next quorum comes when its heartbeats have aged
-   out.
+3. gate, where there is one: the replica id is put on its list, which follows from this rung's
+   record. It needs nobody's cooperation: the others' next quorum comes when its heartbeats have
+   aged out.
 4. lighthouse_kill, together with the gate: the Lighthouse's kill button, pressed once. A kill that
    works answers 500, one on a stopped group takes 30 s to fail, so only looking counts. It reaches
    the manager in group rank 0 alone, and cannot work when that process is stopped or its
@@ -26,22 +26,22 @@ asked (`Begin`). Then:
 5. worker_evict: `POST /v1/evict` to the WorkerServer of every rank still alive: at once where the
    kill cannot work or has ended a part of the group, else after `kill_s`.
 6. scheduler, where there is one: it removes the pod or the job step, when the WorkerServers had
-   their time (`worker_s`) and somebody is not gone.
-7. page: nothing helped; a person is told.
+   their time (`worker_s`) and a rank is not gone.
+7. page: nothing helped; a person is notified.
 
-Each look (`Probe`) at the accused and the Lighthouse moves all rungs; none waits. The worker's
-part is over when every accused *incarnation* is gone (a defunct process is: it runs no more), or
-those left are out of sight and the group's heartbeat is dead; it has failed when neither is so in
-time. The group is *out* when besides its replica id has left the quorum, which later looks note; a
-replica id that beats on though its processes are gone is a failure. Nobody is asked of whom a look
-has not just shown that the accused incarnation lives, or who is out of sight with no newer one
-registered: a group that has restarted is never hit.
+Each look (`Probe`) at the accused and the Lighthouse moves all rungs; none waits. The worker's part
+is over when every accused *incarnation* is gone (a defunct process counts as gone), or those left
+are out of sight and the group's heartbeat is dead; it has failed when neither is so in time. The
+group is *out* when its replica id has also left the quorum, which later looks note; a replica id
+that still beats though its processes are gone is a failure. Only an accused incarnation is asked
+that a look has just shown alive, or that is out of sight with no newer one registered: a restarted
+group is never hit.
 
 A restart of the monitor, a standby that takes over and a person who evicts are events like others.
-Who takes over finds an eviction `interrupted`. What the pipeline decides again is the same eviction
-going on (another attempt). Where the accused are gone it was carried out; where the fault has
-passed, or a guard has held it for too long, it is abandoned and says why. One that a person asked
-for has no incident that could be decided again: it goes on while the very same processes still run.
+After a takeover an eviction is `interrupted`. If the pipeline decides it again, the same eviction
+continues (another attempt). Where the accused are gone it was carried out; where the fault has
+passed, or a guard has held it for too long, it is abandoned and says why. One requested by a person
+has no incident that could be decided again: it continues while the very same processes still run.
 """
 
 from __future__ import annotations
@@ -78,10 +78,11 @@ class Timeouts:
     kill_s: float = 2.0
     """For the Lighthouse kill; one that works takes 0.4 to 0.5 s (facts/torchft.md)."""
     gate_s: float = 5.0
-    """Until the gate is seen to refuse the group. It takes a new list at once; it is asked on."""
+    """Until the gate is seen to refuse the group. It takes a new list at once; requests
+    continue."""
     worker_s: float = 9.0
-    """For the WorkerServers, from when all are asked: a grace of 1 s, then 5 s in which each looks
-    whether its process is gone, and one more try. Then the scheduler's turn comes."""
+    """For the WorkerServers, from when all are asked: a grace of 1 s, then 5 s in which each checks
+    whether its process is gone, and one retry. Then it is the scheduler's turn."""
     scheduler_s: float = 30.0
     """For the schedulers: a pod's grace, or `scancel` until the step has ended."""
     schedule_again_s: float = 10.0
@@ -89,7 +90,7 @@ class Timeouts:
     grace_s: float = 1.0
     """Between SIGTERM and SIGKILL. Longer lets a checkpoint finish, shorter frees the fleet."""
     confirm_s: float = 25.0
-    """In all but the schedulers' time, before giving up. Together below the policy's own
+    """Total without the schedulers' time, before giving up. Together below the policy's own
     `eviction_deadline_s`."""
     look_s: float = 1.0
     """Deadline of one look."""
@@ -98,12 +99,12 @@ class Timeouts:
     ask_again_s: float = 3.0
     """Before the WorkerServer of a rank that is still alive is asked again."""
     interpreter_stuck_s: float = 3.0
-    """An interpreter that ran nothing for so long cannot carry out a kill."""
+    """An interpreter that ran nothing for this long cannot carry out a kill."""
     heartbeat_dead_s: float = 6.0
     """An older heartbeat counts for no quorum: above the Lighthouse's own 5 s."""
     leave_s: float = 15.0
-    """A replica id that still beats so long after its last known process was seen gone has a
-    process that nobody told of; a Lighthouse takes its heartbeat timeout (5 s) to notice."""
+    """A replica id that still beats this long after its last known process was seen gone has an
+    unreported process; a Lighthouse takes its heartbeat timeout (5 s) to notice."""
     quarantine_s: float | None = 24 * 3600.0
     """How long an automatic quarantine lasts; None: until a person releases it."""
 
@@ -117,11 +118,11 @@ class EvictionDeps:
     schedulers: tuple[str, ...] = ()
     """Names."""
     sinks: tuple[str, ...] = ()
-    """Names of those to whom a failure is handed."""
+    """Names of those that get a failure."""
 
     @property
     def given_s(self) -> float:
-        """In which all rungs have to do it."""
+        """Time limit of all rungs together."""
         times = self.timeouts
         return times.confirm_s + (times.scheduler_s if self.schedulers else 0.0)
 
@@ -131,10 +132,10 @@ SLACK_S: Final = 3.0
 
 
 class Liveness(StrEnum):
-    """What one look says of one accused incarnation."""
+    """What one look shows of one accused incarnation."""
 
     ALIVE = "alive"
-    STUCK = "stuck"  # alive, and nothing that needs its cooperation can work
+    STUCK = "stuck"  # alive, but nothing that needs its cooperation can work
     GONE = "gone"
     UNSEEN = "unseen"
 
@@ -145,14 +146,13 @@ class LighthouseSeen:
 
     view: LighthouseView | LighthouseAway
     refused_for_s: float | None = None
-    """How long the gate is seen to refuse it; None while it is not."""
+    """How long the gate has been seen to refuse it; None while it does not."""
 
     def out(self, replica_id: ReplicaId, dead_s: float) -> str | None:
         """How it is known that it has left the quorum; None while it is not.
 
-        The Lighthouse's word counts before the gate's. While it is away, an id that the gate
-        refuses for longer than a heartbeat lives (`dead_s`) is in none of its quorums when it is
-        back.
+        The Lighthouse's answer counts before the gate's. While it is away, an id that the gate
+        refuses for longer than a heartbeat lives (`dead_s`) will be in no quorum when it is back.
         """
         if isinstance(self.view, LighthouseView):
             if not self.view.out(replica_id, dead_s):
@@ -163,7 +163,7 @@ class LighthouseSeen:
         return None
 
     def silent(self, replica_id: ReplicaId, dead_s: float) -> bool:
-        """Whether the Lighthouse counts it for no quorum any more: its heartbeat is dead there."""
+        """Whether the Lighthouse no longer counts it for a quorum: its heartbeat is dead there."""
         if self.refused_for_s is not None and self.refused_for_s > dead_s:
             return True
         if isinstance(self.view, LighthouseAway):
@@ -173,7 +173,7 @@ class LighthouseSeen:
         return hears if age_s is None else age_s > dead_s
 
     def beats_on(self, replica_id: ReplicaId, gone_for_s: float, leave_s: float) -> bool:
-        """Whether somebody beats under its name long after its last known process was gone."""
+        """Whether the id still beats long after its last known process was gone."""
         if isinstance(self.view, LighthouseAway) or gone_for_s < leave_s:
             return False
         age_s = self.view.heartbeat_ages_s.get(replica_id)
@@ -188,16 +188,16 @@ class ProbeResult:
     details: Mapping[RankName, str]
     lighthouse: LighthouseSeen
     progress: Mapping[RankName, int] = field(default_factory=dict)
-    """Phase changes of those that report steps."""
+    """Phase changes of ranks that report steps."""
     current: frozenset[RankName] = frozenset()
-    """Accused that are registered as this very incarnation."""
+    """Accused registered as this very incarnation."""
     superseded: frozenset[RankName] = frozenset()
-    """Accused whose name another incarnation bears."""
+    """Accused whose name now belongs to another incarnation."""
     gate_trouble: str | None = None
-    """Why the gate cannot be taught; None while it can."""
+    """Why the gate's list cannot be set; None while it can."""
 
     def moving(self, stood: Mapping[RankName, int]) -> bool:
-        """Whether all of those who stood still have moved since: there is nothing to evict."""
+        """Whether all ranks that stood still have moved since: there is nothing to evict."""
         return bool(stood) and all(
             self.lives.get(rank) is Liveness.ALIVE and self.progress.get(rank, -1) > before
             for rank, before in stood.items()
@@ -209,7 +209,7 @@ class ProbeResult:
 
     @property
     def all_gone(self) -> bool:
-        """Whether every accused incarnation is gone; never when none is known."""
+        """Whether every accused incarnation is gone; False when none is known."""
         return bool(self.lives) and all(life is Liveness.GONE for life in self.lives.values())
 
 
@@ -218,7 +218,7 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class DecidedAgain:
-    """The same decision once more, by who took over, or after the disk did not take it."""
+    """The same decision again, after a takeover or a failed write."""
 
     evict: Evict
     accused: tuple[Accused, ...]
@@ -238,26 +238,26 @@ class HandedOver:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Its monitor has ended, or acts no more; who reports this has taken over."""
+    """Its monitor has ended or lost control; the reporter has taken over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reviewed:
-    """A tick in which nobody has it."""
+    """A tick in which no evictor has it."""
 
     snapshot: Snapshot
     incident: Incident | None
     held: str | None
     """Why it is not decided again."""
     patience_s: float
-    """For how long that may be."""
+    """How long that may last."""
     ack_s: float
-    """For how long the disk may not have taken its decision."""
+    """How long the disk may take to store its decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """Whether it is on disk that it begins now, and this monitor may act."""
+    """Whether its beginning is on disk, and this monitor may act."""
 
     may: bool
 
@@ -266,7 +266,7 @@ class Cleared:
 class Probed:
     look: ProbeResult
     may: bool = True
-    """Whether somebody may be asked at this moment."""
+    """Whether requests may be sent at this moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """Nobody may be asked any more."""
+    """No more requests may be sent."""
 
     why: str
 
@@ -296,21 +296,21 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Have it on disk that it begins, then say `Cleared`."""
+    """Record on disk that it begins, then send `Cleared`."""
 
     after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Tell the answers that have come, look, then say `Probed`."""
+    """Report the answers that have come, look, then send `Probed`."""
 
     after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Climb:
-    """Do what a rung asks for, then say `Answered`: at once where it saves evidence or denies
+    """Do what a rung asks for, then send `Answered`: at once where it saves evidence or denies
     launchers, which takes a few seconds at most, else when an answer has come.
     """
 
@@ -326,7 +326,7 @@ Move = tuple[Eviction, Instructions]
 # -- moving --------------------------------------------------------------------------------------
 
 RECOVERED: Final = "it moves again: nobody is evicted"
-"""Found by a last look at those who had stood still, after their evidence was saved."""
+"""Found by a last look at the culprits of a standstill, after their evidence was saved."""
 
 
 def decided(
@@ -355,20 +355,20 @@ def decided(
 
 
 def handle(eviction: Eviction, event: Event, now_s: float, deps: EvictionDeps) -> Move:
-    """The eviction after an event, and what is to be done; an event out of place changes nothing.
+    """The eviction after an event, and what to do; an unexpected event changes nothing.
 
     Args:
         eviction: as it was.
         event: what has happened.
         now_s: Unix time.
-        deps: what this monitor has to do it with.
+        deps: what this monitor can use.
     """
     if isinstance(event, LighthouseSeen):
         return _seen(eviction, event, now_s, deps), ()
     if isinstance(event, Interrupted):
         if eviction.open:
             return replace(eviction, state=EvictionState.INTERRUPTED, interrupted_s=now_s), ()
-        return replace(eviction, interrupted_s=None), ()  # shown like one of its own
+        return replace(eviction, interrupted_s=None), ()  # shown like an eviction of its own
     if eviction.under_way:
         return _under_way(eviction, event, now_s, deps)
     return _not_taken_up(eviction, event, now_s, deps) if eviction.open else (eviction, ())
@@ -423,7 +423,7 @@ def _decided_again(eviction: Eviction, event: DecidedAgain, now_s: float) -> Evi
 
 
 def _again(eviction: Eviction, now_s: float) -> Eviction:
-    """Its next attempt, where somebody may have been asked; else this one still."""
+    """Its next attempt, if somebody may have been asked; else still this one."""
     interrupted = eviction.state is EvictionState.INTERRUPTED
     return replace(
         eviction,
@@ -475,7 +475,7 @@ def _answered(eviction: Eviction, event: Answered, now_s: float) -> Move:
     if event.rung is not Rung.EVIDENCE:
         return eviction, ()
     eviction = replace(eviction, asking_s=now_s)
-    if eviction.stood:  # who has moved meanwhile is let go
+    if eviction.stood:  # a culprit that has moved meanwhile is let go
         return eviction, (Probe(),)
     return _begin_to_ask(eviction, now_s)
 
@@ -517,7 +517,7 @@ def _looked(eviction: Eviction, event: Probed, now_s: float, deps: EvictionDeps)
 
 
 def _spent_s(eviction: Eviction, now_s: float) -> float:
-    """Of the time that it is given."""
+    """Time used of its limit."""
     return now_s - (eviction.asked_s if eviction.asking_s is None else eviction.asking_s)
 
 
@@ -533,8 +533,8 @@ def _not_gone(eviction: Eviction, look: ProbeResult, deps: EvictionDeps) -> str:
 
 
 def _out_of_sight(eviction: Eviction, look: ProbeResult, times: Timeouts) -> str | None:
-    """Why those not seen dead may be let go: they are all out of sight and were asked, and the
-    heartbeat of their group is dead. More cannot be known of a lost host.
+    """Why ranks not seen dead may be given up: all are out of sight and were asked, and their
+    group's heartbeat is dead. More cannot be known of a lost host.
     """
     replica_id = eviction.replica_id
     if look.having(Liveness.ALIVE, Liveness.STUCK) or replica_id is None:
@@ -559,7 +559,7 @@ def _confirmed(eviction: Eviction, how: str, outcome: str, now_s: float) -> Evic
 
 
 def _shown(eviction: Eviction, how: str) -> Eviction:
-    """With what a person may know by that it is out."""
+    """Adds one proof that it is out, for a person."""
     if how not in eviction.shown:
         eviction = replace(eviction, shown=(*eviction.shown, how))
     if eviction.out and eviction.confirmed is None:
@@ -568,7 +568,7 @@ def _shown(eviction: Eviction, how: str) -> Eviction:
 
 
 def _failed(eviction: Eviction, why: str, now_s: float, deps: EvictionDeps) -> Move:
-    """A person is needed, unless nobody has been asked to do anything."""
+    """A person is needed, unless nobody has been asked for anything."""
     for outcome in eviction.rungs:
         if outcome.result is None:
             eviction = eviction.with_rung(
@@ -614,7 +614,7 @@ def _seen(eviction: Eviction, event: LighthouseSeen, now_s: float, deps: Evictio
 def _reviewed(  # noqa: PLR0911 - one reason a line
     eviction: Eviction, event: Reviewed, now_s: float
 ) -> Eviction:
-    """What becomes of one that another monitor left; as it is while that is not known yet."""
+    """The state of one that another monitor left; unchanged while that is unknown."""
     lives = _lives(eviction.accused, event.snapshot)
     incident, taken_up = event.incident, eviction.taken_up
     if lives and all(life is False for life in lives):
@@ -641,7 +641,7 @@ def _reviewed(  # noqa: PLR0911 - one reason a line
 
 
 def _lives(accused: Iterable[Accused], snapshot: Snapshot) -> Sequence[bool | None]:
-    """For each accused incarnation whether it lives; None: it cannot be seen."""
+    """Whether each accused incarnation lives; None: it cannot be seen."""
     seen = snapshot.by_rank
     lives: list[bool | None] = []
     for suspect in accused:
@@ -662,7 +662,7 @@ def _lives(accused: Iterable[Accused], snapshot: Snapshot) -> Sequence[bool | No
 def _climbed(
     eviction: Eviction, look: ProbeResult, now_s: float, deps: EvictionDeps, *, last: bool = False
 ) -> Move:
-    """Every rung after a look. At the `last` one nobody is asked, and each says how it ended."""
+    """Every rung after a look. At the `last` one nobody is asked, and each records its end."""
     asked: Instructions = ()
     for climb in (_gate, _kill, _workers, _schedulers):
         eviction, more = climb(eviction, look, now_s, deps, last)
@@ -671,7 +671,7 @@ def _climbed(
 
 
 def _late(outcome: RungOutcome, now_s: float) -> bool:
-    """Whether a rung had its time."""
+    """Whether a rung's time is over."""
     return now_s - outcome.started_s >= (outcome.deadline_s or 0.0)
 
 
@@ -688,7 +688,7 @@ def _asked(eviction: Eviction, rung: Rung, now_s: float, whom: str = "") -> Move
 def _gate(
     eviction: Eviction, look: ProbeResult, now_s: float, deps: EvictionDeps, last: bool
 ) -> Move:
-    """Taught once this rung is recorded, again every few seconds until it is seen in force."""
+    """Asked once this rung is recorded, again every few seconds until its list is in force."""
     times, rung, taught = deps.timeouts, eviction.rung(Rung.GATE), eviction.ask(Rung.GATE)
     if rung is None:
         if last or not deps.gate:
@@ -719,7 +719,7 @@ def _gate(
 def _kill(
     eviction: Eviction, look: ProbeResult, now_s: float, deps: EvictionDeps, last: bool
 ) -> Move:
-    """By replica id, once: a second press of a button that hangs hangs too."""
+    """By replica id, once: if a kill request hangs, a second one hangs too."""
     kill, limit_s = Rung.LIGHTHOUSE_KILL, deps.timeouts.kill_s
     rung, ask = eviction.rung(kill), eviction.ask(kill)
     if rung is None:
@@ -747,7 +747,7 @@ def _kill(
 
 
 def _managers(eviction: Eviction) -> list[RankName]:
-    """It reaches the manager, which lives in group rank 0, and no other process."""
+    """The kill reaches the manager, which lives in group rank 0, and no other process."""
     return [accused.rank for accused in eviction.accused if split_rank_name(accused.rank)[1] == 0]
 
 
@@ -768,7 +768,7 @@ def _kill_obstacle(eviction: Eviction, look: ProbeResult) -> str | None:
 
 
 def _killed(eviction: Eviction, look: ProbeResult) -> RungResult:
-    """By looking: an answer 500 is what a kill that worked says, and others too."""
+    """By looking: a kill that worked answers 500, but so do others."""
     lives = [look.lives[rank] for rank in _managers(eviction)]
     if not lives or Liveness.UNSEEN in lives:
         return RungResult.UNKNOWN
@@ -778,7 +778,7 @@ def _killed(eviction: Eviction, look: ProbeResult) -> RungResult:
 def _workers(
     eviction: Eviction, look: ProbeResult, now_s: float, deps: EvictionDeps, last: bool
 ) -> Move:
-    """Those still alive, once the kill is over or has ended a part of the group, and the stuck ones
+    """Ranks still alive, once the kill is over or has ended a part of the group, and the stuck ones
     before; each again every `ask_again_s`.
     """
     times, kill = deps.timeouts, eviction.rung(Rung.LIGHTHOUSE_KILL)
@@ -819,8 +819,8 @@ def _workers(
 def _schedulers(
     eviction: Eviction, look: ProbeResult, now_s: float, deps: EvictionDeps, last: bool
 ) -> Move:
-    """Those who have not done it, after the WorkerServers; one that refused again after a while. A
-    scheduler ends whatever runs there: it is never asked about a group that has restarted.
+    """Schedulers that have not done it, after the WorkerServers; one that refused is asked again
+    later. A scheduler ends whatever runs there: it is never asked about a group that has restarted.
     """
     times, turn_s, rung = deps.timeouts, eviction.workers_turn_s, eviction.rung(Rung.SCHEDULER)
     if rung is None:

@@ -1,9 +1,9 @@
 """What the policy says about an incident, and the eviction that follows. Pure.
 
-`Evict` and `Hold` are decisions of one moment. An `Eviction` is one `Evict` from its writing to its
-end: the same value is stored, journalled, shown, and resumed by whoever takes over; `escalation`
-moves it. A `DecisionRow` is a line of the list of decisions that people read: of a hold all that
-there is, of an eviction how far it came (`row_of`).
+`Evict` and `Hold` are decisions of one moment. An `Eviction` is one `Evict` from its decision to
+its end: the same value is stored, journalled, shown, and resumed after a takeover; `escalation`
+moves it. A `DecisionRow` is a line of the list of decisions that people read: for a hold it is
+everything, for an eviction its progress (`row_of`).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from monitor.model.plain import Moment, from_plain, readable, to_plain
 
 
 class Guard(StrEnum):
-    """What may hold an eviction back, in the order in which it is asked."""
+    """What may hold an eviction back, in the order of checking."""
 
-    UNSURE = "unsure"  # the verdict cannot tell the culprit
-    SPARED = "spared"  # the verdict itself says why an eviction would not mend it
+    UNSURE = "unsure"  # the verdict cannot single out the culprit
+    SPARED = "spared"  # the verdict itself says why an eviction would not fix it
     ALREADY_GONE = "already_gone"  # the group left by itself
     NOT_WORTH_IT = "not_worth_it"  # a straggler has cost less so far than an eviction would
     POLICY = "policy"  # the operator wants a person for this kind of fault, and no eviction
-    CRASH_LOOP = "crash_loop"  # it stops nobody, and came again after an eviction: a program bug
-    TRACED = "traced"  # somebody looks at one of its ranks with a debugger
+    CRASH_LOOP = "crash_loop"  # it stops nobody, and recurred after an eviction: a program bug
+    TRACED = "traced"  # a debugger is attached to one of its ranks
     SELF_DOUBT = "self_doubt"  # the monitor is late, cut off, or cannot write
     LIGHTHOUSE_AWAY = "lighthouse_away"  # nobody sees the quorum, or could confirm without it
     BREAKER = "breaker"  # too much of the fleet is accused at once
@@ -39,24 +39,24 @@ class Guard(StrEnum):
     GROUP_BUDGET = "group_budget"  # too many evictions of this very group within the hour
     COOL_DOWN = "cool_down"  # too soon after the last one
     MAINTENANCE = "maintenance"  # the policy names this time as one of maintenance
-    PAUSED = "paused"  # a person pressed the big red switch
-    OBSERVE = "observe"  # the monitor was told to change nothing
+    PAUSED = "paused"  # a person pressed the pause switch
+    OBSERVE = "observe"  # the monitor is set to change nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Put this replica group out."""
+    """Evict this replica group."""
 
     incident_id: IncidentId
     group: GroupName
     replica_id: ReplicaId | None
     """None when the group never joined a quorum: only its processes can be ended."""
     quarantine: tuple[Host, ...]
-    """Hosts to which the group must not come back; empty when the host is not to blame."""
+    """Hosts to which the group must not return; empty when the host is not to blame."""
     reason: str
     keep_out: tuple[GroupName, ...] = ()
-    """Names under which it must not come back, whatever its host: the same bug has come again.
-    Its launcher's name is among them."""
+    """Names under which it must not return, on any host: the same bug has recurred. Includes its
+    launcher's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Hold:
     release: str = ""
     """What would lift this guard."""
     would: Evict | None = None
-    """The eviction that only observe mode held back: nothing else stood against it."""
+    """The eviction that only observe mode held back: all other guards passed."""
 
 
 Decision = Evict | Hold
@@ -78,13 +78,13 @@ Decision = Evict | Hold
 # -- eviction ----------------------------------------------------------------------------------
 
 KEEPER: Final = "lightkeeper"
-"""The author of what no person asked for."""
+"""The author of whatever no person asked for."""
 
 
 class Rung(StrEnum):
     """The steps of an eviction, in the order in which they are tried."""
 
-    EVIDENCE = "evidence"  # what the group says last is saved first
+    EVIDENCE = "evidence"  # the group's last state is saved first
     QUARANTINE = "quarantine"
     GATE = "gate"  # refuses its heartbeats and quorum requests
     LIGHTHOUSE_KILL = "lighthouse_kill"
@@ -94,22 +94,22 @@ class Rung(StrEnum):
 
 
 ASKING: Final = frozenset({Rung.GATE, Rung.LIGHTHOUSE_KILL, Rung.WORKER_EVICT, Rung.SCHEDULER})
-"""Rungs that ask somebody to put the group out: their record says that it was not called off."""
+"""Rungs that ask somebody to remove the group: once recorded, it was not called off."""
 _ORDER: Final = {rung: number for number, rung in enumerate(Rung)}
 
 
 class RungResult(StrEnum):
-    """How a rung ended, as far as can be told."""
+    """How a rung ended, as far as is known."""
 
     WORKED = "worked"
     FAILED = "failed"
-    SKIPPED = "skipped"  # it could not have worked, or was not needed any more
-    UNKNOWN = "unknown"  # it gave no answer that proves anything
+    SKIPPED = "skipped"  # it could not have worked, or was no longer needed
+    UNKNOWN = "unknown"  # its answer proves nothing
 
 
 @dataclass(frozen=True, slots=True)
 class RungOutcome:
-    """What one rung did, as far as its own answer says; the quorum says what it achieved."""
+    """What one rung did, by its own answer; the quorum shows the effect."""
 
     rung: Rung
     started_s: Moment
@@ -118,7 +118,7 @@ class RungOutcome:
     result: RungResult | None = None
     """None while it is under way."""
     deadline_s: float | None = None
-    """Seconds that it is given."""
+    """Time limit in seconds."""
 
 
 _UNKNOWN: Final = Host("")
@@ -142,7 +142,7 @@ class Ask:
 
     rung: Rung
     whom: str
-    """Rank or scheduler; empty where a rung asks one party alone."""
+    """Rank or scheduler; empty where a rung asks only one party."""
     asked_s: float
     """Last."""
     said: str | None = None
@@ -150,32 +150,32 @@ class Ask:
     waits: bool = True
     """Whether the last request has no answer yet."""
     done: bool | None = None
-    """Whether they say that it is done; None: they do not say."""
+    """Whether they report it done; None: they do not say."""
 
 
 class EvictionState(StrEnum):
-    """How far an eviction came. The last three are ends."""
+    """How far an eviction got. The last three are ends."""
 
-    DECIDED = "decided"  # written or about to be, and nobody has it
+    DECIDED = "decided"  # recorded or about to be, and no evictor has it
     PREPARING = "preparing"  # the evictor has it: evidence is saved, nobody is asked yet
     ASKING = "asking"
-    INTERRUPTED = "interrupted"  # its monitor is gone: decided again, or ended, by who took over
+    INTERRUPTED = "interrupted"  # its monitor is gone: the next one decides again or ends it
     CONFIRMED = "confirmed"  # the accused were seen gone, or out of sight with a dead heartbeat
     FAILED = "failed"
-    ABANDONED = "abandoned"  # knowingly: it was not called for any more
+    ABANDONED = "abandoned"  # deliberately: it was no longer needed
 
 
 @readable
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """One decision to evict, and how far it came."""
+    """One decision to evict, and how far it got."""
 
     incident_id: IncidentId
     group: GroupName
     replica_id: ReplicaId | None
     """None when the group never joined a quorum: only its processes can be ended."""
     asked_s: Moment
-    """When the evictor got it last; before that when it was decided last."""
+    """When the evictor last got it; before that, when it was last decided."""
     rungs: tuple[RungOutcome, ...] = ()
     """In their order."""
     gone_s: Moment | None = None
@@ -183,48 +183,48 @@ class Eviction:
     left_quorum_s: Moment | None = None
     """When a quorum without the replica id was seen."""
     failed: str | None = None
-    """Why it was given up; None while it goes on and when it succeeded."""
+    """Why it was given up; None while it continues and when it succeeded."""
     unseen_s: Moment | None = None
-    """When processes not seen dead were let go: their host is out of sight, the heartbeat of the
+    """When processes not seen dead were given up: their host is out of sight, the heartbeat of the
     replica id is dead, and it is in no quorum."""
     confirmed: str | None = None
     """What shows that the group is out, for a person; None before."""
     decided_s: Moment | None = None
-    """When it was decided first, where that is not `asked_s`: with the incident its name."""
+    """When it was first decided, if not `asked_s`: with the incident, its key."""
     attempt: int = 1
-    """More than 1: a monitor that died, or lost the lease, was in the middle of it."""
+    """More than 1: a monitor died, or lost the lease, in the middle of it."""
     ended_s: Moment | None = None
-    """When the evictor was done with it, however that ended."""
+    """When the evictor was done with it, whatever the result."""
     state: EvictionState = EvictionState.ASKING
     reason: str = ""
     author: str = KEEPER
     epoch: int = 0
-    """Of the lease under which it was last taken up; 0: there was none."""
+    """Of the lease under which it was last taken up; 0: no lease."""
     quarantine: tuple[Host, ...] = ()
     keep_out: tuple[GroupName, ...] = ()
     accused: tuple[Accused, ...] = ()
-    """Every rank of the group, as the deciding tick saw it, then the one that handed it over."""
+    """Every rank of the group, as the deciding tick saw it, later the tick that handed it over."""
     stood: Mapping[RankName, int] = field(default_factory=dict)
-    """Culprits that stood still when it was handed over, and how many phases they had changed."""
+    """Culprits that stood still at the handover, and how many phases they had changed."""
     taken_up: bool = True
     """Whether an evictor ever had it: somebody may have been asked."""
     asks: tuple[Ask, ...] = ()
     """Of this attempt."""
     asking_s: float | None = None
-    """When the time of this attempt's rungs began."""
+    """When this attempt's rungs started their clock."""
     workers_turn_s: float | None = None
-    """Since when all WorkerServers are asked, and not the stuck ones alone."""
+    """Since when all WorkerServers are asked, not only the stuck ones."""
     shown: tuple[str, ...] = ()
-    """What shows that it is out, so far."""
+    """What shows so far that it is out."""
     interrupted_s: float | None = None
-    """When it was found without anybody who carries it out; None while somebody does."""
+    """When it was found with nobody carrying it out; None while somebody does."""
     outcome: str = ""
-    """What came of it, once it has ended."""
+    """The result, once it has ended."""
 
     @property
     def out(self) -> bool:
         """Whether the group is evicted: out of the quorum, and its processes are gone (or out of
-        sight with a dead heartbeat). One that never joined a quorum has none to leave.
+        sight with a dead heartbeat). A group that never joined has no quorum to leave.
         """
         out_of_quorum = self.left_quorum_s is not None or self.replica_id is None
         return out_of_quorum and (self.gone_s is not None or self.unseen_s is not None)
@@ -246,12 +246,12 @@ class Eviction:
 
     @property
     def under_way(self) -> bool:
-        """Whether the evictor is at it."""
+        """Whether the evictor is working on it."""
         return self.state in (EvictionState.PREPARING, EvictionState.ASKING)
 
     @property
     def by_hand(self) -> bool:
-        """Whether a person asked for it, and no incident."""
+        """Whether a person asked for it, and not an incident."""
         return self.incident_id.startswith(MANUAL)
 
     def rung(self, rung: Rung) -> RungOutcome | None:
@@ -265,28 +265,28 @@ class Eviction:
         return next(outcomes, None)
 
     def with_rung(self, outcome: RungOutcome) -> Eviction:
-        """The same, with what one rung did."""
+        """A copy with the outcome of one rung."""
         others = (other for other in self.rungs if other.rung is not outcome.rung)
         return replace(self, rungs=tuple(sorted((*others, outcome), key=lambda o: _ORDER[o.rung])))
 
     def ask(self, rung: Rung, whom: str = "") -> Ask | None:
-        """Whether somebody was asked in this attempt, and what they said."""
+        """The request to somebody in this attempt and its answer, if there was one."""
         return next((ask for ask in self.asks if (ask.rung, ask.whom) == (rung, whom)), None)
 
     def asks_by(self, rung: Rung) -> list[Ask]:
         return [ask for ask in self.asks if ask.rung is rung]
 
     def with_ask(self, ask: Ask) -> Eviction:
-        """The same, with what somebody was asked or said."""
+        """A copy with this request or its answer."""
         others = (other for other in self.asks if (other.rung, other.whom) != (ask.rung, ask.whom))
         return replace(self, asks=(*others, ask))
 
 
 def eviction_from_json(data: Any) -> Eviction:
-    """Inverse of `to_plain`. What `/v1` shows has no state: its end tells it.
+    """Inverse of `to_plain`. What `/v1` shows has no state: it follows from the end.
 
     Raises:
-        ValueError: it is none.
+        ValueError: not an eviction.
     """
     eviction = from_plain(Eviction, data)
     if "state" in data:
@@ -304,7 +304,7 @@ _SHOWN: Final = (
 
 
 def eviction_to_json(eviction: Eviction) -> dict[str, Any]:
-    """What readers of `/v1` are told of it: its decision tells the rest."""
+    """What `/v1` shows of it: the rest is in its decision."""
     plain = to_plain(eviction)
     return {name: plain[name] for name in _SHOWN}
 
@@ -313,43 +313,43 @@ def eviction_to_json(eviction: Eviction) -> dict[str, Any]:
 
 
 class DecisionState(StrEnum):
-    """How far a decision came. The last four are ends."""
+    """How far a decision got. The last four are ends."""
 
     DECIDED = "decided"  # written, and nobody asked yet
     CARRIED_OUT = "carried_out"  # the evictor has it: somebody may have been asked
     CONFIRMED = "confirmed"  # the accused were seen gone
     FAILED = "failed"
-    ABANDONED = "abandoned"  # knowingly: after a restart it was not called for any more
+    ABANDONED = "abandoned"  # deliberately: after a restart it was no longer needed
     HELD = "held"  # a hold is carried out by doing nothing
 
 
 @readable
 @dataclass(frozen=True, slots=True)
 class DecisionRow:
-    """A decision as people read it; with its eviction it shares incident and time."""
+    """A decision as people read it; it shares incident and time with its eviction."""
 
     incident_id: IncidentId
     at_s: float
     action: str
-    """`evict`, `hold`, or `would_evict`: held back by observe mode alone."""
+    """`evict`, `hold`, or `would_evict`: held back only by observe mode."""
     guard: str | None
     reason: str
     state: DecisionState = DecisionState.HELD
     author: str = KEEPER
     epoch: int = 0
-    """Of the lease under which it was last taken up; 0: there was none."""
+    """Of the lease under which it was last taken up; 0: no lease."""
     attempt: int = 1
-    """More than 1: a monitor that died, or lost the lease, was in the middle of it."""
+    """More than 1: a monitor died, or lost the lease, in the middle of it."""
     ended_s: float | None = None
     outcome: str = ""
-    """What came of it, once it has ended."""
+    """The result, once it has ended."""
     body: Mapping[str, Any] = field(default_factory=dict)
-    """Of an eviction: group, replica id, hosts to quarantine, and the accused incarnations; of a
-    hold what would release it; of one by observe mode both, and the rungs it would have climbed."""
+    """For an eviction: group, replica id, hosts to quarantine, and the accused incarnations; for a
+    hold: what would release it; in observe mode: both, and the rungs it would have climbed."""
 
 
 def row_of(eviction: Eviction) -> DecisionRow:
-    """The line of the list of decisions that tells of an eviction."""
+    """The line of the list of decisions for an eviction."""
     match eviction.state:
         case EvictionState.CONFIRMED | EvictionState.FAILED | EvictionState.ABANDONED as end:
             state = DecisionState(end.value)
@@ -384,7 +384,7 @@ def row_of(eviction: Eviction) -> DecisionRow:
 
 
 class Scope(StrEnum):
-    """What is held out."""
+    """What is kept out."""
 
     HOST = "host"
     GROUP = "group"
@@ -392,7 +392,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Who writes: only while the lease's row says so in the same transaction."""
+    """The writer: writes only while the lease's row names it in the same transaction."""
 
     holder: str
     epoch: int
@@ -401,28 +401,28 @@ class Fence:
 @readable
 @dataclass(frozen=True, slots=True)
 class QuarantineEntry:
-    """A host to which no group may come back, or a replica group that may not come back at all."""
+    """A host to which no group may return, or a replica group that may not return at all."""
 
     name: str
-    """Of the host, or of the group where `scope` says so."""
+    """Of the host, or of the group if `scope` says so."""
     reason: str
     author: str
-    """`KEEPER`, or who asked for it, by their own account: shown, and trusted for nothing."""
+    """`KEEPER`, or who asked for it, as they name themselves: shown, never trusted."""
     since_s: float
     until_s: float | None
     """None: until a person releases it."""
     incident_id: IncidentId | None
     scope: Scope = Scope.HOST
     kind: str | None = None
-    """Of the incident, where there is one."""
+    """Of the incident, if there is one."""
     findings: str = ""
-    """What the verdict rested on, in one line."""
+    """What the verdict was based on, in one line."""
     note: str = ""
-    """Why for so long: the host's record; empty when there is nothing to say."""
+    """Why it lasts this long: the host's record; empty when there is nothing to say."""
 
     @property
     def host(self) -> Host:
-        """The name, of those whose scope is a host."""
+        """The name, if the scope is a host."""
         return Host(self.name)
 
 
@@ -435,7 +435,7 @@ class Change(StrEnum):
     RELEASED = "released"  # by a person
     EXPIRED = "expired"
     ACCUSED = "accused"  # an incident fired whose culprit ran there
-    EVICTED = "evicted"  # the culprit's group was asked out
+    EVICTED = "evicted"  # eviction of the culprit's group was requested
 
 
 @readable
@@ -460,7 +460,7 @@ class QuarantineEvent:
 
     @property
     def id(self) -> str:
-        """The same for the same thing: what an incident says of a host is told once."""
+        """Equal for the same event: an incident accuses or evicts a host only once."""
         once = self.change in (Change.ACCUSED, Change.EVICTED)
         what = self.incident_id if once else f"{self.at_s:.3f}"
         return f"{self.scope}/{self.name}/{self.change}/{what}"
@@ -477,18 +477,18 @@ class Remembered:
     """Newest first."""
     decisions: tuple[DecisionRow, ...] = ()
     evictions: tuple[Eviction, ...] = ()
-    """Also those that no evictor had yet."""
+    """Including those that no evictor had yet."""
     quarantine: tuple[QuarantineEntry, ...] = ()
     """Hosts and groups."""
     quarantine_events: tuple[QuarantineEvent, ...] = ()
     """Oldest first."""
     targets: tuple[Mapping[str, Any], ...] = ()
     notices: tuple[tuple[str, str, Mapping[str, Any]], ...] = ()
-    """Sink, key, and what it was told."""
+    """Sink, key, and what was sent to it."""
     audit: tuple[tuple[IncidentId, str, Mapping[str, Any]], ...] = ()
     """Incident, part (`loop.auditor`), and what was noted."""
     switches: Mapping[str, str] = field(default_factory=dict)
-    """Name -> what was last said."""
+    """Name -> latest setting."""
 
     @property
     def taken_up(self) -> tuple[Eviction, ...]:

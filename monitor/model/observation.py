@@ -1,7 +1,7 @@
 """What was seen in one tick, frozen: the only input of everything that decides.
 
-Sickness is data: a rank that cannot be reached is an `Unreachable` beside the healthy ones,
-a Lighthouse that does not answer is a `LighthouseAway`. Nothing here is ever half filled.
+Failures are data: a rank that cannot be reached is an `Unreachable` beside the healthy ones, a
+Lighthouse that does not answer is a `LighthouseAway`. Nothing here is ever half filled.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from worker_server.wire import (
 
 
 class Failure(StrEnum):
-    """Why a target gave no report; each speaks for a different fault."""
+    """Why a target gave no report; each points to a different fault."""
 
     REFUSED = "refused"  # nobody listens: the sidecar is gone
     TIMEOUT = "timeout"  # host or network stuck, or the sidecar starved
     UNRESOLVED = "unresolved"  # no such host
     HTTP = "http"  # answered with a status other than 200
     GARBAGE = "garbage"  # answered something that is not our schema
-    UNASKED = "unasked"  # the sweep was over before its turn; it is among the next one's first
+    UNASKED = "unasked"  # the sweep ended before its turn; it is among the first of the next
     STRANGER = "stranger"  # answered in our schema, as another rank than the one registered
 
 
@@ -69,12 +69,12 @@ class Observation(Struct, frozen=True, gc=False):
 
     @property
     def step(self) -> StepState | None:
-        """What the rank reports of itself, if it does."""
+        """What the rank reports about itself, if anything."""
         return self.outcome.step if isinstance(self.outcome, StateReport) else None
 
 
 def stopped(process: Process, ending: Ending | None) -> bool:
-    """Whether SIGTERM or Ctrl-C ended it, and nothing of its own before; by whom, nobody knows."""
+    """Whether SIGTERM or Ctrl-C ended it, and no error of its own before; the sender is unknown."""
     raised = "" if ending is None or ending.exception is None else ending.exception
     by_signal = process.exit_signal in ("SIGTERM", "SIGINT")
     return (by_signal and not raised) or raised.partition(":")[0] == "KeyboardInterrupt"
@@ -103,7 +103,7 @@ class LighthouseView:
     heartbeat_ages_s: Mapping[ReplicaId, float]
     """Never pruned by the Lighthouse: holds every replica id it ever heard."""
     status: str
-    """Its sentence about the next quorum."""
+    """Its text about the next quorum."""
 
     @property
     def ids(self) -> frozenset[ReplicaId]:
@@ -111,17 +111,17 @@ class LighthouseView:
         return frozenset(member.replica_id for member in self.members)
 
     def anew(self, before: LighthouseView) -> bool:
-        """Whether another process answers than gave `before`: its quorums are counted anew, or it
-        has forgotten a heartbeat, which no Lighthouse does.
+        """Whether another process answers than the one that gave `before`: its quorum count
+        restarted, or it has forgotten a heartbeat, which no Lighthouse does.
         """
         forgotten = before.heartbeat_ages_s.keys() - self.heartbeat_ages_s.keys()
         return self.quorum_id < before.quorum_id or bool(forgotten)
 
     def out(self, replica_id: ReplicaId, dead_s: float) -> bool | None:
-        """Whether a replica id is in no quorum; None while that cannot be told.
+        """Whether a replica id is in no quorum; None while that is unknown.
 
-        A Lighthouse that has formed no quorum yet, such as one that has started anew, shows it out
-        when it hears no heartbeat of it that is younger than `dead_s`.
+        A Lighthouse that has formed no quorum yet, such as one just restarted, shows it out when
+        the id has no heartbeat younger than `dead_s`.
         """
         if self.members:
             return replica_id not in self.ids
@@ -130,7 +130,7 @@ class LighthouseView:
 
 
 NO_LIGHTHOUSE: Final = "none configured"
-"""Why there is no Lighthouse where the monitor was not told of one: that is no fault."""
+"""Reason when the monitor has no Lighthouse configured: that is no fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,26 +148,26 @@ class LighthouseAway:
 @readable
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The big red switch, pressed: nobody is evicted but by hand."""
+    """The pause switch, pressed: only a person can evict."""
 
     reason: str
     author: str
     since_s: float
     until_s: float | None
-    """None: until a person lets it go on."""
+    """None: until a person lifts it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """What the monitor measured of itself in one tick; None: not measured."""
+    """What the monitor measured about itself in one tick; None: not measured."""
 
     wall_s: float | None = None
     """The wall clock, which may jump, at the time of the snapshot."""
     starved: float | None = None
-    """Largest share of the time since the last tick in which one of its threads was ready to run
-    and got no core, 0 to 1."""
+    """Largest share of the time since the last tick in which one of its threads was runnable and
+    got no core, 0 to 1."""
     disk: str | None = None
-    """Why what it decides cannot be written down; None while it can."""
+    """Why its decisions cannot be written down; None while they can."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Snapshot:
     """Unix time of the tick, steady: it advances with the monotonic clock and never jumps."""
     tick: int
     lateness_s: float
-    """How much later than planned this tick ran; large means that we are the sick one."""
+    """How much later than planned this tick ran; large: the monitor is the sick one."""
     observations: tuple[Observation, ...]
     """One for each registered target, sorted by rank."""
     lighthouse: LighthouseView | LighthouseAway
@@ -186,22 +186,22 @@ class Snapshot:
     """Flight records of the ranks that the previous tick asked for (tier 2)."""
     evictions: tuple[Eviction, ...] = ()
     steps: Mapping[RankName, StepLog | Unreachable] = field(default_factory=dict)
-    """Steps that ranks made before this monitor saw them, of those that the previous tick asked
-    for; only rows that hold a pause (`habits.with_pauses`)."""
+    """Steps from before this monitor saw the ranks, for those that the previous tick asked for;
+    only rows that hold a pause (`habits.with_pauses`)."""
     vitals: Vitals = Vitals()
     gate_up: bool = False
     """Whether a gate answers: it refuses an evicted replica id whatever the Lighthouse does."""
     pause: Pause | None = None
-    """The big red switch; None while it is not pressed."""
+    """None while the pause switch is not pressed."""
 
     @cached_property
     def by_rank(self) -> Mapping[RankName, Observation]:
-        """The observations by name, in their order."""
+        """The observations by name, in the same order."""
         return {observation.identity.rank: observation for observation in self.observations}
 
     @cached_property
     def reports(self) -> Mapping[RankName, StateReport]:
-        """What those said who answered, by name, in their order."""
+        """Reports of the ranks that answered, by name, in that order."""
         return {
             observation.identity.rank: observation.outcome
             for observation in self.observations
@@ -210,18 +210,18 @@ class Snapshot:
 
 
 def absent(before: Mapping[RankName, object], now: Mapping[RankName, object]) -> Set[RankName]:
-    """Who is known and not here: in most ticks nobody, and then both have the same order."""
+    """Ranks that are known and not here: in most ticks none, and then both have the same order."""
     if len(before) == len(now) and all(map(is_, before, now)):
         return frozenset()
     return before.keys() - now.keys()
 
 
 PAUSE_S: Final = 1.0
-"""Shorter stretches in a phase are not told of; half the smallest useful floor."""
+"""Shorter stretches in a phase are not reported; half the smallest useful floor."""
 
 
 def with_pauses(log: StepLog) -> StepLog:
-    """The log without the rows in which nothing lasted: of thousands a few are left."""
+    """The log without the rows in which nothing lasted: of thousands, a few remain."""
     rows = (
         row
         for row in log.rows
@@ -234,14 +234,14 @@ def with_pauses(log: StepLog) -> StepLog:
 
 
 # -- The Lighthouse over time: how old its last view is, its restarts, its quorums. Pure ----------
-# Theory of operation. A Lighthouse that starts anew counts its quorums from 0 and has heard nobody;
-# one that runs never forgets a heartbeat. So an id that goes back, or a heartbeat that is missing,
-# is another process. Counters start with the monitor: Prometheus expects that of counters.
+# Theory of operation. A Lighthouse that restarts counts its quorums from 0 and has no heartbeats;
+# a running one never forgets a heartbeat. So an id that goes back, or a missing heartbeat, means
+# another process. Counters start with the monitor, as Prometheus expects.
 
 
 @dataclass(frozen=True, slots=True)
 class LighthouseRecord:
-    """What is known of a Lighthouse beyond its present page."""
+    """What is known of a Lighthouse beyond its current page."""
 
     view: LighthouseView | None = None
     """The last one, however old."""
@@ -251,16 +251,16 @@ class LighthouseRecord:
     """Why it does not answer now; None while it does."""
     away_since_s: float | None = None
     restarts: int = 0
-    """Seen by this monitor."""
+    """As seen by this monitor."""
     restarted_s: float | None = None
     """Unix time at which the last of them was seen."""
     quorum_changes: int = 0
-    """Quorums formed since this monitor looks, those of an absence that can be counted too."""
+    """Quorums formed since this monitor started, also in an absence if countable."""
     formed_s: float | None = None
     """Unix time at which the last quorum was first seen; None before there was one."""
 
     def after(self, seen: LighthouseView | LighthouseAway, now_s: float) -> LighthouseRecord:
-        """The record with one more look in it."""
+        """The record after one more look."""
         if isinstance(seen, LighthouseAway):
             since_s = now_s if self.away is None else self.away_since_s
             return replace(self, away=seen, away_since_s=since_s)

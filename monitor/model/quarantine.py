@@ -1,29 +1,29 @@
-"""What a host's history says about it: repeat offenders, and for how long they stay out. Pure.
+"""What a host's history says about it: repeat offenders, and how long they stay out. Pure.
 
-A few hosts cause many of a cluster's failures while every health check calls them well: Meta calls
-them lemon nodes and finds them by what happened on them over 28 days (A. Kokolis et al.,
-"Revisiting Reliability in Large-Scale Machine Learning Research Clusters", HPCA 2025, section IV).
-Its signals, and what a monitor of one job sees of them:
+A few hosts cause many of a cluster's failures while every health check passes: Meta calls them
+lemon nodes and finds them by what happened on them over 28 days (A. Kokolis et al., "Revisiting
+Reliability in Large-Scale Machine Learning Research Clusters", HPCA 2025, section IV). Its signals,
+and what a monitor of one job sees of them:
 
     excl_jobid_count               `exclusions`: times that a person quarantined it; shown only, for
                                    it says what people believe
     out_count                      `quarantines`: times that it was taken out, by anybody
     multi_node_node_fails          `wide`: incidents on it that held up other replica groups
-    single_node_node_fails         `narrow`: incidents on it that its own group alone felt
+    single_node_node_fails         `narrow`: incidents on it that affected its own group alone
     single_node_node_failure_rate  `failed_readmissions` of `readmissions`: how often letting it in
                                    again went wrong
     xid_cnt, tickets               not visible here
 
-and beside them incidents by kind and evictions. A host is a lemon when lightkeeper has quarantined
-it so often, when it failed so often right after it was let in, or when it had so many separate
+Also counted: incidents by kind, and evictions. A host is a lemon when lightkeeper has quarantined
+it often enough, when it failed often enough right after readmission, or when it had enough separate
 faults; the thresholds and their reasons are in `monitor.model.config`. The mark quarantines nobody
 by itself: it makes the next quarantine last until a person releases the host.
 
-What is no fault of a host: kinds that blame the program (a mismatch, a deadlock, lag, a Lighthouse
-that is away); a first death, which may be the program's; an incident whose signature, which holds
-the rank, was also seen with that rank on another host: the fault moves with the program.
+Not blamed on a host: kinds that blame the program (a mismatch, a deadlock, lag, a Lighthouse that
+is away); a first death, which may be the program's; an incident whose signature, which holds the
+rank, was also seen with that rank on another host: the fault moves with the program.
 
-A release by a person says "repaired": nothing from before counts. But when the host fails again
+A release by a person means "repaired": nothing from before counts. But when the host fails again
 within `readmission_hours`, it was not, and all of it counts again.
 """
 
@@ -42,7 +42,7 @@ from monitor.model.verdict import Kind
 _DAY_S: Final = 86_400.0
 _HOUR_S: Final = 3600.0
 _BLAMES_HOST: Final = frozenset({Kind.NOT_ENTERED, Kind.STRAGGLER, Kind.DEAD, Kind.STATE_CORRUPT})
-"""Those for which policy may quarantine a host."""
+"""Kinds for which policy may quarantine a host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +58,31 @@ class HostRecord:
     quarantines: int = 0
     exclusions: int = 0
     readmissions: int = 0
-    """Times that it was let in again, by a person or because its time was over."""
+    """Times that it was let in again, by a person or by expiry."""
     failed_readmissions: int = 0
     offences: int = 0
     """Separate faults of the host itself that count today."""
     counted_quarantines: int = 0
-    """By lightkeeper, that count today."""
+    """By lightkeeper, as far as they count today."""
     reset_s: float | None = None
-    """When a person released it, and nothing from before counts; None: all of the window does."""
+    """When a person released it, so that nothing from before counts; None: the whole window
+    counts."""
     readmitted_s: float | None = None
     """When it was last let in again."""
     readmitted_by: str = ""
     lemon: str | None = None
-    """Why it is one; None when it is not."""
+    """Why it is a lemon; None when it is not."""
 
     @property
     def clean(self) -> bool:
-        """Whether nobody ever accused or excluded it within the window."""
+        """Whether nobody accused or excluded it within the window."""
         return not (self.incidents or self.quarantines or self.evictions)
 
 
 def records(
     events: Iterable[QuarantineEvent], now_s: float, config: KeeperConfig
 ) -> dict[Host, HostRecord]:
-    """The record of every host that these events name; events out of the window do not count."""
+    """The record of every host that these events name; events outside the window do not count."""
     since_s = now_s - config.lemon_window_days * _DAY_S
     by_host: dict[Host, list[QuarantineEvent]] = {}
     for event in events:
@@ -95,9 +96,9 @@ def records(
 
 
 def length_s(record: HostRecord, first_s: float | None, config: KeeperConfig) -> float | None:
-    """How long a quarantine by lightkeeper lasts that begins now; None: until a person's release.
+    """How long a quarantine by lightkeeper that begins now lasts; None: until a person releases it.
 
-    `record` includes this quarantine. `first_s`: of a host's first.
+    `record` includes this quarantine. `first_s`: length of a host's first.
     """
     if record.lemon is not None or first_s is None:
         return None
@@ -105,7 +106,7 @@ def length_s(record: HostRecord, first_s: float | None, config: KeeperConfig) ->
 
 
 def note_on(record: HostRecord, now_s: float, config: KeeperConfig) -> str:
-    """What a person should know of the host's past when it is quarantined; empty: nothing."""
+    """What a person should know of the host's past when it is quarantined; may be empty."""
     said = []
     if record.readmitted_s is not None:
         ago_s = now_s - record.readmitted_s
@@ -181,14 +182,14 @@ def _failed(
     faults: Sequence[QuarantineEvent],
     within_s: float,
 ) -> bool:
-    """Whether the host failed again soon after this, and before it was let in another time."""
+    """Whether the host failed again soon after this readmission, and before the next one."""
     later = min((other.at_s for other in others if other.at_s > back.at_s), default=float("inf"))
     end_s = min(later, back.at_s + within_s)
     return any(back.at_s < fault.at_s <= end_s for fault in faults)
 
 
 def _separate(faults: Sequence[QuarantineEvent], apart_s: float) -> int:
-    """Faults so far apart that they are not one; a death only when it is not the first."""
+    """Number of faults, those close together counted once; a first death does not count."""
     count, last_s, deaths = 0, float("-inf"), 0
     for fault in faults:
         deaths += fault.kind == Kind.DEAD
@@ -222,7 +223,7 @@ def ordinal(number: int) -> str:
 
 
 def span(seconds: float) -> str:
-    """A span that people think in: `40 s`, `12 min`, `3.5 h`, `2 days`."""
+    """A span in readable units: `40 s`, `12 min`, `3.5 h`, `2 days`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds < 2 * _HOUR_S:
