@@ -1,16 +1,16 @@
 """Who comes late to collectives, by flight records and each rank's own clock. Pure.
 
-Theory of operation. Between two exits of the same collective every member lives through the same
-time (all leave it within moments of each other), so stretches between common collectives can be
-compared without common clocks. What a rank does not spend inside collectives in such a stretch it
-spends on its own: busy. A late comer is busy long and inside shortly; its peers wait inside for it
-(ALGORITHMS.md section 6). P says how much of a collective's lost time is late arrival and how much
+Theory of operation. Between two exits of the same collective every member experiences the same time
+(all leave it within moments of each other), so stretches between common collectives can be compared
+without common clocks. A rank is busy in the part of such a stretch that it does not spend inside
+collectives. A late comer is busy long and inside briefly; its peers wait inside for it
+(ALGORITHMS.md section 6). P is the share of a collective's lost time that is late arrival; the rest
 is the transfer (`cohort.late_share`). The ring's times are those of the calls; NCCL's are those at
 which its watchdog saw them, to about 0.1 s. Collectives launched with async_op=True hold nobody
-while the rank works on, so what the ring says of them is left out.
+while the rank keeps working, so the ring's entries for them are left out.
 
-Whom to ask is found for nothing: heads at every poll show who is mostly outside of collectives
-while its peers are mostly inside.
+Finding suspects costs nothing: heads at every poll show who is mostly outside collectives while its
+peers are mostly inside.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from monitor.records.signature import POINT_TO_POINT, op_name
 from worker_server.wire import FlightRecord
 
 _POLLS: Final = 20
-"""Polls over which a share outside of collectives is taken: standard error 0.11 at most."""
+"""Polls that a share outside collectives is computed from: standard error 0.11 at most."""
 _POLLS_LEAST: Final = 15
 _OUTSIDE: Final = 0.6
 """Share of polls outside that makes a suspect, if the median of its peers is 0.25 lower."""
 _LOWER: Final = 0.25
 _CHUNKS: Final = 8
-"""Stretches into which a record's common collectives are divided; the median of them counts, so
-that one pause is no pace."""
+"""Stretches into which a record's common collectives are divided; their median counts, so that one
+pause is no pace."""
 _COMMON_LEAST: Final = 17
 _COMMON_MOST: Final = 400
 _RECENT_S: Final = 30.0
-"""What a record tells of longer ago is no evidence for now. Shorter: few steps of a slow job."""
+"""Older entries of a record are no evidence for now. Shorter: few steps of a slow job."""
 _READINGS_KEPT: Final = 12
 _NCCL_S: Final = 0.1
 
@@ -52,11 +52,11 @@ _NCCL_S: Final = 0.1
 @dataclass(frozen=True, slots=True)
 class Arrival:
     busy_s: float
-    """Median seconds of its own between two common collectives."""
+    """Median own seconds between two common collectives."""
     low_s: float
-    """What only 3 of 10 stretches undercut."""
+    """Only 3 of 10 stretches are lower."""
     inside_s: float
-    """Mean seconds inside one."""
+    """Mean seconds inside a collective."""
     usual_s: float
     """Median busy seconds of the others."""
     z: float
@@ -64,7 +64,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class CohortReading:
-    """What the records of one cohort, all read at about one time, say."""
+    """What the records of one cohort, read at about the same time, show."""
 
     at_s: float
     process_group: str
@@ -80,7 +80,7 @@ class CohortReading:
 
 @dataclass(slots=True)
 class ArrivalBook:
-    """Polls of the last moments, and readings of each cohort; bounded."""
+    """Recent polls, and readings of each cohort; bounded."""
 
     readings: dict[str, deque[CohortReading]] = field(default_factory=dict)
     calm_s: dict[str, float] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class ArrivalBook:
     _polls: dict[RankName, deque[bool]] = field(default_factory=dict)
 
     def poll(self, outside: Mapping[RankName, bool]) -> None:
-        """Take in one sweep: who was in no collective. Ranks that are not there are forgotten."""
+        """Take in one sweep: who was in no collective. Absent ranks are forgotten."""
         self._polls = {
             rank: self._polls.get(rank) or deque(maxlen=_POLLS) for rank in sorted(outside)
         }
@@ -96,7 +96,7 @@ class ArrivalBook:
             self._polls[rank].append(out)
 
     def suspects(self, ranks: Sequence[RankName]) -> bool:
-        """Whether one of this cohort is mostly outside while the others are not."""
+        """Whether one rank of this cohort is mostly outside while the others are not."""
         polls = [self._polls.get(rank, ()) for rank in ranks]
         if len(ranks) < 2 or any(len(outside) < _POLLS_LEAST for outside in polls):
             return False
@@ -104,7 +104,7 @@ class ArrivalBook:
         return bool(((shares >= _OUTSIDE) & (shares - cohort.usual(shares) >= _LOWER)).any())
 
     def forget(self) -> None:
-        """Somebody came or went: what was seen before is another fleet's."""
+        """A rank came or went: earlier observations belong to another fleet."""
         self.readings.clear()
         self._polls.clear()
 
@@ -123,11 +123,11 @@ class ArrivalBook:
 _Place = tuple[str, int]
 """Process group (and quorum), sequence id."""
 _Spans = Mapping[_Place, tuple[float, float]]
-"""When one rank entered and left each."""
+"""When one rank entered and left each collective."""
 
 
 def read(at_s: float, records: Mapping[RankName, FlightRecord]) -> CohortReading | None:
-    """What these records say of each other; None when they have too little in common."""
+    """What these records show together; None when they have too little in common."""
     spans: dict[RankName, _Spans] = {}
     resolution_s = 0.0
     for rank, record in sorted(records.items()):
@@ -175,7 +175,7 @@ def _ring(record: FlightRecord) -> _Spans:
 
 
 def _nccl(record: FlightRecord) -> _Spans:
-    """Spans on the GPU, as the watchdog saw them; empty where torch's records have none."""
+    """Spans on the GPU, as the watchdog saw them; empty if torch's records have none."""
     spans: dict[_Place, tuple[float, float]] = {}
     for _, part in record.parts:
         try:
@@ -195,27 +195,27 @@ def _nccl(record: FlightRecord) -> _Spans:
 
 
 def _common(spans: Iterable[_Spans]) -> list[list[_Place]]:
-    """Collectives that all of them left, by process group; in order."""
+    """Collectives that all ranks left, by process group; in order."""
     places = sorted(set.intersection(*map(set, spans)))
     return [list(group) for _, group in groupby(places, key=itemgetter(0))]
 
 
 def _recent(places: list[_Place], spans: _Spans) -> list[_Place]:
-    """Those of the last half minute, but as many as a reading needs."""
+    """Those of the last half minute, or more if a reading needs more."""
     since_s = spans[places[-1]][1] - _RECENT_S
     recent = sum(spans[place][1] >= since_s for place in places)
     return places[-max(recent, _COMMON_LEAST) :][-_COMMON_MOST:]
 
 
 def _inside(spans: Iterable[_Spans], common: Sequence[_Place]) -> cohort.Floats:
-    """Seconds inside each of these collectives: a row a collective, a column a rank."""
+    """Seconds inside each of these collectives: a row per collective, a column per rank."""
     return np.array(
         [[one_rank[place][1] - one_rank[place][0] for one_rank in spans] for place in common]
     )
 
 
 def _stretches(spans: _Spans, common: Sequence[_Place]) -> tuple[list[float], float]:
-    """Own seconds a collective in each stretch, and the seconds from one to the next."""
+    """Own seconds per collective in each stretch, and the seconds from one to the next."""
     ordered = sorted(spans.values())
     enters = np.array([enter_s for enter_s, _ in ordered])
     edges = np.linspace(0, len(common) - 1, _CHUNKS + 1).astype(int)

@@ -1,4 +1,4 @@
-"""Every detector there is, and whose flight records they ask for. Pure; a new one goes in here."""
+"""All detectors, and the ranks whose flight records they ask for. Pure; add new ones here."""
 
 from __future__ import annotations
 
@@ -89,18 +89,17 @@ def inhibit(
     """The verdicts that stand, and why the others do not.
 
     A mismatch explains the hangs, deaths and deadlocks of its group; a death explains a hang of its
-    group; a fault explains the deaths of those who waited for it (TorchFT's timeouts end
-    them), and that they stand still while they end; a fleet that stands still has no pace to
-    compare.
+    group; a fault explains the deaths of its victims (TorchFT's timeouts end them), and their
+    standing still while they end; a fleet that stands still has no pace to compare.
 
     Args:
         verdicts: what the detectors found in this tick.
-        shielded: groups under an eviction of ours; a kind is left out where its own incident is
-            the one that asked for it.
+        shielded: groups under an eviction of ours; a kind is left out where its own incident
+            requested the eviction.
         blamed: victim -> group of the culprit, of open incidents.
-        ending: of these, who gave up waiting and may be about to end.
+        ending: victims that gave up waiting and may be about to end.
         stalled: whether anything but slowness is wrong anywhere.
-        named: whether an open incident says who holds the job up.
+        named: whether an open incident names what holds the job up.
     """
     mismatched = {g for v in verdicts if v.kind is Kind.MISMATCH and v.stops for g in v.groups}
     dead = {g for v in verdicts if v.kind is Kind.DEAD for g in v.groups}
@@ -118,7 +117,7 @@ def inhibit(
         )  # fmt: skip
         lags = verdict.kind is Kind.REPLICA_LAG
         if lags and (faulty & set(verdict.groups) or (not verdict.groups and (stalled or spoilt))):
-            why = why or ""  # a loop has pauses between its turns: what is in them is another's
+            why = why or ""  # a loop pauses between its turns: the pauses belong to another fault
         if why is None:
             kept.append(verdict)
         elif why:
@@ -137,19 +136,19 @@ def _why(  # noqa: PLR0911 - one reason a line
     stalled: bool,
     named: bool,
 ) -> str | None:
-    """Why a verdict does not stand; empty when it is only not to be had now; None: it stands."""
+    """Why a verdict does not stand; empty: only not now; None: it stands."""
     groups = set(verdict.groups)
     if any((verdict.kind, group) in shielded for group in groups):
         return "it is under an eviction"
     if groups & mismatched and verdict.kind in (Kind.DEAD, Kind.NOT_ENTERED, Kind.DEADLOCK):
         return "explained by a mismatch in the same group"
     if groups & mismatched and verdict.kind is Kind.MISMATCH and not verdict.stops:
-        return ""  # the one that hangs is told first
+        return ""  # the one that hangs is reported first
     if groups & dead and verdict.kind is Kind.NOT_ENTERED:
         return "explained by a dead process in the same group"
     over = {Kind.DEAD: blamed, Kind.NOT_ENTERED: ending}.get(verdict.kind, ())
     if verdict.kind is Kind.DEAD and verdict.signature:
-        over = ()  # it raised something of its own, whatever it waited for
+        over = ()  # it raised an error of its own, whatever it waited for
     if verdict.culprits and all(rank in over for rank in verdict.culprits):
         causes = sorted({blamed[rank] for rank in verdict.culprits} - groups)
         if causes:

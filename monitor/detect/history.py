@@ -1,8 +1,8 @@
 """What was seen over time, bounded: all that a detector may ask about the past.
 
-For each rank one `RankTrack` is kept, replaced when its incarnation changes (a restarted rank is
-another process with other counters). Paces come from `pace`, what the job's own pauses teach from
-`learned_pauses`, late arrival from `arrivals`. A snapshot gets in by `intake` only.
+Each rank has one `RankTrack`, replaced when its incarnation changes (a restarted rank is another
+process with other counters). Paces come from `pace`, lessons from the job's own pauses from
+`learned_pauses`, late arrival from `arrivals`. A snapshot enters by `intake` only.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from worker_server.wire import RING_CALLS, FlightRecord, RingEntry
 
 _FORGET_S: Final = 3600.0
 _LEAST_STEPS: Final = 3
-"""Long steps vary less than short ones: a rank is never called hung sooner."""
+"""Long steps vary less than short ones: a rank is never called hung earlier."""
 _NEXT_LIFE: Final = 3
-"""Times `unseen_s`: on a busy host a WorkerServer takes so long to start."""
+"""Multiple of `unseen_s`: a WorkerServer takes this long to start on a busy host."""
 _FALLEN_S: Final = 180.0
-"""A death may follow from another for so long: TorchFT's quorum and join timeouts, 60 s each by
+"""How long one death may follow from another: TorchFT's quorum and join timeouts, 60 s each by
 default, one after the other, and some for the interpreter to end."""
 AROUND_S: Final = 5.0
-"""A vote that was lost, or a death, is seen so much sooner or later than the stall that follows."""
+"""A lost vote or a death is seen at most this much before or after the stall that follows."""
 COLLECTIVES_A_STEP: Final = 10
-"""Collectives that stand for a step of the warm-up where no steps are reported."""
+"""Collectives that count as one step of the warm-up if no steps are reported."""
 
 
 @dataclass(slots=True)
 class Reading:
-    """A flight record that was read."""
+    """A flight record as read."""
 
     answer: FlightRecord
     """The WorkerServer's whole answer."""
@@ -50,7 +50,7 @@ class Reading:
     """The collectives of its ring, oldest first."""
     at_s: float
     garbage: bool = False
-    """Whether it could not be read; both are empty then."""
+    """Whether it could not be read; `answer` and `calls` are empty then."""
 
     def at(self, process_group: str, seq: int) -> RingEntry | None:
         """One collective, or None when it is not recorded."""
@@ -74,7 +74,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """A gap of which it is not known yet whether it ended well, and where the rank stood then."""
+    """A gap that may have ended well or badly, and where the rank stood then."""
 
     gap: Gap
     commits: int
@@ -85,32 +85,32 @@ class Unproven:
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """A time over which the Lighthouse did not answer, as this monitor's ticks saw it."""
+    """A period without answers from the Lighthouse, as this monitor's ticks saw it."""
 
     since_s: float
     until_s: float
     anew: bool
-    """Whether another process answers since: its quorums are counted anew."""
+    """Whether another process answers since: its quorum count restarted."""
 
 
 @dataclass(slots=True)
 class History:
-    """Everything seen so far, as far as it still matters."""
+    """Everything seen so far that still matters."""
 
     config: KeeperConfig
     pace: PaceMeter
     attendance: Attendance
     now_s: float = 0.0
     tracks: dict[RankName, RankTrack] = field(default_factory=dict)
-    """Sorted by rank; holds ranks that are registered no more for an hour."""
+    """Sorted by rank; keeps unregistered ranks for an hour."""
     lighthouse: LighthouseView | None = None
     """Of the latest tick; None while the Lighthouse is away."""
     away: LighthouseAway | None = None
     """Why a Lighthouse that should be there did not answer in the latest tick."""
     away_since_s: float | None = None
-    """First tick of its present absence."""
+    """First tick of its current absence."""
     absence: Absence | None = None
-    """Its last absence that is over."""
+    """Its last completed absence."""
     _view: LighthouseView | None = None
     """Its last page, however old."""
     disturbed_s: float = float("-inf")
@@ -121,19 +121,19 @@ class History:
     habits: Habits = field(default_factory=lambda: Habits(KeeperConfig()))
     """Pauses that ended well."""
     arrivals: ArrivalBook = field(default_factory=ArrivalBook)
-    """Who comes late to collectives, of ranks that report no phases."""
+    """Late arrivals at collectives, for ranks that report no phases."""
     pausing: frozenset[RankName] = frozenset()
-    """Ranks that stood still by themselves in the previous tick, as the wait-for graph had it."""
+    """Ranks that stood still on their own in the previous tick, by the wait-for graph."""
     unproven: dict[RankName, Unproven] = field(default_factory=dict)
     """Long collectives that may have ended by an error."""
     left_s: dict[RankName, float] = field(default_factory=dict)
-    """Ranks in a collective that a peer has left, as the wait-for graph had it -> since when."""
+    """Ranks in a collective that a peer has left, by the wait-for graph -> since when."""
     fallen_s: dict[GroupName, float] = field(default_factory=dict)
-    """Groups that lost a process lately, by whatever cause -> when its first one died."""
+    """Groups that recently lost a process, by any cause -> when its first one died."""
     unseen_s: dict[ReplicaId, float] = field(default_factory=dict)
-    """Replica ids that beat and no rank reports -> first seen so."""
+    """Replica ids that beat but no rank reports -> first seen so."""
     inside: frozenset[RankName] = frozenset()
-    """Ranks that stood in a collective from which nobody was missing, in the previous tick."""
+    """Ranks in a collective that nobody was missing from, in the previous tick."""
     _records: dict[RankName, Reading] = field(default_factory=dict)
     _sorted: bool = True
     """Whether the tracks are in order."""
@@ -145,7 +145,7 @@ class History:
     def of(cls, config: KeeperConfig) -> History:
         return cls(config, PaceMeter(config), Attendance(config), habits=Habits(config))
 
-    # -- what detectors ask ----------------------------------------------------------------
+    # -- queries of the detectors -----------------------------------------------------------
 
     def present(self) -> tuple[RankTrack, ...]:
         """Ranks registered in the latest tick, sorted."""
@@ -157,20 +157,20 @@ class History:
 
     @property
     def still_after_s(self) -> float:
-        """From when on a rank counts as standing: half of the least that anybody is allowed."""
+        """When a rank counts as standing: half of the shortest allowance."""
         return self.config.stall_floor_s / 2
 
     @property
     def disturbed(self) -> bool:
-        """Whether a group started, healed or died lately: its host's other ranks have no pace."""
+        """Whether a group recently started, healed or died: its host's other ranks have no pace."""
         return self.now_s - self.disturbed_s < self.config.restart_quiet_s
 
     def fell_since(self, at_s: float) -> list[GroupName]:
-        """Groups that lost a process since then, or so shortly before that others feel it."""
+        """Groups that lost a process since then, or so shortly before that others are affected."""
         return sorted(group for group, fell_s in self.fallen_s.items() if fell_s > at_s - AROUND_S)
 
     def starting(self, track: RankTrack) -> bool:
-        """Whether a rank has not yet the steps, since its start or heal, that its judgement needs.
+        """Whether a rank has too few steps, since its start or heal, to be judged.
 
         Without steps, collectives count.
         """
@@ -188,15 +188,15 @@ class History:
         own_s = track.step_s or 0.0
         if own_s <= 0.0 or not self.starting(track):
             return own_s
-        # its start is in its mean; all step together, so what its peers take is its step as well
+        # its mean includes its start; all ranks step together, so its peers' step time applies
         peers = [t.step_s for t in self.present() if t.step_s and not self.starting(t)]
         return min(own_s, median(peers)) if peers else own_s
 
     def hang_after_s(self, track: RankTrack) -> float:
         """How long this rank may stand still: max(floor, factor x learned step time).
 
-        Where steps are so long that this is later than who waits gives up, it is as long as where
-        nobody says what it does, or a few steps. What it does now may allow for more, see
+        If steps are so long that this exceeds the time after which victims give up, the limit is
+        that of undeclared phases, or a few steps. Its current phase may allow more, see
         `detectors.patience`.
         """
         config, step_s = self.config, self.learned_step_s(track)
@@ -206,10 +206,10 @@ class History:
     def cohorts(self) -> tuple[tuple[str, tuple[RankName, ...]], ...]:
         """Ranks of one role that paces cannot compare, by a name of the role; sorted.
 
-        Neither phases nor waits are told, or there is no other group to compare with.
+        Neither phases nor waits are reported, or there is no other group to compare with.
 
-        The same group rank of all replica groups; in a job of one group all its ranks, if there
-        are no smaller process groups that would give them roles.
+        The same group rank of all replica groups; in a job of one group all its ranks, if there are
+        no smaller process groups that would give them roles.
         """
         lanes: dict[int, list[RankTrack]] = {}
         for track in self.present():
@@ -228,15 +228,15 @@ class History:
         )
 
     def replica_id(self, group: GroupName) -> ReplicaId | None:
-        """The replica id under which a group's present processes know themselves.
+        """The replica id that a group's current processes report.
 
-        It names whom the Lighthouse kills and the gate refuses, and is their own word: only one
-        with the group's name (or with none) that no other group's ranks tell as well is believed.
+        The Lighthouse kills and the gate refuses by it, and it is self-reported: it is believed
+        only with the group's name (or with none), and if no other group's ranks report it too.
         """
         return self._replica_ids.get(group)
 
     def in_quorum(self, group: GroupName) -> bool | None:
-        """Whether the group's present replica id is in the last quorum; None when unknown."""
+        """Whether the group's current replica id is in the last quorum; None when unknown."""
         replica_id = self.replica_id(group)
         if self.lighthouse is None or replica_id is None:
             return None
@@ -250,9 +250,9 @@ class History:
         return self.lighthouse.heartbeat_ages_s.get(replica_id)
 
     def unseen(self) -> tuple[ReplicaId, ...]:
-        """Participants that no WorkerServer has reported for long enough to say so; sorted.
+        """Participants that no WorkerServer has reported for long enough to report them; sorted.
 
-        The next life of a group that has died beats before it is registered.
+        The next life of a dead group beats before it is registered.
         """
 
         def due_s(replica_id: ReplicaId) -> float:
@@ -264,16 +264,16 @@ class History:
         return tuple(sorted(name for name, at_s in since_s if self.now_s - at_s >= due_s(name)))
 
     def unseen_since_s(self, replica_id: ReplicaId) -> float:
-        """Since when one of them is seen to beat."""
+        """Since when one of these ids is seen to beat."""
         return self.unseen_s.get(replica_id, self.now_s)
 
     def stopped(self, track: RankTrack) -> bool:
-        """Whether a signal has stopped a rank's process; a tracer's stop is no fault of it."""
+        """Whether a signal has stopped a rank's process; a tracer's stop does not count."""
         fresh = track.fresh
         return fresh is not None and fresh.process.state == "T" and fresh.process.tracer is None
 
     def _participates(self, track: RankTrack) -> bool:
-        """Where its group takes part."""
+        """If its group takes part."""
         step = track.step
         return (
             track.fresh is not None
@@ -289,19 +289,19 @@ class History:
         return None if reading is None or reading.garbage else reading
 
     def asked(self, track: RankTrack) -> Reading | None:
-        """The same, also where the rank's answer could not be read."""
+        """The same, including answers that could not be read."""
         reading = self._records.get(track.rank)
         if reading is None or reading.answer.identity.incarnation != track.identity.incarnation:
             return None
         return reading if self.now_s - reading.at_s <= self.config.record_fresh_s else None
 
     def record_age_s(self, rank: RankName) -> float:
-        """Since the rank's flight record was read; infinite when there is none."""
+        """Since the rank's flight record was read; infinite if there is none."""
         reading = self._records.get(rank)
         return float("inf") if reading is None else self.now_s - reading.at_s
 
     def sample_after_s(self, track: RankTrack) -> float:
-        """Seconds after which a healthy rank's record is read again: before half of it is gone."""
+        """Seconds after which a healthy rank's record is read again: before half of it is lost."""
         reading = self._records.get(track.rank)
         busy_s = float("inf") if reading is None else reading.covers_s / 2
         return min(self.config.sample_s, max(busy_s, self.config.record_repeat_s))
@@ -313,7 +313,7 @@ class History:
     def unfollowed(self) -> Absence | None:
         """The Lighthouse's last absence, if nobody has committed since it was over.
 
-        Who asked for a quorum before may wait in vain: what was asked of it is lost.
+        Quorum requests from before may never be answered: the Lighthouse lost them.
         """
         over = self.absence
         if over is None or self.away is not None:
@@ -322,21 +322,19 @@ class History:
         return over if from_before else None  # all have started since
 
     def see_commits(self) -> None:
-        """A commit after the Lighthouse's absence: whatever stands later stands for another
-        reason.
-        """
+        """A commit after the Lighthouse's absence: a later standstill has another reason."""
         over, tracks = self.absence, self.tracks.values()
         if over is not None and any((t.last_commit_s or 0.0) > over.until_s for t in tracks):
             self.absence = None
 
     def wanted_steps(self) -> tuple[RankName, ...]:
-        """Ranks whose steps before this monitor's time may teach their pauses; sorted."""
+        """Ranks whose steps before this monitor's time may show their pauses; sorted."""
         return tuple(t.rank for t in self.present() if t.unread > 0 and t.fresh is not None)
 
     # -- how intake fills it ---------------------------------------------------------------
 
     def see_lighthouse(self, seen: LighthouseView | LighthouseAway) -> None:
-        """Take in what the Lighthouse said in this tick."""
+        """Take in the Lighthouse's answer of this tick."""
         self.lighthouse = seen if isinstance(seen, LighthouseView) else None
         members = () if self.lighthouse is None else self.lighthouse.members
         self._members = frozenset(member.replica_id for member in members)
@@ -349,7 +347,7 @@ class History:
             self.away_since_s = None
 
     def _see_again(self, view: LighthouseView) -> None:
-        """The Lighthouse answers; perhaps another process than before."""
+        """The Lighthouse answers; it may be another process than before."""
         anew = self._view is not None and view.anew(self._view)
         if self.away_since_s is not None or anew:
             since_s = self.now_s if self.away_since_s is None else self.away_since_s
@@ -357,7 +355,7 @@ class History:
         self.away_since_s, self._view = None, view
 
     def see_deaths(self) -> None:
-        """Remember when groups lost a process, beyond their restart: others may die of it."""
+        """Remember when groups lost a process, even after a restart: others may die of it."""
         for group, members in self._groups.items():
             died_s = [track.died_s for track in members if track.died_s is not None]
             if died_s:
@@ -365,7 +363,7 @@ class History:
         self.fallen_s = {g: s for g, s in self.fallen_s.items() if self.now_s - s < _FALLEN_S}
 
     def forget(self) -> None:
-        """Drop ranks that are registered no more for an hour; sort the others."""
+        """Drop ranks that have been unregistered for an hour; sort the others."""
         for rank, track in list(self.tracks.items()):
             if self.now_s - track.seen_s > _FORGET_S:
                 del self.tracks[rank]
@@ -376,7 +374,7 @@ class History:
         self._sorted = True
 
     def begin(self, track: RankTrack) -> None:
-        """A rank, or an incarnation of it, that was not seen before."""
+        """A rank, or an incarnation of it, not seen before."""
         self.tracks[track.rank], self._sorted = track, False
 
     def regroup(self) -> None:
@@ -386,7 +384,7 @@ class History:
         for track in self._present:
             groups.setdefault(track.group, []).append(track)
         self._groups = {name: tuple(tracks) for name, tracks in sorted(groups.items())}
-        # asked for by every rank of a group, so looked for once a tick
+        # asked for by every rank of a group, so computed once a tick
         ids = {name: _told_ids(tracks) for name, tracks in self._groups.items()}
         times = Counter(replica for ids in ids.values() for replica in set(ids))
         self._replica_ids = {
@@ -419,7 +417,7 @@ class History:
 
 
 def _told_ids(members: tuple[RankTrack, ...]) -> list[ReplicaId]:
-    """By a group's processes, those alive first: one that died may have had another."""
+    """By a group's processes, live ones first: a dead one may have had another."""
     return [
         track.step.replica_id
         for track in sorted(members, key=lambda track: track.died_s is not None)

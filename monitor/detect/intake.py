@@ -1,10 +1,10 @@
 """How one tick's snapshot gets into the history: the only way in.
 
-Once a tick it is told who could take part in a quorum and who did, what the job's own pauses teach
-(read from two reports in a row, or from the steps of a rank's past), and each rank's pace. A pause
-is told when it is over, for a hang is none; whose it was (a rank's own, or one in which all stood
-in a collective) the wait-for graph of the tick before says. A window of paces that a restart, a
-heal or a death touched is thrown away, for its host was busy with something else.
+Each tick records who could take part in a quorum and who did, what the job's own pauses teach (from
+two consecutive reports, or from the steps of a rank's past), and each rank's pace. A pause is
+recorded when it is over, because a hang is not a pause; the wait-for graph of the previous tick
+says whose it was (a rank's own, or one in which all stood in a collective). A window of paces that
+a restart, a heal or a death touched is thrown away: its host was busy with something else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from monitor.model.observation import Observation, Snapshot
 from worker_server.wire import LONG_PHASES, FlightRecord, StateReport, StepLog, StepState
 
 _TRIES: Final = 3
-"""How often a rank's past is asked for, at most."""
+"""How many times a rank's past is requested, at most."""
 
 
 def push(history: History, snapshot: Snapshot) -> None:
@@ -83,7 +83,7 @@ def _push_rank(history: History, observation: Observation) -> None:
 
 
 def _disturbs(history: History, track: RankTrack) -> bool:
-    """Whether a rank is busy coming or going, at the cost of its host's other processes."""
+    """Whether a rank is starting or ending, at the cost of its host's other processes."""
     report = track.report
     if report is None:
         return False
@@ -119,7 +119,7 @@ def _push_arrivals(history: History, snapshot: Snapshot) -> None:
 
 
 def _push_state(history: History) -> None:
-    """What the ranks say of their weights and losses."""
+    """What the ranks report about their weights and losses."""
     tracks = history.present()
     if history.prints.lives or any(t.step is not None and t.step.prints for t in tracks):
         history.prints.push(history.now_s, tracks)
@@ -152,7 +152,7 @@ def _reading(track: RankTrack, step: StepState, report: StateReport) -> Sample:
         witness=None if report.witness is None else track.witness,
         starved=process.starved,
     )
-    if not track.phased:  # its waits tell what its phases do not
+    if not track.phased:  # its waits show what its phases do not
         reading.waited_s = track.waited_s
         reading.calls = sum(head.enqueued for head in track.ring_heads)
         if track.identity.world_size > 1:
@@ -169,13 +169,13 @@ HEARTBEAT_TIMEOUT_S: Final = 5.0
 
 
 def push_unseen(history: History) -> None:
-    """Keep since when which replica ids beat that no rank reports.
+    """Keep since when replica ids beat that no rank reports.
 
-    While a rank has not told its id yet, it may be the one, under whatever name; but for those that
-    were known to be nobody's before it came.
+    While a rank has not reported its id, any id may be its own; except those already known as
+    nobody's before it came.
     """
     if history.lighthouse is None:
-        return  # what was seen before is not forgotten while nobody looks
+        return  # what was seen before stays while nobody looks
     alive = [track for track in history.present() if track.died_s is None]
     reported = {
         None if track.step is None else track.step.replica_id for track in history.present()
@@ -192,14 +192,14 @@ def push_unseen(history: History) -> None:
 
 
 def push_attendance(history: History) -> None:
-    """Tell the book of attendance who is in the quorum, and who stays out of it."""
+    """Record in the attendance who is in the quorum, and who stays out of it."""
     turns = (turn for track in history.present() if (turn := _turn(history, track)) is not None)
     absent = [group for group in history.groups() if _stays_out(history, group)]
     history.attendance.push(history.now_s, turns, history.lighthouse, absent)
 
 
 def _stays_out(history: History, group: GroupName) -> bool:
-    """Whether a group could take part and does not: it beats, works, and is in no quorum."""
+    """Whether a group could take part but does not: it beats, works, and is in no quorum."""
     age_s = history.heartbeat_age_s(group)
     if age_s is None or age_s > HEARTBEAT_TIMEOUT_S or history.in_quorum(group) is not False:
         return False
@@ -207,7 +207,7 @@ def _stays_out(history: History, group: GroupName) -> bool:
 
 
 def _excused(history: History, track: RankTrack) -> bool:
-    """Whether a rank is on its way, done, or cannot be seen: no blame for staying out."""
+    """Whether a rank is starting, done, or out of sight: no blame for staying out."""
     config, step = history.config, track.step
     if track.fresh is None or not track.fresh.process.alive or step is None:
         return True
@@ -221,14 +221,14 @@ def _excused(history: History, track: RankTrack) -> bool:
 
 
 def _fresh(history: History, track: RankTrack) -> bool:
-    """Whether a rank is on its way to its first commits, and not for too long."""
+    """Whether a rank is working towards its first commits, and not for too long."""
     here_s = history.now_s - track.first_seen_s
     young = track.commits < history.config.warm_up_commits  # a heal makes nobody young again
     return young and here_s < history.config.warm_up_budget_s
 
 
 def _turn(history: History, track: RankTrack) -> Turn | None:
-    """What attendance is taken from: ranks under a Manager that answered in this tick."""
+    """The input of attendance: ranks under a Manager that answered in this tick."""
     report = track.fresh
     step = None if report is None else report.step
     if step is None or step.replica_id is None:
@@ -274,7 +274,7 @@ def learn(history: History, track: RankTrack, before: StateReport, since_s: floa
 
 
 def learn_from_past(history: History, snapshot: Snapshot) -> None:
-    """Remember the pauses of steps that were made before this monitor's time."""
+    """Remember the pauses of steps from before this monitor's time."""
     for rank, log in sorted(snapshot.steps.items()):
         track = history.tracks.get(rank)
         if track is None or track.unread == 0:
@@ -292,7 +292,7 @@ def learn_from_past(history: History, snapshot: Snapshot) -> None:
 
 
 def _learn_inside(history: History, track: RankTrack, before: StateReport, since_s: float) -> None:
-    """Keep a long collective that all were in until it is known how it ended."""
+    """Keep a long collective that all were in until its end is known to be good or bad."""
     ages_s = [head.age_s for head in before.heads if inside_own_group(head, track)]
     if ages_s:
         role, span_s = track.identity.group_rank, max(ages_s) + since_s
@@ -301,9 +301,9 @@ def _learn_inside(history: History, track: RankTrack, before: StateReport, since
 
 
 def _prove(history: History, track: RankTrack) -> None:
-    """Remember the collective that was kept, once what came after shows that it ended well.
+    """Remember the kept collective, once later progress shows that it ended well.
 
-    A peer that dies, or that we put out, ends it too, by an error: what comes then is no commit.
+    A peer that dies or is evicted also ends it, by an error: no commit follows then.
     """
     unproven = history.unproven.get(track.rank)
     if unproven is None:
@@ -333,8 +333,8 @@ def _pauses(
 ) -> Iterable[tuple[str, float]]:
     """Phases and seconds of the pauses that may have ended between two reports of one process.
 
-    A declared phase says its seconds itself. Another, of one that `paused`, lasted at most from its
-    start to this report, and no longer than its phase's seconds grew.
+    A declared phase reports its own seconds. Another, of a rank that `paused`, lasted at most from
+    its start to this report, and no longer than its phase's seconds grew.
     """
     earlier, later = before.step, after.step
     if earlier is None or later is None:

@@ -1,14 +1,14 @@
 """How long this job's ranks pause by themselves: learned from gaps that ended well. Pure.
 
-Theory of operation. A gap is a stretch in which a rank stood still by itself (in no collective, and
-not waiting) and then went on. An evaluation that nobody declared, a checkpoint, a recompilation or
-a garbage collection looks like that, and so does a hang until it ends. Gaps are kept by role (the
+Theory of operation. A gap is a stretch in which a rank stood still on its own (in no collective,
+and not waiting) and then continued. An undeclared evaluation, a checkpoint, a recompilation or a
+garbage collection looks like that, and so does a hang until it ends. Gaps are kept by role (the
 group rank: rank 0 may evaluate where others do not) and phase; those of several ranks at one time
-are one event. What is learned is robust: a gap shorter than the stall floor excuses itself and
-counts only when it was seen three times (the third largest does); one longer than the floor counts
-at once, for a false alarm is worse than a late one. It fades: after a half-life without another it
-counts half. Where the gaps come every N steps, one that is not due gets no margin. A gap that an
-eviction or a death ended is none.
+are one event. Learning is robust: a gap shorter than the stall floor excuses itself and counts only
+when it was seen three times (the third largest does); one longer than the floor counts at once,
+because a false alarm is worse than a late one. It fades: after a half-life without another it
+counts half. Where the gaps come every N steps, one that is not due gets no margin. A gap ended by
+an eviction or a death does not count.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _EVENTS_KEPT: Final = 32
 _RECENT_KEPT: Final = 256
 _DECLARED_KEPT: Final = 16
 _PHASES_KEPT: Final = 64
-"""A reporter knows 16 names; whoever invents more is not remembered."""
+"""A reporter has 16 names; further invented ones are not kept."""
 _SEEN_OFTEN: Final = 3
-"""Sightings that make a short gap a habit; one or two are a busy host."""
+"""Sightings that make a short gap a habit; one or two mean a busy host."""
 _BEATS: Final = 4
 """Events that make a rhythm: three intervals that agree."""
 _SLACK_STEPS: Final = 1
-"""A step more or less, for the step's number may be read before or after it advances."""
+"""A step more or less: its number may be read before or after it advances."""
 
 
 _UNUSUAL: Final = 5.0
-"""Times the phase's mean from which its seconds in one step are a pause and not its pace."""
+"""Multiple of the phase's mean above which its seconds in one step are a pause, not its pace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +52,19 @@ class Gap:
     span_s: float
     ended_s: float
     step: int | None = None
-    """The job's step at which it began; None when ranks report none."""
+    """The job's step at which it began; None if ranks report none."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsualPause:
-    """What the gaps of one role and phase amount to at one moment."""
+    """Summary of the gaps of one role and phase at one moment."""
 
     span_s: float
     events: int
     every: int | None = None
-    """Steps between two of them, where they come regularly."""
+    """Steps between two of them, if regular."""
     due: bool = True
-    """Whether one is due at this step; True where there is no rhythm."""
+    """Whether one is due at this step; True if there is no rhythm."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class Habits:
     _recent: deque[Gap] = field(default_factory=lambda: deque(maxlen=_RECENT_KEPT))
 
     def take(self, gap: Gap) -> None:
-        """Remember a gap that is over; gaps of peers at the same time are one event."""
+        """Remember a gap that is over; peers' gaps at the same time are one event."""
         if gap.phase in LONG_PHASES:
             declared = self._declared.setdefault(
                 (gap.rank, gap.phase), deque(maxlen=_DECLARED_KEPT)
@@ -101,7 +101,7 @@ class Habits:
         return tuple(self._declared.get((rank, phase), ()))
 
     def forget(self, rank: RankName) -> None:
-        """The rank is another process now; what its role has learned stays."""
+        """The rank is another process now; its role keeps what it learned."""
         for key in [key for key in self._declared if key[0] == rank]:
             del self._declared[key]
 
@@ -123,7 +123,7 @@ class Habits:
         return UsualPause(span_s, len(alike), every, due)
 
     def meanwhile(self, phase: str, since_s: float, but: RankName) -> Gap | None:
-        """The longest pause in this phase that ended after `since_s`, of anybody else."""
+        """The longest pause of another rank in this phase that ended after `since_s`."""
         return max(
             (gap for gap in self._recent
              if gap.phase == phase and gap.ended_s >= since_s and gap.rank != but),
@@ -132,9 +132,9 @@ class Habits:
         )  # fmt: skip
 
     def _faded(self, gap: Gap, events: Sequence[Gap], now_s: float) -> float:
-        """A gap's length, halved for each half-life that has passed since it ended.
+        """A gap's length, halved for each half-life since it ended.
 
-        Of gaps that come again the half-life is at least twice the time between them.
+        For recurring gaps the half-life is at least twice the time between them.
         """
         ends = [event.ended_s for event in events if event.span_s >= gap.span_s / 2]
         between_s = max((b - a for a, b in itertools.pairwise(ends)), default=0.0)
@@ -143,7 +143,7 @@ class Habits:
 
 
 def pauses_of(log: StepLog, step: StepState, now_s: float, first: int) -> tuple[Gap, ...]:
-    """The pauses of a rank's past, oldest first, from its attempt `first` on."""
+    """The pauses of a rank's past, oldest first, starting with attempt `first`."""
     identity = log.identity
     mean_s = {name: spent_s / max(1, step.attempt) for name, spent_s in step.seconds.items()}
     return tuple(
@@ -162,7 +162,7 @@ def _together(gap: Gap, other: Gap) -> bool:
 
 
 def _rhythm(events: Iterable[Gap]) -> int | None:
-    """Steps between gaps that come regularly; sightings in between may be missing."""
+    """Steps between gaps that come regularly; some sightings may be missing."""
     steps = sorted({gap.step for gap in events if gap.step is not None})
     if len(steps) < _BEATS:
         return None

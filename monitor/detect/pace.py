@@ -1,20 +1,20 @@
 """How long ranks work a step: windows common to the whole fleet, robust within each.
 
 Theory of operation. A rank is busy while it does not wait for others: its phases say so, or, where
-the loop declares none, its time less what its WorkerServer saw it wait (`StepState.waited_s`); both
-by the rank's own clock. Samples of 3 steps and more are taken, and in each the share of the time in
-which it was busy: a step more or less at the edges of a sample changes no share. A rank's pace in a
-window is the median of its shares, in seconds of the usual step there. So one that is descheduled
-once in a while (1 to 3 s is common on a busy host, facts/trainer.md), or that saves now and then,
-has the pace of its other steps, and one that is slow in every third step is slow in every sample.
-Means would accuse whoever was unlucky. A window ends after `window_s` once every rank has
+the loop declares none, its time less the waiting seen by its WorkerServer (`StepState.waited_s`);
+both by the rank's own clock. Samples of at least 3 steps are taken, and in each the share of the
+time in which it was busy: a step more or less at the edges of a sample changes no share. A rank's
+pace in a window is the median of its shares, in seconds of the usual step there. So one that is
+sometimes descheduled (1 to 3 s is common on a busy host, facts/trainer.md), or that saves now and
+then, has the pace of its other steps, and one that is slow in every third step is slow in every
+sample. Means would accuse a rank for bad luck. A window ends after `window_s` once every rank has
 `window_steps` in it.
 
-Who is traced, or whose waits stopped being told, has no pace in that window.
+A rank that is traced, or whose waits are no longer reported, has no pace in that window.
 
 A job of 10,000 ranks would fill a gigabyte with objects, and every question would walk through
-them. So a window is a table of numbers, one row a figure and one column a rank; a `Pace` is made
-of it when somebody asks for one rank.
+them. So a window is a table of numbers, one row per figure and one column per rank; a `Pace` is
+built on request for one rank.
 """
 
 from __future__ import annotations
@@ -40,84 +40,83 @@ from worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState, Witness
 # -- what a window holds ---------------------------------------------------------------------------
 
 _PHASES_MOST: Final = 24
-"""Of a window, those that most ranks report: a name is the rank's own word, and takes a row."""
+"""Per window, those that most ranks report: ranks choose the names, and each takes a row."""
 
 
 @dataclass(slots=True)
 class Pace:
-    """How one rank worked in one window."""
+    """The work of one rank in one window."""
 
     incarnation: str
     steps: int
     busy_s: float
     """Median seconds a step in which the rank did not wait across groups."""
     low_s: float
-    """What only 3 of 10 samples undercut: what a rank must be slow by. One that is descheduled for
-    half of a window has a high median, and is well."""
+    """Only 3 of 10 samples are lower: this is what has to be slow. A rank descheduled for half of a
+    window has a high median, and is well."""
     step_s: float
     """Mean seconds a step, waiting included, long phases left out."""
     held: float = 0.0
     """Share of its busy seconds in which collectives held it: FSDP's lie within forward and
-    backward, so a victim's busy seconds hold its waiting. Where its WorkerServer does not tell
-    the seconds, the share of busy sweeps in which it was inside one of its own group."""
+    backward, so a victim's busy seconds include its waiting. If its WorkerServer does not report
+    the seconds, the share of busy sweeps in which it was inside a collective of its own group."""
     alone_s: float = 0.0
     """Median seconds a step in which it worked: busy, and not held."""
     usual_s: float = 0.0
     """Median busy seconds a step of the others in its cohort: same group rank, other groups."""
     most_s: float = float("inf")
-    """Of those the longest; infinite where it has no peer."""
+    """The longest of those; infinite if it has no peer."""
     cohort: int = 1
     """Ranks in the cohort, itself included."""
     z: float = 0.0
     """Robust z-score of `low_s`: distance from the cohort's median, in
     1.4826 max(MAD, 1 % of the median)."""
     phases: Mapping[str, float] = field(default_factory=dict)
-    """Mean seconds a step in each phase, waiting and long ones too."""
+    """Mean seconds a step in each phase, including waiting and long ones."""
     tokens: float = 0.0
-    """Tokens a step; 0 where none are reported."""
+    """Tokens a step; 0 if none are reported."""
     work: float = 1.0
-    """How many times its peers' tokens it had, never under 1: more tokens excuse, fewer do not
-    accuse."""
+    """Its tokens relative to its peers', at least 1: more tokens excuse, fewer do not accuse."""
     sees_group: bool = True
-    """Whether waiting for ranks of its own group shows: not where C++ does it by itself (DDP)."""
+    """Whether waiting for ranks of its own group shows: not if C++ does it internally (DDP)."""
     stopped: float = 0.0
     """Share of the sweeps that found its process stopped by a signal."""
     witness: Witness | None = None
-    """Where its main thread stood, when it was last seen to stand long enough."""
+    """Where its main thread last stood for long enough."""
     calls: int | None = None
-    """Collectives entered; None where phases tell what is waiting."""
+    """Collectives entered; None where phases show what is waiting."""
     starved: float = 0.0
-    """Share of the time in which it was ready to run and got no core."""
+    """Share of the time in which it was runnable and got no core."""
 
 
 _NO_FIGURES: Final = ("incarnation", "phases", "witness")
 FIGURES: Final = tuple(figure.name for figure in fields(Pace) if figure.name not in _NO_FIGURES)
 """Numbers of a pace, in the order of a table's rows; the seconds in each phase follow."""
 _LARGEST: Final = 3e38
-"""That 4 bytes hold; nobody's seconds or tokens are more."""
+"""Fits in 4 bytes; no rank's seconds or tokens exceed it."""
 _ROW: Final = {name: row for row, name in enumerate(FIGURES)}
 
 
 @dataclass(frozen=True)
 class Roster:
-    """Whose paces a table has; one for all windows in which they are the same."""
+    """The ranks of a table; shared by all windows in which they are the same."""
 
     ranks: tuple[RankName, ...]
     incarnations: tuple[str, ...]
 
     @cached_property
     def places(self) -> Mapping[RankName, int]:
-        """Where a rank's numbers are."""
+        """The column of each rank."""
         return {rank: place for place, rank in enumerate(self.ranks)}
 
     @cached_property
     def lanes(self) -> Floats:
-        """Their group ranks: those of one lane are peers."""
+        """Group ranks: ranks of one lane are peers."""
         return np.array([split_rank_name(rank)[1] for rank in self.ranks], dtype=np.float64)
 
     @cached_property
     def cohorts(self) -> Sequence[NDArray[np.intp]]:
-        """Where the numbers of the ranks of each lane are."""
+        """The columns of the ranks of each lane."""
         order = np.argsort(self.lanes, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(self.lanes[order])) + 1)
 
@@ -127,16 +126,16 @@ class Paces(Mapping[RankName, Pace]):
     roster: Roster
     phases: tuple[str, ...]
     rows: tuple[bytes, ...]
-    """Floats of 4 bytes, a row for each figure and phase; not a number where a rank has none. Only
-    one where all ranks have the same."""
+    """Floats of 4 bytes, a row for each figure and phase; NaN where a rank has none. Only one float
+    if all ranks have the same."""
     witnesses: Mapping[RankName, Witness]
 
     def figure(self, name: str) -> Floats:
-        """One of a pace's numbers, of all ranks."""
+        """One figure of the paces of all ranks."""
         return self._row(_ROW[name])
 
     def phase(self, name: str) -> Floats:
-        """Seconds a step in a phase; not a number for who does not report it."""
+        """Seconds a step in a phase; NaN for ranks that do not report it."""
         if name not in self.phases:
             return np.full(len(self), np.nan)
         return self._row(len(FIGURES) + self.phases.index(name))
@@ -182,14 +181,14 @@ class Window:
 
     @cached_property
     def least_waiting_s(self) -> float:
-        """Waiting seconds a step of whoever waits least; asked at each tick."""
+        """Waiting seconds a step of the rank that waits least; read at each tick."""
         return float(np.nan_to_num(self.paces.phase(WAITING_PHASE)).min())
 
 
 def side_by_side(
     windows: Sequence[Window], value: Callable[[Paces], Floats]
 ) -> tuple[Roster, Floats]:
-    """A figure of all ranks in some windows: a row a window, not a number for who was not there."""
+    """A figure of all ranks in some windows: a row per window, NaN for absent ranks."""
     rosters = [window.paces.roster for window in windows]
     if all(roster is rosters[-1] for roster in rosters):
         return rosters[-1], np.stack([value(window.paces) for window in windows])
@@ -209,10 +208,10 @@ _WINDOWS_KEPT: Final = 120
 _WINDOWS_LEAST: Final = 30
 """As many as the slowest rule looks at, and some before."""
 _PACES_KEPT: Final = 600_000
-"""Of all ranks in all windows, some 75 bytes each."""
+"""Of all ranks in all windows, about 75 bytes each."""
 _USUAL_WINDOWS: Final = 20
 _SWEEPS_LEAST: Final = 3
-"""In a window: of one or two samples the median is whoever was unlucky."""
+"""Per window: the median of one or two samples may be bad luck."""
 _SAMPLE_STEPS: Final = 3
 """One slow step in three shows in every sample, one in five in the fewer."""
 
@@ -226,30 +225,30 @@ class Sample(Struct, gc=False):
     inside: bool
     """Whether it is inside a collective of its own group."""
     held_s: float | None = None
-    """Seconds so far in which collectives held it and no phase said so; None: not known."""
+    """Seconds so far in which collectives held it outside a waiting phase; None: not known."""
     waited_s: float | None = None
-    """Seconds so far in which it waited for others, where no phases tell; None: they do."""
+    """Seconds so far in which it waited for others, if no phases show that; None: they do."""
     calls: int = 0
     """Collectives entered so far."""
     own_calls: int | None = None
-    """Of these, in groups of several ranks within its replica group; None: it is alone in that."""
+    """Of these, in groups of several ranks within its replica group; None: it is alone there."""
     stopped: bool = False
     """By a signal."""
     traced: bool = False
     witness: Witness | None = None
     starved: float | None = None
-    """Share of the last 5 s in which it was ready to run and got no core."""
+    """Share of the last 5 s in which it was runnable and got no core."""
 
     # seconds so far, by its own clock, once they were counted
 
     counted: bool = False
     busy_s: float = 0.0
     whole_s: float = 0.0
-    """All but long phases."""
+    """Everything except long phases."""
     long_s: float = 0.0
 
     def count(self) -> Sample:
-        """Sum its seconds up, once: few readings begin or end a sample."""
+        """Sum up its seconds, once: few readings begin or end a sample."""
         if self.counted:
             return self
         step, busy_s, long_s, waits_s = self.step, 0.0, 0.0, 0.0
@@ -266,7 +265,7 @@ class Sample(Struct, gc=False):
         return self
 
     def layout(self) -> tuple[str, ...]:
-        """The phases of which it tells seconds: the same for nearly all ranks."""
+        """The phases whose seconds it reports: the same for nearly all ranks."""
         step = self.step
         return () if self.waited_s is not None else (*step.seconds, step.phase)
 
@@ -277,9 +276,9 @@ class _Course:
 
     start: Sample
     sample: Sample
-    """Where the sample under way began."""
+    """Where the current sample began."""
     newest: Sample
-    """The first of the attempt that it works on."""
+    """The first of its current attempt."""
     shares: tuple[float, ...] = ()
     alone: tuple[float, ...] = ()
     steps_s: tuple[float, ...] = ()
@@ -301,13 +300,13 @@ class _Course:
 
     @property
     def calls(self) -> int | None:
-        """Collectives entered since then; None where phases tell what is waiting."""
+        """Collectives entered since then; None where phases show what is waiting."""
         return None if self.newest.waited_s is None else self.newest.calls - self.start.calls
 
 
 @dataclass(slots=True)
 class PaceMeter:
-    """Turns sweeps into windows, of which it keeps the last 120; of a large fleet fewer."""
+    """Turns sweeps into windows, and keeps the last 120; fewer of a large fleet."""
 
     config: KeeperConfig
     windows: deque[Window] = field(default_factory=lambda: deque(maxlen=_WINDOWS_KEPT))
@@ -319,7 +318,7 @@ class PaceMeter:
     """Answers of `step_s` since the last window."""
 
     def step_s(self, rank: RankName) -> float | None:
-        """Seconds a step in the last windows, the median; None while there are too few."""
+        """Median seconds a step in the last windows; None while there are too few."""
         if rank not in self._steps_s:
             recent_s = [
                 float(paces.figure("step_s")[place])
@@ -330,7 +329,7 @@ class PaceMeter:
         return self._steps_s[rank]
 
     def drop(self) -> None:
-        """Throw the window under way away."""
+        """Discard the current window."""
         self._start_s = None
 
     def push(self, now_s: float, readings: Iterable[Sample]) -> None:
@@ -406,8 +405,8 @@ def _advance(course: _Course, reading: Sample | None) -> None:
 
 
 def _telling(courses: Sequence[_Course]) -> list[_Course]:
-    """Without those that have stopped telling their waits, or whose collectives are recorded no
-    more while their peers' are: every step has some.
+    """Without ranks that no longer report their waits, or whose collectives are no longer recorded
+    while their peers' are: every step has some.
     """
     telling = [
         course
@@ -453,8 +452,8 @@ def _counted(course: _Course) -> tuple[float, ...]:
 
 
 def _paces(courses: Sequence[_Course], like: Roster | None, span_s: float, usual_s: float) -> Paces:
-    """`like`: the roster of the window before, which is mostly the same; `usual_s`: what a step
-    usually took in this window, to all.
+    """`like`: the roster of the previous window, which is mostly the same; `usual_s`: the usual
+    step time of all ranks in this window.
     """
     count = len(courses)
     every = chain.from_iterable(map(_counted, courses))
@@ -504,7 +503,7 @@ def _row(figures: Sequence[float] | Floats) -> bytes:
 
 
 def _middles(rows: Sequence[Sequence[float]]) -> tuple[Floats, Floats]:
-    """Of each row the median, and what only 3 of 10 undercut."""
+    """The median of each row, and the value that only 3 of 10 undercut."""
     counts = np.array([len(row) for row in rows])
     ordered = np.sort(np.array([*zip_longest(*rows, fillvalue=np.inf)]), axis=0)
 
@@ -516,7 +515,7 @@ def _middles(rows: Sequence[Sequence[float]]) -> tuple[Floats, Floats]:
 
 
 def _phases(firsts: Sequence[Sample], lasts: Sequence[Sample]) -> tuple[tuple[str, ...], Floats]:
-    """The phases told, and the seconds in each: a row a phase."""
+    """The reported phases, and the seconds in each: a row per phase."""
     layouts = Counter(map(Sample.layout, lasts))
     tellers: Counter[str] = Counter()
     for layout, ranks in layouts.items():
@@ -527,7 +526,7 @@ def _phases(firsts: Sequence[Sample], lasts: Sequence[Sample]) -> tuple[tuple[st
 
 
 def _so_far(samples: Sequence[Sample], phases: Sequence[str]) -> Floats:
-    """Seconds of each in each phase, a row a phase; not a number where it tells none."""
+    """Seconds of each sample in each phase, a row per phase; NaN where it reports none."""
     rows = {phase: row for row, phase in enumerate(phases)}
     table = np.full((len(phases), len(samples)), np.nan)
     alike: dict[tuple[str, ...], list[int]] = {}
@@ -549,14 +548,14 @@ def _so_far(samples: Sequence[Sample], phases: Sequence[str]) -> Floats:
 
 
 def _sees_group(first: Sample, last: Sample) -> bool:
-    """Whether its waiting within its group shows: its phases tell, or collectives are recorded."""
+    """Whether its waiting within its group shows: in phases, or in recorded collectives."""
     own = first.own_calls, last.own_calls
     return last.waited_s is None or None in own or own[0] != own[1]
 
 
 def _held(held_s: Floats, busy_s: Floats, held: Floats, outside: Floats) -> Floats:
-    """Share of the busy time in which collectives held each rank: by the seconds where they are
-    told, else by the sweeps.
+    """Share of the busy time in which collectives held each rank: by the seconds if reported, else
+    by the sweeps.
     """
     by_sweeps = held / np.maximum(1, outside)
     by_seconds = np.clip(held_s / np.maximum(1e-9, busy_s), 0.0, 1.0) * (busy_s > 0)
@@ -564,7 +563,7 @@ def _held(held_s: Floats, busy_s: Floats, held: Floats, outside: Floats) -> Floa
 
 
 def _compared(roster: Roster, busy_s: Floats, low_s: Floats, tokens: Floats) -> dict[str, Floats]:
-    """Each beside those of its cohort."""
+    """Each rank compared with its cohort."""
     count = len(roster.ranks)
     usual_s, size, z, work = np.zeros(count), np.ones(count), np.zeros(count), np.ones(count)
     most_s = np.full(count, np.inf)
@@ -578,7 +577,7 @@ def _compared(roster: Roster, busy_s: Floats, low_s: Floats, tokens: Floats) -> 
 
 
 def _work(tokens: Floats) -> Floats:
-    """Tokens of each against the median of the others, not under 1; 1 where some report none."""
+    """Tokens of each against the median of the others, at least 1; 1 if some report none."""
     if not (tokens > 0).all():
         return np.ones(len(tokens))
     return np.asarray(np.maximum(1.0, tokens / cohort.usual(tokens)), dtype=np.float64)

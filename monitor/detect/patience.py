@@ -1,9 +1,9 @@
-"""How long a rank may stand still before it is called hung, and why so long.
+"""How long a rank may stand still before it is called hung, and why.
 
-Theory of operation. The longest of what speaks for the rank counts: the floor, a higher one where
-nobody says what it does; its learned step time; a pause of the same kind that it, its role, or
-peers at this very moment made; the budgets of declared phases, of healing and of the first steps.
-Each has a source, which the verdict states.
+Theory of operation. The longest applicable allowance counts: the floor, a higher one where the
+phase is unknown; its learned step time; a pause of the same kind by itself, its role, or peers at
+this very moment; the budgets of declared phases, of healing and of the first steps. Each has a
+source, which the verdict states.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from monitor.model.wording import seconds
 from worker_server.wire import LONG_PHASES, WAITING_PHASE, Doing
 
 LASTS = frozenset({Doing.COMPILE, Doing.SAVE, Doing.EVALUATE, Doing.START})
-"""What may hold a healthy rank at one line for long while others wait."""
+"""What may keep a healthy rank at one line for long while others wait."""
 _BLOCKS = frozenset({Doing.LOCK, Doing.IO, Doing.SLEEP, Doing.PROCESS})
 _WORKS_CORES = 0.05
-"""Who waits in TorchFT uses 0.007, and moves 2 kB a second (seen in the field suite)."""
+"""A rank that waits in TorchFT uses 0.007 cores, and moves 2 kB a second (seen in the field
+suite)."""
 _WORKS_BYTES_S = 1e6
 _FETCHES = frozenset({Doing.DATA, Doing.PROCESS})
 _SEEN_OFTEN = 3
-"""Declared pauses after which their usual length is believed instead of the budget."""
+"""Declared pauses after which their usual length replaces the budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +44,18 @@ class Allowance:
 
     @classmethod
     def flat(cls, span_s: float, what: str) -> Allowance:
-        """One of the configuration's own spans."""
+        """One of the configured spans."""
         return cls(span_s, f"{span_s:g} s {what}")
 
     def times(self, factor: float, why: str) -> Allowance:
-        """So many times as long."""
+        """A multiple of it."""
         if factor == 1:
             return self
         return Allowance(factor * self.span_s, f"{factor:g} x ({self.source}), {why}")
 
 
 def allowance(history: History, track: RankTrack) -> Allowance:
-    """How long this rank may stand still in what it does now."""
+    """How long this rank may stand still in its current phase."""
     if track.doing == FINISHED_PHASE:
         return Allowance(inf, "it has finished")
     best = max(_reasons(history, track), key=lambda reason: reason.span_s)
@@ -69,9 +70,9 @@ def allowance(history: History, track: RankTrack) -> Allowance:
 
 
 def undeclared(history: History, track: RankTrack) -> Allowance | None:
-    """What one has who is in no collective and does not say what it does; None: it says.
+    """The allowance of a rank in no collective that declares no phase; None: it declares one.
 
-    Two stacks that agree shorten it, where they stand in no work that is known to last.
+    Two stacks that agree shorten it, unless they show work that is known to last.
     """
     if track.doing not in (OUTSIDE, UNDECLARED, WAITING_PHASE):
         return None
@@ -90,20 +91,20 @@ def undeclared(history: History, track: RankTrack) -> Allowance | None:
 
 
 def works(track: RankTrack) -> bool:
-    """Whether stacks show it in work that is known to last, and the kernel that it is at work."""
+    """Whether stacks show work that is known to last, and the kernel shows activity."""
     return _lasting(track) is not None and _active(track)
 
 
 def _lasting(track: RankTrack) -> Doing | None:
-    """The work that is known to last in which its last stack stood: it goes from line to line, so
-    two that agree are not asked for.
+    """The work in its last stack, if known to last: such work moves from line to line, so no two
+    stacks have to agree.
     """
     seen = None if track.fresh is None else track.fresh.witness
     return seen.doing if seen is not None and seen.doing in LASTS else None
 
 
 def _active(track: RankTrack) -> bool:
-    """Whether it, or a child of it, uses cores or moves bytes."""
+    """Whether the process or a child of it uses cores or moves bytes."""
     process = track.used
     if track.fresh is None or process is None:
         return False
@@ -111,7 +112,7 @@ def _active(track: RankTrack) -> bool:
 
 
 def _ordinary(history: History, track: RankTrack) -> Allowance:
-    """What every rank has, whatever it does."""
+    """The allowance of every rank, in any phase."""
     span_s, step_s = history.hang_after_s(track), history.learned_step_s(track)
     if span_s <= history.config.stall_floor_s:
         return Allowance.flat(span_s, "floor")
@@ -127,7 +128,7 @@ def _reasons(history: History, track: RankTrack) -> Iterable[Allowance]:
         yield _declared(history, track)
     else:
         yield from _learned(history, track)
-    if step is not None and step.healing and not _blocked(track):  # it is told at an attempt's end
+    if step is not None and step.healing and not _blocked(track):  # reported at an attempt's end
         yield Allowance(config.healing_budget_s, f"{seconds(config.healing_budget_s)} to heal")
     if history.starting(track):
         if _blocked(track):
@@ -139,13 +140,13 @@ def _reasons(history: History, track: RankTrack) -> Iterable[Allowance]:
 
 
 def _blocked(track: RankTrack) -> bool:
-    """Whether it has committed in this life, and stacks show it blocked: that is no slow start."""
+    """Whether it has committed in this life and stacks show it blocked: that is no slow start."""
     witness = track.witness
     return track.commits > 0 and witness is not None and witness.doing in _BLOCKS
 
 
 def _declared(history: History, track: RankTrack) -> Allowance:
-    """The budget of a declared long phase, or what the job has shown to be usual."""
+    """The budget of a declared long phase, or what is usual in this job."""
     config, phase = history.config, track.doing
     budget = Allowance.flat(config.long_phase_budget_s, f"for {phase}")
     usual = history.habits.learned(track.identity.group_rank, phase, history.now_s, None)
@@ -159,7 +160,7 @@ def _declared(history: History, track: RankTrack) -> Allowance:
 
 
 def _learned(history: History, track: RankTrack) -> Iterable[Allowance]:
-    """What earlier pauses in this phase allow for, and those of peers at this moment."""
+    """What earlier pauses in this phase allow, and those of peers right now."""
     config, phase = history.config, track.doing
     number = None if track.step is None else track.step.step
     usual = history.habits.learned(track.identity.group_rank, phase, history.now_s, number)
@@ -182,9 +183,9 @@ def _learned(history: History, track: RankTrack) -> Iterable[Allowance]:
 
 
 def giving_up(history: History, victims: Iterable[RankName]) -> frozenset[RankName]:
-    """Victims that left what they waited in without a commit, and may be about to end.
+    """Victims that left their wait without a commit, and may be about to end.
 
-    Their interpreters go through their last steps then, and answer nobody.
+    Their interpreters are shutting down then, and answer nobody.
     """
     return frozenset(rank for rank in victims if _ends(history.tracks[rank], history))
 

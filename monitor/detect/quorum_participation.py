@@ -2,12 +2,13 @@
 
 Theory of operation. Counters that only grow are compared from tick to tick, so that a missed poll
 loses nothing but the moment. A heal shows as the Manager's flag in the last attempt that ended, or
-as a committed step that ran ahead of the commits of the same process (between two ticks many
-attempts may end, and the flag speaks of the last one only). Neither counts before the first commit
-of a process: whoever joins heals once. An entry is a group that comes into the quorum again, after
-it was seen without it or under another replica id; its first is none. While some group starts no
-failed commit counts: with fewer groups than `min_replica_size` none goes through. Events older than
-the window are forgotten; so are those that another fault explains, when the pipeline says so.
+as a committed step that ran ahead of the commits of the same process (many attempts may end between
+two ticks, and the flag covers only the last one). Neither counts before the first commit of a
+process: every process heals once when it joins. An entry is a group that enters the quorum again,
+after it was seen outside or under another replica id; its first does not count. While any group
+starts, no failed commit counts: with fewer groups than `min_replica_size` none succeeds. Events
+older than the window are forgotten; so are those that another fault explains, when the pipeline
+says so.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from monitor.model.names import GroupName, RankName, ReplicaId, group_of_replica
 from monitor.model.observation import LighthouseView
 
 _OF_A_HEAL_S: Final = 10.0
-"""For so long after a heal or a failed commit quorums follow from it."""
+"""Quorums within this time of a heal or a failed commit follow from it."""
 
 
 class Turn(Struct, frozen=True, gc=False):
-    """What one rank reports of its attempts, in one tick."""
+    """One rank's report of its attempts, in one tick."""
 
     rank: RankName
     group: GroupName
@@ -39,11 +40,11 @@ class Turn(Struct, frozen=True, gc=False):
     """Attempts that ended without a commit."""
     committed_step: int | None
     healing: bool
-    """Whether the last attempt that ended had healed."""
+    """Whether the last completed attempt had healed."""
     errored: bool
     """Whether TorchFT met an error in it."""
     fresh: bool = False
-    """Whether its process has yet to make its first commits."""
+    """Whether its process has not made its first commits yet."""
 
     @property
     def ended(self) -> int:
@@ -51,18 +52,18 @@ class Turn(Struct, frozen=True, gc=False):
 
 
 class _Tally(Struct, gc=False):
-    """What the ranks of one group did since the tick before."""
+    """Activity of the ranks of one group since the previous tick."""
 
     commits: int = 0
-    """Of the rank that has most; of the failures too."""
+    """The highest of any rank; so for failures."""
     failures: int = 0
     jumped: bool = False
     """Whether a rank's committed step ran ahead of its commits: it healed."""
     flagged: bool = False
-    """Whether a Manager says that it healed, in an attempt that was not counted yet."""
+    """Whether a Manager reports a heal, in an attempt not counted yet."""
     errored: bool = False
     fresh: bool = False
-    """Whether a process has yet to make its first commits."""
+    """Whether a process has not made its first commits yet."""
     turns: list[Turn] = []
 
 
@@ -82,15 +83,15 @@ class Attended:
     heals: list[float] = field(default_factory=list)
     failures: list[FailedCommits] = field(default_factory=list)
     commits: list[tuple[float, int]] = field(default_factory=list)
-    """Time of a tick, commits since the one before."""
+    """Time of a tick, commits since the previous one."""
     entries: list[float] = field(default_factory=list)
     replica_id: ReplicaId | None = None
-    """Under which it was in the quorum last."""
+    """Its last one in the quorum."""
     inside: bool = False
     restarted_s: float | None = None
     """When one of its ranks was last seen to be another process."""
     absent_since_s: float | None = None
-    """Since when it could take part and does not; None while it does, or is excused."""
+    """Since when it could take part but does not; None while it does, or is excused."""
     others_commits: int = 0
     """Commits of the others since then."""
 
@@ -112,7 +113,7 @@ class Attended:
         self.absent_since_s, self.others_commits = None, 0
 
     def forget(self, before_s: float) -> None:
-        """Drop what is older; each list is in order of time, and mostly nothing has aged."""
+        """Drop older events; each list is in order of time, and mostly nothing has aged."""
         del self.heals[: bisect_left(self.heals, before_s)]
         del self.failures[: bisect_left(self.failures, before_s, key=attrgetter("at_s"))]
         del self.commits[: bisect_left(self.commits, before_s, key=itemgetter(0))]
@@ -126,11 +127,11 @@ class Attendance:
     config: KeeperConfig
     groups: dict[GroupName, Attended] = field(default_factory=dict)
     advances: list[tuple[float, int]] = field(default_factory=list)
-    """Time of a tick, and by how much the quorum id grew in it beyond who came and who left, with
+    """Time of a tick, and the growth of the quorum id in it beyond groups coming and leaving, with
     no heal or failed commit near it."""
     _quorum_id: int | None = None
     _busy_s: float = float("-inf")
-    """When a heal or a failed commit was last seen: TorchFT asks for a new quorum after each."""
+    """When a heal or a failed commit was last seen: TorchFT requests a new quorum after each."""
     _turns: dict[RankName, Turn] = field(default_factory=dict)
     _healed_at: dict[RankName, int] = field(default_factory=dict)
     """Commits of a rank when its last heal was counted."""
@@ -176,7 +177,7 @@ class Attendance:
         return self.groups.setdefault(group, Attended())
 
     def _tallied(self, now_s: float, turns: Iterable[Turn]) -> dict[GroupName, _Tally]:
-        """Each group's tally of this tick; its turns are what the next tick's are compared with."""
+        """Each group's tally of this tick; its turns are compared with the next tick's."""
         tallies: dict[GroupName, _Tally] = {}
         for turn in turns:
             tally = tallies.get(turn.group)
@@ -192,7 +193,7 @@ class Attendance:
         return tallies
 
     def _compare(self, now_s: float, tally: _Tally, turn: Turn, before: Turn) -> None:
-        """Add what one rank did to its group's tally."""
+        """Add one rank's activity to its group's tally."""
         if before.incarnation != turn.incarnation:
             self._log(turn.group).restarted_s = now_s
             self._healed_at.pop(turn.rank, None)
@@ -240,7 +241,8 @@ class Attendance:
                 continue
             if log.absent_since_s is None:
                 log.absent_since_s = now_s
-            # who commits without a quorum takes local steps: no quorum was formed for these
+            # a group that commits without a quorum takes local steps: no quorum was formed for
+            # these
             others = (tally.commits for other, tally in tallies.items() if other not in absent)
             log.others_commits += max(others, default=0)
 

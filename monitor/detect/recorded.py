@@ -2,9 +2,9 @@
 
 Theory of operation. DDP's reducer calls its collectives from C++, so no head of such a job moves in
 a step, and a rank that waits in one looks like a rank that pauses. Once every rank of a replica
-group stands still, in no collective by its heads, for half of what it is allowed, the group is
-*quiet*, and its records are asked for. Who has not entered what others wait in, by records that
-were read while nobody moved, is missing there as if heads had shown it; those who wait are held.
+group stands still, in no collective by its heads, for half of its allowance, the group is *quiet*,
+and its records are requested. A rank that has not entered the collective others wait in, by records
+read while nobody moved, is missing there as if heads had shown it; those that wait are held.
 """
 
 from __future__ import annotations
@@ -31,41 +31,41 @@ from monitor.records.ring import RankRecord, from_answers
 from monitor.records.safe_pickle import FlightRecordError
 
 # -- recorded ----------------------------------------------------------------------------------
-# What the flight records of a replica group say, by the analysis of `lightkeeper analyze`.
+# What the flight records of a replica group show, by the analysis of `lightkeeper analyze`.
 #
-# The detectors look at heads and phases every tick; only on suspicion are records there, and then
-# the same code judges them that judges a folder of dumps offline.
+# The detectors look at heads and phases every tick; records are read only on suspicion, and then
+# by the same code that judges a folder of dumps offline.
 
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """Findings within one replica group, and whom their numbers mean."""
+    """Findings within one replica group, and the names of their ranks."""
 
     job: Job
     findings: tuple[Finding, ...]
 
     def names(self, ranks: tuple[int, ...]) -> tuple[RankName, ...]:
-        """Ranks by their names, sorted."""
+        """Names of ranks, sorted."""
         return tuple(sorted(RankName(self.job.name(rank)) for rank in ranks))
 
     def involved(self, finding: Finding) -> tuple[RankName, ...]:
-        """Whom a finding accuses, or where it cannot tell, all among whom they are; sorted."""
+        """The ranks a finding accuses, or if ambiguous, all candidates; sorted."""
         return self.names(
             finding.culprits or tuple(rank for side in finding.between for rank in side)
         )
 
 
 def opinion(history: History, group: GroupName, within_s: float = inf) -> Opinion | None:
-    """What the group's records say; None as long as one read `within_s` is not at hand of each.
+    """What the group's records show; None unless there is one of each rank read `within_s`.
 
-    Of the group alone: what waits across groups is the wait-for graph's to judge, which sees
-    phases and quorums.
+    Of the group alone: waits across groups are for the wait-for graph, which sees phases and
+    quorums.
     """
     tracks = history.groups().get(group, ())
     if not tracks or len(tracks) < tracks[0].identity.world_size:
         return None
     if any(history.record_age_s(track.rank) >= within_s for track in tracks):
-        return None  # a record from before shows another moment
+        return None  # an earlier record shows another moment
     answers = (history.asked(track) for track in tracks)
     readings = tuple(reading for reading in answers if reading is not None)
     if len(readings) < len(tracks):
@@ -79,8 +79,9 @@ def opinion(history: History, group: GroupName, within_s: float = inf) -> Opinio
 
 
 _LATELY: Final[deque[tuple[tuple[Reading, ...], Opinion]]] = deque(maxlen=4)
-"""Judged lately: the same readings are asked about for some ticks, and say the same. A cache of a
-pure function, and not in `History`: that is journalled whole, field by field, and read again."""
+"""Recent judgements: the same readings are judged in several ticks, with the same result. A cache
+of a pure function, and not in `History`: that is journalled whole, field by field, and read
+again."""
 
 
 def lane(history: History, number: int) -> tuple[RankTrack, ...]:
@@ -89,7 +90,7 @@ def lane(history: History, number: int) -> tuple[RankTrack, ...]:
 
 
 def opinion_across(history: History, tracks: Sequence[RankTrack], since_s: float) -> Opinion | None:
-    """What records across groups say, one rank of each; None as long as one was not read since."""
+    """What records across groups show, one rank of each; None if any was not read since then."""
     readings = [history.reading(track) for track in tracks]
     if len(readings) < 2 or any(reading is None or reading.at_s < since_s for reading in readings):
         return None
@@ -106,7 +107,7 @@ def opinion_across(history: History, tracks: Sequence[RankTrack], since_s: float
 
 
 def unread(history: History, tracks: Sequence[RankTrack], since_s: float) -> tuple[RankName, ...]:
-    """Of these, whose record was not read since then."""
+    """The ranks whose record was not read since then."""
     return tuple(
         track.rank
         for track in tracks
@@ -115,7 +116,7 @@ def unread(history: History, tracks: Sequence[RankTrack], since_s: float) -> tup
 
 
 def _read(reading: Reading, world: int) -> RankRecord | None:
-    """The record's rows; None where it cannot be read, or says that its group has more ranks."""
+    """The record's rows; None if it cannot be read, or claims that its group has more ranks."""
     if reading.garbage or reading.answer.identity.world_size > world:
         return None
     try:
@@ -125,9 +126,9 @@ def _read(reading: Reading, world: int) -> RankRecord | None:
 
 
 def _opinion(readings: tuple[Reading, ...], world: int) -> Opinion:
-    """What those say whose record can be read; of the others nothing is known, and none is named.
+    """Findings from the readable records; nothing is known of the other ranks, and none is named.
 
-    A rank that got out of a collective across groups with an error waits there no more.
+    A rank that left a collective across groups with an error no longer waits there.
     """
     read = {reading.answer.identity.rank: _read(reading, world) for reading in readings}
     garbage = {name: Problem("", "garbage") for name, record in read.items() if record is None}
@@ -146,7 +147,7 @@ def _opinion(readings: tuple[Reading, ...], world: int) -> Opinion:
 
 
 def sure(finding: Finding) -> bool:
-    """Whether it accuses anybody."""
+    """Whether it accuses a rank."""
     return bool(finding.culprits) and finding.confidence is not Confidence.UNSURE
 
 
@@ -159,9 +160,9 @@ MISSING = (Fault.NOT_ENTERED, Fault.NOT_ENQUEUING, Fault.SILENT)
 def quiet_groups(
     history: History, standing: Mapping[RankName, RankStanding]
 ) -> tuple[GroupName, ...]:
-    """Replica groups in which nobody moves and nothing tells why; sorted.
+    """Replica groups in which nobody moves and nothing shows why; sorted.
 
-    Of one rank alone there is nobody in the group to wait for it.
+    A single rank has nobody in its group to wait for it.
     """
     return tuple(
         group
@@ -174,7 +175,7 @@ def quiet_groups(
 def missed_by_records(
     history: History, quiet: Iterable[GroupName]
 ) -> dict[RankName, tuple[RankName, ...]]:
-    """Ranks of quiet groups that their records show missing -> those who wait for them; sorted."""
+    """Ranks of quiet groups that their records show missing -> those waiting for them; sorted."""
     missing: dict[RankName, set[RankName]] = {}
     for group in quiet:
         if any(history.record_age_s(t.rank) >= t.stall_s for t in history.groups()[group]):
@@ -190,9 +191,9 @@ def missed_by_records(
 
 
 def _still(history: History, track: RankTrack) -> bool:
-    """Whether it stands still for half of what it is allowed."""
+    """Whether it has stood still for half of its allowance."""
     if track.fresh is None or track.stall_s < history.still_after_s:
-        return False  # nobody is allowed less; most are asked no further
+        return False  # nobody is allowed less; most ranks need no further check
     spans_s = [allowance(history, track).span_s]
     floor = undeclared(history, track)
     if floor is not None:

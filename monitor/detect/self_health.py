@@ -4,13 +4,13 @@ Theory of operation (Lifeguard's local health multiplier, arXiv 1707.00788; memb
 `awareness.go`). Each tick brings evidence against the observer: it ran late, many targets fell
 silent at once, its wall clock jumped, its threads waited for a core, its disk takes no writes.
 Evidence against its eyes raises a score, a clean tick lowers it by one; thresholds are multiplied
-by one plus the score, so that what may be our own sickness needs to last longer before anybody is
-accused. While the score of the eyes is above zero, or what was decided could not be remembered,
-nobody is evicted. Nothing here ever accuses: doubt only makes the keeper slower.
+by one plus the score, so that a possible fault of the monitor must last longer before anybody is
+accused. While the score of the eyes is above zero, or decisions could not be stored, nobody is
+evicted. Nothing here ever accuses: doubt only makes the keeper slower.
 
-What is silent for long is news no more: it still holds evictions, and scales nothing, so that a
-lost rack does not blind the monitor to the next fault. Silent targets of a single host are that
-host's sickness, not ours.
+A long silence is no longer news: it still holds evictions but scales nothing, so that a lost rack
+does not blind the monitor to the next fault. Silent targets on a single host mean that the host is
+sick, not the monitor.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from monitor.model.observation import Failure, Observation, Snapshot, Unreachabl
 MOST: Final = 7
 """Highest score: thresholds grow at most eightfold (memberlist's `AwarenessMaxMultiplier` is 8)."""
 _GROSS: Final = 3
-"""What gross evidence weighs, in ticks of ordinary evidence."""
+"""Weight of gross evidence, in ticks of ordinary evidence."""
 _GROSS_LATE_TICKS: Final = 10.0
 _GROSS_SHARE: Final = 0.5
 _NEWS_S: Final = 30.0
-"""For so long a silence says something about us; later only about the target."""
+"""A younger silence is evidence about the monitor; an older one only about the target."""
 _JUMP_S: Final = 1.0
-"""Wall against monotonic clock, in one tick: NTP slews by at most 0.5 ms a second."""
+"""Wall clock against monotonic, in one tick: NTP slews by at most 0.5 ms a second."""
 _STRAIN_MOST: Final = 1
-"""Starvation alone doubles thresholds at most: what it does to the eyes shows as lateness."""
+"""Starvation alone at most doubles thresholds: its effect on the eyes shows as lateness."""
 
 
 class Condition(StrEnum):
@@ -45,7 +45,7 @@ class Condition(StrEnum):
     LATE = "late"  # the tick ran late, or its sweep took too long
     CLOCK_JUMPED = "clock_jumped"  # its host was suspended, or somebody set the clock
     STARVED = "starved"  # its threads wait for a core
-    CANNOT_WRITE = "cannot_write"  # what it decides now would be forgotten by a restart
+    CANNOT_WRITE = "cannot_write"  # a restart would lose what it decides now
     RECOVERING = "recovering"  # the last ticks were clean, the score is not zero yet
     WELL = "well"
 
@@ -53,14 +53,14 @@ class Condition(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Health:
     conditions: Mapping[Condition, str] = field(default_factory=dict)
-    """Condition -> what was seen, worst first; empty when it is well."""
+    """Condition -> what was seen, worst first; empty: it is well."""
     score: int = 0
     hold: str | None = None
-    """Why nobody may be evicted on what this tick saw; None: no objection."""
+    """Why nobody may be evicted based on this tick; None: no objection."""
 
     @property
     def state(self) -> Condition:
-        """The worst condition; `WELL` when there is none."""
+        """The worst condition; `WELL` if there is none."""
         return next(iter(self.conditions), Condition.WELL)
 
     @property
@@ -78,7 +78,7 @@ class SelfHealth:
     _strain: int = 0
     _silent_since: dict[RankName, float] = field(default_factory=dict)
     _offset_s: float | None = None
-    """Wall clock minus the steady one."""
+    """Wall clock minus the steady clock."""
 
     def push(self, snapshot: Snapshot) -> Health:
         conditions: dict[Condition, str] = {}
@@ -154,7 +154,7 @@ class SelfHealth:
 
 
 def _is_silent(seen: Observation) -> bool:
-    """Whether nothing came of it; one that answers nonsense is heard, and is the sick one."""
+    """Whether it sent nothing; a target that answers garbage is heard, and is the sick one."""
     return isinstance(seen.outcome, Unreachable) and seen.outcome.reason not in _HEARD
 
 
@@ -163,11 +163,11 @@ _SCALED: Final = (
     "stall_floor_s", "undeclared_floor_s", "witnessed_floor_s", "stall_factor", "silent_s",
     "host_lost_s", "mismatch_suspect_s", "lighthouse_away_s", "lag_absent_s",
 )  # fmt: skip
-"""Thresholds on how long something has to last: those that a sick monitor may see wrongly."""
+"""Thresholds on durations: a sick monitor may see these wrongly."""
 
 
 def scaled(config: KeeperConfig, scale: float) -> KeeperConfig:
-    """The configuration that a doubtful monitor judges by."""
+    """The configuration with thresholds scaled for a monitor in doubt."""
     if scale == 1.0:
         return config
     changes: dict[str, float] = {

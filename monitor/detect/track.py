@@ -1,9 +1,9 @@
-"""One incarnation of one rank, as its reports tell it.
+"""One incarnation of one rank, by its reports.
 
 Theory of operation. A stall is a lower bound: the smaller of the rank's own ages (of its phase, and
 of the last collective it entered or left) and the time over which this monitor saw the same
-counters. So neither a late monitor nor a missed poll can inflate it, and a rank that moved and
-came back to the same phase is not stalled.
+counters. So neither a late monitor nor a missed poll can inflate it, and a rank that moved and came
+back to the same phase is not stalled.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from worker_server.wire import (
 )
 
 FINISHED_PHASE: Final = "finished"
-"""What a rank reports when its training is over: it may then stand still or end at will."""
+"""Reported by a rank whose training is over: it may then stand still or end."""
 OUTSIDE: Final = "outside of collectives"
-"""What a rank that reports no phases is said to be in, when it is in no collective."""
+"""The phase of a rank that reports none, while it is in no collective."""
 UNDECLARED: Final = "other"
-"""What the reporter calls the time between phases."""
+"""The reporter's name for the time between phases."""
 INSIDE: Final = "inside a collective"
-"""Where ranks stand that are all in one and wait for its end."""
+"""Where ranks are that are all in one and wait for its end."""
 
 _FAILED_MAX: Final = 64
-"""More of them in a row are a fault of their own, not what one of another group costs."""
+"""More than this in a row are its own fault, not the cost of another group's."""
 RUNNING: Final = ("R", "D")
 """States of a main thread that works, wants to work or waits for the disk."""
 
@@ -51,33 +51,33 @@ class RankTrack:
     identity: Identity
     first_seen_s: float
     seen_s: float
-    """Last tick in which the target was registered at all."""
+    """Last tick in which the target was registered."""
     predecessor: str | None = None
-    """Incarnation before this one, when this monitor saw it."""
+    """Incarnation before this one, if this monitor saw it."""
     observation: Observation | None = None
-    """Of the latest tick; None once the target is registered no more."""
+    """Of the latest tick; None once the target is unregistered."""
     report: StateReport | None = None
     """The latest report, however old."""
     report_s: float | None = None
     silent_since_s: float | None = None
-    """First tick of the present silence; None while it answers."""
+    """First tick of the current silence; None while it answers."""
     progress: tuple[int, int] | None = None
     """Phase changes and collectives entered or left, so far."""
     progress_since_s: float = 0.0
     moved_s: float | None = None
     """When this monitor last saw the progress counter change."""
     still_sweeps: int = 0
-    """Sweeps in a row that saw no progress."""
+    """Sweeps in a row without progress."""
     running_sweeps: int = 0
-    """Of these, those that saw the main thread run or wait for the disk."""
+    """Of these, how many saw the main thread run or wait for the disk."""
     unread: int = 0
-    """How often its past may still be asked for: it made steps before this monitor saw it."""
+    """How often its past may still be requested: it made steps before this monitor saw it."""
     healed_commits: int | None = None
     """Commits of this incarnation when it was last seen healing; None: never."""
     used: Process | None = None
-    """The latest report that told what it uses: one may miss a look."""
+    """The latest report that has its usage: a look may miss it."""
     traced_since_s: float | None = None
-    """First sweep that found it traced; None while nobody does."""
+    """First sweep that found it traced; None while it is not."""
     died_s: float | None = None
     first_commit_s: float | None = None
     """When the first commit of this incarnation was seen; None before, or when missed."""
@@ -85,7 +85,7 @@ class RankTrack:
     failed: list[tuple[float, int]] = field(default_factory=list)
     """Attempts without a commit: the tick that showed them, and how many; the latest."""
 
-    # what follows from the above is asked for many times a tick, so it is found out once
+    # derived from the above; read many times a tick, so computed once
 
     fresh: StateReport | None = None
     """The report of the latest tick; None when there was none."""
@@ -96,13 +96,13 @@ class RankTrack:
     doing: str = OUTSIDE
     """The phase of the latest report; `OUTSIDE` where no phases are reported."""
     phased: bool = False
-    """Whether the loop itself says when it waits; what others call a phase may hold waiting."""
+    """Whether the loop itself reports its waiting; other sources' phases may include waiting."""
     ring_heads: tuple[GroupHead, ...] = ()
-    """Those of the rank's own ring: its threads moved them, and they are in every report."""
+    """Heads of the rank's own ring: its threads moved them, and they are in every report."""
     inside: tuple[GroupHead, ...] = ()
-    """Those of collectives that it is inside of, by the latest report."""
+    """Heads of the collectives it is inside, by the latest report."""
     stall_s: float = 0.0
-    """At least so long without progress, at the time of the latest report."""
+    """Least time without progress, at the latest report."""
     participating: bool = False
     """Whether it contributes to the job's steps in this tick: alive, warm, in the quorum."""
     rank: RankName = field(init=False)
@@ -112,7 +112,7 @@ class RankTrack:
         self.rank, self.group = self.identity.rank, self.identity.group
 
     def see(self, observation: Observation | None) -> None:
-        """Take in how it looks in this tick; None: its target is registered no more."""
+        """Take in this tick's observation; None: its target is unregistered."""
         self.observation = observation
         self.fresh = None if observation is None else observation.report
 
@@ -128,12 +128,12 @@ class RankTrack:
 
     @property
     def death_s(self) -> float:
-        """When it died; to be asked of the dead."""
+        """When it died; only for the dead."""
         return self.seen_s if self.died_s is None else self.died_s
 
     @property
     def running(self) -> bool:
-        """Whether its main thread was seen running in most sweeps of a stall, and in 3 at least."""
+        """Whether its main thread was seen running in most sweeps of a stall, and in at least 3."""
         return self.still_sweeps >= 3 and 4 * self.running_sweeps >= 3 * self.still_sweeps
 
     @property
@@ -146,9 +146,9 @@ class RankTrack:
 
     @property
     def held_s(self) -> float | None:
-        """Seconds of this incarnation in which collectives held it and no phase said so.
+        """Seconds of this incarnation in which collectives held it outside a waiting phase.
 
-        The one that holds it now included; None where the WorkerServer does not tell.
+        Includes the current one; None if the WorkerServer does not report it.
         """
         step = self.step
         if step is None or step.held_s is None:
@@ -157,7 +157,7 @@ class RankTrack:
 
     @property
     def inside_s(self) -> float:
-        """Seconds that it has been inside a collective; 0 while it is in none."""
+        """Seconds that it has been inside a collective; 0 if in none."""
         return max(head.age_s for head in self.inside) if self.inside else 0.0
 
     @property
@@ -167,25 +167,25 @@ class RankTrack:
 
     @property
     def tracer(self) -> Tracer | None:
-        """Who traces it, other than its WorkerServer, in the latest tick."""
+        """The tracer, other than its WorkerServer, in the latest tick."""
         return None if self.fresh is None else self.fresh.process.tracer
 
     @property
     def waits_in(self) -> str | None:
-        """Whether it waits for a quorum or a commit vote, as TorchFT's own calls tell."""
+        """Whether it waits for a quorum or a commit vote, by TorchFT's own calls."""
         return None if self.fresh is None or self.step is None else self.step.waits_in
 
     @property
     def witness(self) -> Witness | None:
-        """Where its main thread stands, by two samples at least that agree."""
+        """Where its main thread stands, if at least two samples agree."""
         seen = None if self.fresh is None else self.fresh.witness
         return seen if seen is not None and seen.samples >= 2 else None
 
     @property
     def waited_s(self) -> float | None:
-        """Seconds of this incarnation in which its main thread waited for others, by now.
+        """Seconds of this incarnation in which its main thread waited for others, so far.
 
-        None where its source of steps does not tell.
+        None if its source of steps does not report it.
         """
         step = self.step
         if step is None or step.waited_s is None:
@@ -194,7 +194,7 @@ class RankTrack:
 
     @property
     def paced(self) -> bool:
-        """Whether it is known how much of its time is its own: by its phases, or by its waits."""
+        """Whether its own time is known: by its phases, or by its waits."""
         return self.phased or (self.step is not None and self.step.waited_s is not None)
 
     @property
@@ -240,7 +240,7 @@ class RankTrack:
                 self.moved_s = now_s
             self.progress, self.progress_since_s = progress, now_s
             self.still_sweeps = self.running_sweeps = 0
-        elif report.process.tracer is not None:  # what follows a look is counted from its end
+        elif report.process.tracer is not None:  # after a trace, counting starts at its end
             self.progress_since_s = now_s
             self.still_sweeps = self.running_sweeps = 0
         else:
@@ -264,7 +264,7 @@ class RankTrack:
                 self.first_commit_s = self.last_commit_s
 
     def _take_heads(self, report: StateReport) -> tuple[int, float]:
-        """How often heads have moved so far, and the least of their ages."""
+        """Number of head movements so far, and the least of their ages."""
         moves, least_s = 0, math.inf
         ring, inside = [], []
         for head in report.heads:
@@ -295,7 +295,7 @@ class RankTrack:
 def inside_own_group(head: GroupHead, track: RankTrack) -> bool:
     """Whether the rank is inside a collective of its own replica group.
 
-    A process group that spans replica groups is not its own: that wait is TorchFT's.
+    A process group that spans replica groups does not count: that wait is TorchFT's.
     """
     return head.inside > 0 and of_own_group(head, track)
 

@@ -281,7 +281,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """No more requests may be sent."""
+    """From now on nobody may be asked."""
 
     why: str
 

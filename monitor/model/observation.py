@@ -148,7 +148,7 @@ class LighthouseAway:
 @readable
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The pause switch, pressed: only a person can evict."""
+    """The big red switch, pressed: only a person can evict."""
 
     reason: str
     author: str
@@ -192,7 +192,7 @@ class Snapshot:
     gate_up: bool = False
     """Whether a gate answers: it refuses an evicted replica id whatever the Lighthouse does."""
     pause: Pause | None = None
-    """None while the pause switch is not pressed."""
+    """None while the big red switch is not pressed."""
 
     @cached_property
     def by_rank(self) -> Mapping[RankName, Observation]:
