@@ -1,8 +1,8 @@
 """Corrupt state (class X): not finite, unequal replicas, a loss that jumps; one verdict a group.
 
-While numbers are not finite nothing else is said: one NaN is not bitwise another's, and a loss that
-is NaN does not jump. A loss that jumps in one group alone is told, and evicts nobody; in all groups
-at once it is the optimiser's or the data's business, and not told.
+While numbers are not finite nothing else is reported: one NaN is not bitwise another's, and a NaN
+loss does not jump. A loss that jumps in one group alone is reported, and evicts nobody; in all
+groups at once it comes from the optimiser or the data, and is not reported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from worker_server.wire import Spoilt
 # -- not finite --------------------------------------------------------------------------------
 
 _TURN_S: Final = 2.0
-"""Ages of two hosts, polled in one sweep, are not told apart any closer."""
+"""A smaller difference in age between two hosts, polled in one sweep, means nothing."""
 
 
 def _spoilt(track: RankTrack) -> Spoilt | None:
@@ -37,7 +37,7 @@ def _in_spell(track: RankTrack) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """One rank whose numbers are or lately were not finite."""
+    """One rank whose numbers are not finite, or recently were not."""
 
     rank: RankName
     group: GroupName
@@ -46,7 +46,7 @@ class Spell:
 
 
 def spells(history: History) -> tuple[Spell, ...]:
-    """Who is not finite, or was a moment ago."""
+    """Ranks that are not finite, or were not a moment ago."""
     cases = []
     for track in history.present():
         spoilt = _spoilt(track)
@@ -59,17 +59,16 @@ def spells(history: History) -> tuple[Spell, ...]:
 
 
 def not_finite(history: History, cases: Sequence[Spell]) -> tuple[Verdict, ...]:
-    """At most one verdict: who was first, or that it cannot be told.
+    """At most one verdict: which rank was first, or that this is unknown.
 
-    Not finite (class X): who had the first NaN or Inf.
+    Not finite (class X): the rank with the first NaN or Inf.
 
     TorchFT commits a NaN to all groups, so that a step later nobody is finite. The rank that saw it
     in the earliest step, in its own numbers and before any exchange, is the culprit, and only once
-    every other group has shown that it was finite in that step. Two groups in the same step: cannot
-    tell.
+    every other group has shown that it was finite in that step. Two groups in one step: ambiguous.
 
-    An eviction is asked for only while it mends something: not when everybody is NaN already, and
-    not for a NaN that came once and was voted down (bad data, or a loss scaler that does what it
+    An eviction is requested only while it fixes something: not when everybody is NaN already, and
+    not for a NaN that came once and was voted down (bad data, or a loss scaler working as it
     should).
     """
     if not cases:
@@ -90,8 +89,8 @@ def not_finite(history: History, cases: Sequence[Spell]) -> tuple[Verdict, ...]:
 
 
 def _harmless(history: History, track: RankTrack, spoilt: Spoilt) -> bool:
-    """Whether what a rank reports is not what it trains on: a stage without a loss, a mean over no
-    tokens. What is committed comes to everybody; two steps later others would not be finite.
+    """Whether a rank does not train on what it reports: a stage without a loss, a mean over no
+    tokens. Commits reach everybody; two steps later others would not be finite.
     """
     beyond = spoilt.first_step + 2
     return (
@@ -128,23 +127,23 @@ def _says(track: RankTrack) -> bool:
 
 
 def _passed(track: RankTrack, step: int) -> bool:
-    """Whether a rank went through a step in which its own numbers were finite."""
+    """Whether a rank completed a step in which its own numbers were finite."""
     state, spoilt = track.step, _spoilt(track)
     if state is None:
         return False
     if spoilt is not None and (spoilt.run or spoilt.first_step >= step):
-        # one that was never finite in this life shows nothing of the time before it
+        # one that was never finite in this life shows nothing about earlier
         later = spoilt.first_step > step and spoilt.attempts < state.attempt
         return later or (spoilt.first_step == step and spoilt.where == "exchanged")
     if track.died_s is not None:
-        return True  # its page is read to the end, and says nothing
+        return True  # its page was read to the end, and reports nothing
     return _committed(track, step) or state.step > step
 
 
 def _doubt(
     cases: Sequence[Spell], first: Sequence[Spell], unknown: Sequence[GroupName], *, own: bool
 ) -> str | None:
-    """Why the first to be seen need not be the first; None: they are."""
+    """Why the first seen need not be the first; None: they are."""
     groups = sorted({case.group for case in first})
     if not own:
         return "it came with what was exchanged, and nobody says that it was its own"
@@ -191,7 +190,7 @@ def _culprit(history: History, cases: Sequence[Spell], first: Sequence[Spell]) -
         step=step,
         everybody=len(poisoned) == len(others) > 0,
     )
-    shared = not local and len(ranks) > 1  # whose it is only matters less once the group has to go
+    shared = not local and len(ranks) > 1  # whose it is matters less once the whole group has to go
     return Verdict(
         kind=Kind.STATE_CORRUPT,
         culprits=ranks,
@@ -219,7 +218,7 @@ def _seen(spoilt: Spoilt) -> str:
 
 
 def _spare(history: History, *, run: int, step: int, everybody: bool) -> str:
-    """Why an eviction would not mend it, or is not called for; empty: it is."""
+    """Why an eviction would not fix it, or is not needed; empty: it is."""
     if everybody:
         return (
             "every group is not finite by now, which no eviction mends: go back to a checkpoint "
@@ -241,8 +240,8 @@ def unequal(history: History) -> tuple[Verdict, ...]:
 
     Unequal replicas (class X): silent corruption, seen in fingerprints of the weights.
 
-    The odd one out of a lane, at two steps (see `monitor.detect.weights` for who may vote). With
-    two sides that nobody outvotes it cannot be told.
+    The culprit is the odd one out of a lane, at two steps (see `monitor.detect.weights` for who may
+    vote). With two sides and no majority it is unknown.
     """
     dissents = history.prints.dissents()
     by_ranks: dict[tuple[int, tuple[RankName, ...]], list[Dissent]] = {}
@@ -268,7 +267,7 @@ def _concerned(dissent: Dissent) -> tuple[RankName, ...]:
 
 
 def _contradicted(last: Dissent, dissents: Sequence[Dissent]) -> bool:
-    """Whether at another step quite others were the odd ones."""
+    """Whether other ranks altogether were the odd ones at another step."""
     return any(
         other.lane == last.lane and other.odd and not set(other.odd) & set(last.odd)
         for other in dissents
@@ -327,9 +326,9 @@ def _sides(series: Sequence[Dissent]) -> dict[str, str]:
 # -- corrupt -----------------------------------------------------------------------------------
 
 _ALSO: Final = 0.5
-"""Share of the threshold at which another group's loss has risen as well."""
+"""Share of the threshold at which another group's loss has also risen."""
 _RISE: Final = 1.3
-"""A jump that is worth a word: the loss is so many times what it was."""
+"""A jump worth reporting: the loss is this multiple of what it was."""
 
 
 def corrupt(history: History) -> tuple[Verdict, ...]:

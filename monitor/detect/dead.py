@@ -1,15 +1,15 @@
 """Dead processes, lost hosts (class D), and a Lighthouse that does not answer.
 
 Theory of operation. A death may follow from another one: torchft's DDP ends survivors when a peer
-dies inside an all-reduce, and TorchFT's timeouts end who waits. So a group that has not committed
-since a rank of another group died, and of which nothing says that it ended for a reason of its own,
-died of that: it is a victim, and the first death stands, though all are gone by then. A job is
-taken for ended, and nobody is told, when all ranks end at about one time and alike.
+dies inside an all-reduce, and TorchFT's timeouts end ranks that wait. So a group that has not
+committed since a rank of another group died, and that shows no reason of its own for its end, died
+of that: it is a victim, and the first death is blamed, even once all are gone. A job is taken for
+finished, and nothing is reported, when all ranks end at about the same time and alike.
 
-A WorkerServer that cannot be reached is no dead rank: it may be the server that is gone. A
-process is dead when its WorkerServer says so. Hosts are taken for lost only when every WorkerServer
-there is silent and the group's heartbeat, a second channel, is stale too; where other hosts of the
-group still answer, the Manager must have been on one of the silent ones, and all who answer stand.
+A WorkerServer that cannot be reached is no dead rank: the server itself may be gone. A process is
+dead when its WorkerServer says so. Hosts count as lost only when every WorkerServer there is silent
+and the group's heartbeat, a second channel, is stale too; where other hosts of the group still
+answer, the Manager must have been on a silent one, and all that answer stand still.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from monitor.model.wording import listed, plural, seconds
 _OWN_SIGNALS: Final = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"})
 _SHOWN: Final = 8
 _SEEN_LATE_S: Final = 1.0
-"""How much later than another WorkerServer one on a busy host may see a death: it was over
+"""How much later than another WorkerServer one on a busy host may see a death: it exceeded
 `death_slack_s` at a load of 8 on two cores (2026-11-24). Launchers wait longer between SIGTERM and
 SIGKILL."""
 
 
 def dead(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
-    """One verdict for each replica group that lost a process; culprits are the first to go."""
+    """One verdict for each replica group that lost a process; culprits are the first to die."""
     lost = {
         group: gone
         for group, members in history.groups().items()
@@ -77,7 +77,7 @@ def _followers(
 
 
 def _on_its_own(track: RankTrack) -> bool:
-    """Whether its end speaks of a cause of its own, and not of a peer that is gone."""
+    """Whether its end shows a cause of its own, and not a peer that is gone."""
     ending = track.ending
     if ending is not None and ending.exception is not None:
         return not (of_peers(ending.exception) or _stopped(track))
@@ -85,7 +85,7 @@ def _on_its_own(track: RankTrack) -> bool:
 
 
 def over(history: History) -> frozenset[RankName]:
-    """Who ended without a fault: its work was over, or the whole job was asked to end."""
+    """Ranks that ended without a fault: work done, or the whole job was asked to end."""
     gone = [track for track in history.present() if _gone(track)]
     alike = bool(gone) and _ended_alike(history)
     return frozenset(t.rank for t in gone if _finished(t) or (alike and _stopped(t)))
@@ -96,14 +96,14 @@ def _gone(track: RankTrack) -> bool:
 
 
 def _finished(track: RankTrack) -> bool:
-    """Whether a rank had said that its training was over; without phases, by its exit status."""
+    """Whether a rank had reported the end of its training; without phases, by its exit status."""
     if track.doing == FINISHED_PHASE:
         return True
     return not track.phased and track.report is not None and track.report.process.exit_code == 0
 
 
 def _ended_alike(history: History) -> bool:
-    """Whether all ranks of the job ended at about one time, all for a reason or all without."""
+    """Whether all ranks ended at about the same time, all with a reason of their own or none."""
     tracks = [track for track in history.present() if track.report is not None]
     died_s = [track.died_s for track in tracks if track.died_s is not None]
     if len(died_s) < len(tracks) or not tracks:
@@ -113,7 +113,7 @@ def _ended_alike(history: History) -> bool:
 
 
 def _for_all(history: History, lost: Mapping[GroupName, list[RankTrack]]) -> tuple[Verdict, ...]:
-    """The whole job raised: told, and nobody is accused; an end without a word is no fault."""
+    """Reported without accusing anybody if the job raised; an end without an error is no fault."""
     gone = sorted((t for tracks in lost.values() for t in tracks), key=attrgetter("death_s"))
     raised = [track for track in gone if of_death(track)]
     if not raised:
@@ -151,7 +151,7 @@ def _verdict(
     if late:
         named = late
     elif not all(map(_asked_to_end, first)):
-        # a launcher's SIGTERM took them along: the order alone is too close to tell
+        # a launcher's SIGTERM took them along: the order alone is too close to decide
         named = [track for track in first if not _asked_to_end(track)]
     culprits = tuple(track.rank for track in named)
     died = [track.rank for track in gone if track.rank not in culprits]
@@ -163,12 +163,12 @@ def _verdict(
     waiting = tuple(rank for rank in graph.victims(culprits) if rank not in died)
     alive = [t for t in history.groups()[group] if t.fresh is not None and not _gone(t)]
     still = "runs" if len(alive) == 1 else "run"
-    # a job that is asked to end is gone by then: who is left waits for ever
+    # a job that is asked to end is gone by then: ranks that are left wait forever
     stranded = bool(alive and waiting) and history.now_s - first_s >= history.config.job_end_s
     confidence = Confidence.LIKELY if late else Confidence.CERTAIN
     if (all(map(_asked_to_end, gone)) and not stranded) or all(map(_gave_up, named)):
         confidence = Confidence.UNSURE
-    if "SIGKILL" in map(_signal, late):  # a launcher may have done it once it saw the first
+    if "SIGKILL" in map(_signal, late):  # a launcher may have sent it after seeing the first
         confidence = Confidence.UNSURE
     clauses = [_died(history, named, first_s)]
     if alive:
@@ -194,11 +194,11 @@ def _verdict(
 
 
 def _seen_late(gone: list[RankTrack], first: list[RankTrack]) -> list[RankTrack]:
-    """Who must have died before the first, though its WorkerServer saw it later.
+    """Ranks that must have died before the first, though their WorkerServer saw it later.
 
-    The first died because a peer was gone, or was asked to end, and another of its group ended by
-    itself right after. A launcher that ends the rest of a group mostly asks it by SIGTERM, and has
-    patience.
+    The first died because a peer was gone, or was asked to end, and another of its group died by
+    itself right after. A launcher that ends the rest of a group mostly uses SIGTERM, and waits long
+    enough.
     """
     if not all(_gave_up(track) or _asked_to_end(track) for track in first):
         return []
@@ -219,7 +219,7 @@ def _died(history: History, tracks: list[RankTrack], first_s: float) -> str:
 
 
 def _lost_for_good(track: RankTrack, members: tuple[RankTrack, ...]) -> bool:
-    """Whether it fell, and its group was not started again since: no successor is on the way."""
+    """Whether it died and its group has not restarted since: no successor is on the way."""
     died_s = track.died_s
     return (
         _gone(track)
@@ -236,20 +236,20 @@ def _waited_for_another(track: RankTrack, gone: list[RankTrack]) -> bool:
     return any(
         head.name == awaited.name and head.enqueued < awaited.inside
         for awaited in track.heads
-        if inside_own_group(awaited, track)  # each rank's group across groups is another one
+        if inside_own_group(awaited, track)  # each rank's group across groups is a different one
         for other in gone
         for head in other.heads
     )
 
 
 def _gave_up(track: RankTrack) -> bool:
-    """Whether its own exception says that it waited for somebody who did not come, or is gone."""
+    """Whether its own exception says that it waited for a rank that did not come, or is gone."""
     ending = track.ending
     return ending is not None and ending.exception is not None and of_peers(ending.exception)
 
 
 def _asked_to_end(track: RankTrack) -> bool:
-    """Whether SIGTERM or Ctrl-C ended it, as far as that is known; by whom, nobody knows."""
+    """Whether SIGTERM or Ctrl-C ended it, as far as known; the sender is unknown."""
     return _signal(track) == "SIGTERM" or _stopped(track)
 
 
@@ -265,7 +265,7 @@ def _signal(track: RankTrack) -> str | None:
 def _on_lost_hosts(
     history: History, group: GroupName, members: tuple[RankTrack, ...]
 ) -> tuple[RankTrack, ...]:
-    """Ranks of hosts that are lost, the one with the group's Manager among them; mostly nobody."""
+    """Ranks on lost hosts, the host of the group's Manager among them; mostly empty."""
     limit_s = history.config.host_lost_s
     age_s = history.heartbeat_age_s(group)
     if age_s is None or age_s < limit_s:
@@ -320,19 +320,19 @@ def _lost(
 
 
 # -- Lighthouse away: it does not answer us, and whether the job can do without it ----------------
-# Accuses no rank. Told apart: the job goes on (only this monitor cannot reach the Lighthouse), the
-# job stands too (nobody commits, and ranks wait where the quorum is waited for: without a
+# Accuses no rank. Three cases: the job continues (only this monitor cannot reach the Lighthouse);
+# the job stands too (nobody commits, and ranks wait where they wait for a quorum: without a
 # Lighthouse none forms, and TorchFT ends the ranks when their quorum timeout passes, 60 s by
-# default), and what cannot be told. What stands for another reason that is seen is not put down to
-# the Lighthouse.
+# default); or it is unknown which. A standstill with another visible reason is not blamed on the
+# Lighthouse.
 #
-# A Lighthouse that is back does not free those who wait: with TorchFT 0.2.0 a request for a quorum
-# that was under way when it went is lost, nobody asks again, and all ranks end after the quorum
-# timeout (seen in every run of the campaign, evidence/campaign.md).
+# A Lighthouse that is back does not free the waiting ranks: with TorchFT 0.2.0 a quorum request
+# in progress when it went is lost, nobody repeats it, and all ranks end after the quorum timeout
+# (seen in every run of the campaign, evidence/campaign.md).
 
 
 def lighthouse_away(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
-    """At most one verdict, without culprits; its victims are the ranks that stand for it."""
+    """At most one verdict, without culprits; its victims are the ranks that stand still for it."""
     since_s, away = history.away_since_s, history.away
     if since_s is None or away is None:
         return _in_vain(history, graph)
@@ -354,7 +354,7 @@ def lighthouse_away(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
 
 
 def _in_vain(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
-    """It is back, and all ranks still wait for what they asked of it before."""
+    """It is back, and all ranks still wait for requests from before."""
     over = history.unfollowed()
     if over is None or graph.roots:
         return ()
@@ -380,7 +380,7 @@ def _away_verdict(
     victims: tuple[RankName, ...],
     evidence: dict[str, str],
 ) -> Verdict:
-    """Accuses nobody; that the job stands for it is likely at best."""
+    """Accuses nobody; that it stops the job is likely at best."""
     ranks = f"{_answering(history)} of {len(history.present())} answer this monitor"
     return Verdict(
         kind=Kind.LIGHTHOUSE_AWAY,
@@ -405,7 +405,7 @@ def _last_commit_s(history: History) -> float | None:
 
 
 def _goes_on(history: History) -> bool:
-    """Whether somebody has committed for no longer ago than any rank may stand still."""
+    """Whether the last commit is more recent than any rank's limit for standing still."""
     commit_s = _last_commit_s(history)
     spans = (history.hang_after_s(track) for track in history.present())
     most_s = max(spans, default=history.config.stall_floor_s)
@@ -430,7 +430,7 @@ def _standing(history: History, graph: WaitGraph, since_s: float) -> tuple[RankN
 
 
 def _waits(history: History, graph: WaitGraph, track: RankTrack) -> bool:
-    """Whether a rank stands where it may wait for a quorum, as far as its phases tell."""
+    """Whether a rank stands where it may wait for a quorum, as far as its phases show."""
     may_wait = graph.standing[track.rank] in (RankStanding.WAITING, RankStanding.UNKNOWN)
     return may_wait and track.stall_s >= history.hang_after_s(track)
 

@@ -1,16 +1,16 @@
-"""Deadlocks: a replica group, all groups, or the job stands, and nobody is alone with it.
+"""Deadlocks: a replica group, all groups, or the job stands still, and no rank alone causes it.
 
-Theory of operation, of a group whose members all wait inside of collectives. The wait-for graph has
-no root then: nobody is alone, dead or unseen. Whether the members wait for each other in a circle
+Theory of operation, for a group whose members all wait inside collectives. The wait-for graph has
+no root then: no rank is alone, dead or unseen. Whether the members wait for each other in a cycle
 (order inversion), for a send that nobody receives, or are all inside the same collective (class H3)
-is told by their flight records, see `recorded`. Inconsistent calls are the mismatch detector's;
-they too can stand in a circle, and explain it.
+is shown by their flight records, see `recorded`. Inconsistent calls are the mismatch detector's;
+they too can form a cycle, and explain it.
 
-Of those all inside the same collective the records may name the rank whose GPU is behind, and of a
-circle who called out of order. Where they do not, it is still the group that is stuck, as long as
-it is the only one and all others are seen waiting for it. Then the group is accused as a whole,
-once it lasts longer than any healthy collective. Two stuck groups are "cannot tell": they may share
-a switch.
+If all are inside the same collective, the records may name the rank whose GPU is behind; for a
+cycle, the rank that called out of order. If they name none, the group is still stuck, as long as it
+is the only one and all others are seen waiting for it. Then the group is accused as a whole, once
+it lasts longer than any healthy collective. With two stuck groups the verdict is "cannot tell":
+they may share a switch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _KINDS: Final = (
 _THE_GROUPS: Final = (
     Fault.STUCK_INSIDE, Fault.TIMED_OUT, Fault.POINT_TO_POINT, Fault.ORDER_INVERSION,
 )  # fmt: skip
-"""Told of a group where no rank of it can be told."""
+"""Reported for a group if none of its ranks can be named."""
 _EXCUSES: Final = (RankStanding.DEAD, RankStanding.SILENT)
 
 
@@ -63,14 +63,14 @@ def _patient(history: History, stuck: Stuck) -> bool:
 
 
 def usual_inside_s(history: History, rank: RankName) -> float:
-    """Twice the longest that a collective all were in has lasted in this job."""
+    """Twice the longest duration of a collective with all ranks inside, in this job."""
     role = history.tracks[rank].identity.group_rank
     usual = history.habits.learned(role, INSIDE, history.now_s, None)
     return 0.0 if usual is None else history.config.habit_factor * usual.span_s
 
 
 def _group_alone(history: History, graph: WaitGraph, stuck: Stuck) -> bool:
-    """Whether this group is stuck for long, no other is, and all of the others wait for it."""
+    """Whether this group has long been stuck, no other is, and all others wait for it."""
     longest_s = history.config.stuck_inside_s
     others = [track for track in history.present() if track.group != stuck.group]
     still_s = history.still_after_s
@@ -133,16 +133,16 @@ def _verdict(
 
 
 def all_wait(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
-    """At most one verdict; without culprits where the groups tie.
+    """At most one verdict; without culprits if the groups tie.
 
-    Everybody waits across replica groups, and nobody is missing (class H3 between groups).
+    All ranks wait across replica groups, and nobody is missing (class H3 between groups).
 
-    Theory of operation. When every rank of every group waits for the others and nothing moves, no
-    group has evidence against it by phases or heads. The records of one rank of each group may name
-    the one whose GPU or link is behind: then its group is accused. Otherwise all groups tie; that
-    is told, without accusing anybody, for a wrong guess would evict a sound group and leave the
-    fault in. Who has not entered is the heads' to say (`outside`): in a new quorum it may still
-    take the weights.
+    Theory of operation. When every rank of every group waits for the others and nothing moves,
+    phases and heads show no evidence against any group. The records of one rank of each group may
+    name the one whose GPU or link is behind: then its group is accused. Otherwise all groups tie;
+    that is reported without accusing anybody, for a wrong guess would evict a sound group and leave
+    the fault in. Which rank has not entered is for the heads to say (`outside`): in a new quorum it
+    may still take the weights.
     """
     still_s = _still_s(history, graph)
     if still_s is None or still_s < history.config.unwitnessed_factor * _hang_after_s(history):
@@ -191,17 +191,17 @@ def across_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
 
 
 def _hang_after_s(history: History) -> float:
-    """Of them all: they step together, and one may have learned from a start that was slow."""
+    """Median over all: they step together, and one may have learned from a slow start."""
     spans = [history.hang_after_s(track) for track in history.present()]
     return median_low(spans) if spans else 0.0
 
 
 def _still_s(history: History, graph: WaitGraph) -> float | None:
-    """How long all have waited across groups at least; None when somebody does not."""
+    """Least time that all have waited across groups; None when a rank does not."""
     tracks = history.present()
     alone = len(history.groups()) < 2
-    away = history.away is not None or history.unfollowed() is not None  # `lighthouse_away` tells
-    if alone or away or history.unseen_s:  # somebody may be missing
+    away = history.away is not None or history.unfollowed() is not None  # `lighthouse_away` says
+    if alone or away or history.unseen_s:  # a rank may be missing
         return None
     if any(graph.standing[track.rank] is not RankStanding.WAITING for track in tracks):
         return None
@@ -216,7 +216,7 @@ def _lane(history: History) -> tuple[RankTrack, ...]:
 
 
 def _named(history: History, still_s: float) -> tuple[Finding, tuple[RankName, ...]] | None:
-    """Whom the records across groups accuse, when it is one group; None otherwise."""
+    """The ranks that records across groups accuse, if of one group; None otherwise."""
     lane = _lane(history)
     said = opinion_across(history, lane, history.now_s - still_s)
     if said is None:
@@ -243,14 +243,14 @@ _BLOCKS = frozenset({Doing.LOCK, Doing.IO, Doing.PROCESS, Doing.DATA})
 def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """At most one verdict, without culprits.
 
-    The job stands and nobody can be named: that is said, and nobody is accused.
+    The job stands still and no culprit is known: that is reported, and nobody is accused.
 
-    Theory of operation. Somebody waits for longer than any pause that is known of this job, nobody
-    has moved meanwhile, and no other detector has a word for it (the pipeline drops this one when
-    another fault stands). What each of those does who are not seen waiting is told, as far as it is
-    known. What a rank has declared, or the job has shown before, is given its time, and a start as
-    long as nobody has trained. Where nobody waits all may pause; but when stacks show all of them
-    blocked, on a file server that is away for all, that is told as well, after half as much again.
+    Theory of operation. A rank waits for longer than any known pause of this job, nobody has moved
+    meanwhile, and no other detector reports it (the pipeline drops this one when another fault
+    stands). The activity of each rank not seen waiting is reported, as far as known. What a rank
+    has declared, or the job has shown before, is given its time, and so is a start while nobody has
+    trained. If nobody waits, all may pause; but when stacks show all of them blocked, such as on a
+    file server that is away for all, that is reported too, after half as much again.
     """
     config, tracks = history.config, history.present()
     fresh = (t for t in tracks if t.stall_s < config.standstill_s)
@@ -305,7 +305,7 @@ def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
 
 def _excused(history: History, track: RankTrack, trained: bool) -> bool:
     """Whether it may take that long: by what it has declared, by what the job has shown before, or
-    because it starts and nobody has trained yet. Later a start is what the others stand for.
+    because it starts and nobody has trained yet. A later start is what holds the others up.
     """
     step = track.step
     declared = track.doing in LONG_PHASES or (

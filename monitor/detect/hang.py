@@ -1,6 +1,6 @@
 """Hangs (class H1): a rank that stands still by itself while others wait for it.
 
-One that somebody traces is told as well, and accused of nothing: who looks holds it up.
+A traced rank is reported too, without an accusation: its tracer holds it up.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from worker_server.wire import WAIT_COMMIT, WAIT_QUORUM, Doing
 
 
 def not_entered(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
-    """One verdict for each replica group that holds a root of the wait-for graph."""
+    """One verdict for each replica group that contains a root of the wait-for graph."""
     by_group: dict[GroupName, list[RankTrack]] = {}
     for rank in graph.roots:
         if graph.standing[rank] is RankStanding.OUTSIDE:
@@ -53,7 +53,7 @@ def not_entered(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
 
 
 def _traced(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
-    """Ranks that somebody traces and others wait for: one verdict, which accuses nobody."""
+    """Traced ranks that others wait for: one verdict, which accuses nobody."""
     tracks = [history.tracks[r] for r, s in graph.standing.items() if s is RankStanding.TRACED]
     waiting = {track.rank: graph.victims((track.rank,)) for track in tracks}
     blocking = [t for t in tracks if _waited_s(history, waiting[t.rank]) >= history.hang_after_s(t)]
@@ -119,7 +119,7 @@ def _verdict(
 
 
 def _source(history: History, graph: WaitGraph, roots: list[RankTrack]) -> str:
-    """What the accusation rests on, and how fine that is."""
+    """What the accusation is based on, and at what resolution."""
     direct = (RankStanding.STOPPED, RankStanding.FROZEN)
     if all(graph.standing[track.rank] in direct for track in roots):
         return "the operating system's view of the process"
@@ -147,11 +147,11 @@ def _since_s(track: RankTrack) -> float:
 
 
 def _silent(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
-    """Ranks that cannot be seen, for whom their own groups stand in a collective.
+    """Ranks that cannot be seen, while their own groups wait for them in a collective.
 
-    Only when nobody who can be seen explains it: otherwise a lost report could move the
-    blame from the culprit's group to a victim's. For the same reason they are of one group, or of
-    one host, which is lost then with all that it carried.
+    Only when no visible rank explains it: otherwise a lost report could move the blame from the
+    culprit's group to a victim's. For the same reason they are of one group, or of one host, which
+    is then lost with all its ranks.
     """
     if any(graph.standing[rank] in SELF_HELD for rank in graph.suspects):
         return ()
@@ -221,13 +221,13 @@ def unphased(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     Hangs that phases do not show (classes H1 and H2): heads point, records decide.
 
     Theory of operation. Heads at every tick show who is missing (`outside`). They do not show every
-    wait: DDP's reducer calls collectives from C++. So the records of the group are asked for once
+    wait: DDP's reducer calls collectives from C++. So the records of the group are requested once
     the rank has stood still for half the floor, and judged by the analysis that also judges dumps:
-    what it names is accused. They are asked for as well where a whole group stands still and no
-    head shows a wait: then it is they that point, see `recorded_wait`. Where they have nothing to
-    say, because the wait lies between replica groups, stacks are the witness: those missing ranks
-    are accused that stand at one place of their own. Without any a single missing rank is accused,
-    and several of one group are "cannot tell".
+    the rank it names is accused. They are also requested where a whole group stands still and no
+    head shows a wait: then the records point, see `recorded_wait`. Where they show nothing, because
+    the wait lies between replica groups, stacks are the witness: missing ranks that stand at one
+    place of their own are accused. Without stacks a single missing rank is accused, and several of
+    one group are "cannot tell".
     """
     by_group: dict[GroupName, list[RankTrack]] = {}
     for rank in graph.roots:
@@ -239,7 +239,7 @@ def unphased(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
 
 
 def unphased_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
-    """Ranks whose records would tell whether those missing are to blame; sorted."""
+    """Ranks whose records would show whether the missing ones are to blame; sorted."""
     groups = set(graph.quiet) | {
         history.tracks[rank].group
         for rank in graph.suspects
@@ -250,9 +250,10 @@ def unphased_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]
 
 
 def _unread(history: History, members: Iterable[RankTrack]) -> list[RankTrack]:
-    """Members without a record of this stall; when all have one, those whose is due again.
+    """Members without a record of this stall; when all have one, those due again.
 
-    Only so many are read in a tick: in a large group the first would be due before the last was.
+    A tick reads only a limited number: in a large group the first would be due before the last was
+    read.
     """
     reachable = [track for track in members if track.fresh is not None]
     lacking = [track for track in reachable if not _has(history, track, track.stall_s)]
@@ -281,7 +282,7 @@ def _judge(  # noqa: C901, PLR0911 - one source of evidence after another
             kind = Kind.MISMATCH if finding.kind in _MISMATCHED else Kind.NOT_ENTERED
             return verdict(culprits, finding.confidence, kind=kind, records=finding)
     if said is not None and _names_another(said, names):
-        return None  # it is given its time still, and these may wait for it
+        return None  # it still has time, and these may wait for it
     if at_work:
         budget = seconds(history.config.long_phase_budget_s)
         spare = f"the kernel sees {listed(at_work)} at work there, which may take {budget}"
@@ -315,9 +316,9 @@ def _names_another(said: Opinion, names: tuple[RankName, ...]) -> bool:
 def _may_wait_for_others(
     history: History, graph: WaitGraph, group: GroupName, names: tuple[RankName, ...]
 ) -> bool:
-    """Whether another rank of the group stands outside of what it is seen waiting in as well.
+    """Whether another rank of the group is also outside the collective it seems to wait in.
 
-    A wait inside of a backward pass looks like work: who computes may wait for that one.
+    A wait inside a backward pass looks like work: a rank that computes may wait for that one.
     """
     outside = (RankStanding.OUTSIDE, RankStanding.UNKNOWN, RankStanding.TRACED)
     return any(
@@ -329,10 +330,10 @@ def _may_wait_for_others(
 
 
 def _stands(track: RankTrack) -> bool:
-    """Whether its stacks show it at one place of its own, where it waits for no other rank.
+    """Whether its stacks show it at one place of its own, waiting for no other rank.
 
     One that computes is no such witness: another rank of its group may wait for it, or it for them
-    in a backward pass, and the stack of Python looks the same.
+    in a backward pass, and the Python stack looks the same.
     """
     witness = track.witness
     return witness is not None and witness.doing not in (Doing.UNKNOWN, Doing.COLLECTIVE)
@@ -341,7 +342,7 @@ def _stands(track: RankTrack) -> bool:
 def _told(
     said: Opinion, names: tuple[RankName, ...]
 ) -> tuple[Finding, tuple[RankName, ...]] | None:
-    """Whom the records accuse; None when they accuse nobody, or contradict the heads."""
+    """The ranks that the records accuse; None if none, or if they contradict the heads."""
     for finding in said.findings:
         if sure(finding) and finding.kind in (*MISSING, *_MISMATCHED):
             culprits = said.names(finding.culprits)
@@ -409,26 +410,26 @@ def _unphased_verdict(
 # -- left out ----------------------------------------------------------------------------------
 
 _MAY_WAIT = (RankStanding.WAITING, RankStanding.HELD, RankStanding.UNKNOWN)
-"""Torch's DDP waits in C++, where no stack may tell it from work."""
+"""Torch's DDP waits in C++, where a stack may look like work."""
 
 
 def left_out(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """One verdict for each replica group to blame; one for both sides where they tie.
 
-    A rank that goes on to the next quorum without what others wait in for it (class H2).
+    A rank that enters the next quorum without the call that others wait in for it (class H2).
 
-    Theory of operation. Who waits in TorchFT's next quorum is through with this step. A group's
-    Manager answers a commit vote once all of the group's ranks have voted: one of them in the
-    quorum, and others still in the vote, means that the first has left the vote out. In the same
-    way it has left a collective out that ranks of other groups stand in and that it never entered,
-    by the heads of their common process group: mostly by a branch on the data, a `continue` or a
-    swallowed exception. Where those that went on are the majority, the others make one call too
-    many; where both are as many, it cannot be told. When somebody has died or come, ranks go on by
-    rights: then nobody is looked at; after an error of its own a rank does too: that is told, in
-    doubt.
+    Theory of operation. A rank that waits in TorchFT's next quorum is done with this step. A
+    group's Manager answers a commit vote once all of the group's ranks have voted: one of them in
+    the quorum, and others still in the vote, means that the first has left the vote out. In the
+    same way it has left out a collective that ranks of other groups are in and that it never
+    entered, by the heads of their common process group: mostly by a branch on the data, a
+    `continue` or a swallowed exception. If the ranks ahead are the majority, the others make one
+    call too many; if both sides are equal, it is ambiguous. When a rank has died or joined, moving
+    ahead is legitimate: then nothing is checked; likewise after a rank's own error: that is
+    reported, in doubt.
     """
     tracks = history.present()
-    least_s = history.config.stall_floor_s  # most move: what each may take need not be known
+    least_s = history.config.stall_floor_s  # most move: their limits need not be known
     still = [t for t in tracks if t.stall_s >= least_s and t.stall_s >= history.hang_after_s(t)]
     verdicts: list[Verdict] = []
     for group in sorted({track.group for track in still if track.waits_in == WAIT_COMMIT}):
@@ -459,7 +460,8 @@ def left_out(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
 
 
 def _unentered(history: History, graph: WaitGraph, still: Sequence[RankTrack]) -> Iterable[Verdict]:
-    """Of a group's ranks in the commit vote: who never entered what others stand in, by records.
+    """Ranks of a group in the commit vote that never entered a collective others are in, by
+    records.
 
     Torch's DDP calls its collectives from C++, where heads do not show them.
     """
@@ -479,16 +481,16 @@ def _unentered(history: History, graph: WaitGraph, still: Sequence[RankTrack]) -
 
 
 def _comes_or_goes(history: History, since_s: float) -> bool:
-    """Whether a process has died or begun since, or so shortly before that others feel it."""
+    """Whether a process died or started since, or so shortly before that others are affected."""
     came_s = max(track.first_seen_s for track in history.present())
     return came_s > since_s or bool(history.fell_since(since_s))
 
 
 def _left(history: History, early: RankTrack, late: RankTrack) -> bool:
-    """Whether one stands in the first collective across groups that the other never entered.
+    """Whether one is in the first collective across groups that the other never entered.
 
-    No later one: none is over before all have entered it, and numbers further apart have begun at
-    different times. The first of a quorum counts where the Lighthouse has both in it.
+    Later ones do not count: none ends before all have entered it, and numbers further apart began
+    at different times. The first of a quorum counts where the Lighthouse has both in it.
     """
     if early.step is None or late.step is None or early.step.quorum_id != late.step.quorum_id:
         return False
@@ -512,7 +514,7 @@ def _judge_left_out(
     lacks: bool | None = None,
     within: tuple[str, str] = ("quorum of the next step", "this one"),
 ) -> Iterable[Verdict]:
-    """`lacks`: whether those ahead left it out; None: the fewer are to blame, if they are."""
+    """`lacks`: whether the ranks ahead left it out; None: the minority is to blame, if any."""
     early, late = (tuple(sorted(t.rank for t in side)) for side in (ahead, behind))
     still_s = min(track.stall_s for track in (*ahead, *behind))
     reason = (
@@ -560,15 +562,15 @@ _SHOWN: Final = 4
 
 
 def unseen(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
-    """Those whom nobody reports, in one verdict; another for the one that alone is missing.
+    """Participants that no rank reports, in one verdict; another if exactly one is missing.
 
-    Participants that no WorkerServer reports: they take part, and may be who is waited for.
+    Participants that no WorkerServer reports: they take part, and others may wait for them.
 
-    Theory of operation. Whoever beats at the Lighthouse is waited for by every quorum, seen or not:
-    a group without WorkerServers, or a second life of one that is seen (its launcher died and left
+    Theory of operation. Every quorum waits for each id that beats at the Lighthouse, seen or not: a
+    group without WorkerServers, or a second life of one that is seen (its launcher died and left
     its ranks behind; the id that nobody reports is the older one). If all ranks that are seen wait
-    and exactly one participant is unseen, it is the root, by elimination. It bears the name of its
-    group and the beginning of its uuid, so that to put it out never means the processes that are
+    and exactly one participant is unseen, it is the root, by elimination. Its name is that of its
+    group and the beginning of its uuid, so that evicting it never touches the processes that are
     seen.
     """
     unseen_ids = history.unseen()
@@ -581,7 +583,7 @@ def unseen(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
 def _root(
     history: History, graph: WaitGraph, unseen_ids: tuple[ReplicaId, ...]
 ) -> ReplicaId | None:
-    """The one that all who are seen wait for."""
+    """The one that all visible ranks wait for."""
     if len(unseen_ids) != 1 or history.away is not None:
         return None
     tracks = [t for t in history.present() if graph.standing[t.rank] is not RankStanding.DEAD]

@@ -1,10 +1,10 @@
-"""Replica lag: a group that costs the fleet quorum after quorum, or never comes to one.
+"""Replica lag: a group that costs the fleet quorum after quorum, or never joins one.
 
-Four habits, each told by counters over minutes, never by one tick: it heals again and again; its
+Four habits, each seen in counters over minutes, never in one tick: it heals again and again; its
 commits fail while the others commit; it leaves the quorum and comes back; it beats and takes no
-part. Joining, one heal, a start and a long declared phase are none of them. What all groups do
-alike accuses nobody. A verdict without culprits says that no commit goes through, or that several
-groups come and go, and that it cannot be told for whose sake.
+part. Joining, one heal, a start and a long declared phase do not count. What all groups do alike
+accuses nobody. A verdict without culprits says that no commit goes through, or that several groups
+come and go, and that the cause is unknown.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Logs = Mapping[GroupName, Attended]
 
 
 def _recent(history: History, times: list[float]) -> bool:
-    """Whether a habit goes on: its last turn is not long ago."""
+    """Whether a habit continues: its last turn is recent."""
     return bool(times) and history.now_s - times[-1] <= history.config.lag_clear_s
 
 
@@ -65,7 +65,7 @@ def _lags(
     confidence: Confidence = Confidence.LIKELY,
     victims: tuple[RankName, ...] = (),
 ) -> Verdict:
-    """One group does; it is spared unless its own ranks show the fault for certain."""
+    """One group lags; it is spared unless its own ranks show the fault for certain."""
     log, age_s = history.attendance.groups[group], history.heartbeat_age_s(group)
     config = history.config
     return Verdict(
@@ -92,7 +92,7 @@ def _lags(
 def _somebody_lags(
     logs: Logs, habit: str, since_s: float, reason: str, victims: tuple[RankName, ...] = ()
 ) -> Verdict:
-    """Several do, or it cannot be told who."""
+    """Several groups lag, or it is unclear which."""
     return Verdict(
         kind=Kind.REPLICA_LAG,
         culprits=(),
@@ -141,8 +141,8 @@ def _heals(history: History, logs: Logs) -> Iterable[Verdict]:
 def _heal_confidence(history: History, log: Attended, others: list[Attended]) -> Confidence:
     """Certain only where its own ranks show the fault, in processes that did not change.
 
-    Its commits failed about as often as it healed, TorchFT met errors in its ranks, and the
-    others' commits went through. Then it can be evicted, as any rank that stands still.
+    Its commits failed about as often as it healed, TorchFT met errors in its ranks, and the others'
+    commits went through. Then it can be evicted, like a rank that stands still.
     """
     began_s = log.heals[0]
     own = log.failed(began_s - 1.0)
@@ -245,7 +245,7 @@ def _flaps(history: History, logs: Logs) -> Iterable[Verdict]:
 
 
 def _restless(history: History, logs: Logs) -> Iterable[Verdict]:
-    """The quorum id advances again and again, and nobody is seen to come or go."""
+    """The quorum id advances again and again, and no group is seen to come or go."""
     advances = history.attendance.advances
     count = sum(grown for _, grown in advances)
     if count < history.config.lag_quorums or not _recent(history, [at_s for at_s, _ in advances]):
@@ -261,7 +261,7 @@ def _restless(history: History, logs: Logs) -> Iterable[Verdict]:
 # -- beats, and takes no part --------------------------------------------------------------------
 
 _OTHERS_COMMITS = 3
-"""Of the others since it stays out: a quorum is formed for each, and it was let into none."""
+"""Commits of the others since it stays out: each had a quorum that did not include it."""
 
 
 def _absent(history: History, logs: Logs) -> Iterable[Verdict]:

@@ -1,11 +1,10 @@
 """Slow ranks of a job that reports no phases (class S1): late at every collective.
 
-Theory of operation. Heads at polls make suspects, their cohort's flight records decide, see
-`arrivals`. A cohort is the same group rank in the other replica groups; in a job of one group it
-is the group, provided that every collective of it has all ranks in it: where there are smaller
-process groups or sends the ranks have roles that nobody tells us (a heavier pipeline stage is no
-fault). The same rank has to be late in several readings on end, ten seconds apart; in a cohort
-under 4 in more.
+Theory of operation. Heads at polls raise suspicion, flight records of the cohort decide, see
+`arrivals`. A cohort is the same group rank in the other replica groups; in a job of one group it is
+the group, provided that every collective of it includes all ranks: with smaller process groups or
+sends the ranks have roles that nobody reports (a heavier pipeline stage is no fault). The same rank
+has to be late in several consecutive readings, ten seconds apart; in a cohort under 4 in more.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from monitor.model.verdict import Confidence, Kind, Verdict
 from monitor.model.wording import groups_of, listed, plural, seconds
 
 _SHARE_OF_PERIOD = 0.1
-"""Of the time between two collectives, what the excess must come to."""
+"""Least excess, as a share of the time between two collectives."""
 _READINGS = 3
 _READINGS_SMALL = 5
 _AGE = 3.0
-"""Readings older than so many times `record_repeat_s` are no evidence for now."""
+"""Readings older than this multiple of `record_repeat_s` are no evidence for now."""
 _ALMOST = 2 / 3
-"""Ranks at least so busy as the busiest are late as well."""
+"""Ranks at least this busy relative to the busiest are also late."""
 
 
 def late_comer(history: History) -> tuple[Verdict, ...]:
@@ -42,7 +41,7 @@ def late_comer(history: History) -> tuple[Verdict, ...]:
 
 
 def late_records(history: History) -> tuple[RankName, ...]:
-    """Ranks of cohorts in which somebody seems late, every `record_repeat_s`; sorted."""
+    """Ranks of cohorts in which a rank seems late, every `record_repeat_s`; sorted."""
     return tuple(
         sorted(
             rank

@@ -1,9 +1,9 @@
 """Inconsistent collectives (class H2): all entered, not the same thing (ALGORITHMS.md 4).
 
 Theory of operation. Phase 1, on ring heads: a collective is suspicious, see `suspicion`. Phase 2,
-on flight records of those ranks and of a few in other groups: who called something else
-(`differing_call`), or a call too many or too few (`uneven_call`). Last, the whole records of the
-group are asked for a second opinion, which may narrow the verdict or make it unsure.
+on flight records of those ranks and of a few in other groups: which rank called something else
+(`differing_call`), or one call too many or too few (`uneven_call`). Last, the whole records of the
+group give a second opinion, which may narrow the verdict or make it unsure.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from monitor.records.signature import Signature
 from worker_server.wire import ACROSS, RingEntry
 
 # -- suspicion ---------------------------------------------------------------------------------
-# Where a mismatch is suspected, by ring heads alone, and whose flight records would settle it.
+# Where ring heads alone raise the suspicion of a mismatch, and whose flight records decide it.
 #
-# A collective is suspicious when every member is inside it and none gets out, when a process died
-# in a group of more than one (gloo kills with SIGABRT on a size mismatch, within a second), or when
-# some are inside and the absent wait elsewhere, nobody being alone (an extra or a skipped call).
+# A collective is suspicious when every member is inside and none gets out, when a process died in a
+# group of more than one (gloo kills with SIGABRT on a size mismatch, within a second), or when some
+# are inside and the absent wait elsewhere, with no rank alone (an extra or a skipped call).
 
 _AGAIN_S = 3.0
-"""After which a record is asked for again that does not have what its rank says to be inside.
-Sooner: one that lies has its group's records judged anew in each tick."""
+"""Interval of requesting a record again that lacks the call its rank reports to be in. Shorter: a
+false one has its group's records judged again in each tick."""
 _COHORT_GROUPS = 2
 """Other groups whose records are read to learn what the program does at this place."""
 
@@ -78,7 +78,7 @@ def _evidence(entries: Mapping[RankName, RingEntry]) -> dict[str, str]:
 def entries_at(
     records: Mapping[RankName, Reading], process_group: str, seq: int
 ) -> dict[RankName, RingEntry]:
-    """What each rank called at one place, of those whose records hold it."""
+    """What each rank called at one place, for ranks whose records hold it."""
     entries = {rank: record.at(process_group, seq) for rank, record in records.items()}
     return {rank: entry for rank, entry in entries.items() if entry is not None}
 
@@ -108,7 +108,7 @@ def _lacks(history: History, rank: RankName, stuck: Stuck | None = None) -> bool
 
 
 def _before_death(history: History, track: RankTrack) -> bool:
-    """Whether a dead rank's record was read before it died: its last call is not in it."""
+    """Whether a dead rank's record was read before it died: its last call is missing."""
     read_s = history.now_s - history.record_age_s(track.rank)
     return track.died_s is not None and read_s <= track.died_s
 
@@ -116,7 +116,7 @@ def _before_death(history: History, track: RankTrack) -> bool:
 def _suspicious(history: History, graph: WaitGraph) -> Iterable[Stuck]:
     for stuck in graph.stuck:
         enough = stuck.stall_s >= _patience_s(history, stuck)
-        if enough and stuck.complete:  # those that got out of it are members too
+        if enough and stuck.complete:  # ranks that got out of it are members too
             passed = (t.rank for t in history.groups()[stuck.group] if _passed(t, stuck))
             yield replace(stuck, joined=tuple(sorted({*stuck.joined, *passed})))
         elif enough and _crossed(graph, stuck):
@@ -131,7 +131,7 @@ def _patience_s(history: History, stuck: Stuck) -> float:
 
 
 def _crossed(graph: WaitGraph, stuck: Stuck) -> bool:
-    """Whether the absent wait elsewhere and nobody anywhere is to be seen alone."""
+    """Whether the absent wait elsewhere and no rank anywhere is seen alone."""
     elsewhere = (RankStanding.WAITING, RankStanding.HELD)
     return not graph.suspects and all(graph.standing[r] in elsewhere for r in stuck.absent)
 
@@ -141,7 +141,7 @@ def _passed(track: RankTrack, stuck: Stuck) -> bool:
 
 
 def _of_the_dead(history: History, graph: WaitGraph) -> Iterable[Stuck]:
-    """What dead ranks were in, as if all of its members were inside."""
+    """Collectives that dead ranks were in, as if all members were inside."""
     if RankStanding.DEAD not in graph.standing.values():
         return
     for group, members in history.groups().items():
@@ -184,15 +184,15 @@ def _unfinished(call: RingEntry) -> bool:
 def differing_call(
     history: History, graph: WaitGraph, stuck: Stuck, records: Mapping[RankName, Reading]
 ) -> Verdict | None:
-    """Who called something else than the program does; None when all called the same.
+    """Which rank called something else than the program does; None: all called the same.
 
-    Who differs in a collective that all have entered: phase 2 of a mismatch.
+    The rank that differs in a collective that all have entered: phase 2 of a mismatch.
 
     Signatures of the same (process group, sequence), walked back to the first divergence. A strict
-    majority makes the minority the culprits. On a tie the program itself decides, for every group
-    runs the same: what these ranks called at the same `nth` in earlier attempts, and what the other
-    groups call there. When both are silent, or contradict each other, nobody is accused and both
-    are named.
+    majority makes the minority the culprits. On a tie the program itself decides, because every
+    group runs the same: what these ranks called at the same `nth` in earlier attempts, and what the
+    other groups call there. When both are silent, or contradict each other, nobody is accused and
+    both are named.
     """
     seq = _first_divergence(records, stuck)
     if seq is None:
@@ -212,7 +212,7 @@ def differing_call(
 
 
 def _first_divergence(records: Mapping[RankName, Reading], stuck: Stuck) -> int | None:
-    """The first of the diverging collectives in a row that ends at this one; None: none."""
+    """The first of the consecutive diverging collectives that end at this one; None: none."""
     first: int | None = None
     for seq in range(stuck.seq, 0, -1):
         entries = entries_at(records, stuck.process_group, seq)
@@ -225,7 +225,7 @@ def _first_divergence(records: Mapping[RankName, Reading], stuck: Stuck) -> int 
 def _expected(
     history: History, records: Mapping[RankName, Reading], stuck: Stuck, entry: RingEntry
 ) -> Signature | None:
-    """What the program calls at this place; None when nobody knows or witnesses disagree."""
+    """What the program calls at this place; None if unknown or the witnesses disagree."""
     if entry.nth is None:
         return None
     own = _habit(
@@ -250,7 +250,7 @@ def _expected(
 
 
 def _habit(entries: Iterable[RingEntry]) -> Signature | None:
-    """The one signature of most of the entries; None when there is none, or no clear one."""
+    """The one signature of most of the entries; None if there is none, or no clear one."""
     counts = Counter(signature_in_ring(entry) for entry in entries).most_common(2)
     if not counts or 2 * counts[0][1] <= sum(count for _, count in counts):
         return None
@@ -296,7 +296,7 @@ def _verdict(
 # -- differing across --------------------------------------------------------------------------
 
 _MOST = 64
-"""Ranks of a lane whose records are asked for."""
+"""Most ranks of a lane whose records are requested."""
 
 
 def differing_across(history: History) -> tuple[Verdict, ...]:
@@ -304,10 +304,10 @@ def differing_across(history: History) -> tuple[Verdict, ...]:
 
     A rank that died of what another group called (class H2 across replica groups).
 
-    Gloo ends a rank whose neighbour sends more or less than it expects: who dies has met the
-    mismatch, and need not have made it. The records of the ranks that share the process group tell
-    what each has called there; those of the dead are in its black box. Asked for at such a death
-    alone.
+    Gloo ends a rank whose neighbour sends more or less than it expects: the dead rank has met the
+    mismatch, but did not necessarily cause it. The records of the ranks that share the process
+    group show what each has called there; those of the dead are in its black box. Requested only at
+    such a death.
     """
     last = {track.identity.group_rank: track for track in _torn(history)}
     judged = (_judge(history, track) for track in last.values())
@@ -315,7 +315,7 @@ def differing_across(history: History) -> tuple[Verdict, ...]:
 
 
 def torn_records(history: History) -> tuple[RankName, ...]:
-    """Ranks whose records would tell, if they have not been read since the death."""
+    """Ranks whose records would show it, if not read since the death."""
     return tuple(
         rank
         for track in _torn(history)
@@ -324,7 +324,7 @@ def torn_records(history: History) -> tuple[RankName, ...]:
 
 
 def _torn(history: History) -> Iterable[RankTrack]:
-    """Dead ranks whose exception speaks of others, with ranks of other groups to compare."""
+    """Dead ranks whose exception blames others, with ranks of other groups to compare."""
     for track in history.present():
         report = track.report
         if report is None or report.process.alive or report.ending is None:
@@ -365,11 +365,11 @@ def _judge(history: History, dead: RankTrack) -> Verdict | None:
 def uneven_call(
     history: History, graph: WaitGraph, stuck: Stuck, records: Mapping[RankName, Reading]
 ) -> Verdict | None:
-    """Who made a call too many, or left one out; None without a record of it.
+    """Which ranks made a call too many, or left one out; None without a record of it.
 
     An extra or a skipped call: some are inside a collective that the others have not reached.
 
-    All wait for each other. Whoever is ahead made an extra call unless the program always makes it
+    All wait for each other. The ranks ahead made an extra call unless the program always makes it
     there; then the others skipped theirs.
     """
     entries = entries_at(
@@ -406,7 +406,7 @@ def uneven_call(
 def _usual_calls(
     history: History, records: Mapping[RankName, Reading], stuck: Stuck, entry: RingEntry
 ) -> int | None:
-    """How many calls of this process group one attempt makes, by all finished attempts known."""
+    """How many calls of this process group one attempt makes, by all known finished attempts."""
     counts: set[int] = set()
     outside = [
         record
@@ -418,7 +418,7 @@ def _usual_calls(
         for call in record.of(stuck.process_group):
             if call.attempt is not None:
                 calls[call.attempt] += 1
-        whole = sorted(calls)[1:-1]  # the first may be cut off by the ring, the last is under way
+        whole = sorted(calls)[1:-1]  # the ring may cut off the first, the last is under way
         counts.update(calls[attempt] for attempt in whole)
     return counts.pop() if len(counts) == 1 and entry.nth is not None else None
 
@@ -453,7 +453,7 @@ def _by_the_ring(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | 
 
 
 def _by_torchs_records(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | None:
-    """What the analysis says of a collective that no ring knows, once all have been read."""
+    """The analysis of a collective that no ring contains, once all records have been read."""
     said = opinion(history, stuck.group, within_s=stuck.stall_s)
     if said is None:
         return None
@@ -475,10 +475,10 @@ def _by_torchs_records(history: History, graph: WaitGraph, stuck: Stuck) -> Verd
 
 
 def _with_second_opinion(history: History, verdict: Verdict, group: GroupName) -> Verdict | None:
-    """The same verdict, unless the group's whole records contradict it, or know what it does not.
+    """The same verdict, unless the group's whole records contradict it or add to it.
 
-    The verdict is of one collective and the habit at its place; records hold every process group.
-    None when they show a circle, which is the deadlock detector's to tell.
+    The verdict is about one collective and the habit at its place; records hold every process
+    group. None when they show a cycle, which the deadlock detector reports.
     """
     said = opinion(history, group)
     if said is None:
@@ -517,7 +517,7 @@ def _with_second_opinion(history: History, verdict: Verdict, group: GroupName) -
 LARGEST: Final = 8
 """Ranks of a group that is sampled: a tick parses and compares some 4,096 calls of each."""
 _TOLD_TICKS: Final = 3.5
-"""A fresh reading speaks for so many ticks: enough sweeps to fire, few analyses."""
+"""Ticks for which a fresh reading is used: enough sweeps to fire, few analyses."""
 _SPARE: Final = (
     "nothing hangs, and a group that is put out would do the same again: look at the call"
 )
@@ -526,14 +526,14 @@ _SPARE: Final = (
 def silent_mismatch(history: History) -> tuple[Verdict, ...]:
     """At most one verdict for each replica group whose records were just read.
 
-    Mismatches that hang nothing (class H2): the numbers are wrong and training goes on.
+    Mismatches that hang nothing (class H2): the numbers are wrong and training continues.
 
     Gloo moves bytes: a rank that sums the same bytes as integers where its peers sum floats stops
-    nobody (ALGORITHMS.md section 4). No suspicion leads there, so the records of small groups are
-    read in turn, one group a tick at most, and what all of a group completed is compared by the
-    analysis. A group whose sum is not finite though its parts were comes first.
+    nobody (ALGORITHMS.md section 4). Nothing raises a suspicion there, so the records of small
+    groups are read in turn, at most one group a tick, and the analysis compares what all of a group
+    completed. A group whose sum is not finite though its parts were comes first.
 
-    Such a call is the program's, and an eviction would not take it back: it is shown, nobody goes.
+    Such a call is the program's, and an eviction would not undo it: it is shown, nobody is evicted.
     """
     groups = [group for group, tracks in history.groups().items() if _just_read(history, tracks)]
     judged = (_judge_silent(history, group) for group in groups)
@@ -541,7 +541,7 @@ def silent_mismatch(history: History) -> tuple[Verdict, ...]:
 
 
 def sampled_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
-    """Ranks of the one healthy group whose turn it is to have its flight records read; sorted."""
+    """Ranks of the one healthy group whose flight records are to be read next; sorted."""
     if not history.config.sample_s or graph.suspects:
         return ()
     spoilt = _spoilt_since(history)
@@ -557,7 +557,7 @@ def sampled_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
 
 
 def _late_s(history: History, members: tuple[RankTrack, ...], spoilt_s: float) -> float:
-    """Seconds since a group's records were due; at once when they are older than `spoilt_s`."""
+    """Seconds since a group's records were due; infinite if older than `spoilt_s`."""
     ages_s = [_age_s(history, track) for track in members]
     if inf in ages_s or max(ages_s) > spoilt_s:
         return inf
@@ -566,7 +566,7 @@ def _late_s(history: History, members: tuple[RankTrack, ...], spoilt_s: float) -
 
 
 def _spoilt_since(history: History) -> Mapping[GroupName, float]:
-    """Groups whose sum of finite numbers was not finite, and for how many seconds: read at once."""
+    """Groups whose sum of finite numbers was not finite -> for how many seconds: read at once."""
     return {
         spell.group: history.now_s - spell.since_s
         for spell in spells(history)
@@ -606,7 +606,7 @@ def _judge_silent(history: History, group: GroupName) -> Verdict | None:
 
 
 def _since_s(said: Opinion, finding: Finding) -> float | None:
-    """When it was called, by the clock of the monitor; None when the records do not say."""
+    """When it was called, by the monitor's clock; None if the records do not show it."""
     columns = said.job.columns
     calls = (columns["group"] == finding.group) & (columns["seq"] == finding.sequence)
     times = [ns for ns in columns["created_ns"][calls].tolist() if ns != NONE]

@@ -22,8 +22,7 @@ LASTS = frozenset({Doing.COMPILE, Doing.SAVE, Doing.EVALUATE, Doing.START})
 """What may keep a healthy rank at one line for long while others wait."""
 _BLOCKS = frozenset({Doing.LOCK, Doing.IO, Doing.SLEEP, Doing.PROCESS})
 _WORKS_CORES = 0.05
-"""A rank that waits in TorchFT uses 0.007 cores, and moves 2 kB a second (seen in the field
-suite)."""
+"""A wait in TorchFT uses 0.007, and moves 2 kB a second (seen in the field suite)."""
 _WORKS_BYTES_S = 1e6
 _FETCHES = frozenset({Doing.DATA, Doing.PROCESS})
 _SEEN_OFTEN = 3

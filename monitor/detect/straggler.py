@@ -2,16 +2,16 @@
 
 Measured: busy seconds a step (`monitor.detect.pace`), in windows common to the fleet, against the
 ranks of the same role: the same group rank in the other groups (ALGORITHMS.md section 6). Windows
-that a start, a heal or a death touched do not exist. Who waits for longer than another is not what
-the job waits for, however long its work takes. The milder, the longer it has to last. With 4 and
-more in the cohort a robust z-score must agree, or the rank be as slow beside the slowest of its
-peers (of few the score is noise: one that took twice as long all day was told only now and then, as
-the windows' scores went from 4 to 6); under 4 the rank must also have become slower than
-it was, or stay slow for long. A rank with more tokens than its peers is slow only if it is slow a
-token. What it is slow at is the phase with the greatest excess; where all ranks of a group spend
-theirs inside the group's own collectives it is the transfer that is slow, and the group, not a
-rank, is to blame. Where a rank's waiting for its own group does not show (torch's DDP waits in
-C++), the group is told, and that it cannot be known which of its ranks is the slow one.
+touched by a start, a heal or a death are dropped. The job does not wait for a rank that waits
+longer than another, however long its work takes. The milder the slowness, the longer it has to
+last. With 4 or more in the cohort a robust z-score must agree, or the rank be as slow relative to
+the slowest of its peers (with few, the score is noise: a rank that took twice as long all day was
+reported only now and then, as the windows' scores varied from 4 to 6); under 4 the rank must also
+have become slower than it was, or stay slow for long. A rank with more tokens than its peers is
+slow only if it is slow per token. It is slow at the phase with the greatest excess; where all ranks
+of a group spend theirs inside the group's own collectives, the transfer is slow, and the group, not
+a rank, is to blame. Where a rank's waiting for its own group does not show (torch's DDP waits in
+C++), the group is reported, and that the slow rank in it is unknown.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ TRANSFERS: Final = "communication inside its group"
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """Where a rank's excess lies, in medians over some windows."""
+    """Where a rank's excess is, in medians over some windows."""
 
     kind: str | None
-    """`data loading`, `compute`, or a phase of the user's own in quotes; None: no phases tell."""
+    """`data loading`, `compute`, or a user's own phase in quotes; None: no phases show it."""
     own_s: float
     """Seconds a step that it spends there."""
     peers_s: float
@@ -92,7 +92,7 @@ def blame(windows: Sequence[Window], rank: RankName) -> Blame:
 
 
 def by_kind(paces: Paces) -> dict[str, Floats]:
-    """Busy seconds a step of all ranks by kind of phase; not a number for who has none."""
+    """Busy seconds a step of all ranks by kind of phase; NaN for ranks without it."""
     kinds: dict[str, Floats] = {}
     for phase in paces.phases:
         if phase not in _QUIET:
@@ -112,7 +112,7 @@ def _median(values: Iterable[float] | Floats) -> float:
 # -- straggler ---------------------------------------------------------------------------------
 
 _SHARE_OF_STEP = 0.1
-"""Of a step, what the excess must come to: less slows nobody down noticeably."""
+"""Least excess, as a share of a step: less slows nobody down noticeably."""
 _BASELINE_WINDOWS = 3
 _MILD_WINDOWS, _MILD_SLOW, _MILD_PERSISTENT = 12, 10, 24
 """As `straggler_windows`, `straggler_slow_windows` and `persistent_windows`, for `mild_ratio`."""
@@ -122,25 +122,25 @@ _STARVED_WINDOWS, _STARVED_AHEAD = 6, 5
 _STARVED, _STARVED_TIMES = 0.35, 2.0
 _CROWDED = 0.5
 _SMALL_S = 40.0
-"""A cohort under 4 without phases is looked at for so long at least: on cores that all share, one
-of two ranks may get less of them for 25 s (seen at a load of 40 on 2 cores)."""
+"""A cohort under 4 without phases is observed for at least this long: on shared cores, one of two
+ranks may get less of them for 25 s (seen at a load of 40 on 2 cores)."""
 _PAIR_PERSISTENT_S, _SMALL_PERSISTENT_S = 120.0, 60.0
-"""So long a rank of such a cohort is slow that was never seen to be well: one of two, of three."""
+"""How long a rank of such a cohort must be slow if never seen well: one of two, of three."""
 _PAST = 0.9
-"""Its slow windows must exceed this share of its own past."""
+"""Its slow windows must exceed this quantile of its own past."""
 _MOSTLY_INSIDE = 0.5
-"""Share of the sweeps inside collectives from which a group is said to spend its time there."""
+"""Share of the sweeps inside collectives above which a group mainly spends its time there."""
 _MOSTLY = 0.5
 _HELD = 0.2
-"""Share of its busy time from which what collectives held a rank is looked at on its own."""
+"""Share of its busy time above which the time held by collectives is judged separately."""
 _OWN_SHARE = 2 / 3
-"""Of slow ranks in one group, those that work at least so long as the busiest are culprits; the
-others are slow because they wait for it inside forward and backward."""
+"""Of slow ranks in one group, those with at least this share of the busiest one's work are
+culprits; the others are slow because they wait for it inside forward and backward."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """How slow for how long."""
+    """How slow and how long."""
 
     ratio: float
     windows: int
@@ -148,7 +148,7 @@ class _Rule:
     persistent: int
 
     def lasting(self, windows: Sequence[Window], members: int) -> _Rule:
-        """The same over so many windows that they fill `_SMALL_S`."""
+        """The same over enough windows to fill `_SMALL_S`."""
         persistent_s = _PAIR_PERSISTENT_S if members < 3 else _SMALL_PERSISTENT_S
         now_s = windows[-1].end_s
         span = sum(now_s - window.start_s < _SMALL_S for window in windows) + 1
@@ -161,20 +161,20 @@ class _Rule:
 
 @dataclass(frozen=True, slots=True)
 class _Starved:
-    """Shares of the time in which ranks were ready to run and got no core."""
+    """Shares of the time in which ranks were runnable and got no core."""
 
     own: float
     others: float
-    """Of whoever else had the greatest."""
+    """The greatest among the others."""
 
     @property
     def alone(self) -> bool:
-        """The kernel's word that this rank is held up, whatever else the samples say."""
+        """Whether by the kernel's count only this rank is held up, whatever the samples say."""
         return self.own >= max(_STARVED, _STARVED_TIMES * self.others)
 
     @property
     def together(self) -> bool:
-        """Cores are too few for all of them, and chance says who gets less."""
+        """Whether cores are too few for all of them, and chance decides."""
         return self.own >= _CROWDED and not self.alone
 
 
@@ -185,19 +185,19 @@ class _Slow:
     ratio: float
     last: Pace
     busy_s: float
-    """Medians over the windows looked at, as the next."""
+    """Medians over the observed windows, like the next."""
     usual_s: float
     since_s: float
     lost_s: float
     alone_s: float
     """Seconds a step in which it worked: busy, and not held inside collectives."""
     held: float
-    """Share of its busy time in which they held it."""
+    """Share of its busy time in which collectives held it."""
     persistent: bool
     blame: Blame
     starved: _Starved
     steady: bool = False
-    """Only all of its windows together show it: it may as well work more in every few steps."""
+    """Only all of its windows together show it: it may do more work in every few steps."""
 
 
 def straggler(history: History) -> tuple[Verdict, ...]:
@@ -217,7 +217,7 @@ def straggler(history: History) -> tuple[Verdict, ...]:
 
 
 def _suspects(history: History, windows: Sequence[Window]) -> frozenset[RankName]:
-    """Who may be slow by one of the rules: all others need not be looked at, rank by rank."""
+    """Ranks that may be slow by one of the rules: the others are not checked one by one."""
     last, config = windows[-1].paces, history.config
     low_s = last.figure("low_s") / last.figure("work")
     ratio = min(config.straggler_ratio, config.mild_ratio)
@@ -238,7 +238,7 @@ def _suspects(history: History, windows: Sequence[Window]) -> frozenset[RankName
 
 
 def _busier(windows: Sequence[Window], ratio: float) -> set[RankName]:
-    """Who works longer than its peers over the windows that `_steady` looks at."""
+    """Ranks that work longer than their peers over the windows that `_steady` uses."""
     busier: set[RankName] = set()
     for count in (_STARVED_WINDOWS, _STEADY_WINDOWS):
         recent = windows[-count:]
@@ -254,7 +254,7 @@ def _least_busy(ratio: float) -> float:
 
 
 def _slow(history: History, pace: Pace, rule: _Rule) -> bool:
-    """Whether one window shows a rank slower than its cohort, and to the fleet's cost."""
+    """Whether one window shows a rank slower than its cohort, and costing the fleet."""
     return bool(
         cohort.slower(
             pace.low_s / pace.work,
@@ -286,10 +286,10 @@ def _judge(history: History, track: RankTrack, windows: Sequence[Window]) -> _Sl
 
 
 def _steady(track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow | None:
-    """Slow all along where single windows say little: two steps a poll make each of them noisy.
+    """Slow throughout, where single windows show little: two steps a poll make each noisy.
 
-    One of three at least without phases, whose peers agree: the busiest in nearly every window, by
-    as much as the mild rule asks of one, over so many windows together.
+    One of at least three without phases, whose peers agree: the busiest in nearly every window, by
+    as much as the mild rule asks of one, over this many windows together.
     """
     last = _pace(windows[-1], track)
     if last is None or last.calls is None or last.cohort < 3:
@@ -303,7 +303,7 @@ def _steady(track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow |
         return None
     busy_s = sum(p.busy_s / p.work for p in present) / len(present)
     if busy_s <= _least_busy(rule.ratio) * sum(p.usual_s for p in present) / len(present):
-        return None  # most: its peers need not be gone through
+        return None  # most: no need to check their peers
     lane = track.identity.group_rank
     peers: dict[RankName, list[Pace]] = {}
     for paces in (window.paces for window in recent):
@@ -373,10 +373,10 @@ def _by(history: History, track: RankTrack, windows: Sequence[Window], rule: _Ru
 
 
 def _waits_longer(windows: Sequence[Window], suspect: _Slow) -> bool:
-    """Whether it waits for longer than somebody else, who then is what the job waits for.
+    """Whether it waits for longer than another rank, which is then what the job waits for.
 
-    Who works while no other does gets all the cores: the victim of a slow rank in its own group may
-    look quick, and its peer elsewhere slow beside it.
+    A rank that works while no other does gets all the cores: the victim of a slow rank in its own
+    group may look quick, and its peer elsewhere slow in comparison.
     """
     recent = windows[-suspect.rule.windows :]
     roster, waits_s = side_by_side(recent, lambda p: p.figure("step_s") - p.figure("busy_s"))
@@ -388,7 +388,7 @@ def _waits_longer(windows: Sequence[Window], suspect: _Slow) -> bool:
 
 
 def _cores(history: History, rank: RankName) -> tuple[float, float]:
-    """What it uses of late, and its peers at the median."""
+    """Cores it recently used, and the median of its peers."""
     used = {t.rank: t.used.cores or 0.0 for t in history.present() if t.used is not None}
     return used.pop(rank, 0.0), median(used.values()) if used else 0.0
 
@@ -410,7 +410,7 @@ def _pace(window: Window, track: RankTrack) -> Pace | None:
 def _changed(
     history: History, track: RankTrack, before: Sequence[Window], present: Sequence[Pace]
 ) -> bool:
-    """Whether a rank is slower than it was before it was slow."""
+    """Whether a rank is slower than before its slow period."""
     past = [pace.busy_s for window in before if (pace := _pace(window, track)) is not None]
     if len(past) < _BASELINE_WINDOWS:
         return False
@@ -429,7 +429,7 @@ def _persistent(history: History, track: RankTrack, windows: Sequence[Window], r
 def _episode(
     history: History, track: RankTrack, windows: Sequence[Window], rule: _Rule
 ) -> tuple[int, float]:
-    """First window of the present slowness, and the seconds that it has cost the fleet.
+    """First window of the current slowness, and the seconds that it has cost the fleet.
 
     One good window may lie between two slow ones.
     """
@@ -447,7 +447,7 @@ def _episode(
 
 
 def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdict | None:
-    """None when all of them only wait, for one who is not known to be slow yet."""
+    """None when all of them only wait, for one that is not known to be slow yet."""
     transfer = _slow_transfer(history, group, suspects)
     workers = (
         suspects if transfer else [suspect for suspect in suspects if not _waits(history, suspect)]
@@ -521,7 +521,7 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
 def _well(history: History, worst: _Slow, slow: list[_Slow]) -> bool:
     """Whether it is the only slow rank of a group whose waits show in part.
 
-    What does not show looks like work: who looks no busier than its peers is none of the slow.
+    What does not show looks like work: a rank no busier than its peers is not slow.
     """
     mates = {track.rank for track in history.groups().get(group_of(worst.rank), ())}
     windows = list(history.pace.windows)[-worst.rule.windows :]
@@ -542,7 +542,7 @@ def _course(slow: list[_Slow], worst: _Slow) -> str:
 
 
 def _waits(history: History, suspect: _Slow) -> bool:
-    """Whether it is slow only by what collectives held it: its own work takes no longer."""
+    """Whether it is slow only because collectives held it: its own work takes no longer."""
     own_s = suspect.alone_s / suspect.last.work
     return suspect.held >= _HELD and own_s <= (
         history.config.straggler_ratio * suspect.blame.peers_alone_s
@@ -550,7 +550,7 @@ def _waits(history: History, suspect: _Slow) -> bool:
 
 
 def _slow_transfer(history: History, group: GroupName, suspects: list[_Slow]) -> bool:
-    """Whether all ranks of a group are slow, in its collectives and not at work of their own.
+    """Whether all ranks of a group are slow, in its collectives and not in their own work.
 
     All come in time then, and the transfer takes long (class S2): a link, not a rank.
     """
@@ -599,10 +599,10 @@ def _work(culprits: tuple[RankName, ...], worst: _Slow, *, clear: bool) -> str:
 
 _PHASES = ("checkpoint", "evaluation")
 _NOW = 3
-"""Pauses on end that have to be slow, and pauses before that make the past."""
+"""Consecutive pauses that have to be slow, and earlier pauses that make the past."""
 _RATIO = 2.0
 _GROWN = 1.3
-"""Peers' pauses that have grown so much speak for the storage."""
+"""Peers' pauses that have grown this much point to the storage."""
 _EXCESS_S = 1.0
 """Less costs nobody anything."""
 _FRESH_S = 3600.0
@@ -630,10 +630,10 @@ def slow_pause(history: History) -> tuple[Verdict, ...]:
 
     Checkpoints and evaluations that have become slow on one rank.
 
-    Declared long phases are no part of a rank's pace, and by design not alike: often only one group
-    saves. So a rank is compared with its own past first, and with ranks of its role that make such
-    pauses too: if theirs have grown as well, it is the storage and nobody is named. Without such
-    peers it cannot be told.
+    Declared long phases are not part of a rank's pace, and by design not alike: often only one
+    group saves. So a rank is compared with its own past first, and with ranks of its role that also
+    make such pauses: if theirs have grown too, it is the storage and nobody is accused. Without
+    such peers the cause is unknown.
     """
     verdicts: list[Verdict] = []
     for track in history.present():
@@ -649,9 +649,9 @@ def slow_pause(history: History) -> tuple[Verdict, ...]:
 
 
 def _change(gaps: Sequence[Gap]) -> _Change | None:
-    """The last pauses against the longest of those before; None while there are too few.
+    """The last pauses against the longest earlier one; None while there are too few.
 
-    What is slow now is no past to compare with: the first half of what is known is.
+    Slow pauses cannot serve as the past: only the first half of the known ones does.
     """
     if len(gaps) < 2 * _NOW:
         return None
@@ -670,7 +670,7 @@ def _judge_pause(
     changes = [_change(gaps) for gaps in pauses if gaps]
     peers = [change for change in changes if change is not None]
     if len(peers) < len(changes):
-        return ()  # one that makes such pauses, too few of them seen to say more
+        return ()  # a peer makes such pauses, but too few were seen
     if any(peer.now_s > _GROWN * peer.was_s for peer in peers):
         return ()  # theirs grow too: the storage
     lost_s = sum(gap.span_s - change.was_s for gap in change.now)
@@ -705,9 +705,9 @@ def _judge_pause(
 
 _TRANSFER_BASELINE_WINDOWS = 6
 _TRANSFER_RATIO = 2.0
-"""Against its own past: half of a link's speed is lost. Lower tells of a busy network."""
+"""Against its own past: half of a link's speed is lost. Lower reports a busy network."""
 _TRANSFER_SHARE_OF_STEP = 0.2
-"""Of a step, what the excess must come to: twice that of a rank, for nobody can be evicted."""
+"""Least excess, as a share of a step: twice a rank's, for nobody can be evicted."""
 
 
 def slow_transfer(history: History) -> tuple[Verdict, ...]:
@@ -715,12 +715,11 @@ def slow_transfer(history: History) -> tuple[Verdict, ...]:
 
     Slow communication across replica groups (class S2): all come in time, and wait longer.
 
-    Measured: the waiting of whoever waits least. The last to arrive waits for nobody, so what is
-    left of its waiting is the transfer itself, with TorchFT's quorum and commit. When that grows in
-    window after window against what it was, the network between the groups is slow, or somebody's
-    link; which one, phases cannot tell, so nobody is accused. Long steps now on one rank and now on
-    another make everybody wait too; they show in the sum of all ranks' work, which must not have
-    grown along.
+    Measured: the waiting of the rank that waits least. The last to arrive waits for nobody, so its
+    remaining waiting is the transfer itself, with TorchFT's quorum and commit. When that grows in
+    window after window, the network between the groups is slow, or one link; phases cannot show
+    which, so nobody is accused. Steps that are long now on one rank and now on another also make
+    everybody wait; they show in the sum of all ranks' work, which must not have grown along.
     """
     config = history.config
     windows = [window for window in history.pace.windows if len(window.paces) > 1]

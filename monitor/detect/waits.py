@@ -2,18 +2,18 @@
 
 Theory of operation. Each rank is given one standing. Waiting is a fact, not a phase: a rank inside
 an unfinished collective of its own group waits for the members that have not entered it (ring
-heads). One that TorchFT's own calls show in a quorum or a commit vote, that is inside a collective
-across groups, that reports phase `communication`, or whose stack stands in a wait for other ranks,
-waits across groups: for its counterparts (same group rank) elsewhere, and for its own group, by the
-commit vote. Any other rank is alone: nothing but itself holds it up. So is a stopped process, one
-whose interpreter does not run, and one left behind in a collective that a peer has completed,
-whatever phase they report. One that somebody traces is held up by who looks, and is no root.
-A rank alone that stands still for longer than its allowance is a root. Whoever reaches a root is
+heads). A rank waits across groups if TorchFT's own calls show it in a quorum or a commit vote, if
+it is inside a collective across groups, if it reports phase `communication`, or if its stack is in
+a wait for other ranks: it then waits for its counterparts (same group rank) elsewhere, and for its
+own group, by the commit vote. Any other rank is alone: nothing but itself holds it up. So is a
+stopped process, one whose interpreter does not run, and one left behind in a collective that a peer
+has completed, whatever phase they report. A traced rank is held up by its tracer, and is no root. A
+rank alone that stands still for longer than its allowance is a root. A rank that reaches a root is
 its victim. Edges may name too many ranks, never too few: an edge to a rank that moves accuses
-nobody. When all pause at once and nobody waits, it is the job that pauses, and no rank. What ranks
-that report no phases of their own are doing follows from the heads of their process groups, see
-`outside`, and where heads do not move from their records, see `recorded_wait`.
-(Source of the closed form: FT-HSDP, arXiv 2602.00277; Mycroft, SOSP'25.)
+nobody. When all pause at once and nobody waits, it is the job that pauses, and no rank. For ranks
+that report no phases the heads of their process groups show what they do, see `outside`, and where
+heads do not move, their records, see `recorded_wait`. (Source of the closed form: FT-HSDP, arXiv
+2602.00277; Mycroft, SOSP'25.)
 """
 
 from __future__ import annotations
@@ -55,31 +55,31 @@ class Stuck:
     joined: tuple[RankName, ...]
     """Inside it now."""
     absent: tuple[RankName, ...] = ()
-    """Of the members known, those that have not entered it."""
+    """Known members that have not entered it."""
     completed: tuple[RankName, ...] = ()
-    """Those that are through with it."""
+    """Members that have completed it."""
     ops: tuple[str, ...] = ()
-    """Names under which its members entered it, sorted."""
+    """The operations by which its members entered it, sorted."""
     stall_s: float = math.inf
-    """At least so long no one inside moved: an older record shows another moment."""
+    """Least time without a move by anyone inside: an older record shows another moment."""
     recorded: bool = False
-    """By heads of torch's recorder: no ring has its entries."""
+    """From heads of torch's recorder: no ring has its entries."""
 
     @property
     def complete(self) -> bool:
-        """Whether every member is inside, or has been: nobody is waited for."""
+        """Whether every member is or was inside: nobody is waited for."""
         return not self.absent
 
     @property
     def members(self) -> tuple[RankName, ...]:
-        """Who is inside or has not come, sorted."""
+        """Members inside or missing, sorted."""
         return tuple(sorted((*self.joined, *self.absent)))
 
 
 def stuck_in(
     group: GroupName, members: tuple[RankTrack, ...], standing: Mapping[RankName, RankStanding]
 ) -> Iterable[Stuck]:
-    """Each collective in which a member of the group stands, by process group and sequence."""
+    """Each collective that holds a member of the group, by process group and sequence."""
     joined: dict[tuple[str, int], list[RankTrack]] = {}
     for track in members:
         if standing[track.rank] is RankStanding.HELD:
@@ -110,20 +110,20 @@ def stuck_in(
 
 
 # -- outside -----------------------------------------------------------------------------------
-# Who is missing, where phases do not tell: by the heads of the process groups.
+# Who is missing, where phases do not show it: by the heads of the process groups.
 #
 # Theory of operation. A rank that only attached still counts its collectives, and so does one that
-# says only that it waits. Whoever is in none, while peers stand in one that it has not entered, is
+# says only that it waits. A rank in none, while peers are in one that it has not entered, is
 # missing there: the wait itself is the witness. Between replica groups there are two such places:
-# TorchFT's own process group, whose sequence ids begin again with each quorum, and the quorum,
-# which a rank enters when its Manager begins a step (`/v1/state` says which step, and whether it
-# has begun). Within a group there is a third, the commit vote. Not every wait can be seen by heads
-# (C++ calls collectives of its own), so records are read and stacks are looked at before anybody is
-# accused, see `unphased`. Where all others are seen waiting, the one group that does not wait is
-# missing, wherever that is.
+# TorchFT's own process group, whose sequence ids restart with each quorum, and the quorum, which a
+# rank enters when its Manager begins a step (`/v1/state` says which step, and whether it has
+# begun). Within a group there is a third, the commit vote. Heads do not show every wait (C++ calls
+# collectives internally), so records are read and stacks are checked before anybody is accused,
+# see `unphased`. If all others are seen waiting, the one group that does not wait is missing,
+# wherever that is.
 
 _QUORUMS: Final = "torchft"
-"""Steps told by TorchFT's Manager: one begins when the rank asks for a quorum."""
+"""Steps reported by TorchFT's Manager: one begins when the rank asks for a quorum."""
 
 
 def missed(
@@ -132,9 +132,9 @@ def missed(
     standing: Mapping[RankName, RankStanding],
     stuck: Iterable[Stuck],
 ) -> dict[RankName, tuple[RankName, ...]]:
-    """Ranks that may be in no collective -> those who wait for them there; both sorted.
+    """Ranks that may be in no collective -> those waiting for them there; both sorted.
 
-    Who waits for another one itself is left out: it is a victim, whoever waits for it.
+    A rank that itself waits for another is left out: it is a victim, even if others wait for it.
     """
     awaited: dict[RankName, set[RankName]] = {}
     for collective in stuck:
@@ -148,7 +148,7 @@ def missed(
         track
         for track in tracks
         if _may_be_outside(track, standing[track.rank])
-        # beside one that is traced it may wait for it, in a backward pass that looks like work
+        # beside a traced rank it may wait for it, in a backward pass that looks like work
         and (track.group not in looked_at or standing[track.rank] is RankStanding.TRACED)
     ]
     for track, waiting in _awaited(history, tracks, unknown):
@@ -165,7 +165,7 @@ def missed(
 def _awaited(
     history: History, tracks: Iterable[RankTrack], unknown: Sequence[RankTrack]
 ) -> Iterable[tuple[RankTrack, list[RankTrack]]]:
-    """Those for whom ranks of other groups, or of their own, are seen waiting; with these."""
+    """Ranks that ranks of other groups, or of their own, are seen waiting for; with the latter."""
     still_s = history.still_after_s
     lanes: dict[int, dict[_Place, list[RankTrack]]] = {}
     for track in tracks if unknown else ():
@@ -174,7 +174,7 @@ def _awaited(
             lane.setdefault(_place_across(track), []).append(track)
     for track in unknown:
         waiting: list[RankTrack] = []
-        # else nobody waits for it there, however its quorum id reads
+        # else nobody waits for it there, whatever its quorum id
         if _reaches_quorums(history, track):
             for mates in lanes.get(track.identity.group_rank, {}).values():
                 if _waits_for(mates[0], track):
@@ -188,7 +188,7 @@ def _awaited(
 def _by_elimination(
     history: History, tracks: Sequence[RankTrack], standing: Mapping[RankName, RankStanding]
 ) -> dict[RankName, set[RankName]]:
-    """Ranks of the one group that does not wait where all others are seen waiting."""
+    """Ranks of the only group that does not wait while all others are seen waiting."""
     if RankStanding.UNKNOWN not in standing.values():
         return {}
     alive = [track for track in tracks if standing[track.rank] is not RankStanding.DEAD]
@@ -211,7 +211,7 @@ def _by_elimination(
 
 
 def _reaches_quorums(history: History, track: RankTrack) -> bool:
-    """Whether its group is waited for by quorums: it is in the last, or beats and stands still."""
+    """Whether quorums wait for its group: it is in the last, or beats and stands still."""
     if history.in_quorum(track.group) is not False:
         return True
     age_s = history.heartbeat_age_s(track.group)
@@ -219,7 +219,7 @@ def _reaches_quorums(history: History, track: RankTrack) -> bool:
 
 
 def _may_be_outside(track: RankTrack, standing: RankStanding) -> bool:
-    """Whether it may be in no collective at all: it does not say, or says only that it waits."""
+    """Whether it may be in no collective at all: it reports nothing, or only that it waits."""
     says_so = standing is RankStanding.WAITING and track.phased
     waits = says_so and not track.inside_across and track.waits_in is None
     return waits or standing in (RankStanding.UNKNOWN, RankStanding.TRACED)
@@ -234,7 +234,7 @@ _Place = tuple[object, ...]
 
 
 def _place_across(track: RankTrack) -> _Place:
-    """All that `_waits_for` asks of a mate: thousands stand at one place, asked about once."""
+    """All that `_waits_for` reads of a mate: thousands stand at one place, checked once."""
     step = track.step
     heads = tuple((h.name, h.inside, h.enqueued, h.completed) for h in heads_across(track))
     return (heads, step and (step.quorum_id, step.source, _place(step)))
@@ -246,7 +246,7 @@ def _waits_for(mate: RankTrack, track: RankTrack) -> bool:
         return False
     if any(_not_entered(head, mate, track) for head in heads_across(mate)):
         return True
-    if track.phased:  # it may wait for the quorum, and for the commit vote: heads do not show it
+    if track.phased:  # it may wait for the quorum or the commit vote: heads do not show that
         return False
     return not mate.inside_across and _behind(track, mate)
 
@@ -262,7 +262,7 @@ def _waits_within(mate: RankTrack, track: RankTrack) -> bool:
 
 
 def _behind(track: RankTrack, mate: RankTrack) -> bool:
-    """Whether it has not begun the step in which the other waits, both by TorchFT's own count."""
+    """Whether it has not begun the step in which the other waits, both by TorchFT's count."""
     ours, theirs = track.step, mate.step
     if ours is None or theirs is None or not ours.source == theirs.source == _QUORUMS:
         return False
@@ -272,7 +272,7 @@ def _behind(track: RankTrack, mate: RankTrack) -> bool:
 def _not_entered(head: GroupHead, mate: RankTrack, track: RankTrack) -> bool:
     """Whether the mate is inside a collective across groups that this rank has not entered.
 
-    What was launched and is not over counts as well: TorchFT's DDP waits for it in C++, unseen.
+    A launched and unfinished collective also counts: TorchFT's DDP waits for it in C++, unseen.
     """
     reached = head.inside or (head.enqueued if head.enqueued > head.completed else 0)
     own = next((h for h in heads_across(track) if h.name == head.name), None)
@@ -283,7 +283,7 @@ def _not_entered(head: GroupHead, mate: RankTrack, track: RankTrack) -> bool:
 
 
 def _place(step: StepState) -> int:
-    """How far a rank is: a step that is over lies between two that are begun."""
+    """Progress of a rank: a completed step lies between two begun ones."""
     over = step.attempt == step.commits + step.commit_failures
     return 2 * step.step + over
 
@@ -291,8 +291,8 @@ def _place(step: StepState) -> int:
 # -- waits -------------------------------------------------------------------------------------
 
 _QUORUM_PHASE: Final = "quorum"
-"""What loops that wait for TorchFT's quorum by itself call it: a wait for the Lighthouse and for
-the other groups, whoever is to blame."""
+"""Name of this phase in loops that wait for TorchFT's quorum themselves: a wait for the Lighthouse
+and the other groups, whichever is to blame."""
 
 
 SELF_HELD = frozenset(
@@ -315,16 +315,16 @@ class WaitGraph:
     roots: tuple[RankName, ...]
     """Alone and still for longer than allowed; sorted."""
     suspects: tuple[RankName, ...]
-    """Alone and still for at least half the stall floor, allowed or not; holds the roots."""
+    """Alone and still for at least half the stall floor, allowed or not; includes the roots."""
     stuck: tuple[Stuck, ...]
     fleet_pauses: bool
-    """Whether most ranks stand still by themselves at once and nobody waits."""
+    """Whether most ranks stand still on their own at once and nobody waits."""
     quiet: tuple[GroupName, ...] = ()
-    """Replica groups that stand still, and only their records can tell why; sorted."""
+    """Replica groups that stand still, and only their records can show why; sorted."""
     next_root_s: float = math.inf
-    """In so many seconds the next of the suspects has stood still for longer than allowed."""
+    """Seconds until the next suspect has stood still for longer than allowed."""
     by_records: frozenset[RankName] = frozenset()
-    """Ranks that are missing somewhere by their group's records alone."""
+    """Ranks missing somewhere by their group's records alone."""
     _stalled: frozenset[RankName] = frozenset()
     _held_by: Mapping[RankName, Sequence[RankName]] = field(default_factory=dict)
     _lanes: Mapping[int, Sequence[RankName]] = field(default_factory=dict)
@@ -332,11 +332,11 @@ class WaitGraph:
 
     @property
     def pausing(self) -> frozenset[RankName]:
-        """Suspects who may be in a pause of their own; if they go on, it was one."""
+        """Suspects that may be in a pause of their own; if they continue, it was one."""
         return frozenset(rank for rank in self.suspects if self.standing[rank] in _PAUSING)
 
     def left_since(self, history: History) -> dict[RankName, float]:
-        """Ranks whose peers are through with the collective that they are in -> first seen so."""
+        """Ranks whose peers have completed the collective that they are in -> first seen so."""
         apart = (RankStanding.LEFT, RankStanding.SILENT)
         before = {r: at_s for r, at_s in history.left_s.items() if self.standing.get(r) in apart}
         now = (rank for rank, standing in self.standing.items() if standing is RankStanding.LEFT)
@@ -344,7 +344,7 @@ class WaitGraph:
 
     @property
     def all_in(self) -> frozenset[RankName]:
-        """Ranks that stand in a collective from which nobody is missing."""
+        """Ranks in a collective that nobody is missing from."""
         return frozenset(
             rank
             for collective in self.stuck
@@ -444,11 +444,10 @@ def build(history: History) -> WaitGraph:
 
 
 def _stood_s(history: History, graph: WaitGraph, rank: RankName) -> float:
-    """How long a rank stands still by itself.
+    """How long a rank has stood still on its own.
 
-    One without phases only while somebody is seen waiting for it: what it did before they came
-    nobody knows, all may have paused. One left behind since its peers were seen to be through:
-    before, it waited for them.
+    A rank without phases only while others are seen waiting for it: before, all may have paused. A
+    rank left behind only since its peers were seen to have completed: before, it waited for them.
     """
     stall_s = history.tracks[rank].stall_s
     if graph.standing[rank] is RankStanding.LEFT:
@@ -460,7 +459,7 @@ def _stood_s(history: History, graph: WaitGraph, rank: RankName) -> float:
 
 
 def patience(history: History, graph: WaitGraph, track: RankTrack) -> Allowance:
-    """How long a rank that nothing but itself holds up may stand still, all things considered."""
+    """How long a rank that only itself holds up may stand still, all things considered."""
     allowed, longer = allowance(history, track), history.config.unwitnessed_factor
     standing = graph.standing[track.rank]
     if standing in (RankStanding.STOPPED, RankStanding.FROZEN):
@@ -484,9 +483,9 @@ def _fleet_pauses(
     standing: Mapping[RankName, RankStanding],
     stalled: frozenset[RankName],
 ) -> bool:
-    """Whether at least half of the ranks alive, and two, may pause by themselves, and nobody waits.
+    """Whether at least half of the live ranks, and two, may pause on their own, and nobody waits.
 
-    A rank that cannot be seen may be in the pause too; what it does is no witness.
+    A rank that cannot be seen may be in the pause too; it proves nothing.
     """
     if not stalled:
         return False
@@ -518,7 +517,7 @@ def _standing(history: History, track: RankTrack) -> RankStanding:  # noqa: PLR0
     waits_in = None if track.step is None else track.step.waits_in
     if waits_in is not None or (track.inside and track.inside_across):
         return RankStanding.WAITING
-    if not track.phased:  # what a framework calls a phase may hold waiting inside
+    if not track.phased:  # what a framework calls a phase may include waiting
         witness = track.witness
         waits = witness is not None and witness.doing is Doing.COLLECTIVE
         return RankStanding.WAITING if waits else RankStanding.UNKNOWN

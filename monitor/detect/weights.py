@@ -1,18 +1,18 @@
-"""Fingerprints of the weights, as they come in from all ranks, and which of them disagree.
+"""Fingerprints of the weights, as they arrive from all ranks, and which of them disagree.
 
-Theory of operation. Ranks that hold the same part of the weights share a *lane*. Of the same lane,
-committed step and part all values must be equal. Four things keep a healthy rank from being
+Theory of operation. Ranks that hold the same part of the weights share a *lane*. For the same lane,
+committed step and part all values must be equal. Four rules keep a healthy rank from being
 outvoted:
 
-- A majority is one of all ranks of the lane, those included whose value is late or lost: what is
-  missing can turn no vote, and dropping or delaying an observation adds no accusation. Nor does one
-  who was equal to the others and has died since: two against two stays that when one of them goes.
+- A majority is one of all ranks of the lane, including those whose value is late or lost: a missing
+  value can turn no vote, and dropping or delaying an observation adds no accusation. Nor does a
+  rank that was equal to the others and has died since: two against two stays so when one dies.
 - A group that heals has the weights of the group it healed from, and would give that one a second
   voice. So a rank votes in the *life* (incarnation and lineage) in which it was last seen in full
   agreement with all others, and in no later one.
-- Steps that are done again (a checkpoint from before, a job from the start) have other values. When
-  a rank goes back, what was seen before that moment is compared no more; nor is what a rank said
-  that has ended, or in a former life.
+- Repeated steps (a checkpoint from before, a job from the start) have other values. When a rank
+  goes back, values seen before that moment are no longer compared; nor are those of a rank that has
+  ended, or of a former life.
 - One disagreement is not enough: two, at different steps, must name the same ranks (see
   `detectors.corrupt`).
 """
@@ -33,13 +33,13 @@ from worker_server.wire import Prints
 # -- prints ------------------------------------------------------------------------------------
 
 Life = tuple[str, int]
-"""Incarnation and lineage: for so long a rank's weights are its own history."""
+"""Incarnation and lineage: during one life a rank's weights are its own history."""
 
 _STEPS_KEPT: Final = 32
 _DISSENTS_KEPT: Final = 16
 _PARTS_KEPT: Final = 256
 _WITNESSES: Final = 2
-"""Of those who are right, so many must be known to have their weights from nobody else."""
+"""Of the ranks that are right, this many must have weights known to come from nobody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Dissent:
     step: int
     part: int
     odd: tuple[RankName, ...]
-    """Those whom a strict majority outvotes, sorted; empty: it cannot be told."""
+    """Ranks that a strict majority outvotes, sorted; empty: unknown."""
     sides: tuple[tuple[RankName, ...], ...]
     """Who agrees with whom, the largest side first."""
     lives: Mapping[RankName, Life]
@@ -71,7 +71,7 @@ class _Row:
 class _Lane:
     steps: dict[int, dict[RankName, _Row]] = field(default_factory=dict)
     agreed: dict[int, dict[RankName, Life]] = field(default_factory=dict)
-    """Part -> in which life a rank was last seen to be equal to all others."""
+    """Part -> the life in which a rank was last seen to be equal to all others."""
     dissents: dict[int, Dissent] = field(default_factory=dict)
     since_s: float = float("-inf")
     """When one of its ranks last went back."""
@@ -87,7 +87,7 @@ class PrintBook:
     _lanes: dict[int, _Lane] = field(default_factory=dict)
     _lane_of: dict[RankName, int] = field(default_factory=dict)
     _reached: dict[RankName, int] = field(default_factory=dict)
-    """The last step of which a rank had a fingerprint, in any life."""
+    """The last step that a rank had a fingerprint of, in any life."""
 
     def push(self, now_s: float, tracks: Sequence[RankTrack]) -> None:
         """Take in one sweep: the latest report of every registered rank."""
@@ -105,7 +105,7 @@ class PrintBook:
         self._forget()
 
     def dissents(self) -> tuple[Dissent, ...]:
-        """Disagreements in which everybody still lives the same life; oldest first."""
+        """Disagreements whose ranks all still live the same life; oldest first."""
         dissents = [
             dissent
             for lane in self._lanes.values()
@@ -118,7 +118,7 @@ class PrintBook:
         return tuple(sorted(dissents, key=lambda dissent: (dissent.step, dissent.lane)))
 
     def _lives_on(self, rank: RankName, life: Life) -> bool:
-        """Whether it lives this life still: who began anew may have told no fingerprint yet."""
+        """Whether it still lives this life: a restarted rank may have no fingerprint yet."""
         return self.lives.get(rank) == life and self._incarnations.get(rank) == life[0]
 
     def _take(self, now_s: float, track: RankTrack, prints: Prints) -> set[tuple[int, int]]:
@@ -159,7 +159,7 @@ class PrintBook:
     def _comparable(
         self, lane: _Lane, step: int, present: Mapping[RankName, RankTrack]
     ) -> dict[RankName, _Row]:
-        """What ranks that live say of this step, in the lives that they live now."""
+        """Values of live ranks for this step, from their current lives."""
         return {
             rank: row
             for rank, row in lane.steps[step].items()
@@ -176,7 +176,7 @@ class PrintBook:
         step: int,
         present: Mapping[RankName, RankTrack],
     ) -> int:
-        """Ranks of the lane whose value for this step is not there, and may be anything."""
+        """Ranks of the lane whose value for this step is missing, and may be anything."""
         members = [rank for rank, own in self._lane_of.items() if own == number]
         absent = [r for r in members if r not in rows and not _over(present[r], step)]
         groups = {track.group for track in present.values() if track.died_s is None}
@@ -227,7 +227,7 @@ def _dissent(  # noqa: PLR0917
     voters = {rank for rank, row in values.items() if agreed.get(rank) == row.life}
     votes = sorted((len(voters.intersection(side)) for side in ordered), reverse=True)
     first = max(ordered, key=lambda side: (len(voters.intersection(side)), side))
-    everyone = max(len(values) + missing, len(agreed))  # who has left since takes no vote along
+    everyone = max(len(values) + missing, len(agreed))  # leaving takes no vote along
     decided = votes[0] >= _WITNESSES and 2 * votes[0] > everyone
     odd = [rank for rank in sorted(values) if rank not in first] if decided else []
     return Dissent(
@@ -245,11 +245,11 @@ def _dissent(  # noqa: PLR0917
 # -- losses ------------------------------------------------------------------------------------
 
 LATEST: Final = 3
-"""Samples that are compared with those before them."""
+"""Samples that are compared with earlier ones."""
 _KEPT: Final = 60
 _FEWEST: Final = 20
 _FLAT: Final = 0.02
-"""Of the median: a loss that hardly moves must not make every tremor a spike."""
+"""Share of the median: in a nearly flat loss not every tremor may be a spike."""
 
 
 @dataclass(slots=True)
@@ -267,11 +267,11 @@ class _Course:
 
 @dataclass(slots=True)
 class LossBook:
-    """The losses of every rank's present incarnation.
+    """The losses of every rank's current incarnation.
 
-    Losses as the ranks report them, a minute of them, and how far the latest lie off.
+    Losses as the ranks report them, a minute of them, and how far off the latest are.
 
-    One sample a sweep at most: the loss of the attempt that ended last. Robust: a median and its
+    At most one sample a sweep: the loss of the last completed attempt. Robust: a median and its
     absolute deviation, so that a few high ones do not hide the next.
     """
 
@@ -296,7 +296,7 @@ class LossBook:
                 del self._courses[rank]
 
     def risen(self, rank: RankName, times: float) -> bool:
-        """Whether the latest samples may be so many times the usual one: a cheap first look."""
+        """Whether the latest samples may be this multiple of the usual one: a cheap first look."""
         course = self._courses.get(rank)
         if course is None or len(course.told) < 8 * (_FEWEST + LATEST):
             return False

@@ -1,7 +1,7 @@
-"""What a person would say who had looked: who, where, for how long, who waits. Pure.
+"""Verdicts in the words of a person who had looked: who, where, how long, who waits. Pure.
 
-Each verdict's first sentence is made here of fields: the stack's user frame and what it is known to
-do, the exception of a dead rank, what the others wait in.
+Each verdict's first sentence is built here from fields: the stack's user frame and its known
+activity, the exception of a dead rank, what the others wait in.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def waits_for(history: History, victims: Sequence[RankName], culprits: Sequence[
 
 
 def waits_in(history: History, ranks: Iterable[RankName]) -> str:
-    """` in the quorum`, ` in all_reduce`: where most of them wait; empty where that is not seen."""
+    """` in the quorum`, ` in all_reduce`: where most of them wait; empty if not seen."""
     places = Counter(
         place
         for rank in ranks
@@ -141,7 +141,7 @@ def looks(tracer: Tracer) -> str:
 
 
 def why_it_died(track: RankTrack) -> str:
-    """What ended it, as far as it is known; empty: nothing is."""
+    """What ended it, as far as known; empty: unknown."""
     report = track.report
     if report is None:
         return ""
@@ -164,7 +164,7 @@ def _sentence_of(ending: Ending | None, signal: str) -> str:
 
 
 def what_they_do(tracks: Iterable[RankTrack]) -> list[str]:
-    """Of those who are not seen waiting: `rg_1.0 is in evaluate (train.py:80), evaluating`."""
+    """For ranks not seen waiting: `rg_1.0 is in evaluate (train.py:80), evaluating`."""
     places: dict[str, list[RankName]] = {}
     for track in tracks:
         place = "?" if track.fresh is None else _place(track, lasts=True).rstrip(",")
@@ -178,7 +178,7 @@ def what_they_do(tracks: Iterable[RankTrack]) -> list[str]:
 
 
 def _verb(track: RankTrack) -> tuple[str, str]:
-    """`hangs`, or `has been evaluating`: what is known to last is no hang, only too long."""
+    """`hangs`, or `has been evaluating`: work known to last does not hang, it takes too long."""
     seen = None if track.fresh is None else track.fresh.witness
     if seen is not None and seen.doing in LASTS:
         return f"has been {_DOING[seen.doing]}", f"have been {_DOING[seen.doing]}"
@@ -186,7 +186,7 @@ def _verb(track: RankTrack) -> tuple[str, str]:
 
 
 def _place(track: RankTrack, bare: bool = False, *, lasts: bool = False) -> str:
-    """` in log_step (train.py:66), waiting for a lock,`: by its stacks, else by its own words."""
+    """` in log_step (train.py:66), waiting for a lock,`: by its stacks, else by its phase."""
     seen = None if track.fresh is None else track.fresh.witness
     if seen is not None:
         if (seen.frame.file, seen.frame.function) == ("threading.py", "_shutdown"):
@@ -209,32 +209,32 @@ def _waits_in(track: RankTrack) -> str:
 
 
 # -- signature ---------------------------------------------------------------------------------
-# Where in the program a fault stands: the same place again is the same bug.
+# Where in the program a fault is: the same place again is the same bug.
 #
-# The innermost frame of the user's code, with its line, or the exception with it. The rank is no
-# part of it: a bug moves with the program. Empty where nothing tells: then nobody can say "again".
+# The innermost frame of the user's code, with its line, or the exception with it. The rank is not
+# included: a bug moves with the program. Empty if unknown: then no recurrence can be recognized.
 
 _OF_PEERS: Final = (
     "connection", "timed out", "timeout", "gloo", "nccl", "socket", "peer", "abort", "broken pipe",
     "quorum", "lighthouse", "transport", "unavailable", "cancelled", "rendezvous", "store",
     "distbackend", "closed", "disconnected",
 )  # fmt: skip
-"""Words of exceptions that say that somebody else is gone, in lower case."""
+"""Words of exceptions that mean that a peer is gone, in lower case."""
 
 
 def of_peers(exception: str) -> bool:
-    """Whether an exception says that somebody else is gone."""
+    """Whether an exception says that a peer is gone."""
     text = exception.lower()
     kind, _, message = text.partition(":")
     if kind == "assertionerror" and not message.strip():
-        return True  # all that torchft's DDP says of a peer that died in an all-reduce
+        return True  # torchft's DDP says only this about a peer that died in an all-reduce
     if "dataloader worker" in text:
         return False  # its own child, whatever killed it
     return any(word in text for word in _OF_PEERS)
 
 
 def of_hang(roots: Sequence[RankTrack]) -> str:
-    """Of ranks that stand still: by their stacks, else by the phase that the loop declares."""
+    """For ranks that stand still: by their stacks, else by the phase that the loop declares."""
     for track in roots:
         seen = None if track.fresh is None else track.fresh.witness
         if seen is not None:
@@ -244,7 +244,7 @@ def of_hang(roots: Sequence[RankTrack]) -> str:
 
 
 def of_death(track: RankTrack) -> str:
-    """Of a dead rank: its exception and where it was raised; a bare signal tells no bug."""
+    """For a dead rank: its exception and where it was raised; a bare signal identifies no bug."""
     ending = track.ending
     if track.report is None or ending is None or ending.exception is None:
         return ""

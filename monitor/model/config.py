@@ -38,7 +38,7 @@ class KeeperConfig:
     tick_s: Annotated[float, Range(0.05, 60)] = 1.0
     """Time between two sweeps. Smaller finds faults sooner and costs every host more requests."""
     observe: bool = False
-    """Log what would be evicted, but evict nothing."""
+    """Report what would be evicted, evict nothing."""
 
     # -- hang: monitor.detect.hang, waits ---------------------------------------
     stall_floor_s: Annotated[float, Range(0.1, DAY)] = 5.0

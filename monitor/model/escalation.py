@@ -238,7 +238,7 @@ class HandedOver:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Its monitor has ended or lost control; the reporter has taken over."""
+    """Its monitor has ended or no longer acts; the reporter has taken over."""
 
 
 @dataclass(frozen=True, slots=True)
