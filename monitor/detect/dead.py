@@ -405,7 +405,7 @@ def _last_commit_s(history: History) -> float | None:
 
 
 def _goes_on(history: History) -> bool:
-    """Whether the last commit is more recent than any rank's limit for standing still."""
+    """Whether the last commit is more recent than the longest limit for standing still."""
     commit_s = _last_commit_s(history)
     spans = (history.hang_after_s(track) for track in history.present())
     most_s = max(spans, default=history.config.stall_floor_s)

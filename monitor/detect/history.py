@@ -157,7 +157,7 @@ class History:
 
     @property
     def still_after_s(self) -> float:
-        """When a rank counts as standing: half of the shortest allowance."""
+        """Time after which a rank counts as standing still: half of the shortest allowance."""
         return self.config.stall_floor_s / 2
 
     @property
@@ -250,7 +250,7 @@ class History:
         return self.lighthouse.heartbeat_ages_s.get(replica_id)
 
     def unseen(self) -> tuple[ReplicaId, ...]:
-        """Participants that no WorkerServer has reported for long enough to report them; sorted.
+        """Participants that no WorkerServer has reported for long enough; sorted.
 
         The next life of a dead group beats before it is registered.
         """
@@ -273,7 +273,7 @@ class History:
         return fresh is not None and fresh.process.state == "T" and fresh.process.tracer is None
 
     def _participates(self, track: RankTrack) -> bool:
-        """If its group takes part."""
+        """Whether it takes part, if its group does."""
         step = track.step
         return (
             track.fresh is not None
@@ -417,7 +417,7 @@ class History:
 
 
 def _told_ids(members: tuple[RankTrack, ...]) -> list[ReplicaId]:
-    """By a group's processes, live ones first: a dead one may have had another."""
+    """Ids that a group reports, live processes first: a dead one may have had another."""
     return [
         track.step.replica_id
         for track in sorted(members, key=lambda track: track.died_s is not None)

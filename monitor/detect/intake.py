@@ -169,7 +169,7 @@ HEARTBEAT_TIMEOUT_S: Final = 5.0
 
 
 def push_unseen(history: History) -> None:
-    """Keep since when replica ids beat that no rank reports.
+    """Keep, for each replica id that beats and no rank reports, since when it does.
 
     While a rank has not reported its id, any id may be its own; except those already known as
     nobody's before it came.
@@ -233,7 +233,7 @@ def _turn(history: History, track: RankTrack) -> Turn | None:
     step = None if report is None else report.step
     if step is None or step.replica_id is None:
         return None
-    return Turn(  # one each tick of many thousands: by name it costs a third more
+    return Turn(  # built thousands of times a tick: by name it costs a third more
         track.rank,
         track.group,
         track.identity.incarnation,

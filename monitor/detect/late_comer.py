@@ -26,7 +26,7 @@ _READINGS_SMALL = 5
 _AGE = 3.0
 """Readings older than this multiple of `record_repeat_s` are no evidence for now."""
 _ALMOST = 2 / 3
-"""Ranks at least this busy relative to the busiest are also late."""
+"""Ranks at least this share as busy as the busiest are also late."""
 
 
 def late_comer(history: History) -> tuple[Verdict, ...]:

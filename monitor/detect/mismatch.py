@@ -37,8 +37,8 @@ from worker_server.wire import ACROSS, RingEntry
 # are inside and the absent wait elsewhere, with no rank alone (an extra or a skipped call).
 
 _AGAIN_S = 3.0
-"""Interval of requesting a record again that lacks the call its rank reports to be in. Shorter: a
-false one has its group's records judged again in each tick."""
+"""After this long a record is requested again if it lacks the call its rank reports to be in.
+Shorter: a false one has its group's records judged again in each tick."""
 _COHORT_GROUPS = 2
 """Other groups whose records are read to learn what the program does at this place."""
 
@@ -296,7 +296,7 @@ def _verdict(
 # -- differing across --------------------------------------------------------------------------
 
 _MOST = 64
-"""Most ranks of a lane whose records are requested."""
+"""Largest lane whose records are requested, in ranks."""
 
 
 def differing_across(history: History) -> tuple[Verdict, ...]:
@@ -315,7 +315,7 @@ def differing_across(history: History) -> tuple[Verdict, ...]:
 
 
 def torn_records(history: History) -> tuple[RankName, ...]:
-    """Ranks whose records would show it, if not read since the death."""
+    """Ranks whose records would show the mismatch, if not read since the death."""
     return tuple(
         rank
         for track in _torn(history)

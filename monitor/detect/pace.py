@@ -40,7 +40,7 @@ from worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState, Witness
 # -- what a window holds ---------------------------------------------------------------------------
 
 _PHASES_MOST: Final = 24
-"""Per window, those that most ranks report: ranks choose the names, and each takes a row."""
+"""Per window, the most reported ones: ranks choose the names, and each takes a row."""
 
 
 @dataclass(slots=True)

@@ -56,7 +56,7 @@ class Opinion:
 
 
 def opinion(history: History, group: GroupName, within_s: float = inf) -> Opinion | None:
-    """What the group's records show; None unless there is one of each rank read `within_s`.
+    """What the group's records show; None unless each rank has one read within `within_s`.
 
     Of the group alone: waits across groups are for the wait-for graph, which sees phases and
     quorums.

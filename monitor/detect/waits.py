@@ -165,7 +165,7 @@ def missed(
 def _awaited(
     history: History, tracks: Iterable[RankTrack], unknown: Sequence[RankTrack]
 ) -> Iterable[tuple[RankTrack, list[RankTrack]]]:
-    """Ranks that ranks of other groups, or of their own, are seen waiting for; with the latter."""
+    """Ranks seen to be waited for by other groups, or by their own; with those that wait."""
     still_s = history.still_after_s
     lanes: dict[int, dict[_Place, list[RankTrack]]] = {}
     for track in tracks if unknown else ():

@@ -227,7 +227,7 @@ def _dissent(  # noqa: PLR0917
     voters = {rank for rank, row in values.items() if agreed.get(rank) == row.life}
     votes = sorted((len(voters.intersection(side)) for side in ordered), reverse=True)
     first = max(ordered, key=lambda side: (len(voters.intersection(side)), side))
-    everyone = max(len(values) + missing, len(agreed))  # leaving takes no vote along
+    everyone = max(len(values) + missing, len(agreed))  # a rank that left since takes no vote along
     decided = votes[0] >= _WITNESSES and 2 * votes[0] > everyone
     odd = [rank for rank in sorted(values) if rank not in first] if decided else []
     return Dissent(
@@ -249,7 +249,7 @@ LATEST: Final = 3
 _KEPT: Final = 60
 _FEWEST: Final = 20
 _FLAT: Final = 0.02
-"""Share of the median: in a nearly flat loss not every tremor may be a spike."""
+"""Share of the median: small changes of a nearly flat loss are no spikes."""
 
 
 @dataclass(slots=True)

@@ -103,8 +103,8 @@ class KeeperConfig:
     """No declared long phase is called hung earlier: storage has bad minutes."""
     running_factor: Annotated[float, Range(1, 1000)] = 3.0
     """A rank whose main thread runs (state R) or waits for the disk (D) while it stands still gets
-    this many times as long: so look an undeclared pause and a process that gets no CPU; hangs
-    mostly sleep. Lower accuses compilations, higher finds endless loops later."""
+    this many times as long: an undeclared pause looks like that, and so does a process without CPU;
+    hangs mostly sleep. Lower accuses compilations, higher finds endless loops later."""
     hang_sweeps: Annotated[int, Range(1, 100)] = 2
     """Consecutive sweeps with the same verdict before it counts: snapshots are skewed. The second
     comes 0.3 s after the first."""
@@ -248,7 +248,8 @@ class KeeperConfig:
     lateness_ticks: Annotated[float, Range(0.1, 1000)] = 2.0
     """A tick this many ticks late is the monitor's own sickness."""
     unreachable_share: Annotated[float, Range(0, 1)] = 0.2
-    """More targets silent in one tick, at least 2 and on 2 hosts, is the monitor's own sickness."""
+    """A larger share of silent targets in a tick, at least 2 on 2 hosts, is the monitor's
+    sickness."""
     starved_share: Annotated[float, Range(0, 1)] = 0.5
     """If a monitor thread waits for a core for more than this share of a tick, the monitor doubts
     itself: half a tick is near the deadline of a sweep (0.8 of it). Lower doubts on every busy

@@ -614,7 +614,7 @@ def _seen(eviction: Eviction, event: LighthouseSeen, now_s: float, deps: Evictio
 def _reviewed(  # noqa: PLR0911 - one reason a line
     eviction: Eviction, event: Reviewed, now_s: float
 ) -> Eviction:
-    """The state of one that another monitor left; unchanged while that is unknown."""
+    """The new state of an eviction that another monitor left; unchanged while that is unknown."""
     lives = _lives(eviction.accused, event.snapshot)
     incident, taken_up = event.incident, eviction.taken_up
     if lives and all(life is False for life in lives):

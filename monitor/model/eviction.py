@@ -211,7 +211,7 @@ class Eviction:
     asks: tuple[Ask, ...] = ()
     """Of this attempt."""
     asking_s: float | None = None
-    """When this attempt's rungs started their clock."""
+    """When the clock of this attempt's rungs started."""
     workers_turn_s: float | None = None
     """Since when all WorkerServers are asked, not only the stuck ones."""
     shown: tuple[str, ...] = ()
