@@ -425,7 +425,7 @@ def left_out(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     entered, by the heads of their common process group: mostly by a branch on the data, a
     `continue` or a swallowed exception. If the ranks ahead are the majority, the others make one
     call too many; if both sides are equal, it is ambiguous. When a rank has died or joined, moving
-    ahead is legitimate: then nothing is checked; likewise after a rank's own error: that is
+    ahead is legitimate: then nothing is checked. It also is after a rank's own error: that is
     reported, in doubt.
     """
     tracks = history.present()

@@ -33,9 +33,9 @@ Each look (`Probe`) at the accused and the Lighthouse moves all rungs; none wait
 is over when every accused *incarnation* is gone (a defunct process counts as gone), or those left
 are out of sight and the group's heartbeat is dead; it has failed when neither is so in time. The
 group is *out* when its replica id has also left the quorum, which later looks note; a replica id
-that still beats though its processes are gone is a failure. Only an accused incarnation is asked
-that a look has just shown alive, or that is out of sight with no newer one registered: a restarted
-group is never hit.
+that still beats though its processes are gone is a failure. A request goes only to an accused
+incarnation that a look has just shown alive, or that is out of sight with no newer one registered:
+a restarted group is never hit.
 
 A restart of the monitor, a standby that takes over and a person who evicts are events like others.
 After a takeover an eviction is `interrupted`. If the pipeline decides it again, the same eviction
