@@ -1,6 +1,6 @@
-"""The monitor: looks at every rank, names the sick one, and drives its eviction.
+"""The monitor: polls every rank, names the faulty one, and drives its eviction.
 
 One process anywhere, CPU only, never imports torch. Once per tick: observe (targets, poller,
-Lighthouse), decide (pipeline: pure), act (evictors). The layers and who may import whom are
+Lighthouse), decide (pipeline: pure), act (evictors). The layers and their allowed imports are
 contracts in pyproject.toml. Of `worker_server` it imports `wire` and nothing else.
 """

@@ -1,9 +1,9 @@
-"""The one way to run in the background: a thread that does the same work again and again, or once.
+"""Background work: a thread that does the same work repeatedly, or once.
 
-The tick waits for nobody. Who asks a scheduler, a gate or a chat, or writes evidence, does it in a
-worker of its own, so that one that hangs delays no other; the store, the journal and the audit log
-write in one, and the lease is renewed in one. Work that raises is a bug: it is logged once, it is
-shown as a trouble for as long as it lasts, and the work is tried again.
+The tick never blocks on I/O. Requests to schedulers, the gate or a chat, and evidence writes, each
+have their own worker, so one that hangs delays no other. So do the store, the journal, the audit
+log and the lease renewal. Work that raises is a bug: it is logged once, shown as a trouble while it
+lasts, and retried.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ T = TypeVar("T")
 
 
 def backoff_s(failures: int, first_s: float, longest_s: float) -> float:
-    """How long to wait after so many failures in a row: twice as long each time."""
+    """How long to wait after this many failures in a row: twice as long each time."""
     return min(first_s * 2.0 ** min(failures - 1, 20), longest_s)
 
 
 def in_thread(name: str, work: Callable[[], T]) -> Future[T]:
-    """What `work` returns or raises, once, from a thread that keeps no process alive."""
+    """Run `work` once in a daemon thread; the future has what it returns or raises."""
     answer: Future[T] = Future()
 
     def run() -> None:
         try:
             answer.set_result(work())
-        except Exception as exc:  # noqa: BLE001 - it is raised where it is waited for
+        except Exception as exc:  # noqa: BLE001 - raised again by `result()`
             answer.set_exception(exc)
 
     threading.Thread(target=run, name=name, daemon=True).start()
@@ -41,10 +41,10 @@ def in_thread(name: str, work: Callable[[], T]) -> Future[T]:
 
 
 class BackgroundWorker:
-    """`work` is called every so many seconds, or as often as it says; else when somebody wakes it.
+    """Calls `work` every `every_s` seconds, or after as many as it returns, or on `wake`.
 
     `start` it once, `close` it when done. `wake` and `close` may be called from any thread.
-    `to_the_end`: what waits when it is closed is still worked on, by one more call.
+    `to_the_end`: `close` lets it call `work` once more, for what still waits.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class BackgroundWorker:
 
     @property
     def alive(self) -> bool:
-        """Whether its thread runs, also after `close` has given it up."""
+        """Whether its thread runs, even after `close` timed out."""
         return self._thread.is_alive()
 
     def start(self, after_s: float = 0.0) -> None:
@@ -81,11 +81,11 @@ class BackgroundWorker:
         self._thread.start()
 
     def pause(self, seconds: float) -> None:
-        """Wait inside of `work`, but not beyond `close`."""
+        """Sleep inside `work`; `close` ends the sleep."""
         self._closing.wait(seconds)
 
     def wake(self) -> None:
-        """Call `work` now, or once more right after the call that is under way."""
+        """Call `work` now, or again right after the current call."""
         self._awake.set()
 
     def close(self, timeout_s: float = 1.0) -> None:
@@ -116,7 +116,7 @@ class BackgroundWorker:
 
 
 class BackgroundQueue(Generic[T]):
-    """A worker with jobs: `work` is called with one after the other. `most` may wait; 0: any."""
+    """A worker that calls `work` with one job after another. `most` jobs may wait; 0: no limit."""
 
     def __init__(self, name: str, work: Callable[[T], None], most: int = 0) -> None:
         self._work = work
@@ -125,7 +125,7 @@ class BackgroundQueue(Generic[T]):
         self.worker.start()
 
     def put(self, job: T) -> bool:
-        """False when there is too much to do already, or nothing is begun any more."""
+        """False when the queue is full or closing."""
         if self.worker.closing:
             return False
         try:
@@ -136,7 +136,7 @@ class BackgroundQueue(Generic[T]):
         return True
 
     def close(self, timeout_s: float) -> None:
-        """What waits in the queue is not begun any more."""
+        """Drop the jobs that still wait."""
         self.worker.close(timeout_s)
 
     def _run(self) -> None:

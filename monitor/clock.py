@@ -1,4 +1,4 @@
-"""The one clock of the shell: Unix time that never jumps."""
+"""The monitor's one clock: Unix time that never jumps."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Whoever tells the time, in seconds since the Unix epoch."""
-
     def now_s(self) -> float:
-        """Seconds since the epoch; never goes backwards."""
+        """Seconds since the Unix epoch; never goes backwards."""
         ...
 
 
 class SteadyClock:
     """Wall time at the start, advanced by the monotonic clock.
 
-    NTP steps and a hand on the host's clock do not touch it, so that ages and deadlines hold;
-    the price is that it drifts from the wall by what the two clocks drift apart.
+    NTP steps and manual changes of the host's clock do not affect it, so ages and deadlines hold.
+    The price: it drifts from wall time as far as the two clocks drift apart.
     """
 
     def __init__(self) -> None:

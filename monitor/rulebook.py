@@ -1,9 +1,9 @@
 """The policy in force: read from its file, replaced by a reload, never by a bad file.
 
-Theory of operation. A reload reads and checks the whole file first. Is anything wrong with it, then
-nothing changes and every problem is told. Else it becomes what the loop takes up between two ticks
-(`take`). The command line stands above the file, as at the start. What is looked at only at a start
-(`rules.needs_restart`) keeps its value, and is told until a restart.
+Theory of operation. A reload reads and checks the whole file first. If anything is wrong with it,
+nothing changes and every problem is reported. Otherwise the loop takes it up between two ticks
+(`take`). The command line overrides the file, as at the start. An option read only at the start
+(`rules.needs_restart`) keeps its value, and is reported until a restart.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def read_policy(path: Path) -> PolicyFile:
     """What a policy file says.
 
     Raises:
-        PolicyError: all that is wrong with it, each line with the file's name.
+        PolicyError: every problem, one a line, each with the file's name.
     """
     try:
         with path.open("rb") as file:
@@ -55,16 +55,16 @@ def effective(
     loaded_s: float,
     before: Effective | None = None,
 ) -> Effective:
-    """Defaults, then the file, then what the command line told.
+    """Defaults, overridden by the file, overridden by the command line.
 
     Args:
-        told: options of the command line; None means not told.
+        command_line: its options; None means not given.
         loaded_s: Unix time of now.
-        before: what held so far, in a reload.
+        before: the policy in force, in a reload.
 
     Raises:
-        PolicyError: all that is wrong with the file.
-        ConfigError: the command line is wrong by itself.
+        PolicyError: every problem of the file.
+        ConfigError: the command line alone is wrong.
     """
     command_line = {name: value for name, value in command_line.items() if value is not None}
     KeeperConfig.from_options(command_line)
@@ -94,28 +94,28 @@ class Rulebook:
     """The policy of one monitor. Safe to use from any thread.
 
     Args:
-        first: what holds at the start.
-        command_line: its options, which stay above the file.
+        first: the policy at the start.
+        command_line: its options, which override the file.
     """
 
     def __init__(self, first: Effective, command_line: Mapping[str, Any] | None = None) -> None:
         self._command_line = dict(command_line or {})
         self._lock = threading.Lock()
         self.current = first
-        """What holds, from the next tick on at the latest."""
+        """In force from the next tick at the latest."""
         self.applied = first
-        """What the loop has taken up."""
+        """The one that the loop has taken up."""
         self._fresh: Effective | None = None
         self.problems: tuple[str, ...] = ()
         """Why the last reload changed nothing; empty when it did."""
         self.on_reload: Callable[[Reload], None] = lambda _: None
-        """Hears of every reload, refused ones too."""
+        """Called after every reload, refused ones too."""
 
     def reload(self, now_s: float, by: str = "a person") -> Effective:
-        """Read the file again, because somebody says so.
+        """Read the file again.
 
         Raises:
-            PolicyError: nothing has changed, and why.
+            PolicyError: why; nothing has changed.
         """
         try:
             fresh, seen = self._load(now_s, by)
@@ -140,14 +140,14 @@ class Rulebook:
             return fresh, Reload(now_s, by, fresh.path, fresh.number, changed)
 
     def take(self) -> Effective | None:
-        """What a reload has brought since this was last asked."""
+        """The policy of a reload since the last call, if any."""
         with self._lock:
             fresh, self._fresh = self._fresh, None
             self.applied = fresh or self.applied
             return fresh
 
     def troubles(self) -> Iterator[str]:
-        """What people should know of it, one line each."""
+        """What people should know about it, one line each."""
         with self._lock:
             current, problems = self.current, self.problems
         if problems:

@@ -75,8 +75,8 @@ from worker_server.http_server import file_limit
 
 
 def evidence_beside(store: Path | None) -> Path:
-    """Where bundles lie when nobody says. Of two monitors on one store only the active one writes;
-    a store that is no file has none beside it, but each monitor has a state folder.
+    """Where bundles lie by default: beside the store, or in the state folder of the monitor where
+    the store is no file. Of two monitors on one store only the active one writes.
     """
     if store is None:
         return home.state_folder(os.environ) / "monitor-evidence"
@@ -84,7 +84,7 @@ def evidence_beside(store: Path | None) -> Path:
 
 
 def journal_beside(store: Path | None) -> Path:
-    """Where the journal lies when nobody says."""
+    """Where the journal lies by default."""
     return (
         home.state_folder(os.environ) / "monitor.journal"
         if store is None
@@ -93,7 +93,7 @@ def journal_beside(store: Path | None) -> Path:
 
 
 def beside(store: Path, ending: str) -> Path:
-    """Of the store's name, in its folder."""
+    """A path in the store's folder, named after it."""
     return store.with_name(f"{store.stem}{ending}")
 
 
@@ -101,7 +101,7 @@ def beside(store: Path, ending: str) -> Path:
 
 
 class StartError(Exception):
-    """The monitor cannot start so; the message is one line for a person."""
+    """The monitor cannot start; the message is one line for a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,32 +115,32 @@ class Options:
     token: str | None = field(default=None, repr=False)
     group_tokens: Mapping[GroupName, str] = field(default_factory=dict, repr=False)
     ca_file: Path | None = None
-    """Authorities to trust for https; None: those that the system trusts."""
+    """Authorities to trust for https; None: the system's."""
     open_reads: bool = False
-    """Whether ranks may be read through the monitor without the token wherever it is bound."""
+    """Whether ranks may be read through the monitor without the token on any address."""
     closed_reads: bool = False
-    """Whether that needs the token on loopback, too."""
+    """Whether reading needs the token even on loopback."""
     timeouts: Timeouts = field(default_factory=Timeouts)
     evidence: Path | None = None
     """Folder of the evidence bundles; None: beside the store."""
     sinks: tuple[Sink, ...] = ()
-    """Whom to notify."""
+    """Where notifications go."""
     public_url: str | None = None
-    """Of this monitor, as people reach it; None: where it is bound."""
+    """This monitor's, as people reach it; None: where it is bound."""
     journal: Path | None = None
     """Folder of the journal; None: none is kept."""
     limits: Limits = field(default_factory=Limits)
     """Of the journal."""
     schedulers: SchedulerOptions = field(default_factory=SchedulerOptions)
-    """Who is told of quarantine."""
+    """Schedulers that get the quarantined hosts."""
     audit_log: Path | None = None
-    """Where decisions are written for auditors; None: nowhere but into the store."""
+    """Where decisions are written for auditors; None: only to the store."""
     audit_log_bytes: int = 64_000_000
-    """When a new file is begun."""
+    """Size at which a new file begins."""
     rules: Rulebook | None = None
-    """The policy, whose configuration is `config`; None: no file, and none to reload."""
+    """The policy, whose configuration is `config`; None: no file to reload."""
     bounds: Bounds = field(default_factory=Bounds)
-    """Of the series on `/metrics`."""
+    """Limits on the series of `/metrics`."""
     gate: str | None = None
     """Admin port of the gate in front of the Lighthouse; None: there is none."""
 
@@ -153,7 +153,7 @@ class Options:
 
 
 def for_people(url: str) -> str:
-    """Where the monitor is bound, but for an address that means every one of this host's."""
+    """The URL with this host's name in place of a wildcard address."""
     host = urlsplit(url).hostname or ""
     every = host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
     return url.replace(f"[{host}]", host).replace(host, socket.gethostname()) if every else url
@@ -170,28 +170,28 @@ def reach(url: str) -> str | None:
 
 
 def keep_to_one_arena() -> None:
-    """Memory from one heap for all threads: under the interpreter's lock they hardly ever ask at
-    once, and a heap of each thread's own holds its peak for ever (60 of 414 MiB at 10,000 ranks).
+    """Use one malloc arena for all threads: under the GIL they rarely allocate at once, and an
+    arena of each thread's own keeps its peak forever (60 of 414 MiB at 10,000 ranks).
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def use_large_pages() -> None:
-    """Have this process's memory in pages of 2 MiB where the kernel leaves that to the process: at
-    10,000 ranks a tick touches most of 300 MiB, and with pages of 4 KiB a tenth of the monitor's
-    time went by finding them (docs/scale.md).
+    """Use pages of 2 MiB where the kernel leaves that to the process: at 10,000 ranks a tick
+    touches most of 300 MiB, and with pages of 4 KiB a tenth of the monitor's time went to page
+    lookups (docs/scale.md).
     """
     with contextlib.suppress(OSError, AttributeError):  # another system
         advise = ctypes.CDLL(None).madvise
         advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         for start, size in _heap(Path("/proc/self/maps").read_text()):
-            advise(start, size, _MADV_HUGEPAGE)  # what comes
-            advise(start, size, _MADV_COLLAPSE)  # what is there; before Linux 6.1 it takes longer
+            advise(start, size, _MADV_HUGEPAGE)  # future pages
+            advise(start, size, _MADV_COLLAPSE)  # present ones; slower before Linux 6.1
 
 
 def _heap(maps: str) -> Iterator[tuple[int, int]]:
-    """Start and size of what holds objects, in whole large pages; stacks have a guard below."""
+    """Start and size of heap mappings, in whole large pages; stacks have a guard page below."""
     below, guarded = 0, False
     for line in maps.splitlines():
         span, rights, _, _, _, *name = line.split()
@@ -223,28 +223,28 @@ def build(
     url: str,
     stack: ExitStack,
 ) -> Components:
-    """All that the loop drives, with what the store holds; what runs in a thread has begun.
+    """The parts of the loop, with what the store holds; their threads run.
 
     Args:
-        options: what the command line said.
+        options: from the command line.
         store: read only until the lease lets this monitor write.
         lease: renews itself.
-        remembered: what the store holds; it is large, and nobody keeps it.
+        remembered: what the store holds; large, so nothing keeps it.
         fetcher: for all but messages to people and webhooks of schedulers.
         url: of this monitor, as people reach it.
         stack: closes what is opened here, in reverse.
 
     Raises:
-        CaError: the file of authorities cannot be used.
+        CaError: the CA file cannot be used.
         TargetsError: the list of targets cannot be read.
-        KubeUnusableError: Kubernetes cannot be asked so.
+        KubeUnusableError: Kubernetes cannot be used with these options.
         StartError: the audit log cannot be written.
     """
     clock, instruments = SteadyClock(), Instruments()
     rules = options.rules or standing(options.config)
     pause = PauseSwitch(clock, store)
 
-    # who is polled, and who is quarantined: launchers ask before the first tick as well
+    # targets and quarantine: launchers ask for them even before the first tick
     registry, quarantine = Registry(clock, store), Quarantine(clock, store, options.config)
     registry.restore(remembered.targets)
     quarantine.take_over(remembered.quarantine, remembered.quarantine_events)
@@ -253,7 +253,7 @@ def build(
         registry.follow(targets_file.changed() or ())
 
     def may_change() -> bool:
-        """Whether gate and schedulers may be told now: not by a standby, nor in observe mode."""
+        """Whether gate and schedulers may be changed now: not on standby, nor in observe mode."""
         return not rules.current.config.observe and lease.why_not() is None
 
     lighthouse = None if options.lighthouse is None else Lighthouse(options.lighthouse, fetcher)
@@ -309,7 +309,7 @@ def build(
         version=version(),
     )
     stack.callback(evidence.close)
-    # a pause does not hold the reconcilers: hosts are quarantined by hand as well
+    # a pause does not stop the reconcilers: people quarantine hosts by hand, too
     reconcilers = tuple(
         CordonReconciler(scheduler, quarantine.active, may_change, instruments.schedulers)
         for scheduler in schedulers
@@ -376,11 +376,11 @@ def leader_components(
     url: str,
     stack: ExitStack,
 ) -> Callable[[Remembered, Sequence[Eviction], int], LeaderComponents]:
-    """Makes what only the active monitor has, at each handover to this one."""
+    """A function that makes what only the active monitor has, at each takeover."""
 
     @cache
     def to_people() -> Fetcher:
-        """By the proxy and the authorities of the internet, not only those of the WorkerServers."""
+        """Uses the proxy, and public authorities beside those of the WorkerServers."""
         tls = None if options.ca_file is None else trust_also(options.ca_file)
         fetcher = Fetcher(tls, proxies=True, permit=lease.why_not)
         stack.callback(fetcher.close)  # it outlives a handover
@@ -421,15 +421,15 @@ def leader_components(
 log = logging.getLogger(__package__)
 
 _SCRAPE_WAITS_S: Final = 0.5
-"""For the end of a tick: Prometheus gives a scrape seconds, and a tick comes each second."""
+"""For the end of a tick: Prometheus allows a scrape seconds, and ticks are a second apart."""
 _M_ARENA_MAX: Final = -8  # malloc.h
 _MADV_HUGEPAGE: Final = 14  # mman.h
 _MADV_COLLAPSE: Final = 25
 _LARGE_PAGE: Final = 2 << 20
 _LARGE_PAGES_EVERY_S: Final = 20.0
-"""A look takes 2 to 20 ms; a fleet that comes grows the heap within a minute."""
+"""One pass takes 2 to 20 ms; a starting fleet grows the heap within a minute."""
 _LASTING: Final = ("fetch", "http", "lease", "store")
-"""Threads from the first to the last moment; what only the active monitor has comes and goes."""
+"""Threads that live as long as the monitor; those of only the active monitor come and go."""
 TOKENLESS: Final = (
     "no token is configured: WorkerServers will refuse to evict (and to be read, where they are "
     "bound to more than loopback), only the Lighthouse's kill is left, and quarantine and eviction "
@@ -471,12 +471,12 @@ class Service:
         self.keeper.run(stop)
 
     def ended(self) -> str | None:
-        """The first of the threads that has ended, though it lives as long as the monitor."""
+        """The first thread that has ended though it should live as long as the monitor."""
         dead = (thread.name for thread in self._lasting if not thread.is_alive())
         return next((f"the thread {name!r}" for name in dead), None)
 
     def reload(self) -> None:
-        """Read the policy file again; a bad one changes nothing and is told."""
+        """Read the policy file again; a bad one changes nothing and is logged."""
         try:
             self.rules.reload(time.time(), "SIGHUP")
         except PolicyError as exc:
@@ -542,7 +542,7 @@ class Service:
         return self._options.public_url or for_people(self.url)
 
     def _collect(self, components: Components, server: Server) -> None:
-        """Let Prometheus see what is read when it asks."""
+        """Register the metrics that are read at each scrape."""
         keeper, store, registry = self.keeper, components.store, components.instruments.registry
         registry.register(Live(lambda: metrics_upkeep.journal(keeper.journal_stats)))
         registry.register(Live(lambda: metrics_upkeep.refusals(components.registry.refused)))
@@ -589,7 +589,6 @@ class Service:
 
 
 def _log_stored(ranks: int, remembered: Remembered) -> None:
-    """What came from the store; `found`: ranks."""
     if ranks or remembered.incidents or remembered.quarantine:
         log.info(
             "from the store: %d ranks, %d incidents (%d open), %d in quarantine",

@@ -21,7 +21,7 @@ from monitor.model.verdict import Kind
 
 # -- case --------------------------------------------------------------------------------------
 
-# What has to be noted while an incident happens, because nobody can tell it later.
+# What is noted while an incident happens, because it cannot be found out later.
 
 Hosts = Mapping[GroupName, tuple[Host, ...]]
 
@@ -34,7 +34,7 @@ class FleetFacts:
     own: int
     """Ranks of the accused groups, dead ones too."""
     others: int
-    """Ranks of the other groups that were alive: those who wait, or would."""
+    """Live ranks of the other groups: they wait, or would."""
     hosts: Hosts = field(default_factory=dict)
     """Where the accused groups ran."""
     back_on: Hosts = field(default_factory=dict)
@@ -42,7 +42,7 @@ class FleetFacts:
 
 
 def facts_of(snapshot: Snapshot, groups: Collection[GroupName]) -> FleetFacts:
-    """The fleet as this tick shows it, these groups being accused, or put out."""
+    """The fleet in this tick; `groups` are accused or evicted."""
     own = others = 0
     for seen in snapshot.observations:
         if seen.identity.group in groups:
@@ -63,7 +63,7 @@ def hosts_of(snapshot: Snapshot, groups: Collection[GroupName]) -> Hosts:
 
 @dataclass(frozen=True, slots=True)
 class AuditedIncident:
-    """One incident with everything that belongs to it."""
+    """One incident with all that its account needs."""
 
     incident: Incident
     now_s: float
@@ -76,24 +76,24 @@ class AuditedIncident:
 
     @property
     def began_s(self) -> float:
-        """When the fault began, as nearly as it is known."""
+        """When the fault began, as nearly as known."""
         first_s, since_s = self.incident.milestones.first_seen_s, self.incident.verdict.since_s
         return since_s if 0 < since_s <= first_s else first_s
 
     @property
     def evicted(self) -> bool:
-        """Whether anybody was told to go; what came of it is another matter."""
+        """Whether an eviction was asked for, whatever its outcome."""
         return self.incident.milestones.evict_asked_s is not None or bool(self.evictions)
 
     @property
     def asked_s(self) -> float | None:
-        """When the latest eviction was asked for."""
+        """When the last eviction was asked for."""
         asked_s = self.incident.milestones.evict_asked_s
         return self.evictions[-1].asked_s if asked_s is None and self.evictions else asked_s
 
     @property
     def followed(self) -> bool:
-        """Whether what comes after it is still looked for."""
+        """Whether its aftermath is still watched."""
         since_s = self.asked_s or self.incident.milestones.firing_s
         if self.incident.open:
             return True
@@ -102,16 +102,16 @@ class AuditedIncident:
 
 # -- account -----------------------------------------------------------------------------------
 
-# What an incident cost: rank-seconds that waited, and what our own eviction cost.
+# What an incident cost: rank-seconds of waiting, and what our own eviction cost.
 #
-# A part that is not over yet, or whose end nobody saw, has a lower bound only.
+# A part that is not over yet, or whose end was not seen, has only a lower bound.
 
 NO_FACTS = "nobody counted the ranks when it fired"
 _BY_HAND = "what an eviction by hand costs is no fault's: goodput has it as recovering"
 
 
 def lost_by_others(case: AuditedIncident) -> Amount:  # noqa: PLR0911 - one reason a line
-    """What the other groups waited: from the fault until they committed again."""
+    """Rank-seconds that the other groups waited: from the fault until they committed again."""
     facts, verdict = case.facts, case.incident.verdict
     if case.incident.milestones.firing_s is None:
         return nothing("it never fired")
@@ -140,7 +140,7 @@ def _waited(case: AuditedIncident, facts: FleetFacts) -> Amount:
         waited_s = max(0.0, commit_s - case.began_s)
         words = f"{_ranks(count)} waited {waited_s:.1f} s, until they committed again"
         return between(count * waited_s, count * waited_s, words)
-    if not incident.groups and incident.ended_s is not None:  # nobody's fault: nobody is followed
+    if not incident.groups and incident.ended_s is not None:  # nobody's fault: no group is followed
         least_s = max(0.0, incident.last_seen_s - case.began_s)
         most_s = max(least_s, incident.ended_s - case.began_s)
         words = f"{_ranks(count)} waited, until it was over"
@@ -152,7 +152,7 @@ def _waited(case: AuditedIncident, facts: FleetFacts) -> Amount:
 
 
 def lost_by_own(case: AuditedIncident) -> Amount:
-    """What the accused groups stood: from the fault until they committed again."""
+    """Rank-seconds that the accused groups stood: from the fault until they committed again."""
     facts, incident = case.facts, case.incident
     if incident.milestones.firing_s is None:
         return nothing("it never fired")
@@ -188,7 +188,7 @@ def _away(case: AuditedIncident, facts: FleetFacts, since_s: float) -> Amount:
 
 
 def _until(case: AuditedIncident) -> float:
-    """How far it was looked."""
+    """Until when it was watched."""
     since_s = case.asked_s or case.incident.milestones.firing_s or case.began_s
     return case.now_s if case.incident.open else min(case.now_s, since_s + case.config.follow_s)
 
@@ -202,12 +202,12 @@ def _ranks(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Rank-seconds between two bounds; without a bound nothing is known there."""
+    """Rank-seconds between two bounds; None: that bound is not known."""
 
     low: float | None
     high: float | None
     words: str
-    """What it rests on, or why it cannot be told."""
+    """How it was derived, or why it is not known."""
 
     @property
     def bounded(self) -> bool:
@@ -215,7 +215,7 @@ class Amount:
         return self.low is not None or self.high is not None
 
     def plus(self, other: Amount) -> Amount:
-        """Both together; a bound that one of them lacks is lacking."""
+        """The sum; it lacks a bound if either lacks it."""
         words = "; ".join(part for part in (self.words, other.words) if part)
         return Amount(_sum(self.low, other.low), _sum(self.high, other.high), words)
 
@@ -226,7 +226,7 @@ class Amount:
         return Amount(_sum(self.low, low), _sum(self.high, high), words)
 
     def rounded(self) -> Amount:
-        """To a tenth: more would be false precision."""
+        """To a tenth; more would be false precision."""
         return replace(self, low=_tenth(self.low), high=_tenth(self.high))
 
     def __str__(self) -> str:
@@ -240,7 +240,7 @@ class Amount:
 
 
 def between(low: float, high: float | None, words: str) -> Amount:
-    """A range; bounds that came the wrong way round are swapped."""
+    """A range; bounds in the wrong order are swapped."""
     if not math.isfinite(low) or (high is not None and not math.isfinite(high)):
         return unknown("a damaged record")
     if high is not None and high < low:
@@ -249,7 +249,7 @@ def between(low: float, high: float | None, words: str) -> Amount:
 
 
 def unknown(words: str) -> Amount:
-    """Nothing is known; `words` say why."""
+    """An amount that is not known; `words` say why."""
     return Amount(None, None, f"cannot tell: {words}")
 
 
@@ -265,21 +265,22 @@ def _tenth(value: float | None) -> float | None:
     return round(value, 1) + 0.0 if value is not None and math.isfinite(value) else None
 
 
-# What would have been lost had nobody evicted anybody: the assumption in words, and a range.
+# What would have been lost without an eviction: the assumption in words, and a range.
 #
 # Sources: shared/facts/torchft.md, "What one bad rank does, without anybody's help", measured with
 # TorchFT 0.2.0; docs/offline.md repeats it.
 
 FIRST_MARGIN_S: Final = 1.0
-"""A survivor that waits in the quorum crashes after 61 s with timeouts of 60 s: one, and this."""
+"""A survivor that waits in the quorum crashes after 61 s with timeouts of 60 s: one timeout plus
+this."""
 SECOND_MARGIN_S: Final = 5.0
-"""Survivors in mid-step crash after about 125 s: two timeouts, and this."""
+"""Survivors in mid-step crash after about 125 s: two timeouts plus this."""
 RESTART_S: Final = 20.0
 """A restarted rank contributes again after 17 to 20 s."""
 
 
 def without_us(case: AuditedIncident, lost: Amount) -> Amount:  # noqa: PLR0911 - one kind a line
-    """What it would have cost; `lost` is what it did cost."""
+    """What it would have cost; `lost`: what it did cost."""
     incident, facts = case.incident, case.facts
     if not case.evicted:
         return Amount(lost.low, lost.high, "nobody was evicted: as it was")
@@ -337,22 +338,22 @@ def _straggler(case: AuditedIncident, facts: FleetFacts) -> Amount:
 
 # How long each part of an incident took, and how long guards held.
 #
-# The parts follow one another and add up: from when the fault began to the last thing seen of it.
-# Up to the request their order is that of cause and effect; what follows it comes in any order
-# (where a straggler was evicted the others commit at once, its processes go later). A clock that
-# jumped back makes a part 0 s long, never negative, and the part says so.
+# The parts follow one another and add up, from the start of the fault to the last thing seen of it.
+# Up to the request, causes precede effects; what follows comes in any order (when a straggler is
+# evicted, the others commit at once and its processes go later). A clock that jumped back makes a
+# part 0 s long, never negative, and `jumped` marks it.
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """One part, up to the moment whose name it bears."""
+    """One part, named after the moment that ends it."""
 
     until: str
     """`seen`, `firing`, `decided`, `asked`, `gone`, `left`, `survivors`, `rejoined`."""
     start_s: float
     end_s: float
     jumped: bool = False
-    """Whether the moment was told to be before the one that caused it."""
+    """Whether its end was recorded before its cause."""
 
     @property
     def seconds(self) -> float:
@@ -372,7 +373,7 @@ class HoldSpan:
     release: str | None = None
     """What would release it."""
     ended_by: str | None = None
-    """What came when it let go; None while it holds."""
+    """What ended it; None while it holds."""
 
     @property
     def seconds(self) -> float | None:
@@ -380,7 +381,7 @@ class HoldSpan:
 
 
 def intervals(case: AuditedIncident) -> tuple[Interval, ...]:
-    """All parts that are over, in order; they add up."""
+    """All finished parts, in order; they add up."""
     at_s, parts = case.began_s, []
     for name, moment_s in _moments(case):
         end_s = max(at_s, moment_s)
@@ -390,7 +391,7 @@ def intervals(case: AuditedIncident) -> tuple[Interval, ...]:
 
 
 def _moments(case: AuditedIncident) -> Iterator[tuple[str, float]]:
-    """Causes in their own order, then effects by time."""
+    """Causes in causal order, then effects by time."""
     marks, last = case.incident.milestones, case.evictions[-1] if case.evictions else None
     causes = {
         "seen": marks.first_seen_s,
@@ -418,7 +419,7 @@ def _happened(moments: Mapping[str, float | None]) -> list[tuple[str, float]]:
 
 
 def decided_s(case: AuditedIncident) -> float | None:
-    """When the latest eviction was decided."""
+    """When the last eviction was decided."""
     rows = [row.at_s for row in case.decisions if row.action == "evict"]
     return rows[-1] if rows else None
 
@@ -430,7 +431,7 @@ def _ended_by(case: AuditedIncident, after: DecisionRow | None) -> str | None:
 
 
 def hold_spans(case: AuditedIncident) -> tuple[HoldSpan, ...]:
-    """Guards that held, oldest first; one that only changed its words goes on."""
+    """Guards that held, oldest first; a guard that only changed its words is one span."""
     spans: list[HoldSpan] = []
     rows = sorted(case.decisions, key=lambda row: row.at_s)
     for row, after in zip_longest(rows, rows[1:]):
@@ -453,7 +454,7 @@ class IncidentAccount:
     decided_by: str
     """`lightkeeper`, a person, or `nobody`."""
     why: str
-    """By which rule, or which guard held."""
+    """The rule, or the guard that held."""
     outcome: str
     """One of `evicted`, `evicting`, `failed`, `observed` (would have been evicted), `held`,
     `passed`, `open`."""
@@ -468,20 +469,20 @@ class IncidentAccount:
     ran_on: tuple[Host, ...]
     back_on: tuple[Host, ...]
     final: bool
-    """Whether nothing of it can change any more."""
+    """Whether it can no longer change."""
 
     @property
     def evicted(self) -> bool:
-        """Whether anybody was put out, or was to be."""
+        """Whether an eviction was asked for."""
         return self.outcome in ("evicted", "evicting", "failed")
 
     def rounded(self) -> IncidentAccount:
-        """As it is shown."""
+        """With amounts rounded, as shown."""
         return replace(self, **{name: getattr(self, name).rounded() for name in _AMOUNTS})
 
 
 def account(case: AuditedIncident) -> IncidentAccount:
-    """What this incident comes to; never raises, whatever the store held."""
+    """The account of this incident; never raises, whatever the store held."""
     others, own = lost_by_others(case), lost_by_own(case)
     lost, facts = others.plus(own), case.facts
     without = without_us(case, lost)
@@ -504,7 +505,7 @@ def account(case: AuditedIncident) -> IncidentAccount:
 
 
 def _saved(case: AuditedIncident, without: Amount, lost: Amount) -> Amount:
-    """The difference; nothing where we did nothing, or where nobody can say."""
+    """The difference; nothing if nobody was evicted, unknown if a part is."""
     if not case.evicted:
         return nothing("nobody was evicted, so nothing was saved and nothing spent")
     if not without.bounded:
@@ -549,7 +550,7 @@ def _decided(case: AuditedIncident) -> tuple[str, str]:
 
 
 def all_hosts(hosts: Hosts) -> tuple[Host, ...]:
-    """All of these groups, sorted, each once."""
+    """Hosts of all groups, sorted, each once."""
     return tuple(sorted({*chain.from_iterable(hosts.values())}))
 
 
@@ -557,7 +558,7 @@ _AMOUNTS: Final = ("lost", "lost_by_others", "lost_by_own", "without_us", "saved
 
 
 def account_to_json(shown: IncidentAccount) -> dict[str, Any]:
-    """Plain JSON types; what is not known is null."""
+    """In plain JSON types; what is not known is null."""
     plain = to_plain(shown.rounded())
     for name in ("intervals", "holds"):
         spans: Sequence[Interval | HoldSpan] = getattr(shown, name)
@@ -571,14 +572,14 @@ def account_to_json(shown: IncidentAccount) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class SummedAmount(Amount):
-    """Amounts added up: those of which anything is known."""
+    """The sum of those amounts that have a bound."""
 
     unknown: int = 0
-    """Of how many nothing could be told: they are counted, not taken for zero."""
+    """How many have none: they are counted, not taken for zero."""
 
 
 def summed(amounts: Sequence[Amount]) -> SummedAmount:
-    """To a tenth."""
+    """Rounded to a tenth."""
     bounded = [amount for amount in amounts if amount.bounded]
     total = nothing("")
     for amount in bounded:
@@ -590,7 +591,7 @@ def summed(amounts: Sequence[Amount]) -> SummedAmount:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What some incidents came to."""
+    """The costs of some incidents."""
 
     incidents: int
     evictions: int
@@ -601,7 +602,7 @@ class Costs:
 @readable
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanCosts(Costs):
-    """What all came to over a span: the body of `GET /v1/audit`."""
+    """The costs of all over a span: the body of `GET /v1/audit`."""
 
     since_s: float | None
     until_s: float
@@ -610,7 +611,7 @@ class SpanCosts(Costs):
 
 
 def span_costs(cases: Sequence[AuditedIncident], since_s: float | None, now_s: float) -> SpanCosts:
-    """What these came to together, and by kind."""
+    """Their costs, together and by kind."""
     accounts = [account(case) for case in cases]
     kinds: dict[str, list[IncidentAccount]] = {}
     for case, audited in zip(cases, accounts, strict=True):
@@ -645,11 +646,11 @@ _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 
 
 
 class ChoiceError(ValueError):
-    """One line for a person: what was asked for cannot be looked up."""
+    """What was asked for cannot be looked up; one line for a person."""
 
 
 class NoSuchIncidentError(ChoiceError):
-    """Nothing begins so."""
+    """No incident id begins with this."""
 
 
 def span_s(text: str) -> float:
@@ -666,7 +667,7 @@ def span_s(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is asked for; None: all."""
+    """Which incidents are asked for; None: all."""
 
     since_s: float | None = None
     """Unix time: incidents that were still open then, or began later."""
@@ -684,10 +685,10 @@ class Choice:
         now_s: float,
         state: str | None = None,
     ) -> Choice:
-        """From the words of a person.
+        """From what a person typed.
 
         Raises:
-            ChoiceError: one of them means nothing.
+            ChoiceError: one of them is not valid.
         """
         since_s = None if not since else now_s - span_s(since)
         if kind and kind not in list(Kind):
@@ -709,15 +710,15 @@ class Choice:
         return self.since_s is None or incident.open or ended_s >= self.since_s
 
     def among(self, incidents: Iterable[Incident]) -> list[Incident]:
-        """Those that are asked for, in their order."""
+        """The incidents asked for, in their order."""
         return [incident for incident in incidents if self.takes(incident)]
 
 
 def find(incidents: Sequence[Incident], prefix: str) -> Incident:
-    """The incident whose id this is, or begins so if no other does.
+    """The incident with this id, or the only one whose id begins with it.
 
     Raises:
-        ChoiceError: several begin so; `NoSuchIncidentError`: none does.
+        ChoiceError: several do; `NoSuchIncidentError`: none does.
     """
     near = [incident for incident in incidents if incident.id.startswith(prefix)]
     exact = [incident for incident in near if incident.id == prefix]

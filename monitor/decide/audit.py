@@ -1,4 +1,4 @@
-"""The audit: what is kept of every incident, evictions by hand as incidents, the audit log's lines.
+"""The audit: records of every incident, manual evictions as incidents, lines of the audit log.
 
 Pure.
 """
@@ -29,11 +29,11 @@ from monitor.model.plain import from_plain, readable
 from monitor.model.verdict import Confidence, Kind, Severity, Verdict
 from monitor.store.audit_log import OURSELVES, Line, line
 
-# -- books -------------------------------------------------------------------------------------
+# -- records -----------------------------------------------------------------------------------
 
-# What comes after an eviction by hand: who commits again, when the group is back.
+# What follows a manual eviction: who commits again, when the group is back.
 #
-# The tracker does the same for incidents, with all of its history; this looks at one tick.
+# The tracker does the same for incidents, with its whole history; this uses one tick.
 
 
 @readable
@@ -42,19 +42,19 @@ class Aftermath:
     """What was seen since a person asked for an eviction."""
 
     survivors_s: float | None = None
-    """First commit of another group that was seen once this one was gone: a commit before that was
-    made together with it."""
+    """First commit of another group seen after this one was gone: an earlier commit was made
+    together with it."""
     rejoined_s: float | None = None
-    """When it was seen to commit again, all its ranks being other processes, and alive."""
+    """When it was seen to commit again, all its ranks being new processes, and alive."""
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing left to be seen."""
+        """Whether nothing is left to watch for."""
         return self.survivors_s is not None and self.rejoined_s is not None
 
 
 def followed(after: Aftermath, snapshot: Snapshot, eviction: Eviction) -> Aftermath:
-    """The same, with what this tick shows."""
+    """`after`, updated by this tick."""
     moments = (eviction.gone_s, eviction.unseen_s, eviction.left_quorum_s)
     out_s = min((at_s for at_s in moments if at_s is not None), default=None)
     if out_s is None:
@@ -84,7 +84,7 @@ def _rejoined_s(ran: Collection[str], own: list[Observation], now_s: float) -> f
 
 
 def _commit_s(seen: Observation, now_s: float) -> float | None:
-    """When a rank that is alive committed last."""
+    """When a live rank last committed."""
     report = seen.report
     if report is None or report.step is None or not report.process.alive:
         return None
@@ -99,19 +99,19 @@ AFTERMATH: Final = "aftermath"
 
 @dataclass(frozen=True, slots=True)
 class IncidentAudit:
-    """By incident."""
+    """The records, by incident."""
 
     facts: Mapping[IncidentId, FleetFacts] = field(default_factory=dict)
     aftermaths: Mapping[IncidentId, Aftermath] = field(default_factory=dict)
-    """Of evictions by hand."""
+    """Of manual evictions."""
     evictions: Mapping[IncidentId, Sequence[Eviction]] = field(default_factory=dict)
-    """All, where the view has the latest of each incident."""
+    """All of each incident; the view has only the latest."""
     config: KeeperConfig = field(default_factory=KeeperConfig)
 
     def case(
         self, incident: Incident, decisions: Sequence[DecisionRow], now_s: float
     ) -> AuditedIncident:
-        """Everything that belongs to one incident."""
+        """One incident with its records."""
         return AuditedIncident(
             incident=incident,
             now_s=now_s,
@@ -125,7 +125,7 @@ class IncidentAudit:
 
 
 def audit_of(remembered: Remembered, config: KeeperConfig) -> IncidentAudit:
-    """What the store holds of them; a part that cannot be read is left out."""
+    """The records in the store; a part that cannot be read is left out."""
     facts: dict[IncidentId, FleetFacts] = {}
     aftermaths: dict[IncidentId, Aftermath] = {}
     for incident_id, part, body in remembered.audit:
@@ -149,7 +149,7 @@ def by_incident(
 # -- by hand -----------------------------------------------------------------------------------
 
 KEPT: Final = 200
-"""Newest that are shown."""
+"""How many are shown: the newest."""
 
 
 def with_by_hand(
@@ -157,7 +157,7 @@ def with_by_hand(
     decisions: Mapping[IncidentId, Sequence[DecisionRow]],
     audit: IncidentAudit,
 ) -> tuple[Incident, ...]:
-    """Incidents, and evictions by hand among them, newest first."""
+    """Incidents and manual evictions, newest first."""
     ids = [incident_id for incident_id in decisions if incident_id.startswith(MANUAL)]
     if not ids:
         return tuple(incidents)
@@ -169,14 +169,13 @@ def with_by_hand(
 def by_hand(
     incident_id: IncidentId, rows: Sequence[DecisionRow], audit: IncidentAudit
 ) -> Incident | None:
-    """One eviction by hand; None where the store holds no decision with a time and a group.
+    """One manual eviction as an incident that accuses nobody, for its account; None where the store
+    holds no decision with a group.
 
-    Evictions that a person asked for, as incidents that accuse nobody: for their accounts.
-
-    Theory of operation. The tracker knows nothing of them, for no detector saw a fault. Their
-    decision and the evictor's progress are remembered as those of any other; what nobody could tell
-    later (who committed again, and when) is noted while it happens (`Aftermath`), and the incident
-    is made from these whenever somebody looks.
+    Theory of operation. The tracker does not know these evictions, for no detector saw a fault.
+    Their decision and the evictor's progress are stored like any other's. What cannot be found out
+    later (who committed again, and when) is noted while it happens (`Aftermath`). The incident is
+    built from these on demand.
     """
     decided = [row for row in rows if row.action == "evict"]
     if not decided or not isinstance(decided[-1].body.get("group"), str):
@@ -254,15 +253,15 @@ def _story(row: DecisionRow, marks: Milestones, resolution: str | None) -> tuple
 
 # -- lines --------------------------------------------------------------------------------------
 
-# Who did what when, and why. Every line has `at` (UTC), `at_s`, `event`, `by`, `what`, `why` and
+# Who did what, when and why. Every line has `at` (UTC), `at_s`, `event`, `by`, `what`, `why` and
 # `incident` (null where there is none); some have more. Keys may be added.
 
 _PROBLEMS_KEPT: Final = 20
-"""Of a policy that is refused: the file may be a large one of another kind."""
+"""Of a refused policy: the file may be a large one of another kind."""
 
 
 def decision(row: DecisionRow, group: str) -> Iterator[Line]:
-    """What was decided, and what came of it."""
+    """What was decided, and the outcome."""
     what, details = f"{row.action} {group}".strip(), {"guard": row.guard, "attempt": row.attempt}
     by, why, incident = row.author, row.reason, row.incident_id
     match row.state:
@@ -277,7 +276,7 @@ def decision(row: DecisionRow, group: str) -> Iterator[Line]:
 
 
 def moves(before: Incident | None, after: Incident) -> Iterator[Line]:
-    """States that an incident entered: firing and what comes after it."""
+    """States that an incident entered: firing and resolved."""
     before_steps = set() if before is None else {(step.at_s, step.to) for step in before.story}
     for step in after.story:
         if (step.at_s, step.to) not in before_steps and step.to in (State.FIRING, State.RESOLVED):
@@ -310,7 +309,7 @@ def rungs(before: Eviction | None, after: Eviction, now_s: float) -> Iterator[Li
 
 
 def quarantine(event: QuarantineEvent) -> Iterator[Line]:
-    """What happened to the list; what incidents say of a host is told with the incident."""
+    """A change of the list; accusations and evictions of a host are logged with the incident."""
     if event.change not in (Change.ACCUSED, Change.EVICTED):
         group = "group " if event.scope is Scope.GROUP else ""
         what = f"quarantine {group}{event.name} {event.change}"
@@ -321,7 +320,7 @@ def quarantine(event: QuarantineEvent) -> Iterator[Line]:
 
 
 def paused(before: Pause | None, after: Pause | None, now_s: float) -> Iterator[Line]:
-    """The big red switch."""
+    """Evictions were paused or resumed."""
     if before == after:
         return
     if after is not None:
@@ -335,7 +334,7 @@ def paused(before: Pause | None, after: Pause | None, now_s: float) -> Iterator[
 
 
 def reload(seen: Reload) -> Line:
-    """The policy was read anew, or was not."""
+    """The policy was reloaded, or the reload was refused."""
     file = "no file" if seen.path is None else str(seen.path)
     load: dict[str, Any] = {"file": file, "load": seen.number}
     if seen.problems:

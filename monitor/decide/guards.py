@@ -1,8 +1,8 @@
 """One decision for each firing incident, and the order in which the guards are asked.
 
-First what speaks against the verdict itself, then what makes an eviction pointless or unwanted,
-then whether the monitor can be trusted, then what protects the fleet, last what the operator asked
-for, so that a pause and observe mode say "would evict" only when nothing else stood against it.
+First doubts about the verdict itself, then what makes an eviction pointless or unwanted, then
+whether the monitor can be trusted, then what protects the fleet, last what the operator asked for,
+so that a pause and observe mode say "would evict" only when no other guard objects.
 """
 
 from __future__ import annotations
@@ -27,42 +27,42 @@ from monitor.model.wording import listed, seconds
 # -- lessons -----------------------------------------------------------------------------------
 # What earlier evictions taught: where the same fault was before, and what an eviction costs.
 #
-# The cost is fleet seconds, as a straggler's `lost_s` is: seconds in which all groups stood still
-# (from asking to the survivors' next commit), and those in which one of them was missing (until it
-# committed again) by its share of the fleet.
+# The cost is in fleet seconds, as a straggler's `lost_s` is: seconds in which all groups stood
+# still (from asking to the survivors' next commit), plus those in which one group was missing
+# (until it committed again) times its share of the fleet.
 
 COSTS_KEPT: Final = 16
-"""Evictions from which the cost is learned: the latest. More answers later to a change of the job,
-fewer to one odd restart."""
+"""The cost is learned from this many latest evictions. More react later to a change of the job,
+fewer react to one odd restart."""
 COST_BOUNDS: Final = (0.2, 20.0)
-"""Times the configured cost, between which a learned one is believed: a launcher that waits for a
-person is no cost of evicting."""
+"""Bounds of a learned cost, in multiples of the configured one: a launcher that waits for a person
+is no cost of evicting."""
 _TOLD: Final = re.compile(r"\bmin_replicas\s+(\d{1,6})\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """One eviction that ended, or that observe mode held back."""
+    """One eviction that is over, or that observe mode held back."""
 
     incident_id: IncidentId
     signature: str
     groups: tuple[GroupName, ...]
     hosts: tuple[Host, ...]
-    """Of the culprits; empty when that was not known."""
+    """Of the culprits; empty when not known."""
     ended_s: float
     stall_s: float | None = None
     """From asking to the first commit of another group; None when none was seen."""
     away_s: float | None = None
     """From asking to the group's own first commit after it; None when none was seen."""
     observed: bool = False
-    """Whether observe mode held it back: it counts where another would be held back."""
+    """Whether observe mode held it back: it counts only for others that are only observed."""
 
     @property
     def measured(self) -> bool:
         return self.stall_s is not None and self.away_s is not None
 
     def cost_s(self, groups: int) -> float:
-        """In fleet seconds, of a fleet of so many groups, once it is measured."""
+        """In fleet seconds, for a fleet of `groups` groups, once it is measured."""
         stall_s = self.stall_s or 0.0
         return stall_s + max(0.0, (self.away_s or 0.0) - stall_s) / max(1, groups)
 
@@ -73,13 +73,13 @@ class Cost:
 
     seconds: float
     evictions: int = 0
-    """From which it was learned; 0: as configured."""
+    """How many it was learned from; 0: as configured."""
 
 
 def lesson_of(incident: Incident, *, observed: bool = False) -> Lesson | None:
-    """What an incident taught that is over; None when nobody was evicted for it, nor did it die.
+    """The lesson of a resolved incident; None when nobody was evicted for it and no rank died.
 
-    `observed`: somebody would have been, were it not for observe mode.
+    `observed`: somebody would have been evicted but for observe mode.
     """
     marks = incident.milestones
     taught = marks.evict_asked_s is not None or observed or incident.kind is Kind.DEAD
@@ -104,7 +104,7 @@ def _span_s(asked_s: float | None, at_s: float | None) -> float | None:
 
 
 def cost(lessons: Sequence[Lesson], groups: int, config: KeeperConfig) -> Cost:
-    """What an eviction costs a fleet of so many groups: the median of those measured."""
+    """What an eviction costs a fleet of `groups` groups: the median of those measured."""
     costs_s = [lesson.cost_s(groups) for lesson in lessons if lesson.measured][-COSTS_KEPT:]
     if not costs_s:
         return Cost(config.eviction_cost_s)
@@ -113,9 +113,9 @@ def cost(lessons: Sequence[Lesson], groups: int, config: KeeperConfig) -> Cost:
 
 
 def min_replicas_named(status: str) -> int | None:
-    """`--min_replicas` as the Lighthouse's sentence about the next quorum names it, if it does.
+    """`--min_replicas`, if the Lighthouse's sentence about the next quorum names it.
 
-    TorchFT 0.2.0 names it whenever fewer participants have asked than that, so between any two
+    TorchFT 0.2.0 names it whenever fewer participants than that have asked, so between any two
     quorums: `New quorum not ready, only have 0 participants, need min_replicas 3 [...]`.
     """
     match = _TOLD.search(status)
@@ -131,7 +131,7 @@ class GroupFacts:
 
     group: GroupName
     healthy: bool
-    """All its ranks are there and alive, contribute or wait to be let in, and nobody accuses it."""
+    """All its ranks are there and alive, contribute or wait to join, and it is not accused."""
     alive: tuple[RankName, ...]
     """Ranks whose processes were seen alive in this tick."""
     replica_id: ReplicaId | None = None
@@ -141,59 +141,59 @@ class GroupFacts:
     """Since its first dead process died; None when none is dead."""
     hosts: Mapping[RankName, Host] = field(default_factory=dict)
     names: tuple[GroupName, ...] = ()
-    """Its own, and its launcher's where that is another."""
+    """Its own name, and its launcher's where that differs."""
     traced: str = ""
-    """Who traces one of its ranks now, in words; empty: nobody does."""
+    """Who traces one of its ranks now, in words; empty: nobody."""
     disk_wait: frozenset[RankName] = frozenset()
-    """Ranks whose main thread waits in the kernel for a disk or a file server (state D)."""
+    """Ranks whose main thread waits in the kernel for a disk or file server (state D)."""
 
 
 @readable
 @dataclass(frozen=True, slots=True)
 class PastEviction:
-    """An eviction asked for, whatever came of it."""
+    """An eviction that was asked for, whatever its outcome."""
 
     incident_id: IncidentId
     group: GroupName
     asked_s: float
-    """Last: one that was interrupted is asked again, and is the same eviction."""
+    """The last time: an interrupted one is asked again, and is the same eviction."""
     decided_s: float = 0.0
-    """With the incident the name of its decision."""
+    """With the incident, the key of its decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionFacts:
-    """What decisions are made on, one tick."""
+    """What the decisions of one tick are based on."""
 
     now_s: float
     groups: Mapping[GroupName, GroupFacts]
     accused: frozenset[GroupName]
     """Groups with a firing or evicting incident."""
     doubt: str | None
-    """Why the monitor does not trust itself in this tick (`self_health`); None while it does."""
+    """Why the monitor does not trust itself in this tick (`self_health`); None if it does."""
     lighthouse_away: str | None
     """Why the Lighthouse cannot be seen; None while it can."""
     without_lighthouse: Mapping[IncidentId, str | None] = field(default_factory=dict)
-    """Of open incidents, while it cannot be seen: what is missing to judge and confirm an eviction
-    without it. None: nothing is."""
+    """Open incident, while it cannot be seen -> what is missing to judge and confirm an eviction
+    without it; None: nothing."""
     past: tuple[PastEviction, ...] = ()
     cut_short: frozenset[IncidentId] = frozenset()
-    """Incidents whose eviction was interrupted: to ask again is the same eviction."""
+    """Incidents whose eviction was interrupted: asking again is the same eviction."""
     in_flight: tuple[GroupName, ...] = ()
     would: tuple[PastEviction, ...] = ()
-    """Evictions that observe mode held back: they count where another would be held back."""
+    """Evictions that observe mode held back: they count only for others that are only observed."""
     lessons: tuple[Lesson, ...] = ()
-    """Of the evictions that ended, oldest first."""
+    """Of the evictions that are over, oldest first."""
     faults: Mapping[Host, Sequence[Incident]] = field(default_factory=dict)
-    """Host -> earlier faults of ranks on it that are over, within the memory of the incidents."""
+    """Host -> earlier faults of its ranks that are over, of the incidents still remembered."""
     waited_for: frozenset[GroupName] = frozenset()
-    """Accused groups for which a rank of a group that nobody accuses is seen standing still."""
+    """Accused groups for which a rank of a group that is not accused is seen waiting."""
     dead_hosts: frozenset[Host] = frozenset()
-    """Hosts on which no rank lives any more."""
+    """Hosts on which no rank is alive."""
     lighthouse_min_replicas: int | None = None
-    """The Lighthouse's own flag, as far as its page has told it."""
+    """The Lighthouse's own flag; None until its page has shown it."""
     pause: Pause | None = None
-    """The big red switch; None while it is not pressed."""
+    """None while evictions are not paused."""
 
 
 # -- case --------------------------------------------------------------------------------------
@@ -201,16 +201,16 @@ class DecisionFacts:
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """Why not, and what would lift that."""
+    """Why not, and what would lift it."""
 
     reason: str
     release: str
-    """What a person can do, or what happens by itself, in whole sentences."""
+    """What a person can do, or what happens by itself, in full sentences."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One incident, and all that a guard may look at."""
+    """One incident, and everything a guard may look at."""
 
     config: KeeperConfig
     policy: Policy
@@ -220,14 +220,14 @@ class Case:
 
     @property
     def by_hand(self) -> str:
-        """What always remains to a person."""
+        """What a person can always do."""
         first, *others = [shlex.quote(group) for group in self.incident.groups] or [self.group]
         alternatives = f" (or {', '.join(others[:3])})" if others else ""
         return f"To evict it yourself: lightkeeper evict {first}{alternatives}"
 
     @property
     def view(self) -> GroupFacts | None:
-        """The accused group; None when it is registered no more."""
+        """The accused group; None when it is no longer registered."""
         return self.fleet.groups.get(self.group)
 
     @property
@@ -237,13 +237,13 @@ class Case:
 
     @property
     def only_observed(self) -> bool:
-        """Whether an eviction would be recorded and not carried out."""
+        """Whether an eviction would only be recorded, not carried out."""
         return self.config.observe or self.action is PolicyAction.OBSERVE
 
     @property
     def past(self) -> tuple[PastEviction, ...]:
-        """Evictions that count against this one: for one that is only observed also those that
-        were, so that the record is what would have been.
+        """Evictions that count against this one. If it is only observed, other observed ones count
+        too, so that the record is what would have happened.
         """
         past, own = self.fleet.past, self.incident.id
         if own in self.fleet.cut_short:  # to ask again is the same eviction
@@ -251,8 +251,8 @@ class Case:
         return (*past, *self.fleet.would) if self.only_observed else past
 
     def goes_with(self, groups: Iterable[GroupName]) -> bool:
-        """Whether this group and each of the others have one cause: a dead host that carried ranks
-        of all, or the same healthy groups that wait for all. Who waits for two waits for the second
+        """Whether this group and all the others have one cause: a dead host that carried ranks of
+        all, or healthy groups that wait for all. A group that waits for two waits for the second
         when the first is gone, and no quorum forms before.
         """
         hosts = (hosts_of(self.fleet, group) for group in (self.group, *groups))
@@ -267,13 +267,13 @@ def hosts_of(fleet: DecisionFacts, group: GroupName) -> frozenset[Host]:
 
 
 # -- fault guards ------------------------------------------------------------------------------
-# Guards that look at the fault: is the verdict good for an eviction, and would one mend it?
+# Guards that look at the fault: does the verdict justify an eviction, and would one fix it?
 #
-# Each says why not and what would lift that, or None.
+# Each returns why not and what would lift it, or None.
 
 
 def unsure(case: Case) -> Objection | None:
-    """The verdict cannot tell the culprit."""
+    """The verdict cannot tell which rank is to blame."""
     culprits = case.incident.culprits
     if case.incident.verdict.confidence is not Confidence.UNSURE:
         return None
@@ -289,7 +289,7 @@ def unsure(case: Case) -> Objection | None:
 
 
 def spared(case: Case) -> Objection | None:
-    """The verdict itself says why an eviction would not mend it."""
+    """The verdict itself says why an eviction would not fix it."""
     why = case.incident.verdict.spare
     return Objection(why, f"An eviction would not mend it. {case.by_hand}") if why else None
 
@@ -306,7 +306,7 @@ def already_gone(case: Case) -> Objection | None:
         and view.replica_id not in incident.replica_ids
     ):
         return Objection(f"{case.group} is another process by now", nothing)
-    dies = incident.kind in (Kind.DEAD, Kind.MISMATCH)  # gloo ends who meets a mismatch
+    dies = incident.kind in (Kind.DEAD, Kind.MISMATCH)  # gloo ends ranks at a mismatch
     if not dies or view.alive or case.fleet.lighthouse_away is not None:
         return None
     if again(case):
@@ -339,7 +339,7 @@ def not_worth_it(case: Case) -> Objection | None:
 
 
 def wants_person(case: Case) -> Objection | None:
-    """The operator wants a person for this kind of fault, and no eviction."""
+    """The operator wants a person to handle this kind of fault, not an eviction."""
     if case.action is not PolicyAction.PAGE:
         return None
     kind, severity = case.incident.kind, case.incident.severity
@@ -351,13 +351,13 @@ def wants_person(case: Case) -> Objection | None:
 
 
 def traced(case: Case) -> Objection | None:
-    """Somebody looks at one of its ranks: what holds it up may be the look."""
+    """Somebody traces one of its ranks: that may be what holds it up."""
     why = "" if case.view is None else case.view.traced
     return Objection(why, f"It goes on when they let go. {case.by_hand}") if why else None
 
 
 def crash_loop(case: Case) -> Objection | None:
-    """A fault that stops nobody has come again after an eviction: another would not mend it."""
+    """A fault that stops nobody came back after an eviction: another would not fix it."""
     why = _came_again(case)
     if case.incident.verdict.stops or not why:
         return None
@@ -370,18 +370,18 @@ def crash_loop(case: Case) -> Objection | None:
 
 
 def again(case: Case) -> str:
-    """Why a group is put out and kept out: others wait, and the program failed there before.
+    """Why a group is evicted and kept out: others wait, and its program failed like this before.
 
-    Held back, it would take the others along at TorchFT's timeout. Empty: nothing says so.
+    If it were spared, TorchFT's timeout would end the others with it. Empty: no reason.
     """
     return _came_again(case) if case.incident.verdict.stops else ""
 
 
 def _came_again(case: Case) -> str:
-    """Whether the program has failed at the same place before, in words.
+    """How often the program failed at the same place before, in words.
 
-    On another host that is the program's; on the same it may be either, and coming back there has
-    not helped. Empty: it has not, or nobody knows the place.
+    On other hosts that is the program's fault. On the same host it may be either's, and a restart
+    there has not helped. Empty: never, or the place is not known.
     """
     config, incident = case.config, case.incident
     since_s = case.fleet.now_s - config.crash_loop_memory_s
@@ -394,7 +394,7 @@ def _came_again(case: Case) -> str:
         and lesson.ended_s >= since_s
         and (case.only_observed or not lesson.observed)
     ]
-    hosts = set(incident.hosts)  # where either is not known it proves nothing
+    hosts = set(incident.hosts)  # unknown hosts prove nothing
     elsewhere = [past for past in before if hosts and past.hosts and hosts.isdisjoint(past.hosts)]
     if len(elsewhere) >= config.program_bug_after:
         others = listed(sorted({host for past in elsewhere for host in past.hosts}))
@@ -409,9 +409,9 @@ def _times(lessons: list[Lesson]) -> str:
 
 
 # -- fleet guards ------------------------------------------------------------------------------
-# Guards that look at the monitor, the fleet and the operator: may an eviction be done now?
+# Guards that look at the monitor, the fleet and the operator: may it be evicted now?
 #
-# Each says why not and what would lift that, or None.
+# Each returns why not and what would lift it, or None.
 
 HOUR_S: Final = 3600.0
 
@@ -425,7 +425,7 @@ def self_doubt(case: Case) -> Objection | None:
 
 
 def lighthouse_away(case: Case) -> Objection | None:
-    """Nobody sees the quorum, and nothing else can judge this fault and confirm its eviction."""
+    """The quorum cannot be seen, and nothing else can judge this fault and confirm an eviction."""
     why = case.fleet.lighthouse_away
     if why is None:
         return None
@@ -445,9 +445,9 @@ def lighthouse_away(case: Case) -> Objection | None:
 
 
 def breaker(case: Case) -> Objection | None:
-    """Too much of the fleet is accused at once. Groups of which no process lives are gone, which
-    is a fact and no accusation; groups that share a dead host have one cause. Nor does a group
-    count for which one that nobody accuses is seen waiting: waiting is evidence, numbers are none.
+    """Too much of the fleet is accused at once. A group without a live process does not count: that
+    is a fact, no accusation. Groups that share a dead host count once. A group for which one that
+    is not accused is seen waiting does not count: waiting is evidence.
     """
     fleet = case.fleet
     allowed = max(1, int(len(fleet.groups) * case.config.breaker_share))
@@ -467,7 +467,7 @@ def breaker(case: Case) -> Objection | None:
 
 
 def min_replicas(case: Case) -> Objection | None:
-    """Too few healthy groups would be left; the Lighthouse's own flag counts where it is higher."""
+    """Too few healthy groups would remain; the Lighthouse's own flag counts if it is higher."""
     flag = case.fleet.lighthouse_min_replicas or 0
     least = max(case.config.min_replicas, flag)
     healthy = sum(view.healthy for name, view in case.fleet.groups.items() if name != case.group)
@@ -481,7 +481,7 @@ def min_replicas(case: Case) -> Objection | None:
 
 
 def in_flight(case: Case) -> Objection | None:
-    """Another eviction is still under way, of another cause."""
+    """Another eviction, with another cause, is still under way."""
     going = case.fleet.in_flight
     if not going or case.goes_with(going):
         return None
@@ -496,7 +496,7 @@ def budget(case: Case) -> Objection | None:
 
 
 def group_budget(case: Case) -> Objection | None:
-    """Too many evictions of this very group within the hour."""
+    """Too many evictions of this group within the hour."""
     limit = case.config.budget_per_group
     if not limit:
         return None
@@ -519,7 +519,7 @@ def _used_up(
 
 
 def cool_down(case: Case) -> Objection | None:
-    """Too soon after the last one, unless both have one cause."""
+    """Too soon after the last eviction, unless both have one cause."""
     wait_s, now_s = case.config.cool_down_s, case.fleet.now_s
     lately = [eviction for eviction in case.past if now_s - eviction.asked_s < wait_s]
     groups = [eviction.group for eviction in lately]
@@ -533,7 +533,7 @@ def cool_down(case: Case) -> Objection | None:
 
 
 def maintenance(case: Case) -> Objection | None:
-    """The policy names this time as one of maintenance."""
+    """A maintenance window of the policy is open."""
     open_now = case.policy.window(case.fleet.now_s)
     if open_now is None:
         return None
@@ -545,7 +545,7 @@ def maintenance(case: Case) -> Objection | None:
 
 
 def paused(case: Case) -> Objection | None:
-    """A person pressed the big red switch."""
+    """A person paused evictions."""
     pause = case.fleet.pause
     if pause is None:
         return None
@@ -557,7 +557,7 @@ def paused(case: Case) -> Objection | None:
 
 
 def observe(case: Case) -> Objection | None:
-    """The monitor was told to change nothing, or not for this kind of fault."""
+    """The monitor only observes: always, or for this kind of fault."""
     if case.config.observe:
         return Objection(
             f"observe mode: would evict {case.group}",
@@ -605,10 +605,10 @@ def decide(
     incidents: Sequence[Incident],
     policy: Policy = DEFAULT,
 ) -> tuple[Decision, ...]:
-    """One decision for each incident given that accuses somebody.
+    """One decision for each given incident that accuses somebody.
 
-    At most one is an `Evict`, but for groups that share a dead host. `incidents` are firing and
-    were seen in this very tick. The oldest is asked first.
+    At most one is an `Evict`, except for groups that share a dead host. `incidents` are firing and
+    were seen in this tick. The oldest is decided first.
     """
     decisions: list[Decision] = []
     for incident in sorted(incidents, key=oldest_first):
@@ -632,8 +632,8 @@ def _decide(case: Case) -> Decision:
         eviction.incident_id == incident_id and eviction.group == case.group
         for eviction in case.fleet.would
     )
-    guards = GUARDS[-1:] if settled else GUARDS  # what would have been done is not decided again
-    if again(case):  # nobody waits for a budget that a group uses up by failing at one place
+    guards = GUARDS[-1:] if settled else GUARDS  # an observed eviction is not decided again
+    if again(case):  # budgets protect no group that keeps failing at one place
         guards = tuple(guard for guard in guards if guard[0] not in _FOR_THE_FIRST)
     for guard, speak in guards:
         objection = speak(case)
@@ -644,7 +644,7 @@ def _decide(case: Case) -> Decision:
 
 
 def evict_of(case: Case) -> Evict:
-    """The eviction, were nothing against it."""
+    """The eviction if no guard objects."""
     view, incident = case.view, case.incident
     why = again(case)
     return Evict(
@@ -658,11 +658,11 @@ def evict_of(case: Case) -> Evict:
 
 
 def _quarantine(case: Case) -> tuple[Host, ...]:
-    """Hosts to blame, where the policy lets them be denied.
+    """Hosts to blame, where the policy lets them be quarantined.
 
-    A straggler speaks of its host, and so do a wait in the kernel and a corruption that one host
-    alone shows. Any other fault does where it is not the first there: of another group, or of the
-    program in another state. Else the group comes back where it was, once (`again`).
+    A straggler is evidence against its host; so are a wait in the kernel and a corruption that only
+    one host shows. Any other fault is if the host had an earlier one: of another group, or of the
+    program elsewhere. Otherwise the group comes back where it was, once (`again`).
     """
     view, incident = case.view, case.incident
     if view is None or case.action is PolicyAction.EVICT:
@@ -671,11 +671,11 @@ def _quarantine(case: Case) -> tuple[Host, ...]:
     match incident.kind:
         case Kind.STRAGGLER | Kind.MISMATCH | Kind.DEADLOCK | Kind.REPLICA_LAG:
             return tuple(hosts)  # all but the first are the program's, unless the operator says so
-        case Kind.STATE_CORRUPT:  # a rank that could not be told from its group's others: no host
+        case Kind.STATE_CORRUPT:  # any rank of its group may be the culprit: no host
             return tuple(hosts) if len(hosts) == 1 else ()
         case _:
             bad = {view.hosts[r] for r in view.disk_wait if r in incident.culprits}
-            if incident.kind is Kind.NOT_ENTERED:  # nobody on it can be seen
+            if incident.kind is Kind.NOT_ENTERED:  # no rank on it can be seen
                 bad |= case.fleet.dead_hosts
             return tuple(host for host in hosts if host in bad or _before(case, host))
 

@@ -1,6 +1,6 @@
-"""The whole job in one sentence: does it train, who holds it up, what happens next. Pure.
+"""The whole job in one sentence: does it train, what holds it up, what happens next. Pure.
 
-The page, the terminal and the API say this one. What an open incident says is its `Face`, here as
+The page, the terminal and the API show this one. An open incident is worded by its `Face`, here as
 everywhere, so that headline, table and incident never differ.
 """
 
@@ -24,28 +24,28 @@ from worker_server.wire import LONG_PHASES
 
 _LATE_S: Final = 2.0
 _LATE_STEPS: Final = 3.0
-"""A commit that has not come for so many seconds, and so many usual steps, is late; it may be a
-checkpoint that nobody declared."""
+"""A commit that is missing for longer than both, in seconds and in usual steps, is late; it may be
+an undeclared checkpoint."""
 _STILL_S: Final = 15.0
 _HELD_S: Final = 3.0
-"""While an open incident says that somebody stands still."""
+"""Instead of `_STILL_S` while an open incident reports a standstill."""
 _STILL_STEPS: Final = 5.0
-"""After so many seconds, and so many usual steps, nobody says that the job trains."""
+"""Without a commit for longer than both, in seconds and in usual steps, the job does not train."""
 SICK: Final = (RankHealth.DEAD, RankHealth.UNREACHABLE, RankHealth.STALLED, RankHealth.CORRUPT,
                RankHealth.TRACED, RankHealth.SLOW)  # fmt: skip
-"""They need attention one by one."""
+"""Ranks that need attention one by one."""
 
 
 class JobState(StrEnum):
     WAITING = "waiting"  # no rank was ever seen
-    STARTING = "starting"  # nobody has committed a step yet
-    WATCHING = "watching"  # ranks answer, and none reports its steps
+    STARTING = "starting"  # no step is committed yet
+    WATCHING = "watching"  # ranks answer, but none reports its steps
     TRAINING = "training"
-    DISTURBED = "disturbed"  # it trains, and something is wrong
-    LATE = "late"  # the next commit is due, and it is too early to say that nobody trains
-    PAUSING = "pausing"  # nobody commits, and a rank says why: a checkpoint, an evaluation
-    STALLING = "stalling"  # nobody commits, and it is not known yet who holds it up
-    STOPPED = "stopped"  # nobody commits, and an incident says why
+    DISTURBED = "disturbed"  # it trains, but something is wrong
+    LATE = "late"  # the next commit is overdue, but not long enough to say that training stopped
+    PAUSING = "pausing"  # no commits, and a rank says why: a checkpoint, an evaluation
+    STALLING = "stalling"  # no commits, and the culprit is not known yet
+    STOPPED = "stopped"  # no commits, and an incident says why
     FINISHED = "finished"
     ENDED = "ended"
     INTERRUPTED = "interrupted"  # it ended because somebody asked it to
@@ -72,12 +72,12 @@ _BEFORE: Final[Mapping[JobState, str]] = {
     JobState.STARTING: "no step is committed yet",
     JobState.WATCHING: "no rank reports its steps",
 }
-"""What is said of a job of which no commit is known."""
+"""Shown for a job of which no commit is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The sentence, in parts, and the figures that it rests on."""
+    """The sentence, in parts, and its figures."""
 
     state: JobState
     says: str
@@ -85,19 +85,19 @@ class Headline:
     next: str = ""
     """What happens next; empty: nothing is due."""
     incident: IncidentId | None = None
-    """The one that it tells of."""
+    """The one that it is about."""
     step: int | None = None
     """The highest of any rank."""
     step_s: float | None = None
-    """Median seconds of a step, of the ranks that moved lately."""
+    """Median seconds a step, over the ranks that moved lately."""
     commit_age_s: float | None = None
-    """Of the youngest commit of any rank."""
+    """Of the latest commit of any rank."""
     at_s: float | None = None
     """When the job ended."""
 
     @property
     def label(self) -> str:
-        """The state in a word or two, which begins the sentence."""
+        """The state in a few words, as the sentence begins."""
         return _LABELS[self.state]
 
     @property
@@ -111,15 +111,14 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class _Figures:
-    """Of all ranks; a fleet of 10,000 is gone through once."""
+    """Over all ranks, in one pass: there may be 10,000."""
 
     step: int | None
     step_s: float | None
     age_s: float | None
-    """Of the youngest commit."""
+    """Of the latest commit."""
     ended: Ended | None
     healths: Counter[RankHealth]
-    """Of how many ranks."""
 
 
 def headline_of(view: View) -> Headline:
@@ -148,7 +147,7 @@ def _said(view: View, seen: _Figures) -> _Said:
         return state, seen.ended.says, "", None if lead is None else lead.id
     state = _by_commits(view, seen)
     late = state in (JobState.LATE, JobState.STALLING)
-    lead = lead_of(view, stops=late)  # who only slows the job does not keep it from committing
+    lead = lead_of(view, stops=late)  # a fault that only slows the job does not prevent commits
     if lead is not None and state is not JobState.WAITING:
         face = view.face(lead)
         next_step, due_s = face.next, _look_again_in_s(view)
@@ -170,7 +169,7 @@ def _briefly(lead: Incident, face: Face) -> str:
 
 
 def _by_commits(view: View, seen: _Figures) -> JobState:
-    """What commits alone say."""
+    """The state by commits alone."""
     if not view.snapshot.observations:
         return JobState.WAITING
     if seen.age_s is None:
@@ -192,18 +191,16 @@ def _with_incident(state: JobState, lead: Incident) -> JobState:
 
 
 def _stops(incident: Incident) -> bool:
-    """Whether it explains that nobody commits: a straggler and spoilt numbers never do."""
+    """Whether it explains missing commits: a straggler and corrupt numbers never do."""
     verdict = incident.verdict
     waits = verdict.kind in (Kind.REPLICA_LAG, Kind.UNSEEN) and bool(verdict.victims)
     return verdict.stops or waits
 
 
 def lead_of(view: View, *, stops: bool = False) -> Incident | None:
-    """The open incident that tells most: one that stops the job before one that does not.
+    """The most important open incident: one that stops the job before one that does not.
 
-    Args:
-        view: with the incidents.
-        stops: whether only those count that stop it.
+    `stops`: only those that stop it.
     """
     candidates = (i for i in view.incidents if i.open and (_stops(i) or not stops))
     return min(
@@ -227,7 +224,7 @@ def _training(view: View, seen: _Figures) -> _Said:
 
 
 def _undecided(view: View, seen: _Figures, state: JobState) -> _Said:
-    """No commit comes, and no incident says why."""
+    """There are no commits, and no incident says why."""
     age_s = seen.age_s or 0.0
     usual_s = view.spent.usual_s
     usual = "" if usual_s is None else f" ({usual_s:.3g} s is usual)"
@@ -245,7 +242,7 @@ def _undecided(view: View, seen: _Figures, state: JobState) -> _Said:
 
 
 def _due(view: View, age_s: float, state: JobState) -> str:
-    """When somebody is named, or it is said that nobody can be."""
+    """When a verdict is due, even one that blames nobody."""
     if (due_s := _look_again_in_s(view)) is not None:
         return f"Verdict in {seconds(due_s)}"
     if state is JobState.LATE:
@@ -256,13 +253,13 @@ def _due(view: View, age_s: float, state: JobState) -> str:
 
 
 def _look_again_in_s(view: View) -> float | None:
-    """Until the next tick that may decide something; None: it is not known."""
+    """Seconds until the next tick that may decide something; None: not known."""
     due_s = view.result.look_again_s - view.snapshot.now_s
     return due_s if math.isfinite(due_s) and due_s > 0 else None
 
 
 def _wrong(view: View, seen: _Figures) -> str:
-    """The most telling of what is wrong with a job that trains and has no open incident."""
+    """The most important problem of a job that trains and has no open incident."""
     if view.evicting:
         return f"{listed(sorted(view.evicting))} is being evicted"
     if sick := sum(seen.healths[health] for health in SICK):

@@ -1,33 +1,33 @@
-"""Goodput: every watched rank-second is effective, or not for a cause. Pure.
+"""Goodput: every watched rank-second is effective, or lost to a cause. Pure.
 
-Theory of operation. Each rank has an account of open seconds: those since its last commit. A tick
-adds the seconds since the tick before. When the rank's own counter shows n commits, the seconds up
-to the last of them are closed, and of these n times the job's *usual pace* are effective; the rest
-is not. Seconds by which an attempt exceeds the usual pace are booked as ineffective while they
-pass, not when it ends. So both counters together grow by the rank-seconds watched, and a step that
-took ten times as long as usual is one tenth effective, however often anybody looked.
+Theory of operation. Each rank has an account of open seconds: those since its last commit. Each
+tick adds the seconds since the previous tick. When the rank's own counter shows n commits, the
+seconds up to the last of them are closed: n times the job's *usual pace* are effective, the rest is
+not. Seconds by which an attempt exceeds the usual pace are booked as ineffective while they pass,
+not when it ends. So both counters together grow by the rank-seconds watched, and a step that takes
+ten times as long as usual is one tenth effective, whatever the tick.
 
 *Usual pace*: seconds a commit, one number for the job, since its groups commit together:
-the median of an hour in which nothing stood. Without a cause a commit may take a quarter longer and
-is effective all the same: that is noise, and nobody should be asked to explain it. With a cause it
-may not. Before the pace is known, every commit is effective. What is slow for longer than half an
-hour and no incident says so becomes usual.
+the median of an hour without standstills. Without a cause a commit may take a quarter longer and
+still be effective: that is noise, and needs no explanation. With a cause it may not. Before the
+pace is known, every commit is effective. A slowness that lasts longer than half an hour without an
+incident becomes usual.
 
 *Cause*, the first that holds: the kind of an open incident that names the rank's group;
 what the rank itself does (`recovering` once its group was evicted or died of an incident, until it
 commits again; `starting`; a declared `checkpoint`, `evaluation`, `compile`); the kind of any open
 incident, the worst first, since groups wait for each other; what any other rank does, in the same
-order; `failed_commit`, when the attempt before was not committed; `unexplained`. An attempt that
-became late for a cause keeps it. What has no cause waits for a minute: an incident that opens
-meanwhile and began before takes it.
+order; `failed_commit`, when the previous attempt was not committed; `unexplained`. An attempt that
+became late for a cause keeps it. Seconds without a cause wait for a minute: an incident that opens
+meanwhile and began before them takes them.
 
-What nobody watched is counted for nobody. A monitor that starts begins from what it then sees, and
-so it does after a gap of more than a minute (and five ticks). In a shorter one, and while a rank
-does not answer, seconds wait for the rank's commit counter, which tells what they were worth.
+Unwatched time is not counted. A monitor that starts begins with what it then sees, and also after a
+gap of more than a minute (and five ticks). In a shorter gap, and while a rank does not answer,
+seconds wait for the rank's commit counter, which shows what they were worth.
 A rank that leaves while an incident or an eviction of its group is at most an hour old, and the
-group has not trained since, goes on costing `recovering` until as many ranks are there as before,
-for an hour at most; any other that leaves has finished, and takes its open seconds along. Ranks
-that report no steps are left out.
+group has not trained since, keeps costing `recovering` until as many ranks are there as before,
+for an hour at most. Any other rank that leaves has finished, and its open seconds are dropped.
+Ranks that report no steps are left out.
 
 Belongs here: this rule. Not here: what one incident cost (`accounts`), forecasts (`goodput`).
 """
@@ -50,10 +50,10 @@ from worker_server.wire import LONG_PHASES, StepState
 if TYPE_CHECKING:  # the command line reads what this has counted, and judges nothing
     from monitor.decide.pipeline import TickResult
 
-# The job's usual pace: seconds a commit while nothing stands.
+# The job's usual pace: seconds a commit without standstills.
 
 _SAMPLE_S: Final = 10.0
-"""One sample for so many seconds: how long the median remembers does not depend on the tick."""
+"""Span of one sample, so that the median's memory does not depend on the tick."""
 _KEPT: Final = 360
 """Samples: an hour of short steps."""
 _FEWEST: Final = 3
@@ -70,7 +70,7 @@ class UsualPace:
         """None until there are three samples."""
 
     def push(self, now_s: float, paces: Sequence[float]) -> None:
-        """Seconds a commit of the ranks that committed in a tick in which nothing stood."""
+        """Take seconds a commit, of the ranks that committed in a tick without a standstill."""
         if not paces:
             return
         if self._since_s is None:
@@ -84,7 +84,7 @@ class UsualPace:
             self.commit_s = median(self._samples)
 
 
-# Why a rank-second is lost: one tick's situation, of the fleet and of each rank.
+# Why a rank-second is lost: the situation of the fleet and of each rank in one tick.
 
 RECOVERING: Final = "recovering"
 STARTING: Final = "starting"
@@ -92,10 +92,10 @@ FAILED_COMMIT: Final = "failed_commit"
 UNEXPLAINED: Final = "unexplained"
 
 _INIT: Final = "init"
-"""The declared phase that is a start."""
+"""The declared phase of a start."""
 _PAUSES: Final = tuple(sorted(LONG_PHASES - {_INIT}))
 _ORDER: Final = (RECOVERING, STARTING, *_PAUSES)
-"""What others do, the first that anybody does."""
+"""Causes by what other ranks do, in order of precedence."""
 _WORST_FIRST: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 _RECENT_S: Final = 3600.0
 
@@ -107,11 +107,11 @@ class Situation:
     named: dict[GroupName, str]
     """Group -> kind of the worst open incident that names it."""
     fell: dict[GroupName, float]
-    """Group -> when an incident of it fired last, or it was to be evicted, within the last hour."""
+    """Group -> when its incident last fired or its eviction was asked, within the last hour."""
     going: frozenset[GroupName]
     """Groups whose eviction is under way."""
     others: str | None
-    """What somebody does for which all may have to wait; None: nothing of that sort."""
+    """What some rank does that all may wait for; None: nothing."""
 
     @property
     def quiet(self) -> bool:
@@ -119,15 +119,15 @@ class Situation:
         return not self.open and self.others is None
 
     def against(self, group: GroupName) -> bool:
-        """Whether an open incident names a group, or it is being evicted."""
+        """Whether an open incident names this group, or it is being evicted."""
         return group in self.named or group in self.going
 
     def cause(self, group: GroupName, own: str | None, *, failed: bool) -> str | None:
-        """Why a second of a rank of this group is lost; None: nobody knows (yet).
+        """Why a second of a rank of this group is lost; None: not known (yet).
 
         Args:
             group: the rank's.
-            own: what the rank itself does, by `own_cause`.
+            own: what the rank itself does (`own_cause`).
             failed: whether its last attempt was not committed.
         """
         kind = str(self.open[0].kind) if self.open else None
@@ -140,7 +140,7 @@ class Situation:
 
 
 def own_cause(step: StepState, health: RankHealth | None, *, recovering: bool) -> str | None:
-    """What a rank does that is no training; `recovering`: whether its group comes back."""
+    """What a rank does other than train; `recovering`: whether its group is coming back."""
     begins = step.commits == 0 or health is RankHealth.STARTING or step.phase == _INIT
     if step.healing or (begins and recovering):
         return RECOVERING
@@ -150,7 +150,7 @@ def own_cause(step: StepState, health: RankHealth | None, *, recovering: bool) -
 
 
 def situation(snapshot: Snapshot, result: TickResult, own: Iterable[str | None]) -> Situation:
-    """One tick's; `own`: what each of its ranks does."""
+    """The one of this tick; `own`: what each rank does."""
     standing = sorted((i for i in result.incidents if i.open), key=oldest_first)
     standing.sort(key=lambda incident: _WORST_FIRST.index(incident.severity))
     named: dict[GroupName, str] = {}
@@ -177,24 +177,24 @@ def situation(snapshot: Snapshot, result: TickResult, own: Iterable[str | None])
 
 _BLIND_S: Final = 60.0
 _BLIND_TICKS: Final = 5.0
-"""A longer gap between two ticks was watched by nobody."""
+"""A longer gap between two ticks counts as unwatched."""
 _SLACK: Final = 0.25
-"""Of the usual pace: what needs no explanation."""
+"""Excess over the usual pace, as a share of it, that needs no explanation."""
 _PATIENCE_S: Final = 60.0
 """How long a lost second waits for an incident that explains it."""
 _AWAY_S: Final = 3600.0
-"""A rank that does not come back for so long is given up: the job is smaller now."""
+"""After this long a missing rank is given up: the job is smaller now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Rank-seconds since the monitor looks; both only grow."""
+    """Rank-seconds since the monitor started; both only grow."""
 
     effective_s: float = 0.0
     ineffective_s: Mapping[str, float] = field(default_factory=dict)
     """By cause."""
     usual_s: float | None = None
-    """Seconds that a commit usually takes; None until that is known."""
+    """Usual seconds a commit; None until known."""
 
 
 @dataclass(slots=True)
@@ -206,11 +206,11 @@ class _Account:
     commits: int
     failures: int
     open_s: float = 0.0
-    """Since the last commit, as far as it is not booked."""
+    """Since the last commit, as far as not booked yet."""
     late: bool = False
-    """Whether the open attempt has taken longer than it may: all beyond the pace is lost."""
+    """Whether the open attempt took longer than allowed: all beyond the pace is lost."""
     why: str | None = None
-    """The cause for which it was first late; what made it so may be over when it commits."""
+    """The cause when it became late; it may be over when the rank commits."""
     failed: bool = False
     """Whether an attempt failed since the last commit."""
 
@@ -223,18 +223,18 @@ class RankSeconds:
         self._usual = UsualPace()
         self._accounts: dict[RankName, _Account] = {}
         self._away: dict[RankName, float] = {}
-        """Ranks that a fault took -> since when."""
+        """Rank missing since a fault -> since when."""
         self._whole = 0
-        """How many ranks there were before the first of them went."""
+        """Number of ranks before the first of them left."""
         self._recovering: dict[GroupName, float] = {}
-        """Groups of which a fault or an eviction ended a process -> when."""
+        """Group of which a fault or an eviction ended a process -> when."""
         self._back: dict[GroupName, float] = {}
-        """Groups that fell lately -> when they last trained, nothing standing against them."""
+        """Group in `Situation.fell` -> when it last trained without an incident or eviction."""
         self._untold: deque[tuple[float, float]] = deque()
         """Lost without a cause so far: when, and how many rank-seconds."""
         self._now_s = 0.0
         self._paces: list[float] = []
-        """Seconds a commit of those who committed in this tick."""
+        """Seconds a commit, of the ranks that committed in this tick."""
         self._effective_s = 0.0
         self._lost_s: dict[str, float] = {}
 
@@ -256,7 +256,7 @@ class RankSeconds:
         return Spent(self._effective_s, dict(self._lost_s), self._usual.commit_s)
 
     def _own_causes(self, snapshot: Snapshot, result: TickResult) -> dict[RankName, str]:
-        """What ranks do that is no training, of those that do."""
+        """What ranks do other than train, for those that do."""
         own: dict[RankName, str] = {}
         for rank, report in snapshot.reports.items():
             if (step := report.step) is not None:
@@ -271,12 +271,12 @@ class RankSeconds:
         self._recovering = {g: at_s for g, at_s in self._recovering.items() if at_s >= since_s}
         self._back = {group: at_s for group, at_s in self._back.items() if group in stands.fell}
 
-    # -- who is not there -------------------------------------------------------------------------
+    # -- missing ranks ----------------------------------------------------------------------------
 
     def _missing(
         self, present: Mapping[RankName, Observation], stands: Situation, span_s: float
     ) -> None:
-        """Ranks that left, and those that a fault has taken and that are not back."""
+        """Book ranks that left now, and those missing since a fault."""
         size = len(self._accounts)
         for rank in absent(self._accounts, present):
             account = self._accounts.pop(rank)
@@ -296,8 +296,8 @@ class RankSeconds:
             self._lose(span_s, stands.named.get(group_of(rank), RECOVERING))
 
     def _fell(self, group: GroupName, stands: Situation) -> bool:
-        """Whether a process that ended did so for a fault or an eviction since its group last
-        trained: then the group is coming back, or stays away.
+        """Whether a fault or an eviction since the group last trained explains that a process
+        ended: then the group is coming back, or stays away.
         """
         at_s = stands.fell.get(group)
         fell = at_s is not None and at_s >= self._back.get(group, at_s)
@@ -305,12 +305,12 @@ class RankSeconds:
             self._recovering.setdefault(group, self._now_s)
         return fell
 
-    # -- who is -----------------------------------------------------------------------------------
+    # -- present ranks ----------------------------------------------------------------------------
 
     def _take(
         self, seen: Observation, stands: Situation, own: str | None, span_s: float, *, warm: bool
     ) -> None:
-        """One rank; `warm`: whether its first steps are over."""
+        """Take one rank; `warm`: whether its first steps are over."""
         rank, group, report = seen.rank, seen.identity.group, seen.report
         account = self._accounts.get(rank)
         if account is not None:
@@ -336,7 +336,7 @@ class RankSeconds:
     def _train(
         self, account: _Account, step: StepState, stands: Situation, own: str | None, *, warm: bool
     ) -> None:
-        """A process that lives: what it committed, and what the open attempt costs."""
+        """Book a live process: what it committed, and what the open attempt costs."""
         account.failed = account.failed or step.commit_failures > account.failures
         account.failures, group = step.commit_failures, account.group
         cause = None
@@ -350,7 +350,7 @@ class RankSeconds:
             self._recovering.pop(group, None)
 
     def _commit(self, account: _Account, step: StepState, cause: str | None, *, warm: bool) -> bool:
-        """Close what the rank has committed since the last tick, if anything."""
+        """Close the commits since the last tick, if any."""
         done, account.commits = step.commits - account.commits, step.commits
         if done <= 0:
             return False
@@ -366,7 +366,7 @@ class RankSeconds:
         return True
 
     def _book(self, closed_s: float, commits: int, cause: str | None) -> None:
-        """Seconds up to a commit; all of them are effective before the pace is known."""
+        """Book seconds up to a commit; all are effective before the pace is known."""
         usual_s = self._usual.commit_s
         worth_s = closed_s if usual_s is None else commits * usual_s
         if cause is None and closed_s <= (1 + _SLACK) * worth_s:
@@ -376,7 +376,7 @@ class RankSeconds:
             self._lose(closed_s - worth_s, cause)
 
     def _overrun(self, account: _Account, step: StepState, cause: str | None) -> None:
-        """Book what an open attempt takes longer than it may."""
+        """Book the seconds by which an open attempt exceeds its limit."""
         usual_s = self._usual.commit_s
         if step.commits == 0 or step.healing:
             self._lose(account.open_s, cause)
@@ -390,7 +390,7 @@ class RankSeconds:
     # -- booking ----------------------------------------------------------------------------------
 
     def _lose_open(self, account: _Account, cause: str | None) -> None:
-        """Book what a process will not commit any more."""
+        """Book as lost what a process can no longer commit."""
         self._lose(account.open_s, cause)
         account.open_s = 0.0
 
@@ -406,7 +406,7 @@ class RankSeconds:
             self._lost_s[cause] = self._lost_s.get(cause, 0.0) + seconds
 
     def _explain(self, stands: Situation) -> None:
-        """Give what waits for a cause to an incident that began before; else, in time, to none."""
+        """Book waiting seconds on an incident that began before; after a minute, on none."""
         waiting, self._untold = self._untold, deque()
         for at_s, seconds in waiting:
             cause = stands.explains(at_s)

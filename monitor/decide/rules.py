@@ -1,4 +1,4 @@
-"""The operator's rules as values: what may be done about which kind of fault, and when not."""
+"""The operator's rules as values: what may be done about each kind of fault, and when not."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Weekly:
     days: tuple[int, ...]
     """On which it begins; 0 is Monday."""
     from_s: float
-    """Of the day."""
+    """Second of the day."""
     to_s: float
-    """Of the day; of the next one when it is not after `from_s`."""
+    """Second of the day; of the next day if not after `from_s`."""
 
     def until_s(self, now_s: float) -> float | None:
         """Unix time at which it ends, when it is open now; None while it is not."""
@@ -48,7 +48,7 @@ class Weekly:
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """From one moment to another."""
+    """One window, from one moment to another."""
 
     name: str
     from_s: float
@@ -75,21 +75,21 @@ class PolicyAction(StrEnum):
     """What may be done about an incident, from the least to the most."""
 
     OBSERVE = "observe"  # record what would have been done
-    PAGE = "page"  # tell a person; never evict
-    EVICT = "evict"  # put the group out; its hosts stay open
-    EVICT_AND_QUARANTINE = "evict_and_quarantine"  # and deny the hosts that the evidence blames
+    PAGE = "page"  # notify a person; never evict
+    EVICT = "evict"  # evict the group; its hosts stay open
+    EVICT_AND_QUARANTINE = "evict_and_quarantine"  # and quarantine the hosts to blame
 
 
 _USUAL: Final[Mapping[Kind, PolicyAction]] = {
     Kind.DEAD: PolicyAction.EVICT_AND_QUARANTINE,
     Kind.NOT_ENTERED: PolicyAction.EVICT_AND_QUARANTINE,
-    Kind.MISMATCH: PolicyAction.EVICT,  # a fault of the program, which any other host would repeat
+    Kind.MISMATCH: PolicyAction.EVICT,  # the program's fault: any other host would repeat it
     Kind.DEADLOCK: PolicyAction.EVICT,  # the same
     Kind.STRAGGLER: PolicyAction.EVICT_AND_QUARANTINE,
     Kind.REPLICA_LAG: PolicyAction.EVICT,
     Kind.STATE_CORRUPT: PolicyAction.EVICT_AND_QUARANTINE,
 }
-"""Kinds that evict unless the operator says otherwise; any other pages."""
+"""Kinds that evict unless the operator says otherwise; all others page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,33 +105,32 @@ class Policy:
     windows: tuple[Window, ...] = ()
 
     def action(self, kind: Kind, severity: Severity) -> PolicyAction:
-        """What may be done about such an incident."""
         return self.actions[kind, severity]
 
     def window(self, now_s: float) -> tuple[Window, float] | None:
-        """The maintenance window that is open now, and when it ends; the one that ends last."""
+        """The open maintenance window, and when it ends; of several, the one that ends last."""
         ends = ((window, window.until_s(now_s)) for window in self.windows)
         open_now = [(window, until_s) for window, until_s in ends if until_s]
         return max(open_now, key=itemgetter(1), default=None)
 
 
 DEFAULT: Final = Policy()
-"""What holds when no policy file is given."""
+"""The policy when no file is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """One try to read the policy anew, for the audit log."""
+    """One attempt to reload the policy, for the audit log."""
 
     at_s: float
     by: str
     path: Path | None
     number: int
-    """Of the load that holds now."""
+    """Of the load in force."""
     changed: Mapping[str, list[Any]] = field(default_factory=dict)
-    """Key -> what it was and what it is."""
+    """Key -> old value, new value."""
     problems: tuple[str, ...] = ()
-    """Why it was refused; empty where it was not."""
+    """Why it was refused; empty if it was not."""
 
 
 # -- calendar ----------------------------------------------------------------------------------
@@ -251,11 +250,11 @@ GUARDS: Final = (
 )  # fmt: skip
 """Table `guards`: when an eviction is held back."""
 MODE: Final = "observe"
-"""Told by `mode` in table `policy`."""
+"""Set by `mode` in table `policy`."""
 THRESHOLDS: Final = tuple(
     option.name for option in fields(KeeperConfig) if option.name not in (*GUARDS, MODE)
 )
-"""Table `thresholds`: everything else, mostly when a fault is one."""
+"""Table `thresholds`: all other options, mostly when something counts as a fault."""
 _DEFAULTS: Final = KeeperConfig()
 _AT_START: Final = frozenset({
     "tick_s", "quarantine_again_factor", "readmission_hours",
@@ -264,14 +263,14 @@ _AT_START: Final = frozenset({
 
 
 def needs_restart(name: str) -> bool:
-    """Whether an option is looked at only when the monitor starts: its clock, its evidence, its
-    messages, its record of hosts, its accounts. Everything else changes with a reload.
+    """Whether an option is read only when the monitor starts: those of its clock, evidence,
+    messages, record of hosts and accounts. All others change with a reload.
     """
     return name in _AT_START or name.startswith(("evidence_", "notify_", "lemon_"))
 
 
 def problem_of(name: str, value: Any) -> str | None:
-    """Why a value is none for this option; None when it is."""
+    """Why this option cannot have this value; None if it can."""
     default = getattr(_DEFAULTS, name)
     whole = isinstance(default, int)
     fits = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
@@ -285,7 +284,7 @@ def problem_of(name: str, value: Any) -> str | None:
 
 
 def suggestion(name: str, names: tuple[str, ...]) -> str:
-    """What was meant by an unknown key, as far as one can tell."""
+    """The key that was probably meant by an unknown one."""
     near = get_close_matches(name, names, n=1)
     if near:
         return f"did you mean {near[0]}?"
@@ -294,9 +293,9 @@ def suggestion(name: str, names: tuple[str, ...]) -> str:
 
 
 # -- reading -----------------------------------------------------------------------------------
-# A policy from a parsed file, and back. Pure: who reads the file is `monitor.rulebook`.
+# A policy from a parsed file, and back. Pure: `monitor.rulebook` reads the file.
 #
-# Everything that is wrong is told at once, one line each: where, what it is, what was expected.
+# All problems are reported at once, one a line: where, what it is, what was expected.
 
 _TABLES: Final = ("policy", "actions", "guards", "thresholds", "maintenance")
 _OPTIONS: Final = {"guards": GUARDS, "thresholds": THRESHOLDS}
@@ -305,7 +304,7 @@ _E = TypeVar("_E", bound=StrEnum)
 
 
 class PolicyError(ValueError):
-    """A policy that cannot be used; `problems` has one line for each thing that is wrong."""
+    """A policy that cannot be used; `problems` has one line for each problem."""
 
     def __init__(self, problems: tuple[str, ...]) -> None:
         super().__init__("; ".join(problems))
@@ -314,7 +313,7 @@ class PolicyError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PolicyFile:
-    """What a file says; what it does not mention is as ever."""
+    """What a file says; what it does not mention keeps its default."""
 
     policy: Policy = DEFAULT
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -322,10 +321,10 @@ class PolicyFile:
 
 
 def policy_from(data: Mapping[str, Any]) -> PolicyFile:
-    """The policy that a parsed file holds.
+    """The policy of a parsed file.
 
     Raises:
-        PolicyError: all that is wrong with it.
+        PolicyError: every problem with it.
     """
     problems: list[str] = []
     problems += [
@@ -420,12 +419,12 @@ def _actions(
             else:
                 actions[kind, severity] = action
             if single and len(problems) > before:
-                break  # and told once
+                break  # reported once
     return actions
 
 
 _NOBODY: Final = (PolicyAction.OBSERVE, PolicyAction.PAGE)
-"""For what accuses no group: there is nobody to evict."""
+"""For a fault that accuses no group: there is nobody to evict."""
 
 
 def _one_of(kind: type[_E], value: Any) -> _E | None:
@@ -449,12 +448,12 @@ def _windows(tables: Any, problems: list[str]) -> tuple[Window, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """What holds, and who said so."""
+    """The policy in force, and where each option comes from."""
 
     config: KeeperConfig
     policy: Policy = DEFAULT
     path: Path | None = None
-    """None: no file, the defaults and the command line."""
+    """None: no file, only defaults and command line."""
     loaded_s: float = 0.0
     """Unix time."""
     number: int = 1
@@ -462,14 +461,14 @@ class Effective:
     said: Mapping[str, str] = field(default_factory=dict)
     """Option -> `file` or `command line`; the others have their defaults."""
     waiting: Mapping[str, Any] = field(default_factory=dict)
-    """Option -> what the file says, and only a restart brings."""
+    """Option -> value in the file that only a restart applies."""
 
 
 # -- changes -----------------------------------------------------------------------------------
 
 
 def changes(before: Effective, after: Effective) -> dict[str, list[Any]]:
-    """Key -> what it was and what it is; what waits for a restart is told as the file says it."""
+    """Key -> old value, new value; an option that waits for a restart has the file's value."""
     old, new = _flat(before), _flat(after)
     return {
         key: [old.get(key), new.get(key)]

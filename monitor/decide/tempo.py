@@ -1,6 +1,6 @@
-"""How fast each rank goes, for people: plain means over the last seconds, and the last hour. Pure.
+"""How fast each rank trains, for people: means over the last seconds, and the last hour. Pure.
 
-Detectors judge by `monitor.detect.pace`, which is robust and slower to show a change.
+Detectors use `monitor.detect.pace`, which is robust and slower to show a change.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from monitor.model.observation import Snapshot, absent
 from worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState
 
 WINDOW_S: Final = 15.0
-"""Longer is calmer; shorter shows a change sooner."""
+"""Longer is smoother; shorter shows a change sooner."""
 _QUIET: Final = LONG_PHASES | {WAITING_PHASE}
 STOOD_S: Final = 5.0
 STOOD_STEPS: Final = 5.0
-"""Steps that took so many seconds, and usual steps, longer than usual held a standstill."""
+"""Steps longer than usual by both, in seconds and in usual steps, contained a standstill."""
 
 
 class Tempo(Struct, gc=False):
@@ -33,16 +33,16 @@ class Tempo(Struct, gc=False):
     busy_s: float
     """Seconds a step in which the rank does not wait for others."""
     wait_s: float = 0.0
-    """Seconds a step in which it does: between groups, and held inside of its own collectives."""
+    """Seconds a step in which it waits: between groups, and inside its own collectives."""
 
     @property
     def rest_s(self) -> float:
-        """What a step takes beside the rank's own work."""
+        """Seconds a step beyond the rank's own work."""
         return max(0.0, self.step_s - self.busy_s)
 
 
 class _Mark(Struct, frozen=True, gc=False):
-    """A moment at which a step was seen to be over."""
+    """A moment at which a step was seen finished."""
 
     at_s: float
     attempt: int
@@ -55,13 +55,13 @@ class _Marked(Struct, gc=False):
 
     incarnation: str
     tokens: int | None
-    """Told last; None: neither by it nor by one before it."""
+    """Last count reported; None: never, nor by an earlier process of the rank."""
     marks: list[_Mark] = []
     tempo: Tempo | None = None
-    """As it was told last, since it stood."""
+    """The last one since a standstill."""
 
     def take(self, now_s: float, step: StepState) -> Tempo | None:
-        """Take in one tick; None: it has not moved within the window."""
+        """Take one tick; None: it has not moved within the window."""
         marks, moved = self.marks, False
         if not marks or marks[-1].attempt != step.attempt:
             moved, mark = True, _mark(now_s, step)
@@ -88,16 +88,16 @@ class TempoBook:
 
     @property
     def tokens(self) -> Mapping[GroupName, int]:
-        """Trained on since this monitor looks, of groups of which a rank ever reported any and is
-        still registered.
+        """Tokens trained on since the monitor started, by group: those with a registered rank that
+        ever reported any.
 
-        A sum of the ranks' own counters would fall whenever one rank does not answer, and
-        Prometheus takes a fall for a restart. So what each counter grew by is added up.
+        A sum of the ranks' counters would fall whenever a rank does not answer, and Prometheus
+        takes a fall for a restart. So the increments are summed.
         """
         return dict(self._tokens)
 
     def push(self, snapshot: Snapshot) -> Mapping[RankName, Tempo]:
-        """The tempo of every rank that moved within the window; one that stands has none."""
+        """The tempo of every rank that moved within the window."""
         now_s, ranks = snapshot.now_s, self._ranks
         if departed := absent(ranks, snapshot.by_rank):
             for rank in departed:
@@ -125,7 +125,7 @@ class TempoBook:
 
 
 def _stood(pace_s: float, last: _Mark, mark: _Mark) -> bool:
-    """Whether the steps since the last mark held a standstill: a mean over it tells no pace."""
+    """Whether there was a standstill since the last mark: a mean over it is no pace."""
     more_s = mark.at_s - last.at_s - pace_s * (mark.attempt - last.attempt)
     return more_s > max(STOOD_S, STOOD_STEPS * pace_s)
 
@@ -152,15 +152,15 @@ def _tempo(first: _Mark, last: _Mark) -> Tempo:
 
 
 def median_step_s(tempos: Mapping[RankName, Tempo]) -> float | None:
-    """Seconds a step, of the ranks that moved lately."""
+    """Seconds a step, over the ranks that moved lately."""
     return median([tempo.step_s for tempo in tempos.values()]) if tempos else None
 
 
 # -- the last hour -----------------------------------------------------------------------------
-# What the page draws as small lines.
+# What the page draws as sparklines.
 #
-# One point each `EVERY_S`, `KEPT` of them, of the job as a whole: however large the fleet is, an
-# hour is 360 points. It begins with the monitor; what lasts is in Prometheus.
+# One point of the whole job every `EVERY_S`, `KEPT` of them: 360 points an hour, however large the
+# fleet is. It begins with the monitor; Prometheus has the longer history.
 
 EVERY_S: Final = 10.0
 KEPT: Final = 360
@@ -168,17 +168,17 @@ KEPT: Final = 360
 
 @dataclass(frozen=True, slots=True)
 class TrendPoint:
-    """One moment; None is not known, and no zero."""
+    """One moment; None: not known (never zero)."""
 
     at_s: float
     step: int | None
     """The highest that any rank has committed."""
     step_s: float | None
-    """Median seconds of a step, of the ranks that moved lately."""
+    """Median seconds a step, over the ranks that moved lately."""
 
 
 class TrendBook:
-    """Takes a point when one is due."""
+    """Adds a point when one is due."""
 
     def __init__(self) -> None:
         self._points: deque[TrendPoint] = deque(maxlen=KEPT)

@@ -1,1 +1,1 @@
-"""The loop: look, decide, act, write down. Here alone what decides and what acts meet."""
+"""The loop: observe, decide, act, record. Only here do `decide` and `act` meet."""

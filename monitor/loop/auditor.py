@@ -1,4 +1,4 @@
-"""Keeps the books of every incident while it happens, counts them, and writes the audit log."""
+"""Keeps the account of every incident while it happens, counts it, and writes the audit log."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from monitor.store.audit_log import Line, LogFile
 from monitor.store.store import Store
 
 _LATE_S: Final = 30.0
-"""The fleet that an eviction by hand found is counted so soon, or not at all."""
+"""How soon after a manual eviction its ranks and hosts are noted; later they are not."""
 _LOG_S: Final = 0.5
-"""An eviction waits for its line in the log no longer."""
+"""How long an eviction waits for its line in the log."""
 
 
 class Auditor:
@@ -49,11 +49,11 @@ class Auditor:
         self._open: set[IncidentId] = set()
         """Incidents whose account may still change."""
         self._settled: set[IncidentId] = set()
-        """Those of which nothing can change."""
+        """Those whose account is final."""
         self._known: dict[tuple[IncidentId, float], Eviction] = {}
         self._pause: Pause | None = None
         self._looked = False
-        """Whether it is known what was paused before: a restart presses no switch."""
+        """Whether the earlier pause is known: a restart is not logged as a change of it."""
 
     @property
     def audit(self) -> IncidentAudit:
@@ -65,7 +65,7 @@ class Auditor:
         changed: Sequence[Incident],
         before: Mapping[IncidentId, Incident],
     ) -> None:
-        """One tick: what changed, how evictions go on, whether it is paused."""
+        """Take one tick: changed incidents, progress of evictions, the pause."""
         for incident in changed:
             marks = incident.milestones
             if marks.firing_s is not None:
@@ -85,21 +85,21 @@ class Auditor:
         self._write(entries, wait=False)
 
     def decided(self, row: DecisionRow, incident: Incident | None) -> None:
-        """A decision, or how far one came; an eviction waits for the line of its own."""
+        """Log a decision, or its progress; an eviction waits until its line is written."""
         groups = "" if incident is None else ", ".join(incident.groups)
         group = str(row.body.get("group", groups))
         self._write(list(lines.decision(row, group)), wait=row.state is DecisionState.DECIDED)
 
     def quarantined(self, event: QuarantineEvent) -> None:
-        """The list changed: from any thread, and in the middle of that."""
+        """Log a change of the quarantine list. Called from any thread, during the change."""
         self._write(list(lines.quarantine(event)), wait=False)
 
     def reloaded(self, seen: Reload) -> None:
-        """The policy was read anew, or refused: from any thread."""
+        """Log a reload of the policy, refused or not. Called from any thread."""
         self._write([lines.reload(seen)], wait=True)
 
     def adopt(self, remembered: Remembered) -> None:
-        """Go on from what the store holds: at the start, and from another monitor."""
+        """Continue from what the store holds: at the start, and after another monitor."""
         self._audit = audit_of(remembered, self._audit.config)
         self._open, self._settled = set(), set()
         self._known = {eviction.key: eviction for eviction in remembered.taken_up}
@@ -110,9 +110,9 @@ class Auditor:
         decisions: Mapping[IncidentId, Sequence[DecisionRow]],
         now_s: float,
     ) -> None:
-        """Count each account once, when nothing of it can change any more.
+        """Count each account once, when it is final.
 
-        Those that were complete when this monitor started were counted by an earlier one.
+        Those that were final when this monitor started were counted by an earlier one.
         """
         for incident in incidents:
             if incident.milestones.firing_s is None or incident.id in self._settled:
@@ -148,7 +148,7 @@ class Auditor:
         *,
         new: bool,
     ) -> None:
-        """What nobody could tell later: ranks and hosts while it is new, hosts at the return."""
+        """Note what is lost later: ranks and hosts while it is new, hosts at the return."""
         before = facts = self._audit.facts.get(key)
         if facts is None and new:
             facts = facts_of(snapshot, groups)
@@ -159,7 +159,7 @@ class Auditor:
             self._store.save_audit(key, FACTS, to_plain(facts))
 
     def _follow(self, snapshot: Snapshot, eviction: Eviction) -> None:
-        """An eviction by hand, which no incident follows: that, and what comes after it."""
+        """Note a manual eviction, which has no incident, and what follows it."""
         key, asked_s = eviction.incident_id, eviction.asked_s
         after = before = self._audit.aftermaths.get(key, Aftermath())
         if not before.over and snapshot.now_s <= asked_s + self._audit.config.follow_s:
@@ -189,7 +189,7 @@ class Auditor:
                 self._log.flush(_LOG_S)
 
     def _forget(self, incidents: Iterable[Incident]) -> None:
-        """IncidentAudit of incidents that nobody shows any more; the store keeps them."""
+        """Drop the notes on incidents that are no longer shown; the store keeps them."""
         shown = {incident.id for incident in incidents}
         self._open &= shown - self._settled
         self._settled &= shown

@@ -1,7 +1,7 @@
-"""What the loop drives, each made before it and handed over, and what is wrong with them.
+"""The parts that the loop drives, made before it and passed in, and what is wrong with them.
 
-A crash of one part ends where that part ends (`ErrorBoundary`): counted, logged when new, and told
-on the page that people read, as every other trouble of the monitor itself (`troubles`).
+A crash of one part stays in that part (`ErrorBoundary`): counted, logged when new, and shown on
+the status page like every other trouble of the monitor itself (`troubles`).
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _TASKS: Final = Path("/proc/self/task")
 
 
 class VitalSigns:
-    """Measures once a tick; what cannot be measured here is None, never zero.
+    """Measures once a tick; what cannot be measured is None, never zero.
 
     Args:
-        disks: each says why it does not write, or None.
+        disks: each returns why it cannot write, or None.
     """
 
     def __init__(self, disks: Sequence[Callable[[], str | None]] = ()) -> None:
@@ -59,12 +59,12 @@ class VitalSigns:
         self._at_s: float | None = None
 
     def measure(self) -> Vitals:
-        """The signs of this moment, and of the time since the last one."""
+        """The vitals now, and over the time since the last call."""
         troubles = [trouble for disk in self._disks if (trouble := disk()) is not None]
         return Vitals(wall_s=time.time(), starved=self._starved(), disk="; ".join(troubles) or None)
 
     def _starved(self) -> float | None:
-        """The largest share of the time in which one of our threads waited for a core."""
+        """The largest share of time that one of our threads waited for a core."""
         before, before_s = self._waited_s, self._at_s
         self._at_s, self._waited_s = time.monotonic(), _waited_s()
         if before_s is None or not self._waited_s or self._at_s <= before_s:
@@ -79,7 +79,7 @@ class VitalSigns:
 
 
 def _waited_s() -> dict[str, float]:
-    """Thread -> seconds for which it was ready to run and did not (proc(5), schedstat)."""
+    """Thread -> seconds in which it was ready to run but did not (proc(5), schedstat)."""
     waited_s: dict[str, float] = {}
     try:
         tasks = list(_TASKS.iterdir())
@@ -111,7 +111,7 @@ class ErrorBoundary:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Runs one part of the tick; a crash of it ends here."""
+        """Run one part of the tick; its crash ends here."""
         try:
             yield
         except Exception as exc:
@@ -130,7 +130,7 @@ class ErrorBoundary:
 
 @dataclass(frozen=True, slots=True)
 class LeaderComponents:
-    """What only the monitor has that acts: made when it begins to, closed when it ends."""
+    """What only the active monitor has: made when it takes over, closed when it stands by."""
 
     notify: Notifier | None = None
     journal: Journal | None = None
@@ -202,9 +202,7 @@ def held_back(decisions: Iterable[DecisionRow]) -> tuple[PastEviction, ...]:
 def troubles(
     components: Components, result: TickResult, broken: Mapping[str, str], leader: LeaderComponents
 ) -> Iterator[str]:
-    """Of this tick; `broken` says which parts of the loop crashed, and why; `leader` is what it has
-    while it acts.
-    """
+    """What is wrong in this tick. `broken`: part of the loop -> why it crashed."""
     for condition, seen in result.health.conditions.items():
         better = condition is Condition.CANNOT_WRITE and components.store.last_error is not None
         if not better:  # the store says it better
@@ -225,4 +223,4 @@ def troubles(
         yield f"{name} failed: {problem}"
     for detector, problem in sorted(result.detector_failures.items()):
         if not any(problem in why for why in result.unknown.values()):
-            yield f"{detector} crashed: {problem}"  # the others are told as unknown
+            yield f"{detector} crashed: {problem}"  # the others are shown as unknown

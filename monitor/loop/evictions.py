@@ -1,8 +1,8 @@
-"""The last third of a tick: what was decided is written down, then handed over to the evictor.
+"""The last third of a tick: a decision is written to disk, then handed to the evictor.
 
-Nothing is asked of anybody before the decision is on disk. While the disk does not take it the
-decision waits, for as long as the pipeline itself waits for it (`eviction_ack_s`), and is told.
-Two threads decide: the tick, and a person's request. `Acting.deciding` is held while one does.
+Nothing is done before the decision is on disk. While it cannot be written it waits, for as long as
+the pipeline itself waits for it (`eviction_ack_s`), and is shown as a trouble. Two threads decide:
+the tick, and a person's request. Each holds `Acting.deciding` while it does.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from monitor.model.verdict import Kind
 
 log = logging.getLogger(__package__)
 
-# -- whom a decision means -----------------------------------------------------------------------
+# -- whom a decision accuses ---------------------------------------------------------------------
 
 _STANDSTILLS: Final = frozenset({Kind.NOT_ENTERED, Kind.MISMATCH, Kind.DEADLOCK})
-"""Kinds whose culprits do not move: one that moves has recovered."""
+"""Kinds whose culprits make no progress: one that does has recovered."""
 
 
 def accused_in(group: GroupName, snapshot: Snapshot) -> tuple[Accused, ...]:
@@ -56,7 +56,7 @@ def accused_in(group: GroupName, snapshot: Snapshot) -> tuple[Accused, ...]:
 
 
 def handed_over(eviction: Eviction, snapshot: Snapshot, incident: Incident | None) -> HandedOver:
-    """What the evictor is told; `incident` is None when a person decided."""
+    """What the evictor gets; `incident` is None when a person decided."""
     return HandedOver(
         asked_s=snapshot.now_s,
         accused=accused_in(eviction.group, snapshot),
@@ -66,7 +66,7 @@ def handed_over(eviction: Eviction, snapshot: Snapshot, incident: Incident | Non
 
 
 def _stood(snapshot: Snapshot, incident: Incident | None) -> dict[RankName, int]:
-    """Culprits of a standstill, and how many phases they had changed by this tick."""
+    """Culprit of a standstill -> its phase changes up to this tick."""
     if incident is None or incident.kind not in _STANDSTILLS:
         return {}
     reports = {seen.rank: seen.report for seen in snapshot.observations if seen.report is not None}
@@ -76,7 +76,7 @@ def _stood(snapshot: Snapshot, incident: Incident | None) -> dict[RankName, int]
 
 
 def _restarted(eviction: Eviction, snapshot: Snapshot, incident: Incident | None) -> str | None:
-    """Why this group is not the one that was accused any more."""
+    """Why this group is no longer the one that was accused."""
     for seen in snapshot.observations:
         if seen.identity.group != eviction.group:
             continue
@@ -108,7 +108,7 @@ class Acting:
         self._held: dict[IncidentId, str] = {}
         """Why an incident's eviction is held back."""
         self._hosts_known = False
-        """Whether it is known on how many hosts the job runs."""
+        """Whether the number of the job's hosts is known."""
         self.deciding = threading.RLock()
 
     @property
@@ -120,7 +120,7 @@ class Acting:
         self._components.auditor.adopt(remembered)
 
     def act(self, result: TickResult, snapshot: Snapshot, epoch: int) -> None:
-        """Write down what was decided, then hand it over."""
+        """Record the decisions, then hand them over."""
         components = self._components
         earlier = (self.recent.get(incident.id) for incident in result.changed)
         before = {incident.id: incident for incident in earlier if incident is not None}
@@ -145,7 +145,7 @@ class Acting:
             self._tell_changes()
 
     def _warn_of_one_host(self, snapshot: Snapshot) -> None:
-        """Say once, before anybody is evicted, that a job of one host may lose all of it."""
+        """Warn once, before any eviction, that a job on one host may lose that host."""
         seen = snapshot.lighthouse
         if self._hosts_known or self._config().observe or not isinstance(seen, LighthouseView):
             return
@@ -178,7 +178,7 @@ class Acting:
                 components.instruments.holds.labels(str(decision.guard)).inc()
 
     def _decided(self, evict: Evict, snapshot: Snapshot, epoch: int, author: str = KEEPER) -> None:
-        """A new eviction, or the one for this incident that has no end yet, once more."""
+        """A new eviction, or the open one for this incident, decided again."""
         accused = accused_in(evict.group, snapshot)
         going = self._evictions.open_about(evict.incident_id)
         if going is None:
@@ -188,7 +188,7 @@ class Acting:
         self._tell_changes()
 
     def _review(self, snapshot: Snapshot) -> None:
-        """What becomes of those that nobody has: another monitor left them, or the disk."""
+        """Review evictions not handed over: another monitor left them, or the disk failed."""
         config = self._config()
         times_s = (config.eviction_deadline_s, config.eviction_ack_s)
         for eviction in self._evictions.all():
@@ -197,7 +197,7 @@ class Acting:
             self._evictions.post(eviction.key, Reviewed(snapshot, incident, hold, *times_s))
 
     def _hand_over(self, snapshot: Snapshot) -> None:
-        """What is written, with a look at this tick's fleet; all else waits."""
+        """Submit the decisions that are on disk, with facts of this tick; others wait."""
         components = self._components
         waiting = self._waiting()
         if not waiting or not components.store.flush():
@@ -215,7 +215,7 @@ class Acting:
         return [e for e in self._evictions.all() if e.state is EvictionState.DECIDED]
 
     def _evidence_for(self, eviction: Eviction, incident: Incident | None) -> Evidence | None:
-        """Waits for what is saved before anybody is asked; None without, also when that crashes."""
+        """Waits for the evidence saved before an eviction; None: there is none, or it crashed."""
         with self._errors.part("witness"):
             ticket = self._components.evidence.before_eviction(eviction, incident)
             if ticket is not None:
@@ -223,7 +223,7 @@ class Acting:
         return None
 
     def _tell_changes(self) -> None:
-        """Count and show what has become of evictions."""
+        """Count and show the changes of evictions."""
         for before, after in self._evictions.take_changes():
             if before is None or row_of(before) != row_of(after):
                 self._record(row_of(after))
@@ -249,7 +249,7 @@ class Acting:
     def _remember_offences(
         self, result: TickResult, before: Mapping[IncidentId, Incident], snapshot: Snapshot
     ) -> None:
-        """What this tick says about hosts: kept for weeks, and the evidence of a quarantine."""
+        """What this tick says about hosts: kept for weeks, as evidence for a quarantine."""
         quarantine = self._components.quarantine
         quarantine.take(offences.accusations(result.changed, before, snapshot))
         quarantine.take(offences.evictions(result.decisions, self.recent.get, snapshot))
@@ -257,7 +257,7 @@ class Acting:
     def _audit(
         self, snapshot: Snapshot, result: TickResult, before: Mapping[IncidentId, Incident]
     ) -> None:
-        """Note what the account of an incident needs, before anything is carried out."""
+        """Note what an incident's account needs, before anything is carried out."""
         components, recent = self._components, self.recent
         with self._errors.part("audit"):
             components.auditor.took_place(snapshot, result.changed, before)
@@ -266,19 +266,19 @@ class Acting:
     # -- by hand ------------------------------------------------------------------------------
 
     def accounted(self) -> tuple[Incident, ...]:
-        """Incidents, and evictions by hand, which have an account too."""
+        """Incidents and manual evictions: both have accounts."""
         incidents, audit = self.recent.incidents(), self._components.auditor.audit
         with self._errors.part("by hand"):
             incidents = with_by_hand(incidents, self.recent.decisions(), audit)
-        return incidents  # noqa: RET504 - if that crashed, without them
+        return incidents  # noqa: RET504 - without them if that crashed
 
     def by_hand(
         self, group: GroupName, reason: str, author: str, view: View | None, epoch: int
     ) -> IncidentId:
-        """Evict a group because a person says so; no guard but the incarnation check applies.
+        """Evict a group on a person's request; no guard but the incarnation check applies.
 
         Raises:
-            NotPossible: there is no such group, or it is being evicted already.
+            NotPossible: there is no such group, or it is already being evicted.
         """
         groups = () if view is None else groups_of(view)
         group_views = [view for view in groups if view.group == group]
@@ -287,7 +287,7 @@ class Acting:
         incident_id = IncidentId(f"{MANUAL}{group}-{view.snapshot.tick}-{int(view.snapshot.now_s)}")
         replica_id, replica_ids = group_views[0].replica_id, [view.replica_id for view in groups]
         if replica_ids.count(replica_id) > 1 or (replica_id and not may_be_of(replica_id, group)):
-            replica_id = None  # it may be another group's, whom the Lighthouse would kill
+            replica_id = None  # it may be another group's, which the Lighthouse would kill
         evict = Evict(incident_id, group, replica_id, (), reason)
         with self.deciding:
             if any(eviction.group == group and eviction.open for eviction in self._evictions.all()):
@@ -298,7 +298,7 @@ class Acting:
 
 
 def _log(incident: Incident, before: Incident | None) -> None:
-    """An incident that has fired, is being evicted or is over; who never fired is no news."""
+    """Log an incident when it fires, is evicted or ends; one that never fired is not logged."""
     state, fired = incident.state, incident.milestones.firing_s is not None
     if not fired or (before is not None and before.state is state):
         return

@@ -1,11 +1,10 @@
 """The loop: observe, decide, act, once per tick, in that order.
 
-Any single part may crash: it is counted, logged when that is new, and the others go on. What a
-crash leaves unknown is shown as unknown: without a sweep nothing is decided in that tick.
+Any single part may crash: the crash is counted, logged when new, and the other parts continue. What
+it leaves unknown is shown as unknown: without a sweep nothing is decided in that tick.
 
-Who acts is settled at a tick's beginning as well, so that nothing of a handover happens while a
-tick decides. The lease itself is renewed by a thread of its own, and asked again right before every
-act.
+Which monitor acts is settled at the start of a tick, so no handover happens while a tick decides.
+The lease is renewed in its own thread, and checked again right before every action.
 """
 
 from __future__ import annotations
@@ -46,35 +45,35 @@ log = logging.getLogger(__package__)
 # -- observe -------------------------------------------------------------------------------------
 
 _SWEEP_SHARE: Final = 0.8
-"""Of a tick that the sweep may take: the rest is for deciding and writing."""
+"""Share of a tick that the sweep may take: the rest is for deciding and writing."""
 _SWEEP_LEAST_S: Final = 0.2
 _SWEEP_MOST_S: Final = 3.0
 _SWEEP_A_RANK_S: Final = 1e-4
-"""What reading one rank's state takes on a busy core (docs/scale.md): tens of thousands take longer
-than the most."""
+"""Time to read one rank's state on a busy core (docs/scale.md): tens of thousands of ranks take
+longer than `_SWEEP_MOST_S`."""
 _COLLECT_AFTER: Final = 50_000
 _OBJECTS_A_RANK: Final = 20
-"""Objects more than were freed, before the interpreter looks for cycles: a rank's report is ten,
-and those of a sweep come before those of the one before go. By its own 700 it took a third of the
-monitor's time at 5,000 ranks, by 50,000 a tenth at 10,000 (docs/scale.md)."""
+"""Allocations minus frees after which the garbage collector runs: a rank's report is ten objects,
+and a sweep's are made before those of the previous one are freed. With Python's default of 700 it
+took a third of the monitor's time at 5,000 ranks, with 50,000 a tenth at 10,000 (docs/scale.md)."""
 _LOOP_LATE_S: Final = 2.0
-"""A fetch loop that is later than this is broken: the tick goes on without it."""
+"""A fetch loop later than this is broken: the tick continues without it."""
 
 
 class Observing:
-    """One look at every rank and at the Lighthouse, frozen; tells the registry who answered."""
+    """Takes a snapshot of every rank and the Lighthouse; reports to the registry who answered."""
 
     def __init__(self, components: Components) -> None:
         self._components = components
         self.lighthouse = LighthouseRecord()
-        """What was seen of the Lighthouse over all ticks."""
+        """The Lighthouse over all ticks."""
 
     def _deadline_s(self, ranks: int) -> float:
         most_s = max(_SWEEP_MOST_S, _SWEEP_A_RANK_S * ranks)
         return min(max(_SWEEP_SHARE * self._components.config.tick_s, _SWEEP_LEAST_S), most_s)
 
     def refresh_targets(self) -> None:
-        """Drop who has been silent for too long, and follow the list of those who do not register.
+        """Drop ranks that were silent for too long; follow the list of those that do not register.
 
         Raises:
             TargetsError: the list cannot be read.
@@ -95,14 +94,14 @@ class Observing:
         past: Sequence[RankName],
         watched: Sequence[RankName] = (),
     ) -> Snapshot:
-        """Everything that is seen now.
+        """The snapshot of this tick.
 
         Args:
             now_s: when the tick began.
             lateness_s: how much later than planned.
-            wanted: whose flight records are read as well.
-            past: whose past steps are.
-            watched: who is asked itself.
+            wanted: ranks whose flight records are read as well.
+            past: ranks whose past steps are read.
+            watched: ranks that are asked themselves.
         """
         components, targets = self._components, self._components.registry.targets()
         deadline_s = self._deadline_s(len(targets))
@@ -122,7 +121,7 @@ class Observing:
         lighthouse: LighthouseView | LighthouseAway = LighthouseAway(NO_LIGHTHOUSE)
         if page is not None:
             lighthouse = page.result(timeout=deadline_s + _LOOP_LATE_S)
-        # a sweep that took much longer than it may was interrupted: what it saw is old
+        # a sweep far beyond its deadline was interrupted: what it saw is old
         overdue_s = components.clock.now_s() - now_s - deadline_s - _LOOP_LATE_S
         self._learn(sweep)
         self.lighthouse = self.lighthouse.after(lighthouse, now_s)
@@ -145,7 +144,7 @@ class Observing:
         )
 
     def _born(self, rank: RankName) -> float | None:
-        """When a rank attached, by its own account."""
+        """When a rank attached, as it reports."""
         target = self._components.registry.get(rank)
         return None if target is None else target.born_s
 
@@ -172,44 +171,44 @@ class Observing:
 # -- who acts ------------------------------------------------------------------------------------
 
 _UNREAD: Final = -1
-"""In place of a number of writes: not even read while the lease cannot be looked at."""
+"""Stands for: never read; `Lease.writes` does not return it."""
 _READ_SHARE: Final = 10.0
-"""A standby reads a store with thousands of incidents no more than a tenth of its time."""
+"""A standby spends at most a tenth of its time reading a store with thousands of incidents."""
 
 
 class Leadership:
-    """Whether this monitor acts, and what it has only while it does; as a standby it shows what the
+    """Whether this monitor acts, and what it has only while it does. A standby shows what the
     active one writes.
 
     Args:
-        show: what the store holds, for whoever looks at this monitor.
+        show: called with what the store holds, to show it on this monitor.
     """
 
     def __init__(self, components: Components, show: Callable[[Remembered], None]) -> None:
         self._components = components
         self._show = show
         self._fence: Fence | None = None
-        """Under which this monitor acts, once it has taken over."""
+        """The one under which this monitor acts; None on standby."""
         self._read: int | None = _UNREAD
-        """The store's number of writes when a standby read it last."""
+        """The store's write count when a standby last read it."""
         self._next_s = 0.0
         self.components = LeaderComponents()
 
     @property
     def leading(self) -> bool:
-        """Whether this monitor decides and acts; also while it may not at this very moment."""
+        """Whether this monitor decides and acts, even while the lease forbids it for a moment."""
         return self._fence is not None
 
     @property
     def epoch(self) -> int:
-        """Of the lease under which it acts; 0: there is none."""
+        """Of its lease; 0: there is none."""
         return 0 if self._fence is None else self._fence.epoch
 
     def check(self, tick: int) -> None:
-        """Take over, or stand by, if that has changed; as a standby read what the active wrote.
+        """Take over or stand by if that has changed; a standby reads what the active one wrote.
 
         Raises:
-            StoreError: the store cannot be read: tried again in the next tick.
+            StoreError: the store cannot be read; the next tick tries again.
         """
         fence = self._components.lease.fence()
         if fence is None:
@@ -234,7 +233,7 @@ class Leadership:
             log.warning("this monitor stands by from now on; %d writes are dropped", dropped)
 
     def _look_on(self) -> None:
-        """What the active monitor wrote since the last look."""
+        """Take over what the active monitor wrote since the last call."""
         components, began_s = self._components, self._components.clock.now_s()
         writes = components.lease.writes()
         if writes == self._read or began_s < self._next_s:
@@ -273,7 +272,7 @@ class Leadership:
 # -- one tick after the other --------------------------------------------------------------------
 
 _LOOKS_BETWEEN: Final = 2
-"""Ticks between two of the schedule, at most."""
+"""Extra ticks between two scheduled ones, at most."""
 
 
 class Keeper:
@@ -292,13 +291,13 @@ class Keeper:
         self._result = TickResult(components.clock.now_s())
         self._view: View | None = None
         self.idle = threading.Event()
-        """Set but while a tick decides, acts and shows: who has much to do in another thread of
-        this interpreter waits for it, a while."""
+        """Cleared while a tick decides, acts and shows. Heavy work in another thread of this
+        interpreter waits for it, for a limited time."""
         self.idle.set()
 
     @property
     def _config(self) -> KeeperConfig:
-        """What holds now: a reload may have changed it."""
+        """The one in force: a reload may have changed it."""
         return self._components.rulebook.current.config
 
     @property
@@ -307,7 +306,7 @@ class Keeper:
         return self._view
 
     def run(self, stop: threading.Event) -> None:
-        """Tick on schedule, and between where the judge asks for it, until told to stop."""
+        """Tick on schedule, and in between where the judge asks for it, until `stop` is set."""
         clock, tick_s = self._components.clock, self._components.config.tick_s
         planned_s = due_s = clock.now_s()
         between = 0
@@ -366,17 +365,17 @@ class Keeper:
     # -- who acts, and by which policy ----------------------------------------------------------
 
     def take_part(self) -> None:
-        """Take over, or stand by, if that has changed.
+        """Take over or stand by if that has changed.
 
         Raises:
-            StoreError: the store cannot be read: tried again in the next tick.
+            StoreError: the store cannot be read; the next tick tries again.
         """
         with self._acting.deciding:
             self._leadership.check(self._tick)
 
     @property
     def journal_stats(self) -> Stats:
-        """Of the journal, while this monitor keeps one."""
+        """Of the journal; zeros while this monitor writes none."""
         journal = self._leadership.components.journal
         return Stats() if journal is None else journal.stats
 
@@ -388,7 +387,7 @@ class Keeper:
         self._result = replace(self._result, incidents=self._acting.recent.incidents())
 
     def _reconfigure(self) -> None:
-        """Take up a policy that was loaded since the last tick: in the pipeline, then on record."""
+        """Take up a policy loaded since the last tick: first the pipeline, then the journal."""
         components = self._components
         fresh = components.rulebook.take()
         if fresh is None:
@@ -407,7 +406,7 @@ class Keeper:
     # -- decide -------------------------------------------------------------------------------
 
     def _decide(self, snapshot: Snapshot) -> TickResult:
-        """The judge's result; when it crashes, the last incidents and no decision."""
+        """The judge's result; if it crashes, the last incidents and no decision."""
         result = self._undecided(snapshot.now_s)
         with self._errors.part("decide"):
             result = self._components.judge.tick(snapshot)
@@ -417,7 +416,7 @@ class Keeper:
         return result
 
     def _undecided(self, now_s: float) -> TickResult:
-        """A tick that nobody judged: every kind of fault is unknown."""
+        """The result of a tick whose judgement crashed: every kind of fault is unknown."""
         last = self._result
         return TickResult(
             now_s,
@@ -427,10 +426,10 @@ class Keeper:
             health=last.health,
         )
 
-    # -- tell and show -----------------------------------------------------------------------
+    # -- notify and show ---------------------------------------------------------------------
 
     def _tell(self, snapshot: Snapshot) -> None:
-        """What people should know now; each sink's worker sees what is new."""
+        """Pass on the state that people are notified of; each sink's worker picks what is new."""
         notifier, recent = self._leadership.components.notify, self._acting.recent
         if notifier is not None:
             incidents, evictions = recent.incidents(), recent.evictions().values()
@@ -442,7 +441,7 @@ class Keeper:
         tempos = self._tempos.push(snapshot)
         quarantine = components.quarantine.active()
         components.store.flush()
-        # their sentences follow the time
+        # their sentences change with time
         fresh = {incident.id: incident for incident in result.incidents}
         incidents = tuple(fresh.get(incident.id, incident) for incident in self._acting.accounted())
         self._view = View(
@@ -476,11 +475,11 @@ class Keeper:
     # -- by hand ------------------------------------------------------------------------------
 
     def evict_by_hand(self, group: GroupName, reason: str, author: str = "a person") -> IncidentId:
-        """Evict a group because a person says so; no guard but the incarnation check applies.
+        """Evict a group on a person's request; no guard but the incarnation check applies.
 
         Raises:
-            NotPossible: another monitor acts, there is no such group, or it is being evicted
-                already.
+            NotPossible: another monitor acts, there is no such group, or it is already being
+                evicted.
         """
         with self._acting.deciding:  # no handover in between
             if not self._leadership.leading:
