@@ -3,7 +3,7 @@
     snapshot -> History -> wait-for graph -> verdicts -> those that stand -> incidents -> decisions
 
 A detector that crashes makes its kind unknown for this tick (its incidents neither advance
-nor end), is named in `detector_failures`, and stops nobody else.
+nor end), is named in `detector_failures`, and stops no other.
 """
 
 from __future__ import annotations
@@ -60,17 +60,18 @@ from worker_server.wire import LONG_PHASES, WAITING_PHASE
 
 _HOUR_S: Final = 3600.0
 _FOLLOW_S: Final = 1.0
-"""Beyond `follow_s`, within which milestones of an eviction still come in."""
+"""Added to `follow_s`, within which milestones of an eviction still arrive."""
 
 
 @dataclass(slots=True)
 class Experience:
-    """Kept from tick to tick, and read back from the store's incidents."""
+    """What earlier ticks taught; restored from the store's incidents."""
 
     min_replicas: int | None = None
-    """The Lighthouse's own flag, as its page told it last."""
+    """The Lighthouse's own flag, as its page last showed it."""
     would: list[PastEviction] = field(default_factory=list)
-    """Evictions that observe mode held back: for the budget's hour, and while they are open."""
+    """Evictions that observe mode held back, kept for the budget's hour and while their incidents
+    are open."""
     _lessons: dict[IncidentId, Lesson] = field(default_factory=dict)
 
     def all(self) -> tuple[Lesson, ...]:
@@ -78,13 +79,13 @@ class Experience:
         return tuple(sorted(self._lessons.values(), key=attrgetter("ended_s", "incident_id")))
 
     def see(self, lighthouse: LighthouseView | LighthouseAway) -> None:
-        """A Lighthouse's page; one that does not name its flag leaves what is known."""
+        """Take the Lighthouse's page; one that does not name the flag changes nothing."""
         if isinstance(lighthouse, LighthouseView):
             flag = min_replicas_named(lighthouse.status)
             self.min_replicas = self.min_replicas if flag is None else flag
 
     def take(self, incidents: Iterable[Incident], now_s: float, config: KeeperConfig) -> None:
-        """Incidents as they are now; what is too old to matter goes."""
+        """Take the current incidents; drop what is too old to matter."""
         open_ids: set[IncidentId] = set()
         observed = {eviction.incident_id for eviction in self.would}
         for incident in incidents:
@@ -100,12 +101,12 @@ class Experience:
         self._forget(now_s, config)
 
     def hold_back(self, incident_id: IncidentId, group: GroupName, now_s: float) -> None:
-        """An eviction that only observe mode held back."""
+        """Note an eviction that only observe mode held back."""
         if not any((past.incident_id, past.group) == (incident_id, group) for past in self.would):
             self.would.append(PastEviction(incident_id, group, now_s))
 
     def _forget(self, now_s: float, config: KeeperConfig) -> None:
-        """All but those young enough for a crash loop, and the latest that tell a cost."""
+        """Drop lessons, except those recent enough for a crash loop and the latest with a cost."""
         measured = [lesson for lesson in self.all() if lesson.measured]
         kept_ids = {lesson.incident_id for lesson in measured[-COSTS_KEPT:]}
         memory_s = max(config.crash_loop_memory_s, config.follow_s + _FOLLOW_S)
@@ -125,13 +126,13 @@ def rank_health(
     incidents: Iterable[Incident] = (),
     victims: Mapping[RankName, GroupName] | None = None,
 ) -> dict[RankName, RankHealth]:
-    """Of every rank that is registered.
+    """The health of every registered rank.
 
     Args:
         history: with this tick in it.
         graph: None when it could not be built.
-        incidents: open ones, oldest first: who is to blame is never called healthy.
-        victims: of the open incidents, those that have not moved on.
+        incidents: open ones, oldest first: a culprit is never called healthy.
+        victims: those of open incidents that have not moved on.
     """
     blamed: dict[RankName, RankHealth] = {}
     for incident in incidents:
@@ -179,7 +180,7 @@ def _of(  # noqa: PLR0911
 
 
 def _late(history: History, track: RankTrack) -> bool:
-    """Whether its next commit is due for longer than a rank may stand still."""
+    """Whether its next commit is overdue by more than a rank may stand still."""
     age_s = None if track.step is None else track.step.last_commit_age_s
     if age_s is None or track.doing in LONG_PHASES:
         return False
@@ -191,16 +192,16 @@ def _late(history: History, track: RankTrack) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What decisions rest on beyond the configuration, for people."""
+    """What decisions are based on beyond the configuration, for people."""
 
     min_replicas: int | None = None
-    """The Lighthouse's own flag; None until its page has told it."""
+    """The Lighthouse's own flag; None until its page has shown it."""
     eviction_cost_s: float | None = None
-    """Measured, in fleet seconds; None until an eviction of this job was."""
+    """In fleet seconds; None until an eviction of this job was measured."""
     cost_evictions: int = 0
-    """From which it was learned."""
+    """How many it was learned from."""
     evictions: Mapping[GroupName, int] = field(default_factory=dict)
-    """Of the last hour, by group; in observe mode also those that were only observed."""
+    """Of the last hour, by group; in observe mode with those only observed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,59 +210,57 @@ class TickResult:
 
     now_s: float
     verdicts: tuple[Verdict, ...] = ()
-    """Those that stand: what another fault explains is left out."""
+    """Without those that another fault explains."""
     incidents: tuple[Incident, ...] = ()
     """Open ones and those resolved within the last hour, newest first."""
     changed: tuple[Incident, ...] = ()
-    """Incidents that changed in this tick: what the store writes."""
+    """Incidents that changed in this tick: the store writes them."""
     decisions: tuple[Decision, ...] = ()
-    """A Hold is here when its guard or reason changed, not every tick."""
+    """A Hold only when its guard or reason changed, not every tick."""
     wants_records: tuple[RankName, ...] = ()
     """Ranks whose flight records the next tick should carry."""
     wants_steps: tuple[RankName, ...] = ()
     """Ranks whose past steps (`/v1/steps`) the next tick should carry."""
     watches: tuple[RankName, ...] = ()
-    """Ranks that the next tick should ask themselves, whoever tells of their hosts."""
+    """Ranks that the next tick should ask directly, even if another reports for their host."""
     look_again_s: float = math.inf
-    """The moment at which a tick settles something, should it come before the schedule's next."""
+    """When a tick can settle something, if before the next scheduled one."""
     rank_health: Mapping[RankName, RankHealth] = field(default_factory=dict)
     detector_failures: Mapping[str, str] = field(default_factory=dict)
     """Detector -> error, for each that crashed in this tick: its kind is unknown, not healthy."""
     detectors: Mapping[str, bool] = field(default_factory=dict)
-    """Every detector that should have looked -> whether it did."""
+    """Every detector that should have run -> whether it did."""
     unknown: Mapping[str, str] = field(default_factory=dict)
-    """Kind of fault -> why nothing can be said about it in this tick."""
+    """Kind of fault -> why it cannot be judged in this tick."""
     health: Health = field(default_factory=Health)
     """The monitor's own."""
     learned: Learned = field(default_factory=Learned)
 
     @property
     def blind(self) -> bool:
-        """Whether nobody looked for any fault at all."""
+        """Whether no detector ran at all."""
         return bool(self.unknown) and not any(self.detectors.values())
 
 
 # -- without lighthouse ------------------------------------------------------------------------
 
 _NOT_ITS_WORK: Final = frozenset({WAITING_PHASE, "quorum", "init", UNDECLARED, FINISHED_PHASE})
-"""Phases in which a rank may wait for a quorum, as far as anybody can tell."""
+"""Phases in which a rank may be waiting for a quorum."""
 _LOOK_S: Final = 3.0
-"""A look at the Lighthouse takes at most so long: it may have gone that much, and a tick, before it
-was seen to be away."""
+"""The longest that reading the Lighthouse takes: it may be gone for that and a tick before it is
+seen to be away."""
 
 
 def missing_without(history: History, snapshot: Snapshot, incident: Incident) -> str | None:
-    """What is missing to judge and confirm an eviction without a Lighthouse; None: nothing is.
+    """What is missing to judge and confirm an eviction without a Lighthouse; None: nothing.
 
-    What may be decided while the Lighthouse does not answer.
-
-    Theory of operation. Without a Lighthouse no quorum forms: soon everybody waits, and after
-    TorchFT's quorum timeout everybody ends. So a verdict counts only where a wait for the
-    Lighthouse cannot explain it: processes that are dead, stopped or run no Python, collectives and
-    weights that differ, a rank that stood still before the Lighthouse went, and one that stands in
-    a phase of its own work while others wait for it. And an eviction is worth asking for only where
-    somebody else can confirm it: the group's own WorkerServers, or a gate, which also keeps the
-    group out when the Lighthouse is back.
+    Theory of operation. Without a Lighthouse no quorum forms: soon all ranks wait, and after
+    TorchFT's quorum timeout all end. So a verdict counts only if a wait for the Lighthouse cannot
+    explain it: processes that are dead, stopped or run no Python; collectives or weights that
+    differ; a rank that stood still before the Lighthouse went away; a rank that stands in a phase
+    of its own work while others wait for it. And an eviction makes sense only if something else can
+    confirm it: the group's own WorkerServers, or a gate, which also keeps the group out when the
+    Lighthouse is back.
     """
     away = snapshot.lighthouse
     if not isinstance(away, LighthouseAway) or not incident.groups:
@@ -281,7 +280,7 @@ def missing_without(history: History, snapshot: Snapshot, incident: Incident) ->
 
 
 def _explained(history: History, incident: Incident) -> str | None:
-    """How the Lighthouse's absence may explain what an incident says; None when it cannot."""
+    """How the Lighthouse's absence may explain an incident; None if it cannot."""
     match incident.kind:
         case Kind.DEAD | Kind.MISMATCH | Kind.DEADLOCK | Kind.STATE_CORRUPT:
             return None
@@ -304,7 +303,7 @@ def _by_itself(history: History, incident: Incident, rank: RankName) -> bool:
         return True
     margin_s = history.config.tick_s + _LOOK_S
     if since_s is not None and history.now_s - track.stall_s < since_s - margin_s:
-        return True  # it stood before the Lighthouse went
+        return True  # it stood before the Lighthouse went away
     working = track.phased and track.doing not in _NOT_ITS_WORK and track.doing not in LONG_PHASES
     return working and not history.starting(track) and bool(incident.verdict.victims)
 
@@ -312,7 +311,7 @@ def _by_itself(history: History, incident: Incident, rank: RankName) -> bool:
 # -- fleet -------------------------------------------------------------------------------------
 
 _OF_HOSTS: Final = frozenset({Kind.NOT_ENTERED, Kind.STRAGGLER, Kind.DEAD, Kind.STATE_CORRUPT})
-"""Kinds that may be a host's."""
+"""Kinds for which a host may be to blame."""
 
 
 def fleet_of(
@@ -325,7 +324,7 @@ def fleet_of(
     doubt: str | None,
     experience: Experience,
 ) -> DecisionFacts:
-    """What the decisions of this tick are made on.
+    """What the decisions of this tick are based on.
 
     Args:
         history: with this tick's snapshot in it.
@@ -333,8 +332,8 @@ def fleet_of(
         snapshot: of this tick.
         config: thresholds.
         past: evictions asked for within the budget's hour.
-        doubt: why the monitor does not trust itself; None while it does.
-        experience: what earlier evictions and the Lighthouse have taught.
+        doubt: why the monitor does not trust itself; None if it does.
+        experience: from earlier evictions and the Lighthouse.
     """
     accused = frozenset(
         group
@@ -401,9 +400,7 @@ def _faults(fired: Iterable[Incident]) -> dict[Host, list[Incident]]:
 
 
 def _dead_hosts(history: History, config: KeeperConfig) -> frozenset[Host]:
-    """Hosts on which every rank is known to be dead, or has been silent for as long as it takes to
-    call a host lost.
-    """
+    """Hosts on which every rank is known dead, or has been silent for `host_lost_s`."""
     lives: dict[Host, bool] = {}
     for track in history.present():
         silent_s = track.silent_since_s
@@ -438,8 +435,8 @@ def _in_flight(tracker: Tracker, snapshot: Snapshot, config: KeeperConfig) -> tu
 
 
 def _accuses(verdict: Verdict) -> bool:
-    """Whether it speaks against its groups: what only asks for a person does not, and must not
-    stand in the way of evicting another that hangs.
+    """Whether a verdict accuses its groups. One that only asks for a person does not, and must not
+    prevent the eviction of another group that hangs.
     """
     unsure = verdict.kind in SLOWS_ONLY and verdict.confidence is Confidence.UNSURE
     return not (unsure or verdict.spare)
@@ -470,17 +467,17 @@ def _view(
 
 
 def _anew(members: tuple[RankTrack, ...], evicted: Incident | None) -> bool:
-    """Whether a group is free of those processes for which it was evicted lately, if it was."""
+    """Whether none of the group's processes is one that it was recently evicted for."""
     return evicted is None or not any(
         track.identity.incarnation in evicted.incarnations for track in members
     )
 
 
 def _able(history: History, track: RankTrack) -> bool:
-    """Whether a rank contributes, or stands ready to: it waits for the others to let it in.
+    """Whether a rank contributes, or is ready to: it waits for the others to let it in.
 
-    Two groups of which one hangs: the other, back from a restart, commits nothing before the hung
-    one is out. It must not be counted as missing then.
+    If one of two groups hangs, the other, back from a restart, commits nothing until the hung one
+    is out. It must not count as missing then.
     """
     if track.participating:
         return True
@@ -497,26 +494,26 @@ _T = TypeVar("_T")
 
 _GRAPH: Final = "waits"
 _SECOND_LOOK_S: Final = 0.3
-"""After a hang was first seen. Ranks that one sweep asked before and after a step are not told
-apart once more so much later; until the schedule's next tick nobody trains."""
+"""Between the first sight of a hang and the second tick. A sweep that asked ranks before and after
+a step will not do so twice in a row; waiting for the scheduled tick would cost training time."""
 _WATCHED: Final = 64
 _ROUNDING_S: Final = 0.02
 _OF_A_NEW_LIFE: Final = (Kind.NOT_ENTERED, Kind.MISMATCH, Kind.DEADLOCK)
-"""What an eviction explains of those processes alone that it has put out."""
+"""Faults that an eviction explains only for the processes it evicted, not for new ones."""
 _NO_MEMORY: Final = frozenset({"_config", "_detectors", "_deciding", "_policy"})
-"""What a pipeline is given, not what it remembers."""
+"""Attributes that a pipeline is given, not what it remembers."""
 
 
 class Pipeline:
-    """From snapshots to decisions; its only state is what earlier snapshots said.
+    """From snapshots to decisions; its only state comes from earlier snapshots.
 
     Args:
         config: thresholds.
-        incidents: what the store holds, open ones and the last hour's: they are continued.
-        evictions: what the store holds of the last hour: they count against the budget.
+        incidents: in the store, open or of the last hour: they are continued.
+        evictions: in the store, of the last hour: they count against the budget.
         detectors: another set, for tests.
         policy: the operator's rules.
-        would: evictions that observe mode held back, as the store holds them.
+        would: evictions in the store that observe mode held back.
     """
 
     def __init__(
@@ -550,10 +547,10 @@ class Pipeline:
         deciding: bool = True,
         would: Sequence[PastEviction] = (),
     ) -> None:
-        """Go on from what the store holds; what was seen stays.
+        """Continue from what the store holds; keep what was seen.
 
-        Not `deciding`: another monitor decides and acts. Its evictions are under way then, which
-        otherwise somebody left without an end. `would`: those that observe mode held back.
+        Not `deciding`: another monitor decides and acts, and open evictions are under way there;
+        otherwise they were left unfinished. `would`: evictions that observe mode held back.
         """
         before, self._tracker = self._tracker, Tracker(self._config)
         self._tracker.restore(incidents)
@@ -567,9 +564,9 @@ class Pipeline:
         self._take_past(evictions)
 
     def reconfigure(self, config: KeeperConfig, policy: Policy) -> None:
-        """From the next tick on judge by these; what was seen and learned so far stays.
+        """Judge by these from the next tick; keep what was seen and learned so far.
 
-        Windows of the past are not judged again, and incidents that have fired stay.
+        Past windows are not judged again, and incidents that have fired stay.
         """
         self._config, self._policy = config, policy
         history = self._history
@@ -577,7 +574,7 @@ class Pipeline:
         history.habits.config = self._tracker.config = self._self_health.config = config
 
     def tick(self, snapshot: Snapshot) -> TickResult:
-        """Judge one snapshot; call once per tick, in order of time."""
+        """Judge one snapshot; call it once per tick, in order of time."""
         self._health = self._self_health.push(snapshot)
         self._history.config = scaled(self._config, self._health.scale)
         push(self._history, snapshot)
@@ -621,7 +618,7 @@ class Pipeline:
         )
 
     def _look_again_s(self, graph: WaitGraph | None, changed: Sequence[Incident]) -> float:
-        """In how many seconds a hang is due, or is seen for the second time."""
+        """Seconds until a hang is due, or can be seen a second time."""
         now_s = self._history.now_s
         new = [incident for incident in changed if incident.milestones.first_seen_s == now_s]
         if (Kind.NOT_ENTERED, State.PENDING) in {(i.kind, i.state) for i in new}:
@@ -637,7 +634,7 @@ class Pipeline:
         return Learned(experience.min_replicas, measured_s, price.evictions, dict(recent))
 
     def _unknown(self, failures: Mapping[str, str]) -> dict[str, str]:
-        """Kinds of fault that nobody looked for, and why."""
+        """Kind of fault that was not looked for -> why."""
         blind = failures.get(_GRAPH)
         unknown: dict[str, str] = {}
         for name, kind in ((detector.name, detector.kind.value) for detector in self._detectors):
@@ -650,14 +647,14 @@ class Pipeline:
     # -- for the journal -------------------------------------------------------------------
 
     def memory(self) -> Mapping[str, object]:
-        """All that earlier snapshots left behind, by name; `monitor.journal` writes it down."""
+        """What earlier snapshots left, by name; `monitor.journal` records it."""
         return {name: value for name, value in vars(self).items() if name not in _NO_MEMORY}
 
     def remember(self, memory: object) -> None:
-        """Go on from what `memory` gave at another time.
+        """Continue from an earlier `memory`.
 
         Raises:
-            ValueError: it is of a pipeline that remembers other things.
+            ValueError: it is of a pipeline with other names.
         """
         now = self.memory()
         if not isinstance(memory, Mapping) or memory.keys() != now.keys():
@@ -711,14 +708,14 @@ class Pipeline:
         return standing, reasons
 
     def _anew(self, group: GroupName, incident: Incident) -> bool:
-        """Whether all its processes have begun since it was put out: they may hang, too."""
+        """Whether all its processes started after its eviction: they may hang, too."""
         asked_s = incident.milestones.evict_asked_s
         tracks = self._history.groups().get(group, ())
         return asked_s is not None and all(track.first_seen_s > asked_s for track in tracks)
 
     def _put_out(self) -> frozenset[GroupName]:
-        """Groups that were evicted and have not begun anew: that those processes end, and stay away
-        until a person lets them in, is no fault. By hand nobody is shielded in another way.
+        """Evicted groups that have not restarted: that their processes end, and stay away until a
+        person lets them in, is no fault. Manual evictions have no other shield.
         """
         groups = self._history.groups()
         return frozenset(
@@ -732,10 +729,10 @@ class Pipeline:
         )
 
     def _pardon(self, shields: Mapping[GroupName, Incident], faults: Sequence[Verdict]) -> None:
-        """Heals, failed commits and entries that an eviction or another fault explains.
+        """Forgive heals, failed commits and entries that an eviction or another fault explains.
 
-        Of a fault that stands for long its victims only: the others have formed a quorum without.
-        Nor does a commit go through while fewer groups than `min_replica_size` are there.
+        For an older fault only those of its victims: the others have formed a quorum without it.
+        No commit succeeds while fewer groups than `min_replica_size` are there, either.
         """
         logs, config = self._history.attendance.groups, self._config
         groups = {group_of(rank) for fault in faults for rank in fault.victims}
@@ -793,7 +790,7 @@ class Pipeline:
     def _take_past(self, evictions: Sequence[Eviction]) -> None:
         """Count evictions that the evictor has taken up, each once, however often it was asked.
 
-        One that is decided and not taken up stands in the way of others by itself (`IN_FLIGHT`).
+        One that is decided but not taken up blocks others anyway (`IN_FLIGHT`).
         """
         past = {(eviction.incident_id, eviction.decided_s): eviction for eviction in self._past}
         for progress in evictions:

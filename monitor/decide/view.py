@@ -1,9 +1,9 @@
 """Everything that may be shown after one tick, as one frozen value. Pure.
 
-The web page, the API and `/metrics` read a `View` and nothing that changes under their hands. Here
-are the value, what it is kept in between ticks (incidents, decisions and evictions, as the store
-has them on disk; ranks that were here and are gone), and what it says: which groups there are, what
-is wrong with a rank, whether the job is well. Its form for programs is `view_json`.
+The web page, the API and `/metrics` read a `View` and nothing that changes meanwhile. Here are the
+value, what is kept for it between ticks (incidents, decisions and evictions, as the store has them
+on disk; ranks that were here and are gone), and what it shows: which groups there are, what is
+wrong with a rank, whether the job is well. Its form for programs is `view_json`.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ if TYPE_CHECKING:  # the command line reads views, and imports no detector for i
 
 
 def finite(value: float | None) -> float | None:
-    """JSON knows no NaN."""
+    """Rounded; None for NaN and infinity, which JSON lacks."""
     return round(value, 6) if value is not None and math.isfinite(value) else None
 
 
 def bundle_url(incident_id: IncidentId) -> str:
-    """Where the evidence of an incident is, at this monitor."""
+    """Where this monitor serves the evidence of an incident."""
     return f"/v1/incidents/{quote(incident_id, safe='')}/bundle"
 
 
-# What is wrong with one rank, by its own account, its silence or its stacks.
+# What is wrong with one rank, by its report, its silence or its stacks.
 
 _DOES: Final = {
     Doing.LOCK: "waiting for a lock, a queue or another thread",
@@ -83,7 +83,7 @@ _DOES: Final = {
 
 
 _SAYS: Final = 140
-"""Of an exception's text; all of it is in the rank's last words."""
+"""Characters of an exception's text; the rank's last words have all of it."""
 
 
 def ended(process: Process, ending: Ending | None) -> str:
@@ -100,7 +100,7 @@ def ended(process: Process, ending: Ending | None) -> str:
 
 
 def stands(witness: Witness) -> str:
-    """Where it stands: `stands in f (train.py:66), sleeping (3 stacks over 4 s, 1 s ago)`."""
+    """Where a rank stands: `stands in f (train.py:66), sleeping (3 stacks over 4 s, 1 s ago)`."""
     does = _DOES.get(witness.doing)
     how = f"{witness.samples} stacks over {seconds(witness.same_s)}" if witness.samples > 1 else (
         "one stack")  # fmt: skip
@@ -109,7 +109,7 @@ def stands(witness: Witness) -> str:
 
 
 def trouble_of(seen: Observation) -> str:
-    """Empty: nothing is known to be wrong."""
+    """What is wrong with a rank; empty: nothing known."""
     if isinstance(seen.outcome, Unreachable):
         return f"{seen.outcome.reason}: {seen.outcome.detail}"
     report = seen.outcome
@@ -128,14 +128,14 @@ def trouble_of(seen: Observation) -> str:
 
 
 def _before(process: Process, witness: Witness | None) -> str:
-    """Where it stood while it lived, which is not where it died."""
+    """Where it stood while alive, which is not where it died."""
     if witness is None or process.dead_age_s is None:
         return ""
     before_s = max(0.0, witness.age_s - process.dead_age_s)
     return f"; {seconds(before_s)} before its end it stood in {witness.frame}"
 
 
-# What happened, in memory, newest first: what a scrape or a page reads without touching the store.
+# Recent events in memory, newest first, so that a scrape or a page does not read the store.
 
 INCIDENTS_KEPT: Final = 500
 DECISIONS_KEPT: Final = 50
@@ -143,7 +143,7 @@ DECISIONS_KEPT: Final = 50
 
 
 class RecentIncidents:
-    """What happened, as far back as is shown. One thread writes; what it hands out is frozen."""
+    """What happened, as far back as is shown. One thread writes; what it returns is frozen."""
 
     def __init__(self, remembered: Remembered) -> None:
         self._incidents: dict[IncidentId, Incident] = {}
@@ -155,7 +155,7 @@ class RecentIncidents:
         self.take_evictions(remembered.taken_up)
 
     def take_incidents(self, incidents: Sequence[Incident]) -> None:
-        """Incidents that are new or have changed."""
+        """Take incidents that are new or have changed."""
         for incident in incidents:
             self._incidents[incident.id] = incident
         excess = len(self._incidents) - INCIDENTS_KEPT
@@ -167,7 +167,7 @@ class RecentIncidents:
                 self._evictions.pop(incident.id, None)
 
     def take_decision(self, row: DecisionRow) -> None:
-        """One more decision, or how far one came."""
+        """Take a new decision, or the progress of one."""
         rows = self._decisions.get(row.incident_id, ())
         for number, before in enumerate(rows):
             if (before.at_s, before.action) == (row.at_s, row.action):
@@ -177,7 +177,7 @@ class RecentIncidents:
         self._decisions[row.incident_id] = (*rows, row)[-DECISIONS_KEPT:]
 
     def take_evictions(self, evictions: Sequence[Eviction]) -> None:
-        """How far evictions came, oldest first; the latest of each incident is kept."""
+        """Take the progress of evictions, oldest first; the latest of each incident is kept."""
         for progress in evictions:
             self._evictions[progress.incident_id] = progress
 
@@ -197,7 +197,7 @@ class RecentIncidents:
         return dict(self._evictions)
 
 
-# Ranks that were here and are not: a job that ended is another thing than one that never began.
+# Ranks that were here and are gone: a job that ended differs from one that never began.
 
 _KEPT_S: Final = 86_400.0
 _MOST: Final = 100_000
@@ -205,19 +205,19 @@ _MOST: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """One rank whose target is gone, as it was seen last."""
+    """One rank whose target is gone, as last seen."""
 
     rank: RankName
     group: GroupName
     at_s: float
-    """When it ended; when it was heard of last, where its end was not seen."""
+    """When it ended, or was last heard of if its end was not seen."""
     process: Process | None
     """None: its end was not seen."""
     ending: Ending | None = None
 
     @property
     def clean(self) -> bool:
-        """Whether it ended as a program that is through does."""
+        """Whether it ended with exit code 0."""
         return self.process is not None and self.process.exit_code == 0
 
     @property
@@ -233,18 +233,18 @@ class Departure:
 
 
 class DepartureBook:
-    """Remembers for a day."""
+    """Remembers departures for a day."""
 
     def __init__(self) -> None:
         self._before: Mapping[RankName, Observation] = {}
-        """Who was here in the last tick."""
+        """Ranks of the last tick."""
         self._before_s = 0.0
         self._silent: dict[RankName, tuple[Observation, float]] = {}
-        """Of these, those that did not answer: the last report, and its time."""
+        """Those of them that did not answer: last report, and its time."""
         self._gone: dict[RankName, Departure] = {}
 
     def push(self, snapshot: Snapshot) -> tuple[Departure, ...]:
-        """Those that are registered no more, by name."""
+        """Ranks that are no longer registered, by name."""
         now_s, present = snapshot.now_s, snapshot.by_rank
         for rank in absent(self._before, present):
             if (last := self._last_report(rank)) is not None:
@@ -269,7 +269,7 @@ class DepartureBook:
 
 
 def departure_of(seen: Observation, now_s: float) -> Departure:
-    """As it would be if it were gone after this tick."""
+    """The departure of a rank if it were gone after this tick."""
     report = seen.report
     if report is None or report.process.alive:
         return Departure(seen.rank, seen.identity.group, now_s, None)
@@ -279,7 +279,7 @@ def departure_of(seen: Observation, now_s: float) -> Departure:
 
 SCHEMA: Final = 1
 _BEATS_S: Final = 3.0
-"""A heartbeat this young is of a process that lives: TorchFT sends 3 to 10 a second."""
+"""A heartbeat this young is from a live process: TorchFT sends 3 to 10 a second."""
 
 
 class NotPossible(Exception):  # noqa: N818 - an answer, not an accident
@@ -304,36 +304,36 @@ class View:
     """Hosts."""
     quarantine_groups: tuple[QuarantineEntry, ...] = ()
     hosts: Mapping[Host, HostRecord] = field(default_factory=dict)
-    """The record of every host of which anything is known."""
+    """The record of every known host."""
     departures: tuple[Departure, ...] = ()
-    """Ranks that were here and are registered no more."""
+    """Ranks that were here and are no longer registered."""
     tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
     trend: tuple[TrendPoint, ...] = ()
     """The last hour of the job, oldest first."""
     spent: Spent = field(default_factory=Spent)
-    """Rank-seconds that trained, and the others by cause."""
+    """Effective rank-seconds, and the lost ones by cause."""
     tokens: Mapping[GroupName, int] = field(default_factory=dict)
-    """Trained on since this monitor looks, of groups that report any."""
+    """Trained on since this monitor started, for groups that report any."""
     audit: IncidentAudit = field(default_factory=IncidentAudit)
     """What accounts are made from."""
     rules: Effective | None = None
-    """The policy that holds."""
+    """The policy in force."""
     lighthouse: LighthouseRecord = field(default_factory=LighthouseRecord)
     troubles: tuple[str, ...] = ()
     """What is wrong with the monitor itself, one sentence each."""
     standing: LeaseStanding | None = None
-    """Whether this monitor acts, and who else; None: it shares its store with nobody."""
+    """Whether this monitor acts, and who else does; None: it does not share its store."""
     tokenless: bool = False
     """Whether it has no token: ranks refuse to be evicted by it."""
 
     @cached_property
     def groups(self) -> tuple[GroupView, ...]:
-        """Every replica group, sorted by name; put together when somebody asks."""
+        """Every replica group, sorted by name; built on first use."""
         return groups_of(self)
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """What keeps a job that trains from being well, one sentence each."""
+        """Problems of a job that trains, one sentence each."""
         return warnings_of(self)
 
     @property
@@ -348,12 +348,12 @@ class View:
         return frozenset(rank for rank, health in healths.items() if health in waits)
 
     def case(self, incident: Incident) -> AuditedIncident:
-        """Everything that the account of an incident is made from."""
+        """What the account of an incident is made from."""
         rows = self.decisions.get(incident.id, ())
         return self.audit.case(incident, rows, self.snapshot.now_s)
 
     def face(self, incident: Incident) -> Face:
-        """What a person is told of an incident."""
+        """An incident as people see it."""
         return face_of(incident, self.decisions.get(incident.id, ()), self.snapshot.now_s)
 
     def report(self, incident: Incident) -> IncidentReport:
@@ -379,7 +379,7 @@ class View:
         )
 
     def _some(self, victims: Sequence[RankName]) -> tuple[RankName, ...]:
-        """At most `VICTIMS_TOLD`: those first whom another incident accuses."""
+        """At most `VICTIMS_TOLD`; first those that another incident accuses."""
         if len(victims) <= VICTIMS_TOLD:
             return tuple(victims)
         accused = {rank for i in self.result.incidents if i.open for rank in i.culprits}
@@ -389,14 +389,12 @@ class View:
 
 
 VICTIMS_TOLD: Final = 64
-"""By name; a fleet has thousands, and whoever shows an incident counts them."""
+"""By name; a fleet has thousands, of which only the number is shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentReport:
-    """One incident with all that is told of it: JSON is written from it, pages and the terminal
-    read it.
-    """
+    """One incident with all that is shown of it, as JSON, on pages and in the terminal."""
 
     incident: Incident
     face: Face
@@ -409,7 +407,7 @@ class IncidentReport:
     """Of the evictions."""
     bundle: BundleView | None = None
     for_s: float | None = None
-    """How long it stands by now; None: it is over."""
+    """How long it has lasted; None: it is over."""
     waiting: int = 0
     """Victims that wait now."""
     seen: Mapping[RankName, str] = field(default_factory=dict)
@@ -420,7 +418,7 @@ class IncidentReport:
 
     @property
     def began_s(self) -> float:
-        """When the fault began, as nearly as it is known."""
+        """When the fault began, as nearly as known."""
         parts, first_s = self.account.intervals, self.incident.milestones.first_seen_s
         return parts[0].start_s if parts else first_s
 
@@ -440,9 +438,9 @@ class GroupView:
     commits: int | None
     heartbeat_age_s: float | None
     launched_as: GroupName | None = None
-    """What its launcher calls it, where that is another name."""
+    """Its launcher's name for it, where that differs."""
     eviction: str | None = None
-    """`evicting` while it is put out."""
+    """`evicting` while it is being evicted."""
 
     @property
     def shown(self) -> str:
@@ -451,10 +449,10 @@ class GroupView:
 
 
 def groups_of(view: View) -> tuple[GroupView, ...]:
-    """Every replica group that has a registered rank or a place in the quorum, sorted.
+    """Every replica group that has a registered rank or is in the quorum, sorted.
 
-    A member of the quorum that beats, and that no rank reports though its group's ranks say who
-    they are, is one of its own: a second life of the group, or an orphan of its first.
+    A member of the quorum that sends heartbeats, and that no rank reports though its group's ranks
+    report theirs, is a group of its own: a new instance of the group, or an orphan of the old one.
     """
     ranks: dict[GroupName, list[Observation]] = {}
     steps: dict[GroupName, list[StepState]] = {}
@@ -479,7 +477,7 @@ def groups_of(view: View) -> tuple[GroupView, ...]:
         name = own.get(replica_id, group_of_replica(replica_id))
         if replica_id not in own and name in seen_as:
             if ages_s.get(replica_id, math.inf) > _BEATS_S:
-                continue  # what the group was before it started again
+                continue  # the group before its restart
             name = unseen_name(replica_id)
         replica_ids[name] = replica_id
     ids, names = frozenset(members), ranks.keys() | replica_ids.keys()
@@ -505,7 +503,7 @@ def _group(
     listed_as: ReplicaId | None,
     members: Collection[ReplicaId],
 ) -> GroupView:
-    """`listed_as`: the replica id by which the Lighthouse has the group."""
+    """`listed_as`: the group's replica id at the Lighthouse."""
     lighthouse, healths = view.snapshot.lighthouse, view.result.rank_health
     worst = {healths.get(seen.rank) for seen in observations}
     replica_id = next((step.replica_id for step in steps if step.replica_id is not None), listed_as)
@@ -529,21 +527,21 @@ def _group(
     )
 
 
-# Whether the job is well beyond the question whether it trains, each a sentence, for page, terminal
-# and programs: has it ended, is it slow, does it spoil its numbers?
+# Whether a job that trains is well, or has ended, in sentences for page, terminal and programs: is
+# it slow, are its numbers corrupt?
 
 SLOW: Final = 2.0
-"""A pace so many times the usual one is worth a word, whoever causes it."""
+"""A pace this many times the usual one is a warning, whatever the cause."""
 _NAMED: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A job of which nothing runs any more."""
+    """A job of which nothing runs any longer."""
 
     at_s: float
     clean: bool
-    """Whether all ended as a program that is through does."""
+    """Whether all ended with exit code 0."""
     says: str
     """How, without when."""
     stopped: bool = False
@@ -551,7 +549,7 @@ class Ended:
 
 
 def ended_of(view: View) -> Ended | None:
-    """None: something runs, or nothing was ever seen."""
+    """How the job ended; None: something runs, or nothing was ever seen."""
     snapshot = view.snapshot
     if any(seen.report is None or seen.report.process.alive for seen in snapshot.observations):
         return None
@@ -577,7 +575,7 @@ def warnings_of(view: View) -> tuple[str, ...]:
     """See `View.warnings`."""
     warnings = []
     usual_s = view.spent.usual_s
-    # without declared pauses: a checkpoint makes no step slow
+    # without declared pauses: a checkpoint does not count as a slow step
     paces = [tempo.busy_s + tempo.wait_s for tempo in view.tempos.values()]
     if usual_s and paces and (pace_s := median(paces)) > SLOW * usual_s:
         warnings.append(f"a step takes {pace_s:.3g} s, and {usual_s:.3g} s is usual")

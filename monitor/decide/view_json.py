@@ -1,5 +1,5 @@
-"""What a view says as JSON, for the API, the page and the command line: the policy, hosts,
-incidents, and the fleet of one tick. Pure.
+"""A view as JSON, for the API, the page and the command line: the policy, hosts, incidents, and
+the fleet of one tick. Pure.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def effective_to_json(effective: Effective, now_s: float) -> dict[str, Any]:
-    """Rules, options with who said them, and what waits for a restart."""
+    """Rules, options with their sources, and what waits for a restart."""
     rules = policy_to_json(effective.policy)
     return {
         "source": None if effective.path is None else str(effective.path),
@@ -60,7 +60,7 @@ def effective_to_json(effective: Effective, now_s: float) -> dict[str, Any]:
 
 
 def learned_to_json(config: KeeperConfig, learned: Learned) -> dict[str, Any]:
-    """What decisions rest on beyond the file."""
+    """What decisions are based on beyond the file."""
     flag = learned.min_replicas
     measured_s = learned.eviction_cost_s
     return {
@@ -98,7 +98,7 @@ def _option(effective: Effective, name: str) -> dict[str, Any]:
 def entry_to_json(
     entry: QuarantineEntry, hosts: Mapping[Host, HostRecord], bundle: bool
 ) -> dict[str, Any]:
-    """One quarantined host or group; `bundle`: whether there is one of its incident."""
+    """One quarantined host or group; `bundle`: whether its incident has one."""
     body = asdict(entry)
     name, scope = body.pop("name"), body.pop("scope")
     has = bundle and entry.incident_id is not None
@@ -124,7 +124,7 @@ def event_to_json(event: QuarantineEvent) -> dict[str, Any]:
 def host_to_json(
     record: HostRecord, entry: QuarantineEntry | None, ranks: Sequence[RankName]
 ) -> dict[str, Any]:
-    """One host: who runs on it, and what its history says."""
+    """One host: its ranks, and its history."""
     body = asdict(record)
     return {
         "host": body.pop("host"),
@@ -141,7 +141,7 @@ def host_to_json(
 
 
 def report_to_json(report: IncidentReport) -> dict[str, Any]:
-    """One incident for programs: its story, what was decided, and how the eviction went."""
+    """One incident for programs: its story, the decisions, and the eviction."""
     incident, bundle = report.incident, report.bundle
     return {
         **incident_to_json(incident),
@@ -164,10 +164,10 @@ def report_to_json(report: IncidentReport) -> dict[str, Any]:
 
 
 def report_from_json(body: Mapping[str, Any]) -> IncidentReport:
-    """What a terminal shows of it; its decisions are left out.
+    """The report as far as a terminal shows it, without its decisions.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a report.
     """
     bundle, latest = body["bundle"], body["eviction"]
     return IncidentReport(
@@ -238,7 +238,7 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
 
 
 def self_health_to_json(view: View) -> dict[str, Any]:
-    """How far the monitor trusts itself."""
+    """How much the monitor trusts itself."""
     health = view.result.health
     return {
         "state": str(health.state),
@@ -249,7 +249,7 @@ def self_health_to_json(view: View) -> dict[str, Any]:
 
 
 def degraded(view: View) -> tuple[str, ...]:
-    """What this monitor cannot do as it should, one line each; empty when it is well."""
+    """What does not work in this monitor, one line each; empty when it is well."""
     unknown = [f"unknown: {kind}: {why}" for kind, why in sorted(view.result.unknown.items())]
     return (*unknown, *view.troubles)
 
@@ -262,10 +262,10 @@ class Away(msgspec.Struct, frozen=True, gc=False):
 
 
 class RankJson(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One rank, as `/v1/ranks` and the snapshot tell it; None is not known.
+    """One rank in `/v1/ranks` and the snapshot; None: not known.
 
-    A struct and no dictionary: thousands are made for each answer, and no garbage collector need
-    look at them.
+    A struct, not a dictionary: thousands are made for each answer, and the garbage collector can
+    skip them.
     """
 
     rank: RankName
@@ -288,12 +288,12 @@ class RankJson(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     step_s: float | None = None
     busy_s: float | None = None
     trouble: str
-    """What is wrong with it, or why it cannot be reached; empty: nothing is known."""
+    """What is wrong with it, or why it cannot be reached; empty: nothing known."""
     unreachable: Away | None
 
     @property
     def wait_s(self) -> float | None:
-        """What a step takes beside its own work: it waits for others."""
+        """Seconds a step beyond its own work: it waits for others."""
         if self.step_s is None or self.busy_s is None:
             return None
         return max(0.0, self.step_s - self.busy_s)

@@ -1,11 +1,11 @@
-"""The journal of a running monitor: written in a thread of its own, never in the way of a tick.
+"""The journal of a running monitor: written in its own thread, so that it never delays a tick.
 
 Theory of operation. `take` puts a tick into a bounded queue and returns; the thread turns ticks
-into lines and lines into files. When a file is full or old the thread asks for a new one, and the
-next `take` takes the pipeline's memory along, with which that file begins. When the disk refuses
-or hangs, ticks are lost: the queue is bounded, what is on disk stays readable up to there, and
-since a tick that was lost changed the memory, journalling goes on with a new file and the memory
-of that moment. The loop notices nothing of it but `problem`.
+into lines and lines into files. When a file is full or old, the thread asks for a new one; the
+next `take` adds the pipeline's memory, with which that file begins. When the disk refuses or
+hangs, ticks are lost: the queue is bounded, and what is on disk stays readable up to there. Since
+a lost tick changed the memory, the journal continues with a new file and the memory of that moment.
+The loop notices only `problem`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from monitor.model.observation import Snapshot
 
 PATTERN: Final = "journal-*.gz"
 SPARE_BYTES: Final = 64 << 20
-"""Free space that is left to others on the same disk: the store comes first."""
+"""Free space left to others on the same disk: the store comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +45,21 @@ class Limits:
 
     total_bytes: int = 256_000_000
     file_bytes: int = 32_000_000
-    """A new file beyond this: each begins with the pipeline's whole memory, so that smaller files
-    hold more of that, and larger ones lose more of the past when the oldest goes."""
+    """Size at which a new file begins. Each begins with the pipeline's whole memory: smaller files
+    consist more of that, larger ones lose more of the past when the oldest is removed."""
     file_s: float = 3600.0
-    """A new file at least so often."""
+    """A new file begins at least this often."""
 
 
 class JournalDir:
-    """The files of one folder. Whatever it does may raise OSError."""
+    """The files of one folder. Any method may raise OSError."""
 
     def __init__(self, folder: Path, limits: Limits) -> None:
         self.folder = folder
         self.limits = limits
 
     def new(self, began_s: float, number: int, coming: int) -> tuple[Path, BinaryIO]:
-        """An empty file; older ones make room for it, which will have so many bytes."""
+        """An empty file; the oldest are removed to make room for its `coming` bytes."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.prune(coming)
         self.check_room()
@@ -68,7 +68,7 @@ class JournalDir:
         return path, path.open("xb", buffering=0)
 
     def check_room(self) -> None:
-        """Whether there is room on the disk.
+        """Check the free space.
 
         Raises:
             OSError: there is less than others on the same disk need.
@@ -105,19 +105,19 @@ def _size(path: Path) -> int | None:
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 10.0
-"""Between two attempts on a disk that refuses. Shorter takes the memory (10 ms at 1,000 ranks)
-more often for nothing; longer loses more ticks."""
+"""Between two attempts on a failing disk. Shorter copies the memory (10 ms at 1,000 ranks) more
+often for nothing; longer loses more ticks."""
 _QUEUED_RANKS: Final = 20_000
-"""Observations that may wait for the disk, 5 KB each in memory."""
+"""Observations that may wait for the disk; 5 KB of memory each."""
 _QUEUED_TICKS: Final = 60
 _ROOM_EVERY: Final = 30
-"""Ticks between two looks at the free space."""
+"""Ticks between two checks of the free space."""
 _CLOSE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What the journal did since the start."""
+    """Counters since the start."""
 
     ticks: int = 0
     """Written."""
@@ -129,7 +129,7 @@ class Stats:
     problem: str | None = None
     """Why it cannot be written now."""
     incomplete: str | None = None
-    """Why files after the first cannot be replayed without those before."""
+    """Why a file after the first cannot be replayed without those before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +149,10 @@ class Journal:
     """Records ticks; close it when done.
 
     Args:
-        head: with what the run starts; what names the run is filled in.
-        remember: the pipeline's memory; called between two ticks only.
-        after_tick: the last tick, where the pipeline has seen some: the first file begins with
-            its memory then.
+        head: what the run starts with; the run's id is filled in.
+        remember: the pipeline's memory; called only between two ticks.
+        after_tick: the last tick if the pipeline has seen any: then the first file begins with
+            its memory.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Journal:
         self._sightings = SnapshotWriter()
         self._size = 0
         self._head_size = 0
-        """The memory of a large fleet may exceed any limit: its ticks get as much room again."""
+        """The memory of a large fleet may exceed any limit: the ticks then get as much room."""
         self._opened_s = 0.0
         first = _Turn(self._head)
         if after_tick is not None:
@@ -195,7 +195,7 @@ class Journal:
             return replace(self._stats, waiting=len(self._queue))
 
     def troubles(self) -> Iterator[str]:
-        """What is wrong with it, for the page."""
+        """What is wrong with it, in sentences."""
         stats = self.stats
         if stats.problem is not None:
             yield f"the journal is not written ({stats.problem}): {stats.lost} ticks lost so far"
@@ -225,9 +225,9 @@ class Journal:
     def reconfigure(
         self, config: KeeperConfig, policy: Policy, *, after_tick: int, now_s: float
     ) -> None:
-        """The ticks after this one are judged by these: a new file begins, whose head says so.
+        """Begin a new file, whose head has the policy of the ticks after this one.
 
-        Call it once the pipeline has taken them, between two ticks.
+        Call it once the pipeline has taken the policy, between two ticks.
         """
         with self._lock:
             self._head = replace(self._head, config=config, policy=policy)
@@ -243,7 +243,7 @@ class Journal:
         self._worker.wake()
 
     def _turn(self, now_s: float, tick: int) -> _Turn:
-        """The next file's beginning: all that the pipeline remembers now."""
+        """The start of the next file: the pipeline's memory now."""
         frozen, problem = None, None
         try:
             frozen = memory.freeze(dict(self._remember()))
@@ -268,7 +268,7 @@ class Journal:
         self._stats = replace(self._stats, lost=self._stats.lost + ticks)
 
     def close(self) -> None:
-        """Write what waits and end the file; gives up on a disk that hangs."""
+        """Write what waits and end the file; give up on a disk that hangs."""
         self._worker.close(_CLOSE_S)
 
     # -- the thread's side --------------------------------------------------------------------
@@ -301,14 +301,14 @@ class Journal:
         over = self._size >= self._full_bytes or age_s >= self._dir.limits.file_s
         if over:
             self._dir.prune(0, keep=self._path)
-        with self._lock:  # at once: who sees the tick counted finds the next file asked for
+        with self._lock:  # both at once: no one sees the count without the request
             self._stats = replace(self._stats, ticks=ticks)
-            if over:  # but once: that file may be on its way, behind ticks that wait
+            if over:  # only once: that file may already wait behind other ticks
                 self._turn_asked = not any(isinstance(item, _Turn) for item in self._queue)
 
     @property
     def _full_bytes(self) -> int:
-        """Of a file that is full."""
+        """Size of a full file."""
         return max(self._dir.limits.file_bytes, 2 * self._head_size)
 
     def _begin(self, turn: _Turn) -> None:
@@ -323,7 +323,7 @@ class Journal:
         with self._lock:
             problem = self._stats.problem
             self._stats = replace(self._stats, files=number, problem=None)
-            self._turn_asked = False  # by ticks that waited for this file
+            self._turn_asked = False  # ticks that waited for this file may have set it
         if problem is not None:
             log.warning("the journal is written again, %s", self._path)
 
@@ -339,7 +339,7 @@ class Journal:
             self._stats = replace(self._stats, bytes=self._stats.bytes + len(data))
 
     def _fail(self, item: _Turn | _Seen, problem: str) -> None:
-        """End the file; what waits is lost with it."""
+        """End the file and drop what waits."""
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(OSError):  # what could be written has been
@@ -366,5 +366,5 @@ class Journal:
 
 
 def _room(snapshot: Snapshot) -> int:
-    """Ticks of such a fleet that may wait."""
+    """How many ticks of this fleet may wait."""
     return max(4, min(_QUEUED_TICKS, _QUEUED_RANKS // max(1, len(snapshot.observations))))
