@@ -633,7 +633,7 @@ def _decide(case: Case) -> Decision:
         for eviction in case.fleet.would
     )
     guards = GUARDS[-1:] if settled else GUARDS  # an observed eviction is not decided again
-    if again(case):  # budgets protect no group that keeps failing at one place
+    if again(case):  # others wait for a group that keeps failing: its eviction waits for no budget
         guards = tuple(guard for guard in guards if guard[0] not in _FOR_THE_FIRST)
     for guard, speak in guards:
         objection = speak(case)
@@ -661,8 +661,8 @@ def _quarantine(case: Case) -> tuple[Host, ...]:
     """Hosts to blame, where the policy lets them be quarantined.
 
     A straggler is evidence against its host; so are a wait in the kernel and a corruption that only
-    one host shows. Any other fault is if the host had an earlier one: of another group, or of the
-    program elsewhere. Otherwise the group comes back where it was, once (`again`).
+    one host shows. Any other fault is if the host had an earlier one: of another group, or at
+    another place in the program. Otherwise the group comes back there, once (`again`).
     """
     view, incident = case.view, case.incident
     if view is None or case.action is PolicyAction.EVICT:
@@ -681,7 +681,7 @@ def _quarantine(case: Case) -> tuple[Host, ...]:
 
 
 def _before(case: Case, host: Host) -> bool:
-    """Whether an earlier fault on this host was another group's, or the program's elsewhere."""
+    """Whether this host had a fault of another group, or at another place in the program."""
     now = case.incident
     return any(
         before.groups[0] != case.group

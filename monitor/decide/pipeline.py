@@ -494,8 +494,8 @@ _T = TypeVar("_T")
 
 _GRAPH: Final = "waits"
 _SECOND_LOOK_S: Final = 0.3
-"""Between the first sight of a hang and the second tick. A sweep that asked ranks before and after
-a step will not do so twice in a row; waiting for the scheduled tick would cost training time."""
+"""From the first sight of a hang to the second. A sweep may ask ranks before and after one step,
+but not twice so soon; and until the next scheduled tick nobody trains."""
 _WATCHED: Final = 64
 _ROUNDING_S: Final = 0.02
 _OF_A_NEW_LIFE: Final = (Kind.NOT_ENTERED, Kind.MISMATCH, Kind.DEADLOCK)

@@ -1,12 +1,12 @@
-"""How incidents move: the state machine over ticks.
+"""The state machine of incidents over ticks.
 
 Theory of operation. A verdict belongs to the open incident of the same kind on the same
-group; otherwise it opens one. Seen in enough consecutive sweeps with the same culprits, it
-fires. An eviction that the evictor reports makes it `evicting`; a culprit whose replica id has
-left the quorum makes it resolved. A pending incident that is not seen once is dropped. A
-firing one ends only on positive evidence: the rank moved, or is another process, or is gone.
-That it cannot be seen is no evidence. Milestones are awaited beyond the end. After a restart
-of the monitor restored incidents go on: the same fault gets the same incident, and an
+group; otherwise it opens one. An incident seen in enough consecutive sweeps with the same culprits
+fires. An eviction that the evictor reports makes it `evicting`; when the culprit's replica id has
+left the quorum it is resolved. A pending incident is dropped the first time it is not seen. A
+firing one ends only on positive evidence: the rank moved, is another process, or is gone. Being
+unable to see it is no evidence. Milestones are still awaited after the end. After a restart of
+the monitor restored incidents continue: the same fault gets the same incident, and an
 eviction asked before is finished or asked again, never forgotten.
 """
 
@@ -38,16 +38,12 @@ from monitor.model.verdict import Kind, Verdict
 # -- ending ------------------------------------------------------------------------------------
 
 GONE_UNCONFIRMED_S: Final = 30.0
-"""An eviction whose processes are gone for so long stands in nobody's way any more, though no new
-quorum says so yet: it may be another sick group that keeps one from forming."""
+"""An eviction whose processes are gone for this long no longer blocks others, even without a new
+quorum to confirm it: another faulty group may keep one from forming."""
 
 
 def why_over(history: History, incident: Incident, config: KeeperConfig) -> str | None:
-    """Why a fault that is not seen now is over; None while that is not known.
-
-    Only positive evidence ends it: the rank moved, or is another process, or is gone. That it
-    cannot be seen is no evidence.
-    """
+    """Why a fault that is not seen now is over; None while that is not known."""
     quorums = incident.kind in (Kind.REPLICA_LAG, Kind.LIGHTHOUSE_AWAY, Kind.UNSEEN)
     return (_settled if quorums else _passed)(history, incident, config)
 
@@ -59,7 +55,7 @@ def restarted(history: History, incident: Incident) -> bool:
 
 
 def other_processes(history: History, incident: Incident) -> str:
-    """Why it is over when its culprits are other processes now: evicted, if it left the quorum."""
+    """Why it is over once its culprits are other processes: evicted if it left the quorum."""
     asked = incident.milestones.evict_asked_s is not None
     out = incident.milestones.left_quorum_s is not None or out_of_quorum(history, incident)
     evicted = asked and (out or not incident.replica_ids)
@@ -67,9 +63,9 @@ def other_processes(history: History, incident: Incident) -> str:
 
 
 def processes_gone(history: History, incident: Incident) -> bool:
-    """Whether no process that was accused, or ran beside one in its group, is there any more.
+    """Whether all accused processes, and those beside them in their groups, are gone.
 
-    Others of the group count when they started after the eviction was asked.
+    Other ranks of a group count as gone if they started after the eviction was asked.
     """
     asked_s = incident.milestones.evict_asked_s or incident.milestones.first_seen_s
     return all(
@@ -109,7 +105,7 @@ def _passed(  # noqa: C901, PLR0911, PLR0912 - one reason a line
         return None
     dead = [track for track in tracks if track.died_s is not None]
     if asked and any(history.now_s - t.died_s < GONE_UNCONFIRMED_S for t in dead if t.died_s):
-        return None  # our kill struck: the next quorum says when it left
+        return None  # our kill worked: the next quorum shows when it left
     match incident.kind:
         case Kind.DEAD if dead:
             return _job_over(history, config)
@@ -131,7 +127,7 @@ def _passed(  # noqa: C901, PLR0911, PLR0912 - one reason a line
 
 
 def _job_over(history: History, config: KeeperConfig) -> str | None:
-    """Whether nobody came back after all had ended: launchers take up to half a minute."""
+    """Why a death is over; if all ended, None at first: launchers take up to half a minute."""
     died_s = [track.died_s for track in history.present()]
     if any(at_s is None for at_s in died_s):
         return "its processes ended"
@@ -140,7 +136,7 @@ def _job_over(history: History, config: KeeperConfig) -> str | None:
 
 
 def _settled(history: History, incident: Incident, config: KeeperConfig) -> str | None:
-    """Why a fault of the quorum is over: it is told by what lasts, not by one process."""
+    """Why a fault of the quorum is over: judged over time, not by one process."""
     unseen_s = history.now_s - incident.last_seen_s
     if incident.kind is Kind.LIGHTHOUSE_AWAY:
         back = history.lighthouse is not None and unseen_s >= config.clear_s
@@ -157,7 +153,7 @@ def _settled(history: History, incident: Incident, config: KeeperConfig) -> str 
 
 
 def _ending(history: History, incident: Incident, config: KeeperConfig) -> bool:
-    """Whether a victim is still the process that waited, and has not gone on: it will end soon."""
+    """Whether a victim is still the waiting process, without a commit since: it will end soon."""
     last_s = incident.last_seen_s
     return history.now_s - last_s < config.follow_s and any(
         track.first_seen_s <= last_s
@@ -168,7 +164,7 @@ def _ending(history: History, incident: Incident, config: KeeperConfig) -> bool:
 
 
 def _passed_for_all(history: History, incident: Incident, config: KeeperConfig) -> str | None:
-    """Why a fault that was nobody's is over: the job goes on, or all keep pace."""
+    """Why a fault without culprits is over: the job trains again, or all keep pace."""
     if incident.kind is Kind.STRAGGLER:
         return _keeps_pace(history, incident, dead=False)
     last_s = incident.last_seen_s
@@ -203,19 +199,18 @@ def _culprit_tracks(history: History, incident: Incident) -> list[RankTrack]:
 # -- resuming ----------------------------------------------------------------------------------
 # When a job trains in parallel again as before a fault, and how many steps it lost.
 #
-# Theory of operation. How many groups took part is what the ranks report of their last attempts
-# (TorchFT's participants: a group that heals is none yet); the size before the fault is the most
-# that any rank reported when the fault was first seen, a rank that has died by then included. The
-# job is whole again with the first commit of that many groups, in a quorum that was not there when
-# the fault was first seen; in the same one only where the fault stopped them all, and ended by
-# itself.
+# Theory of operation. The ranks report how many groups took part in their last attempts (TorchFT's
+# participants: a healing group is none yet). The size before the fault is the most that any rank,
+# even one dead by then, reported when the fault was first seen. The job is whole again with the
+# first commit of that many groups in a quorum that did not exist when the fault was first seen; in
+# the same quorum only if the fault stopped all groups and ended by itself.
 #
-# A lost step is an attempt that did not commit: TorchFT makes it again. All groups try the same
-# step, so the surviving rank that lost most says how many were lost at least.
+# A lost step is an attempt that did not commit: TorchFT repeats it. All groups try the same step,
+# so the largest loss of a surviving rank is a lower bound.
 
 
 def strength(history: History) -> Strength | None:
-    """How many groups take part in which quorums; None in a job without TorchFT."""
+    """How many groups take part, and in which quorums; None in a job without TorchFT."""
     steps = [track.step for track in history.present() if track.step is not None]
     quorums = {step.quorum_id for step in steps if step.quorum_id is not None}
     counts = [step.participants for step in steps if step.participants is not None]
@@ -223,7 +218,7 @@ def strength(history: History) -> Strength | None:
 
 
 def resumed_s(history: History, incident: Incident, since_s: float) -> float | None:
-    """When the first commit of as many groups as before the fault was made; None: not yet."""
+    """Time of the first commit with as many groups as before the fault; None: not yet."""
     before, marks = incident.before, incident.milestones
     if before is None:
         return None
@@ -237,10 +232,10 @@ def resumed_s(history: History, incident: Incident, since_s: float) -> float | N
 
 
 def _whole(history: History, track: RankTrack, before: Strength, *, same: bool) -> bool:
-    """Whether a rank's last commit was one of as many groups as before.
+    """Whether a rank's last commit had as many groups as before.
 
-    Participants are those of the last attempt: one that failed since the former look says nothing
-    of the last commit.
+    Participants are those of the last attempt: if that failed since the last tick, they say nothing
+    about the last commit.
     """
     step = track.step
     if track.fresh is None or step is None or step.participants is None:
@@ -251,7 +246,7 @@ def _whole(history: History, track: RankTrack, before: Strength, *, same: bool) 
 
 
 def lost_steps(history: History, incident: Incident) -> int | None:
-    """Attempts without a commit since the fault began, at least; None where nobody can tell."""
+    """Attempts without a commit since the fault began, at least; None: not known."""
     if incident.before is None:
         return None
     counts = [
@@ -274,12 +269,12 @@ def resolved(incident: Incident, at_s: float, why: str) -> Incident:
 
 
 def noted(incident: Incident, at_s: float, to: str, reason: str, **changes: Any) -> Incident:
-    """The incident with one line more, such as a milestone, and what it changes."""
+    """The incident with one more story line, such as a milestone, and its changes."""
     return replace(incident, story=(*incident.story, Transition(at_s, to, reason)), **changes)
 
 
 def differs(before: Incident | None, after: Incident) -> bool:
-    """Whether an incident changed in what its story tells, not only in when it was last seen."""
+    """Whether an incident changed in more than when it was last seen."""
     return before is None or _TOLD(before) != _TOLD(after)
 
 
@@ -292,13 +287,13 @@ _TOLD: Final = attrgetter(
 
 
 def followed(history: History, incident: Incident, config: KeeperConfig) -> Incident:
-    """The incident with the milestones that this tick shows; awaited also beyond its end."""
+    """The incident with the milestones of this tick; they are awaited even after its end."""
     since_s = incident.milestones.evict_asked_s
     if since_s is None and not incident.open:
         since_s = incident.milestones.firing_s
     if since_s is None or history.now_s - since_s > config.follow_s:
         return incident
-    if incident.groups:  # else nobody's fault, nobody to come back
+    if incident.groups:  # else there is nobody to come back
         incident = _going_and_coming(history, incident, since_s)
     if incident.milestones.resumed_s is None:
         incident = _resuming(history, incident, since_s)
@@ -306,7 +301,7 @@ def followed(history: History, incident: Incident, config: KeeperConfig) -> Inci
 
 
 def _going_and_coming(history: History, incident: Incident, since_s: float) -> Incident:
-    """The incident with what its groups and the others do."""
+    """The incident with milestones of its groups and of the others."""
     marks = incident.milestones
     awaited = marks.evict_asked_s is not None and marks.left_quorum_s is None
     if awaited and out_of_quorum(history, incident):
@@ -333,7 +328,7 @@ def _reached(incident: Incident, at_s: float, milestone: str, reason: str) -> In
 
 
 def _resuming(history: History, incident: Incident, since_s: float) -> Incident:
-    """The incident with what it cost in steps so far, and with the end of that when it is there."""
+    """The incident with its lost steps so far, and when the job resumed, if it has."""
     incident = replace(incident, lost_steps=lost_steps(history, incident))
     at_s = resumed_s(history, incident, since_s)
     if at_s is None or incident.before is None:
@@ -345,7 +340,7 @@ def _resuming(history: History, incident: Incident, since_s: float) -> Incident:
 
 
 def _rejoined_s(history: History, incident: Incident) -> float | None:
-    """When a group committed again, its culprits being other processes and all ranks alive."""
+    """When its groups committed again, with culprits replaced and all ranks alive."""
     first_s: list[float] = []
     for group in incident.groups:
         members = history.groups().get(group, ())
@@ -371,11 +366,11 @@ def _rejoined_s(history: History, incident: Incident) -> float | None:
 def under_eviction(
     incident: Incident, asked: Container[IncidentId], now_s: float, config: KeeperConfig
 ) -> bool:
-    """Whether its group is on its way out, or has not committed since it was put out."""
+    """Whether its group is being evicted, or has not committed since."""
     if incident.state is State.EVICTING or incident.id in asked:
         return True
-    # Also while it fires again: an eviction that failed, or was cut short by a restart of the
-    # monitor, may have reached the processes, and then it explains their death.
+    # Even while it fires again: an eviction that failed, or was cut short by a restart of the
+    # monitor, may have reached the processes, which would explain their death.
     marks = incident.milestones
     return (
         marks.evict_asked_s is not None
@@ -385,7 +380,7 @@ def under_eviction(
 
 
 def being_evicted(incident: Incident, eviction: Eviction) -> Incident:
-    """The incident being evicted, where it is not known yet that this eviction was asked for."""
+    """The incident in state `evicting`, unless this eviction is already noted."""
     asked_s = incident.milestones.evict_asked_s
     if asked_s is not None and eviction.asked_s <= asked_s:
         return incident
@@ -397,7 +392,7 @@ def being_evicted(incident: Incident, eviction: Eviction) -> Incident:
 def reported(
     history: History, incident: Incident, progress: Eviction, config: KeeperConfig
 ) -> Incident:
-    """The incident after what the evictor reports: asked, left, failed, or as it was."""
+    """The incident after the evictor's report: asked, left, failed, or unchanged."""
     now_s, incident = history.now_s, being_evicted(incident, progress)
     if incident.state is not State.EVICTING:
         return incident
@@ -407,15 +402,15 @@ def reported(
     done = progress.gone_s is not None or progress.unseen_s is not None
     overdue = not done and now_s - progress.asked_s > config.eviction_deadline_s
     if progress.failed is None and not overdue:
-        return incident  # also while its processes are gone and the next quorum is awaited
+        return incident  # even when its processes are gone, until the next quorum
     why = progress.failed or "nothing happened within its deadline"
     return moved(incident, now_s, State.FIRING, f"the eviction failed: {why}")
 
 
 def unattended(history: History, incident: Incident, config: KeeperConfig) -> Incident:
-    """The incident when the evictor knows nothing of its eviction: asked before a restart.
+    """The incident when the evictor does not know its eviction: it was asked before a restart.
 
-    Firing again: the restart cut the eviction short.
+    It fires again: the restart cut the eviction short.
     """
     ended = resolved_by_eviction(history, incident, None, config)
     if ended is not None:
@@ -438,11 +433,11 @@ def resolved_by_eviction(
     progress: Eviction | None,
     config: KeeperConfig,
 ) -> Incident | None:
-    """The incident resolved, when its group is evicted; None as long as that is not shown.
+    """The incident resolved, once its group is evicted; None until that is shown.
 
-    Evicted is a group whose replica id left the quorum *and* whose processes are gone, or out of
-    sight with a dead heartbeat. A group that never was in a quorum has none to leave; and where no
-    quorum forms for long after its processes were gone (the job may have ended), that is said.
+    A group is evicted if its replica id left the quorum *and* its processes are gone, or out of
+    sight with a dead heartbeat. One that was never in a quorum has none to leave. If no quorum
+    forms for `follow_s` after its processes were gone (the job may have ended), it is resolved too.
     """
     now_s, marks = history.now_s, incident.milestones
     left_s = marks.left_quorum_s if progress is None else progress.left_quorum_s
@@ -498,7 +493,7 @@ def opened(history: History, verdict: Verdict, taken: Container[IncidentId]) -> 
 
 
 def seen_again(history: History, incident: Incident, verdict: Verdict) -> Incident:
-    """The incident with what is seen now; processes of other culprits are other ones."""
+    """The incident as seen now; if its culprits changed, so do their processes."""
     same = incident.culprits == verdict.culprits
     return replace(
         incident,
@@ -514,7 +509,7 @@ def seen_again(history: History, incident: Incident, verdict: Verdict) -> Incide
 
 
 def weighed(incident: Incident, verdict: Verdict, now_s: float, eviction_cost_s: float) -> Incident:
-    """The incident with the severity of what is seen now; the story tells when it changed."""
+    """The incident with the severity of this verdict; a change is noted in the story."""
     severity = severity_of(verdict, eviction_cost_s)
     if severity is incident.severity:
         return incident
@@ -525,7 +520,7 @@ def weighed(incident: Incident, verdict: Verdict, now_s: float, eviction_cost_s:
 
 
 def _victims(incident: Incident, verdict: Verdict) -> tuple[RankName, ...]:
-    """All who ever waited: a victim that TorchFT's timeout has ended since waits no more."""
+    """All that ever waited, even those that TorchFT's timeout has ended since."""
     everyone = {*incident.verdict.victims, *verdict.victims}
     return tuple(sorted(everyone - set(verdict.culprits)))
 
@@ -541,38 +536,38 @@ def _incarnations(history: History, culprits: Iterable[str]) -> tuple[str, ...]:
 # -- tracker -----------------------------------------------------------------------------------
 
 _LIGHTHOUSE: Final = GroupName("the Lighthouse")
-"""Whom those wait for who wait for a Lighthouse that is away."""
+"""What victims wait for while the Lighthouse is away."""
 _EACH_OTHER: Final = GroupName("each other")
-"""Whom those wait for who all wait, with nobody missing."""
+"""What victims wait for when all wait and none is missing."""
 
 
 @dataclass(slots=True)
 class Tracker:
-    """All incidents, open and lately resolved."""
+    """All incidents, open and recently resolved."""
 
     config: KeeperConfig
     incidents: dict[IncidentId, Incident] = field(default_factory=dict)
     _sightings: dict[IncidentId, int] = field(default_factory=dict)
     _restored: set[IncidentId] = field(default_factory=set)
     _asked_s: dict[IncidentId, float] = field(default_factory=dict)
-    """Evictions decided that the evictor has not taken up yet."""
+    """When evictions were decided that the evictor has not taken up yet."""
     _before: dict[IncidentId, Incident] = field(default_factory=dict)
-    """As they were when the tick began."""
+    """The incidents at the start of the tick."""
     _waited_s: dict[tuple[IncidentId, RankName], float] = field(default_factory=dict)
     """When a victim was last seen waiting for the fault of an incident."""
     cut_short: set[IncidentId] = field(default_factory=set)
     """Evictions that a restart of the monitor interrupted: asking again is the same eviction."""
 
     def restore(self, incidents: Sequence[Incident]) -> None:
-        """Continue what the store knew when the monitor started."""
+        """Continue the incidents of the store."""
         for incident in incidents:
             self.incidents[incident.id] = incident
             if incident.open:
                 self._restored.add(incident.id)
 
     def resume(self, evictions: Sequence[Eviction]) -> None:
-        """Evictions that somebody left without an end: their incidents are being evicted, and to
-        ask again is the same eviction.
+        """Take over unfinished evictions: their incidents are being evicted, and asking again is
+        the same eviction.
         """
         for eviction in evictions:
             incident = self.incidents.get(eviction.incident_id)
@@ -581,7 +576,7 @@ class Tracker:
                 self.incidents[incident.id] = being_evicted(incident, eviction)
 
     def warm(self, other: Tracker) -> None:
-        """Go on with how often another tracker saw the same incidents."""
+        """Continue another tracker's counts of the same incidents."""
         ids = self.incidents.keys()
         self._sightings = {key: n for key, n in other._sightings.items() if key in ids}
         self._waited_s = {key: at for key, at in other._waited_s.items() if key[0] in ids}
@@ -592,7 +587,7 @@ class Tracker:
         return tuple(sorted(incidents, key=oldest_first))
 
     def shown(self) -> tuple[Incident, ...]:
-        """Open ones and those resolved that ever fired, newest first."""
+        """Open ones, and resolved ones that fired, newest first."""
         incidents = (
             incident
             for incident in self.incidents.values()
@@ -601,7 +596,7 @@ class Tracker:
         return tuple(sorted(incidents, key=newest_first))
 
     def ripe(self, now_s: float) -> tuple[Incident, ...]:
-        """Firing incidents that this very tick shows, held for long enough; oldest first."""
+        """Firing incidents seen in this tick and for long enough, oldest first."""
         return tuple(
             incident
             for incident in self.open()
@@ -616,11 +611,11 @@ class Tracker:
         self.cut_short.discard(incident_id)
 
     def awaiting(self) -> Mapping[IncidentId, float]:
-        """Evictions decided, and not yet taken up by the evictor: when."""
+        """Eviction decided but not yet taken up by the evictor -> when."""
         return self._asked_s
 
     def shielded(self, now_s: float) -> Mapping[GroupName, Incident]:
-        """Groups on their way out or back, by our own doing: they are not accused again."""
+        """Groups that we evict or that are coming back: they are not accused again."""
         shields: dict[GroupName, Incident] = {}
         for incident in self.incidents.values():
             if under_eviction(incident, self._asked_s, now_s, self.config):
@@ -628,10 +623,10 @@ class Tracker:
         return shields
 
     def blamed(self, history: History) -> dict[RankName, GroupName]:
-        """Victims of open incidents, and the group that they wait for (or waited for, and died).
+        """Victim of an open incident -> the group that it waits for (or waited for until it died).
 
-        Who committed after it was seen waiting has moved on, and is another process's victim no
-        more; so is a process that started since.
+        A rank that committed after it was seen waiting is no longer a victim, nor is a process that
+        started since.
         """
         blamed: dict[RankName, GroupName] = {}
         for incident in self.open():
@@ -647,9 +642,9 @@ class Tracker:
         return blamed
 
     def owner(self, verdict: Verdict, taken: Collection[IncidentId] = ()) -> Incident | None:
-        """The open incident that a verdict belongs to: of the same groups, else of some of them.
+        """The open incident of a verdict: with the same groups, else with some of them.
 
-        `taken`: incidents that other verdicts of this tick belong to.
+        `taken`: incidents of other verdicts of this tick.
         """
         candidates = [
             incident
@@ -672,7 +667,7 @@ class Tracker:
         unknown: frozenset[Kind] = frozenset(),
         inhibited: Mapping[tuple[Kind, GroupName], str] | None = None,
     ) -> tuple[Incident, ...]:
-        """Take in verdicts, after `take_evictions`; returns the changed ones, oldest first."""
+        """Take verdicts, after `take_evictions`; returns the changed incidents, oldest first."""
         now_s = history.now_s
         seen: set[IncidentId] = set()
         for verdict in verdicts:
@@ -721,7 +716,7 @@ class Tracker:
             case Kind.STATE_CORRUPT:
                 return self.config.corrupt_sweeps
             case Kind.STRAGGLER:
-                return 1  # its windows have already held it
+                return 1  # its windows have already confirmed it
             case _:
                 return self.config.hang_sweeps
 
@@ -758,7 +753,7 @@ class Tracker:
     # -- evictions -------------------------------------------------------------------------
 
     def take_evictions(self, history: History, evictions: Sequence[Eviction]) -> None:
-        """Begin a tick: what the evictor did shields its groups from this tick's verdicts."""
+        """Begin a tick: evictions shield their groups from this tick's verdicts."""
         self._before = dict(self.incidents)
         by_time = sorted(evictions, key=attrgetter("asked_s"))
         latest = {eviction.incident_id: eviction for eviction in by_time}
@@ -769,7 +764,7 @@ class Tracker:
                 if after.milestones.evict_asked_s != asked_s:
                     self._asked_s.pop(incident.id, None)
                 self._keep(after)
-            elif incident.state is State.EVICTING:  # an earlier, ended one says nothing of this one
+            elif incident.state is State.EVICTING:  # an earlier, ended one does not count
                 after = unattended(history, incident, self.config)
                 if after.state is State.FIRING:
                     self.cut_short.add(incident.id)
@@ -788,7 +783,7 @@ class Tracker:
 
 
 def _cause(incident: Incident) -> GroupName:
-    """Whom its victims wait for, in words where it is no group."""
+    """What its victims wait for, in words if it is not a group."""
     if incident.groups:
         return incident.groups[0]
     return _LIGHTHOUSE if incident.kind is Kind.LIGHTHOUSE_AWAY else _EACH_OTHER

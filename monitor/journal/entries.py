@@ -1,4 +1,4 @@
-"""The lines of a journal as types: a head, then ticks; and their JSON. Pure."""
+"""The lines of a journal (a head, then ticks) as types and as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -46,42 +46,42 @@ from worker_server.wire import (
 # -- lines -------------------------------------------------------------------------------------
 # Lines of JSON with a checksum each, in one gzip stream. Pure: bytes in, bytes out.
 #
-# The standard library's zlib is enough: the stream is flushed after every tick, so that what a
-# SIGKILL leaves can be read up to the last tick, any `zcat` reads it, and what zstandard would save
-# (a tenth, of what is mostly digits) is not worth a dependency of the monitor. gzip's own checksum
-# comes only at the end, hence one a line.
+# The standard library's zlib is enough. The stream is flushed after every tick, so that after a
+# SIGKILL it can be read up to the last tick. Any `zcat` reads it. zstandard would save a tenth of
+# what is mostly digits, which is not worth a dependency of the monitor. gzip's own checksum comes
+# only at the end, so each line has one.
 
 LEVEL: Final = 6
-"""Of 1 to 9. At 1,000 ranks 3 takes 3 ms less a tick, outside of the interpreter's lock, and 25 %
-more bytes; 9 saves 4 to 10 % and takes twice the time."""
+"""Of 1 to 9. At 1,000 ranks, 3 takes 3 ms less a tick, outside the GIL, and 25 % more bytes; 9
+saves 4 to 10 % and takes twice the time."""
 _GZIP: Final = 31
 LINE_MAX_BYTES: Final = 1 << 30
-"""Longer is no line of ours: a few bytes of zeros can be blown up to fill any memory."""
+"""A longer line is not ours: a few compressed bytes can expand to fill any memory."""
 _PIECE: Final = 1024
 _AT_ONCE: Final = 1 << 20
 _MARK: Final = 9
 
 
 class LineError(ValueError):
-    """A journal that cannot be read on from here; one line."""
+    """A journal that cannot be read any further; one line."""
 
 
 def dumped(value: Any) -> str:
-    """Compact JSON, of the wire's types too."""
+    """Compact JSON, also of the wire's types."""
     try:
         return encode(value).decode()
-    except UnicodeEncodeError:  # half a surrogate pair, from a record of torch's
+    except UnicodeEncodeError:  # a lone surrogate in a record from torch
         return json.dumps(to_builtins(value), separators=(",", ":"))
 
 
 class Packer:
-    """From JSON texts to the bytes of a file."""
+    """Turns JSON texts into the bytes of a file."""
 
     def __init__(self, level: int = LEVEL) -> None:
         self._stream = zlib.compressobj(level, zlib.DEFLATED, _GZIP)
 
     def line(self, text: str) -> bytes:
-        """One line, complete on its own once it is written."""
+        """One line, readable as soon as it is written."""
         body = text.encode()
         marked = b"%08x %s\n" % (zlib.crc32(body), body)
         return self._stream.compress(marked) + self._stream.flush(zlib.Z_SYNC_FLUSH)
@@ -97,7 +97,7 @@ class End(StrEnum):
 
 
 class Unpacker:
-    """From the bytes of a file to parsed JSON; feed it pieces, then ask how it ended."""
+    """Turns the bytes of a file into parsed JSON; feed it pieces, then ask how it ended."""
 
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(_GZIP)
@@ -106,26 +106,26 @@ class Unpacker:
         self._follows = False
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """The lines that are complete by now.
+        """The lines that are complete so far.
 
         Raises:
-            LineError: the bytes are damaged; lines before the damage have been given out.
+            LineError: the bytes are damaged; lines before the damage were yielded.
         """
         for start in range(0, len(data), _PIECE):
             piece = data[start : start + _PIECE]
             before = self._stream.copy()
             try:
                 yield from self._lines(self._inflated(piece))
-            except zlib.error:  # what lies before the damage in this piece is not lost
+            except zlib.error:  # keep what precedes the damage in this piece
                 self._stream = before
                 yield from self._bytewise(piece)
 
     def end(self) -> End:
-        """How it ended, after the last piece."""
+        """How it ended; call it after the last piece."""
         return End.WHOLE if self._stream.eof and not self._rest else End.CUT
 
     def _inflated(self, piece: bytes) -> bytes:
-        """What these bytes hold.
+        """The decompressed bytes.
 
         Raises:
             zlib.error: they are damaged.
@@ -175,28 +175,28 @@ def _parsed(line: bytes) -> Any:
 # -- wire rows ---------------------------------------------------------------------------------
 # Reports of ranks as rows of numbers.
 #
-# What is written has the names of the wire (`worker_server.wire`) and is read back by the wire's
-# own parser, so that a journal is checked as strictly as a WorkerServer's answer. It is not written
-# by the wire's writer: that one rounds, and a replay has to see the very same numbers.
+# Rows have the names of the wire (`worker_server.wire`) and are read by the wire's own parser, so
+# that a journal is checked as strictly as a WorkerServer's answer. They are not written by the
+# wire's writer: that one rounds, and a replay needs the exact numbers.
 
 
 COLUMNS: Final[Mapping[str, Sequence[str]]] = {
     "process": Process.__struct_fields__,
     "step": StepState.__struct_fields__,
 }
-"""What the numbers of a row are."""
+"""Names of the numbers in a row."""
 _MORE: Final = tuple(
     (part.name, part.default)
     for part in structs.fields(StateReport)
     if part.name not in ("identity", "process", "step", "heads")
 )
-"""Parts of a report that are mostly empty."""
+"""Parts of a report that are usually empty."""
 _REST: Final = attrgetter(*(name for name, _ in _MORE))
 _USUAL: Final = tuple(usual for _, usual in _MORE)
 
 
 def report_row(report: StateReport) -> list[Any]:
-    """Process, step and heads, each a row (a head is one already), then what else it says."""
+    """Process, step and heads, each a row (a head is one already), then the other parts."""
     row: list[Any] = [
         structs.astuple(report.process),
         None if report.step is None else structs.astuple(report.step),
@@ -210,11 +210,11 @@ def report_row(report: StateReport) -> list[Any]:
 def report_from_row(
     row: Any, identity: Mapping[str, Any], columns: Mapping[str, Sequence[str]]
 ) -> StateReport:
-    """Inverse of `report_row`; `columns`: as they were when it was written.
+    """Inverse of `report_row`; `columns`: those of when it was written.
 
     Raises:
-        WireError: what comes out is no report.
-        LookupError, TypeError, ValueError: not written by it.
+        WireError: the result is not a report.
+        LookupError, TypeError, ValueError: `report_row` did not write it.
     """
     process, step, heads, *more = row
     plain: dict[str, Any] = {
@@ -230,16 +230,16 @@ def report_from_row(
 # -- sightings ---------------------------------------------------------------------------------
 # Snapshots as rows, and back.
 #
-# The first snapshot of a file is told whole; who a rank is, where it is asked, the Lighthouse's
-# page and evictions are told again where they have changed. Reports are told whole each time: most
-# of their numbers change in every tick, and what does not costs the compressor nothing.
+# The first snapshot of a file is written whole. Later ones repeat a rank's identity and URL, the
+# Lighthouse's page and evictions only if they changed. Reports are written whole each time: most of
+# their numbers change in every tick, and the rest compresses to nothing.
 
 _TOLD: Final = frozenset(
     {"now_s", "tick", "lateness_s", "observations", "lighthouse", "records", "evictions"}
 )
 _NO_CONFIG: Final = KeeperConfig()
 _MORE_SEEN: Final = tuple(part.name for part in fields(Snapshot) if part.name not in _TOLD)
-"""What a snapshot has since this was written: told whole, as `memory` tells it."""
+"""Parts that snapshots got later: written whole, in the form of `memory`."""
 
 
 class _Written:
@@ -248,12 +248,12 @@ class _Written:
     def __init__(self) -> None:
         self.identity: Identity | None = None
         self.answered_as: Identity | None = None
-        """The object, not its like: compared each tick, ten fields a rank would cost."""
+        """Compared by identity: comparing ten fields a rank in each tick would cost time."""
         self.url: str | None = None
 
 
 class SnapshotWriter:
-    """The writer's side: one for each file."""
+    """Writes snapshots; one for each file."""
 
     def __init__(self) -> None:
         self._ranks: dict[RankName, _Written] = {}
@@ -325,7 +325,7 @@ def _away(outcome: Unreachable) -> dict[str, Any]:
 def _answer(answer: FlightRecord | Unreachable) -> dict[str, Any]:
     if isinstance(answer, Unreachable):
         return _away(answer)
-    return {"schema": SCHEMA, **to_builtins(answer)}  # nothing rounded and nothing left out
+    return {"schema": SCHEMA, **to_builtins(answer)}  # nothing rounded or left out
 
 
 def _lighthouse(
@@ -351,7 +351,7 @@ def _lighthouse(
 
 
 class SnapshotReader:
-    """The reader's side: one for each file."""
+    """Reads snapshots; one for each file."""
 
     def __init__(self) -> None:
         self._columns: Mapping[str, Sequence[str]] = COLUMNS
@@ -364,10 +364,10 @@ class SnapshotReader:
         self._more: dict[str, Any] = {}
 
     def read(self, plain: Mapping[str, Any], config: KeeperConfig) -> Snapshot:
-        """The snapshot that `SnapshotWriter.write` was given.
+        """The snapshot that `SnapshotWriter.write` got.
 
         Raises:
-            LookupError, TypeError, ValueError, AttributeError: not written by it.
+            LookupError, TypeError, ValueError, AttributeError: it did not write this.
         """
         if "columns" in plain:
             self._columns = plain["columns"]
@@ -447,7 +447,7 @@ _WOULD: Final = ("group", "replica_id", "quarantine")
 _UNUSABLE: Final = (
     LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError,
 )  # fmt: skip
-"""What well-formed JSON that is no journal may lead to."""
+"""Errors from well-formed JSON that is not a journal."""
 
 
 class JournalError(Exception):
@@ -456,41 +456,41 @@ class JournalError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The first line of a file: all that its ticks are judged with."""
+    """The first line of a file: everything its ticks are judged with."""
 
     config: KeeperConfig
     version: str
     """Of the lightkeeper that wrote it."""
     run: str = ""
-    """Differs between any two starts of a monitor."""
+    """Unique to each start of a monitor."""
     number: int = 1
     """Of the file in its run, from 1."""
     began_s: float = 0.0
-    """Unix time at which the file was begun."""
+    """Unix time at which the file began."""
     incidents: tuple[Incident, ...] = ()
-    """Restored when the run started; told in its first file."""
+    """Restored when the run started; only in its first file."""
     evictions: tuple[Eviction, ...] = ()
     policy: Policy = DEFAULT
     would: tuple[PastEviction, ...] = ()
-    """Evictions that observe mode had held back before."""
+    """Evictions that observe mode held back earlier."""
     after_tick: int | None = None
     """The tick after which `memory` was taken; None in the first file of a run."""
     memory: Any = None
-    """What the pipeline remembered then, as `memory` writes it."""
+    """The pipeline's memory then, as `monitor.journal.memory` writes it."""
     no_memory: str | None = None
-    """Why there is none in a later file."""
+    """Why a later file has none."""
     lost: int = 0
     """Ticks of this run that were not written, all before this file."""
 
 
 @dataclass(frozen=True, slots=True)
 class TickOutcome:
-    """What the live monitor made of a tick, in plain JSON types."""
+    """What the live monitor decided in a tick, in plain JSON types."""
 
     changed: Sequence[Mapping[str, Any]] = ()
     decisions: Sequence[Mapping[str, Any]] = ()
     wanted: Sequence[str] = ()
-    """Ranks whose flight records were asked for."""
+    """Ranks whose flight records were requested."""
     failures: Mapping[str, str] | None = None
     """Detectors that crashed."""
     crash: str | None = None
@@ -499,7 +499,7 @@ class TickOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One tick: what was seen, and what the live monitor made of it."""
+    """One tick: what was seen, and what the live monitor decided."""
 
     snapshot: Snapshot
     outcome: TickOutcome
@@ -539,7 +539,7 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
 
 
 def outcome_to_json(outcome: TickOutcome) -> dict[str, Any]:
-    """What there is to tell; mostly nothing."""
+    """Only what is not empty; mostly nothing."""
     names = (part.name for part in fields(outcome))
     return {name: value for name in names if (value := getattr(outcome, name))}
 
@@ -584,7 +584,7 @@ def head_from_json(plain: Any) -> Head:
     """The head of a file.
 
     Raises:
-        JournalError: it is none, or of a newer schema.
+        JournalError: it is not a head, or of another schema.
     """
     if not isinstance(plain, dict) or plain.get("kind") != "head":
         raise JournalError("no journal of lightkeeper: it does not begin with a head")
@@ -628,7 +628,7 @@ def tick_from_json(plain: Any, reader: SnapshotReader, config: KeeperConfig) -> 
     """A tick.
 
     Raises:
-        JournalError: it is none.
+        JournalError: it is not a tick.
     """
     try:
         if plain["kind"] != "tick":

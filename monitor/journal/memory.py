@@ -1,13 +1,12 @@
-"""The pipeline's memory as plain JSON; no pickle, nothing in it can run. Pure.
+"""The pipeline's memory as plain JSON: no pickle, so reading it runs no code. Pure.
 
-Theory of operation. A journal file that begins in the middle of a run begins with everything that
-the pipeline remembers. `freeze` runs between two ticks and has to be quick: it copies what changes
-(lists, dicts, deques, sets, mutable dataclasses) and keeps what is frozen as it is. `write` may
-take its time, in another thread. An object that is met twice is written once and referred to by
-its number, so that `read` gives back the same shape. It makes dataclasses and enums of this
-project that are loaded already, without calling anything of theirs; a class that has other fields
-than those written is an error and never a guess. The configuration is not written: who reads says
-which one holds, for "what if" is another configuration over the same memory.
+Theory of operation. A journal file in the middle of a run begins with everything that the pipeline
+remembers. `freeze` runs between two ticks and must be quick: it copies what changes (lists, dicts,
+deques, sets, mutable dataclasses) and keeps what is frozen. `write` may be slow, in another thread.
+An object met again is written once and referred to by its number, so that `read` restores the same
+graph. `read` makes dataclasses and enums of this project that are already loaded, without calling
+their code; a class whose fields differ from those written is an error. The configuration is not
+written: the reader supplies it, since "what if" is another configuration over the same memory.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ _dumps: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class MemoryFormatError(ValueError):
-    """Something that cannot be written, or was not written by this version; one line."""
+    """A value that cannot be written, or was written by another version; one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Items:
-    """A container as it was when it was frozen."""
+    """A container as it was when frozen."""
 
     tag: str
     values: tuple[Any, ...]
 
 
 class _Node:
-    """A mutable dataclass as it was when it was frozen; one for each object."""
+    """A mutable dataclass as it was when frozen; one for each object."""
 
     __slots__ = ("kind", "values")
 
@@ -58,7 +57,7 @@ class _Node:
 
 
 class _Layouts(dict[type, Any]):
-    """Class -> reader of all its fields at once, made when first asked for."""
+    """Class -> getter of all its fields at once, made on first use."""
 
     def __missing__(self, kind: type) -> Any:
         names = names_of(kind)
@@ -78,7 +77,7 @@ _layouts: Final = _Layouts()
 
 
 def names_of(kind: type) -> tuple[str, ...]:
-    """The fields of a dataclass or msgspec struct of ours.
+    """The fields of one of our dataclasses or msgspec structs.
 
     Raises:
         MemoryFormatError: it is neither.
@@ -97,7 +96,7 @@ def _is_frozen(kind: Any) -> bool:
 
 
 def freeze(value: Any) -> Any:
-    """What `value` is now, whatever becomes of it.
+    """A copy of `value` that later changes do not affect.
 
     Raises:
         MemoryFormatError: it holds something that `write` cannot write.
@@ -134,13 +133,13 @@ def _sorted(values: Iterable[Any]) -> list[Any]:
 
 
 class Writer:
-    """Writes frozen values as JSON; classes and shared objects are known to all of one writer."""
+    """Writes frozen values as JSON; all values of one writer share classes and object numbers."""
 
     def __init__(self, config: KeeperConfig) -> None:
         self._config = config
         self._classes: dict[type, int] = {}
         self._numbers: dict[int, int] = {}
-        self._kept: list[Any] = []  # a number is an id(): what it belongs to must live on
+        self._kept: list[Any] = []  # numbers are keyed by id(): the objects must stay alive
         self._out: list[str] = []
 
     def text(self, value: Any) -> str:
@@ -149,7 +148,7 @@ class Writer:
         return "".join(self._out)
 
     def classes(self) -> str:
-        """JSON text of the classes that were met: module, name, fields."""
+        """JSON text of the classes met so far: module, name, fields."""
         rows = [
             [kind.__module__, kind.__qualname__, [] if issubclass(kind, Enum) else names_of(kind)]
             for kind in self._classes
@@ -178,7 +177,7 @@ class Writer:
             self._out.append(_dumps(["e", self._number(kind), value.value]))
         elif kind is _Node or _is_frozen(kind):
             self._object(value)
-        else:  # inside of something frozen: what nobody changes is copied now
+        else:  # inside something frozen: nobody changes it, so it is copied only now
             self._write(freeze(value))
 
     def _listed(self, tag: str, values: Iterable[Any]) -> None:
@@ -199,7 +198,7 @@ class Writer:
         kind = value.kind if value.__class__ is _Node else value.__class__
         row = value.values if value.__class__ is _Node else _layouts[kind](value)
         head = f'["o",{self._number(kind)}'
-        if row and ATOMS.issuperset(map(type, row)):  # by far the most
+        if row and ATOMS.issuperset(map(type, row)):  # by far the most common
             self._out.append(f"{head},{_dumps(row)[1:]}")
             return
         self._out.append(head)
@@ -210,13 +209,13 @@ class Writer:
 
 
 def _apart(config: KeeperConfig, other: KeeperConfig) -> dict[str, Any]:
-    """Options in which `other` differs; thresholds are scaled while the monitor doubts itself."""
+    """Options in which `other` differs: thresholds are scaled while the monitor doubts itself."""
     names = names_of(KeeperConfig)
     return {n: getattr(other, n) for n in names if getattr(other, n) != getattr(config, n)}
 
 
 def write(frozen: Any, config: KeeperConfig) -> str:
-    """JSON text of what `freeze` gave; `config` is the one that holds, and is not written.
+    """JSON text of what `freeze` returned; `config`, the one in force, is not written.
 
     Raises:
         MemoryFormatError: it holds something that cannot be written.
@@ -230,10 +229,10 @@ def write(frozen: Any, config: KeeperConfig) -> str:
 
 
 def read(data: Any, config: KeeperConfig) -> Any:
-    """What was written, thawed; `data` is the parsed JSON.
+    """The value that was written; `data` is the parsed JSON.
 
     Raises:
-        MemoryFormatError: not written by `write`, or by a version whose classes have other fields.
+        MemoryFormatError: `write` did not write it, or its version's classes have other fields.
     """
     try:
         return _Reader([_class(*row) for row in data["classes"]], config).read(data["value"])
@@ -244,7 +243,7 @@ def read(data: Any, config: KeeperConfig) -> Any:
 
 
 def _class(module: str, name: str, names: list[str]) -> type:
-    """A class of ours that is loaded; nothing is imported because a file names it."""
+    """One of our loaded classes; a name in a file never causes an import."""
     loaded = sys.modules.get(module) if module.startswith(OURS) else None
     kind = getattr(loaded, name, None)
     if not isinstance(kind, type) or kind.__module__ != module:
@@ -306,7 +305,7 @@ class _Reader:
             raise MemoryFormatError(
                 f"{kind.__qualname__} has {len(names)} fields, {len(values)} given"
             )
-        if issubclass(kind, Struct):  # these are whole when they are made, and hold plain values
+        if issubclass(kind, Struct):  # they are complete when made, and hold plain values
             at = len(self._objects)
             self._objects.append(None)
             self._objects[at] = kind(*map(self.read, values))

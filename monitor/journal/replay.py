@@ -1,7 +1,7 @@
-"""The pipeline over a journal: the same deciding again, tick by tick. Pure.
+"""The replay of a journal: the pipeline decides it again, tick by tick. Pure.
 
-Files of one run that follow each other are one journey. A file that does not follow the one
-before (another run, or files or ticks between are missing) begins with the memory in its head.
+Consecutive files of one run are replayed as one. A file that does not follow the one before
+(another run, or missing files or ticks) begins with the memory in its head.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Replayed:
     tick: Tick
     result: TickResult
     again: TickOutcome
-    """What this replay made of it; `tick.outcome` is what the live monitor made of it."""
+    """The outcome of this replay; `tick.outcome` is the live monitor's."""
 
     @property
     def now_s(self) -> float:
         return self.tick.snapshot.now_s
 
     def difference(self) -> str | None:
-        """Where the two part, in one line; None where they agree."""
+        """Where the two differ, in one line; None if they agree."""
         parted = first_difference(outcome_to_json(self.tick.outcome), outcome_to_json(self.again))
         if parted is None:
             return None
@@ -59,8 +59,8 @@ class Replay:
     """Replays heads and ticks as they come.
 
     Args:
-        changes: options of the configuration that differ from the live one; none: the same.
-        policy: rules in place of the live ones; None: those.
+        changes: options that replace those of the live configuration.
+        policy: rules that replace the live ones; None: keep them.
     """
 
     def __init__(
@@ -69,19 +69,19 @@ class Replay:
         self._changes = dict(changes or {})
         self._policy = policy
         self.pipeline: Pipeline | None = None
-        """The one at work; None before the first file."""
+        """The current one; None before the first file."""
         self.run: str | None = None
-        """The one that is replayed; None before the first file."""
+        """The one being replayed; None before the first file."""
         self._number = 0
         self._last: int | None = None
         self._result: TickResult | None = None
 
     def begin(self, head: Head) -> bool:
-        """A file begins; whether it goes on from the one before.
+        """Begin a file; returns whether it continues the previous one.
 
         Raises:
             JournalError: it does not, and its own memory cannot be used here.
-            ConfigError: the changes do not go with its configuration.
+            ConfigError: the changes do not fit its configuration.
         """
         follows = (
             self.pipeline is not None
@@ -93,7 +93,7 @@ class Replay:
         self.run, self._number = head.run, head.number
         self._last = head.after_tick
         if follows and self.pipeline is not None:
-            self.pipeline.reconfigure(self.config(head), head.policy)  # a policy may begin a file
+            self.pipeline.reconfigure(self.config(head), head.policy)  # a new policy begins a file
         else:
             self.pipeline = pipeline_of(head, self.config(head))
             self._result = None
@@ -103,13 +103,13 @@ class Replay:
         """The live configuration with the changes.
 
         Raises:
-            ConfigError: that is none.
+            ConfigError: it is not valid.
         """
         live = {option.name: getattr(head.config, option.name) for option in fields(KeeperConfig)}
         return KeeperConfig.from_options({**live, **self._changes})
 
     def tick(self, tick: Tick) -> Replayed:
-        """Decide one tick again, as `monitor.loop` does: a crash decides nothing."""
+        """Decide one tick again, as `monitor.loop` does: after a crash nothing is decided."""
         if self.pipeline is None:
             raise JournalError("a tick before any head")
         self._last = tick.snapshot.tick
@@ -117,17 +117,17 @@ class Replay:
         result, crash = TickResult(tick.snapshot.now_s, incidents=incidents), None
         try:
             result = self.pipeline.tick(tick.snapshot)
-        except Exception as exc:  # noqa: BLE001 - it crashed live as well, or this is the difference
+        except Exception as exc:  # noqa: BLE001 - it crashed live too, or this is the difference
             crash = f"{type(exc).__name__}: {exc}"
         self._result = result
         return Replayed(tick, result, outcome_of(result, crash))
 
 
 def pipeline_of(head: Head, config: KeeperConfig) -> Pipeline:
-    """The pipeline as it was when a file began.
+    """The pipeline as of the start of a file.
 
     Raises:
-        JournalError: the file begins in the middle of a run, without a memory that fits here.
+        JournalError: the file begins in the middle of a run, without a usable memory.
     """
     if head.after_tick is None:
         return Pipeline(
@@ -151,7 +151,7 @@ def pipeline_of(head: Head, config: KeeperConfig) -> Pipeline:
 def first_difference(  # noqa: PLR0911
     live: Any, again: Any, where: str = ""
 ) -> tuple[str, str, str] | None:
-    """Path and both values of the first thing in which two JSON values differ."""
+    """Path and both values of the first difference between two JSON values."""
     if isinstance(live, Mapping) and isinstance(again, Mapping):
         for key in sorted({*live, *again}):
             inner = f"{where}.{key}" if where else str(key)
@@ -191,7 +191,7 @@ _PIECE: Final = 1 << 16
 class Opened:
     path: Path
     head: Head
-    """Without its memory from `find_journals`: that of 1,000 ranks takes 100 MB."""
+    """From `find_journals` without its memory: that of 1,000 ranks takes 100 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,18 +199,18 @@ class Closed:
     path: Path
     how: End
     damage: str | None = None
-    """What is wrong, and after which tick; the rest of the file is not read."""
+    """What is wrong, and after which tick; the rest of the file was not read."""
 
 
 Event = Opened | Tick | Closed
 
 
 def find_journals(paths: Sequence[Path]) -> tuple[tuple[Opened, ...], tuple[str, ...]]:
-    """Files of these paths (folders: all in them) in the order in which they were written, and
-    what is to be said of those that hold nothing yet.
+    """Files of these paths (folders: all in them) in the order they were written, and a note on
+    each that is empty yet.
 
     Raises:
-        JournalError: a path holds no journal, or one that cannot be used.
+        JournalError: a path holds no journal, or an unusable one.
     """
     opened: list[Opened] = []
     notes: list[str] = []
@@ -241,10 +241,10 @@ def _named(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def read_head(path: Path) -> Head | None:
-    """The head of a file; None where the file ends within it.
+    """The head of a file; None if the file ends within it.
 
     Raises:
-        JournalError: it cannot be read, or is no journal.
+        JournalError: it cannot be read, or is not a journal.
     """
     try:
         with path.open("rb") as file:
@@ -264,10 +264,10 @@ def _head(file: BinaryIO) -> Head | None:
 
 
 def events(opened: Sequence[Opened]) -> Iterator[Event]:
-    """All that the files hold: each is opened, its ticks follow, it is closed.
+    """Everything in the files: for each, `Opened`, its ticks, `Closed`.
 
     Raises:
-        JournalError: a file cannot be read any more.
+        JournalError: a file can no longer be read.
     """
     for file in opened:
         yield from _inside(file)
@@ -302,7 +302,7 @@ def _inside(opened: Opened) -> Iterator[Event]:
 
 @dataclass(slots=True)
 class Account:
-    """Incidents in their latest form and decisions in order, in plain JSON types."""
+    """Latest state of incidents, and decisions in order, in plain JSON types."""
 
     incidents: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     decisions: list[Mapping[str, Any]] = field(default_factory=list)
@@ -318,7 +318,7 @@ class Account:
             self.incidents.setdefault(str(incident["id"]), incident)
 
     def since(self, from_s: float) -> Account:
-        """What concerns the time from then on: incidents that were not over, decisions since."""
+        """From that time: incidents not over by then, and decisions since."""
         return Account(
             {key: seen for key, seen in self.incidents.items() if _ended_s(seen) >= from_s},
             [decision for decision in self.decisions if decision["at_s"] >= from_s],
@@ -359,22 +359,22 @@ class Side:
     asked: int
     """How many times it was decided."""
     held: str | None
-    """The last guard that held an eviction back, while none was decided."""
+    """The last guard that held its eviction back; None if one was decided."""
     resolved_s: float | None
     resolution: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The same fault in both accounts, or in one of them."""
+    """The same fault in both accounts, or a fault in only one."""
 
     kind: str
     culprits: tuple[str, ...]
     live: Side | None
     now: Side | None
     conjecture: bool = False
-    """Whether it was accused by the second account only, after the evictions had parted: what was
-    seen then is what the live eviction did, or what one that nobody carried out left undone."""
+    """Whether only the second account has it, after the evictions differed: what was seen from then
+    on follows from what the live monitor evicted, or did not."""
 
     @property
     def same(self) -> bool:
@@ -390,8 +390,8 @@ class Pair:
 def compared(live: Account, now: Account) -> list[Pair]:
     """Faults of both accounts side by side, in order of time.
 
-    The same fault is one of the same kind that shares a culprit and overlaps in time; of several
-    the one whose beginning is neaunmatched.
+    The same fault has the same kind, shares a culprit and overlaps in time; of several, it is the
+    one whose beginning is nearest.
     """
     unmatched = {str(incident["id"]): incident for incident in now.lasting()}
     apart_s = parted_s(live, now)
@@ -409,7 +409,7 @@ def compared(live: Account, now: Account) -> list[Pair]:
 
 
 def parted_s(live: Account, now: Account) -> float | None:
-    """When the evictions of two accounts first differ: what was seen later is the live one's."""
+    """When the evictions first differ: what was seen later follows from the live ones."""
     now_evicts = [(decision["at_s"], decision["group"]) for decision in now.evictions()]
     live_evicts = [(decision["at_s"], decision["group"]) for decision in live.evictions()]
     return min((at_s for at_s, _ in set(now_evicts) ^ set(live_evicts)), default=None)
@@ -430,7 +430,7 @@ def _nearest(
 
 
 def _share(culprits: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether both blame the same: a rank in common, or nobody."""
+    """Whether both blame a common rank, or both nobody."""
     return bool(set(culprits) & set(others)) or not (culprits or others)
 
 

@@ -171,7 +171,7 @@ class Observing:
 # -- who acts ------------------------------------------------------------------------------------
 
 _UNREAD: Final = -1
-"""Stands for: never read; `Lease.writes` does not return it."""
+"""Nothing read yet; differs from every `Lease.writes`, even None."""
 _READ_SHARE: Final = 10.0
 """A standby spends at most a tenth of its time reading a store with thousands of incidents."""
 
