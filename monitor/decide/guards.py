@@ -661,7 +661,7 @@ def _quarantine(case: Case) -> tuple[Host, ...]:
     """Hosts to blame, where the policy lets them be quarantined.
 
     A straggler is evidence against its host; so are a wait in the kernel and a corruption that only
-    one host shows. Any other fault is if the host had an earlier one: of another group, or at
+    one host shows. Any other fault is only if the host had an earlier one: of another group, or at
     another place in the program. Otherwise the group comes back there, once (`again`).
     """
     view, incident = case.view, case.incident

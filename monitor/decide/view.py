@@ -389,7 +389,7 @@ class View:
 
 
 VICTIMS_TOLD: Final = 64
-"""By name; a fleet has thousands, of which only the number is shown."""
+"""How many are named; a fleet has thousands, which `victim_count` counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,8 +527,8 @@ def _group(
     )
 
 
-# Whether a job that trains is well, or has ended, in sentences for page, terminal and programs: is
-# it slow, are its numbers corrupt?
+# Beyond whether the job trains, in sentences for page, terminal and programs: has it ended, is it
+# slow, are its numbers corrupt?
 
 SLOW: Final = 2.0
 """A pace this many times the usual one is a warning, whatever the cause."""

@@ -239,7 +239,7 @@ _TOLD: Final = frozenset(
 )
 _NO_CONFIG: Final = KeeperConfig()
 _MORE_SEEN: Final = tuple(part.name for part in fields(Snapshot) if part.name not in _TOLD)
-"""Parts that snapshots got later: written whole, in the form of `memory`."""
+"""Fields of snapshots added later: written whole, in the form of `memory`."""
 
 
 class _Written:
